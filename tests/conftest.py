@@ -1,0 +1,116 @@
+"""Fixtures that every test may ask for: real clusters, one per scheduler and session, and scheduler processes.
+
+They must not know what a test computes. When a test fails, the ends of its processes' logs are shown with it.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import real_cluster
+from real_cluster import Cluster
+
+# A whole cluster takes seconds to start, so tests that do it no harm share one.
+CLUSTERS = pytest.StashKey[list[Cluster]]()
+
+
+def scheduler_command(kind: str) -> tuple[str, ...]:
+    """Command line of the scheduler called `stock` or `paceline`.
+
+    PACELINE_TEST_COMMAND puts another command in paceline's place, so that a program can be developed
+    against the stock scheduler on both sides.
+    """
+    if kind == "stock":
+        return real_cluster.STOCK
+    override = os.environ.get("PACELINE_TEST_COMMAND")
+    return tuple(shlex.split(override)) if override else real_cluster.PACELINE
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> object:
+    """Show the logs of running clusters with a test that failed."""
+    report = yield
+    if report.failed:
+        for cluster in item.session.stash.get(CLUSTERS, []):
+            report.sections.append((f"processes of {cluster.name}", cluster.logs()))
+    return report
+
+
+@pytest.fixture(scope="session")
+def clusters(request: pytest.FixtureRequest) -> Iterator[list[Cluster]]:
+    """Clusters that run now: what is in this list shows its logs when a test fails."""
+    running = request.session.stash.setdefault(CLUSTERS, [])
+    yield running
+    for cluster in reversed(running):
+        cluster.close()
+
+
+ClusterFactory = Callable[..., Cluster]
+
+
+@pytest.fixture
+def start_cluster(
+    clusters: list[Cluster], tmp_path: Path, request: pytest.FixtureRequest
+) -> Iterator[ClusterFactory]:
+    """Start a cluster of this test's own: `start_cluster("paceline", nannies=(True,), options=[...])`."""
+    mine: list[Cluster] = []
+
+    def start(kind: str = "paceline", **options: object) -> Cluster:
+        folder = tmp_path / f"{kind}-{len(mine)}"
+        cluster = Cluster(scheduler_command(kind), folder, name=f"{kind}-scheduler", **options)
+        mine.append(cluster)
+        clusters.append(cluster)
+        cluster.__enter__()
+        return cluster
+
+    yield start
+    for cluster in reversed(mine):
+        clusters.remove(cluster)
+        cluster.close()
+
+
+def _shared(
+    kind: str, what: str, clusters: list[Cluster], factory: pytest.TempPathFactory, **options: object
+) -> Cluster:
+    folder = factory.mktemp(f"{kind}-{what}")
+    name = f"{kind}-scheduler-{what}"
+    cluster = Cluster(scheduler_command(kind), folder, name=name, **options)
+    cluster.__enter__()
+    clusters.append(cluster)
+    return cluster
+
+
+@pytest.fixture(scope="session")
+def stock(clusters: list[Cluster], tmp_path_factory: pytest.TempPathFactory) -> Cluster:
+    """The stock scheduler with two workers, one of them under a nanny."""
+    return _shared("stock", "shared", clusters, tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def paceline(clusters: list[Cluster], tmp_path_factory: pytest.TempPathFactory) -> Cluster:
+    """paceline with two workers, one of them under a nanny."""
+    return _shared("paceline", "shared", clusters, tmp_path_factory)
+
+
+# Programs that kill workers get nannies, which bring new ones, and a scheduler that gives up sooner.
+DEADLY = {
+    "nannies": (True, True),
+    "nthreads": 1,
+    "config": {"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "1"},
+}
+
+
+@pytest.fixture(scope="session")
+def stock_nannies(clusters: list[Cluster], tmp_path_factory: pytest.TempPathFactory) -> Cluster:
+    """The stock scheduler with two one-thread workers under nannies; allowed-failures is 1."""
+    return _shared("stock", "nannies", clusters, tmp_path_factory, **DEADLY)
+
+
+@pytest.fixture(scope="session")
+def paceline_nannies(clusters: list[Cluster], tmp_path_factory: pytest.TempPathFactory) -> Cluster:
+    """paceline with two one-thread workers under nannies; allowed-failures is 1."""
+    return _shared("paceline", "nannies", clusters, tmp_path_factory, **DEADLY)

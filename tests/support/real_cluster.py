@@ -1,0 +1,187 @@
+"""Clusters of real processes for tests and benchmarks: a scheduler command, and stock `dask worker` commands.
+
+It knows how processes are started, waited for, read and ended. It must not know what a scheduler answers, nor
+which scheduler it started: the stock one and paceline are two command lines here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+START_TIMEOUT_SECONDS = 60.0  # a busy machine imports dask slowly
+STOP_TIMEOUT_SECONDS = 8.0  # then the process group is killed
+LOG_TAIL_NBYTES = 6000  # what a failing test shows of each process
+
+STOCK = (sys.executable, "-m", "dask", "scheduler")
+PACELINE = (str(Path(sys.executable).parent / "paceline"),)
+
+
+@dataclass
+class Process:
+    """One started process in a group of its own, its output in a file."""
+
+    name: str
+    popen: subprocess.Popen[bytes]
+    log: Path
+
+    @property
+    def pid(self) -> int:
+        return self.popen.pid
+
+    @property
+    def running(self) -> bool:
+        return self.popen.poll() is None
+
+    def output(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def tail(self) -> str:
+        return self.output()[-LOG_TAIL_NBYTES:]
+
+    def terminate(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self.popen.send_signal(signal.SIGTERM)
+
+    def wait(self, timeout: float = STOP_TIMEOUT_SECONDS) -> int:
+        """Exit code of the process; whatever is left of its group dies with it."""
+        try:
+            code = self.popen.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            code = self.popen.wait()
+        self.kill()
+        return code
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.popen.pid, signal.SIGKILL)
+
+
+def start_process(
+    name: str, command: Sequence[str], folder: Path, env: Mapping[str, str] | None = None
+) -> Process:
+    """Start a command whose output goes to `folder/name.log`."""
+    log = folder / f"{name}.log"
+    environment = dict(os.environ, PYTHONUNBUFFERED="1", **(env or {}))
+    with log.open("wb") as out:
+        popen = subprocess.Popen(
+            list(command),
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            cwd=folder,
+            env=environment,
+        )
+    return Process(name, popen, log)
+
+
+@dataclass
+class Cluster:
+    """A scheduler process and worker processes, to be used as a context manager.
+
+    `scheduler` is the command line without options. `nannies` says for each worker whether it runs under one.
+    `config` holds dask configuration as environment variables (`DASK_DISTRIBUTED__...`) for all processes.
+    """
+
+    scheduler: Sequence[str]
+    folder: Path
+    nannies: Sequence[bool] = (True, False)
+    nthreads: int = 2
+    options: Sequence[str] = ()
+    worker_options: Sequence[str] = ()
+    config: Mapping[str, str] = field(default_factory=dict)
+    name: str = "scheduler"
+    processes: list[Process] = field(default_factory=list)
+    address: str = ""
+
+    def __enter__(self) -> Cluster:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self.start_scheduler()
+            for nanny in self.nannies:
+                self.add_worker(nanny=nanny)
+            self.wait_for_workers(len(self.nannies))
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    @property
+    def scheduler_file(self) -> Path:
+        return self.folder / "scheduler.json"
+
+    def start_scheduler(self) -> None:
+        """Start the scheduler on a free port and wait until its file names an address."""
+        command = [*self.scheduler, "--host", "127.0.0.1", "--port", "0"]
+        command += ["--dashboard-address", "127.0.0.1:0"]
+        command += ["--scheduler-file", str(self.scheduler_file), *self.options]
+        process = start_process(self.name, command, self.folder, self.config)
+        self.processes.append(process)
+        self.address = self._wait_for_address(process)
+
+    def _wait_for_address(self, process: Process) -> str:
+        deadline = time.monotonic() + START_TIMEOUT_SECONDS
+        while time.monotonic() < deadline:
+            # a scheduler may write its file in two steps: an unreadable one is not there yet
+            with contextlib.suppress(OSError, ValueError):
+                return str(json.loads(self.scheduler_file.read_text())["address"])
+            if not process.running:
+                raise RuntimeError(f"{process.name} ended at its start:\n{process.tail()}")
+            time.sleep(0.05)
+        raise TimeoutError(f"{process.name} gave no address:\n{process.tail()}")
+
+    def add_worker(self, *, nanny: bool = False, name: str | None = None) -> Process:
+        """Start one stock worker process; does not wait until it has registered."""
+        name = name or f"worker-{len(self.processes)}"
+        command = [sys.executable, "-m", "dask", "worker", self.address, "--name", name]
+        command += ["--nanny" if nanny else "--no-nanny", "--nthreads", str(self.nthreads)]
+        command += ["--no-dashboard", "--host", "127.0.0.1", "--memory-limit", "0"]
+        command += ["--death-timeout", "60", "--local-directory", str(self.folder / "work")]
+        process = start_process(
+            name, [*command, *self.worker_options], self.folder, env=self.config
+        )
+        self.processes.append(process)
+        return process
+
+    def wait_for_workers(self, count: int) -> None:
+        """Wait until so many workers answer, asking as a stock client does."""
+        with self.client() as client:
+            try:
+                client.wait_for_workers(count, timeout=START_TIMEOUT_SECONDS)
+            except TimeoutError as exc:
+                raise TimeoutError(f"no {count} workers registered\n{self.logs()}") from exc
+
+    @contextlib.contextmanager
+    def client(self, **options: object) -> Iterator[object]:
+        """A stock client that has said goodbye when the block ends."""
+        from distributed import Client
+
+        with Client(self.address, timeout=START_TIMEOUT_SECONDS, **options) as client:
+            yield client
+
+    def logs(self) -> str:
+        """The ends of all processes' logs, for a failing test to show."""
+        return "\n".join(
+            f"--- {p.name} (pid {p.pid}, exit code {p.popen.poll()}) ---\n{p.tail()}"
+            for p in self.processes
+        )
+
+    def close(self) -> None:
+        """End everything: workers first, asked politely, and killed when that takes too long."""
+        for process in reversed(self.processes):
+            process.terminate()
+        for process in reversed(self.processes):
+            process.wait()
