@@ -1,0 +1,488 @@
+"""Sockets and frames: what lies below the seam.
+
+Above the seam a connection is a number. What crosses it: ``opened``, ``frames_in``, ``paused``, ``resumed``,
+``closed`` upwards; ``write``, ``pause_reading``, ``resume_reading``, ``close``, ``abort`` downwards, and ``dial`` for
+connections of our own. Frames carry sequence numbers per connection and direction, so that the sockets can one
+day be held by a process of their own.
+
+Each connection is one buffered protocol around a ``FrameReader``: large frames are received straight into their
+own memory. What is written within one turn of the event loop goes out as one write per peer.
+
+Must not know: what frames mean (codecs, handshakes, phases), the core, the clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from paceline.protocol.errors import RemoteProtocolError
+from paceline.protocol.framing import FrameReader, Limits
+
+from .addresses import WILDCARDS, join_host_port
+
+logger = logging.getLogger("distributed.scheduler")
+
+Buffer = bytes | bytearray | memoryview
+
+#: A peer with more than this waiting to be written is slow: it is told upwards as ``paused``.
+WRITE_HIGH_WATER_NBYTES = 4 * 2**20
+#: ... and as ``resumed`` once less than this is left.
+WRITE_LOW_WATER_NBYTES = 2**20
+#: Writes up to this size are joined into one buffer; above, the pieces go to the kernel as they are.
+JOIN_MAX_NBYTES = 128 * 2**10
+#: Connections that wait to be accepted: a large cluster may connect all at once.
+LISTEN_BACKLOG = 2048
+#: How often a random port is tried again when IPv4 has it and IPv6 has not.
+BIND_ATTEMPTS = 5
+#: Keepalive: a silent peer is probed so often before its connection is given up.
+KEEPALIVE_PROBES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class PeerFacts:
+    """What is known of a connection when it opens.
+
+    Attributes:
+        peer_address: ``tcp://host:port`` of the other end.
+        local_address: of ours.
+        same_host: both ends have the same IP address.
+        outgoing: we dialled.
+    """
+
+    peer_address: str
+    local_address: str
+    same_host: bool
+    outgoing: bool
+
+
+class SeamSink(Protocol):
+    """What lies above the seam."""
+
+    def opened(self, number: int, facts: PeerFacts) -> None:
+        """A connection is there, accepted or dialled."""
+
+    def frames_in(self, number: int, sequence: int, messages: list[Any]) -> None:
+        """Messages (lists of frames) came in order; ``sequence`` counts those before on this connection."""
+
+    def paused(self, number: int) -> None:
+        """The peer reads slowly: more than the high-water mark waits to be written."""
+
+    def resumed(self, number: int) -> None:
+        """Less than the low-water mark waits."""
+
+    def closed(self, number: int, reason: str) -> None:
+        """The connection is gone; nothing of this number follows."""
+
+
+@dataclass(frozen=True, slots=True)
+class SocketOptions:
+    """How sockets are set up. Durations in seconds.
+
+    Attributes:
+        keepalive_seconds: a peer that answers no probe for so long is gone (stock's ``comm.timeouts.tcp``).
+            Linux's TCP_USER_TIMEOUT stays unset: it would end the connection of a worker whose task
+            holds the GIL for long, as that reads nothing.
+    """
+
+    keepalive_seconds: int = 30
+
+
+class _Connection(asyncio.BufferedProtocol):
+    """One socket."""
+
+    __slots__ = (
+        "_closing",
+        "_dirty",
+        "_facts",
+        "_number",
+        "_out",
+        "_owner",
+        "_reader",
+        "_reason",
+        "_received",
+        "_sent",
+        "_transport",
+        "get_buffer",
+    )
+
+    def __init__(self, owner: Transport, outgoing: bool) -> None:
+        self._owner = owner
+        self._reader = FrameReader(owner.limits)
+        self.get_buffer: Callable[[int], memoryview] = self._reader.get_buffer  # type: ignore[method-assign,assignment]
+        self._number = owner.next_number()
+        self._facts = PeerFacts("", "", False, outgoing)
+        self._transport: Any = None
+        self._out: list[Buffer] = []
+        self._dirty = False
+        self._closing = False
+        self._reason = ""
+        self._received = 0
+        self._sent = 0
+
+    @property
+    def number(self) -> int:
+        return self._number
+
+    # what asyncio calls
+
+    def connection_made(self, transport: Any) -> None:
+        self._transport = transport
+        self._owner.setup_socket(transport)
+        self._facts = _facts(transport, self._facts.outgoing)
+        self._owner.connection_made(self)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        try:
+            messages = self._reader.buffer_updated(nbytes)
+        except RemoteProtocolError as error:
+            self.drop(f"malformed frame: {error}")
+            return
+        if messages and not self._closing:
+            sequence = self._received
+            self._received += len(messages)
+            self._owner.sink.frames_in(self._number, sequence, messages)
+
+    def pause_writing(self) -> None:
+        self._owner.sink.paused(self._number)
+
+    def resume_writing(self) -> None:
+        self._owner.sink.resumed(self._number)
+
+    def eof_received(self) -> bool:
+        self._reason = self._reason or "closed by peer"
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._closing = True
+        self._out.clear()
+        reason = self._reason or (f"{type(error).__name__}: {error}" if error else "closed")
+        self._owner.connection_lost(self, reason)
+
+    # what the owner calls
+
+    def write(self, buffers: Sequence[Buffer]) -> bool:
+        """Collect. Returns whether it had nothing to write before."""
+        if self._closing:
+            return False
+        self._out += buffers
+        self._sent += 1
+        if self._dirty:
+            return False
+        self._dirty = True
+        return True
+
+    def flush(self) -> None:
+        """Hand what was collected to the socket."""
+        self._dirty = False
+        out = self._out
+        if not out or self._transport is None:
+            return
+        self._out = []
+        if len(out) == 1:
+            self._transport.write(out[0])
+        elif sum(map(len, out)) <= JOIN_MAX_NBYTES:
+            self._transport.write(b"".join(out))
+        else:
+            self._owner.write_pieces(self._transport, out)
+
+    def drop(self, reason: str) -> None:
+        """End it at once, with a line in the log."""
+        logger.warning("Dropping connection to %s: %s", self._facts.peer_address, reason)
+        self.abort(reason)
+
+    def abort(self, reason: str) -> None:
+        self._reason = self._reason or reason
+        self._closing = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def close(self) -> None:
+        if self._closing:
+            return
+        self.flush()
+        self._closing = True
+        self._reason = self._reason or "closed"
+        if self._transport is not None:
+            self._transport.close()
+
+    @property
+    def facts(self) -> PeerFacts:
+        return self._facts
+
+    @property
+    def transport(self) -> Any:
+        return self._transport
+
+
+class Listener:
+    """Sockets that accept connections.
+
+    Attributes:
+        scheme, host, port: what it listens on; the port is the real one.
+    """
+
+    def __init__(self, server: asyncio.AbstractServer, scheme: str, host: str, port: int) -> None:
+        self._server = server
+        self.scheme = scheme
+        self.host = host
+        self.port = port
+
+    @property
+    def listen_address(self) -> str:
+        """The address it is bound to; may be a wildcard."""
+        return f"{self.scheme}://{join_host_port(self.host, self.port)}"
+
+    def close(self) -> None:
+        """Accept nothing more; connections stay."""
+        self._server.close()
+
+
+class Transport:
+    """All sockets of a server: accepts, dials, writes.
+
+    Args:
+        sink: what lies above the seam.
+        limits: what a message's prelude may claim.
+        options: socket options.
+    """
+
+    def __init__(
+        self,
+        sink: SeamSink,
+        limits: Limits | None = None,
+        options: SocketOptions | None = None,
+    ) -> None:
+        self.sink = sink
+        self.limits = limits or Limits()
+        self.options = options or SocketOptions()
+        self._loop = asyncio.get_running_loop()
+        self._vectored = _writes_vectors(self._loop)
+        self._connections: dict[int, _Connection] = {}
+        self._dirty: list[_Connection] = []
+        self._last_number = 0
+
+    def __len__(self) -> int:
+        return len(self._connections)
+
+    # downwards
+
+    def write(self, number: int, buffers: Sequence[Buffer]) -> None:
+        """Write one message's buffers; they must not change afterwards. A closed connection takes nothing."""
+        connection = self._connections.get(number)
+        if connection is not None and connection.write(buffers):
+            if not self._dirty:
+                self._loop.call_soon(self.flush)
+            self._dirty.append(connection)
+
+    def flush(self) -> None:
+        """One write per peer of all that was collected."""
+        dirty, self._dirty = self._dirty, []
+        for connection in dirty:
+            connection.flush()
+
+    def pause_reading(self, number: int) -> None:
+        """Take nothing more from the peer for now; the kernel holds it back."""
+        connection = self._connections.get(number)
+        if connection is not None and connection.transport.is_reading():
+            connection.transport.pause_reading()
+
+    def resume_reading(self, number: int) -> None:
+        """Read on."""
+        connection = self._connections.get(number)
+        if connection is not None and not connection.transport.is_reading():
+            connection.transport.resume_reading()
+
+    def unwritten_nbytes(self, number: int) -> int:
+        """Bytes that wait to be written to the peer."""
+        connection = self._connections.get(number)
+        return int(connection.transport.get_write_buffer_size()) if connection is not None else 0
+
+    def close(self, number: int) -> None:
+        """Close once everything is written."""
+        connection = self._connections.get(number)
+        if connection is not None:
+            connection.close()
+
+    def abort(self, number: int, reason: str = "closed") -> None:
+        """Close now."""
+        connection = self._connections.get(number)
+        if connection is not None:
+            connection.abort(reason)
+
+    def drop(self, number: int, reason: str) -> None:
+        """Close now, because of what the peer did: one line in the log."""
+        connection = self._connections.get(number)
+        if connection is not None:
+            connection.drop(reason)
+
+    async def listen(self, scheme: str, host: str, port: int) -> Listener:
+        """Accept connections.
+
+        Args:
+            host: an address or name of this machine; ``""`` is every interface, IPv4 and IPv6.
+            port: 0 takes a free one.
+
+        Raises:
+            OSError: the address cannot be had.
+        """
+        sockets = bind_sockets(host, port)
+        server: asyncio.AbstractServer | None = None
+        for listening in sockets:
+            started = await self._loop.create_server(
+                lambda: _Connection(self, outgoing=False), sock=listening, backlog=LISTEN_BACKLOG
+            )
+            server = started if server is None else _Both(server, started)
+        if server is None:
+            raise OSError(f"no address to listen on for host {host!r}")
+        real_port = int(sockets[0].getsockname()[1]) if port == 0 else port
+        return Listener(server, scheme, host or "0.0.0.0", real_port)
+
+    async def dial(self, host: str, port: int) -> int:
+        """Connect; ``opened`` has been told when this returns the connection's number.
+
+        Raises:
+            OSError: nobody is there.
+        """
+        _, connection = await self._loop.create_connection(
+            lambda: _Connection(self, outgoing=True), host, port
+        )
+        return connection.number
+
+    async def close_all(self, timeout: float) -> None:
+        """Close every connection once written; abort those that take longer than ``timeout`` seconds."""
+        for connection in list(self._connections.values()):
+            connection.close()
+        deadline = self._loop.time() + timeout
+        while self._connections and self._loop.time() < deadline:
+            await asyncio.sleep(0.01)
+        for connection in list(self._connections.values()):
+            connection.abort("shutting down")
+        await asyncio.sleep(0)
+
+    # for connections
+
+    def next_number(self) -> int:
+        """A number that no connection of this server had."""
+        self._last_number += 1
+        return self._last_number
+
+    def setup_socket(self, transport: Any) -> None:
+        """Set a fresh socket's options."""
+        transport.set_write_buffer_limits(
+            high=WRITE_HIGH_WATER_NBYTES, low=WRITE_LOW_WATER_NBYTES
+        )
+        sock = transport.get_extra_info("socket")
+        if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
+            return
+        try:
+            set_socket_options(sock, self.options)
+        except OSError as error:  # a platform without one of them
+            logger.debug("socket options: %s", error)
+
+    def connection_made(self, connection: _Connection) -> None:
+        """A connection opened."""
+        self._connections[connection.number] = connection
+        self.sink.opened(connection.number, connection.facts)
+
+    def connection_lost(self, connection: _Connection, reason: str) -> None:
+        """A connection is gone."""
+        if self._connections.pop(connection.number, None) is not None:
+            self.sink.closed(connection.number, reason)
+
+    def write_pieces(self, transport: Any, pieces: list[Buffer]) -> None:
+        """Write much without copying it into one."""
+        if self._vectored:
+            transport.writelines(pieces)
+        else:  # this loop would join them
+            for piece in pieces:
+                transport.write(piece)
+
+
+class _Both(asyncio.AbstractServer):
+    """Two servers as one: IPv4 and IPv6 of one address."""
+
+    def __init__(self, first: asyncio.AbstractServer, second: asyncio.AbstractServer) -> None:
+        self._parts = (first, second)
+
+    def close(self) -> None:
+        for part in self._parts:
+            part.close()
+
+
+def bind_sockets(host: str, port: int) -> list[socket.socket]:
+    """Sockets bound to ``host`` and one port on all of its families.
+
+    Raises:
+        OSError: none could be bound.
+    """
+    if host not in ("",):
+        found = socket.getaddrinfo(
+            host, port, socket.AF_UNSPEC, socket.SOCK_STREAM, 0, socket.AI_PASSIVE
+        )
+        family, _, _, _, where = found[0]
+        return [_bind(socket.AddressFamily(family), str(where[0]), port)]
+    for attempt in range(BIND_ATTEMPTS):
+        first = _bind(socket.AF_INET, "0.0.0.0", port)
+        if not socket.has_ipv6:
+            return [first]
+        try:
+            return [first, _bind(socket.AF_INET6, "::", int(first.getsockname()[1]))]
+        except OSError:
+            if port or attempt == BIND_ATTEMPTS - 1:  # no IPv6 here
+                return [first]
+            first.close()
+    return []
+
+
+def _bind(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if sys.platform != "win32":
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.setblocking(False)
+        sock.bind((host, port))
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+def set_socket_options(sock: Any, options: SocketOptions) -> None:
+    """No delay for small messages; notice a peer whose machine is gone.
+
+    Raises:
+        OSError: the platform refuses one.
+    """
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if sys.platform != "linux":
+        return
+    idle = max(2, options.keepalive_seconds // 4)
+    interval = max(1, (options.keepalive_seconds - idle) // KEEPALIVE_PROBES)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval)
+
+
+def _facts(transport: Any, outgoing: bool) -> PeerFacts:
+    peer = transport.get_extra_info("peername") or ("", 0)
+    local = transport.get_extra_info("sockname") or ("", 0)
+    return PeerFacts(
+        peer_address=f"tcp://{join_host_port(str(peer[0]), int(peer[1]))}",
+        local_address=f"tcp://{join_host_port(str(local[0]), int(local[1]))}",
+        same_host=peer[0] == local[0] and peer[0] not in WILDCARDS,
+        outgoing=outgoing,
+    )
+
+
+def _writes_vectors(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether ``writelines`` of this loop's sockets hands the pieces to the kernel as they are."""
+    return type(loop).__module__.startswith("uvloop") or sys.version_info >= (3, 12)
