@@ -9,10 +9,14 @@ import os
 import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import real_cluster
 from real_cluster import Cluster
+
+# Functions of tests' programs travel by reference, as those of an installed package do.
+IMPORTABLE = {"PYTHONPATH": str(Path(__file__).parent / "integration")}
 
 # A whole cluster takes seconds to start, so tests that do it no harm share one.
 CLUSTERS = pytest.StashKey[list[Cluster]]()
@@ -59,7 +63,7 @@ def start_cluster(
     """Start a cluster of this test's own: `start_cluster("paceline", nannies=(True,), options=[...])`."""
     mine: list[Cluster] = []
 
-    def start(kind: str = "paceline", **options: object) -> Cluster:
+    def start(kind: str = "paceline", **options: Any) -> Cluster:
         folder = tmp_path / f"{kind}-{len(mine)}"
         cluster = Cluster(scheduler_command(kind), folder, name=f"{kind}-scheduler", **options)
         mine.append(cluster)
@@ -74,10 +78,11 @@ def start_cluster(
 
 
 def _shared(
-    kind: str, what: str, clusters: list[Cluster], factory: pytest.TempPathFactory, **options: object
+    kind: str, what: str, clusters: list[Cluster], factory: pytest.TempPathFactory, **options: Any
 ) -> Cluster:
     folder = factory.mktemp(f"{kind}-{what}")
     name = f"{kind}-scheduler-{what}"
+    options["config"] = {**IMPORTABLE, **options.get("config", {})}
     cluster = Cluster(scheduler_command(kind), folder, name=name, **options)
     cluster.__enter__()
     clusters.append(cluster)

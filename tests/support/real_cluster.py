@@ -180,8 +180,12 @@ class Cluster:
         )
 
     def close(self) -> None:
-        """End everything: workers first, asked politely, and killed when that takes too long."""
-        for process in reversed(self.processes):
+        """End everything, politely at first: workers before their scheduler, which they would wait for."""
+        scheduler, *workers = self.processes or [None]
+        for process in workers:
             process.terminate()
-        for process in reversed(self.processes):
+        for process in workers:
             process.wait()
+        if scheduler is not None:
+            scheduler.terminate()
+            scheduler.wait()

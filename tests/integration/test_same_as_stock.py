@@ -1,0 +1,77 @@
+"""Each program gives the same on the stock scheduler and on paceline, with stock clients and worker processes.
+
+The stock scheduler is the oracle: this module must not know what a program ought to return.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from real_cluster import Cluster
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
+
+PROGRAMS = Path(__file__).parent / "programs"
+Program = Callable[[object], object]
+
+
+def programs() -> Iterator[object]:
+    """Every public function with one parameter called `client`, with what its module says of it."""
+    for path in sorted(PROGRAMS.glob("*.py")):
+        module = importlib.import_module(f"programs.{path.stem}")
+        for name, function in inspect.getmembers(module, inspect.isfunction):
+            own = function.__module__ == module.__name__
+            if own and list(inspect.signature(function).parameters) == ["client"]:
+                suffix = "_nannies" if name in getattr(module, "NANNIES", ()) else ""
+                expected = getattr(module, "EXPECTED", {}).get(name)
+                yield pytest.param(function, suffix, expected, id=f"{path.stem}-{name}")
+
+
+@pytest.mark.parametrize(("program", "suffix", "expected"), list(programs()))
+def test_program(
+    program: Program, suffix: str, expected: object, request: pytest.FixtureRequest
+) -> None:
+    if expected is None:
+        expected = run(program, request.getfixturevalue("stock" + suffix))
+    actual = run(program, request.getfixturevalue("paceline" + suffix))
+    assert_same(actual, expected)
+
+
+def run(program: Program, cluster: Cluster) -> object:
+    with cluster.client() as client:
+        return program(client)
+
+
+def assert_same(actual: object, expected: object, where: str = "result") -> None:
+    """Equal in type, structure and value; floating-point sums may differ in their order."""
+    assert type(actual) is type(expected), f"{where}: {actual!r} is no {type(expected).__name__}"
+    if isinstance(expected, pd.DataFrame):
+        pd.testing.assert_frame_equal(actual, expected)
+    elif isinstance(expected, pd.Series):
+        pd.testing.assert_series_equal(actual, expected)
+    elif isinstance(expected, (np.ndarray, np.generic, float)):
+        np.testing.assert_allclose(actual, expected, rtol=1e-9, err_msg=where)
+    elif isinstance(expected, dict):
+        assert list(actual) == list(expected), where
+        for key, value in expected.items():
+            assert_same(actual[key], value, f"{where}[{key!r}]")
+    elif isinstance(expected, (list, tuple)):
+        assert len(actual) == len(expected), f"{where}: {actual!r} against {expected!r}"
+        for i, (a, e) in enumerate(zip(actual, expected)):
+            assert_same(a, e, f"{where}[{i}]")
+    else:
+        assert actual == expected, where
+
+
+def test_comparison_sees_differences() -> None:
+    """The comparison itself is tried: it must fail on what differs."""
+    pairs = [(1, 1.0), ([1], (1,)), ([1], [1, 2]), ({"a": 1}, {"a": 2}), (np.ones(2), np.zeros(2))]
+    for actual, expected in pairs:
+        with pytest.raises(AssertionError):
+            assert_same(actual, expected)
