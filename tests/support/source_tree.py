@@ -1,0 +1,124 @@
+"""The source files of the rooms, parsed, for tests that hold the rules of the house.
+
+It knows where rooms lie, what they are called and which floor they are on. It must not know any rule.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# folder -> (import name, floor); the longest folder that holds a file is its room
+ROOMS = {
+    "protocol": ("paceline.protocol", 0),
+    "scheduler/core": ("paceline.scheduler.core", 1),
+    "scheduler/extensions": ("paceline.scheduler.extensions", 1),
+    "workers_compat": ("paceline.workers_compat", 2),
+    "scheduler/server": ("paceline.scheduler.server", 3),
+    "scheduler": ("paceline.scheduler", 3),
+}
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import: absolute dotted name, its line, and whether only a type checker sees it."""
+
+    name: str
+    line: int
+    for_types: bool
+
+
+@dataclass(frozen=True)
+class Source:
+    """A Python file of a room."""
+
+    path: Path
+    folder: str  # of its room
+
+    @property
+    def where(self) -> str:
+        return str(self.path.relative_to(ROOT))
+
+    @property
+    def room(self) -> str:
+        return ROOMS[self.folder][0]
+
+    @property
+    def floor(self) -> int:
+        return ROOMS[self.folder][1]
+
+    @property
+    def module(self) -> str:
+        below = self.path.relative_to(ROOT / self.folder).with_suffix("").parts
+        return ".".join([self.room, *(p for p in below if p != "__init__")])
+
+    @cached_property
+    def text(self) -> str:
+        return self.path.read_text()
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        return ast.parse(self.text, str(self.path))
+
+    def imports(self) -> Iterator[Import]:
+        """Every import at any depth, relative ones made absolute."""
+        types_only = {
+            id(node)
+            for block in ast.walk(self.tree)
+            if isinstance(block, ast.If) and "TYPE_CHECKING" in ast.unparse(block.test)
+            for child in block.body
+            for node in ast.walk(child)
+        }
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    yield Import(alias.name, node.lineno, id(node) in types_only)
+            elif isinstance(node, ast.ImportFrom):
+                base = self._absolute(node)
+                for alias in node.names:
+                    # `from x import y`: y may be a module; the reader decides by prefix
+                    yield Import(f"{base}.{alias.name}", node.lineno, id(node) in types_only)
+
+    def _absolute(self, node: ast.ImportFrom) -> str:
+        if not node.level:
+            return node.module or ""
+        package = self.module.split(".")
+        if self.path.name != "__init__.py":
+            package = package[:-1]
+        package = package[: len(package) - node.level + 1]
+        return ".".join([*package, *([node.module] if node.module else [])])
+
+
+def room_of(module: str) -> tuple[str, int] | None:
+    """Room and floor of one of our dotted names; None for anybody else's."""
+    found = [
+        (name, floor)
+        for name, floor in ROOMS.values()
+        if module == name or module.startswith(name + ".")
+    ]
+    return max(found, key=lambda item: len(item[0]), default=None)
+
+
+def sources() -> list[Source]:
+    """All Python files of all rooms, each in the room that holds it most closely."""
+    found: dict[Path, Source] = {}
+    for folder in sorted(ROOMS, key=len, reverse=True):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            found.setdefault(path, Source(path, folder))
+    return sorted(found.values(), key=lambda source: source.where)
+
+
+def project_files() -> list[Path]:
+    """Every text file that people wrote: what git would take, without needing git."""
+    left_out = {".git", ".venv", "build", "dist", "__pycache__", "paceline.egg-info"}
+    left_out |= {".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis"}
+    return [
+        path
+        for path in sorted(ROOT.rglob("*"))
+        if path.is_file() and not left_out & set(path.relative_to(ROOT).parts)
+    ]

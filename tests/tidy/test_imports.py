@@ -1,0 +1,97 @@
+"""Rules 1 and 2: imports go down, and each room imports only what its floor allows."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+from source_tree import ROOMS, Source, room_of, sources
+
+# What a room may import that is neither ours nor the standard library's.
+THIRD_PARTY = {
+    "paceline.protocol": {"msgspec", "msgpack", "lz4", "zstandard", "snappy", "cramjam"},
+    "paceline.scheduler.core": {"sortedcontainers", "msgspec"},
+    "paceline.scheduler.extensions": {"msgspec"},
+    "paceline.workers_compat": {
+        *("dask", "distributed", "cloudpickle", "tornado", "msgspec", "msgpack", "numpy", "tlz"),
+    },
+    "paceline.scheduler.server": {
+        *("uvloop", "tornado", "click", "prometheus_client", "msgspec", "psutil", "setproctitle"),
+    },
+    "paceline.scheduler": set(),
+}
+
+# The clock, chance, the outside world and pickles are no business of these rooms.
+FORBIDDEN = {
+    *("asyncio", "time", "random", "socket", "threading", "logging", "os", "pickle", "dask"),
+    *("distributed", "cloudpickle", "tornado", "subprocess", "selectors", "ssl", "multiprocessing"),
+    *("datetime", "uuid", "secrets", "tempfile", "pathlib", "shutil"),
+}
+PURE = ("paceline.protocol", "paceline.scheduler.core", "paceline.scheduler.extensions")
+
+
+def problems(source: Source) -> list[str]:
+    found = []
+    for item in source.imports():
+        top = item.name.split(".")[0]
+        place = f"{source.where}:{item.line} imports {item.name}"
+        if source.room in PURE and top in FORBIDDEN:
+            found.append(f"{place}: forbidden in {source.room}")
+        elif top == "paceline":
+            target = room_of(item.name)
+            if target is None:
+                found.append(f"{place}: no room is called so")
+            elif target[1] > source.floor:
+                found.append(f"{place}: that lies above")
+            elif source.room == "paceline.scheduler.core" and not item.for_types:
+                if target[0] == "paceline.scheduler.extensions":
+                    found.append(f"{place}: extensions know the core, not the other way round")
+        elif top not in sys.stdlib_module_names and top not in THIRD_PARTY[source.room]:
+            if not item.for_types:
+                found.append(f"{place}: not in the list of what {source.room} may import")
+    return found
+
+
+def test_imports_go_down() -> None:
+    assert [p for source in sources() for p in problems(source)] == []
+
+
+def test_every_file_is_in_a_room() -> None:
+    assert {source.folder for source in sources()} == set(ROOMS)
+
+
+BLOCKED_IMPORT = """
+    import sys
+
+    class Absent:
+        def find_spec(self, name, path=None, target=None):
+            if name.split(".")[0] in {blocked!r}:
+                raise ModuleNotFoundError(f"{{name}} is not installed here", name=name)
+
+    sys.meta_path.insert(0, Absent())
+    import importlib, pkgutil
+    package = importlib.import_module({package!r})
+    for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
+        importlib.import_module(module.name)
+    loaded = {blocked!r} & {{name.split(".")[0] for name in sys.modules}}
+    assert not loaded, loaded
+"""
+
+STOCK = {"dask", "distributed", "cloudpickle"}
+
+
+@pytest.mark.parametrize(
+    ("package", "blocked"),
+    [
+        ("paceline.protocol", STOCK | {"tornado", "uvloop", "click", "sortedcontainers", "numpy"}),
+        ("paceline.scheduler.core", STOCK | {"tornado", "uvloop", "click", "prometheus_client"}),
+        ("paceline.scheduler.extensions", STOCK | {"tornado", "uvloop", "click"}),
+    ],
+)
+def test_imports_without(package: str, blocked: set[str]) -> None:
+    """Every module of the room imports where the named packages are not installed."""
+    code = textwrap.dedent(BLOCKED_IMPORT.format(blocked=blocked, package=package))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,85 @@
+"""What an installation puts where: the namespace `paceline`, nothing else, and all of it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+from source_tree import ROOT, sources
+
+CONFIG = tomllib.loads((ROOT / "pyproject.toml").read_text())
+SETUPTOOLS = CONFIG["tool"]["setuptools"]
+
+
+def packages_on_disk() -> set[str]:
+    return {source.module for source in sources() if source.path.name == "__init__.py"}
+
+
+def test_package_list_is_complete() -> None:
+    """The list is explicit, so a new folder must be added to it."""
+    assert set(SETUPTOOLS["packages"]) == packages_on_disk()
+
+
+def test_folders_are_mapped() -> None:
+    mapped = SETUPTOOLS["package-dir"]
+    folders = {
+        source.module: str(source.path.parent.relative_to(ROOT))
+        for source in sources()
+        if source.path.name == "__init__.py"
+    }
+    assert mapped == folders
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    """The wheel, built from a copy so that no build folder is left in the checkout."""
+    copy = tmp_path_factory.mktemp("source")
+    for name in ("protocol", "scheduler", "workers_compat"):
+        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, copy / name)
+    command = [sys.executable, "-m", "build", "--wheel", "--outdir", str(copy / "dist"), str(copy)]
+    if int(version("setuptools").split(".")[0]) >= 77:  # what pyproject.toml asks for is at hand
+        command.append("--no-isolation")
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+    (built,) = (copy / "dist").glob("*.whl")
+    return zipfile.ZipFile(built)
+
+
+def test_wheel_installs_one_namespace(wheel: zipfile.ZipFile) -> None:
+    top = {name.split("/")[0] for name in wheel.namelist()}
+    assert {name for name in top if not name.endswith(".dist-info")} == {"paceline"}
+    assert "paceline/__init__.py" not in wheel.namelist(), "paceline is a namespace"
+
+
+def test_wheel_has_every_module(wheel: zipfile.ZipFile) -> None:
+    expected = set()
+    for source in sources():
+        name = source.module.replace(".", "/")
+        expected.add(f"{name}/__init__.py" if source.path.name == "__init__.py" else f"{name}.py")
+    assert {name for name in wheel.namelist() if name.endswith(".py")} == expected
+
+
+def test_wheel_is_typed(wheel: zipfile.ZipFile) -> None:
+    for package in ("protocol", "scheduler", "workers_compat"):
+        assert f"paceline/{package}/py.typed" in wheel.namelist()
+
+
+def test_console_script_resolves() -> None:
+    """The function that the command `paceline` calls is there."""
+    import importlib
+
+    module, function = CONFIG["project"]["scripts"]["paceline"].split(":")
+    assert callable(getattr(importlib.import_module(module), function))
+
+
+def test_readme_is_what_the_package_shows() -> None:
+    assert CONFIG["project"]["readme"] == "README.md"
+    assert Path(ROOT / "LICENSE").read_text().startswith("BSD 3-Clause")

@@ -1,0 +1,109 @@
+"""Rule 9 and the habits of the house: docstrings, names, sizes, nothing unfinished, nothing of one machine."""
+
+from __future__ import annotations
+
+import ast
+import re
+
+from source_tree import ROOT, project_files, sources
+
+LINES_MAX = 700  # a file that outgrows a sitting is usually two things
+FILE_NBYTES_MAX = 200_000
+EXAMPLE_LINES_MAX = 80
+NAMES_THAT_SAY_NOTHING = {"utils", "util", "helpers", "misc", "common", "tools"}
+UNFINISHED = re.compile("TO" + "DO|FIX" + "ME|XX" + "X|Not" + "ImplementedError")
+# folders of one machine, and hosts of package registries: neither belongs in a file
+OF_ONE_MACHINE = re.compile(r"/(work|root|home|Users)/\w|py" + r"pi\.org|python" + r"hosted\.org")
+
+
+def test_modules_open_with_what_they_are_for() -> None:
+    python = [p for p in project_files() if p.suffix == ".py"]
+    silent = [
+        str(p.relative_to(ROOT)) for p in python if not ast.get_docstring(ast.parse(p.read_text()))
+    ]
+    assert silent == []
+
+
+def test_modules_of_rooms_say_what_they_must_not_know() -> None:
+    silent = [
+        source.where
+        for source in sources()
+        if source.path.name != "__init__.py"
+        and "must not know" not in " ".join((ast.get_docstring(source.tree) or "").lower().split())
+    ]
+    assert silent == []
+
+
+def test_names_say_something() -> None:
+    vague = [
+        str(p.relative_to(ROOT))
+        for p in project_files()
+        if p.suffix == ".py" and {p.stem, *p.relative_to(ROOT).parts} & NAMES_THAT_SAY_NOTHING
+    ]
+    assert vague == []
+
+
+def test_files_are_small() -> None:
+    large = [
+        f"{source.where}: {len(source.text.splitlines())} lines"
+        for source in sources()
+        if len(source.text.splitlines()) > LINES_MAX
+    ]
+    large += [str(p) for p in project_files() if p.stat().st_size > FILE_NBYTES_MAX]
+    assert large == []
+
+
+def test_examples_are_short() -> None:
+    long = [
+        f"{p.name}: {len(p.read_text().splitlines())} lines"
+        for p in sorted((ROOT / "examples").glob("*.py"))
+        if len(p.read_text().splitlines()) > EXAMPLE_LINES_MAX
+    ]
+    assert long == []
+
+
+def test_nothing_is_left_unfinished() -> None:
+    found = [
+        f"{source.where}:{number}: {line.strip()}"
+        for source in sources()
+        for number, line in enumerate(source.text.splitlines(), 1)
+        if UNFINISHED.search(line)
+    ]
+    assert found == []
+
+
+def test_nothing_belongs_to_one_machine() -> None:
+    found = []
+    for path in project_files():
+        try:
+            text = path.read_text()
+        except UnicodeDecodeError:
+            continue
+        found += [
+            f"{path.relative_to(ROOT)}:{number}: {line.strip()[:100]}"
+            for number, line in enumerate(text.splitlines(), 1)
+            if OF_ONE_MACHINE.search(line)
+        ]
+    assert found == []
+
+
+def test_attributes_of_the_state_are_described() -> None:
+    """Each attribute of a state class is named in its class's docstring, or has a comment or string."""
+    source = next((s for s in sources() if s.where == "scheduler/core/state.py"), None)
+    assert source is not None
+    lines = source.text.splitlines()
+    silent = []
+    for node in source.tree.body:
+        if not isinstance(node, ast.ClassDef):
+            continue
+        described = ast.get_docstring(node) or ""
+        for i, item in enumerate(node.body):
+            if not isinstance(item, ast.AnnAssign) or not isinstance(item.target, ast.Name):
+                continue
+            after = node.body[i + 1] if i + 1 < len(node.body) else None
+            has_string = isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant)
+            has_comment = "#" in lines[item.lineno - 1] or lines[item.lineno - 2].strip()[:1] == "#"
+            named = re.search(rf"\b{item.target.id}\b", described)
+            if not (has_string or has_comment or named):
+                silent.append(f"{node.name}.{item.target.id}")
+    assert silent == []

@@ -1,0 +1,134 @@
+"""Rules 3, 4, 7 and 10: who assigns a task's state, who may await, bare dicts, module-level state."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from source_tree import Source, sources
+
+MUTABLE_DISPLAYS = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
+MUTABLE_CALLS = {
+    *("list", "dict", "set", "bytearray", "defaultdict", "deque", "OrderedDict", "Counter"),
+    *("count", "WeakValueDictionary", "WeakKeyDictionary", "WeakSet", "SortedSet", "SortedDict"),
+    *("SortedList", "Lock", "RLock", "local", "Random"),
+}
+MUTATORS = {
+    *("append", "add", "update", "pop", "popitem", "clear", "setdefault", "extend", "insert"),
+    *("remove", "discard", "appendleft", "popleft", "sort", "reverse", "__setitem__"),
+}
+CACHES = {"lru_cache", "cache"}
+
+
+def name_of(node: ast.AST) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+
+
+def assigned(node: ast.AST) -> Iterator[ast.expr]:
+    if isinstance(node, ast.Assign):
+        for target in node.targets:
+            yield from target.elts if isinstance(target, ast.Tuple) else [target]
+    elif isinstance(node, (ast.AugAssign, ast.AnnAssign)):
+        yield node.target
+
+
+def test_state_of_a_task_is_assigned_in_transitions_only() -> None:
+    found = []
+    for source in sources():
+        if source.where == "scheduler/core/transitions.py":
+            continue
+        if source.room == "paceline.protocol":
+            continue
+        for node in ast.walk(source.tree):
+            for target in assigned(node):
+                if isinstance(target, ast.Attribute) and target.attr == "state":
+                    if name_of(target.value) != "self":
+                        found.append(f"{source.where}:{node.lineno}: {ast.unparse(target)} = ...")
+            if isinstance(node, ast.Call) and name_of(node.func) in ("setattr", "__setattr__"):
+                if any(isinstance(a, ast.Constant) and a.value == "state" for a in node.args):
+                    found.append(f"{source.where}:{node.lineno}: {ast.unparse(node)}")
+    assert found == []
+
+
+def test_nothing_awaits_below_the_server() -> None:
+    asynchronous = (ast.AsyncFunctionDef, ast.Await, ast.AsyncFor, ast.AsyncWith)
+    found = [
+        f"{source.where}:{node.lineno}"
+        for source in sources()
+        if source.floor < 3
+        for node in ast.walk(source.tree)
+        if isinstance(node, asynchronous)
+    ]
+    assert found == []
+
+
+def test_no_message_is_a_bare_dict() -> None:
+    """A dict with a constant "op" is a message that nobody typed."""
+    found = [
+        f"{source.where}:{node.lineno}: {ast.unparse(node)[:80]}"
+        for source in sources()
+        if source.where != "protocol/codec.py"
+        for node in ast.walk(source.tree)
+        if isinstance(node, ast.Dict)
+        and any(isinstance(key, ast.Constant) and key.value == "op" for key in node.keys)
+    ]
+    assert found == []
+
+
+def module_level(source: Source) -> Iterator[tuple[ast.stmt, str, ast.expr]]:
+    """(statement, name, value) of every assignment at module level, in `if` and `try` too."""
+    stack: list[ast.stmt] = list(source.tree.body)
+    while stack:
+        node = stack.pop()
+        if isinstance(node, (ast.If, ast.Try, ast.With)):
+            stack += [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt)]
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
+            for target in assigned(node):
+                yield node, name_of(target), node.value
+
+
+def is_mutable(value: ast.expr) -> bool:
+    called = isinstance(value, ast.Call) and name_of(value.func) in MUTABLE_CALLS
+    return called or isinstance(value, MUTABLE_DISPLAYS)
+
+
+def is_constant_name(name: str) -> bool:
+    return name.isupper() or (name.startswith("__") and name.endswith("__"))
+
+
+def mutations(source: Source, tables: set[str]) -> Iterator[str]:
+    """Where a function changes one of these names: tables are filled where they stand, or by no one."""
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+    for function in ast.walk(source.tree):
+        if not isinstance(function, functions):
+            continue
+        for node in ast.walk(function):
+            targets = [*assigned(node), *(node.targets if isinstance(node, ast.Delete) else [])]
+            changed = [t.value for t in targets if isinstance(t, ast.Subscript)]
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                if node.func.attr in MUTATORS:
+                    changed.append(node.func.value)
+            for value in changed:
+                if isinstance(value, ast.Name) and value.id in tables:
+                    yield f"{source.where}:{node.lineno}: changes {value.id}"
+
+
+def test_no_module_level_state() -> None:
+    """Two schedulers in one process share nothing: tables are constants, caches belong to objects."""
+    found = []
+    tables = {
+        name for source in sources() for _, name, value in module_level(source) if is_mutable(value)
+    }
+    for source in sources():
+        for node, name, value in module_level(source):
+            if is_mutable(value) and not is_constant_name(name):
+                found.append(f"{source.where}:{node.lineno}: {name} is no constant's name")
+        for node in ast.walk(source.tree):
+            if isinstance(node, ast.Global):
+                found.append(f"{source.where}:{node.lineno}: global {', '.join(node.names)}")
+            for decorator in getattr(node, "decorator_list", []):
+                inner = decorator.func if isinstance(decorator, ast.Call) else decorator
+                if name_of(inner) in CACHES:
+                    found.append(f"{source.where}:{node.lineno}: @{name_of(inner)} is shared state")
+        found += mutations(source, {name for name in tables if name.isupper()})
+    assert sorted(set(found)) == []
