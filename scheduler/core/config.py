@@ -1,0 +1,82 @@
+"""Every knob of the core, typed, with the dask configuration key it comes from.
+
+``paceline.workers_compat.config`` reads them from dask's configuration.
+
+Must not know: dask; how a configuration is found.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+
+def knob(default: Any, key: str) -> Any:
+    """A field whose value dask's configuration holds under ``key``."""
+    if isinstance(default, dict):
+        return field(default_factory=lambda: dict(default), metadata={"dask": key})
+    return field(default=default, metadata={"dask": key})
+
+
+@dataclass(slots=True)
+class SchedulerConfig:
+    """Configuration of one scheduler. Durations are in seconds, sizes in bytes.
+
+    Raises:
+        ValueError: from ``check`` when a value is out of its range.
+    """
+
+    allowed_failures: int = knob(3, "distributed.scheduler.allowed-failures")
+    bandwidth: float = knob(100_000_000.0, "distributed.scheduler.bandwidth")
+    default_data_size_nbytes: int = knob(1024, "distributed.scheduler.default-data-size")
+    default_task_durations_seconds: dict[str, float] = knob(
+        {}, "distributed.scheduler.default-task-durations"
+    )
+    unknown_task_duration_seconds: float = knob(
+        0.5, "distributed.scheduler.unknown-task-duration"
+    )
+    worker_saturation: float = knob(1.1, "distributed.scheduler.worker-saturation")
+    rootish_taskgroup: int = knob(5, "distributed.scheduler.rootish-taskgroup")
+    rootish_taskgroup_dependencies: int = knob(
+        5, "distributed.scheduler.rootish-taskgroup-dependencies"
+    )
+    worker_ttl_seconds: float | None = knob(300.0, "distributed.scheduler.worker-ttl")
+    idle_timeout_seconds: float | None = knob(None, "distributed.scheduler.idle-timeout")
+    no_workers_timeout_seconds: float | None = knob(
+        None, "distributed.scheduler.no-workers-timeout"
+    )
+    events_cleanup_delay_seconds: float = knob(
+        3600.0, "distributed.scheduler.events-cleanup-delay"
+    )
+    validate: bool = knob(False, "distributed.scheduler.validate")
+    low_level_log_length: int = knob(1000, "distributed.admin.low-level-log-length")
+    memory_recent_to_old_seconds: float = knob(
+        30.0, "distributed.worker.memory.recent-to-old-time"
+    )
+    memory_terminate: float | bool = knob(0.95, "distributed.worker.memory.terminate")
+    locks_lease_timeout_seconds: float = knob(30.0, "distributed.scheduler.locks.lease-timeout")
+    locks_lease_validation_interval_seconds: float = knob(
+        10.0, "distributed.scheduler.locks.lease-validation-interval"
+    )
+    computations_max: int = knob(100, "distributed.diagnostics.computations.max-history")
+    erred_tasks_max: int = knob(100, "distributed.diagnostics.erred-tasks.max-history")
+    heartbeat_min_seconds: float = 0.5
+    turn_tasks_max: int = 2000
+
+    def check(self) -> None:
+        """Raises ValueError naming the knob whose value is out of range."""
+        if self.worker_saturation <= 0 or math.isnan(self.worker_saturation):
+            raise ValueError(
+                "`distributed.scheduler.worker-saturation` must be a float > 0; got "
+                + repr(self.worker_saturation)
+            )
+        if self.bandwidth <= 0:
+            raise ValueError(f"`distributed.scheduler.bandwidth` must be > 0; got {self.bandwidth!r}")
+        if self.turn_tasks_max < 1:
+            raise ValueError("a turn must handle at least one task")
+
+    @classmethod
+    def dask_keys(cls) -> dict[str, str]:
+        """Field name -> dask configuration key."""
+        return {f.name: f.metadata["dask"] for f in fields(cls) if "dask" in f.metadata}

@@ -1,0 +1,176 @@
+"""Containers of the core: constant or logarithmic cost per change, iteration in a fixed order.
+
+Must not know: what they hold.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class IndexedSet(Generic[T]):
+    """A set with O(1) add, discard and access by index. Its order depends on the history alone."""
+
+    __slots__ = ("_items", "_where")
+
+    def __init__(self) -> None:
+        self._items: list[T] = []
+        self._where: dict[T, int] = {}
+
+    def add(self, item: T) -> None:
+        if item not in self._where:
+            self._where[item] = len(self._items)
+            self._items.append(item)
+
+    def discard(self, item: T) -> None:
+        at = self._where.pop(item, None)
+        if at is None:
+            return
+        last = self._items.pop()
+        if at < len(self._items):
+            self._items[at] = last
+            self._where[last] = at
+
+    def __contains__(self, item: object) -> bool:
+        return item in self._where
+
+    def __getitem__(self, index: int) -> T:
+        return self._items[index]
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+
+class LoadBuckets(Generic[T]):
+    """Members by load; the least loaded is found without looking at the others.
+
+    There are as many buckets as distinct loads (tasks per thread below saturation): a handful.
+    """
+
+    __slots__ = ("_buckets", "_load")
+
+    def __init__(self) -> None:
+        self._buckets: dict[float, dict[T, None]] = {}
+        self._load: dict[T, float] = {}
+
+    def put(self, item: T, load: float) -> None:
+        """Add a member, or change its load."""
+        old = self._load.get(item)
+        if old is not None:
+            if old == load:
+                return
+            self._take_out(item, old)
+        self._load[item] = load
+        bucket = self._buckets.get(load)
+        if bucket is None:
+            self._buckets[load] = bucket = {}
+        bucket[item] = None
+
+    def discard(self, item: T) -> None:
+        old = self._load.pop(item, None)
+        if old is not None:
+            self._take_out(item, old)
+
+    def _take_out(self, item: T, load: float) -> None:
+        bucket = self._buckets[load]
+        del bucket[item]
+        if not bucket:
+            del self._buckets[load]
+
+    def least(self) -> T | None:
+        """The member with the least load that has had it longest, or None."""
+        if not self._buckets:
+            return None
+        return next(iter(self._buckets[min(self._buckets)]))
+
+    def __contains__(self, item: object) -> bool:
+        return item in self._load
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._load)
+
+    def __len__(self) -> int:
+        return len(self._load)
+
+
+class PriorityQueue(Generic[T]):
+    """Members by ``priority`` (an attribute of theirs), ties by arrival; O(log n) to add, pop and remove.
+
+    Removal marks; marked entries are swept when they are more than half.
+    """
+
+    __slots__ = ("_counter", "_heap", "_serial")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[Any, int, T]] = []
+        self._serial: dict[T, int] = {}
+        self._counter = 0
+
+    def add(self, item: T) -> None:
+        if item in self._serial:
+            return
+        self._counter += 1
+        self._serial[item] = self._counter
+        heapq.heappush(self._heap, (item.priority, self._counter, item))  # type: ignore[attr-defined]
+
+    def discard(self, item: T) -> None:
+        if self._serial.pop(item, None) is None:
+            return
+        if len(self._heap) > 64 and len(self._heap) > 2 * len(self._serial):
+            self._heap = [e for e in self._heap if self._serial.get(e[2]) == e[1]]
+            heapq.heapify(self._heap)
+
+    def peek(self) -> T | None:
+        """The first member, or None."""
+        heap = self._heap
+        while heap:
+            _, serial, item = heap[0]
+            if self._serial.get(item) == serial:
+                return item
+            heapq.heappop(heap)
+        return None
+
+    def __contains__(self, item: object) -> bool:
+        return item in self._serial
+
+    def __iter__(self) -> Iterator[T]:
+        """In order of priority."""
+        for _, serial, item in sorted(self._heap, key=lambda e: e[:2]):
+            if self._serial.get(item) == serial:
+                yield item
+
+    def __len__(self) -> int:
+        return len(self._serial)
+
+
+class Timers:
+    """What is to come back when: numbers and their messages. The driver keeps the clock."""
+
+    __slots__ = ("_next", "_pending")
+
+    def __init__(self) -> None:
+        self._next = 1
+        self._pending: dict[int, Any] = {}
+
+    def add(self, message: Any) -> int:
+        number = self._next
+        self._next += 1
+        self._pending[number] = message
+        return number
+
+    def cancel(self, number: int) -> None:
+        self._pending.pop(number, None)
+
+    def take(self, number: int) -> Any:
+        """The message of a timer that is due; None where it was cancelled."""
+        return self._pending.pop(number, None)
+
+    def __len__(self) -> int:
+        return len(self._pending)

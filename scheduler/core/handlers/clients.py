@@ -1,0 +1,283 @@
+"""What clients want, give up, cancel and retry.
+
+Must not know: connections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from paceline.protocol.keys import Key
+from paceline.protocol.messages import AdjustHeartbeatInterval, CancelledKeys, Message, Restart
+
+from .. import mirrors
+from ..state import ClientState, TaskState
+from ..stimuli import GraphDropped, Stimulus
+from ..transitions import (
+    Recommendations,
+    fill_slots,
+    release_wish,
+    report_message,
+    run,
+)
+from ..turn import Turn
+
+#: Clients are asked to be heard of this many times more seldom than workers.
+CLIENT_HEARTBEAT_FACTOR = 10
+
+
+def heartbeat_interval(n: int) -> float:
+    """Seconds between a worker's heartbeats in a cluster of ``n``: at most 200 a second in all."""
+    if n <= 10:
+        return 0.5
+    if n < 50:
+        return 1.0
+    if n < 200:
+        return 2.0
+    return n / 200 + 1
+
+
+def handle_client_joined(turn: Turn, stimulus: Stimulus) -> None:
+    """A client registered."""
+    state = turn.state
+    joined = stimulus.message
+    turn.log_event(["all", joined.client], {"action": "add-client", "client": joined.client})
+    cs = state.clients.get(joined.client)
+    if cs is None:
+        state.clients[joined.client] = cs = ClientState(joined.client)
+    cs.versions = joined.versions
+    cs.last_seen = turn.now
+    state.client_added_count += 1
+    if state.plugins is not None:
+        state.plugins.add_client(joined.client)
+
+
+def handle_client_gone(turn: Turn, stimulus: Stimulus) -> None:
+    """A client left: nobody holds its futures any more."""
+    state = turn.state
+    name = stimulus.message.client
+    turn.log_event(["all", name], {"action": "remove-client", "client": name})
+    cs = state.clients.get(name)
+    if cs is None:
+        return
+    for graph_id in [g.graph_id for g in state.graphs.values() if g.client == name]:
+        _drop_graph(turn, graph_id)
+    recs: Recommendations = {}
+    for ts in reversed(list(cs.wants_what)):
+        release_wish(ts, cs, recs)
+    if name != "fire-and-forget":
+        del state.clients[name]
+    state.client_removed_count += 1
+    run(turn, recs)
+    fill_slots(turn)
+    if state.plugins is not None:
+        state.plugins.remove_client(name)
+
+
+def _drop_graph(turn: Turn, graph_id: int) -> None:
+    from .graph import handle_graph_dropped
+
+    handle_graph_dropped(turn, Stimulus("", GraphDropped(graph_id), turn.stimulus_id))
+
+
+def handle_close_client(turn: Turn, stimulus: Stimulus) -> None:
+    """A client says goodbye; what it held is let go when its stream ends."""
+
+
+def handle_client_desires_keys(turn: Turn, stimulus: Stimulus) -> None:
+    """A client made futures of keys."""
+    client_desires_keys(turn, stimulus.message.keys, stimulus.message.client or stimulus.source)
+
+
+def client_desires_keys(turn: Turn, keys: Iterable[Key], client: str) -> None:
+    """``client`` (or what holds keys as one) wants keys; it is told of those that are done.
+
+    A key that nobody knows yet is kept as a task without a run_spec: its graph may be on its way on
+    another connection.
+    """
+    state = turn.state
+    cs = state.clients.get(client)
+    if cs is None:
+        state.clients[client] = cs = ClientState(client, last_seen=turn.now)
+    for key in keys:
+        ts = state.tasks.get(key)
+        if ts is None:
+            from .graph import new_task
+
+            ts = new_task(state, key)
+        mirrors.add_wish(ts, cs)
+        report_to(turn, ts, client)
+
+
+def report_to(turn: Turn, ts: TaskState, client: str) -> None:
+    """Tell a client of a task's state, where that is final."""
+    if ts.state in ("memory", "erred"):
+        message = report_message(ts)
+        if message is not None:
+            turn.to_client(client, message)
+
+
+def handle_client_releases_keys(turn: Turn, stimulus: Stimulus) -> None:
+    """A client gave up futures."""
+    message = stimulus.message
+    client_releases_keys(turn, message.keys, message.client or stimulus.source)
+
+
+def client_releases_keys(turn: Turn, keys: Iterable[Key], client: str) -> None:
+    """``client`` no longer wants keys; what nobody needs is let go."""
+    state = turn.state
+    cs = state.clients.get(client)
+    if cs is None:
+        return
+    recs: Recommendations = {}
+    for key in keys:
+        ts = state.tasks.get(key)
+        if ts is not None:
+            release_wish(ts, cs, recs)
+    run(turn, recs)
+    fill_slots(turn)
+
+
+def handle_cancel_keys(turn: Turn, stimulus: Stimulus) -> None:
+    """``Client.cancel``: give up futures, with all that depends on them; of all clients where forced."""
+    state = turn.state
+    message = stimulus.message
+    client = message.client or stimulus.source
+    cs = state.clients.get(client)
+    turn.log(20, f"Client {client} requests to cancel {len(message.keys)} keys")
+    turn.log_event(
+        client, {"action": "cancel", "count": len(message.keys), "force": message.force}
+    )
+    if cs is None:
+        return
+    cancelled, holders = _collect_cancelled(turn, message.keys, cs, message.force)
+    recs: Recommendations = {}
+    for holder in holders:
+        for ts in cancelled:
+            release_wish(ts, holder, recs)
+    # what runs for nobody is stopped; dependents first
+    keys = [ts.key for ts in cancelled]
+    run(turn, recs)
+    fill_slots(turn)
+    report = CancelledKeys(keys=keys, reason=message.reason, msg=message.msg)
+    _to_all_clients(turn, report)
+
+
+def _collect_cancelled(
+    turn: Turn, keys: Collection[Key], cs: ClientState, force: bool
+) -> tuple[dict[TaskState, None], dict[ClientState, None]]:
+    """Tasks that are cancelled (dependents before what they depend on), and clients that lose them."""
+    state = turn.state
+    cancelled: dict[TaskState, None] = {}
+    holders: dict[ClientState, None] = {}
+    seen: set[int] = set()
+    stack: list[tuple[TaskState, bool]] = []
+    for key in keys:
+        ts = state.tasks.get(key)
+        if ts is not None:
+            stack.append((ts, False))
+        while stack:
+            ts, children_done = stack.pop()
+            if children_done:
+                cancelled[ts] = None
+                continue
+            if id(ts) in seen:
+                continue
+            seen.add(id(ts))
+            alone = len(ts.who_wants) == 1 and cs in ts.who_wants
+            for holder in ts.who_wants if force else (cs,):
+                holders[holder] = None
+            if force or alone:
+                turn.log(20, f"Scheduler cancels key {ts.key}.  Force={force}")
+                stack.append((ts, True))
+                stack.extend((dts, False) for dts in ts.dependents)
+    return cancelled, holders
+
+
+def _to_all_clients(turn: Turn, message: Message) -> None:
+    for name in turn.state.clients:
+        turn.to_client(name, message)
+
+
+def handle_report_key(turn: Turn, stimulus: Stimulus) -> None:
+    """A client asks how a key is."""
+    key = stimulus.message.key
+    client = stimulus.message.client or stimulus.source
+    ts = turn.state.tasks.get(key)
+    if ts is None:
+        turn.to_client(client, CancelledKeys(keys=[key]))
+    else:
+        report_to(turn, ts, client)
+
+
+def handle_heartbeat_client(turn: Turn, stimulus: Stimulus) -> None:
+    """The client lives."""
+    state = turn.state
+    cs = state.clients.get(stimulus.source)
+    if cs is not None:
+        cs.last_seen = turn.now
+        interval = heartbeat_interval(len(state.clients)) * CLIENT_HEARTBEAT_FACTOR
+        turn.to_client(stimulus.source, AdjustHeartbeatInterval(interval=interval))
+
+
+def handle_retry_keys(turn: Turn, stimulus: Stimulus) -> None:
+    """``Client.retry``: the tasks that failed run again, and what failed because of them."""
+    state = turn.state
+    message = stimulus.message
+    client = getattr(message, "client", None)
+    turn.log(20, f"Client {client} requests to retry {len(message.keys)} keys")
+    if client:
+        turn.log_event(client, {"action": "retry", "count": len(message.keys)})
+    seen: dict[Key, None] = {}
+    roots: list[TaskState] = []
+    stack = [state.tasks[key] for key in message.keys if key in state.tasks]
+    while stack:
+        ts = stack.pop()
+        if ts.key in seen:
+            continue
+        seen[ts.key] = None
+        erred = [d for d in ts.dependencies if d.state == "erred"]
+        if erred:
+            stack.extend(erred)
+        elif ts.state == "erred":
+            roots.append(ts)
+    run(turn, {ts: "waiting" for ts in roots})
+    fill_slots(turn)
+    turn.reply(stimulus.request_id, tuple(seen))
+
+
+def handle_release_all(turn: Turn, stimulus: Stimulus) -> None:
+    """The first act of a restart: all wishes end, all tasks are forgotten, histories are cleared.
+
+    One turn: nothing may see half of it.
+    """
+    state = turn.state
+    for graph_id in list(state.graphs):
+        _drop_graph(turn, graph_id)
+    state.backlog.clear()
+    recs: Recommendations = {}
+    for cs in list(state.clients.values()):
+        for ts in reversed(list(cs.wants_what)):
+            release_wish(ts, cs, recs)
+    run_to_the_end(turn, recs)
+    leftovers: Recommendations = {ts: "forgotten" for ts in reversed(list(state.tasks.values()))}
+    for ts in leftovers:
+        ts.has_lost_dependencies = True
+    run_to_the_end(turn, leftovers)
+    state.task_metadata.clear()
+    state.computations.clear()
+    state.erred_tasks.clear()
+    state.task_groups.clear()
+    state.task_prefixes.clear()
+    state.compute_occupancy = 0.0
+    state.network_occ = 0
+    _to_all_clients(turn, Restart())
+
+
+def run_to_the_end(turn: Turn, recs: Recommendations) -> None:
+    """As ``run``, however long it takes."""
+    from ..transitions import transition
+
+    while recs:
+        ts, finish = recs.popitem()
+        transition(turn, ts, finish, recs)

@@ -1,0 +1,547 @@
+"""Graphs: chunks that come in, and the commit that makes them tasks, in as many turns as it takes.
+
+Held rows are nothing to anybody. The commit inserts rows dependencies first, so that a task's dependencies
+are always there; what is not needed any more when a turn ends (a client went, a key was cancelled) is found
+out again at each row. Externals are pinned while a commit takes several turns.
+
+Must not know: how a graph was compiled; pickles.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from paceline.protocol.keys import Key, key_group, key_split
+from paceline.protocol.messages import CancelledKeys, TaskErredReport
+from paceline.protocol.payload import Payload
+
+from .. import mirrors
+from ..graphs import PendingGraph
+from ..state import ClientState, Computation, SchedulerState, TaskGroup, TaskPrefix, TaskState
+from ..stimuli import AnnotationSet, GraphChunk, GraphCommit, GraphFailed, Stimulus
+from ..transitions import Recommendations, fill_slots, release_wish, run, transition
+from ..turn import Turn
+
+#: Sub-tasks come a little before what submitted them.
+SUBTASK_GENERATION_STEP = 0.01
+
+# ------------------------------------------------------------------ new tasks
+
+
+def new_task(state: SchedulerState, key: Key, run_spec: bytes | Payload | None = None) -> TaskState:
+    """A task in released, in its group (made where it is the first of it)."""
+    group = get_group(state, key_group(key), key_split(key))
+    return add_task(state, key, group, run_spec)
+
+
+def add_task(
+    state: SchedulerState, key: Key, group: TaskGroup, run_spec: bytes | Payload | None
+) -> TaskState:
+    """A task in released."""
+    ts = TaskState(key, group, run_spec)
+    group.n_added += 1
+    group.states["released"] += 1
+    state.tasks[key] = ts
+    return ts
+
+
+def get_group(
+    state: SchedulerState, name: str, prefix_name: str, computation: Computation | None = None
+) -> TaskGroup:
+    """The group of this name; made, and its prefix, where it is not there."""
+    group = state.task_groups.get(name)
+    if group is None:
+        prefix = state.task_prefixes.get(prefix_name)
+        if prefix is None:
+            average = state.config.default_task_durations_seconds.get(prefix_name, -1.0)
+            prefix = TaskPrefix(prefix_name, duration_average=average)
+            state.task_prefixes[prefix_name] = prefix
+        state.task_groups[name] = group = TaskGroup(name, prefix)
+        prefix.groups[group] = None
+        if computation is not None:
+            computation.groups[group] = None
+    return group
+
+
+# ------------------------------------------------------------------ chunks, failures
+
+
+def handle_graph_chunk(turn: Turn, stimulus: Stimulus) -> None:
+    """Rows of a graph: held until its commit."""
+    chunk: GraphChunk = stimulus.message
+    graph = turn.state.graphs.get(chunk.graph_id)
+    if graph is None:
+        graph = PendingGraph(chunk.graph_id, stimulus.source)
+        turn.state.graphs[chunk.graph_id] = graph
+    graph.add(chunk)
+
+
+def handle_graph_dropped(turn: Turn, stimulus: Stimulus) -> None:
+    """The graph's client is gone: rows are forgotten, and tasks that its commit has made already."""
+    state = turn.state
+    graph = state.graphs.pop(stimulus.message.graph_id, None)
+    if graph is None:
+        return
+    if graph in state.commits:
+        state.commits.remove(graph)
+    recs: Recommendations = {}
+    _unpin(graph, recs)
+    for ts in graph.new_tasks:
+        if not ts.who_wants and not ts.dependents and ts.state == "released":
+            recs[ts] = "forgotten"
+    run(turn, recs)
+
+
+def handle_graph_failed(turn: Turn, stimulus: Stimulus) -> None:
+    """The graph could not be compiled: each of its keys errs, for its client and all who want it."""
+    state = turn.state
+    failed: GraphFailed = stimulus.message
+    state.graphs.pop(failed.graph_id, None)
+    turn.log_event(
+        ["scheduler", failed.client],
+        {"action": "update-graph", "stimulus_id": turn.stimulus_id, "status": "error"},
+    )
+    turn.log(40, failed.text)
+    for key in failed.keys:
+        report = TaskErredReport(key=key, exception=failed.exception, traceback=failed.traceback)
+        ts = state.tasks.get(key)
+        names = [cs.client_key for cs in ts.who_wants] if ts is not None else []
+        if failed.client not in names:
+            names.append(failed.client)
+        for name in names:
+            turn.to_client(name, report)
+
+
+# ------------------------------------------------------------------ commit
+
+
+def handle_graph_commit(turn: Turn, stimulus: Stimulus) -> None:
+    """All rows are there. Graphs are committed in the order in which they came."""
+    state = turn.state
+    commit: GraphCommit = stimulus.message
+    graph = state.graphs.get(commit.graph_id)
+    if graph is None:
+        graph = PendingGraph(commit.graph_id, commit.client)
+        state.graphs[commit.graph_id] = graph
+    graph.client = commit.client
+    graph.commit = commit
+    graph.stimulus_id = turn.stimulus_id
+    state.commits.append(graph)
+    if len(state.commits) == 1:
+        run_commits(turn)
+    else:
+        turn.wants_continue()
+
+
+def run_commits(turn: Turn) -> None:
+    """Go on with commits, a turn's worth of rows."""
+    state = turn.state
+    budget = state.config.turn_tasks_max
+    while state.commits and budget > 0:
+        graph = state.commits[0]
+        turn.stimulus_id = graph.stimulus_id
+        budget -= _run_commit(turn, graph, budget)
+        if graph.stage == "done":
+            state.commits.popleft()
+            state.graphs.pop(graph.graph_id, None)
+    if state.commits:
+        turn.wants_continue()
+
+
+def _run_commit(turn: Turn, graph: PendingGraph, budget: int) -> int:
+    """At most ``budget`` rows of a commit. Returns how many were done, at least 1."""
+    if not graph.generation and not _begin(turn, graph, budget):
+        graph.stage = "done"
+        return 1
+    done = 0
+    while graph.stage != "done" and done < budget:
+        done += 1 + STAGES[graph.stage](turn, graph, budget - done)
+    return max(done, 1)
+
+
+def _begin(turn: Turn, graph: PendingGraph, budget: int) -> bool:
+    """Check lost dependencies against the state as it is now. False: the graph is refused."""
+    state = turn.state
+    commit = graph.commit
+    assert commit is not None
+    externals = [state.tasks.get(key) for key in graph.externals]
+    if any(ts is None for ts in externals):
+        missing = [k for k, ts in zip(graph.externals, externals, strict=True) if ts is None]
+        _refuse_lost(turn, graph, missing)
+        return False
+    graph.external_tasks = [ts for ts in externals if ts is not None]
+    graph.generation = _next_generation(state, commit)
+    graph.resolved_groups = [None] * len(graph.group_names)
+    graph.needed = bytearray(len(graph.keys))
+    graph.computation = _computation(turn, commit)
+    if len(graph.keys) > budget:
+        graph.pin = ClientState(f"graph-{graph.graph_id}")
+        for ts in graph.external_tasks:
+            mirrors.add_wish(ts, graph.pin)
+    return True
+
+
+def _refuse_lost(turn: Turn, graph: PendingGraph, missing: list[Key]) -> None:
+    commit = graph.commit
+    assert commit is not None
+    keys = commit.keys
+    for key in missing[:10]:
+        turn.log(
+            20,
+            "User asked for computation on lost data. "
+            f"Final key is {keys[0] if keys else None} with missing dependency {key}",
+        )
+    turn.to_client(graph.client, CancelledKeys(keys=list(keys), reason="lost dependencies"))
+    cs = turn.state.clients.get(graph.client)
+    recs: Recommendations = {}
+    if cs is not None:
+        for key in keys:
+            ts = turn.state.tasks.get(key)
+            if ts is not None:
+                release_wish(ts, cs, recs)
+    run(turn, recs)
+    turn.log_event(
+        ["scheduler", graph.client],
+        {"action": "update-graph", "stimulus_id": turn.stimulus_id, "status": "cancelled"},
+    )
+
+
+def _next_generation(state: SchedulerState, commit: GraphCommit) -> float:
+    """Older graphs go first; graphs in quick succession are of one generation."""
+    if commit.submitting_task is not None:
+        parent = state.tasks.get(commit.submitting_task)
+        if parent is not None and parent.priority is not None:
+            return parent.priority[1] - SUBTASK_GENERATION_STEP or SUBTASK_GENERATION_STEP
+    elif state.last_graph_at + commit.fifo_timeout_seconds < commit.received_at:
+        state.generation += 1
+        state.last_graph_at = commit.received_at
+    return state.generation or 1.0
+
+
+def _computation(turn: Turn, commit: GraphCommit) -> Computation:
+    state = turn.state
+    if state.computations and not state.is_idle:
+        computation = state.computations[-1]
+    else:
+        computation = Computation(start=turn.now, id=f"computation-{state.transition_counter}")
+        state.computations.append(computation)
+    if commit.code:
+        computation.code.append(commit.code)
+    if commit.global_annotations:
+        computation.annotations.update(commit.global_annotations)
+    return computation
+
+
+# -- insert: rows become tasks, dependencies first
+
+
+def _stage_insert(turn: Turn, graph: PendingGraph, budget: int) -> int:
+    state = turn.state
+    first = graph.cursor
+    last = min(len(graph.keys), first + budget)
+    tasks = graph.tasks
+    externals = graph.external_tasks
+    for row in range(first, last):
+        key = graph.keys[row]
+        dependencies = tuple(
+            [tasks[n] if n >= 0 else externals[-1 - n] for n in graph.dependencies[row]]
+        )
+        ts = state.tasks.get(key)
+        if ts is None:
+            ts = add_task(state, key, _group_of(turn, graph, row), graph.run_specs[row] or None)
+            graph.new_tasks.append(ts)
+            number = graph.annotations.get(row)
+            if number is not None:
+                _annotate(turn, ts, graph.annotation_sets[number])
+            ts.data_producer = row in graph.data_producers
+        elif ts.run_spec is None:
+            ts.run_spec = graph.run_specs[row] or None
+            number = graph.annotations.get(row)
+            if number is not None:
+                _annotate(turn, ts, graph.annotation_sets[number])
+        elif len(ts.dependencies) != len(dependencies) or any(
+            d not in ts.dependencies for d in dependencies
+        ):
+            graph.collisions[row] = None
+            _warn_collision(turn, graph, ts, dependencies)
+        tasks.append(ts)
+        if dependencies and row not in graph.collisions:
+            mirrors.add_dependencies(ts, dependencies)
+            if any(d.state == "forgotten" for d in dependencies):
+                ts.has_lost_dependencies = True
+                graph.lost = True
+        if ts.priority is None:
+            _prioritise(ts, graph, row)
+    graph.cursor = last
+    if last == len(graph.keys):
+        _finish_insert(turn, graph)
+    return last - first
+
+
+def _group_of(turn: Turn, graph: PendingGraph, row: int) -> TaskGroup:
+    number = graph.groups[row]
+    group = graph.resolved_groups[number]
+    if group is None or turn.state.task_groups.get(group.name) is not group:
+        name, prefix = graph.group_names[number]
+        group = get_group(turn.state, name, prefix, graph.computation)
+        graph.resolved_groups[number] = group
+    return group
+
+
+def _prioritise(ts: TaskState, graph: PendingGraph, row: int) -> None:
+    commit = graph.commit
+    assert commit is not None
+    user: Any = commit.user_priority
+    if isinstance(user, dict):
+        user = user.get(ts.key, 0)
+    number = graph.annotations.get(row)
+    if number is not None:
+        annotated = graph.annotation_sets[number].priority
+        if annotated is not None:
+            user = annotated
+    ts.priority = (-user, graph.generation, graph.priorities[row])
+
+
+def _annotate(turn: Turn, ts: TaskState, annotations: AnnotationSet) -> None:
+    details = ts.ensure_details()
+    details.annotations = annotations.value
+    if annotations.workers is not None:
+        hosts: dict[str, None] = {}
+        workers: dict[str, None] = {}
+        for name in annotations.workers:
+            address = coerce_address(turn.state, name)
+            if address is None:
+                hosts[str(name)] = None
+            else:
+                workers[address] = None
+        details.host_restrictions = hosts or None
+        details.worker_restrictions = workers or None
+    details.loose_restrictions = annotations.allow_other_workers
+    if annotations.resources is not None:
+        details.resource_restrictions = annotations.resources
+    if annotations.retries is not None:
+        ts.retries = annotations.retries
+
+
+def coerce_address(state: SchedulerState, name: Any) -> str | None:
+    """The address that a user means by ``name``: an alias, or an address with or without scheme.
+
+    None where it is neither: a host's name. Names of hosts inside addresses are resolved by the
+    compiler of the graph; here only what needs no look-up.
+    """
+    address = state.aliases.get(name)
+    if address is not None:
+        return address
+    if not isinstance(name, str) or ":" not in name:
+        return None
+    if "://" not in name:
+        name = "tcp://" + name
+    scheme, rest = name.split("://", 1)
+    if rest.startswith("localhost:"):
+        rest = "127.0.0.1" + rest[len("localhost") :]
+    return f"{scheme}://{rest}"
+
+
+def _warn_collision(
+    turn: Turn, graph: PendingGraph, ts: TaskState, dependencies: tuple[TaskState, ...]
+) -> None:
+    if ts.group in graph.warned_groups:
+        return
+    graph.warned_groups[ts.group] = None
+    turn.log(
+        30,
+        f"Detected different `run_spec` for key {ts.key!r} between "
+        "two consecutive calls to `update_graph`. "
+        "This can cause failures and deadlocks down the line. "
+        "Please ensure unique key names. "
+        "If you are using a standard dask collections, consider "
+        "releasing all the data before resubmitting another "
+        "computation. More details and help can be found at "
+        "https://github.com/dask/dask/issues/9888. "
+        f"\nDebugging information\n---------------------\nold task state: {ts.state}\n"
+        f"old dependencies: { {d.key for d in ts.dependencies} }\n"
+        f"new dependencies: { {d.key for d in dependencies} }\n",
+    )
+
+
+def _finish_insert(turn: Turn, graph: PendingGraph) -> None:
+    """Every row is a task: the client wants its keys, actors are marked, plugins look at it all."""
+    state = turn.state
+    commit = graph.commit
+    assert commit is not None
+    cs = state.clients.get(graph.client)
+    if cs is None:
+        state.clients[graph.client] = cs = ClientState(graph.client, last_seen=turn.now)
+    for key in commit.keys:
+        ts = state.tasks.get(key)
+        if ts is not None:
+            mirrors.add_wish(ts, cs)
+    actors = commit.keys if commit.actors is True else (commit.actors or ())
+    for key in actors:
+        ts = state.tasks.get(key)
+        if ts is not None:
+            ts.actor = True
+    if state.plugins is not None:
+        state.plugins.update_graph(
+            client=graph.client,
+            keys=commit.keys,
+            tasks=graph.tasks,
+            new_tasks=graph.new_tasks,
+            stimulus_id=turn.stimulus_id,
+        )
+    graph.stage = "wish"
+    graph.cursor = len(graph.tasks)
+    for key in commit.keys:
+        ts = state.tasks.get(key)
+        if ts is not None and ts.state == "released" and ts.run_spec is None:
+            graph.lost = True
+
+
+# -- wish: from the wanted keys down, what has to run
+
+
+def _stage_wish(turn: Turn, graph: PendingGraph, budget: int) -> int:
+    """Rows from the last to the first: dependents before what they depend on."""
+    first = graph.cursor
+    last = max(0, first - budget)
+    tasks = graph.tasks
+    needed = graph.needed
+    tasks_by_key = turn.state.tasks
+    for row in range(first - 1, last - 1, -1):
+        ts = tasks[row]
+        if ts.state != "released" or tasks_by_key.get(ts.key) is not ts:
+            continue
+        if needed[row] or ts.who_wants or ts.waiters_count:
+            needed[row] = 1
+            if row not in graph.collisions:
+                for n in graph.dependencies[row]:
+                    if n >= 0:
+                        needed[n] = 1
+    graph.cursor = last
+    if last == 0:
+        graph.stage = "wake"
+    return first - last
+
+
+# -- wake: needed tasks to waiting, dependencies first
+
+
+def _stage_wake(turn: Turn, graph: PendingGraph, budget: int) -> int:
+    first = graph.cursor
+    last = min(len(graph.tasks), first + budget)
+    tasks_by_key = turn.state.tasks
+    ready = graph.ready
+    needed = graph.needed
+    recs: Recommendations = {}
+    for row in range(first, last):
+        ts = graph.tasks[row]
+        blame = _erred_dependency(ts) if ts.dependencies else None
+        if blame is not None and ts.state not in ("memory", "erred", "forgotten"):
+            ts.ensure_details().exception_blame = blame
+            recs[ts] = "erred"
+            run(turn, recs)
+            continue
+        if not needed[row] or ts.state != "released" or tasks_by_key.get(ts.key) is not ts:
+            continue
+        transition(turn, ts, "waiting", recs)
+        if recs.get(ts) == "processing":
+            del recs[ts]
+            ready.append(ts)
+        if recs:  # externals that were released run too
+            run(turn, recs)
+    graph.cursor = last
+    if last == len(graph.tasks):
+        graph.stage = "place"
+        graph.cursor = 0
+        ready.sort(key=_placing_order)
+    return last - first
+
+
+def _erred_dependency(ts: TaskState) -> TaskState | None:
+    for dts in ts.dependencies:
+        if dts.state == "erred":
+            return dts.exception_blame
+    return None
+
+
+def _placing_order(ts: TaskState) -> Any:
+    return ts.priority or ()
+
+
+# -- place: what can run goes to workers
+
+
+def _stage_place(turn: Turn, graph: PendingGraph, budget: int) -> int:
+    first = graph.cursor
+    last = min(len(graph.ready), first + budget)
+    recs: Recommendations = {}
+    for position in range(first, last):
+        ts = graph.ready[position]
+        if ts.state == "waiting" and not ts.waiting_count:
+            transition(turn, ts, "processing", recs)
+            if recs:
+                run(turn, recs)
+    graph.cursor = last
+    if last == len(graph.ready):
+        _finish(turn, graph)
+    return last - first
+
+
+def _finish(turn: Turn, graph: PendingGraph) -> None:
+    """Tell the client of what is done already, and the log of the graph."""
+    from .clients import report_to
+
+    commit = graph.commit
+    assert commit is not None
+    state = turn.state
+    recs: Recommendations = {}
+    _unpin(graph, recs)
+    for key in commit.keys:
+        ts = state.tasks.get(key)
+        if ts is None:
+            turn.to_client(graph.client, CancelledKeys(keys=[key], reason="lost dependencies"))
+        else:
+            report_to(turn, ts, graph.client)
+    if graph.client not in state.clients:
+        recs.update({ts: "forgotten" for ts in graph.new_tasks if not ts.dependents})
+    graph.stage = "done"
+    run(turn, recs)
+    fill_slots(turn)
+    turn.log_event(["scheduler", graph.client], _event(turn, graph, commit))
+
+
+def _unpin(graph: PendingGraph, recs: Recommendations) -> None:
+    if graph.pin is not None:
+        for ts in list(graph.pin.wants_what):
+            release_wish(ts, graph.pin, recs)
+        graph.pin = None
+
+
+def _event(turn: Turn, graph: PendingGraph, commit: GraphCommit) -> dict[str, Any]:
+    """What stock logs of a graph; its three durations are seconds."""
+    total = turn.now - commit.received_at
+    return {
+        "action": "update-graph",
+        "stimulus_id": turn.stimulus_id,
+        "metrics": {
+            "tasks": commit.n_tasks or len(graph.keys),
+            "new_tasks": len(graph.new_tasks),
+            "key_collisions": len(graph.collisions),
+            "start_timestamp_seconds": commit.received_at,
+            "materialization_duration_seconds": commit.materialized_seconds,
+            "ordering_duration_seconds": commit.ordered_seconds,
+            "state_initialization_duration_seconds": max(
+                0.0, total - commit.materialized_seconds - commit.ordered_seconds
+            ),
+            "duration_seconds": total,
+        },
+        "status": "OK",
+    }
+
+
+STAGES = {
+    "insert": _stage_insert,
+    "wish": _stage_wish,
+    "wake": _stage_wake,
+    "place": _stage_place,
+}

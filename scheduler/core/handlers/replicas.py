@@ -1,0 +1,143 @@
+"""Where data lies: copies that came, went, or are asked for.
+
+Must not know: how data moves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from paceline.protocol.keys import Key
+from paceline.protocol.messages import FreeKeys, KeyInMemory, RefreshWhoHas, RemoveReplicas
+
+from .. import mirrors
+from ..state import TaskState, WorkerState
+from ..stimuli import Stimulus
+from ..transitions import Recommendations, enter_memory_as_data, fill_slots, run
+from ..turn import Turn
+from .clients import client_desires_keys
+from .graph import new_task
+
+
+def handle_add_keys(turn: Turn, stimulus: Stimulus) -> None:
+    """A worker fetched copies, or tells what it holds."""
+    ws = turn.state.workers.get(stimulus.source)
+    if ws is not None:
+        add_keys(turn, ws, stimulus.message.keys)
+
+
+def handle_replicas_added(turn: Turn, stimulus: Stimulus) -> None:
+    """A flow placed copies on a worker."""
+    ws = turn.state.workers.get(stimulus.message.address)
+    if ws is not None:
+        add_keys(turn, ws, stimulus.message.keys)
+
+
+def add_keys(turn: Turn, ws: WorkerState, keys: Iterable[Key]) -> None:
+    """The worker holds copies; those that nobody knows as data it is told to drop."""
+    state = turn.state
+    redundant = []
+    for key in keys:
+        ts = state.tasks.get(key)
+        if ts is not None and ts.state == "memory":
+            mirrors.add_replica(state, ts, ws)
+        else:
+            redundant.append(key)
+    if redundant:
+        turn.to_worker(
+            ws.address, RemoveReplicas(keys=redundant, stimulus_id=turn.stimulus_id)
+        )
+
+
+def handle_release_worker_data(turn: Turn, stimulus: Stimulus) -> None:
+    """A worker dropped a copy."""
+    drop_replicas(turn, stimulus.source, [stimulus.message.key])
+
+
+def handle_replicas_lost(turn: Turn, stimulus: Stimulus) -> None:
+    """A worker was found not to have copies that it was thought to have."""
+    drop_replicas(turn, stimulus.message.address, stimulus.message.keys)
+
+
+def drop_replicas(turn: Turn, address: str, keys: Iterable[Key]) -> None:
+    """Copies on a worker are gone; tasks whose last copy it was are released."""
+    state = turn.state
+    ws = state.workers.get(address)
+    if ws is None:
+        return
+    recs: Recommendations = {}
+    for key in keys:
+        ts = state.tasks.get(key)
+        if ts is not None and ts in ws.has_what:
+            mirrors.remove_replica(state, ts, ws)
+            if not ts.who_has and ts.state == "memory":
+                recs[ts] = "released"
+    run(turn, recs)
+    fill_slots(turn)
+
+
+def handle_request_refresh_who_has(turn: Turn, stimulus: Stimulus) -> None:
+    """A worker did not find data where it was told: where is it now?"""
+    state = turn.state
+    who_has: dict[Key, list[str]] = {}
+    unknown: list[Key] = []
+    for key in stimulus.message.keys:
+        ts = state.tasks.get(key)
+        if ts is None:
+            unknown.append(key)
+        else:
+            who_has[key] = [ws.address for ws in ts.who_has]
+    if who_has:
+        turn.to_worker(
+            stimulus.source, RefreshWhoHas(who_has=who_has, stimulus_id=turn.stimulus_id)
+        )
+    if unknown:
+        turn.to_worker(stimulus.source, FreeKeys(keys=unknown, stimulus_id=turn.stimulus_id))
+
+
+def handle_data_placed(turn: Turn, stimulus: Stimulus) -> None:
+    """Data was put on workers from outside (scatter, update_data)."""
+    state = turn.state
+    placed = stimulus.message
+    recs: Recommendations = {}
+    for key, addresses in placed.who_has.items():
+        ws_list = [ws for ws in map(state.resolve_worker, addresses) if ws is not None]
+        ts = state.tasks.get(key)
+        if not ws_list:
+            continue
+        if ts is None:
+            ts = new_task(state, key)
+        _become_data(turn, ts, placed.nbytes.get(key, -1), ws_list, recs)
+        report = KeyInMemory(key=key, workers=[ws.address for ws in ws_list])
+        for cs in ts.who_wants:
+            turn.to_client(cs.client_key, report)
+    if placed.client:
+        client_desires_keys(turn, list(placed.who_has), placed.client)
+    run(turn, recs)
+    fill_slots(turn)
+
+
+def _become_data(
+    turn: Turn, ts: TaskState, nbytes: int, workers: list[WorkerState], recs: Recommendations
+) -> None:
+    state = turn.state
+    if ts.state in ("queued", "no-worker", "processing", "waiting", "erred"):
+        # computed or waited for as well: the data that is there serves
+        _leave_active(turn, ts)
+    if nbytes >= 0:
+        mirrors.set_nbytes(state, ts, nbytes)
+    for ws in workers:
+        mirrors.add_replica(state, ts, ws)
+    enter_memory_as_data(ts)
+    ready = [d for d in ts.dependents if d.state == "waiting" and not d.waiting_count]
+    for dts in ready:
+        recs[dts] = "processing"
+
+
+def _leave_active(turn: Turn, ts: TaskState) -> None:
+    state = turn.state
+    if ts.state == "processing" and ts.processing_on is not None:
+        turn.free_keys(ts.processing_on.address, ts.key)
+        mirrors.stop_processing(state, ts)
+    state.queued.discard(ts)
+    state.unrunnable.pop(ts, None)

@@ -1,0 +1,154 @@
+"""What time brings: workers that went silent, tasks that waited too long, a cluster that stands idle.
+
+Must not know: the clock; each stimulus says what time it is.
+"""
+
+from __future__ import annotations
+
+from ..state import SchedulerState, TaskState
+from ..stimuli import CloseScheduler, RestartWorkers, Stimulus
+from ..transitions import Failure, Recommendations, fill_slots, run, transition
+from ..turn import Turn
+from .clients import heartbeat_interval
+from .workers import refresh_no_workers
+
+#: A worker is not given up before it has missed this many heartbeats.
+MISSED_HEARTBEATS = 10
+
+
+def handle_tick(turn: Turn, stimulus: Stimulus) -> None:
+    """Look at every timeout that the core watches."""
+    _check_worker_ttl(turn)
+    _check_no_workers(turn)
+    _check_idle(turn)
+
+
+def _check_worker_ttl(turn: Turn) -> None:
+    state = turn.state
+    ttl = state.config.worker_ttl_seconds
+    if not ttl:
+        return
+    ttl = max(ttl, MISSED_HEARTBEATS * heartbeat_interval(len(state.workers)))
+    silent = []
+    for ws in state.workers.values():
+        seconds = turn.now - ws.last_seen
+        if seconds > ttl and ws.status != "closing":
+            silent.append(ws.address)
+            what = "attempting restart" if ws.nanny else "removing"
+            turn.log(30, f"Worker failed to heartbeat for {seconds:.0f}s; {what}: {ws!r}")
+            ws.last_seen = turn.now  # one restart at a time
+    if silent:
+        turn.log_event(
+            "scheduler", {"action": "worker-ttl-timed-out", "workers": silent, "ttl": ttl}
+        )
+        turn.instruct(RestartWorkers(silent))
+
+
+def _check_no_workers(turn: Turn) -> None:
+    state = turn.state
+    timeout = state.config.no_workers_timeout_seconds
+    if timeout is None:
+        return
+    refresh_no_workers(state, turn.now)
+    recs: Recommendations = {}
+    affected = _unsatisfied(turn, timeout, recs)
+    affected += _without_workers(turn, timeout, recs)
+    run(turn, recs)
+    if affected:
+        turn.log_event("scheduler", {"action": "no-workers-timeout-exceeded", "keys": affected})
+        fill_slots(turn)
+
+
+def _unsatisfied(turn: Turn, timeout: float, recs: Recommendations) -> list[object]:
+    """Tasks in no-worker for too long; with workers there, their restrictions are to blame."""
+    state = turn.state
+    late: list[TaskState] = []
+    for ts, since in state.unrunnable.items():
+        if turn.now <= since + timeout:
+            break  # in order of time
+        late.append(ts)
+    out: list[object] = []
+    for ts in late:
+        since = state.unrunnable.get(ts)
+        if since is None:
+            continue
+        if state.no_workers_since is None or state.no_workers_since >= since:
+            details = ts.details
+            exception = state.errors.no_valid_worker(
+                ts.key,
+                list((details and details.host_restrictions) or ()),
+                list((details and details.worker_restrictions) or ()),
+                dict((details and details.resource_restrictions) or {}),
+                timeout,
+            )
+            why = "for its restrictions to become satisfied"
+        else:
+            exception = state.errors.no_worker(ts.key, timeout)
+            why = "without any running workers"
+        turn.log(40, f"Task {ts.key} marked as failed because it timed out waiting {why}.")
+        transition(turn, ts, "erred", recs, Failure(cause=ts, exception=exception))
+        out.append(ts.key)
+    return out
+
+
+def _without_workers(turn: Turn, timeout: float, recs: Recommendations) -> list[object]:
+    """Queued tasks, when nobody has run for too long."""
+    state = turn.state
+    since = state.no_workers_since
+    if since is None or turn.now <= since + timeout:
+        return []
+    out: list[object] = []
+    for ts in list(state.queued):
+        exception = state.errors.no_worker(ts.key, timeout)
+        turn.log(
+            40,
+            f"Task {ts.key} marked as failed because it timed out waiting "
+            "without any running workers.",
+        )
+        transition(turn, ts, "erred", recs, Failure(cause=ts, exception=exception))
+        out.append(ts.key)
+    return out
+
+
+def is_busy(state: SchedulerState) -> bool:
+    """Whether anything is being taken in, waits for a worker, or runs."""
+    return bool(
+        state.graphs
+        or state.backlog
+        or len(state.queued)
+        or state.unrunnable
+        or any(ws.processing for ws in state.workers.values())
+    )
+
+
+def _check_idle(turn: Turn) -> None:
+    state = turn.state
+    if state.transition_counter != state.idle_transition_counter:
+        state.idle_transition_counter = state.transition_counter
+        state.idle_since = None
+        return
+    if is_busy(state):
+        state.idle_since = None
+        return
+    if state.idle_since is None:
+        state.idle_since = turn.now
+        return
+    timeout = state.config.idle_timeout_seconds
+    if timeout and turn.now > state.idle_since + timeout:
+        turn.log(20, f"Scheduler closing after being idle for {format_seconds(timeout)}")
+        turn.instruct(CloseScheduler("idle-timeout-exceeded"))
+
+
+def format_seconds(n: float) -> str:
+    """A duration in words, as dask writes it: ``2.00 s``, ``3m 20s``."""
+    if n > 24 * 60 * 60 * 2:
+        return f"{int(n / 3600 / 24)}d {int((n / 3600) % 24)}hr"
+    if n > 60 * 60 * 2:
+        return f"{int(n / 3600)}hr {int((n / 60) % 60)}m"
+    if n > 60 * 10:
+        return f"{int(n / 60)}m {int(n % 60)}s"
+    if n >= 1:
+        return f"{n:.2f} s"
+    if n >= 1e-3:
+        return f"{n * 1e3:.2f} ms"
+    return f"{n * 1e6:.2f} us"

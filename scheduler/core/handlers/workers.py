@@ -1,0 +1,430 @@
+"""Workers that come, live and go.
+
+Must not know: connections; how a worker is started or stopped.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from paceline.protocol.keys import Key
+from paceline.protocol.messages import Close, RemoveWorker
+
+from .. import mirrors, placement
+from ..state import SchedulerState, TaskState, WorkerState
+from ..stimuli import DropWorkerConnection, SetWorkerStatus, Stimulus, WorkerGone
+from ..transitions import (
+    Failure,
+    Recommendations,
+    fill_slots,
+    run,
+    schedule_unrunnable,
+    transition,
+)
+from ..turn import Turn
+
+#: A task that was there at this many times ``allowed_failures + 1`` unexpected deaths errs, blamed or not.
+WITNESS_FACTOR = 3
+
+
+# ------------------------------------------------------------------ coming
+
+
+def handle_worker_joined(turn: Turn, stimulus: Stimulus) -> None:
+    """A worker registered: it may run what nobody could, and what is queued."""
+    state = turn.state
+    joined = stimulus.message
+    message = joined.message
+    turn.log_event(joined.address, {"action": "add-worker"})
+    turn.log_event("all", {"action": "add-worker", "worker": joined.address})
+    ws = WorkerState(
+        address=joined.address,
+        name=message.name,
+        host=joined.host,
+        nthreads=message.nthreads,
+        memory_limit=message.memory_limit or 0,
+        status=message.status,
+        server_id=message.server_id,
+        pid=message.pid,
+        local_directory=message.local_directory,
+        services=message.services or {},
+        nanny=message.nanny,
+        versions=message.versions,
+        extra=message.extra or {},
+        index=state.worker_added_count,
+        last_seen=turn.now,
+    )
+    state.workers[joined.address] = ws
+    state.worker_added_count += 1
+    state.aliases[message.name] = joined.address
+    info = state.host_info.setdefault(joined.host, {})
+    info.setdefault("addresses", {})[joined.address] = None
+    info["nthreads"] = info.get("nthreads", 0) + ws.nthreads
+    state.total_memory += ws.memory_limit
+    state.total_nthreads += ws.nthreads
+    _heartbeat(turn, ws, message)
+    if placement.is_available(ws):
+        state.running[ws] = None
+    refresh_no_workers(state, turn.now)
+    placement.update_idle(state, ws)
+    if state.plugins is not None:
+        state.plugins.add_worker(joined.address)
+    _use_worker(turn, ws)
+
+
+def _use_worker(turn: Turn, ws: WorkerState) -> None:
+    if placement.is_available(ws):
+        recs: Recommendations = {}
+        schedule_unrunnable(turn, [ws], recs)
+        run(turn, recs)
+        fill_slots(turn)
+
+
+# ------------------------------------------------------------------ living
+
+
+def handle_worker_beat(turn: Turn, stimulus: Stimulus) -> None:
+    """A heartbeat: metrics, and what executes since when."""
+    ws = turn.state.workers.get(stimulus.message.address)
+    if ws is not None:
+        _heartbeat(turn, ws, stimulus.message.message)
+
+
+def _heartbeat(turn: Turn, ws: WorkerState, message: Any) -> None:
+    state = turn.state
+    metrics = message.metrics or {}
+    info = state.host_info.setdefault(ws.host, {})
+    info["last-seen"] = turn.now
+    _learn_bandwidth(state, ws, metrics.get("bandwidth") or {})
+    ws.last_seen = turn.now
+    executing = getattr(message, "executing", None)
+    if executing is not None:
+        ws.executing = {}
+        for key, seconds in executing.items():
+            ts = state.tasks.get(key)
+            if ts is not None:
+                ws.executing[ts] = seconds
+                mirrors.add_exec_time(state, ts.group.prefix, seconds)
+    totals = state.cumulative_worker_metrics
+    for name, value in (metrics.get("digests_total_since_heartbeat") or {}).items():
+        totals[name] = totals.get(name, 0.0) + value
+    ws.metrics = metrics
+    _learn_memory(state, ws, metrics, turn.now)
+    host_info = getattr(message, "host_info", None)
+    if host_info:
+        info.update(host_info)
+    if message.now:
+        ws.time_delay = turn.now - message.now
+    resources = getattr(message, "resources", None)
+    if resources:
+        set_resources(state, ws, resources)
+
+
+def _learn_bandwidth(state: SchedulerState, ws: WorkerState, bandwidth: dict[str, Any]) -> None:
+    share = 1 / max(1, len(state.workers))
+    total = bandwidth.get("total")
+    if total:
+        state.bandwidth = state.bandwidth * (1 - share) + total * share
+    for other, (rate, count) in (bandwidth.get("workers") or {}).items():
+        _blend(state.bandwidth_workers, (ws.address, other), rate, count, share)
+    for typename, (rate, count) in (bandwidth.get("types") or {}).items():
+        _blend(state.bandwidth_types, typename, rate, count, share)
+
+
+def _blend(table: dict[Any, float], name: Any, rate: float, count: float, share: float) -> None:
+    if name not in table:
+        if count:
+            table[name] = rate / count
+    else:
+        keep = (1 - share) ** count
+        table[name] = table[name] * keep + rate * (1 - keep)
+
+
+def _learn_memory(
+    state: SchedulerState, ws: WorkerState, metrics: dict[str, Any], now: float
+) -> None:
+    """Memory that no data accounts for: the smallest of the last half minute counts as old."""
+    horizon = now - state.config.memory_recent_to_old_seconds
+    history = ws.memory_unmanaged_history
+    old = ws.memory_unmanaged_old
+    while history and history[0][0] < horizon:
+        _, size = history.popleft()
+        if size == old:
+            old = 0
+    spilled = (metrics.get("spilled_bytes") or {}).get("memory", 0)
+    size = max(0, int(metrics.get("memory", 0)) - ws.nbytes + int(spilled))
+    history.append((now, size))
+    if not old:
+        old = min(s for _, s in history)
+    ws.memory_unmanaged_old = min(old, size)
+
+
+def set_resources(state: SchedulerState, ws: WorkerState, resources: dict[str, float]) -> None:
+    """The worker supplies these amounts, besides others that it has told before."""
+    ws.resources.update(resources)
+    used = dict.fromkeys(ws.resources, 0.0)
+    for ts in ws.processing:
+        for resource, amount in (ts.resource_restrictions or {}).items():
+            used[resource] = used.get(resource, 0.0) + amount
+    ws.used_resources = used
+    for resource, amount in ws.resources.items():
+        state.resources.setdefault(resource, {})[ws.address] = amount
+
+
+def handle_set_resources(turn: Turn, stimulus: Stimulus) -> None:
+    """RPC ``set_resources``: tasks that waited for them may run now."""
+    message = stimulus.message
+    ws = turn.state.workers.get(message.worker)
+    if ws is None:
+        turn.reply(stimulus.request_id, "not found")
+        return
+    set_resources(turn.state, ws, message.resources or {})
+    turn.reply(stimulus.request_id, "OK")
+    _use_worker(turn, ws)
+
+
+def handle_worker_status_change(turn: Turn, stimulus: Stimulus) -> None:
+    """The worker paused, resumed, or is closing."""
+    ws = turn.state.workers.get(stimulus.source)
+    if ws is not None:
+        change_status(turn, ws, stimulus.message.status)
+
+
+def handle_set_worker_status(turn: Turn, stimulus: Stimulus) -> None:
+    """The scheduler itself retires a worker, or takes that back."""
+    command: SetWorkerStatus = stimulus.message
+    ws = turn.state.workers.get(command.address)
+    if ws is not None:
+        change_status(turn, ws, command.status)
+
+
+def handle_worker_clogged(turn: Turn, stimulus: Stimulus) -> None:
+    """The worker's connection takes nothing more for now, or does again."""
+    ws = turn.state.workers.get(stimulus.message.address)
+    if ws is not None and ws.clogged != stimulus.message.clogged:
+        ws.clogged = stimulus.message.clogged
+        _availability_changed(turn, ws)
+
+
+def change_status(turn: Turn, ws: WorkerState, status: str) -> None:
+    """``status`` as in WorkerState.status."""
+    before = ws.status
+    if status == before:
+        return
+    ws.status = status
+    turn.log_event(
+        ws.address,
+        {
+            "action": "worker-status-change",
+            "prev-status": before,
+            "status": status,
+            "stimulus_id": turn.stimulus_id,
+        },
+    )
+    _availability_changed(turn, ws)
+
+
+def _availability_changed(turn: Turn, ws: WorkerState) -> None:
+    state = turn.state
+    if placement.is_available(ws):
+        state.running[ws] = None
+        placement.update_idle(state, ws)
+        _use_worker(turn, ws)
+    else:
+        state.running.pop(ws, None)
+        placement.leave_idle(state, ws)
+    refresh_no_workers(state, turn.now)
+
+
+def refresh_no_workers(state: SchedulerState, now: float) -> None:
+    """Since when tasks wait and nobody runs."""
+    if state.running or not (len(state.queued) or state.unrunnable):
+        state.no_workers_since = None
+    elif state.no_workers_since is None:
+        state.no_workers_since = now
+
+
+# ------------------------------------------------------------------ going
+
+
+def handle_worker_gone(turn: Turn, stimulus: Stimulus) -> None:
+    """A worker left or died: its tasks go elsewhere, lost data is made again, killers are blamed."""
+    state = turn.state
+    gone: WorkerGone = stimulus.message
+    ws = state.workers.get(gone.address)
+    if ws is None:
+        turn.reply(stimulus.request_id, "already-removed")
+        return
+    turn.log(
+        20,
+        f"Remove worker addr: {ws.address} name: {ws.name} (stimulus_id={turn.stimulus_id!r})",
+    )
+    if gone.close:
+        turn.to_worker(ws.address, Close(reason="scheduler-remove-worker"))
+    turn.instruct(DropWorkerConnection(ws.address))
+    _strike_off(state, ws)
+
+    recs: Recommendations = {}
+    processing = [ts.key for ts in ws.processing]
+    killers = [] if gone.expected else blamed_tasks(state, ws)
+    for ts in reversed(list(ws.processing)):
+        recs[ts] = "released"
+    if not gone.expected:
+        _blame(turn, ws, killers, recs)
+    recomputed, lost = _lose_data(state, ws, recs)
+    _tell_losses(turn, ws, processing, recomputed, lost, gone.expected)
+    run(turn, recs)
+    refresh_no_workers(state, turn.now)
+    if state.plugins is not None:
+        state.plugins.remove_worker(ws.address, turn.stimulus_id)
+    if not state.workers:
+        turn.log(20, "Lost all workers")
+    for other in state.workers:
+        state.bandwidth_workers.pop((ws.address, other), None)
+        state.bandwidth_workers.pop((other, ws.address), None)
+        turn.to_worker(other, RemoveWorker(worker=ws.address, stimulus_id=turn.stimulus_id))
+    fill_slots(turn)
+    turn.reply(stimulus.request_id, "OK")
+
+
+def _strike_off(state: SchedulerState, ws: WorkerState) -> None:
+    """The worker is in no table any more."""
+    for resource in ws.resources:
+        state.resources.get(resource, {}).pop(ws.address, None)
+    info = state.host_info.get(ws.host)
+    if info is not None:
+        info["addresses"].pop(ws.address, None)
+        info["nthreads"] -= ws.nthreads
+        if not info["addresses"]:
+            del state.host_info[ws.host]
+    state.total_memory -= ws.memory_limit
+    state.total_nthreads -= ws.nthreads
+    state.aliases.pop(ws.name, None)
+    placement.leave_idle(state, ws)
+    state.running.pop(ws, None)
+    del state.workers[ws.address]
+    state.worker_removed_count += 1
+    ws.status = "closed"
+
+
+def blamed_tasks(state: SchedulerState, ws: WorkerState) -> list[TaskState]:
+    """Tasks that can have killed the worker: those its last heartbeat showed executing, and as many of the
+    best placed others as it has threads, which can have started since.
+
+    Stock blames everything that was assigned to the worker.
+    """
+    executing = [ts for ts in ws.processing if ts in ws.executing]
+    others = [ts for ts in ws.processing if ts not in ws.executing]
+    others.sort(key=lambda ts: ts.priority or ())
+    return executing + others[: ws.nthreads]
+
+
+def _blame(
+    turn: Turn, ws: WorkerState, killers: list[TaskState], recs: Recommendations
+) -> None:
+    state = turn.state
+    allowed = state.config.allowed_failures
+    for ts in ws.processing:
+        ts.ensure_details().witnessed_deaths += 1
+    for ts in killers:
+        ts.suspicious += 1
+        ts.group.prefix.suspicious += 1
+    for ts in list(ws.processing):
+        assert ts.details is not None
+        witnessed = ts.details.witnessed_deaths
+        if ts.suspicious <= allowed and witnessed < WITNESS_FACTOR * (allowed + 1):
+            continue
+        del recs[ts]
+        failure = Failure(
+            cause=ts,
+            worker=ws.address,
+            exception=state.errors.killed_worker(ts.key, worker_facts(ws), allowed),
+            exception_text="KilledWorker",
+        )
+        turn.log(
+            40,
+            f"Task {ts.key} marked as failed because {max(ts.suspicious, witnessed)} workers died"
+            " while trying to run it",
+        )
+        transition(turn, ts, "erred", recs, failure)
+
+
+def worker_facts(ws: WorkerState) -> dict[str, Any]:
+    """What an error or an event tells of a worker."""
+    return {
+        "address": ws.address,
+        "name": ws.name,
+        "status": ws.status,
+        "nthreads": ws.nthreads,
+        "memory_limit": ws.memory_limit,
+        "local_directory": ws.local_directory,
+        "services": ws.services,
+        "nanny": ws.nanny,
+        "pid": ws.pid,
+        "server_id": ws.server_id,
+        "extra": ws.extra,
+    }
+
+
+def _lose_data(
+    state: SchedulerState, ws: WorkerState, recs: Recommendations
+) -> tuple[list[Key], list[Key]]:
+    """Take the worker out of who_has. Returns keys to be made again, and keys of data that is lost."""
+    recomputed: list[Key] = []
+    lost: list[Key] = []
+    for ts in list(ws.has_what):
+        mirrors.remove_replica(state, ts, ws)
+        if ts in ws.actors:
+            recs[ts] = "erred"
+        elif not ts.who_has:
+            if ts.run_spec is not None:
+                recomputed.append(ts.key)
+                recs[ts] = "released"
+            else:
+                lost.append(ts.key)
+                recs[ts] = "forgotten"
+    return recomputed, lost
+
+
+def _tell_losses(
+    turn: Turn,
+    ws: WorkerState,
+    processing: list[Key],
+    recomputed: list[Key],
+    lost: list[Key],
+    expected: bool,
+) -> None:
+    stimulus = f"(stimulus_id={turn.stimulus_id!r})"
+    if recomputed:
+        turn.log(
+            30,
+            f"Removing worker {ws.address!r} caused the cluster to lose "
+            "already computed task(s), which will be recomputed elsewhere: "
+            f"{_some(recomputed)} {stimulus}",
+        )
+    if lost:
+        turn.log(
+            40,
+            f"Removing worker {ws.address!r} caused the cluster to lose scattered "
+            f"data, which can't be recovered: {_some(lost)} {stimulus}",
+        )
+    event = {
+        "action": "remove-worker",
+        "processing-tasks": processing,
+        "lost-computed-tasks": recomputed,
+        "lost-scattered-tasks": lost,
+        "stimulus_id": turn.stimulus_id,
+        "expected": expected,
+    }
+    turn.log_event(ws.address, event)
+    turn.log_event("all", {**event, "worker": ws.address})
+
+
+#: A log line names at most this many keys.
+KEYS_IN_LOG_LINE = 20
+
+
+def _some(keys: list[Key]) -> str:
+    shown = "{" + ", ".join(map(repr, keys[:KEYS_IN_LOG_LINE])) + "}"
+    more = len(keys) - KEYS_IN_LOG_LINE
+    return f"{shown} and {more} more" if more > 0 else shown

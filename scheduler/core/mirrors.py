@@ -1,0 +1,278 @@
+"""Pairs of facts that mirror one another, each changed in one place: who_has/has_what and the counts that
+follow from it, who_wants/wants_what, processing_on/processing and occupancy, dependencies/dependents.
+
+Must not know: transitions; messages.
+"""
+
+from __future__ import annotations
+
+from .small_set import with_item, without_item
+from .state import ClientState, SchedulerState, TaskGroup, TaskPrefix, TaskState, WorkerState
+
+# ------------------------------------------------------------------ data: who_has, has_what
+
+
+def data_nbytes(state: SchedulerState, ts: TaskState) -> int:
+    """Size of a task's data in bytes; the configured default where unknown."""
+    return ts.nbytes if ts.nbytes >= 0 else state.config.default_data_size_nbytes
+
+
+def set_nbytes(state: SchedulerState, ts: TaskState, nbytes: int) -> None:
+    """The data of ``ts`` is ``nbytes`` bytes large; on every worker that has it."""
+    before = data_nbytes(state, ts)
+    group = ts.group
+    gained = nbytes - (ts.nbytes if ts.nbytes >= 0 else 0)
+    group.nbytes_total += gained
+    group.prefix.nbytes_total += gained
+    ts.nbytes = nbytes
+    for ws in ts.who_has:
+        ws.nbytes += nbytes - before
+
+
+def add_replica(state: SchedulerState, ts: TaskState, ws: WorkerState) -> None:
+    """``ws`` has the data of ``ts``. Dependents that wait have one dependency less to wait for."""
+    if ts in ws.has_what:
+        return
+    nbytes = data_nbytes(state, ts)
+    if ws.needs_what and ws.needs_what.pop(ts, 0):
+        _take_network(state, ws, nbytes)
+    ws.has_what[ts] = None
+    ws.nbytes += nbytes
+    if not ts.who_has:
+        for dependent in ts.dependents:
+            if dependent.state == "waiting":
+                dependent.waiting_count -= 1
+    ts.who_has = with_item(ts.who_has, ws)
+    if len(ts.who_has) == 2:
+        state.replicated_tasks[ts] = None
+
+
+def remove_replica(state: SchedulerState, ts: TaskState, ws: WorkerState) -> None:
+    """``ws`` no longer has the data of ``ts``."""
+    if ts not in ws.has_what:
+        return
+    del ws.has_what[ts]
+    ws.nbytes -= data_nbytes(state, ts)
+    if len(ts.who_has) == 2:
+        state.replicated_tasks.pop(ts, None)
+    ts.who_has = without_item(ts.who_has, ws)
+    if not ts.who_has:
+        _data_is_gone(ts)
+
+
+def remove_all_replicas(state: SchedulerState, ts: TaskState) -> None:
+    """Nobody has the data of ``ts`` any more."""
+    if not ts.who_has:
+        return
+    nbytes = data_nbytes(state, ts)
+    for ws in ts.who_has:
+        ws.nbytes -= nbytes
+        del ws.has_what[ts]
+    if len(ts.who_has) > 1:
+        state.replicated_tasks.pop(ts, None)
+    ts.who_has = ()
+    _data_is_gone(ts)
+
+
+def _data_is_gone(ts: TaskState) -> None:
+    for dependent in ts.dependents:
+        if dependent.state == "waiting":
+            dependent.waiting_count += 1
+
+
+# ------------------------------------------------------------------ wishes: who_wants, wants_what
+
+
+def add_wish(ts: TaskState, cs: ClientState) -> None:
+    """The client holds a future of the task."""
+    if ts not in cs.wants_what:
+        cs.wants_what[ts] = None
+        ts.who_wants = with_item(ts.who_wants, cs)
+
+
+def remove_wish(ts: TaskState, cs: ClientState) -> None:
+    """The client holds no future of the task any more."""
+    if cs.wants_what.pop(ts, 0) is None:
+        ts.who_wants = without_item(ts.who_wants, cs)
+
+
+# ------------------------------------------------------------------ edges: dependencies, dependents
+
+
+def add_dependencies(ts: TaskState, dependencies: tuple[TaskState, ...]) -> None:
+    """``ts`` takes the data of ``dependencies``; those it has already are left out."""
+    present = ts.dependencies
+    if present:
+        dependencies = tuple(d for d in dependencies if d not in present)
+        if not dependencies:
+            return
+    ts.dependencies = present + dependencies
+    group_dependencies = ts.group.dependencies
+    for dts in dependencies:
+        dts.dependents = with_item(dts.dependents, ts)
+        group_dependencies[dts.group] = None
+
+
+def remove_dependency(ts: TaskState, dts: TaskState) -> None:
+    """``dts`` is forgotten: ``ts`` goes on without it (and can never run again)."""
+    ts.dependencies = tuple(d for d in ts.dependencies if d is not dts)
+    if ts.state == "waiting" and not dts.who_has:
+        ts.waiting_count -= 1
+
+
+# ------------------------------------------------------------------ work: processing and occupancy
+
+
+def expected_duration(state: SchedulerState, prefix: TaskPrefix) -> float:
+    """Seconds that a task of this prefix is expected to compute."""
+    duration = prefix.duration_average
+    if duration >= 0:
+        return duration
+    if prefix.max_exec_time > 0:
+        return 2 * prefix.max_exec_time
+    return state.config.unknown_task_duration_seconds
+
+
+def set_duration_average(state: SchedulerState, prefix: TaskPrefix, seconds: float) -> None:
+    """The moving average changes, and with it the expected work of all that is processing."""
+    if not prefix.processing_count:
+        prefix.duration_average = seconds
+        return
+    before = expected_duration(state, prefix)
+    prefix.duration_average = seconds
+    after = expected_duration(state, prefix)
+    state.compute_occupancy += (after - before) * prefix.processing_count
+
+
+def add_exec_time(state: SchedulerState, prefix: TaskPrefix, seconds: float) -> None:
+    """A task of this prefix has been executing for ``seconds`` and goes on."""
+    before = expected_duration(state, prefix)
+    prefix.max_exec_time = max(seconds, prefix.max_exec_time)
+    if seconds > 2 * prefix.duration_average:
+        prefix.duration_average = -1.0
+    after = expected_duration(state, prefix)
+    state.compute_occupancy += (after - before) * prefix.processing_count
+
+
+def add_duration(
+    state: SchedulerState, group: TaskGroup, action: str, start: float, stop: float
+) -> None:
+    """A task of this group did ``action`` from ``start`` to ``stop`` (seconds since the epoch)."""
+    seconds = stop - start if stop > start else 0.0
+    group.duration += seconds
+    durations = group.all_durations
+    durations[action] = durations.get(action, 0.0) + seconds
+    prefix = group.prefix
+    durations = prefix.all_durations
+    durations[action] = durations.get(action, 0.0) + seconds
+    if action == "compute":
+        if group.stop < stop:
+            group.stop = stop
+        if group.start == 0.0 or group.start > start:
+            group.start = start
+        old = prefix.duration_average
+        set_duration_average(state, prefix, seconds if old < 0 else 0.5 * seconds + 0.5 * old)
+
+
+def occupancy(state: SchedulerState, ws: WorkerState) -> float:
+    """Seconds of work that the worker has before it, transfers included."""
+    seconds = 0.0
+    for prefix, count in ws.prefix_counts.items():
+        duration = prefix.duration_average
+        if duration < 0:
+            duration = expected_duration(state, prefix)
+        seconds += duration * count
+    if ws.network_occ:
+        seconds += ws.network_occ / state.bandwidth
+    return seconds
+
+
+def start_processing(state: SchedulerState, ts: TaskState, ws: WorkerState) -> None:
+    """The task is sent to the worker: it counts as work there, its missing dependencies as transfers."""
+    ws.processing[ts] = None
+    ts.processing_on = ws
+    prefix = ts.group.prefix
+    counts = ws.prefix_counts
+    counts[prefix] = counts.get(prefix, 0) + 1
+    prefix.processing_count += 1
+    state.compute_occupancy += expected_duration(state, prefix)
+    has_what = ws.has_what
+    for dts in ts.dependencies:
+        if dts not in has_what:
+            _add_need(state, dts, ws)
+    details = ts.details
+    if details is not None and details.resource_restrictions:
+        for resource, amount in details.resource_restrictions.items():
+            ws.used_resources[resource] = ws.used_resources.get(resource, 0) + amount
+
+
+def stop_processing(state: SchedulerState, ts: TaskState) -> WorkerState:
+    """The task no longer counts as work of its worker. Returns the worker, which may be gone."""
+    ws = ts.processing_on
+    assert ws is not None, ts
+    ts.processing_on = None
+    del ws.processing[ts]
+    if ts in ws.long_running:
+        del ws.long_running[ts]
+    else:
+        _leave_prefix_count(state, ts, ws)
+    if ws.needs_what:
+        for dts in ts.dependencies:
+            _drop_need(state, dts, ws)
+    if not ws.processing:
+        _settle_network(state, ws)
+    details = ts.details
+    if details is not None and details.resource_restrictions:
+        for resource, amount in details.resource_restrictions.items():
+            ws.used_resources[resource] = ws.used_resources.get(resource, 0) - amount
+    return ws
+
+
+def start_long_running(state: SchedulerState, ts: TaskState, ws: WorkerState) -> None:
+    """The task seceded: it stays in ``processing`` but is no work that others wait for."""
+    if ts not in ws.long_running:
+        ws.long_running[ts] = None
+        _leave_prefix_count(state, ts, ws)
+
+
+def _leave_prefix_count(state: SchedulerState, ts: TaskState, ws: WorkerState) -> None:
+    prefix = ts.group.prefix
+    left = ws.prefix_counts[prefix] - 1
+    if left:
+        ws.prefix_counts[prefix] = left
+    else:
+        del ws.prefix_counts[prefix]
+    state.compute_occupancy -= expected_duration(state, prefix)
+    prefix.processing_count -= 1
+
+
+def _add_need(state: SchedulerState, dts: TaskState, ws: WorkerState) -> None:
+    count = ws.needs_what.get(dts, 0)
+    ws.needs_what[dts] = count + 1
+    if not count:
+        nbytes = data_nbytes(state, dts)
+        ws.network_occ += nbytes
+        state.network_occ += nbytes
+
+
+def _drop_need(state: SchedulerState, dts: TaskState, ws: WorkerState) -> None:
+    count = ws.needs_what.get(dts, 0)
+    if count > 1:
+        ws.needs_what[dts] = count - 1
+    elif count:
+        del ws.needs_what[dts]
+        _take_network(state, ws, data_nbytes(state, dts))
+
+
+def _take_network(state: SchedulerState, ws: WorkerState, nbytes: int) -> None:
+    taken = min(nbytes, ws.network_occ)
+    ws.network_occ -= taken
+    state.network_occ -= min(taken, state.network_occ)
+
+
+def _settle_network(state: SchedulerState, ws: WorkerState) -> None:
+    """Nothing is processing there: what rounding left over is dropped."""
+    if ws.network_occ:
+        state.network_occ -= min(ws.network_occ, state.network_occ)
+        ws.network_occ = 0
+    ws.needs_what.clear()

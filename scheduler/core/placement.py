@@ -1,0 +1,255 @@
+"""Which worker a task goes to, and which workers want more: decisions over the state, taken apart from it.
+
+Root-ish tasks go to the least loaded worker that has a slot, or wait in the queue; others go where they
+would start soonest, transfer of their dependencies included.
+
+Must not know: transitions; messages.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from .mirrors import data_nbytes, occupancy
+from .state import SchedulerState, TaskState, WorkerState
+
+#: Below this many candidates the least occupied is looked for; above, one is picked in turn.
+SMALL_CLUSTER = 20
+
+
+def is_rootish(state: SchedulerState, ts: TaskState) -> bool:
+    """Whether ``ts`` is one of a group much larger than the cluster, with few or no dependencies."""
+    details = ts.details
+    if details is not None and (
+        details.resource_restrictions or details.worker_restrictions or details.host_restrictions
+    ):
+        return False
+    if ts.data_producer:
+        return True
+    group = ts.group
+    if group.n_added <= state.total_nthreads * 2:
+        return False
+    dependencies = group.dependencies
+    if not dependencies:
+        return True
+    return (
+        len(dependencies) < state.config.rootish_taskgroup
+        and sum(g.n_added for g in dependencies) < state.config.rootish_taskgroup_dependencies
+    )
+
+
+def slots_available(state: SchedulerState, ws: WorkerState) -> int:
+    """How many tasks the worker takes before it is saturated; not for infinite saturation."""
+    full = max(math.ceil(state.config.worker_saturation * ws.nthreads), 1)
+    return full - (len(ws.processing) - len(ws.long_running))
+
+
+def is_available(ws: WorkerState) -> bool:
+    """Whether new tasks may go to the worker at all."""
+    return ws.status == "running" and not ws.clogged
+
+
+def update_idle(state: SchedulerState, ws: WorkerState) -> None:
+    """Bring the worker's membership in ``idle``, ``idle_load`` and ``saturated`` up to date.
+
+    To be called whenever what it processes has changed.
+    """
+    if not state.total_nthreads or ws.status == "closed":
+        return
+    if ws in state.saturated:
+        del state.saturated[ws]
+    if not is_available(ws):
+        state.idle.discard(ws)
+        state.idle_load.discard(ws)
+        return
+    n = len(ws.processing)
+    nthreads = ws.nthreads
+    if n < nthreads:
+        state.idle.add(ws)
+    else:
+        occ = occupancy(state, ws)
+        average = state.total_occupancy / state.total_nthreads
+        if occ < nthreads * average / 2:
+            state.idle.add(ws)
+        else:
+            state.idle.discard(ws)
+            if n > nthreads:
+                pending = occ * (n - nthreads) / (n * nthreads)
+                if 0.4 < pending > 1.9 * average:
+                    state.saturated[ws] = None
+    saturation = state.config.worker_saturation
+    if saturation == math.inf or slots_available(state, ws) > 0:
+        state.idle_load.put(ws, n / nthreads)
+    else:
+        state.idle_load.discard(ws)
+
+
+def leave_idle(state: SchedulerState, ws: WorkerState) -> None:
+    """The worker gets nothing new: it is neither idle nor saturated."""
+    state.idle.discard(ws)
+    state.idle_load.discard(ws)
+    state.saturated.pop(ws, None)
+
+
+def place_rootish_queued(state: SchedulerState) -> WorkerState | None:
+    """The least loaded worker with a slot for a root-ish task; None: the task is queued."""
+    return state.idle_load.least()
+
+
+def place_rootish_together(state: SchedulerState, ts: TaskState) -> WorkerState | None:
+    """A worker for a root-ish task when there is no queuing: its siblings go in runs to the same one."""
+    pool: Iterable[WorkerState] = state.idle if len(state.idle) else state.running
+    group = ts.group
+    ws = group.last_worker
+    if not (
+        ws is not None
+        and group.last_worker_tasks_left
+        and is_available(ws)
+        and state.workers.get(ws.address) is ws
+    ):
+        ws = min(pool, key=lambda w: start_estimate(state, ts, w), default=None)
+        if ws is None:
+            return None
+        group.last_worker_tasks_left = math.floor(
+            (group.n_added / state.total_nthreads) * ws.nthreads
+        )
+    more = group.states["released"] + group.states["waiting"] > 1
+    group.last_worker = ws if more else None
+    group.last_worker_tasks_left -= 1
+    return ws
+
+
+def place_non_rootish(state: SchedulerState, ts: TaskState) -> WorkerState | None:
+    """The worker on which ``ts`` would start soonest; None: no worker may run it now."""
+    if not state.running:
+        return None
+    valid = valid_workers(state, ts)
+    if valid is None and not ts.dependencies and not ts.actor:
+        return _place_unrelated(state)
+    return _place_near_data(state, ts, valid)
+
+
+def _place_unrelated(state: SchedulerState) -> WorkerState | None:
+    """A task without dependencies or restrictions: an idle worker, in turn."""
+    pool: list[WorkerState]
+    n = len(state.idle)
+    if n >= SMALL_CLUSTER:
+        return state.idle[state.n_tasks % n]
+    pool = list(state.idle) if n else list(state.running)
+    n = len(pool)
+    if n >= SMALL_CLUSTER:
+        return pool[state.n_tasks % n]
+    pool.sort(key=lambda ws: ws.index)
+    best = min(pool, key=lambda ws: occupancy(state, ws))
+    if occupancy(state, best) == 0:
+        for i in range(n):
+            ws = pool[(i + state.n_tasks) % n]
+            if occupancy(state, ws) == 0:
+                return ws
+    return best
+
+
+def _place_near_data(
+    state: SchedulerState, ts: TaskState, valid: dict[WorkerState, None] | None
+) -> WorkerState | None:
+    candidates: dict[WorkerState, None]
+    running = state.running
+    if ts.actor:
+        candidates = running
+    else:
+        candidates = {}
+        for dts in ts.dependencies:
+            for ws in dts.who_has:
+                if ws in running:
+                    candidates[ws] = None
+    if valid is None:
+        candidates = candidates or running
+    else:
+        candidates = {ws: None for ws in candidates if ws in valid} or valid
+        if not candidates and ts.loose_restrictions:
+            return _place_near_data(state, ts, None)
+    if not candidates:
+        return None
+    if len(candidates) == 1:
+        return next(iter(candidates))
+    return _starts_soonest(state, ts, candidates)
+
+
+def _starts_soonest(
+    state: SchedulerState, ts: TaskState, candidates: dict[WorkerState, None]
+) -> WorkerState:
+    """One pass over the dependencies tells what each candidate would have to fetch."""
+    total = 0
+    local: dict[WorkerState, int] = {}
+    for dts in ts.dependencies:
+        nbytes = data_nbytes(state, dts)
+        total += nbytes
+        for ws in dts.who_has:
+            local[ws] = local.get(ws, 0) + nbytes
+    bandwidth = state.bandwidth
+    best: WorkerState | None = None
+    best_cost: tuple[float, ...] = ()
+    for ws in candidates:
+        start = occupancy(state, ws) / ws.nthreads + (total - local.get(ws, 0)) / bandwidth
+        cost = (len(ws.actors), start, ws.nbytes) if ts.actor else (start, ws.nbytes)
+        if best is None or cost < best_cost:
+            best, best_cost = ws, cost
+    assert best is not None
+    return best
+
+
+def fetch_seconds(state: SchedulerState, ts: TaskState, ws: WorkerState) -> float:
+    """How long the worker would take to fetch the dependencies it does not have."""
+    nbytes = sum(data_nbytes(state, dts) for dts in ts.dependencies if dts not in ws.has_what)
+    return nbytes / state.bandwidth
+
+
+def start_estimate(state: SchedulerState, ts: TaskState, ws: WorkerState) -> tuple[float, ...]:
+    """When ``ts`` would start on the worker (seconds from now), then how much the worker holds (bytes)."""
+    start = occupancy(state, ws) / ws.nthreads + fetch_seconds(state, ts, ws)
+    return (len(ws.actors), start, ws.nbytes) if ts.actor else (start, ws.nbytes)
+
+
+def valid_workers(state: SchedulerState, ts: TaskState) -> dict[WorkerState, None] | None:
+    """Running workers that satisfy the task's restrictions; None: every running worker does."""
+    details = ts.details
+    if details is None:
+        return None
+    addresses: dict[str, None] | None = None
+    if details.worker_restrictions:
+        addresses = {a: None for a in details.worker_restrictions if a in state.workers}
+    if details.host_restrictions:
+        on_hosts = _addresses_on_hosts(state, details.host_restrictions)
+        addresses = on_hosts if addresses is None else {**addresses, **on_hosts}
+    if details.resource_restrictions:
+        supplied = _addresses_with_resources(state, details.resource_restrictions)
+        if addresses is None:
+            addresses = supplied
+        else:
+            addresses = {a: None for a in addresses if a in supplied}
+    if addresses is None:
+        return None
+    workers = (state.workers[a] for a in addresses)
+    return {ws: None for ws in workers if ws in state.running}
+
+
+def _addresses_on_hosts(state: SchedulerState, hosts: Iterable[str]) -> dict[str, None]:
+    out: dict[str, None] = {}
+    for host in hosts:
+        ws = state.resolve_worker(host)
+        info = state.host_info.get(ws.host if ws is not None else host)
+        if info is not None:
+            out.update(info["addresses"])
+    return out
+
+
+def _addresses_with_resources(
+    state: SchedulerState, needed: dict[str, float]
+) -> dict[str, None]:
+    out: dict[str, None] | None = None
+    for resource, amount in needed.items():
+        supply = state.resources.get(resource, {})
+        enough = {a: None for a, supplied in supply.items() if supplied >= amount}
+        out = enough if out is None else {a: None for a in out if a in enough}
+    return out or {}
