@@ -101,3 +101,18 @@ def child_environment() -> dict[str, str]:
     paths = [os.path.abspath(p) if p else os.getcwd() for p in sys.path]
     environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(paths))
     return environment
+
+
+def plain() -> dict[str, Any]:
+    """The whole configuration as plain values, for a child process."""
+    return {str(key): _plain(value) for key, value in dask.config.config.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(item) for item in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    return str(value)

@@ -27,7 +27,6 @@ from typing import Any, BinaryIO
 
 import msgpack
 import msgspec
-
 from paceline.protocol.payload import Payload
 from paceline.scheduler.core.config import SchedulerConfig
 from paceline.scheduler.core.stimuli import Stimulus
@@ -339,7 +338,7 @@ class JournalReader:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.ending = "not read to its end"
         self._codec = ValueCodec()
-        self._file = Path(path).open("rb")
+        self._file = open(path, "rb")  # noqa: SIM115 - closed by __iter__
         if self._file.read(len(MAGIC)) != MAGIC:
             raise JournalError(f"{os.fspath(path)} is not a journal of this format")
         record = self._next()

@@ -1,0 +1,455 @@
+"""The graph compilers: child processes that turn what clients send into tables of tasks.
+
+Two kinds of lanes, so that a client's large graph never delays another's small one. A child works through its
+requests in order; one that is stuck on its first loses those behind it to another child. When a child dies, the
+graph it was working on fails with a clear error, those behind it are sent again, and a new child starts.
+Replies come out one per turn of the event loop, so that other peers are served between the chunks of a graph.
+
+An embedded scheduler compiles in threads instead (``ThreadCompilers``).
+
+Must not know: how a graph is compiled, what becomes of its chunks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import subprocess
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from paceline.scheduler.core.stimuli import GraphFailed
+from paceline.workers_compat import config, errors
+from paceline.workers_compat.graph_table import (
+    Cancel,
+    ChildSetup,
+    CompileRequest,
+    GraphDone,
+    MessageSplitter,
+    Ready,
+    Request,
+    UploadFile,
+    WireError,
+    decode_reply,
+    encode_request,
+)
+
+logger = logging.getLogger("distributed.scheduler")
+
+#: A graph whose pickled expression is larger goes to the lane for large ones.
+LARGE_NBYTES = 256 * 2**10
+#: A child that works on one graph for longer is stuck as far as those behind it are concerned.
+SLOW_SECONDS = 0.1
+#: Children there may be at once: one per lane, and those that help out.
+CHILDREN_MAX = 4
+#: Messages of one child that wait for the core; then its pipe is read no further.
+WAITING_MESSAGES_MAX = 8
+#: Deaths in a row, before a child was ready, after which graphs fail instead of waiting for the next.
+EARLY_DEATHS_MAX = 3
+#: How long a child may take to end when it is told to, seconds.
+STOP_SECONDS = 2.0
+#: Tasks in a chunk: a chunk is one turn of the core, some milliseconds.
+CHUNK_TASKS = 500
+#: Threads of an embedded scheduler that compile.
+THREADS = 2
+#: Under memory pressure the system should end a compiler rather than the scheduler.
+CHILD_OOM_SCORE = "500"
+
+OnReply = Callable[[Any], None]
+
+
+class Compilers(Protocol):
+    """What ``peers`` asks of either kind."""
+
+    def start(self) -> None:
+        """Get ready, so that the first graph does not wait."""
+
+    def compile(self, request: CompileRequest, on_reply: OnReply) -> None:
+        """Compile; ``on_reply`` gets chunks, then a commit or a failure, each in a turn of the loop of its own."""
+
+    def cancel(self, graph_id: int) -> None:
+        """The graph is no longer wanted: nothing more comes of it."""
+
+    def upload_file(self, name: str, data: bytes) -> None:
+        """A client uploaded a module: graphs may need it from now on."""
+
+    async def stop(self) -> None:
+        """End them."""
+
+
+@dataclass(slots=True)
+class _Job:
+    """A graph that was handed in."""
+
+    request: CompileRequest
+    on_reply: OnReply
+
+
+@dataclass(slots=True, eq=False)
+class _Child(asyncio.Protocol):
+    """One child process: its pipes, and the jobs that it was sent, in order.
+
+    Attributes:
+        large: it is in the lane for large graphs.
+        helper: it was started to help out.
+        jobs: graph_id -> job, not done yet.
+        waiting: whole messages that were read and not handled.
+        head_since: loop time since which its first job is its first.
+    """
+
+    pool: ChildCompilers
+    large: bool
+    helper: bool
+    process: subprocess.Popen[bytes]
+    jobs: dict[int, _Job] = field(default_factory=dict)
+    waiting: deque[Any] = field(default_factory=deque)
+    splitter: MessageSplitter = field(default_factory=MessageSplitter)
+    head_since: float = 0.0
+    ready: bool = False
+    gone: bool = False
+    unsent: list[Any] = field(default_factory=list)
+    reading: Any = None
+    writing: Any = None
+
+    # pipes
+
+    def connection_made(self, transport: Any) -> None:
+        self.reading = transport
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            messages = self.splitter.feed(data)
+        except WireError as error:
+            logger.error("The graph compiler %d is broken: %s", self.process.pid, error)
+            self.process.kill()
+            return
+        if messages:
+            self.waiting.extend(messages)
+            if len(self.waiting) > WAITING_MESSAGES_MAX:
+                self.reading.pause_reading()
+            self.pool.has_messages()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.pool.child_lost(self)
+
+    def send(self, request: Request) -> None:
+        pieces = encode_request(request)
+        if self.writing is None:
+            self.unsent += pieces
+            return
+        for piece in pieces:
+            self.writing.write(piece)
+
+    def writable(self, transport: Any) -> None:
+        self.writing = transport
+        for piece in self.unsent:
+            transport.write(piece)
+        self.unsent.clear()
+
+    def take(self) -> Any:
+        message = self.waiting.popleft()
+        if len(self.waiting) == WAITING_MESSAGES_MAX and not self.gone:
+            self.reading.resume_reading()
+        return message
+
+
+class ChildCompilers:
+    """Compiles in child processes. Made and used on the event loop's thread."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._children: list[_Child] = []
+        self._files: dict[str, bytes] = {}
+        self._early_deaths = 0
+        self._stopping = False
+        self._pumping = False
+        self._next = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """Start a child for each lane."""
+        self._spawn(large=False)
+        self._spawn(large=True)
+
+    def compile(self, request: CompileRequest, on_reply: OnReply) -> None:
+        """See ``Compilers``."""
+        self._submit(_Job(request, on_reply))
+
+    def cancel(self, graph_id: int) -> None:
+        """See ``Compilers``."""
+        for child in self._children:
+            if child.jobs.pop(graph_id, None) is not None:
+                child.send(Cancel(graph_id))
+
+    def upload_file(self, name: str, data: bytes) -> None:
+        """See ``Compilers``."""
+        self._files[name] = data
+        for child in self._children:
+            child.send(UploadFile(name, data))
+
+    async def stop(self) -> None:
+        """See ``Compilers``."""
+        self._stopping = True
+        children = list(self._children)
+        for child in children:
+            if child.writing is not None:
+                child.writing.close()
+        deadline = self._loop.time() + STOP_SECONDS
+        while any(c.process.poll() is None for c in children) and self._loop.time() < deadline:
+            await asyncio.sleep(0.01)
+        for child in children:
+            if child.process.poll() is None:
+                child.process.kill()
+                child.process.wait()
+            if child.reading is not None:
+                child.reading.close()
+        for task in list(self._tasks):
+            task.cancel()
+
+    # jobs and children
+
+    def _submit(self, job: _Job) -> None:
+        child = self._pick(_expr_nbytes(job.request) > LARGE_NBYTES)
+        if child is None:
+            job.on_reply(_failed(job.request, "the graph compiler cannot be started"))
+            return
+        if not child.jobs:
+            child.head_since = self._loop.time()
+        else:
+            self._loop.call_later(SLOW_SECONDS, self._relieve, child)
+        child.jobs[job.request.graph_id] = job
+        child.send(job.request)
+
+    def _pick(self, large: bool) -> _Child | None:
+        """The child that is likely to get to a new graph first."""
+        now = self._loop.time()
+        lane = [c for c in self._children if c.large == large]
+        best = min(lane, key=lambda c: len(c.jobs), default=None)
+        if best is None:
+            return self._spawn(large)
+        if not best.jobs or now - best.head_since < SLOW_SECONDS:
+            return best
+        if len(self._children) < CHILDREN_MAX:
+            return self._spawn(large, helper=True) or best
+        return best
+
+    def _relieve(self, child: _Child) -> None:
+        """Give those behind a stuck head to another child, where there is one that is better."""
+        if child.gone or len(child.jobs) < 2:
+            return
+        left = child.head_since + SLOW_SECONDS - self._loop.time()
+        if left > 0:
+            self._loop.call_later(left, self._relieve, child)
+            return
+        other = self._pick(child.large)
+        if other is None or other is child:
+            return
+        behind = list(child.jobs)[1:]
+        for graph_id in behind:
+            job = child.jobs.pop(graph_id)
+            child.send(Cancel(graph_id))
+            self._submit(job)
+
+    def _spawn(self, large: bool, helper: bool = False) -> _Child | None:
+        if self._stopping:
+            return None
+        command = [sys.executable, "-m", "paceline.workers_compat.compiler_child"]
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env=config.child_environment(),
+                start_new_session=True,  # a terminal's Ctrl-C is for the scheduler, which ends them
+            )
+        except OSError as error:
+            logger.error("The graph compiler cannot be started: %s", error)
+            return None
+        with contextlib.suppress(OSError), open(f"/proc/{process.pid}/oom_score_adj", "w") as f:
+            f.write(CHILD_OOM_SCORE)
+        child = _Child(self, large, helper, process)
+        self._children.append(child)
+        child.send(
+            ChildSetup(
+                config=config.plain(), sys_path=list(sys.path), files=dict(self._files),
+                chunk_size=CHUNK_TASKS,
+            )
+        )
+        task = self._loop.create_task(self._connect(child))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return child
+
+    async def _connect(self, child: _Child) -> None:
+        await self._loop.connect_read_pipe(lambda: child, child.process.stdout)
+        transport, _ = await self._loop.connect_write_pipe(asyncio.BaseProtocol, child.process.stdin)
+        child.writable(transport)
+
+    def child_lost(self, child: _Child) -> None:
+        """A child's pipe ended: it is dead, or was told to end."""
+        if child.gone:
+            return
+        child.gone = True
+        self._children.remove(child)
+        if child.writing is not None:
+            child.writing.abort()
+        if self._stopping:
+            return
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.process.wait(0.2)
+        if child.process.poll() is None:
+            child.process.kill()
+            child.process.wait()
+        code = child.process.returncode
+        if child.helper and code == 0 and not child.jobs:
+            return
+        logger.warning("The graph compiler %d ended with exit code %s", child.process.pid, code)
+        self._early_deaths = 0 if child.ready else self._early_deaths + 1
+        jobs = list(child.jobs.values())
+        if jobs and (child.ready or self._early_deaths >= EARLY_DEATHS_MAX):
+            head = jobs.pop(0)
+            head.on_reply(_failed(head.request, _death_text(code)))
+        if not child.helper and self._early_deaths < EARLY_DEATHS_MAX:
+            self._spawn(child.large)
+        for job in jobs:
+            self._submit(job)
+
+    # replies
+
+    def has_messages(self) -> None:
+        """Some child has said something."""
+        if not self._pumping:
+            self._pumping = True
+            self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        """Handle one message, of the children in rotation."""
+        self._pumping = False
+        children = self._children
+        for i in range(len(children)):
+            child = children[(self._next + i) % len(children)]
+            if child.waiting:
+                self._next += i + 1
+                self._handle(child, child.take())
+                break
+        if any(child.waiting for child in self._children):
+            self.has_messages()
+
+    def _handle(self, child: _Child, message: Any) -> None:
+        try:
+            reply = decode_reply(message)
+        except WireError as error:
+            logger.error("The graph compiler %d is broken: %s", child.process.pid, error)
+            child.process.kill()
+            return
+        kind = type(reply)
+        if kind is Ready:
+            child.ready = True
+            self._early_deaths = 0
+            child.head_since = self._loop.time()
+            return
+        job = child.jobs.get(reply.graph_id)  # type: ignore[union-attr]
+        if kind is GraphDone:
+            if child.jobs.pop(reply.graph_id, None) is not None:  # type: ignore[union-attr]
+                child.head_since = self._loop.time()
+            self._dismiss(child)
+        elif job is not None:
+            job.on_reply(reply)
+
+    def _dismiss(self, child: _Child) -> None:
+        """A helper that is done may go."""
+        if child.helper and not child.jobs and child.writing is not None:
+            child.writing.close()
+
+
+class ThreadCompilers:
+    """Compiles in threads of an embedding program."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix="paceline-compiler")
+        self._cancelled: set[int] = set()
+        self._live: set[int] = set()
+
+    def start(self) -> None:
+        """See ``Compilers``."""
+
+    def compile(self, request: CompileRequest, on_reply: OnReply) -> None:
+        """See ``Compilers``."""
+        self._live.add(request.graph_id)
+        self._executor.submit(self._run, request, on_reply)
+
+    def cancel(self, graph_id: int) -> None:
+        """See ``Compilers``."""
+        if graph_id in self._live:
+            self._cancelled.add(graph_id)
+
+    def upload_file(self, name: str, data: bytes) -> None:
+        """Nothing to do: the threads import what the program imports."""
+
+    async def stop(self) -> None:
+        """See ``Compilers``."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def _run(self, request: CompileRequest, on_reply: OnReply) -> None:
+        """In a thread."""
+        from paceline.workers_compat.graph import compile_graph
+
+        slots = threading.Semaphore(WAITING_MESSAGES_MAX)
+        replies: Iterator[Any]
+        try:
+            replies = iter(compile_graph(request))
+            for reply in replies:
+                if request.graph_id in self._cancelled:
+                    break
+                slots.acquire()
+                self._loop.call_soon_threadsafe(self._deliver, request.graph_id, reply, on_reply, slots)
+        except RuntimeError:  # the loop is closed
+            return
+        except BaseException as error:
+            failure = _failed(request, f"{type(error).__name__}: {error}")
+            self._loop.call_soon_threadsafe(
+                self._deliver, request.graph_id, failure, on_reply, slots
+            )
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._done, request.graph_id)
+
+    def _deliver(
+        self, graph_id: int, reply: Any, on_reply: OnReply, slots: threading.Semaphore
+    ) -> None:
+        slots.release()
+        if graph_id not in self._cancelled:
+            on_reply(reply)
+
+    def _done(self, graph_id: int) -> None:
+        self._live.discard(graph_id)
+        self._cancelled.discard(graph_id)
+
+
+def _expr_nbytes(request: CompileRequest) -> int:
+    return request.expr_ser.nbytes
+
+
+def _death_text(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"the process that reads graphs was killed by signal {-code} while reading this one"
+    return f"the process that reads graphs ended with exit code {code} while reading this one"
+
+
+def _failed(request: CompileRequest, text: str) -> GraphFailed:
+    """The answer to a graph that could not be compiled for a reason of ours."""
+    message = errors.error_message(RuntimeError(f"Failed to read the graph: {text}"))
+    return GraphFailed(
+        graph_id=request.graph_id,
+        keys=list(request.keys),
+        client=request.client,
+        exception=message["exception"],
+        traceback=message["traceback"],
+        text=text,
+    )

@@ -1,0 +1,59 @@
+"""What flows ask of the server beyond ``rpc/base.py``.
+
+Must not know: who implements it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from paceline.protocol.messages import Message
+
+from ..rpc.base import PeerPort, ServerPort
+from .registry import FlowState
+
+#: Gives memory for one large frame that is about to come in: writable, exactly so many bytes.
+Allocator = Callable[[int], "bytearray | memoryview"]
+#: Given a reply, what is to be written to the peer before the connection goes back to the pool; None for nothing.
+Acknowledge = Callable[[Any], Any]
+
+
+class FlowServer(ServerPort, Protocol):
+    """The server, as flows see it.
+
+    Attributes:
+        flows: what flows keep between requests; the reply to ``register-worker`` carries
+            ``flows.worker_plugins``, and the scheduler's ``close`` calls ``flows.close()``.
+    """
+
+    flows: FlowState
+
+    async def rpc_call(
+        self,
+        address: str,
+        request: Message | dict[str, Any],
+        timeout: float | None = None,
+        *,
+        acknowledge: Acknowledge | None = None,
+        allocate: Allocator | None = None,
+    ) -> Any:
+        """One request over a pooled connection, and its reply, raw.
+
+        A dict is a request that a client wants relayed as it stands. ``acknowledge`` serves ``get_data``,
+        whose sender waits for an "OK". ``allocate`` is where large frames of the reply are received to.
+
+        Raises:
+            OSError, TimeoutError, RemoteError: as ``ServerPort.rpc_call``.
+        """
+
+
+class TalkingPeer(PeerPort, Protocol):
+    """A peer that says more after its request, on the same connection (``register_nanny``)."""
+
+    async def read(self) -> Any:
+        """The next message, as it stands.
+
+        Raises:
+            OSError: the connection is gone.
+        """

@@ -1,0 +1,111 @@
+"""Memory for large frames that are passed on: the process's own up to a limit, then a temporary file's.
+
+The file is unlinked from the start and mapped, so frames are ordinary memoryviews wherever they go. Mapped
+pages count to the process until they are let go of; ``trim`` does that while data comes in and goes out: the
+kernel keeps what was written, and reads it back when it is touched. Segments are freed with the last
+frame in them.
+
+Must not know: what the frames hold.
+"""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import os
+import tempfile
+import weakref
+
+logger = logging.getLogger("distributed.scheduler")
+
+#: Frames share files of this size; a larger frame has one of its own.
+SEGMENT_NBYTES = 64 * 2**20
+#: Frames start at multiples of this.
+ALIGNMENT_NBYTES = 64
+
+
+class Spool:
+    """Allocates memory for the frames of one flow.
+
+    Attributes:
+        in_memory_nbytes: what was given from the process's own memory.
+        spooled_nbytes: what was given from temporary files.
+
+    Args:
+        memory_nbytes: how much to give from the process's own memory.
+        directory: where files go; None is the system's place for them.
+    """
+
+    def __init__(self, memory_nbytes: int, directory: str | None = None) -> None:
+        self._memory_nbytes = memory_nbytes
+        self._directory = directory
+        self._segments: list[weakref.ref[_Segment]] = []
+        self._current: _Segment | None = None
+        self._broken = False
+        self.in_memory_nbytes = 0
+        self.spooled_nbytes = 0
+
+    def allocate(self, nbytes: int) -> bytearray | memoryview:
+        """Writable memory of exactly ``nbytes``.
+
+        Where no file can be had, it is the process's own memory after all, with a line in the log.
+        """
+        if self._broken or self.in_memory_nbytes + nbytes <= self._memory_nbytes:
+            return self._from_memory(nbytes)
+        current = self._current
+        if current is None or current.free_nbytes < nbytes:
+            try:
+                current = _Segment(max(SEGMENT_NBYTES, nbytes), self._directory)
+            except OSError as error:
+                logger.warning("No temporary file for a large gather: %s; it stays in memory", error)
+                self._broken = True
+                return self._from_memory(nbytes)
+            self._current = current
+            self._segments.append(weakref.ref(current))
+        self.spooled_nbytes += nbytes
+        return current.take(nbytes)
+
+    def _from_memory(self, nbytes: int) -> bytearray:
+        self.in_memory_nbytes += nbytes
+        return bytearray(nbytes)
+
+    def seal(self) -> None:
+        """Nothing more is allocated: from now on frames alone keep their segments."""
+        self._current = None
+
+    def trim(self) -> bool:
+        """Give mapped pages back to the kernel. Returns whether any segment is still in use."""
+        alive = []
+        for reference in self._segments:
+            segment = reference()
+            if segment is not None:
+                segment.trim()
+                alive.append(reference)
+        self._segments = alive
+        return bool(alive)
+
+
+class _Segment(mmap.mmap):
+    """One mapped temporary file. The frames' memoryviews keep it alive."""
+
+    _used: int
+
+    def __new__(cls, nbytes: int, directory: str | None) -> _Segment:
+        with tempfile.TemporaryFile(dir=directory) as file:
+            # reserved now: a full disk must be an error here, not a fault when the page is written
+            os.posix_fallocate(file.fileno(), 0, nbytes)
+            segment = super().__new__(cls, file.fileno(), nbytes)
+        segment._used = 0
+        return segment
+
+    @property
+    def free_nbytes(self) -> int:
+        return len(self) - self._used
+
+    def take(self, nbytes: int) -> memoryview:
+        start = self._used
+        self._used = min(len(self), start + -(-nbytes // ALIGNMENT_NBYTES) * ALIGNMENT_NBYTES)
+        return memoryview(self)[start : start + nbytes]
+
+    def trim(self) -> None:
+        self.madvise(mmap.MADV_DONTNEED)
