@@ -18,7 +18,8 @@ THIRD_PARTY = {
         *("dask", "distributed", "cloudpickle", "tornado", "msgspec", "msgpack", "numpy", "tlz"),
     },
     "paceline.scheduler.server": {
-        *("uvloop", "tornado", "click", "prometheus_client", "msgspec", "psutil", "setproctitle"),
+        *("uvloop", "tornado", "click", "prometheus_client", "psutil", "setproctitle"),
+        *("msgspec", "msgpack"),  # requests of flows, the journal's records
     },
     "paceline.scheduler": set(),
 }

@@ -39,7 +39,9 @@ def submit_and_map(client: Client) -> object:
 
 def keywords_and_priorities(client: Client) -> object:
     base = client.submit(int, "7f", base=16, priority=5)
-    scaled = client.map(lambda x, scale, offset=0: x * scale + offset, range(5), scale=base, offset=1)
+    scaled = client.map(
+        lambda x, scale, offset=0: x * scale + offset, range(5), scale=base, offset=1
+    )
     return base.result(), client.gather(scaled)
 
 
