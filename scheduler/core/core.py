@@ -18,6 +18,7 @@ from .state import SchedulerState
 from .stimuli import (
     ClientGone,
     ClientJoined,
+    CloseWorker,
     Continue,
     DataPlaced,
     GraphChunk,
@@ -30,6 +31,7 @@ from .stimuli import (
     ReplicasLost,
     RequestGone,
     RetryKeys,
+    SetMetadata,
     SetRestrictions,
     SetWorkerStatus,
     Stimulus,
@@ -86,6 +88,18 @@ def handle_set_restrictions(turn: Turn, stimulus: Stimulus) -> None:
             transitions.run(turn, {ts: "waiting"})
 
 
+def handle_set_metadata(turn: Turn, stimulus: Stimulus) -> None:
+    """``Client.set_metadata``: dicts are made on the way to the last key."""
+    metadata: Any = turn.state.task_metadata
+    *path, last = stimulus.message.keys
+    for key in path:
+        inner = metadata.get(key)
+        if not isinstance(inner, dict):
+            metadata[key] = inner = {}
+        metadata = inner
+    metadata[last] = stimulus.message.value
+
+
 def handle_log_event(turn: Turn, stimulus: Stimulus) -> None:
     """The server, or a plugin, logs an event."""
     turn.log_event(stimulus.message.topics, stimulus.message.event)
@@ -127,6 +141,8 @@ HANDLERS: dict[type[Any], Handler] = {
     ReplicasLost: replicas.handle_replicas_lost,
     RetryKeys: clients.handle_retry_keys,
     ReleaseAll: clients.handle_release_all,
+    SetMetadata: handle_set_metadata,
+    CloseWorker: workers.handle_close_worker,
     SetRestrictions: handle_set_restrictions,
     LogEventCommand: handle_log_event,
     Continue: handle_continue,

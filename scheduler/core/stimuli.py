@@ -294,6 +294,26 @@ class WorkerClogged:
 
 
 @dataclass(slots=True)
+class CloseWorker:
+    """Ask a worker to close itself; it leaves the state when its connection ends."""
+
+    address: str
+
+
+@dataclass(slots=True)
+class SetMetadata:
+    """``Client.set_metadata``.
+
+    Attributes:
+        keys: path into nested dicts; the last one gets the value.
+        value: plain or closed.
+    """
+
+    keys: list[Any]
+    value: Any
+
+
+@dataclass(slots=True)
 class SetRestrictions:
     """Workers on which alone tasks may run from now on: key -> addresses, None for any."""
 

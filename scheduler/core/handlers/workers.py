@@ -195,7 +195,20 @@ def handle_set_worker_status(turn: Turn, stimulus: Stimulus) -> None:
     command: SetWorkerStatus = stimulus.message
     ws = turn.state.workers.get(command.address)
     if ws is not None:
+        turn.to_worker(
+            ws.address,
+            WorkerStatusChangeOrder(status=command.status, stimulus_id=turn.stimulus_id),
+        )
         change_status(turn, ws, command.status)
+
+
+def handle_close_worker(turn: Turn, stimulus: Stimulus) -> None:
+    """Ask a worker to close; it leaves the state when its connection ends."""
+    address = stimulus.message.address
+    if address in turn.state.workers:
+        turn.log(20, f"Closing worker {address}")
+        turn.log_event(address, {"action": "close-worker"})
+        turn.to_worker(address, Close(reason="scheduler-close-worker"))
 
 
 def handle_worker_clogged(turn: Turn, stimulus: Stimulus) -> None:

@@ -1,0 +1,131 @@
+"""How many workers are worth having, and which can go: pure functions over the state.
+
+Must not know: who starts or stops workers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, Final
+
+from .state import SchedulerState, WorkerState
+
+#: Workers are kept for this many times the memory that data takes, unless the asker says otherwise.
+MEMORY_RATIO: Final = 2.0
+#: A cluster should need about this long for the work that it has, seconds.
+TARGET_DURATION_SECONDS: Final = 5.0
+#: Data above this share of all memory calls for more workers.
+MEMORY_SHARE_MAX: Final = 0.6
+
+
+def workers_to_close(
+    state: SchedulerState,
+    memory_ratio: float | None = None,
+    n: int | None = None,
+    key: Callable[[WorkerState], Hashable] | None = None,
+    minimum: int | None = None,
+    target: int | None = None,
+    attribute: str = "address",
+    candidates: Iterable[WorkerState] | None = None,
+) -> list[Any]:
+    """Workers that can be closed at low cost: idle ones with little data first.
+
+    Args:
+        memory_ratio: memory to keep, as a multiple of the data that is stored; 2 where neither it nor
+            ``n`` is given.
+        n: how many to close.
+        key: workers that it maps alike are closed together (by host, say).
+        minimum: keep so many.
+        target: how many to have afterwards; used where ``n`` is None.
+        attribute: what is returned of each worker, "address" or "name".
+        candidates: workers that may go; None is all that run no seceded task.
+    """
+    workers = state.workers.values()
+    if target is not None and n is None:
+        n = len(workers) - target
+    if n is not None:
+        n = max(0, n)
+        target = len(workers) - n
+    if n is None and memory_ratio is None:
+        memory_ratio = MEMORY_RATIO
+    if not n and all(ws.processing for ws in workers):
+        return []
+    if candidates is None:
+        # a seceded task waits for others that it has submitted: it would begin anew elsewhere
+        candidates = [ws for ws in workers if not ws.long_running]
+    groups = _grouped(candidates, key)
+    closing = _cheapest(groups, len(workers), memory_ratio, n, minimum, target or 0)
+    return [getattr(ws, attribute) for group in closing for ws in group]
+
+
+def _grouped(
+    workers: Iterable[WorkerState], key: Callable[[WorkerState], Hashable] | None
+) -> list[list[WorkerState]]:
+    groups: dict[Hashable, list[WorkerState]] = {}
+    for ws in workers:
+        groups.setdefault(ws.address if key is None else key(ws), []).append(ws)
+    return list(groups.values())
+
+
+def _cheapest(
+    groups: list[list[WorkerState]],
+    n_workers: int,
+    memory_ratio: float | None,
+    n: int | None,
+    minimum: int | None,
+    target: int,
+) -> list[list[WorkerState]]:
+    limit = sum(ws.memory_limit for group in groups for ws in group)
+    total = sum(ws.nbytes for group in groups for ws in group)
+
+    def cost(group: list[WorkerState]) -> tuple[bool, int]:
+        return any(ws.processing for ws in group), sum(ws.nbytes for ws in group)
+
+    closing: list[list[WorkerState]] = []
+    remaining = n_workers
+    for group in sorted(groups, key=cost):
+        if n is None and any(ws.processing for ws in group):
+            break
+        if minimum and remaining - len(group) < minimum:
+            break
+        limit -= sum(ws.memory_limit for ws in group)
+        enough_workers = n is not None and remaining - len(group) >= target
+        enough_memory = memory_ratio is not None and limit >= memory_ratio * total
+        if not (enough_workers or enough_memory):
+            break
+        closing.append(group)
+        remaining -= len(group)
+    return closing
+
+
+def adaptive_target(
+    state: SchedulerState, target_duration_seconds: float = TARGET_DURATION_SECONDS
+) -> int:
+    """How many workers the present work and data call for.
+
+    Args:
+        target_duration_seconds: how long the work may take.
+    """
+    occupancy = state.total_occupancy
+    queued = len(state.queued) * state.config.unknown_task_duration_seconds
+    cpu = math.ceil((occupancy + queued) / target_duration_seconds)
+
+    tasks_ready = len(state.queued) + len(state.unrunnable)
+    for ws in state.workers.values():
+        tasks_ready += len(ws.processing)
+        if tasks_ready > cpu:
+            break
+    else:
+        cpu = min(tasks_ready, cpu)
+
+    if (state.unrunnable or len(state.queued)) and not state.workers:
+        cpu = max(1, cpu)
+
+    # data that leaves little room calls for twice as many workers
+    if state.workers:
+        limit = sum(ws.memory_limit for ws in state.workers.values())
+        used = sum(ws.nbytes for ws in state.workers.values())
+        if limit and used > MEMORY_SHARE_MAX * limit:
+            return max(cpu, 2 * len(state.workers))
+    return max(cpu, len(state.workers) - len(workers_to_close(state)))
