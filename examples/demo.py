@@ -1,6 +1,6 @@
 """The demo: a scheduler process, two stock worker processes, a stock client; real work with a progress bar.
 
-It must not know more of paceline than its command. `make demo` runs it; so does `python examples/demo.py`.
+It must not know more of paceline than its command. `make demo` runs it.
 """
 
 import json
@@ -16,16 +16,9 @@ from dask.datasets import timeseries
 from distributed import Client, progress
 
 BIN = Path(sys.executable).parent
-SCHEDULER = [
-    str(BIN / "paceline"),
-    "--host",
-    "127.0.0.1",
-    "--port",
-    "0",
-    "--dashboard-address",
-    ":0",
-]
-WORKER = [sys.executable, "-m", "dask", "worker", "--no-dashboard", "--host", "127.0.0.1"]
+HERE = ["--host", "127.0.0.1"]
+SCHEDULER = [str(BIN / "paceline"), *HERE, "--port", "0", "--dashboard-address", ":0"]
+WORKER = [sys.executable, "-m", "dask", "worker", "--no-dashboard", *HERE]
 
 
 def wait_for_address(file: Path, scheduler: subprocess.Popen) -> str:
@@ -54,8 +47,7 @@ def compute(client: Client) -> None:
     x = da.random.default_rng(42).random((8000, 8000), chunks=(1000, 1000)).persist()
     y = (x + x.T).persist()
     progress(y, notebook=False)
-    total, doubled = da.compute(x.sum(), y.sum())
-    difference = abs(y - y.T).max().compute()
+    total, doubled, difference = da.compute(x.sum(), y.sum(), abs(y - y.T).max())
     print(f"\nsum of x {total:,.1f}, of x + x.T {doubled:,.1f}; asymmetry {difference}")
     assert difference == 0 and abs(doubled - 2 * total) < 1e-6 * total, "the numbers are wrong"
 

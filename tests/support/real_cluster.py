@@ -71,7 +71,7 @@ def start_process(
 ) -> Process:
     """Start a command whose output goes to `folder/name.log`."""
     log = folder / f"{name}.log"
-    environment = dict(os.environ, PYTHONUNBUFFERED="1", **(env or {}))
+    environment = {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})}
     with log.open("wb") as out:
         popen = subprocess.Popen(
             list(command),

@@ -14,7 +14,6 @@ import pandas as pd
 from dask.datasets import timeseries
 from distributed import Client
 
-
 # p2p is what a stock client takes when nothing is said, for many a groupby too
 BY_TASKS = {"dataframe.shuffle.method": "tasks"}
 
