@@ -1,0 +1,148 @@
+"""What tasks are annotated with, as sets that tasks annotated alike share.
+
+Two sources, as stock has them: annotations of the whole submission (``Client.submit(workers=...)``,
+``dask.annotate`` around ``compute``), whose values may be functions of the key, and annotations that an
+expression gives to its layers. The latter win.
+
+Must not know: graphs, workers, what a restriction leads to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from paceline.protocol.payload import Payload, pickled_payload
+from paceline.scheduler.core.stimuli import AnnotationSet
+
+from .spec_pickler import as_stock
+
+PLAIN_DEPTH_MAX = 32
+"""Values nested deeper than this are sent pickled."""
+
+_ATOMS = (str, int, float, bool, bytes, type(None))
+_MSGPACK_INT = range(-(1 << 63), 1 << 64)
+
+
+class AnnotationTable:
+    """The distinct annotation sets of one graph, numbered from 0 in the order in which they were first met."""
+
+    def __init__(
+        self, by_type: Mapping[str, Mapping[Any, Any]], submission: Mapping[str, Any] | None
+    ) -> None:
+        self._by_type = by_type
+        self._constant: dict[str, Any] = {}
+        self._callable: dict[str, Any] = {}
+        for name, value in (submission or {}).items():
+            (self._callable if callable(value) else self._constant)[name] = value
+        self._order = list(submission or {})
+        self._by_identity: dict[tuple[Any, ...], int] = {}
+        self._by_content: dict[bytes, int] = {}
+        self._kept: list[dict[str, Any]] = []
+        self._sets: list[AnnotationSet] = []
+        self._announced = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._by_type or self._order)
+
+    def number(self, key: Any) -> int | None:
+        """The number of the set of this task, or None for a task without annotations.
+
+        Raises what a callable annotation raises, and TypeError for values that no scheduler understands.
+        """
+        found: dict[str, Any] = {}
+        for name in self._order:
+            function = self._callable.get(name)
+            found[name] = self._constant[name] if function is None else function(key)
+        for name, values in self._by_type.items():
+            value = values.get(key)
+            if value is not None:
+                found[name] = value
+        if not found:
+            return None
+        identity = tuple([(name, id(value)) for name, value in found.items()])
+        number = self._by_identity.get(identity)
+        if number is None:
+            number = self._by_identity[identity] = self._by_value(found)
+            # ids stay true as long as the values live
+            self._kept.append(found)
+        return number
+
+    def take_new(self) -> list[AnnotationSet]:
+        """The sets added since the last call, in the order of their numbers."""
+        new = self._sets[self._announced :]
+        self._announced = len(self._sets)
+        return new
+
+    def _by_value(self, found: dict[str, Any]) -> int:
+        data, buffers = as_stock(found)
+        content = b"".join((data, *buffers))
+        number = self._by_content.get(content)
+        if number is None:
+            number = self._by_content[content] = len(self._sets)
+            self._sets.append(annotation_set(found))
+        return number
+
+
+def annotation_set(found: Mapping[str, Any]) -> AnnotationSet:
+    """One task's annotations, read as stock's ``_apply_annotations`` reads them. Raises TypeError."""
+    out = AnnotationSet(value=closed_unless_plain(dict(found)))
+    for name, value in found.items():
+        if name in ("restrictions", "workers"):
+            out.workers = plain_workers(value)
+        elif name in ("loose_restrictions", "allow_other_workers"):
+            out.allow_other_workers = bool(value)
+        elif name == "resources":
+            if not isinstance(value, dict):
+                raise TypeError(f"the annotation 'resources' must be a dict, not {value!r}")
+            out.resources = {str(what): float(amount) for what, amount in value.items()}
+        elif name == "retries":
+            if not isinstance(value, int):
+                raise TypeError(f"the annotation 'retries' must be an int, not {value!r}")
+            out.retries = int(value)
+        elif name == "priority":
+            out.priority = plain_number(value)
+    return out
+
+
+def plain_workers(value: Any) -> list[Any]:
+    """Addresses, aliases or host names as a list; one alone may stand without its list."""
+    if isinstance(value, set | frozenset):
+        return sorted(value, key=repr)
+    if isinstance(value, list | tuple):
+        return list(value)
+    return [value]
+
+
+def plain_number(value: Any) -> float:
+    """A number that msgpack can carry (numpy's scalars become Python's). Raises TypeError."""
+    item = getattr(value, "item", None)
+    if item is not None and not isinstance(value, int | float):
+        value = item()
+    if isinstance(value, bool | int | float):
+        return value
+    raise TypeError(f"the annotation 'priority' must be a number, not {value!r}")
+
+
+def closed_unless_plain(value: Any) -> Any:
+    """The value itself when msgpack can carry it, else a pickled payload."""
+    if is_plain(value):
+        return value
+    data, buffers = as_stock(value)
+    return pickled_payload(data, [bytes(buffer) for buffer in buffers])
+
+
+def is_plain(value: Any, depth: int = PLAIN_DEPTH_MAX) -> bool:
+    """Whether msgpack carries this value without changing more than lists into tuples."""
+    kind = type(value)
+    if kind is int:
+        return value in _MSGPACK_INT
+    if kind in _ATOMS:
+        return True
+    if depth == 0:
+        return False
+    if kind is list or kind is tuple:
+        return all(is_plain(element, depth - 1) for element in value)
+    if kind is dict:
+        return all(type(k) is str and is_plain(v, depth - 1) for k, v in value.items())
+    return kind is Payload

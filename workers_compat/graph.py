@@ -1,0 +1,438 @@
+"""Graphs: what a client sends (a pickled dask expression) becomes rows that the core takes in.
+
+This is the half of stock's ``update_graph`` that needs no scheduler state: unpickle, let the expression
+make its tasks and annotations, cull, order; and then what stock does for each dispatch: pickle the tasks.
+
+Must not know: the scheduler's state; pipes and processes (``compiler_child``); sockets.
+"""
+
+from __future__ import annotations
+
+import pickle
+import textwrap
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dask._expr import LLGExpr
+from dask._task_spec import convert_legacy_graph
+from dask.core import validate_key
+from dask.order import order as dask_order
+from dask.utils import parse_timedelta
+from paceline.protocol.keys import key_group, key_split
+from paceline.protocol.payload import Payload, payload_header, payload_pickle, pickled_header
+from paceline.scheduler.core.stimuli import GraphChunk, GraphCommit, GraphFailed
+
+from .annotations import AnnotationTable, closed_unless_plain, is_plain
+from .errors import error_payloads
+from .graph_table import CompileRequest
+from .shared_buffers import SharedBuffers
+from .spec_pickler import SpecPickler
+
+CHUNK_SIZE = 1000
+"""Tasks in a chunk: what the core takes in within one turn of a few milliseconds."""
+
+CHUNK_MAX_NBYTES = 16 * 2**20
+"""A chunk ends early when its tasks' own bytes pass this size, so that no single message is huge."""
+
+UNREADABLE = textwrap.dedent("""\
+        Error during deserialization of the task graph. This frequently
+        occurs if the Scheduler and Client have different environments.
+        For more information, see
+        https://docs.dask.org/en/stable/deployment-considerations.html#consistent-software-environments
+    """)
+"""What a stock client is told when its graph cannot be unpickled; word for word, programs look for it."""
+
+_ATOMS = frozenset((str, int, float, bytes))
+_MSGPACK_INT_BITS = 64
+
+
+def compile_graph(
+    request: CompileRequest, chunk_size: int = CHUNK_SIZE
+) -> Iterator[GraphChunk | GraphCommit | GraphFailed]:
+    """Compile one graph: some chunks, then exactly one ``GraphCommit`` or ``GraphFailed``.
+
+    Closing the iterator gives the compile up. Errors of the user's objects, ``SystemExit`` among them,
+    become ``GraphFailed``.
+    """
+    try:
+        yield from _compiled(request, chunk_size)
+    except GeneratorExit:
+        raise
+    except BaseException as error:
+        yield failed(request, error)
+
+
+def failed(request: CompileRequest, error: BaseException) -> GraphFailed:
+    """The failure of a graph, in the shape in which stock clients open it."""
+    exception, traceback, text = error_payloads(error)
+    return GraphFailed(request.graph_id, request.keys, request.client, exception, traceback, text)
+
+
+def _compiled(
+    request: CompileRequest, chunk_size: int
+) -> Iterator[GraphChunk | GraphCommit | GraphFailed]:
+    started = time.perf_counter()
+    graph, by_type = materialize(request)
+    materialized = time.perf_counter()
+    submission = opened(request.annotations)
+    wanted = plain_keys(request.keys)
+    priorities = request.internal_priority or ordered(graph)
+    in_order = topological(graph, reachable(graph, wanted), priorities)
+    ordered_at = time.perf_counter()
+    commit = GraphCommit(
+        graph_id=request.graph_id,
+        keys=by_row(wanted, in_order),
+        client=request.client,
+        user_priority=request.user_priority,
+        fifo_timeout_seconds=parse_timedelta(request.fifo_timeout) or 0.0,
+        submitting_task=request.submitting_task,
+        actors=actor_keys(request.actors),
+        received_at=request.received_at,
+        materialized_seconds=materialized - started,
+        ordered_seconds=ordered_at - materialized,
+        code=request.code,
+        span_metadata=plain_or_closed(request.span_metadata),
+        global_annotations=described(submission),
+        n_tasks=len(graph),
+    )
+    table = _Table(request.graph_id, AnnotationTable(by_type, submission))
+    yield from table.chunks(graph, in_order, priorities, chunk_size)
+    yield commit
+
+
+# ------------------------------------------------------------------ from bytes to tasks
+
+
+def materialize(request: CompileRequest) -> tuple[dict[Any, Any], dict[str, dict[Any, Any]]]:
+    """The tasks of a graph (key -> GraphNode) and their annotations (type -> key -> value).
+
+    Raises RuntimeError, with its cause, when the expression cannot be unpickled, and what the
+    expression itself raises.
+    """
+    try:
+        expr = unpickled(request.expr_ser)
+    except Exception as error:
+        raise RuntimeError(UNREADABLE) from error
+    graph = expr.__dask_graph__()
+    if request.validate:
+        for key in graph:
+            validate_key(key)
+    by_type: dict[str, dict[Any, Any]] = {}
+    for name, values in expr.__dask_annotations__().items():
+        if values:
+            by_type.setdefault(name, {}).update(values)
+    graph = convert_legacy_graph(graph)
+    if isinstance(expr, LLGExpr):
+        # all other expressions cull themselves
+        needed = reachable(graph, request.keys)
+        if len(needed) < len(graph):
+            graph = {key: spec for key, spec in graph.items() if key in needed}
+    return graph, by_type
+
+
+def unpickled(payload: Payload) -> Any:
+    """What a client pickled. Raises whatever unpickling raises."""
+    header = payload_header(payload)
+    if payload.kind == "serialized" and header.get("serializer") != "pickle":
+        return _deserialized(header, payload)
+    data, buffers = payload_pickle(payload)
+    writeable = header.get("writeable") or ()
+    views = [
+        bytearray(buffer) if _must_copy(buffer, index, writeable) else buffer
+        for index, buffer in enumerate(buffers)
+    ]
+    return pickle.loads(data, buffers=views)
+
+
+def _must_copy(buffer: Any, index: int, writeable: Collection[bool]) -> bool:
+    """Whether the client's object can be written to, while our bytes cannot."""
+    return index < len(writeable) and tuple(writeable)[index] and memoryview(buffer).readonly
+
+
+def _deserialized(header: dict[str, Any], payload: Payload) -> Any:
+    """An expression that was not simply pickled: distributed's own families know it."""
+    from distributed.protocol.compression import decompress
+    from distributed.protocol.serialize import merge_and_deserialize
+
+    frames = list(payload.frames)
+    if header.get("compression"):
+        frames = decompress(header, frames)
+    return merge_and_deserialize(header, frames)
+
+
+def opened(value: Any) -> Any:
+    """A plain value as it is, a closed one opened."""
+    return unpickled(value) if isinstance(value, Payload) else value
+
+
+def plain_or_closed(value: Any) -> Any:
+    """A closed value opened if msgpack can carry what is in it; else as it was."""
+    if not isinstance(value, Payload):
+        return value
+    try:
+        inner = unpickled(value)
+    except Exception:
+        return value
+    return inner if is_plain(inner) else value
+
+
+def described(submission: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """Annotations of a submission for people to read: functions by their repr."""
+    if not submission:
+        return None
+    return {name: value if is_plain(value) else repr(value) for name, value in submission.items()}
+
+
+# ------------------------------------------------------------------ keys and order
+
+
+def plain_key(key: Any) -> Any:
+    """A key as msgpack can carry it, equal to the given one: numpy's scalars become Python's.
+
+    Raises TypeError as stock's ``validate_key`` would, and OverflowError for an int beyond 64 bits.
+    """
+    kind = type(key)
+    if kind is str or kind is bytes or kind is float:
+        return key
+    if kind is int:
+        if key.bit_length() > _MSGPACK_INT_BITS - (key < 0):
+            raise OverflowError(f"the key {key!r} has more than 64 bits")
+        return key
+    if kind is tuple:
+        for element in key:
+            if type(element) not in _ATOMS:
+                return tuple([plain_key(element) for element in key])
+        return key
+    for plain in (str, bytes, bool, int, float, tuple):
+        if isinstance(key, plain):
+            return plain_key(int(key) if plain is bool else plain(key))
+    item = getattr(key, "item", None)
+    if item is not None and type(key).__module__ == "numpy":
+        return plain_key(item())
+    raise TypeError(f"Unexpected key type {type(key)} (value: {key!r})")
+
+
+def plain_keys(keys: Iterable[Any]) -> list[Any]:
+    """Keys as msgpack can carry them."""
+    return [plain_key(key) for key in keys]
+
+
+def actor_keys(actors: Any) -> Any:
+    """True, None, or the keys of actors."""
+    if actors is None or isinstance(actors, bool):
+        return actors or None
+    return plain_keys(actors)
+
+
+def by_row(wanted: Iterable[Any], in_order: Iterable[Any]) -> list[Any]:
+    """Wanted keys in the order of their rows; those without a row last, by their text."""
+    left = dict.fromkeys(wanted)
+    here = []
+    for key in in_order:
+        if key in left:
+            del left[key]
+            here.append(plain_key(key))
+    return here + sorted(left, key=repr)
+
+
+def reachable(graph: Mapping[Any, Any], wanted: Iterable[Any]) -> set[Any]:
+    """Keys of the tasks that the wanted keys need, themselves included."""
+    seen: set[Any] = set()
+    stack = list(wanted)
+    while stack:
+        key = stack.pop()
+        if key in seen:
+            continue
+        spec = graph.get(key)
+        if spec is not None:
+            seen.add(key)
+            stack.extend(spec.dependencies)
+    return seen
+
+
+def ordered(graph: dict[Any, Any]) -> dict[Any, int]:
+    """dask's order: key -> place."""
+    if len(graph) == 1:
+        return dict.fromkeys(graph, 0)
+    return dask_order(graph)
+
+
+def topological(
+    graph: Mapping[Any, Any], needed: set[Any], priorities: Mapping[Any, int]
+) -> list[Any]:
+    """The needed keys, dependencies first, as near to the given order as that allows.
+
+    Keys that the order does not name come last. Raises RuntimeError when the graph has a cycle.
+    """
+    last = len(priorities)
+    rows = [key for key in graph if key in needed]
+    rows.sort(key=lambda key: priorities.get(key, last))
+    seen: set[Any] = set()
+    for key in rows:
+        for dependency in graph[key].dependencies:
+            if dependency not in seen and dependency in needed:
+                return _depth_first(graph, rows, needed)
+        seen.add(key)
+    return rows
+
+
+def _depth_first(graph: Mapping[Any, Any], rows: list[Any], needed: set[Any]) -> list[Any]:
+    """``topological`` for an order that is none: each task right after what it needs."""
+    place = {key: index for index, key in enumerate(rows)}
+    done: dict[Any, None] = {}
+    for root in rows:
+        stack = [root]
+        path: dict[Any, None] = {}
+        while stack:
+            key = stack[-1]
+            if key in done:
+                stack.pop()
+                continue
+            missing = [d for d in graph[key].dependencies if d in needed and d not in done]
+            if not missing:
+                done[key] = None
+                path.pop(key, None)
+                stack.pop()
+                continue
+            path[key] = None
+            for dependency in missing:
+                if dependency in path:
+                    raise RuntimeError(_cycle_text(list(path), dependency))
+            stack.extend(sorted(missing, key=place.__getitem__, reverse=True))
+    return list(done)
+
+
+def _cycle_text(path: list[Any], key: Any) -> str:
+    """The words in which dask reports a cycle."""
+    names = [str(name) for name in [*path[path.index(key) :], key]]
+    return "Cycle detected between the following keys:\n  -> " + "\n  -> ".join(names)
+
+
+# ------------------------------------------------------------------ from tasks to rows
+
+
+@dataclass(slots=True)
+class _Table:
+    """The columns of one graph while they are cut into chunks.
+
+    Attributes:
+        rows: key -> its row.
+        externals: key that is not in the graph -> its number.
+        groups: group name -> its number.
+    """
+
+    graph_id: int
+    annotations: AnnotationTable
+    rows: dict[Any, int] = field(default_factory=dict)
+    externals: dict[Any, int] = field(default_factory=dict)
+    groups: dict[str, int] = field(default_factory=dict)
+    heads: dict[Any, int] = field(default_factory=dict)
+    buffers: SharedBuffers = field(default_factory=SharedBuffers)
+    pickler: SpecPickler = field(default_factory=SpecPickler)
+
+    def chunks(
+        self,
+        graph: Mapping[Any, Any],
+        in_order: list[Any],
+        priorities: Mapping[Any, int],
+        chunk_size: int,
+    ) -> Iterator[GraphChunk]:
+        """All rows, cut into chunks."""
+        last = len(priorities)
+        chunk = self._new_chunk()
+        nbytes = 0
+        for key in in_order:
+            nbytes += self._add(chunk, key, graph[key], priorities.get(key, last))
+            if len(chunk.keys) >= chunk_size or nbytes >= CHUNK_MAX_NBYTES:
+                yield self._finished(chunk)
+                chunk = self._new_chunk()
+                nbytes = 0
+        if chunk.keys:
+            yield self._finished(chunk)
+
+    def _new_chunk(self) -> GraphChunk:
+        return GraphChunk(self.graph_id, [], [], [], [], [], [], [])
+
+    def _finished(self, chunk: GraphChunk) -> GraphChunk:
+        chunk.buffers = self.buffers.take_new()  # type: ignore[assignment]
+        chunk.new_annotations = self.annotations.take_new()
+        return chunk
+
+    def _add(self, chunk: GraphChunk, key: Any, spec: Any, priority: int) -> int:
+        """Add a row; returns the bytes it takes."""
+        here = len(chunk.keys)
+        dependencies = spec.dependencies
+        chunk.dependencies.append(self._numbers(chunk, dependencies) if dependencies else [])
+        self.rows[key] = len(self.rows)
+        plain = plain_key(key)
+        chunk.keys.append(plain)
+        chunk.groups.append(self._group(chunk, plain))
+        chunk.priorities.append(priority)
+        data, buffers = self.pickler.dumps(spec)
+        header = pickled_header(data, len(buffers))
+        chunk.run_specs.append(header)
+        if buffers:
+            chunk.spec_buffers[here] = [self.buffers.add(buffer) for buffer in buffers]
+        if spec.data_producer:
+            chunk.data_producers.append(here)
+        if self.annotations:
+            number = self.annotations.number(key)
+            if number is not None:
+                chunk.annotations[here] = number
+        return len(header)
+
+    def _numbers(self, chunk: GraphChunk, dependencies: Collection[Any]) -> list[int]:
+        """Dependencies as numbers, ascending: rows, then keys that are not in the graph."""
+        rows = self.rows
+        numbers = []
+        foreign = []
+        for key in dependencies:
+            row = rows.get(key)
+            if row is None:
+                foreign.append(key)
+            else:
+                numbers.append(row)
+        if len(numbers) > 1:
+            numbers.sort()
+        if foreign:
+            numbers += self._external_numbers(chunk, foreign)
+        return numbers
+
+    def _external_numbers(self, chunk: GraphChunk, foreign: list[Any]) -> list[int]:
+        for key in sorted(foreign, key=repr) if len(foreign) > 1 else foreign:
+            if key not in self.externals:
+                self.externals[key] = len(self.externals)
+                chunk.new_externals.append(plain_key(key))
+        return sorted((-1 - self.externals[key] for key in foreign), reverse=True)
+
+    def _group(self, chunk: GraphChunk, key: Any) -> int:
+        """The number of a key's group. Keys of one collection share the first element, and so the group."""
+        if type(key) is tuple and key and type(key[0]) is str:
+            number = self.heads.get(key[0])
+            if number is None:
+                number = self.heads[key[0]] = self._group_number(chunk, key)
+            return number
+        return self._group_number(chunk, key)
+
+    def _group_number(self, chunk: GraphChunk, key: Any) -> int:
+        name = key_group(key)
+        number = self.groups.get(name)
+        if number is None:
+            number = self.groups[name] = len(self.groups)
+            chunk.new_groups.append((name, key_split(key)))
+        return number
+
+
+__all__ = [
+    "CHUNK_SIZE",
+    "UNREADABLE",
+    "closed_unless_plain",
+    "compile_graph",
+    "failed",
+    "materialize",
+    "opened",
+    "plain_key",
+    "topological",
+]

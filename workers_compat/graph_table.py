@@ -1,0 +1,367 @@
+"""What the scheduler and its graph compiler say to each other, and how it lies on the pipe between them.
+
+The scheduler says ``ChildSetup`` first, and gets ``Ready``. Each ``CompileRequest`` is answered, in the
+order in which they came, by some ``GraphChunk`` and then one of ``GraphCommit``, ``GraphFailed``, or (after
+``Cancel``) ``GraphDropped``. All of these can be fed to the core as they are.
+
+Each message is ``[u64 length of the rest][u8 kind][u8 0][u16 0][u32 number of buffers][u64 length of the
+body][u64 length of each buffer ...][body][buffers ...]``, little-endian; the body is msgpack. Large buffers
+are neither copied nor parsed: what is decoded holds views of the message.
+
+Must not know: how a graph is compiled, or who holds the ends of the pipe.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+from paceline.protocol.payload import Payload
+from paceline.scheduler.core.stimuli import GraphChunk, GraphCommit, GraphDropped, GraphFailed
+
+MESSAGE_MAX_NBYTES = 1 << 40
+"""A longer message is a sign that the pipe carries something else."""
+
+COPY_MAX_NBYTES = 65_536
+"""Buffers up to this size are copied out of their message, so that they do not keep all of it alive."""
+
+BytesLike = bytes | bytearray | memoryview
+
+
+# ------------------------------------------------------------------ messages
+
+
+@dataclass(slots=True)
+class CompileRequest:
+    """One ``update-graph``, as far as compiling needs it.
+
+    Attributes:
+        graph_id: unique in a scheduler's life; every reply names it.
+        client: who sent the graph.
+        expr_ser: the expression, closed (``serialized``).
+        keys: what the client asks for.
+        internal_priority: key -> place, when the client has ordered its graph itself.
+        submitting_task: key of the task whose code sent the graph, or None.
+        user_priority: a number, or per key.
+        actors: True, or the keys of tasks that make actors, or None.
+        fifo_timeout: as the client sent it: seconds, or a text such as "100 ms".
+        code: the client's source lines, closed or plain.
+        annotations: annotations of the whole submission, closed or plain.
+        span_metadata: closed or plain.
+        received_at: seconds since the epoch.
+        validate: check every key of the graph.
+    """
+
+    graph_id: int
+    client: str
+    expr_ser: Payload
+    keys: list[Any]
+    internal_priority: dict[Any, int] | None = None
+    submitting_task: Any = None
+    user_priority: Any = 0
+    actors: Any = None
+    fifo_timeout: Any = 0
+    code: Any = None
+    annotations: Any = None
+    span_metadata: Any = None
+    received_at: float = 0.0
+    validate: bool = False
+
+
+@dataclass(slots=True)
+class ChildSetup:
+    """The first message to a compiler child: what it must share with its parent.
+
+    Attributes:
+        config: dask's configuration (plain values).
+        sys_path: the parent's ``sys.path``.
+        files: uploaded files: name -> content, written to a folder that comes first on the path.
+        chunk_size: tasks in a chunk.
+        warm: modules to import before ``Ready``, where they are installed.
+    """
+
+    config: dict[str, Any] = field(default_factory=dict)
+    sys_path: list[str] = field(default_factory=list)
+    files: dict[str, bytes] = field(default_factory=dict)
+    chunk_size: int = 1000
+    warm: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class UploadFile:
+    """A client uploaded a module: put it on the path, and forget its older self."""
+
+    name: str
+    data: bytes
+
+
+@dataclass(slots=True)
+class Cancel:
+    """The graph is no longer wanted. Its compile ends at the next chunk; the last word is ``GraphDropped``,
+    unless the graph was finished before the child read this."""
+
+    graph_id: int
+
+
+@dataclass(slots=True)
+class Ready:
+    """The child has imported what it needs.
+
+    Attributes:
+        pid: the child's process.
+        seconds: how long the start took.
+    """
+
+    pid: int
+    seconds: float
+
+
+Request = CompileRequest | ChildSetup | UploadFile | Cancel
+Reply = Ready | GraphChunk | GraphCommit | GraphFailed | GraphDropped
+
+
+# ------------------------------------------------------------------ the envelope
+
+_HEAD = struct.Struct("<QB3xIQ")
+_LENGTH = struct.Struct("<Q")
+
+
+class WireError(ValueError):
+    """The bytes on the pipe are not a message: the other end is not what it should be."""
+
+
+def _pack(kind: int, body: bytes, buffers: Sequence[BytesLike] = ()) -> list[BytesLike]:
+    """The pieces of one message, to be written one after the other."""
+    views = [memoryview(buffer).cast("B") if type(buffer) is memoryview else buffer for buffer in buffers]
+    sizes = [len(view) for view in views]
+    rest = _HEAD.size - _LENGTH.size + 8 * len(sizes) + len(body) + sum(sizes)
+    head = _HEAD.pack(rest, kind, len(sizes), len(body))
+    return [head + struct.pack(f"<{len(sizes)}Q", *sizes) + body, *views]
+
+
+def _unpack(message: BytesLike) -> tuple[int, memoryview, list[memoryview]]:
+    """kind, body and buffers of one whole message (its length prefix included)."""
+    view = memoryview(message)
+    try:
+        rest, kind, n_buffers, body_nbytes = _HEAD.unpack_from(view)
+        start = _HEAD.size + 8 * n_buffers
+        sizes = struct.unpack_from(f"<{n_buffers}Q", view, _HEAD.size)
+    except struct.error as error:
+        raise WireError(f"a message of {view.nbytes} bytes is too short for its own head") from error
+    if start + body_nbytes + sum(sizes) != rest + _LENGTH.size or view.nbytes != rest + _LENGTH.size:
+        raise WireError(f"a message claims {rest + _LENGTH.size} bytes and has {view.nbytes}")
+    body = view[start : start + body_nbytes]
+    place = start + body_nbytes
+    buffers = []
+    for size in sizes:
+        buffers.append(view[place : place + size])
+        place += size
+    return kind, body, buffers
+
+
+class MessageSplitter:
+    """Cuts a stream of bytes into messages. Large messages are gathered in one buffer of their own size."""
+
+    def __init__(self, max_nbytes: int = MESSAGE_MAX_NBYTES) -> None:
+        self._small = bytearray()
+        self._large: bytearray | None = None
+        self._filled = 0
+        self._max_nbytes = max_nbytes
+
+    def feed(self, data: BytesLike) -> list[bytes | bytearray]:
+        """Take what was read; returns the messages that are now whole. Raises WireError."""
+        messages: list[bytes | bytearray] = []
+        view = memoryview(data)
+        while view.nbytes:
+            if self._large is not None:
+                taken = min(view.nbytes, len(self._large) - self._filled)
+                self._large[self._filled : self._filled + taken] = view[:taken]
+                self._filled += taken
+                view = view[taken:]
+                if self._filled == len(self._large):
+                    messages.append(self._large)
+                    self._large = None
+                continue
+            missing = _LENGTH.size - len(self._small)
+            self._small += view[:missing]
+            view = view[missing:]
+            if len(self._small) == _LENGTH.size:
+                view = self._begin(view, messages)
+        return messages
+
+    def _begin(self, view: memoryview, messages: list[bytes | bytearray]) -> memoryview:
+        """A length prefix is whole: cut the message out, or begin to gather it."""
+        total = _LENGTH.unpack(self._small)[0] + _LENGTH.size
+        if total > self._max_nbytes:
+            raise WireError(f"a message claims {total} bytes; at most {self._max_nbytes} are allowed")
+        if _LENGTH.size + view.nbytes >= total:
+            body = view[: total - _LENGTH.size]
+            messages.append(bytes(self._small) + body)
+            view = view[body.nbytes :]
+        else:
+            self._large = bytearray(total)
+            self._large[: _LENGTH.size] = self._small
+            self._filled = _LENGTH.size
+        self._small.clear()
+        return view
+
+
+# ------------------------------------------------------------------ bodies
+
+_PAYLOAD_EXT = 1
+_plain_encoder = msgspec.msgpack.Encoder()
+
+
+def _encode_hook(value: Any) -> Any:
+    """Payloads become an extension type; sets become arrays (they are never looked up again)."""
+    if isinstance(value, Payload):
+        return msgspec.msgpack.Ext(
+            _PAYLOAD_EXT, _plain_encoder.encode((value.kind, value.header, value.frames))
+        )
+    if isinstance(value, set | frozenset):
+        return sorted(value, key=repr)
+    raise TypeError(f"{type(value).__name__} cannot go through the pipe to the graph compiler")
+
+
+def _ext_hook(code: int, data: memoryview) -> Any:
+    """The opposite of ``_encode_hook``."""
+    if code != _PAYLOAD_EXT:
+        raise WireError(f"unknown extension type {code}")
+    kind, header, frames = msgspec.msgpack.decode(data)
+    return Payload(kind, header, tuple(frames))
+
+
+def _decode_hook(wanted: type, value: Any) -> Any:
+    """Fields typed as Payload hold one already."""
+    if wanted is Payload and isinstance(value, Payload):
+        return value
+    raise WireError(f"{type(value).__name__} instead of {wanted.__name__}")
+
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=_encode_hook)
+
+
+def _decoder(wanted: Any) -> msgspec.msgpack.Decoder[Any]:
+    return msgspec.msgpack.Decoder(wanted, ext_hook=_ext_hook, dec_hook=_decode_hook)
+
+
+_REQUESTS: tuple[type, ...] = (CompileRequest, ChildSetup, UploadFile, Cancel)
+_REPLIES: tuple[type, ...] = (Ready, GraphChunk, GraphCommit, GraphFailed, GraphDropped)
+_request_decoders = tuple(_decoder(wanted) for wanted in (list[Any], *_REQUESTS[1:]))
+_reply_decoders = tuple(_decoder(wanted) for wanted in _REPLIES)
+
+
+def encode_request(request: Request) -> list[BytesLike]:
+    """The pieces of a request, to be written one after the other; large frames are not copied."""
+    kind = _REQUESTS.index(type(request))
+    if not isinstance(request, CompileRequest):
+        return _pack(kind, _encoder.encode(request))
+    expr = request.expr_ser
+    priority = request.internal_priority
+    body = [
+        expr.kind,
+        expr.header,
+        None if priority is None else [list(priority), list(priority.values())],
+        *(getattr(request, name) for name in _PLAIN_FIELDS),
+    ]
+    return _pack(kind, _encoder.encode(body), expr.frames)
+
+
+_PLAIN_FIELDS = tuple(
+    name
+    for name in CompileRequest.__dataclass_fields__
+    if name not in ("expr_ser", "internal_priority")
+)
+_KEY_FIELDS = ("keys", "submitting_task", "actors")
+
+
+def decode_request(message: BytesLike) -> Request:
+    """The opposite of ``encode_request``. Raises WireError."""
+    kind, body, buffers = _unpack(message)
+    if kind >= len(_REQUESTS):
+        raise WireError(f"unknown kind of request: {kind}")
+    try:
+        value = _request_decoders[kind].decode(body)
+    except msgspec.MsgspecError as error:
+        raise WireError(str(error)) from error
+    if kind:
+        return value
+    expr_kind, header, priority, *plain = value
+    fields = dict(zip(_PLAIN_FIELDS, plain, strict=True))
+    for name in _KEY_FIELDS:
+        fields[name] = _with_tuples(fields[name], name != "submitting_task")
+    if priority is not None:
+        priority = dict(zip(as_keys(priority[0]), priority[1], strict=True))
+    return CompileRequest(
+        expr_ser=Payload(expr_kind, header, tuple(buffers)), internal_priority=priority, **fields
+    )
+
+
+def _with_tuples(value: Any, plural: bool) -> Any:
+    """Keys as they were; what is no key stays."""
+    if plural and isinstance(value, list):
+        return as_keys(value)
+    return as_key(value)
+
+
+def encode_reply(reply: Reply) -> list[BytesLike]:
+    """The pieces of a reply, to be written one after the other; buffers are not copied."""
+    kind = _REPLIES.index(type(reply))
+    if isinstance(reply, GraphChunk) and reply.buffers:
+        return _pack(kind, _encoder.encode(replace(reply, buffers=[])), reply.buffers)
+    return _pack(kind, _encoder.encode(reply))
+
+
+def decode_reply(message: BytesLike) -> Reply:
+    """The opposite of ``encode_reply``: keys are hashable, large buffers are views. Raises WireError."""
+    kind, body, buffers = _unpack(message)
+    if kind >= len(_REPLIES):
+        raise WireError(f"unknown kind of reply: {kind}")
+    try:
+        reply = _reply_decoders[kind].decode(body)
+    except msgspec.MsgspecError as error:
+        raise WireError(str(error)) from error
+    if kind == 1:
+        reply.keys = as_keys(reply.keys)
+        if reply.new_externals:
+            reply.new_externals = as_keys(reply.new_externals)
+        reply.buffers = [
+            bytes(buffer) if buffer.nbytes <= COPY_MAX_NBYTES else buffer for buffer in buffers
+        ]
+    elif kind == 2:
+        reply.keys = as_keys(reply.keys)
+        reply.submitting_task = as_key(reply.submitting_task)
+        if isinstance(reply.actors, list):
+            reply.actors = as_keys(reply.actors)
+    elif kind == 3:
+        reply.keys = as_keys(reply.keys)
+    return reply
+
+
+def as_keys(values: list[Any]) -> list[Any]:
+    """A list of keys as msgpack gave it: arrays become tuples, and share their first element."""
+    intern = sys.intern
+    for row, value in enumerate(values):
+        if type(value) is not list:
+            continue
+        head = value[0] if value else None
+        if type(head) is str:
+            value[0] = intern(head)
+        for element in value:
+            if type(element) is list:
+                values[row] = as_key(value)
+                break
+        else:
+            values[row] = tuple(value)
+    return values
+
+
+def as_key(value: Any) -> Any:
+    """One key as msgpack gave it: arrays become tuples, at any depth."""
+    if type(value) is list:
+        return tuple([as_key(element) for element in value])
+    return value
