@@ -215,7 +215,7 @@ class Driver:
         if self._waiting:
             self._try_waiting()
         if self._gc_policy is not None:
-            self._gc_policy.after_flush(self.core.state.n_tasks)
+            self._gc_policy.after_flush(len(self.core.state.tasks))
 
     def _want_continue(self, _: Any) -> None:
         # a flush runs before the sockets are read; by the time this call is made they have been
@@ -281,7 +281,7 @@ class Driver:
         self._tick = self._loop.call_later(TICK_INTERVAL_SECONDS, self._on_tick)
         self.feed(stimuli.Tick())
         if self._gc_policy is not None:
-            self._gc_policy.on_tick(self.core.state.n_tasks, self.n_stimuli)
+            self._gc_policy.on_tick(len(self.core.state.tasks), self.n_stimuli)
 
     def close(self) -> None:
         """Handle nothing more; what gathered goes out."""

@@ -40,7 +40,6 @@ async def gather(
     """
     state = server.state
     flow = _Gather(server, keys, serializers)
-    server.spawn(_trim(flow.spool), "gather-trim")
     try:
         await flow.run()
     finally:
@@ -66,7 +65,11 @@ class _Gather:
         self, server: FlowServer, keys: Sequence[Key], serializers: list[str] | None
     ) -> None:
         flows = server.flows
-        self.spool = Spool(flows.gather_memory_nbytes, flows.spool_directory)
+        self.spool = Spool(
+            flows.gather_memory_nbytes,
+            flows.spool_directory,
+            on_first_file=lambda: server.spawn(_trim(self.spool), "gather-trim"),
+        )
         self.data: dict[Key, Any] = {}
         self.failed: dict[Key, None] = {}
         self._server = server

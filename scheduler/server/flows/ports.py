@@ -25,9 +25,11 @@ class FlowServer(ServerPort, Protocol):
     Attributes:
         flows: what flows keep between requests; the reply to ``register-worker`` carries
             ``flows.worker_plugins``, and the scheduler's ``close`` calls ``flows.close()``.
+        plugins: scheduler plugins, and the facade.
     """
 
     flows: FlowState
+    plugins: PluginHost
 
     async def rpc_call(
         self,
@@ -57,3 +59,29 @@ class TalkingPeer(PeerPort, Protocol):
         Raises:
             OSError: the connection is gone.
         """
+
+
+class PluginHost(Protocol):
+    """Where scheduler plugins live (``workers_compat``), and what they and functions receive as the scheduler.
+
+    Attributes:
+        facade: the ``dask_scheduler`` of plugins and of ``Client.run_on_scheduler``.
+    """
+
+    facade: Any
+
+    def __contains__(self, name: object) -> bool:
+        """Whether there is a plugin of this name."""
+
+    def add(self, plugin: Any, name: str, idempotent: bool = False) -> None:
+        """Call its hooks from now on; replaces one of the same name, with a warning."""
+
+    def remove(self, name: str) -> None:
+        """Call its hooks no more.
+
+        Raises:
+            ValueError: there is none.
+        """
+
+    def each(self) -> list[Any]:
+        """The plugins, in order."""

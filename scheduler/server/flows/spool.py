@@ -15,6 +15,7 @@ import mmap
 import os
 import tempfile
 import weakref
+from collections.abc import Callable
 
 logger = logging.getLogger("distributed.scheduler")
 
@@ -30,18 +31,27 @@ class Spool:
     Attributes:
         in_memory_nbytes: what was given from the process's own memory.
         spooled_nbytes: what was given from temporary files.
+        sealed: nothing more is allocated.
 
     Args:
         memory_nbytes: how much to give from the process's own memory.
         directory: where files go; None is the system's place for them.
+        on_first_file: called once, when memory is first given from a file.
     """
 
-    def __init__(self, memory_nbytes: int, directory: str | None = None) -> None:
+    def __init__(
+        self,
+        memory_nbytes: int,
+        directory: str | None = None,
+        on_first_file: Callable[[], None] | None = None,
+    ) -> None:
         self._memory_nbytes = memory_nbytes
         self._directory = directory
+        self._on_first_file = on_first_file
         self._segments: list[weakref.ref[_Segment]] = []
         self._current: _Segment | None = None
         self._broken = False
+        self.sealed = False
         self.in_memory_nbytes = 0
         self.spooled_nbytes = 0
 
@@ -60,6 +70,9 @@ class Spool:
                 logger.warning("No temporary file for a large gather: %s; it stays in memory", error)
                 self._broken = True
                 return self._from_memory(nbytes)
+            if self._on_first_file is not None:
+                self._on_first_file()
+                self._on_first_file = None
             self._current = current
             self._segments.append(weakref.ref(current))
         self.spooled_nbytes += nbytes
@@ -71,6 +84,7 @@ class Spool:
 
     def seal(self) -> None:
         """Nothing more is allocated: from now on frames alone keep their segments."""
+        self.sealed = True
         self._current = None
 
     def trim(self) -> bool:

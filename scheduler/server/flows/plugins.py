@@ -1,0 +1,117 @@
+"""Plugins that clients register: for workers and nannies (they travel closed), and for the scheduler.
+
+Must not know: what plugins do.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from typing import Any
+
+from paceline.protocol.messages import nanny_rpc, worker_rpc
+from paceline.workers_compat.unpickling import plugin_name, unpickle_plugin
+
+from .broadcast import broadcast
+from .ports import FlowServer, TalkingPeer
+
+logger = logging.getLogger("distributed.scheduler")
+
+
+async def register_worker_plugin(
+    server: FlowServer, plugin: bytes, name: str, idempotent: bool = False
+) -> dict[str, Any]:
+    """Give a plugin to all present and future workers. Address -> what the worker said of it."""
+    logger.info("Registering Worker plugin %s", name)
+    plugins = server.flows.worker_plugins
+    if name in plugins and idempotent:
+        return {}
+    plugins[name] = plugin
+    return await broadcast(server, worker_rpc.PluginAdd(plugin=plugin, name=name))
+
+
+async def unregister_worker_plugin(server: FlowServer, name: str) -> dict[str, Any]:
+    """Take a plugin from all workers.
+
+    Raises:
+        ValueError: there is none of this name.
+    """
+    if server.flows.worker_plugins.pop(name, None) is None:
+        raise ValueError(f"The worker plugin {name} does not exist")
+    return await broadcast(server, worker_rpc.PluginRemove(name=name))
+
+
+async def register_nanny_plugin(
+    server: FlowServer, plugin: bytes, name: str, idempotent: bool = False
+) -> dict[str, Any]:
+    """Give a plugin to all present and future nannies; waits for those that are starting."""
+    logger.info("Registering Nanny plugin %s", name)
+    flows = server.flows
+    if name in flows.nanny_plugins and idempotent:
+        return {}
+    flows.nanny_plugins[name] = plugin
+    async with flows.nannies_changed:
+        if flows.starting_nannies:
+            logger.info("Waiting for Nannies to start %s", flows.starting_nannies)
+        await flows.nannies_changed.wait_for(lambda: not flows.starting_nannies)
+    return await broadcast(server, nanny_rpc.PluginAdd(plugin=plugin, name=name), nanny=True)
+
+
+async def unregister_nanny_plugin(server: FlowServer, name: str) -> dict[str, Any]:
+    """Take a plugin from all nannies.
+
+    Raises:
+        ValueError: there is none of this name.
+    """
+    if server.flows.nanny_plugins.pop(name, None) is None:
+        raise ValueError(f"The nanny plugin {name} does not exist")
+    return await broadcast(server, nanny_rpc.PluginRemove(name=name), nanny=True)
+
+
+async def register_nanny(server: FlowServer, address: str, peer: TalkingPeer) -> None:
+    """A nanny starts: it gets the plugins there are, and says when its worker is up (or that it failed).
+
+    Between the two a nanny plugin that is registered waits, so that no nanny misses it.
+    """
+    flows = server.flows
+    async with flows.nannies_changed:
+        flows.starting_nannies.add(address)
+    try:
+        peer.reply({"status": "OK", "nanny-plugins": dict(flows.nanny_plugins)})
+        await peer.read()
+    except OSError as error:
+        logger.info("Lost connection to nanny %s while it started: %s", address, error)
+    finally:
+        async with flows.nannies_changed:
+            flows.starting_nannies.discard(address)
+            flows.nannies_changed.notify_all()
+
+
+async def register_scheduler_plugin(
+    server: FlowServer, plugin: bytes, name: str | None = None, idempotent: bool = False
+) -> None:
+    """Run a plugin in the scheduler; this opens a pickle, as its sender asks.
+
+    Raises:
+        TypeError: it is no scheduler plugin. Whatever its ``start`` raises.
+    """
+    instance = unpickle_plugin(plugin)
+    name = name or plugin_name(instance)
+    host = server.plugins
+    if name in host and idempotent:
+        return
+    start = getattr(instance, "start", None)
+    if start is not None:
+        result = start(host.facade)
+        if inspect.isawaitable(result):
+            await result
+    host.add(instance, name, idempotent)
+
+
+def unregister_scheduler_plugin(server: FlowServer, name: str) -> None:
+    """Run a plugin no more.
+
+    Raises:
+        ValueError: there is none of this name.
+    """
+    server.plugins.remove(name)

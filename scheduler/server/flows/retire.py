@@ -1,0 +1,207 @@
+"""Retirement: workers hand their data to others, and go.
+
+Must not know: who decided that they go (``core/scaling.py`` can).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import logging
+import time
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from paceline.protocol.keys import Key
+from paceline.protocol.messages import worker_rpc
+from paceline.scheduler.core import queries, scaling
+from paceline.scheduler.core.state import TaskState, WorkerState
+from paceline.scheduler.core.stimuli import LogEventCommand, SetWorkerStatus, WorkerGone
+
+from .ports import FlowServer
+from .replicate import gather_on_worker
+
+logger = logging.getLogger("distributed.scheduler")
+
+#: Rounds of moving data in which nothing arrived; after so many a worker is not retired.
+FRUITLESS_ROUNDS_MAX = 10
+#: Pause after a round in which nothing arrived, seconds.
+FRUITLESS_PAUSE_SECONDS = 0.1
+#: How long a worker that is told to close may take to answer, seconds.
+CLOSE_TIMEOUT_SECONDS = 30.0
+
+
+async def retire_workers(
+    server: FlowServer,
+    workers: Iterable[str] | None = None,
+    *,
+    names: Iterable[Any] | None = None,
+    close_workers: bool = False,
+    remove: bool = True,
+    stimulus_id: str | None = None,
+    **options: Any,
+) -> dict[str, dict[str, Any]]:
+    """Retire workers. Returns address -> identity of those that went; one whose data has no place to go stays.
+
+    Args:
+        workers: addresses. Without it and ``names``, ``workers_to_close(**options)`` chooses.
+        names: their names, compared as text.
+        close_workers: tell them to close.
+        remove: forget them now, without waiting for their goodbye.
+
+    Raises:
+        TypeError: ``workers``, ``names`` and ``options`` exclude one another.
+    """
+    if names is not None and workers is not None:
+        raise TypeError("names and workers are mutually exclusive")
+    if (names is not None or workers is not None) and options:
+        raise TypeError(
+            "Parameters for workers_to_close() are mutually exclusive with "
+            f"names and workers: {options}"
+        )
+    stimulus_id = stimulus_id or f"retire-workers-{time.time()}"
+    async with server.flows.replicas.together("retire-workers"):
+        chosen = _chosen(server, workers, names, stimulus_id, options)
+        if not chosen:
+            return {}
+        before = {ws.address: ws.status for ws in chosen}
+        for ws in chosen:  # at once: neither is to send its data to another
+            server.tell(SetWorkerStatus(ws.address, "closing_gracefully"), stimulus_id=stimulus_id)
+        went = await asyncio.gather(
+            *(
+                _retire(server, ws, before[ws.address], close_workers, remove, stimulus_id)
+                for ws in chosen
+            )
+        )
+    retired = [ws for ws, gone in zip(chosen, went) if gone]
+    _log(server, retired, [ws for ws in chosen if ws not in retired], stimulus_id)
+    return {ws.address: queries.worker_identity(ws) for ws in retired}
+
+
+def _chosen(
+    server: FlowServer,
+    workers: Iterable[str] | None,
+    names: Iterable[Any] | None,
+    stimulus_id: str,
+    options: dict[str, Any],
+) -> list[WorkerState]:
+    state = server.state
+    if names is not None:
+        named = {str(name) for name in names}
+        logger.info("Retire worker names %s", sorted(named))
+        return [ws for ws in state.workers.values() if str(ws.name) in named]
+    if workers is None:
+        workers = scaling.workers_to_close(state, **options)
+        if options.get("attribute", "address") != "address":
+            return [ws for ws in map(state.resolve_worker, workers) if ws is not None]
+    else:
+        workers = list(workers)
+        logger.info("Retire worker addresses (stimulus_id=%r) %s", stimulus_id, workers)
+    return [state.workers[a] for a in dict.fromkeys(workers) if a in state.workers]
+
+
+async def _retire(
+    server: FlowServer,
+    ws: WorkerState,
+    status_before: str,
+    close: bool,
+    remove: bool,
+    stimulus_id: str,
+) -> bool:
+    """Move a worker's data and let it go. False when it stays."""
+    try:
+        reason = await _move_data(server, ws)
+    except BaseException:
+        server.tell(SetWorkerStatus(ws.address, status_before), stimulus_id=stimulus_id)
+        raise
+    if reason:
+        server.tell(SetWorkerStatus(ws.address, status_before), stimulus_id=stimulus_id)
+        logger.warning(
+            "Could not retire worker %r: %s (stimulus_id=%r)", ws.address, reason, stimulus_id
+        )
+        return False
+    if remove:
+        server.tell(
+            WorkerGone(ws.address, expected=True, close=close), stimulus_id=stimulus_id
+        )
+    elif close and _present(server, ws):
+        logger.info("Closing worker %s", ws.address)
+        server.tell(LogEventCommand([ws.address], {"action": "close-worker"}))
+        server.spawn(_close(server, ws.address), f"close {ws.address}")
+    logger.info("Retired worker %r (stimulus_id=%r)", ws.address, stimulus_id)
+    return True
+
+
+async def _move_data(server: FlowServer, ws: WorkerState) -> str:
+    """Copy to others what nobody else has. Returns why that could not be done, or ""."""
+    fruitless = 0
+    while _present(server, ws):
+        if ws.actors:
+            keys = [ts.key for ts in ws.actors]
+            return f"it holds actor(s) {keys}, which can't be moved"
+        unique = [ts for ts in ws.has_what if not ts.actor and not _is_safe(server, ts)]
+        if not unique:
+            return ""
+        plan = _recipients(server, unique)
+        if not plan:
+            return "unique data could not be moved to any other worker"
+        logger.info("Retiring worker %s; %d keys are being moved away.", ws.address, len(unique))
+        failures = await asyncio.gather(*(gather_on_worker(server, a, w) for a, w in plan.items()))
+        if sum(map(len, failures)) < len(unique):
+            fruitless = 0
+            continue
+        fruitless += 1
+        if fruitless >= FRUITLESS_ROUNDS_MAX:
+            return f"{len(unique)} keys could not be copied to other workers"
+        await asyncio.sleep(FRUITLESS_PAUSE_SECONDS)
+    return ""
+
+
+def _present(server: FlowServer, ws: WorkerState) -> bool:
+    return server.state.workers.get(ws.address) is ws
+
+
+def _is_safe(server: FlowServer, ts: TaskState) -> bool:
+    """Whether a worker that stays has the data."""
+    return any(ws in server.state.running for ws in ts.who_has)
+
+
+def _recipients(
+    server: FlowServer, tasks: Collection[TaskState]
+) -> dict[str, dict[Key, list[str]]]:
+    """Recipient -> key -> holders: each goes to the running worker that will then hold the least."""
+    heap = [(ws.nbytes, ws.index, ws.address) for ws in server.state.running]
+    heapq.heapify(heap)
+    plan: dict[str, dict[Key, list[str]]] = {}
+    if not heap:
+        return plan
+    for ts in tasks:
+        held, index, address = heap[0]
+        plan.setdefault(address, {})[ts.key] = [ws.address for ws in ts.who_has]
+        heapq.heapreplace(heap, (held + max(0, ts.nbytes), index, address))
+    return plan
+
+
+async def _close(server: FlowServer, address: str) -> None:
+    request = worker_rpc.Terminate(reason="scheduler-close-worker")
+    try:
+        await server.rpc_call(address, request, CLOSE_TIMEOUT_SECONDS)
+    except (OSError, TimeoutError) as error:
+        logger.debug("Closing worker %s: %s", address, error)
+
+
+def _log(
+    server: FlowServer, retired: list[WorkerState], kept: list[WorkerState], stimulus_id: str
+) -> None:
+    went = [ws.address for ws in retired]
+    stayed = [ws.address for ws in kept]
+    event = {
+        "action": "retire-workers",
+        "retired": went,
+        "could-not-retire": stayed,
+        "stimulus_id": stimulus_id,
+    }
+    server.tell(LogEventCommand(["all"], event))
+    for addresses, action in ((went, "retired"), (stayed, "could-not-retire")):
+        if addresses:
+            server.tell(LogEventCommand(addresses, {"action": action, "stimulus_id": stimulus_id}))

@@ -1,0 +1,118 @@
+"""Scatter and update_data: values that clients put on workers. They are never opened.
+
+Must not know: frames, what values are.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from paceline.protocol.keys import Key
+from paceline.protocol.messages import worker_rpc
+from paceline.scheduler.core.stimuli import DataPlaced, LogEventCommand
+
+from .addresses import coerce_address
+from .ports import FlowServer
+from .replicate import replicate
+
+logger = logging.getLogger("distributed.scheduler")
+
+#: How long to wait for a worker unless the client says otherwise, seconds.
+SCATTER_TIMEOUT_SECONDS = 2.0
+
+
+async def scatter(
+    server: FlowServer,
+    data: Mapping[Key, Any],
+    workers: Iterable[Any] | None,
+    client: str,
+    broadcast: bool | int = False,
+    timeout: float | None = SCATTER_TIMEOUT_SECONDS,
+) -> list[Key]:
+    """Put values on workers, one after the other round the workers. Returns their keys.
+
+    Args:
+        workers: addresses or names; None is every running worker.
+        client: who wants them.
+        broadcast: True copies them to all of these workers, a number to so many.
+        timeout: seconds to wait for a running worker.
+
+    Raises:
+        TimeoutError: no such worker runs.
+        KeyError: there is no such worker.
+        OSError: a worker was lost.
+    """
+    addresses = await _running_workers(server, workers, timeout)
+    if not data:
+        return []
+    plan = _round_robin(server, addresses, data)
+    replies = await asyncio.gather(
+        *(
+            server.rpc_call(address, worker_rpc.UpdateData(data=part))
+            for address, part in plan.items()
+        )
+    )
+    nbytes: dict[Key, int] = {}
+    for reply in replies:
+        nbytes.update(reply["nbytes"])
+    who_has = {key: [address] for address, part in plan.items() for key in part}
+    server.tell(DataPlaced(who_has=who_has, nbytes=nbytes, client=client))
+    keys = list(data)
+    if broadcast:
+        n = len(addresses) if broadcast is True else broadcast
+        await replicate(server, keys, n=n, workers=addresses)
+    event = {"action": "scatter", "client": client, "count": len(data)}
+    server.tell(LogEventCommand([client, "all"], event))
+    return keys
+
+
+async def _running_workers(
+    server: FlowServer, workers: Iterable[Any] | None, timeout: float | None
+) -> list[str]:
+    """Addresses of the workers that may be used, sorted; waits for one."""
+    state = server.state
+    chosen = None if workers is None else [coerce_address(server, w) for w in workers]
+
+    def running() -> list[str]:
+        if chosen is None:
+            return [ws.address for ws in state.running]
+        return [a for a in chosen if state.workers[a].status == "running"]
+
+    if not await server.wait_for(lambda: bool(running()), timeout):
+        raise TimeoutError("No valid workers found")
+    return sorted(running())
+
+
+def _round_robin(
+    server: FlowServer, addresses: list[str], data: Mapping[Key, Any]
+) -> dict[str, dict[Key, Any]]:
+    """Address -> its share; each scatter begins where the last ended."""
+    start = server.flows.round_robin
+    server.flows.round_robin += len(data)
+    plan: dict[str, dict[Key, Any]] = {}
+    for i, (key, value) in enumerate(data.items(), start):
+        plan.setdefault(addresses[i % len(addresses)], {})[key] = value
+    return plan
+
+
+def update_data(
+    server: FlowServer,
+    who_has: Mapping[Key, Iterable[Any]],
+    nbytes: Mapping[Key, int],
+    client: str | None = None,
+) -> None:
+    """Somebody put data on workers and says so.
+
+    Raises:
+        KeyError: there is no such worker.
+    """
+    placed: dict[Key, list[str]] = {}
+    for key, workers in who_has.items():
+        placed[key] = [coerce_address(server, w) for w in workers]
+        for address in placed[key]:
+            if address not in server.state.workers:
+                raise KeyError(address)
+    server.tell(DataPlaced(who_has=placed, nbytes=dict(nbytes), client=client or ""))

@@ -1,0 +1,245 @@
+"""Connections of our own to workers and nannies, kept for the next request.
+
+One request is under way on a connection at a time. An address has a limit of connections, the pool one of all;
+who finds none free waits. A connection that nobody used for a while is closed; one whose reply did not come
+(error, cancellation, time out) is closed at once, as its next bytes would belong to the wrong request.
+
+Must not know: what is asked.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from .addresses import address_host_port, split_address
+from .peers import HANDSHAKE_SECONDS, Peer, Silent
+from .rpc.base import RemoteError
+
+if TYPE_CHECKING:
+    from .server import Server
+
+#: Connections to one address: a flow seldom asks a worker for more at once.
+CONNECTIONS_PER_ADDRESS_MAX = 8
+#: Connections in all; each is an open file here and there.
+CONNECTIONS_MAX = 4096
+#: A connection that was not used for so long is closed, seconds.
+IDLE_SECONDS = 60.0
+#: How long connecting may take where the caller says nothing (stock's ``comm.timeouts.connect``), seconds.
+CONNECT_SECONDS = 30.0
+
+Acknowledge = Callable[[Any], Any]
+Allocator = Callable[[int], bytearray | memoryview]
+
+
+class Outgoing(Silent):
+    """A connection that we dialled: its mode.
+
+    Attributes:
+        peer: the connection.
+        broken: it cannot be used again.
+    """
+
+    __slots__ = ("_future", "_idle_timer", "broken", "peer")
+
+    def __init__(self, peer: Peer) -> None:
+        self.peer = peer
+        self.broken = False
+        self._future: asyncio.Future[Any] | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
+
+    async def next_event(self) -> Any:
+        """What comes next.
+
+        Raises:
+            OSError: the connection is gone.
+        """
+        if self.broken:
+            raise ConnectionError(f"the connection to {self.peer.address} is closed")
+        self._future = self.peer.server.loop.create_future()
+        try:
+            return await self._future
+        finally:
+            self._future = None
+
+    def event(self, event: Any) -> None:
+        if self._future is not None and not self._future.done():
+            self._future.set_result(event)
+        else:  # nobody asked
+            self.abort("it said something unasked")
+
+    def closed(self, reason: str) -> None:
+        self.broken = True
+        if self._future is not None and not self._future.done():
+            self._future.set_exception(
+                ConnectionError(f"lost the connection to {self.peer.address}: {reason}")
+            )
+
+    def abort(self, reason: str) -> None:
+        """Never use it again."""
+        self.broken = True
+        self.peer.abort(reason)
+
+    def rest(self, when_idle: Callable[[Outgoing], None]) -> None:
+        """Nobody uses it; ``when_idle`` is called after a while."""
+        self._idle_timer = self.peer.server.loop.call_later(IDLE_SECONDS, when_idle, self)
+
+    def wake(self) -> None:
+        """Somebody uses it."""
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
+
+
+class _Address:
+    """The connections to one address."""
+
+    __slots__ = ("idle", "live", "slots", "users")
+
+    def __init__(self) -> None:
+        self.idle: list[Outgoing] = []
+        self.live: list[Outgoing] = []
+        self.slots = asyncio.Semaphore(CONNECTIONS_PER_ADDRESS_MAX)
+        self.users = 0
+
+
+class Pool:
+    """All outgoing connections of a server."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._addresses: dict[str, _Address] = {}
+        self._slots = asyncio.Semaphore(CONNECTIONS_MAX)
+
+    async def call(
+        self,
+        address: str,
+        request: Any,
+        timeout: float | None = None,
+        *,
+        acknowledge: Acknowledge | None = None,
+        allocate: Allocator | None = None,
+    ) -> Any:
+        """One request and its reply, raw. See ``rpc.base.ServerPort.rpc_call``.
+
+        Args:
+            acknowledge: given the reply, what is to be written after it; None for nothing.
+            allocate: where large frames of the reply are received to.
+
+        Raises:
+            OSError, TimeoutError, RemoteError.
+        """
+        async with asyncio.timeout(timeout):
+            place = self._addresses.setdefault(address, _Address())
+            place.users += 1
+            try:
+                async with place.slots, self._slots:
+                    return await self._call(address, place, request, acknowledge, allocate)
+            finally:
+                place.users -= 1
+                self._tidy(address, place)
+
+    async def _call(
+        self,
+        address: str,
+        place: _Address,
+        request: Any,
+        acknowledge: Acknowledge | None,
+        allocate: Allocator | None,
+    ) -> Any:
+        outgoing = await self._take(address, place)
+        answered = False
+        try:
+            if allocate is not None:
+                self._server.transport.receive_large_into(outgoing.peer.number, allocate)
+            outgoing.peer.send(request)
+            reply = await outgoing.next_event()
+            if acknowledge is not None:
+                word = acknowledge(reply)
+                if word is not None:
+                    outgoing.peer.send(word)
+            answered = True
+        finally:
+            if allocate is not None:
+                self._server.transport.receive_large_into(outgoing.peer.number, None)
+            self._give_back(place, outgoing, answered)
+        if type(reply) is dict and reply.get("status") == "uncaught-error":
+            raise RemoteError(address, self._server.op_name(request), reply)
+        return reply
+
+    def forget(self, address: str) -> None:
+        """The peer is gone: its connections break, and calls under way fail."""
+        place = self._addresses.get(address)
+        if place is not None:
+            for outgoing in list(place.live):
+                outgoing.abort("the worker is gone")
+                outgoing.closed("the worker is gone")
+
+    def close(self) -> None:
+        """Break all."""
+        for address in list(self._addresses):
+            self.forget(address)
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """Connections open, and of those in use."""
+        n_live = sum(len(p.live) for p in self._addresses.values())
+        return n_live, n_live - sum(len(p.idle) for p in self._addresses.values())
+
+    async def _take(self, address: str, place: _Address) -> Outgoing:
+        while place.idle:
+            outgoing = place.idle.pop()
+            outgoing.wake()
+            if not outgoing.broken:
+                return outgoing
+        async with asyncio.timeout(CONNECT_SECONDS):
+            outgoing = await self._connect(address)
+        place.live.append(outgoing)
+        return outgoing
+
+    async def _connect(self, address: str) -> Outgoing:
+        scheme, _ = split_address(address)
+        if scheme != "tcp":
+            raise OSError(f"cannot connect to {address}: {scheme}:// is not built")
+        host, port = address_host_port(address)
+        number = await self._server.transport.dial(host, port)
+        peer = self._server.peers[number]
+        outgoing = Outgoing(peer)
+        peer.mode = outgoing
+        try:
+            async with asyncio.timeout(HANDSHAKE_SECONDS):
+                await outgoing.next_event()
+        except BaseException:
+            outgoing.abort("no handshake")
+            raise
+        return outgoing
+
+    def _give_back(self, place: _Address, outgoing: Outgoing, answered: bool) -> None:
+        if not answered and not outgoing.broken:
+            outgoing.abort("its reply is no longer wanted")
+        if outgoing.broken:
+            place.live.remove(outgoing)
+        else:
+            place.idle.append(outgoing)
+            outgoing.rest(lambda idle: self._retire(place, idle))
+
+    def _retire(self, place: _Address, outgoing: Outgoing) -> None:
+        with contextlib.suppress(ValueError):
+            place.idle.remove(outgoing)
+            place.live.remove(outgoing)
+        outgoing.abort("idle")
+        for address, other in list(self._addresses.items()):
+            if other is place:
+                self._tidy(address, place)
+
+    def _tidy(self, address: str, place: _Address) -> None:
+        if place.users:
+            return
+        for outgoing in [o for o in place.idle if o.broken]:
+            outgoing.wake()
+            place.idle.remove(outgoing)
+            place.live.remove(outgoing)
+        if not place.live and self._addresses.get(address) is place:
+            del self._addresses[address]

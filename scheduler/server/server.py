@@ -1,0 +1,224 @@
+"""What lies above the seam: peers, the driver, the table of requests, the pool, the compilers, put together.
+
+Must not know: sockets (``transport.py``), options and files (``scheduler.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any
+
+from paceline.protocol.catalogue import OPS
+from paceline.protocol.codec import OddMessage, UnknownMessage
+from paceline.protocol.connection import Connection
+from paceline.protocol.framing import pack_frames
+
+from .driver import CoreFailure, Driver
+from .peers import Handshaking, Peer
+from .pool import Pool
+from .rpc import build_handlers
+from .transport import PeerFacts, Transport
+
+if TYPE_CHECKING:
+    from paceline.scheduler.core.core import SchedulerCore
+
+    from .children import Compilers
+    from .flows.registry import FlowState
+    from .gc_policy import GcPolicy
+    from .journal import JournalWriter
+
+logger = logging.getLogger("distributed.scheduler")
+
+#: What we announce to peers that connect: payloads that one peer sends are relayed closed to others, so
+#: nothing is agreed on that one of them may lack.
+LISTENER_OFFER = {"compression": None, "pickle-protocol": 4}
+
+
+class Server:
+    """Serves peers. Implements ``SeamSink`` towards the transport and ``ServerPort`` towards ``rpc/`` and ``flows/``.
+
+    Attributes:
+        core, state, driver, transport, pool, compilers: its parts.
+        scheduler: the ``Scheduler`` object that owns it.
+        peers: connection number -> Peer.
+        handlers: message class -> handler of an RPC request.
+        core_types: message classes that the core or an extension handles.
+        blocked_handlers: ops that the configuration forbids.
+        validate: check everything.
+        flows: what flows keep between requests.
+    """
+
+    def __init__(
+        self,
+        core: SchedulerCore,
+        scheduler: Any,
+        *,
+        compilers: Compilers,
+        flows: FlowState,
+        blocked_handlers: frozenset[str] = frozenset(),
+        gc_policy: GcPolicy | None = None,
+        journal: JournalWriter | None = None,
+    ) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.core = core
+        self.state = core.state
+        self.scheduler = scheduler
+        self.flows = flows
+        self.validate = core.state.validate
+        self.driver = Driver(
+            core, close_scheduler=self._close_scheduler, gc_policy=gc_policy, journal=journal
+        )
+        self.transport = Transport(self)
+        self.pool = Pool(self)
+        self.compilers = compilers
+        self.handlers = build_handlers()
+        self.blocked_handlers = blocked_handlers
+        self.core_types = frozenset(core.handlers)
+        self.peers: dict[int, Peer] = {}
+        self._last_graph_id = 0
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    # SeamSink
+
+    def opened(self, number: int, facts: PeerFacts) -> None:
+        """See ``transport.SeamSink``."""
+        role = "connector" if facts.outgoing else "listener"
+        offer = {} if facts.outgoing else LISTENER_OFFER
+        connection = Connection(role, offer, facts.same_host)
+        peer = self.peers[number] = Peer(self, number, facts, connection)
+        if not facts.outgoing:
+            peer.mode = Handshaking(peer)
+        self.write(number, connection.start())
+
+    def frames_in(self, number: int, sequence: int, messages: list[Any]) -> None:
+        """See ``transport.SeamSink``."""
+        peer = self.peers.get(number)
+        if peer is None:
+            return
+        try:
+            peer.frames_in(messages)
+        except Exception:
+            logger.exception("Internal error while reading from %s", peer.address)
+            self.transport.abort(number, "internal error")
+
+    def paused(self, number: int) -> None:
+        """See ``transport.SeamSink``."""
+        peer = self.peers.get(number)
+        if peer is not None:
+            peer.mode.paused()
+
+    def resumed(self, number: int) -> None:
+        """See ``transport.SeamSink``."""
+        peer = self.peers.get(number)
+        if peer is not None:
+            peer.mode.resumed()
+
+    def closed(self, number: int, reason: str) -> None:
+        """See ``transport.SeamSink``."""
+        peer = self.peers.pop(number, None)
+        if peer is not None:
+            peer.closed = True
+            peer.mode.closed(reason)
+
+    def write(self, number: int, frames: Any) -> None:
+        """Write one message."""
+        self.transport.write(number, pack_frames(frames))
+
+    # ServerPort
+
+    def now(self) -> float:
+        """Seconds since the epoch."""
+        return self.driver.clock()
+
+    def tell(self, message: Any, source: str = "", stimulus_id: str | None = None) -> None:
+        """See ``rpc.base.ServerPort``."""
+        self.driver.feed(message, source, stimulus_id)
+
+    def ask(
+        self, message: Any, source: str = "", stimulus_id: str | None = None
+    ) -> asyncio.Future[Any]:
+        """See ``rpc.base.ServerPort``."""
+        future: asyncio.Future[Any] = self.loop.create_future()
+
+        def reply(value: Any) -> None:
+            if future.done():
+                return
+            if isinstance(value, CoreFailure):
+                future.set_exception(value)
+            else:
+                future.set_result(value)
+
+        request_id = self.driver.request(message, reply, source, stimulus_id)
+
+        def done(ended: asyncio.Future[Any]) -> None:
+            if ended.cancelled():
+                self.driver.request_gone(request_id)
+
+        future.add_done_callback(done)
+        return future
+
+    async def rpc_call(
+        self, address: str, request: Any, timeout: float | None = None, **options: Any
+    ) -> Any:
+        """See ``rpc.base.ServerPort`` and ``flows.ports.FlowServer``."""
+        return await self.pool.call(address, request, timeout, **options)
+
+    async def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
+        """See ``rpc.base.ServerPort``."""
+        return await self.driver.wait_for(predicate, timeout)
+
+    def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+        """See ``rpc.base.ServerPort``."""
+        task = self.loop.create_task(coroutine, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._spawned_done)
+        return task
+
+    def _spawned_done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("Error in %s", task.get_name(), exc_info=task.exception())
+
+    # for peers
+
+    def next_graph_id(self) -> int:
+        """A number that no graph of this scheduler had."""
+        self._last_graph_id += 1
+        return self._last_graph_id
+
+    def op_name(self, message: Any) -> str:
+        """The op of a message, for people."""
+        if isinstance(message, OddMessage | UnknownMessage):
+            return str(message.op)
+        if isinstance(message, dict):
+            return str(message.get("op"))
+        return str(type(message).__struct_config__.tag)
+
+    def unserved(self, message: Any) -> Any:
+        """The reply to a request that has no handler.
+
+        Raises:
+            Exception: becomes the reply.
+        """
+        if isinstance(message, OddMessage):
+            raise TypeError(f"{message.op}: {message.path}: {message.error}")
+        op = self.op_name(message)
+        if isinstance(message, UnknownMessage) and op not in OPS:
+            logger.warning("No handler %s found in Scheduler", op)
+            return None
+        raise ValueError(f"paceline does not serve the op {op!r} yet")
+
+    def _close_scheduler(self, reason: str) -> None:
+        self.spawn(self.scheduler.close(reason=reason), "close")
+
+    async def stop(self) -> None:
+        """End flows, compilers, connections of our own; what gathered goes out."""
+        for task in list(self._tasks):
+            if task is not asyncio.current_task():
+                task.cancel()
+        self.pool.close()
+        await self.compilers.stop()
+        self.driver.close()
+        self.flows.close()

@@ -1,0 +1,315 @@
+"""Connections that became streams: workers, clients.
+
+A stream's batch is handled at once, each message a turn of the core. A client's messages keep their order around
+its graphs: what follows an ``update-graph`` waits until that graph was committed or has failed; nobody else
+waits, and several graphs are with the compilers at once.
+
+Must not know: sockets; what messages do.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from paceline.protocol import messages as m
+from paceline.protocol.codec import OddMessage, UnknownMessage
+from paceline.scheduler.core import stimuli
+from paceline.workers_compat.graph_table import CompileRequest
+
+from .backlog import ClientBacklog
+
+if TYPE_CHECKING:
+    from .peers import Peer
+
+logger = logging.getLogger("distributed.scheduler")
+
+#: How long a peer that was told to close may take to hang up itself, seconds. To close first could
+#: throw away what it has not read.
+LINGER_SECONDS = 5.0
+#: Messages of a client that wait behind its graphs; then it is read no further.
+WAITING_MESSAGES_MAX = 10_000
+
+
+class Stream:
+    """What workers' and clients' streams have in common.
+
+    Attributes:
+        name: the worker's address, or the client's name.
+        ended: it said or was told goodbye: what still comes is ignored.
+    """
+
+    def __init__(self, peer: Peer, name: str) -> None:
+        self.peer = peer
+        self.name = name
+        self.ended = False
+        self._driver = peer.server.driver
+        self._known = peer.server.core_types
+        logger.info("Starting established connection to %s", peer.address)
+
+    # what the driver calls
+
+    def send(self, messages: list[Any]) -> None:
+        """One batch."""
+        peer = self.peer
+        if not peer.closed:
+            peer.server.write(peer.number, peer.connection.send(messages))
+
+    def close_when_written(self) -> None:
+        """The core has parted with this peer: it hangs up, or we do after a while."""
+        if self.ended:
+            return
+        self.ended = True
+        self.parted()
+        self.peer.server.loop.call_later(LINGER_SECONDS, self.peer.close)
+
+    # what comes
+
+    def event(self, event: Any) -> None:
+        if self.ended:
+            return
+        messages = event.messages
+        if self._known.issuperset(map(type, messages)):
+            self.batch(messages)
+            return
+        for message in messages:
+            if self.ended:
+                return
+            if type(message) in self._known:
+                self.batch([message])
+            else:
+                self.special(message)
+
+    def batch(self, messages: list[Any]) -> None:
+        """Messages that the core knows."""
+        self._driver.feed_batch(self.name, messages)
+
+    def special(self, message: Any) -> None:
+        """A message that the core does not know."""
+        kind = type(message)
+        if kind is m.CloseStream:
+            logger.info("Received 'close-stream' from %s; closing.", self.peer.address)
+            self.end()
+        elif kind is UnknownMessage:
+            logger.error("Unknown op %r from %s: skipped", message.op, self.name)
+        elif kind is OddMessage:
+            logger.error(
+                "Odd message from %s: op %r, %s: %s: skipped",
+                self.name,
+                message.op,
+                message.path,
+                message.error,
+            )
+        else:
+            logger.error(
+                "Op %r from %s does not belong on its stream: skipped",
+                self.peer.server.op_name(message),
+                self.name,
+            )
+
+    def end(self) -> None:
+        """The peer said goodbye."""
+        if not self.ended:
+            self.ended = True
+            self.parted()
+            self.gone()
+            self.peer.close()
+
+    def closed(self, reason: str) -> None:
+        if not self.ended:
+            self.ended = True
+            logger.info("Connection to %s has been closed.", self.peer.address)
+            self.parted()
+            self.gone()
+
+    def paused(self) -> None:
+        """The peer reads slowly."""
+
+    def resumed(self) -> None:
+        """It has caught up."""
+
+    def parted(self) -> None:
+        """Take it out of the driver's tables."""
+        raise AssertionError("each kind of stream has its own")
+
+    def gone(self) -> None:
+        """Tell the core."""
+        raise AssertionError("each kind of stream has its own")
+
+
+class WorkerStream(Stream):
+    """A worker."""
+
+    def __init__(self, peer: Peer, name: str) -> None:
+        super().__init__(peer, name)
+        logger.info("Starting worker compute stream, %s", name)
+        self._driver.worker_streams[name] = self
+
+    def paused(self) -> None:
+        self._driver.feed(stimuli.WorkerClogged(self.name, True))
+
+    def resumed(self) -> None:
+        if not self.ended:
+            self._driver.feed(stimuli.WorkerClogged(self.name, False))
+
+    def parted(self) -> None:
+        if self._driver.worker_streams.get(self.name) is self:
+            del self._driver.worker_streams[self.name]
+            self.peer.server.pool.forget(self.name)
+
+    def gone(self) -> None:
+        now = self._driver.clock()
+        self._driver.feed(
+            stimuli.WorkerGone(self.name), stimulus_id=f"handle-worker-cleanup-{now}"
+        )
+
+
+class _Gate:
+    """A graph in a client's order: what came after it waits until it is through.
+
+    Attributes:
+        graph_id: which graph.
+        outcome: its commit or failure, once that came.
+        behind: messages that came after it, before the next graph.
+    """
+
+    __slots__ = ("behind", "graph_id", "outcome")
+
+    def __init__(self, graph_id: int) -> None:
+        self.graph_id = graph_id
+        self.outcome: Any = None
+        self.behind: list[Any] = []
+
+
+class ClientStream(Stream):
+    """A client."""
+
+    def __init__(self, peer: Peer, name: str) -> None:
+        super().__init__(peer, name)
+        self._gates: deque[_Gate] = deque()
+        self._n_waiting = 0
+        self._held = False
+        self._backlog = ClientBacklog(name)
+        self._slow = False
+        self._specials: dict[type, Callable[[Any], None]] = {
+            m.UpdateGraph: self._update_graph,
+            m.UpdateData: self._update_data,
+        }
+        self._driver.client_streams[name] = self
+
+    # order around graphs
+
+    def batch(self, messages: list[Any]) -> None:
+        """Messages that the core knows: now, or behind a graph."""
+        if not self._gates:
+            self._driver.feed_batch(self.name, messages)
+            return
+        self._gates[-1].behind += messages
+        self._n_waiting += len(messages)
+        if self._n_waiting > WAITING_MESSAGES_MAX and not self._held:
+            self._held = True
+            self.peer.server.transport.pause_reading(self.peer.number)
+
+    def special(self, message: Any) -> None:
+        handler = self._specials.get(type(message))
+        if handler is not None:
+            handler(message)
+        else:
+            super().special(message)
+
+    def _update_graph(self, message: Any) -> None:
+        server = self.peer.server
+        graph_id = server.next_graph_id()
+        request = CompileRequest(
+            graph_id=graph_id,
+            client=self.name,
+            expr_ser=message.expr_ser,
+            keys=list(message.keys),
+            internal_priority=message.internal_priority,
+            submitting_task=message.submitting_task,
+            user_priority=message.user_priority,
+            actors=message.actors,
+            fifo_timeout=message.fifo_timeout,
+            code=message.code,
+            annotations=message.annotations,
+            span_metadata=message.span_metadata,
+            received_at=self._driver.clock(),
+            validate=server.validate,
+        )
+        self._gates.append(_Gate(graph_id))
+        server.compilers.compile(request, self._compiled)
+
+    def _compiled(self, reply: Any) -> None:
+        """A chunk, or the last word on a graph."""
+        if self.ended:
+            return
+        if type(reply) is stimuli.GraphChunk:
+            self._driver.feed(reply, self.name)
+            return
+        for gate in self._gates:
+            if gate.graph_id == reply.graph_id:
+                gate.outcome = reply
+                break
+        while self._gates and self._gates[0].outcome is not None:
+            gate = self._gates.popleft()
+            self._driver.feed(
+                gate.outcome, self.name, stimulus_id=f"update-graph-{self._driver.clock()}"
+            )
+            if gate.behind:
+                self._n_waiting -= len(gate.behind)
+                self._driver.feed_batch(self.name, gate.behind)
+        if self._held and self._n_waiting <= WAITING_MESSAGES_MAX // 2:
+            self._held = False
+            self.peer.server.transport.resume_reading(self.peer.number)
+
+    def _update_data(self, message: Any) -> None:
+        placed = stimuli.DataPlaced(
+            who_has={key: list(addresses) for key, addresses in message.who_has.items()},
+            nbytes=dict(message.nbytes),
+            client=self.name,
+        )
+        if self._gates:
+            self.batch([placed])
+        else:
+            self._driver.feed(placed, self.name)
+
+    # a client that reads slowly
+
+    def send(self, messages: list[Any]) -> None:
+        """One batch; or the backlog grows."""
+        if self._slow:
+            self._backlog.add(messages)
+        else:
+            super().send(messages)
+
+    def paused(self) -> None:
+        self._slow = True
+
+    def resumed(self) -> None:
+        self._slow = False
+        messages = self._backlog.take()
+        if messages:
+            super().send(messages)
+
+    # the end
+
+    def parted(self) -> None:
+        for gate in self._gates:
+            if gate.outcome is None:
+                self.peer.server.compilers.cancel(gate.graph_id)
+        if self._driver.client_streams.get(self.name) is self:
+            del self._driver.client_streams[self.name]
+
+    def gone(self) -> None:
+        logger.info("Remove client %s", self.name)
+        for gate in self._gates:
+            self._driver.feed(stimuli.GraphDropped(gate.graph_id), self.name)
+        self._gates.clear()
+        if self.name not in self._driver.client_streams:
+            now = self._driver.clock()
+            self._driver.feed(
+                stimuli.ClientGone(self.name), self.name, stimulus_id=f"remove-client-{now}"
+            )
+        logger.info("Close client connection: %s", self.name)

@@ -1,0 +1,70 @@
+"""How late the event loop is: a tick at a steady interval, and how long it took to come.
+
+Must not know: who makes it late.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+
+logger = logging.getLogger("distributed.scheduler")
+
+#: Interval of ticks, seconds; stock's ``distributed.admin.tick.interval``.
+TICK_SECONDS = 0.02
+#: A tick that comes later than this is worth a line in the log; stock's ``distributed.admin.tick.limit``.
+TICK_LIMIT_SECONDS = 3.0
+
+
+class Ticks:
+    """Watches the event loop.
+
+    Attributes:
+        count: ticks so far.
+        last: when the last one was (``time.monotonic``).
+        longest_seconds: between two ticks, since ``reset``.
+    """
+
+    def __init__(
+        self, interval: float = TICK_SECONDS, limit: float = TICK_LIMIT_SECONDS
+    ) -> None:
+        self.count = 0
+        self.last = time.monotonic()
+        self.longest_seconds = 0.0
+        self._interval = interval
+        self._limit = limit
+        self._loop = asyncio.get_running_loop()
+        self._handle: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Tick from now on."""
+        self.last = time.monotonic()
+        self._handle = self._loop.call_later(self._interval, self._tick)
+
+    def stop(self) -> None:
+        """Tick no more."""
+        if self._handle is not None:
+            self._handle.cancel()
+
+    def reset(self) -> float:
+        """The longest time between two ticks since the last reset, or since the last tick, seconds."""
+        longest = max(self.longest_seconds, time.monotonic() - self.last)
+        self.longest_seconds = 0.0
+        return longest
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        seconds = now - self.last
+        self.last = now
+        self.count += 1
+        self.longest_seconds = max(self.longest_seconds, seconds)
+        if seconds > self._limit:
+            logger.info(
+                "Event loop was unresponsive in Scheduler for %.2fs.  "
+                "This is often caused by long-running GIL-holding "
+                "functions or moving large chunks of data. "
+                "This can cause timeouts and instability.",
+                seconds,
+            )
+        self._handle = self._loop.call_later(self._interval, self._tick)
