@@ -19,15 +19,25 @@ def hold(turn: Turn, keys: list[Key], holder: str) -> None:
     client_desires_keys(turn, keys, holder)
 
 
+def hold_if_known(turn: Turn, key: Any, client: str) -> None:
+    """A client that got a future wants its key; one that was forgotten meanwhile stays forgotten."""
+    if key in turn.state.tasks:
+        client_desires_keys(turn, [key], client)
+
+
 def let_go(turn: Turn, keys: list[Key], holder: str) -> None:
     """The holder no longer wants these keys; a holder that wants nothing is no longer a client."""
-    clients = turn.state.clients
-    if holder not in clients:
+    if holder not in turn.state.clients:
         return
     client_releases_keys(turn, keys, holder)
-    state = clients.get(holder)
+    drop_idle(turn, holder)
+
+
+def drop_idle(turn: Turn, holder: str) -> None:
+    """A holder that wants nothing is no client."""
+    state = turn.state.clients.get(holder)
     if state is not None and not state.wants_what:
-        del clients[holder]
+        del turn.state.clients[holder]
 
 
 def future_status(turn: Turn, key: Key) -> dict[str, Any]:

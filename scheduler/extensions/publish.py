@@ -17,7 +17,7 @@ from paceline.protocol.messages import (
     PublishPut,
 )
 
-from .holders import hold, let_go
+from .holders import drop_idle, hold, let_go
 from .machine import Handler, Machine
 from .names import hashable_name, shown_name
 from .replies import ErrorReply, Refused
@@ -110,6 +110,11 @@ class PublishedDatasets(Machine):
     def on_request_gone(self, turn: Turn, request_id: int) -> None:
         """The put of a client that died is not carried out: nobody could say that it was."""
         self._room.leave_by_request(turn, request_id)
+
+    def on_restart(self, turn: Turn) -> None:
+        """Datasets stay; their futures are lost, as in stock."""
+        for name in self.datasets:
+            drop_idle(turn, holder_of(name))
 
     # ------------------------------------------------------------------ datasets
 

@@ -19,7 +19,7 @@ from paceline.protocol.messages import (
     QueueRelease,
 )
 
-from .holders import future_status, hold, let_go
+from .holders import drop_idle, future_status, hold, hold_if_known, let_go
 from .key_watch import KeyWatch
 from .machine import Handler, Machine
 from .names import deadline_after, hashable_name
@@ -222,7 +222,7 @@ class Queues(Machine):
         """Whoever got a future has made one of its own: from now on the client wants the key."""
         message = stimulus.message
         key = hashable_name(message.key)
-        hold(turn, [key], stimulus.source)  # type: ignore[list-item]
+        hold_if_known(turn, key, stimulus.source)
         self._unhold(turn, hashable_name(message.name), [Item(True, key)])
 
     # ------------------------------------------------------------------ put
@@ -339,7 +339,7 @@ class Queues(Machine):
         get = getter.want
         get.items.append(queue.items.popleft())  # type: ignore[union-attr]
         if len(get.items) < get.count:  # type: ignore[union-attr]
-            self._room.to_the_end(getter)
+            self._room.move(getter, queue.getters)
         else:
             self._room.leave(turn, getter)
             self._answer_get(turn, getter.request_id, get)  # type: ignore[arg-type]
@@ -381,6 +381,11 @@ class Queues(Machine):
 
     def on_keys_known(self, turn: Turn) -> None:
         self._unknown.look(turn)
+
+    def on_restart(self, turn: Turn) -> None:
+        """Items stay; the futures among them are lost, as in stock."""
+        for name in dict.fromkeys(name for name, _ in self._held):
+            drop_idle(turn, holder_of(name))
 
 
 def room_of(maxsize: Any) -> int:

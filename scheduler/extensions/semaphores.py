@@ -7,9 +7,9 @@ Must not know: who holds a lease, beyond its id.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from paceline.protocol.messages import (
     SemaphoreAcquire,
@@ -36,6 +36,11 @@ UNKNOWN_LEASES_MAX = 10_000
 
 WARNING, CRITICAL = 30, 50
 
+#: The line of those whose semaphore was closed: nothing but their deadline comes.
+CLOSED = object()
+
+V = TypeVar("V")
+
 
 @dataclass(slots=True)
 class SemaphoreWaitOver:
@@ -56,19 +61,30 @@ class Wanted:
     lease_id: Hashable
 
 
+class Sparse(dict[Hashable, V]):
+    """A dict whose missing entries read as what ``default`` makes, and stay missing."""
+
+    def __init__(self, default: Callable[[], V]) -> None:
+        super().__init__()
+        self._default = default
+
+    def __missing__(self, name: Hashable) -> V:
+        return self._default()
+
+
 class Semaphores(Machine):
     """Ops ``semaphore_register``, ``semaphore_acquire``, ``semaphore_release``,
     ``semaphore_refresh_leases``, ``semaphore_value`` and ``semaphore_close``.
 
     Invariants: nobody waits for a semaphore that has a lease left; the timer of the lease check is set
-    while there is a lease.
+    while there is a lease that can end.
 
     Attributes:
         max_leases: name -> leases it has to give; the names of all semaphores.
         lease_timeouts: name -> seconds after which a lease that was not refreshed ends, or None.
-        leases: name -> lease id -> when it was last refreshed; without names that have none.
+        leases: name -> lease id -> when it was last refreshed; names that have none read as empty.
         metrics: "acquire_total", "release_total", "average_pending_lease_time" (seconds), "pending" ->
-            name -> value; names that nothing happened to are missing.
+            name -> value; names that nothing happened to read as 0.
     """
 
     name: ClassVar[str] = "semaphores"
@@ -78,12 +94,12 @@ class Semaphores(Machine):
         self.validation_interval_seconds = validation_interval_seconds
         self.max_leases: dict[Hashable, int] = {}
         self.lease_timeouts: dict[Hashable, float | None] = {}
-        self.leases: dict[Hashable, dict[Hashable, float]] = {}
-        self.metrics: dict[str, dict[Hashable, float]] = {
-            "acquire_total": {},
-            "release_total": {},
-            "average_pending_lease_time": {},
-            "pending": {},
+        self.leases: Sparse[dict[Hashable, float]] = Sparse(dict)
+        self.metrics: dict[str, Sparse[float]] = {
+            "acquire_total": Sparse(int),
+            "release_total": Sparse(int),
+            "average_pending_lease_time": Sparse(float),
+            "pending": Sparse(int),
         }
         self._room: WaitingRoom[Wanted] = WaitingRoom(SemaphoreWaitOver)
         self._check_timer_id = 0
@@ -144,16 +160,21 @@ class Semaphores(Machine):
                 turn.log(WARNING, f"Closing semaphore {name} but there remain pending leases")
             for metric in self.metrics.values():
                 metric.pop(name, None)
-            for waiter in self._room.standing(name):
-                if waiter.deadline is None:
-                    self._room.leave(turn, waiter)
-                    turn.reply(waiter.request_id, unknown_semaphore(name))
+            self._send_away(turn, name)
         turn.reply(stimulus.request_id, None)
+
+    def _send_away(self, turn: Turn, name: Hashable) -> None:
+        for waiter in self._room.standing(name):
+            if waiter.deadline is None:
+                self._room.leave(turn, waiter)
+                turn.reply(waiter.request_id, unknown_semaphore(name))
+            else:
+                self._room.move(waiter, CLOSED)
 
     def handle_semaphore_value(self, turn: Turn, stimulus: Stimulus) -> None:
         """Replies how many leases are held; 0 for an unknown semaphore."""
         name = hashable_name(stimulus.message.name)
-        turn.reply(stimulus.request_id, len(self.leases.get(name, ())))
+        turn.reply(stimulus.request_id, len(self.leases[name]))
 
     # ------------------------------------------------------------------ acquire
 
@@ -170,7 +191,7 @@ class Semaphores(Machine):
         if name not in self.max_leases:
             turn.reply(stimulus.request_id, unknown_semaphore(name))
             return
-        if lease_id in self.leases.get(name, ()) or self._has_room(name):
+        if lease_id in self.leases[name] or self._has_room(name):
             self._grant(turn, name, lease_id, 0.0)
             turn.reply(stimulus.request_id, True)
         elif deadline is not None and deadline <= turn.now:
@@ -181,14 +202,13 @@ class Semaphores(Machine):
             self._count_pending(name, 1)
 
     def _has_room(self, name: Hashable) -> bool:
-        return len(self.leases.get(name, ())) < self.max_leases[name]
+        return len(self.leases[name]) < self.max_leases[name]
 
     def _grant(self, turn: Turn, name: Hashable, lease_id: Hashable, waited: float) -> None:
         self.leases.setdefault(name, {})[lease_id] = turn.now
-        totals = self.metrics["acquire_total"]
-        totals[name] = totals.get(name, 0) + 1
+        self.metrics["acquire_total"][name] += 1
         self._count_wait(name, waited)
-        self._watch(turn)
+        self._watch(turn, name)
 
     def _serve(self, turn: Turn, name: Hashable) -> None:
         """Leases that are free to those who wait, first come first served."""
@@ -221,12 +241,12 @@ class Semaphores(Machine):
         """Waiters of a semaphore that was closed are not counted."""
         if name in self.max_leases:
             pending = self.metrics["pending"]
-            pending[name] = max(0, pending.get(name, 0) + change)
+            pending[name] = max(0, pending[name] + change)
 
     def _count_wait(self, name: Hashable, waited: float) -> None:
         if name in self.max_leases:
             averages = self.metrics["average_pending_lease_time"]
-            averages[name] = (averages.get(name, 0.0) + waited) / 2
+            averages[name] = (averages[name] + waited) / 2
 
     # ------------------------------------------------------------------ release and refresh
 
@@ -236,7 +256,7 @@ class Semaphores(Machine):
         name, lease_id = hashable_name(message.name), hashable_name(message.lease_id)
         if name not in self.max_leases:
             turn.log(WARNING, f"Tried to release Lock or Semaphore `{name}` but it is not known.")
-        elif lease_id in self.leases.get(name, ()):
+        elif lease_id in self.leases[name]:
             self._take_back(turn, name, lease_id)
         else:
             turn.log(
@@ -252,8 +272,7 @@ class Semaphores(Machine):
         del leases[lease_id]
         if not leases:
             del self.leases[name]
-        totals = self.metrics["release_total"]
-        totals[name] = totals.get(name, 0) + 1
+        self.metrics["release_total"][name] += 1
         self._serve(turn, name)
 
     def handle_semaphore_refresh_leases(self, turn: Turn, stimulus: Stimulus) -> None:
@@ -269,7 +288,7 @@ class Semaphores(Machine):
         turn.reply(stimulus.request_id, None)
 
     def _refresh(self, turn: Turn, name: Hashable, lease_id: Hashable) -> None:
-        leases = self.leases.get(name, {})
+        leases = self.leases[name]
         if lease_id not in leases:
             turn.log(
                 CRITICAL,
@@ -281,12 +300,12 @@ class Semaphores(Machine):
             if limit is None or len(leases) >= limit + UNKNOWN_LEASES_MAX:
                 return
         self.leases.setdefault(name, leases)[lease_id] = turn.now
-        self._watch(turn)
+        self._watch(turn, name)
 
     # ------------------------------------------------------------------ leases that end
 
-    def _watch(self, turn: Turn) -> None:
-        if not self._check_timer_id and self.leases:
+    def _watch(self, turn: Turn, name: Hashable) -> None:
+        if not self._check_timer_id and name in self.leases and self.lease_timeouts.get(name):
             when = turn.now + self.validation_interval_seconds
             self._check_timer_id = turn.call_at(when, LeaseCheck())
 
@@ -297,7 +316,7 @@ class Semaphores(Machine):
             timeout = self.lease_timeouts.get(name)
             if timeout:
                 self._take_back_old(turn, name, timeout)
-        self._watch(turn)
+                self._watch(turn, name)
 
     def _take_back_old(self, turn: Turn, name: Hashable, timeout: float) -> None:
         leases = self.leases[name]

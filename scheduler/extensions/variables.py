@@ -16,7 +16,7 @@ from paceline.protocol.messages import (
     VariableSet,
 )
 
-from .holders import future_status, hold, let_go
+from .holders import drop_idle, future_status, hold, hold_if_known, let_go
 from .key_watch import KeyWatch
 from .machine import Handler, Machine
 from .names import deadline_after, hashable_name
@@ -185,7 +185,7 @@ class Variables(Machine):
         """Whoever got a future has made one of its own: from now on the client wants the key."""
         message = stimulus.message
         name, key = hashable_name(message.name), hashable_name(message.key)
-        hold(turn, [key], stimulus.source)  # type: ignore[list-item]
+        hold_if_known(turn, key, stimulus.source)
         tokens = self._tokens.get((name, key))  # type: ignore[arg-type]
         if tokens is not None:
             tokens.pop(message.token, None)
@@ -216,6 +216,12 @@ class Variables(Machine):
 
     def on_keys_known(self, turn: Turn) -> None:
         self._unknown.look(turn)
+
+    def on_restart(self, turn: Turn) -> None:
+        """Contents stay; a future is lost, as in stock."""
+        for name, content in self.variables.items():
+            if content.is_future:
+                drop_idle(turn, holder_of(name))
 
     def on_request_gone(self, turn: Turn, request_id: int) -> None:
         if self._room.leave_by_request(turn, request_id) is None:

@@ -84,14 +84,17 @@ class WaitingRoom(Generic[Want]):
         self._lines.setdefault(line, {})[waiter.number] = waiter
         return waiter
 
-    def leave(self, turn: Turn, waiter: Waiter[Want]) -> None:
-        """Take a waiter out: it got what it wanted, or will not."""
-        del self._waiters[waiter.number]
-        self._by_request.pop(waiter.request_id, None)
+    def _step_out(self, waiter: Waiter[Want]) -> None:
         line = self._lines[waiter.line]
         del line[waiter.number]
         if not line:
             del self._lines[waiter.line]
+
+    def leave(self, turn: Turn, waiter: Waiter[Want]) -> None:
+        """Take a waiter out: it got what it wanted, or will not."""
+        del self._waiters[waiter.number]
+        self._by_request.pop(waiter.request_id, None)
+        self._step_out(waiter)
         if waiter.timer_id:
             turn.cancel_timer(waiter.timer_id)
 
@@ -109,11 +112,11 @@ class WaitingRoom(Generic[Want]):
             self.leave(turn, waiter)
         return waiter
 
-    def to_the_end(self, waiter: Waiter[Want]) -> None:
-        """Let all others of its line go first."""
-        line = self._lines[waiter.line]
-        del line[waiter.number]
-        line[waiter.number] = waiter
+    def move(self, waiter: Waiter[Want], line: Hashable) -> None:
+        """Let a waiter stand at the end of this line, which may be its own."""
+        self._step_out(waiter)
+        waiter.line = line
+        self._lines.setdefault(line, {})[waiter.number] = waiter
 
     def first(self, line: Hashable) -> Waiter[Want] | None:
         """Who came first of those who stand in this line, or None."""

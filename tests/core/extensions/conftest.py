@@ -1,0 +1,147 @@
+"""A scheduler core in memory with its extensions, a clock that tests turn, and peers that ask it.
+
+Must not know: what any extension does.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from typing import Any
+
+import pytest
+from paceline.protocol import messages as m
+from paceline.scheduler.core.config import SchedulerConfig
+from paceline.scheduler.core.core import SchedulerCore
+from paceline.scheduler.core.stimuli import (
+    ClientGone,
+    ClientJoined,
+    LogLine,
+    ReleaseAll,
+    RequestGone,
+    SetTimer,
+    Stimulus,
+    TimerDue,
+    WorkerGone,
+)
+from paceline.scheduler.extensions import default_extensions
+from paceline.scheduler.extensions.events import EventLog
+from paceline.scheduler.extensions.replies import ErrorReply
+
+WAITING = "still waiting"
+
+
+class Asked:
+    """A request that was asked: its reply, once there is one."""
+
+    def __init__(self, world: World, request_id: int) -> None:
+        self.world = world
+        self.request_id = request_id
+
+    @property
+    def reply(self) -> Any:
+        return self.world.replies.get(self.request_id, WAITING)
+
+    @property
+    def error(self) -> tuple[str, str]:
+        reply = self.reply
+        assert isinstance(reply, ErrorReply), reply
+        return (reply.kind, reply.text)
+
+    @property
+    def waits(self) -> bool:
+        return self.reply == WAITING
+
+
+class World:
+    """The core, its clock and its peers. Every reply, log line and message to a client is kept."""
+
+    def __init__(self, **config: Any) -> None:
+        self.config = SchedulerConfig(**config)
+        machines = default_extensions(self.config)
+        events = EventLog(self.config.low_level_log_length)
+        self.core = SchedulerCore(self.config, errors=None, events=events, machines=machines)  # type: ignore[arg-type]
+        self.now = 1000.0
+        self.replies: dict[int, Any] = {}
+        self.answered: list[int] = []
+        self.lines: list[str] = []
+        self.sent: list[tuple[str, Any]] = []
+        self.timers: list[tuple[float, int]] = []
+        self.request_ids = itertools.count(1)
+
+    @property
+    def state(self) -> Any:
+        return self.core.state
+
+    def feed(self, message: Any, source: str = "", request_id: int = 0) -> None:
+        outbox = self.core.handle(Stimulus(source, message, "test", request_id), self.now)
+        for number, value in outbox.replies:
+            assert number not in self.replies, "a request is answered once"
+            self.replies[number] = value
+            self.answered.append(number)
+        for client, messages in outbox.clients.items():
+            self.sent.extend((client, message) for message in messages)
+        for instruction in outbox.instructions:
+            if isinstance(instruction, SetTimer):
+                heapq.heappush(self.timers, (instruction.when, instruction.timer_id))
+            elif isinstance(instruction, LogLine):
+                self.lines.append(instruction.text)
+
+    def ask(self, message: Any, source: str = "") -> Asked:
+        """An RPC request."""
+        request_id = next(self.request_ids)
+        self.feed(message, source, request_id)
+        return Asked(self, request_id)
+
+    def tell(self, message: Any, source: str = "alice") -> None:
+        """A message on a stream."""
+        self.feed(message, source)
+
+    def advance(self, seconds: float) -> None:
+        """Let time pass; timers come when they are due."""
+        until = self.now + seconds
+        while self.timers and self.timers[0][0] <= until:
+            when, timer_id = heapq.heappop(self.timers)
+            self.now = max(self.now, when)
+            self.feed(TimerDue(timer_id))
+        self.now = until
+
+    def join(self, client: str) -> None:
+        self.feed(ClientJoined(client), client)
+
+    def leave(self, client: str) -> None:
+        self.feed(ClientGone(client), client)
+
+    def lose_worker(self, address: str) -> None:
+        self.feed(WorkerGone(address), address)
+
+    def hang_up(self, asked: Asked) -> None:
+        self.feed(RequestGone(asked.request_id))
+
+    def restart(self) -> None:
+        self.feed(ReleaseAll())
+
+    def make_task(self, key: Any, client: str = "alice") -> None:
+        """A task that the client wants."""
+        self.tell(m.ClientDesiresKeys(keys=[key], client=client), client)
+
+    def release(self, key: Any, client: str = "alice") -> None:
+        self.tell(m.ClientReleasesKeys(keys=[key], client=client), client)
+
+    def holders(self, key: Any) -> set[str]:
+        """Who wants a task; nobody where it is forgotten."""
+        ts = self.state.tasks.get(key)
+        return set() if ts is None else {cs.client_key for cs in ts.who_wants}
+
+    def pending_timers(self) -> int:
+        """Timers that were neither due nor cancelled."""
+        return len(self.state.timers)
+
+
+@pytest.fixture
+def world() -> World:
+    """A core with alice and bob."""
+    made = World()
+    made.join("alice")
+    made.join("bob")
+    return made

@@ -1,0 +1,154 @@
+"""The event log and its topics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from paceline.protocol import messages as m
+from paceline.scheduler.core.stimuli import ClientJoined, LogEventCommand
+from paceline.scheduler.extensions import events
+from paceline.scheduler.extensions.events import EventLog
+
+
+def log(world: Any, topic: Any, msg: Any) -> Any:
+    return world.ask(m.LogEventRpc(topic=topic, msg=msg))
+
+
+def read(world: Any, topic: Any = None) -> Any:
+    return world.ask(m.Events(topic=topic)).reply
+
+
+def heard(world: Any, client: str) -> list[tuple[str, Any]]:
+    return [
+        (message.topic, message.event[1])
+        for name, message in world.sent
+        if name == client and type(message) is m.Event
+    ]
+
+
+def test_log_and_read(world: Any) -> None:
+    assert log(world, "a", 1).reply is None
+    world.advance(5)
+    log(world, ["a", "b"], {"x": 2})
+    assert read(world, "a") == ((1000.0, 1), (1005.0, {"x": 2}))
+    assert read(world, "b") == ((1005.0, {"x": 2}),)
+    assert read(world, "nothing") == ()
+    everything = read(world)
+    assert everything["b"] == ((1005.0, {"x": 2}),)
+    assert "nothing" not in everything
+    assert {"a", "b", "all", "alice", "bob"} == set(everything)
+
+
+def test_workers_are_named_in_their_events(world: Any) -> None:
+    event = {"action": "spill"}
+    world.tell(m.LogEvent(topic="spills", msg=event), "tcp://w:1")
+    world.tell(m.LogEvent(topic="tcp://w:1", msg=event), "tcp://w:1")
+    world.tell(m.LogEvent(topic=["spills", "more"], msg="text"), "tcp://w:1")
+    assert [msg for _, msg in read(world, "spills")] == [
+        {"action": "spill", "worker": "tcp://w:1"},
+        "text",
+    ]
+    assert read(world, "tcp://w:1")[0][1] == {"action": "spill"}
+    assert event == {"action": "spill"}
+
+
+def test_the_core_and_the_server_log_here_too(world: Any) -> None:
+    world.feed(LogEventCommand(["a", "b"], "hello"))
+    assert read(world, "a") == read(world, "b") == ((1000.0, "hello"),)
+    assert read(world, "alice")[0][1] == {"action": "add-client", "client": "alice"}
+
+
+def test_subscribers_hear(world: Any) -> None:
+    log(world, "a", "before")
+    world.tell(m.SubscribeTopic(topic="a"), "bob")
+    world.tell(m.SubscribeTopic(topic="a"), "bob")
+    world.tell(m.SubscribeTopic(topic="b"), "alice")
+    log(world, ["a", "b"], 1)
+    log(world, "c", 2)
+    world.tell(m.UnsubscribeTopic(topic="a"), "bob")
+    world.tell(m.UnsubscribeTopic(topic="what"), "bob")
+    log(world, "a", 3)
+    assert heard(world, "bob") == [("a", 1)]
+    assert heard(world, "alice") == [("b", 1)]
+
+
+def test_subscribers_that_come_back_still_hear(world: Any) -> None:
+    world.tell(m.SubscribeTopic(topic="a"), "bob")
+    world.leave("bob")
+    log(world, "a", "while away")
+    world.feed(ClientJoined("bob"), "bob")
+    log(world, "a", "back")
+    world.advance(4000)
+    log(world, "a", "later")
+    assert heard(world, "bob") == [("a", "back"), ("a", "later")]
+
+
+def test_peers_that_left_are_forgotten_after_a_while(world: Any) -> None:
+    world.tell(m.SubscribeTopic(topic="a"), "bob")
+    world.leave("bob")
+    log(world, "tcp://w:1", 1)
+    world.lose_worker("tcp://w:1")
+    world.advance(3599)
+    assert read(world, "bob") and read(world, "tcp://w:1")
+    world.advance(2)
+    assert read(world, "bob") == read(world, "tcp://w:1") == ()
+    assert not world.state.events.subscribers
+    assert world.pending_timers() == 0
+
+
+def test_a_peer_that_comes_and_goes_has_one_timer(world: Any) -> None:
+    for _ in range(5):
+        world.leave("bob")
+        world.advance(1)
+        world.join("bob")
+    assert world.pending_timers() == 1
+    world.leave("bob")
+    world.advance(3595)
+    assert read(world, "bob")
+
+
+def test_wrong_topics(world: Any) -> None:
+    assert log(world, 5, 1).error == ("TypeError", "'int' object is not iterable")
+    assert world.ask(m.Events(topic={})).error[0] == "TypeError"
+
+
+def test_each_topic_is_bounded() -> None:
+    from paceline.scheduler.core.turn import Outbox, Turn
+
+    stored = EventLog(maxlen=3, topics_max=2)
+    turn = Turn(None, Outbox(), 1.0, "", "")  # type: ignore[arg-type]
+    for number in range(5):
+        stored.log(turn, "a", number)
+    assert [event for _, event in stored.get("a")] == [2, 3, 4]
+    assert stored.topics["a"].count == 5
+    stored.log(turn, "b", 1)
+    stored.log(turn, "a", 6)
+    stored.log(turn, "c", 1)
+    assert list(stored.topics) == ["a", "c"], "the one that was silent longest goes"
+    stored.truncate("a")
+    assert list(stored.topics) == ["c"]
+    stored.truncate()
+    assert stored.get() == {}
+    EventLog(maxlen=None).log(turn, "a", 1)
+
+
+def test_every_event_is_in_the_records() -> None:
+    """Plugins with a hook for events read them there."""
+    from paceline.scheduler.core.turn import Outbox, Turn
+
+    outbox = Outbox()
+    EventLog().log(Turn(None, outbox, 1.0, "", ""), ["a", "b"], "x")  # type: ignore[arg-type]
+    assert outbox.records == [("log-event", "a", "x"), ("log-event", "b", "x")]
+
+
+def test_too_many_listeners(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "SUBSCRIBERS_MAX", 1)
+    monkeypatch.setattr(events, "SUBSCRIBED_TOPICS_MAX", 1)
+    world.tell(m.SubscribeTopic(topic="a"), "alice")
+    world.tell(m.SubscribeTopic(topic="a"), "bob")
+    world.tell(m.SubscribeTopic(topic="b"), "alice")
+    assert world.lines[-2:] == [
+        "Too many subscriptions: bob does not get 'a'",
+        "Too many subscriptions: alice does not get 'b'",
+    ]
