@@ -1,0 +1,171 @@
+"""One measurement: a scheduler command, zero workers, a stock client, graphs of one shape and size.
+
+It must not know which scheduler it measures, nor how the numbers are shown.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from . import process_costs
+from .graphs import SHAPES
+
+STOCK = (sys.executable, "-m", "dask", "scheduler")
+PACELINE = (os.path.join(os.path.dirname(sys.executable), "paceline"),)
+
+START_TIMEOUT_SECONDS = 60
+RUN_TIMEOUT_SECONDS = 600
+SETTLED_CPU_SECONDS = 0.004  # so little in a tenth of a second means that the release is done
+WARM_UP_TASKS = 2_000
+
+# nobody sends heartbeats: no worker may be given up meanwhile
+CONFIG = {"DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "None"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is run: shape and size of the graph, number of workers, how many times."""
+
+    shape: str
+    tasks: int
+    workers: int
+    repeat: int = 3
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Medians over the repetitions; microseconds and bytes are per task.
+
+    `loop` is the process that listens; `other` are the scheduler's further processes, which compile graphs.
+    Memory is the growth from before the submission to the moment in which all results are there.
+    """
+
+    loop_us: float
+    other_us: float
+    wall_us: float
+    loop_nbytes: float
+    loop_peak_nbytes: float
+    other_nbytes: float
+
+    @property
+    def total_us(self) -> float:
+        return self.loop_us + self.other_us
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def stop(process: subprocess.Popen[Any]) -> None:
+    process.terminate()
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+@contextlib.contextmanager
+def running_scheduler(command: Sequence[str]) -> Iterator[tuple[int, int]]:
+    """(process id, port) of a scheduler that accepts connections."""
+    port = free_port()
+    options = ["--host", "127.0.0.1", "--port", str(port), "--dashboard-address", "127.0.0.1:0"]
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen(
+            [*command, *options], stdout=log, stderr=log, env={**os.environ, **CONFIG}
+        )
+        try:
+            deadline = time.monotonic() + START_TIMEOUT_SECONDS
+            while True:
+                try:
+                    socket.create_connection(("127.0.0.1", port), 1).close()
+                    break
+                except OSError:
+                    if process.poll() is not None or time.monotonic() > deadline:
+                        log.seek(0)
+                        raise RuntimeError(f"{command} did not start:\n{log.read()}") from None
+                    time.sleep(0.05)
+            yield process.pid, port
+        finally:
+            stop(process)
+
+
+@contextlib.contextmanager
+def zero_workers(port: int, count: int) -> Iterator[None]:
+    command = [sys.executable, "-m", "benchmarks.zero_workers", "127.0.0.1", str(port), str(count)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        if process.stdout.readline().strip() != "ready":
+            raise RuntimeError("the zero workers did not register")
+        yield
+    finally:
+        stop(process)
+
+
+def settle(scheduler: int) -> None:
+    """Wait until the scheduler has released what nobody wants any more."""
+    deadline = time.monotonic() + RUN_TIMEOUT_SECONDS
+    before = -1.0
+    while time.monotonic() < deadline:
+        now = sum(map(process_costs.cpu_seconds, process_costs.descendants(scheduler)))
+        if 0 <= now - before < SETTLED_CPU_SECONDS:
+            return
+        before = now
+        time.sleep(0.1)
+
+
+def run_once(client: Any, case: Case, tag: str, scheduler: int, loop: int) -> Measured:
+    from distributed import wait
+
+    graph, outputs = SHAPES[case.shape](case.tasks, tag)
+    process_costs.forget_peak(loop)
+    before, started = process_costs.read(scheduler, loop), time.perf_counter()
+    futures = client.get(graph, outputs, sync=False)
+    wait(futures, timeout=RUN_TIMEOUT_SECONDS)
+    wall = time.perf_counter() - started
+    full, peak = process_costs.read(scheduler, loop), process_costs.memory(loop, "VmHWM")
+    failed = [future for future in futures if future.status != "finished"]
+    if failed:
+        raise RuntimeError(f"{len(failed)} of {len(futures)} results are missing: {failed[0]}")
+    del futures
+    settle(scheduler)
+    spent, grown = process_costs.read(scheduler, loop) - before, full - before
+    micro, nbytes = 1e6 / len(graph), process_costs.MEGABYTE / len(graph)
+    return Measured(
+        loop_us=spent.loop_cpu * micro,
+        other_us=spent.other_cpu * micro,
+        wall_us=wall * micro,
+        loop_nbytes=grown.loop_memory * nbytes,
+        loop_peak_nbytes=(peak - before.loop_memory) * nbytes,
+        other_nbytes=grown.other_memory * nbytes,
+    )
+
+
+def measure(command: Sequence[str], case: Case) -> Measured:
+    """Start everything afresh, warm up, and take the median of each number."""
+    from distributed import Client
+
+    with contextlib.ExitStack() as stack:
+        scheduler, port = stack.enter_context(running_scheduler(command))
+        stack.enter_context(zero_workers(port, case.workers))
+        address = f"tcp://127.0.0.1:{port}"
+        with Client(address, timeout=START_TIMEOUT_SECONDS) as client:
+            loop = process_costs.listener(port, process_costs.descendants(scheduler))
+            warm = Case(case.shape, min(case.tasks, WARM_UP_TASKS), case.workers)
+            run_once(client, warm, "warm", scheduler, loop)
+            runs = [run_once(client, case, f"run{i}", scheduler, loop) for i in range(case.repeat)]
+    fields = Measured.__dataclass_fields__
+    return Measured(**{name: statistics.median(getattr(r, name) for r in runs) for name in fields})

@@ -1,0 +1,81 @@
+"""Measurements as tables in Markdown, and where they go in a page that people wrote.
+
+It must not measure.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterable
+from importlib.metadata import version
+from pathlib import Path
+
+from .per_task import Case, Measured
+
+BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+
+Row = tuple[Case, Measured, Measured]  # case, stock, paceline
+
+
+def ratio(ours: float, theirs: float) -> str:
+    return f"{ours / theirs:.2f}" if theirs > 0 else "-"
+
+
+def machine() -> str:
+    """One line: processor, cores, interpreter, versions."""
+    model = platform.processor() or platform.machine()
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        lines = [ln for ln in cpuinfo.read_text().splitlines() if ln.startswith("model name")]
+        model = lines[0].split(":", 1)[1].strip() if lines else model
+        model += f", {len(lines)} cores"
+    names = ("distributed", "dask", "msgspec", "uvloop")
+    versions = ", ".join(f"{name} {version(name)}" for name in names)
+    return f"{model}; Python {platform.python_version()}; {versions}."
+
+
+def table(rows: Iterable[Row]) -> str:
+    """Both schedulers side by side; the ratios are paceline's to stock's, so small is good."""
+    head = (
+        "| graph | tasks | workers | stock µs | paceline µs | of it loop | of it compile | ratio | "
+        "ratio, loop | stock bytes | paceline bytes | ratio | stock wall µs | paceline wall µs |\n"
+        "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n"
+    )
+    lines = []
+    for case, stock, ours in rows:
+        cells = [
+            case.shape,
+            f"{case.tasks:,}",
+            f"{case.workers:,}",
+            f"{stock.total_us:.0f}",
+            f"{ours.total_us:.0f}",
+            f"{ours.loop_us:.0f}",
+            f"{ours.other_us:.0f}",
+            ratio(ours.total_us, stock.total_us),
+            ratio(ours.loop_us, stock.loop_us),
+            f"{stock.loop_nbytes:,.0f}",
+            f"{ours.loop_nbytes:,.0f}",
+            ratio(ours.loop_nbytes, stock.loop_nbytes),
+            f"{stock.wall_us:.0f}",
+            f"{ours.wall_us:.0f}",
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return head + "\n".join(lines) + "\n"
+
+
+def flatness(rows: list[Row]) -> str:
+    """How far the cost per task varies over the rows: the largest to the smallest."""
+    ours = [measured.total_us for _, _, measured in rows]
+    stock = [measured.total_us for _, measured, _ in rows]
+    spread = [f"{max(costs) / max(min(costs), 1e-9):.2f}" for costs in (stock, ours)]
+    return f"Largest to smallest cost per task: stock {spread[0]}, paceline {spread[1]}."
+
+
+def write(page: Path, sections: dict[str, list[Row]]) -> None:
+    """Put the tables between the marks of a page, and leave the rest of it alone."""
+    text = page.read_text()
+    if BEGIN not in text or END not in text:
+        raise ValueError(f"{page} lacks the marks {BEGIN} and {END}")
+    before, after = text.split(BEGIN)[0], text.split(END)[1]
+    parts = [f"{title}\n\n{table(rows)}\n{flatness(rows)}\n" for title, rows in sections.items()]
+    page.write_text(f"{before}{BEGIN}\n{machine()}\n\n" + "\n".join(parts) + f"{END}{after}")

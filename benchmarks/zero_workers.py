@@ -1,0 +1,200 @@
+"""Zero workers: one process that poses as N workers and answers each task at once, computing nothing.
+
+What is left of a run is the cost of the scheduler (and of the client that waits): the method of Böhm and Beránek,
+2020. A missing dependency is "fetched" in no time. Speaks the worker's side of the wire with no package of Dask;
+must not know which scheduler is at the other end.
+
+usage: python -m benchmarks.zero_workers HOST PORT COUNT    prints `ready` once all are registered
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import struct
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import msgpack
+import uvloop
+
+PICKLED_INT = pickle.dumps(int)
+CONNECTING_MAX = 50  # registrations under way at a time, as a cluster manager would start workers
+FIRST_PORT = 20_000  # of the addresses that the workers claim; nobody connects to them
+
+
+def to_wire(value: object) -> bytes:
+    """One message of one frame: what follows in bytes, frame count, frame length, frame."""
+    body = msgpack.packb(value)
+    return struct.pack("<QQQ", 16 + len(body), 1, len(body)) + body
+
+
+def metrics(now: float) -> dict[str, Any]:
+    """The metrics that a scheduler reads from a registering worker."""
+    counts = ("incoming_bytes", "incoming_count", "incoming_count_total")
+    counts += ("outgoing_bytes", "outgoing_count", "outgoing_count_total")
+    return {
+        "task_counts": {},
+        "bandwidth": {"total": 100_000_000, "workers": {}, "types": {}},
+        "digests_total_since_heartbeat": {},
+        "managed_bytes": 0,
+        "spilled_bytes": {"memory": 0, "disk": 0},
+        "transfer": dict.fromkeys(counts, 0),
+        "event_loop_interval": 0.02,
+        "cpu": 0.0,
+        "memory": 100_000_000,
+        "time": now,
+        "host_net_io": {"read_bps": 0, "write_bps": 0},
+        "host_disk_io": {"read_bps": 0, "write_bps": 0},
+        "num_fds": 10,
+    }
+
+
+class ZeroWorker(asyncio.Protocol):
+    """One connection: handshake, registration, then the stream."""
+
+    def __init__(self, number: int, registered: asyncio.Future[None]) -> None:
+        self.address = f"tcp://127.0.0.1:{FIRST_PORT + number}"
+        self.number = number
+        self.registered = registered
+        self.gone = registered.get_loop().create_future()
+        self.buffer = bytearray()
+        self.held: set[object] = set()
+        self.awaiting = self.on_handshake
+
+    def connection_made(self, transport: Any) -> None:
+        self.transport = transport
+        offer = {"compression": None, "python": sys.version_info[:3], "pickle-protocol": 5}
+        transport.write(to_wire(offer))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if not self.registered.done():
+            self.registered.set_exception(exc or ConnectionError("refused at registration"))
+        self.gone.set_result(None)
+
+    def data_received(self, data: bytes) -> None:
+        self.buffer += data
+        for frame in self.first_frames():
+            value = msgpack.unpackb(frame, use_list=False, strict_map_key=False)
+            self.awaiting(value)
+
+    def first_frames(self) -> Iterator[bytes]:
+        """The first frame of each message that is complete; the others hold only closed values."""
+        buffer, start = self.buffer, 0
+        while len(buffer) - start >= 16:
+            (count,) = struct.unpack_from("<Q", buffer, start + 8)
+            head = start + 16 + 8 * count
+            if len(buffer) < head:
+                break
+            lengths = struct.unpack_from(f"<{count}Q", buffer, start + 16)
+            if len(buffer) < head + sum(lengths):
+                break
+            start = head + sum(lengths)
+            if count:
+                yield bytes(buffer[head : head + lengths[0]])
+        del buffer[:start]
+
+    def on_handshake(self, _offer: object) -> None:
+        now = time.time()
+        self.awaiting = self.on_registered
+        request = {
+            "op": "register-worker",
+            "reply": False,
+            "address": self.address,
+            "status": "running",
+            "nthreads": 1,
+            "name": f"zero-{self.number}",
+            "now": now,
+            "resources": {},
+            "memory_limit": 2**34,
+            "local_directory": "",
+            "services": {},
+            "nanny": None,
+            "pid": self.number + 1,
+            "versions": {},
+            "metrics": metrics(now),
+            "extra": {},
+            "stimulus_id": f"worker-connect-{now}",
+            "server_id": f"Worker-zero-{self.number}",
+        }
+        self.transport.write(to_wire(request))
+
+    def on_registered(self, reply: dict[str, Any]) -> None:
+        if reply.get("status") != "OK":
+            raise ConnectionError(str(reply))
+        self.awaiting = self.on_batch
+        self.registered.set_result(None)
+
+    def on_batch(self, batch: Any) -> None:
+        answers: list[dict[str, Any]] = []
+        for message in batch if isinstance(batch, tuple) else (batch,):
+            match message["op"]:
+                case "compute-task":
+                    answers += self.compute(message)
+                case "free-keys":
+                    self.held.difference_update(message["keys"])
+                case "remove-replicas":
+                    answers += map(self.released, message["keys"])
+                case "acquire-replicas":
+                    answers.append(self.fetched(list(message["who_has"])))
+                case "steal-request":
+                    # what is computed at once is never there to be given away
+                    refusal = {"key": message["key"], "stimulus_id": message["stimulus_id"]}
+                    answers.append({"op": "steal-response", "state": None, **refusal})
+                case "close" | "close-stream":
+                    self.transport.close()
+        if answers:
+            self.transport.write(to_wire(answers))
+
+    def compute(self, message: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        missing = [key for key in message["who_has"] if key not in self.held]
+        if missing:
+            yield self.fetched(missing)
+        self.held.add(message["key"])
+        now = time.time()
+        yield {
+            "op": "task-finished",
+            "key": message["key"],
+            "run_id": message["run_id"],
+            "nbytes": 28,
+            "type": PICKLED_INT,
+            "typename": "int",
+            "metadata": {},
+            "thread": 1,
+            "startstops": ({"action": "compute", "start": now, "stop": now + 1e-5},),
+            "status": "OK",
+            "stimulus_id": f"task-finished-{now}",
+        }
+
+    def fetched(self, keys: list[object]) -> dict[str, Any]:
+        self.held.update(keys)
+        return {"op": "add-keys", "keys": keys, "stimulus_id": f"add-keys-{time.time()}"}
+
+    def released(self, key: object) -> dict[str, Any]:
+        self.held.discard(key)
+        return {"op": "release-worker-data", "key": key, "stimulus_id": f"drop-{time.time()}"}
+
+
+async def main(host: str, port: int, count: int) -> None:
+    loop = asyncio.get_running_loop()
+    limit = asyncio.Semaphore(CONNECTING_MAX)
+
+    async def connect(number: int) -> ZeroWorker:
+        async with limit:
+            registered = loop.create_future()
+            _, worker = await loop.create_connection(
+                lambda: ZeroWorker(number, registered), host, port
+            )
+            await registered
+            return worker
+
+    workers = await asyncio.gather(*map(connect, range(count)))
+    print("ready", flush=True)
+    await asyncio.gather(*(worker.gone for worker in workers))
+
+
+if __name__ == "__main__":
+    uvloop.install()
+    asyncio.run(main(sys.argv[1], int(sys.argv[2]), int(sys.argv[3])))
