@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterable
+from itertools import chain, islice
 from typing import Any, Final
 
+from . import mirrors
 from .state import SchedulerState, WorkerState
 
 #: Workers are kept for this many times the memory that data takes, unless the asker says otherwise.
 MEMORY_RATIO: Final = 2.0
 #: A cluster should need about this long for the work that it has, seconds.
 TARGET_DURATION_SECONDS: Final = 5.0
+#: Of waiting tasks, so many are looked at; the others are taken to be like them.
+SAMPLED_TASKS: Final = 100
 #: Data above this share of all memory calls for more workers.
 MEMORY_SHARE_MAX: Final = 0.6
 
@@ -107,25 +111,38 @@ def adaptive_target(
     Args:
         target_duration_seconds: how long the work may take.
     """
-    occupancy = state.total_occupancy
-    queued = len(state.queued) * state.config.unknown_task_duration_seconds
-    cpu = math.ceil((occupancy + queued) / target_duration_seconds)
+    target = max(_for_data(state), _for_work(state, target_duration_seconds))
+    if target >= len(state.workers):
+        return target
+    return len(state.workers) - len(workers_to_close(state))
 
-    tasks_ready = len(state.queued) + len(state.unrunnable)
+
+def _for_work(state: SchedulerState, target_duration_seconds: float) -> int:
+    n_ready = len(state.queued) + len(state.unrunnable)
+    sample = list(islice(chain(state.queued, state.unrunnable), SAMPLED_TASKS))
+    waiting_seconds = sum(mirrors.expected_duration(state, ts.group.prefix) for ts in sample)
+    if n_ready > SAMPLED_TASKS:
+        waiting_seconds *= n_ready / SAMPLED_TASKS
+    wanted = math.ceil((state.total_occupancy + waiting_seconds) / target_duration_seconds)
+
+    # a few long tasks cannot use many workers
     for ws in state.workers.values():
-        tasks_ready += len(ws.processing)
-        if tasks_ready > cpu:
+        if n_ready > wanted:
             break
+        n_ready += len(ws.processing)
     else:
-        cpu = min(tasks_ready, cpu)
+        wanted = min(n_ready, wanted)
 
-    if (state.unrunnable or len(state.queued)) and not state.workers:
-        cpu = max(1, cpu)
+    if state.workers:  # from threads to workers
+        n_threads = sum(ws.nthreads for ws in state.workers.values())
+        wanted = math.ceil(wanted / n_threads * len(state.workers))
+    elif state.unrunnable or len(state.queued):
+        wanted = max(1, wanted)
+    return wanted
 
-    # data that leaves little room calls for twice as many workers
-    if state.workers:
-        limit = sum(ws.memory_limit for ws in state.workers.values())
-        used = sum(ws.nbytes for ws in state.workers.values())
-        if limit and used > MEMORY_SHARE_MAX * limit:
-            return max(cpu, 2 * len(state.workers))
-    return max(cpu, len(state.workers) - len(workers_to_close(state)))
+
+def _for_data(state: SchedulerState) -> int:
+    """Twice as many workers as there are where data leaves little room, else 0."""
+    limit = sum(ws.memory_limit for ws in state.workers.values())
+    used = sum(ws.nbytes for ws in state.workers.values())
+    return 2 * len(state.workers) if limit > 0 and used > MEMORY_SHARE_MAX * limit else 0

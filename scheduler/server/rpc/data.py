@@ -1,0 +1,60 @@
+"""Requests that move data: gather, scatter, replicate.
+
+Must not know: how (``flows/``).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from paceline.protocol.messages import scheduler_rpc as r
+
+from ..flows import gather, replicate, scatter
+from ..flows.ports import FlowServer
+from .base import Handler, PeerPort
+from .lasting import lasting
+
+
+async def handle_gather(server: FlowServer, request: r.Gather, peer: PeerPort) -> Any:
+    """Results of keys, closed."""
+    return await gather.gather(server, request.keys, request.serializers)
+
+
+async def handle_scatter(server: FlowServer, request: r.Scatter, peer: PeerPort) -> Any:
+    """Values go to workers. The keys."""
+    flow = scatter.scatter(
+        server,
+        request.data,
+        request.workers,
+        request.client,
+        broadcast=request.broadcast,
+        timeout=request.timeout,
+    )
+    return await lasting(server, flow, "scatter")
+
+
+def handle_update_data(server: FlowServer, request: r.UpdateData, peer: PeerPort) -> None:
+    """A client put data on workers itself."""
+    scatter.update_data(server, request.who_has, request.nbytes, request.client)
+
+
+async def handle_replicate(server: FlowServer, request: r.Replicate, peer: PeerPort) -> Any:
+    """Copies of data are made or deleted."""
+    flow = replicate.replicate(
+        server,
+        request.keys,
+        n=request.n,
+        workers=request.workers,
+        branching_factor=request.branching_factor,
+        delete=request.delete,
+        stimulus_id=request.stimulus_id,
+    )
+    return await lasting(server, flow, "replicate")
+
+
+HANDLERS: dict[type, Handler] = {
+    r.Gather: handle_gather,
+    r.Scatter: handle_scatter,
+    r.UpdateData: handle_update_data,
+    r.Replicate: handle_replicate,
+}
