@@ -8,7 +8,7 @@ Must not know: what the events mean; how peers ask for them (``topics.py``).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from paceline.protocol.messages import Event
@@ -57,10 +57,10 @@ class EventLog:
         """``maxlen``: events kept a topic; None for all."""
         self._maxlen = maxlen
         self._topics_max = topics_max
-        self.topics: dict[str, Topic] = {}
-        self.subscribers: dict[str, dict[str, None]] = {}
+        self.topics: dict[Hashable, Topic] = {}
+        self.subscribers: dict[Hashable, dict[str, None]] = {}
 
-    def log(self, turn: Turn, topics: str | Iterable[str], event: Any) -> None:
+    def log(self, turn: Turn, topics: str | Iterable[Hashable], event: Any) -> None:
         """Store an event under its topics and tell the clients that subscribed to them."""
         logged = (turn.now, event)
         for name in (topics,) if isinstance(topics, str) else topics:
@@ -70,7 +70,7 @@ class EventLog:
                     turn.to_client(client, Event(topic=name, event=logged))
             turn.outbox.records.append(("log-event", name, event))
 
-    def _append(self, name: str, logged: LoggedEvent) -> None:
+    def _append(self, name: Hashable, logged: LoggedEvent) -> None:
         topic = self.topics.pop(name, None)
         if topic is None:
             topic = Topic(self._maxlen)
@@ -81,15 +81,15 @@ class EventLog:
         self.topics[name] = topic
 
     def get(
-        self, topic: str | None = None
-    ) -> tuple[LoggedEvent, ...] | dict[str, tuple[LoggedEvent, ...]]:
+        self, topic: Hashable | None = None
+    ) -> tuple[LoggedEvent, ...] | dict[Hashable, tuple[LoggedEvent, ...]]:
         """The events of a topic, oldest first; without one, those of every topic that has any."""
         if topic is None:
             return {name: tuple(t.events) for name, t in self.topics.items() if t.events}
         found = self.topics.get(topic)
         return tuple(found.events) if found is not None else ()
 
-    def subscribe(self, topic: str, client: str) -> bool:
+    def subscribe(self, topic: Hashable, client: str) -> bool:
         """Tell the client of every event of the topic from now on. False where too many listen."""
         clients = self.subscribers.get(topic)
         if clients is None:
@@ -101,7 +101,7 @@ class EventLog:
         clients[client] = None
         return True
 
-    def unsubscribe(self, topic: str, client: str) -> None:
+    def unsubscribe(self, topic: Hashable, client: str) -> None:
         """The opposite; a client that did not subscribe is ignored."""
         clients = self.subscribers.get(topic)
         if clients is not None:
@@ -114,7 +114,7 @@ class EventLog:
         for topic in [name for name, clients in self.subscribers.items() if client in clients]:
             self.unsubscribe(topic, client)
 
-    def truncate(self, topic: str | None = None) -> None:
+    def truncate(self, topic: Hashable | None = None) -> None:
         """Drop the events of a topic, or of all."""
         if topic is None:
             self.topics.clear()

@@ -8,9 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .replies import Refused
+
+if TYPE_CHECKING:
+    from paceline.protocol.keys import Key
 
 #: Seconds in a unit of time, by every spelling that Dask takes.
 UNIT_SECONDS: Mapping[str, float] = MappingProxyType(
@@ -44,6 +47,15 @@ def hashable_name(name: Any) -> Hashable:
     except TypeError as error:
         raise Refused("TypeError", str(error)) from None
     return name  # type: ignore[no-any-return]
+
+
+def as_key(key: Any) -> Key:
+    """A task's key, whose lists have become tuples.
+
+    Raises:
+        Refused: TypeError, where it cannot be a key.
+    """
+    return hashable_name(key)  # type: ignore[return-value]
 
 
 def shown_name(name: Any) -> Any:

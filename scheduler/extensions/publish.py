@@ -19,7 +19,7 @@ from paceline.protocol.messages import (
 
 from .holders import drop_idle, hold, let_go
 from .machine import Handler, Machine
-from .names import hashable_name, shown_name
+from .names import as_key, hashable_name, shown_name
 from .replies import ErrorReply, Refused
 from .waiting import WaitingRoom
 
@@ -144,7 +144,7 @@ class PublishedDatasets(Machine):
                 raise Refused("KeyError", f"Dataset {name} already exists")
             if old is None and len(self.datasets) >= DATASETS_MAX:
                 raise Refused("RuntimeError", f"More than {DATASETS_MAX} datasets are published")
-            new = tuple(hashable_name(key) for key in keys)
+            new = tuple(as_key(key) for key in keys)
             # wanted first, so that a key of both the old and the new one is never let go
             hold(turn, list(new), holder_of(name))
             self.datasets[name] = {"data": data, "keys": new}

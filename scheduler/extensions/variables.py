@@ -19,7 +19,7 @@ from paceline.protocol.messages import (
 from .holders import drop_idle, future_status, hold, hold_if_known, let_go
 from .key_watch import KeyWatch
 from .machine import Handler, Machine
-from .names import deadline_after, hashable_name
+from .names import as_key, deadline_after, hashable_name
 from .replies import ErrorReply, Refused
 from .waiting import WaitingRoom
 
@@ -107,13 +107,13 @@ class Variables(Machine):
         if message.key is None:
             self._set(turn, stimulus.request_id, name, Content(False, message.data))
             return
-        key = hashable_name(message.key)
+        key = as_key(message.key)
         content = Content(True, key)
         if key in turn.state.tasks:
             self._set(turn, stimulus.request_id, name, content)
         else:
             want = (name, content)
-            self._unknown.wait(turn, key, stimulus.request_id, deadline, want)  # type: ignore[arg-type]
+            self._unknown.wait(turn, key, stimulus.request_id, deadline, want)
 
     def _set_known(self, turn: Turn, request_id: int, want: tuple[Hashable, Content]) -> None:
         """The key of a set that waited for it is known."""
@@ -184,12 +184,12 @@ class Variables(Machine):
     def handle_variable_future_received_confirm(self, turn: Turn, stimulus: Stimulus) -> None:
         """Whoever got a future has made one of its own: from now on the client wants the key."""
         message = stimulus.message
-        name, key = hashable_name(message.name), hashable_name(message.key)
+        name, key = hashable_name(message.name), as_key(message.key)
         hold_if_known(turn, key, stimulus.source)
-        tokens = self._tokens.get((name, key))  # type: ignore[arg-type]
+        tokens = self._tokens.get((name, key))
         if tokens is not None:
             tokens.pop(message.token, None)
-            self._drop_if_empty(turn, name, key, tokens)  # type: ignore[arg-type]
+            self._drop_if_empty(turn, name, key, tokens)
 
     def _drop_if_empty(
         self, turn: Turn, name: Hashable, key: Key, tokens: dict[str, str | None]
