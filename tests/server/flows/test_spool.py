@@ -1,0 +1,90 @@
+"""Memory for large frames: the process's own, then a temporary file's."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import weakref
+from pathlib import Path
+
+import pytest
+from paceline.scheduler.server.flows import spool as spool_module
+from paceline.scheduler.server.flows.spool import Spool
+
+MB = 2**20
+
+
+def resident_nbytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+def test_small_things_stay_in_memory(tmp_path: Path) -> None:
+    spool = Spool(100, str(tmp_path))
+    assert isinstance(spool.allocate(60), bytearray)
+    assert isinstance(spool.allocate(60), memoryview)
+    assert isinstance(spool.allocate(40), bytearray)
+    assert (spool.in_memory_nbytes, spool.spooled_nbytes) == (100, 60)
+    assert not list(tmp_path.iterdir()), "the file is unlinked from the start"
+
+
+def test_frames_are_exact_writable_and_apart(tmp_path: Path) -> None:
+    spool = Spool(0, str(tmp_path))
+    sizes = [1, 63, 64, 65, 100_000, 3 * MB]
+    frames = [spool.allocate(n) for n in sizes]
+    for i, frame in enumerate(frames):
+        frame[:] = bytes([i]) * len(frame)
+    spool.trim()
+    assert [len(f) for f in frames] == sizes
+    assert all(bytes(f) == bytes([i]) * len(f) for i, f in enumerate(frames))
+
+
+def test_a_frame_larger_than_a_segment_has_its_own(tmp_path: Path) -> None:
+    spool = Spool(0, str(tmp_path))
+    assert len(spool.allocate(spool_module.SEGMENT_NBYTES + 1)) == spool_module.SEGMENT_NBYTES + 1
+
+
+def test_a_segment_lives_as_long_as_its_frames(tmp_path: Path) -> None:
+    spool = Spool(0, str(tmp_path))
+    frame = spool.allocate(MB)
+    assert isinstance(frame, memoryview)
+    segment = weakref.ref(frame.obj)
+    spool.seal()
+    part = frame[10:20]
+    del frame
+    gc.collect()
+    assert segment() is not None and spool.trim()
+    del part
+    gc.collect()
+    assert segment() is None and not spool.trim()
+
+
+def test_what_was_written_leaves_memory(tmp_path: Path) -> None:
+    spool = Spool(0, str(tmp_path))
+    before = resident_nbytes()
+    frames = []
+    for i in range(16):
+        frame = spool.allocate(16 * MB)
+        frame[:] = bytes([i]) * len(frame)
+        frames.append(frame)
+        spool.trim()
+    gc.collect()
+    assert resident_nbytes() - before < 100 * MB
+    assert all(f[0] == i and f[-1] == i for i, f in enumerate(frames))
+
+
+def test_first_file_is_told_once(tmp_path: Path) -> None:
+    told = []
+    spool = Spool(0, str(tmp_path), on_first_file=lambda: told.append(1))
+    spool.allocate(10)
+    spool.allocate(spool_module.SEGMENT_NBYTES)
+    assert told == [1]
+
+
+def test_without_a_file_it_is_memory_after_all(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    spool = Spool(0, str(tmp_path / "nowhere"))
+    with caplog.at_level(logging.WARNING):
+        assert isinstance(spool.allocate(10), bytearray)
+        assert isinstance(spool.allocate(10), bytearray)
+    assert len(caplog.records) == 1 and "No temporary file" in caplog.text
