@@ -63,3 +63,9 @@ def answering(handler: Handler) -> Handler:
             turn.reply(stimulus.request_id, refusal.reply)
 
     return handle
+
+
+def sender(stimulus: Stimulus) -> str:
+    """The client that a stream message is from: the one it names (a worker's client speaks for itself), or
+    the one whose stream it is."""
+    return stimulus.message.client or stimulus.source

@@ -17,7 +17,7 @@ from paceline.protocol.messages import (
     UnsubscribeTopic,
 )
 
-from .machine import Handler, Machine
+from .machine import Handler, Machine, sender
 from .names import hashable_name
 from .replies import Refused
 
@@ -77,14 +77,14 @@ class Topics(Machine):
 
     def handle_subscribe_topic(self, turn: Turn, stimulus: Stimulus) -> None:
         """The client hears of every event of the topic from now on."""
-        topic = stimulus.message.topic
-        if not turn.state.events.subscribe(hashable_name(topic), stimulus.source):
-            turn.log(WARNING, f"Too many subscriptions: {stimulus.source} does not get {topic!r}")
+        topic, client = stimulus.message.topic, sender(stimulus)
+        if not turn.state.events.subscribe(hashable_name(topic), client):
+            turn.log(WARNING, f"Too many subscriptions: {client} does not get {topic!r}")
 
     def handle_unsubscribe_topic(self, turn: Turn, stimulus: Stimulus) -> None:
         """The opposite."""
         topic = hashable_name(stimulus.message.topic)
-        turn.state.events.unsubscribe(topic, stimulus.source)
+        turn.state.events.unsubscribe(topic, sender(stimulus))
 
     # ------------------------------------------------------------------ peers that left
 

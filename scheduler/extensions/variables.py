@@ -18,7 +18,7 @@ from paceline.protocol.messages import (
 
 from .holders import drop_idle, future_status, hold, hold_if_known, let_go
 from .key_watch import KeyWatch
-from .machine import Handler, Machine
+from .machine import Handler, Machine, sender
 from .names import as_key, deadline_after, hashable_name
 from .replies import ErrorReply, Refused
 from .waiting import WaitingRoom
@@ -185,7 +185,7 @@ class Variables(Machine):
         """Whoever got a future has made one of its own: from now on the client wants the key."""
         message = stimulus.message
         name, key = hashable_name(message.name), as_key(message.key)
-        hold_if_known(turn, key, stimulus.source)
+        hold_if_known(turn, key, sender(stimulus))
         tokens = self._tokens.get((name, key))
         if tokens is not None:
             tokens.pop(message.token, None)
