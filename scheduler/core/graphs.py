@@ -31,12 +31,10 @@ class PendingGraph:
         tasks: row -> its TaskState, filled by *insert*.
         needed: per row, whether *wake* is to wake it.
         ready: tasks that *place* places.
-        known: rows whose key had a task with a run_spec already.
         new_tasks: tasks that this graph made.
         collisions: rows whose key is known with other dependencies.
         pin: holds externals while the commit takes several turns, or None.
         generation: of its priorities.
-        lost: a dependency was forgotten while the commit was under way.
     """
 
     graph_id: int
@@ -65,11 +63,9 @@ class PendingGraph:
     new_tasks: list[TaskState] = field(default_factory=list)
     collisions: dict[int, None] = field(default_factory=dict)
     warned_groups: dict[TaskGroup, None] = field(default_factory=dict)
-    erred_rows: list[TaskState] = field(default_factory=list)
     pin: ClientState | None = None
     computation: Computation | None = None
     generation: float = 0.0
-    lost: bool = False
 
     def add(self, chunk: GraphChunk) -> None:
         """Take in a chunk's columns."""

@@ -416,7 +416,8 @@ def transition_processing_memory(
     group = ts.group
     for startstop in detail.startstops:
         mirrors.add_duration(state, group, startstop.action, startstop.start, startstop.stop)
-    mirrors.set_nbytes(state, ts, detail.nbytes)
+    if detail.nbytes is not None:
+        mirrors.set_nbytes(state, ts, detail.nbytes)
     mirrors.stop_processing(state, ts)
     placement.update_idle(state, ws)
 
@@ -426,7 +427,7 @@ def transition_processing_memory(
     for dts in ts.dependencies:
         if not dts.waiters_count and not dts.who_wants:
             recs[dts] = "released"
-    typename = detail.typename
+    typename = detail.typename or ""
     ts.type = typename
     group.types[typename] = group.types.get(typename, 0) + 1
     group.prefix.types[typename] = group.prefix.types.get(typename, 0) + 1

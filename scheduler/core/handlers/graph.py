@@ -71,6 +71,8 @@ def handle_graph_chunk(turn: Turn, stimulus: Stimulus) -> None:
     chunk: GraphChunk = stimulus.message
     graph = turn.state.graphs.get(chunk.graph_id)
     if graph is None:
+        if stimulus.source not in turn.state.clients:
+            return  # its client went while it was being compiled
         graph = PendingGraph(chunk.graph_id, stimulus.source)
         turn.state.graphs[chunk.graph_id] = graph
     graph.add(chunk)
@@ -120,6 +122,8 @@ def handle_graph_commit(turn: Turn, stimulus: Stimulus) -> None:
     state = turn.state
     commit: GraphCommit = stimulus.message
     graph = state.graphs.get(commit.graph_id)
+    if commit.client not in state.clients:
+        return  # gone while its graph was being compiled
     if graph is None:
         graph = PendingGraph(commit.graph_id, commit.client)
         state.graphs[commit.graph_id] = graph
@@ -165,8 +169,8 @@ def _begin(turn: Turn, graph: PendingGraph, budget: int) -> bool:
     commit = graph.commit
     assert commit is not None
     externals = [state.tasks.get(key) for key in graph.externals]
-    if any(ts is None for ts in externals):
-        missing = [k for k, ts in zip(graph.externals, externals, strict=True) if ts is None]
+    missing = [k for k, ts in zip(graph.externals, externals, strict=True) if is_lost(ts)]
+    if missing:
         _refuse_lost(turn, graph, missing)
         return False
     graph.external_tasks = [ts for ts in externals if ts is not None]
@@ -179,6 +183,11 @@ def _begin(turn: Turn, graph: PendingGraph, budget: int) -> bool:
         for ts in graph.external_tasks:
             mirrors.add_wish(ts, graph.pin)
     return True
+
+
+def is_lost(ts: TaskState | None) -> bool:
+    """Whether nothing will ever make this task's data: unknown, or only wished for."""
+    return ts is None or (ts.run_spec is None and ts.state == "released")
 
 
 def _refuse_lost(turn: Turn, graph: PendingGraph, missing: list[Key]) -> None:
@@ -269,7 +278,6 @@ def _stage_insert(turn: Turn, graph: PendingGraph, budget: int) -> int:
             mirrors.add_dependencies(ts, dependencies)
             if any(d.state == "forgotten" for d in dependencies):
                 ts.has_lost_dependencies = True
-                graph.lost = True
         if ts.priority is None:
             _prioritise(ts, graph, row)
     graph.cursor = last
@@ -369,9 +377,7 @@ def _finish_insert(turn: Turn, graph: PendingGraph) -> None:
     state = turn.state
     commit = graph.commit
     assert commit is not None
-    cs = state.clients.get(graph.client)
-    if cs is None:
-        state.clients[graph.client] = cs = ClientState(graph.client, last_seen=turn.now)
+    cs = state.clients[graph.client]
     for key in commit.keys:
         ts = state.tasks.get(key)
         if ts is not None:
@@ -391,10 +397,6 @@ def _finish_insert(turn: Turn, graph: PendingGraph) -> None:
         )
     graph.stage = "wish"
     graph.cursor = len(graph.tasks)
-    for key in commit.keys:
-        ts = state.tasks.get(key)
-        if ts is not None and ts.state == "released" and ts.run_spec is None:
-            graph.lost = True
 
 
 # -- wish: from the wanted keys down, what has to run
@@ -502,8 +504,6 @@ def _finish(turn: Turn, graph: PendingGraph) -> None:
             turn.to_client(graph.client, CancelledKeys(keys=[key], reason="lost dependencies"))
         else:
             report_to(turn, ts, graph.client)
-    if graph.client not in state.clients:
-        recs.update({ts: "forgotten" for ts in graph.new_tasks if not ts.dependents})
     graph.stage = "done"
     run(turn, recs)
     fill_slots(turn)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from paceline.protocol.keys import Key
-from paceline.protocol.messages import Close, RemoveWorker
+from paceline.protocol.messages import Close, RemoveWorker, WorkerStatusChange
 
 from .. import mirrors, placement
 from ..state import SchedulerState, TaskState, WorkerState
@@ -197,7 +197,7 @@ def handle_set_worker_status(turn: Turn, stimulus: Stimulus) -> None:
     if ws is not None:
         turn.to_worker(
             ws.address,
-            WorkerStatusChangeOrder(status=command.status, stimulus_id=turn.stimulus_id),
+            WorkerStatusChange(status=command.status, stimulus_id=turn.stimulus_id),
         )
         change_status(turn, ws, command.status)
 
