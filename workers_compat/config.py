@@ -5,7 +5,11 @@ Must not know: what a knob does.
 
 from __future__ import annotations
 
+import asyncio
 import math
+import os
+import sys
+from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
@@ -13,6 +17,8 @@ import dask.config
 import distributed  # noqa: F401  (its defaults join dask's configuration when it is imported)
 from dask.utils import parse_bytes, parse_timedelta
 from paceline.scheduler.core.config import SchedulerConfig
+
+from .annotations import is_plain
 
 
 class ConfigError(ValueError):
@@ -78,3 +84,65 @@ def _as_number(found: Any, default: Any) -> Any:
 def _own(default: Any) -> Any:
     """The field's default; containers anew."""
     return dict(default) if isinstance(default, dict) else default
+
+
+def plain() -> dict[str, Any]:
+    """dask's whole configuration, for a compiler child, without values that no pipe can carry."""
+    return _plain_part(dask.config.config)
+
+
+def _plain_part(values: dict[Any, Any]) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            out[str(name)] = _plain_part(value)
+        elif is_plain(value):
+            out[str(name)] = value
+    return out
+
+
+def child_environment() -> dict[str, str]:
+    """Environment variables for a compiler child: our own, and what keeps it small and its path clean.
+
+    ``sys.path`` goes to the child in ``ChildSetup``; the folder that the scheduler was started in is no part
+    of it unless it is of ours. Numeric libraries start no pools of threads for graphs.
+    """
+    environment = dict(os.environ)
+    environment["PYTHONSAFEPATH"] = "1"
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        environment.setdefault(name, "1")
+    return environment
+
+
+# ------------------------------------------------------------------ for the server
+
+
+def initialize() -> None:
+    """Set up loggers as the configuration says; importing distributed has done it already."""
+
+
+def get(key: str, default: Any = None) -> Any:
+    """A value of dask's configuration."""
+    return dask.config.get(key, default=default)
+
+
+def seconds(value: Any, default: str = "seconds") -> float | None:
+    """``"5 minutes"`` -> 300.0; None, False and "" mean no such time.
+
+    Raises:
+        ValueError: it cannot be read.
+    """
+    if value is None or value is False or value == "":
+        return None
+    return float(parse_timedelta(value, default=default))
+
+
+def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """The event loop of a process of our own: uvloop, unless the configuration asks for asyncio's."""
+    if sys.platform == "win32":
+        return asyncio.SelectorEventLoop
+    if get("distributed.admin.event-loop") == "asyncio":
+        return None
+    import uvloop
+
+    return uvloop.new_event_loop
