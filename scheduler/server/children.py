@@ -101,6 +101,7 @@ class _Child(asyncio.Protocol):
         jobs: graph_id -> job, not done yet.
         waiting: whole messages that were read and not handled.
         head_since: loop time since which its first job is its first.
+        ignored: graphs that were taken from it and of which it has not said its last word.
     """
 
     pool: ChildCompilers
@@ -111,6 +112,7 @@ class _Child(asyncio.Protocol):
     waiting: deque[Any] = field(default_factory=deque)
     splitter: MessageSplitter = field(default_factory=MessageSplitter)
     head_since: float = 0.0
+    ignored: set[int] = field(default_factory=set)
     ready: bool = False
     gone: bool = False
     unsent: list[Any] = field(default_factory=list)
@@ -184,8 +186,13 @@ class ChildCompilers:
     def cancel(self, graph_id: int) -> None:
         """See ``Compilers``."""
         for child in self._children:
-            if child.jobs.pop(graph_id, None) is not None:
-                child.send(Cancel(graph_id))
+            if graph_id in child.jobs:
+                self._withdraw(child, graph_id)
+
+    def _withdraw(self, child: _Child, graph_id: int) -> _Job:
+        child.ignored.add(graph_id)
+        child.send(Cancel(graph_id))
+        return child.jobs.pop(graph_id)
 
     def upload_file(self, name: str, data: bytes) -> None:
         """See ``Compilers``."""
@@ -215,7 +222,7 @@ class ChildCompilers:
     # jobs and children
 
     def _submit(self, job: _Job) -> None:
-        child = self._pick(_expr_nbytes(job.request) > LARGE_NBYTES)
+        child = self._pick(_expr_nbytes(job.request) > LARGE_NBYTES, job.request.graph_id)
         if child is None:
             job.on_reply(_failed(job.request, "the graph compiler cannot be started"))
             return
@@ -226,10 +233,10 @@ class ChildCompilers:
         child.jobs[job.request.graph_id] = job
         child.send(job.request)
 
-    def _pick(self, large: bool) -> _Child | None:
-        """The child that is likely to get to a new graph first."""
+    def _pick(self, large: bool, graph_id: int = 0) -> _Child | None:
+        """The child that is likely to get to a new graph first; never one that it was taken from."""
         now = self._loop.time()
-        lane = [c for c in self._children if c.large == large]
+        lane = [c for c in self._children if c.large == large and graph_id not in c.ignored]
         best = min(lane, key=lambda c: len(c.jobs), default=None)
         if best is None:
             return self._spawn(large)
@@ -250,11 +257,8 @@ class ChildCompilers:
         other = self._pick(child.large)
         if other is None or other is child:
             return
-        behind = list(child.jobs)[1:]
-        for graph_id in behind:
-            job = child.jobs.pop(graph_id)
-            child.send(Cancel(graph_id))
-            self._submit(job)
+        for graph_id in list(child.jobs)[1:]:
+            self._submit(self._withdraw(child, graph_id))
 
     def _spawn(self, large: bool, helper: bool = False) -> _Child | None:
         if self._stopping:
@@ -356,15 +360,18 @@ class ChildCompilers:
             return
         job = child.jobs.get(reply.graph_id)  # type: ignore[union-attr]
         if kind is GraphDone:
-            if child.jobs.pop(reply.graph_id, None) is not None:  # type: ignore[union-attr]
-                child.head_since = self._loop.time()
+            if reply.graph_id in child.ignored:  # type: ignore[union-attr]
+                child.ignored.discard(reply.graph_id)  # type: ignore[union-attr]
+            else:
+                child.jobs.pop(reply.graph_id, None)  # type: ignore[union-attr]
+            child.head_since = self._loop.time()
             self._dismiss(child)
         elif job is not None:
             job.on_reply(reply)
 
     def _dismiss(self, child: _Child) -> None:
         """A helper that is done may go."""
-        if child.helper and not child.jobs and child.writing is not None:
+        if child.helper and not child.jobs and not child.ignored and child.writing is not None:
             child.writing.close()
 
 

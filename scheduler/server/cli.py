@@ -154,6 +154,8 @@ def scheduler(
 @click.option("--key", default=None, help="Only what names this task's key; prints its story at the end")
 def replay(file: str, until: int | None, show: bool, key: str | None) -> None:
     """Run a journal through a fresh core and print a hash of all outputs."""
+    from paceline.scheduler.core import queries
+
     from .journal import JournalError
     from .replay import replay as run
 
@@ -163,7 +165,7 @@ def replay(file: str, until: int | None, show: bool, key: str | None) -> None:
     except JournalError as error:
         raise click.ClickException(str(error)) from error
     if wanted is not None:
-        for line in report.core.story(wanted):
+        for line in queries.get_story(report.core.state, [wanted]):
             click.echo(repr(line))
     for number, error in report.errors:
         click.echo(f"stimulus {number} failed: {error}")

@@ -1,7 +1,7 @@
 """The journal: every stimulus with its time, in a file; and reading it back.
 
 A journal is a magic number and records: length and CRC (both u32, little endian), then msgpack. The first record is
-the header (format, release, configuration, seed). ``["s", time, source, message, stimulus_id, request_id]`` is a
+the header (release, configuration). ``["s", time, source, message, stimulus_id, request_id]`` is a
 stimulus, ``["f"]`` says that the outbox was emptied there (batch boundaries shape the output), ``["e", reason]`` that
 the journal ended by itself. A record that was cut off by a crash is the end of a journal, not an error.
 
@@ -214,7 +214,7 @@ class JournalWriter:
 
     Args:
         path: the file; an old one is replaced.
-        config, seed: with which the core was made.
+        config: with which the core was made.
         max_nbytes: at this size it ends itself, with a line in the log.
 
     Raises:
@@ -225,7 +225,6 @@ class JournalWriter:
         self,
         path: str | os.PathLike[str],
         config: SchedulerConfig,
-        seed: int,
         release: str = "",
         max_nbytes: int = JOURNAL_MAX_NBYTES,
     ) -> None:
@@ -239,7 +238,6 @@ class JournalWriter:
         self._write(MAGIC)
         header = {
             "release": release,
-            "seed": seed,
             "config": {f.name: getattr(config, f.name) for f in dataclasses.fields(config)},
         }
         self._record(["h", header])
@@ -311,7 +309,6 @@ class JournalHeader:
     """
 
     config: SchedulerConfig
-    seed: int
     release: str
 
 
@@ -347,7 +344,7 @@ class JournalReader:
         header = record[1]
         known = {f.name for f in dataclasses.fields(SchedulerConfig)}
         config = SchedulerConfig(**{k: v for k, v in header["config"].items() if k in known})
-        self.header = JournalHeader(config, header["seed"], header["release"])
+        self.header = JournalHeader(config, header["release"])
 
     def __iter__(self) -> Iterator[JournalEntry]:
         with self._file:

@@ -104,9 +104,14 @@ class Peer:
         Raises:
             OSError: the connection is gone.
         """
-        listening = Listening(self.server.loop.create_future(), self.mode)
+        before = self.mode
+        listening = Listening(self.server.loop.create_future(), before)
         self.mode = listening
-        return await listening.future
+        try:
+            return await listening.future
+        finally:
+            if self.mode is listening:
+                self.mode = before
 
 
 class Silent:

@@ -15,6 +15,7 @@ from paceline.scheduler.core.core import SchedulerCore
 from paceline.scheduler.core.stimuli import Stimulus, stimulus_name
 from paceline.scheduler.core.turn import Outbox
 
+from .assembly import build_core
 from .journal import JournalReader, ValueCodec
 
 
@@ -73,7 +74,7 @@ def replay(
         OSError: it cannot be read.
     """
     reader = JournalReader(path)
-    core = SchedulerCore(reader.header.config, seed=reader.header.seed)
+    core = build_core(reader.header.config)
     hashed = OutputHash()
     outbox = Outbox()
     errors: list[tuple[int, str]] = []

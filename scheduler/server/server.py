@@ -6,14 +6,17 @@ Must not know: sockets (``transport.py``), options and files (``scheduler.py``).
 from __future__ import annotations
 
 import asyncio
+import builtins
 import logging
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
+from paceline.protocol import messages as m
 from paceline.protocol.catalogue import OPS
 from paceline.protocol.codec import OddMessage, UnknownMessage
 from paceline.protocol.connection import Connection
 from paceline.protocol.framing import pack_frames
+from paceline.scheduler.extensions.replies import ErrorReply
 
 from .driver import CoreFailure, Driver
 from .peers import Handshaking, Peer
@@ -45,7 +48,6 @@ class Server:
         peers: connection number -> Peer.
         handlers: message class -> handler of an RPC request.
         core_types: message classes that the core or an extension handles.
-        blocked_handlers: ops that the configuration forbids.
         validate: check everything.
         flows: what flows keep between requests.
     """
@@ -74,7 +76,7 @@ class Server:
         self.pool = Pool(self)
         self.compilers = compilers
         self.handlers = build_handlers()
-        self.blocked_handlers = blocked_handlers
+        self._block(blocked_handlers)
         self.core_types = frozenset(core.handlers)
         self.peers: dict[int, Peer] = {}
         self._last_graph_id = 0
@@ -147,6 +149,8 @@ class Server:
                 return
             if isinstance(value, CoreFailure):
                 future.set_exception(value)
+            elif type(value) is ErrorReply:
+                future.set_exception(_exception(value))
             else:
                 future.set_result(value)
 
@@ -210,8 +214,32 @@ class Server:
             return None
         raise ValueError(f"paceline does not serve the op {op!r} yet")
 
+    def _block(self, ops: frozenset[str]) -> None:
+        """Requests that the configuration forbids fail."""
+
+        def blocked(server: Any, message: Any, peer: Any) -> Any:
+            raise ValueError(
+                f"The '{self.op_name(message)}' handler has been explicitly disallowed "
+                "in Scheduler, possibly due to security concerns."
+            )
+
+        for message_type in self.handlers:
+            if message_type.__struct_config__.tag in ops:  # type: ignore[attr-defined]
+                self.handlers[message_type] = blocked
+
     def _close_scheduler(self, reason: str) -> None:
         self.spawn(self.scheduler.close(reason=reason), "close")
+
+    async def before_close(self) -> None:
+        """The scheduler is about to close; everything still works."""
+
+    def part_from_all(self) -> None:
+        """Tell workers to close; nobody's stream is a stream any more."""
+        for stream in list(self.driver.worker_streams.values()):
+            stream.send([m.Close(reason="scheduler-close"), m.CloseStream()])
+            stream.close_when_written()
+        for stream in list(self.driver.client_streams.values()):
+            stream.close_when_written()
 
     async def stop(self) -> None:
         """End flows, compilers, connections of our own; what gathered goes out."""
@@ -222,3 +250,11 @@ class Server:
         await self.compilers.stop()
         self.driver.close()
         self.flows.close()
+
+
+def _exception(reply: ErrorReply) -> Exception:
+    """The exception that an extension's refusal stands for."""
+    kind = getattr(builtins, reply.kind, RuntimeError)
+    if not (isinstance(kind, type) and issubclass(kind, Exception)):
+        kind = RuntimeError
+    return kind(reply.text) if reply.text else kind()

@@ -24,7 +24,14 @@ __all__ = [
 ]
 
 #: Modules of this package that serve requests: each holds ``HANDLERS: dict[type[Message], Handler]``.
-MODULES: tuple[str, ...] = ("queries", "stimuli")
+MODULES: tuple[str, ...] = (
+    "registration",
+    "queries",
+    "cluster",
+    "data",
+    "diagnostics",
+    "plugins",
+)
 
 
 def build_handlers(modules: tuple[str, ...] = MODULES) -> dict[type, Handler]:

@@ -1,0 +1,421 @@
+"""``Scheduler``: what programs, deployments and the command line start.
+
+Takes the options of ``distributed.Scheduler``; awaitable, and an async context manager. Two of them in one
+process share nothing.
+
+Must not know: what peers say; how the core decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import json
+import logging
+import os
+import uuid
+import warnings
+from collections.abc import Generator, Sequence
+from typing import Any
+
+from paceline.scheduler.core import queries
+from paceline.workers_compat import config as dask_config
+from paceline.workers_compat import preloads
+
+from . import addresses
+from .assembly import build_core
+from .children import ChildCompilers, Compilers, ThreadCompilers
+from .flows.registry import FlowState
+from .gc_policy import GcPolicy
+from .http.metrics import MetricsPage, SchedulerMetrics
+from .http.server import HttpServer, routes
+from .journal import JournalWriter
+from .server import Server
+from .ticks import Ticks
+from .transport import Listener
+
+logger = logging.getLogger("distributed.scheduler")
+
+#: How long peers may take to hang up when the scheduler closes, seconds.
+CLOSE_SECONDS = 2.0
+DEFAULT_DASHBOARD_PORT = 8787
+
+#: Options of stock that have no counterpart yet; a value other than the default is refused.
+NOT_BUILT = {"jupyter": False, "security": None, "service_kwargs": None, "services": None}
+
+
+class Scheduler:
+    """A scheduler in the running event loop.
+
+    Args:
+        host, port, interface, protocol: where to listen; lists listen on several.
+        scheduler_file: written when the scheduler is up, removed when it ends.
+        idle_timeout: end after so long with nothing to do ("10 minutes", seconds).
+        worker_ttl, allowed_failures, validate: as dask's configuration names them.
+        dashboard, dashboard_address, http_prefix: the HTTP server.
+        preload, preload_argv: modules to run at start and end.
+        plugins: scheduler plugins.
+        contact_address: how others are told to reach us.
+        blocked_handlers: ops that are refused.
+        journal: write every stimulus to this file.
+        own_process: the process is ours: its garbage collection is managed, graphs are compiled in child processes.
+        compile_in_threads: compile graphs in threads of this process; by default where it is not our own.
+
+    Attributes:
+        id: unique to this scheduler.
+        status: "init", "running", "closing", "closed" or "failed".
+        services: {"dashboard": server} as stock has it.
+        time_started: seconds since the epoch.
+    """
+
+    default_port = 8786
+
+    def __init__(
+        self,
+        *,
+        host: Any = None,
+        port: Any = 0,
+        interface: Any = None,
+        protocol: Any = None,
+        scheduler_file: str | None = None,
+        idle_timeout: Any = None,
+        worker_ttl: Any = None,
+        allowed_failures: int | None = None,
+        validate: bool | None = None,
+        dashboard: bool | None = None,
+        dashboard_address: Any = None,
+        http_prefix: str | None = "/",
+        preload: str | Sequence[str] | None = None,
+        preload_argv: Sequence[Any] = (),
+        plugins: Sequence[Any] = (),
+        contact_address: str | None = None,
+        blocked_handlers: Sequence[str] | None = None,
+        journal: str | None = None,
+        own_process: bool = False,
+        compile_in_threads: bool | None = None,
+        loop: Any = None,
+        **not_built: Any,
+    ) -> None:
+        _refuse(not_built)
+        dask_config.initialize()
+        self.id = f"Scheduler-{uuid.uuid4()}"
+        self.status = "init"
+        self.services: dict[str, Any] = {}
+        self.scheduler_file = scheduler_file or None
+        self.contact_address = contact_address or dask_config.get(
+            "distributed.scheduler.contact-address"
+        )
+        self.plugins_to_add = list(plugins)
+        overrides = {
+            "idle_timeout_seconds": dask_config.seconds(idle_timeout),
+            "worker_ttl_seconds": dask_config.seconds(worker_ttl),
+            "allowed_failures": allowed_failures,
+            "validate": validate,
+        }
+        self._config = dask_config.scheduler_config(
+            **{name: value for name, value in overrides.items() if value is not None}
+        )
+        if blocked_handlers is None:
+            blocked_handlers = dask_config.get("distributed.scheduler.blocked-handlers", [])
+        self._blocked_handlers = frozenset(blocked_handlers or ())
+        self._start_addresses = addresses.listen_addresses(
+            host, port, interface, protocol, self.default_port
+        )
+        self._dashboard = dashboard
+        self._dashboard_address = dashboard_address
+        self._http_prefix = http_prefix or ""
+        self._journal_path = journal
+        self._own_process = own_process
+        threads = not own_process if compile_in_threads is None else compile_in_threads
+        self._compile_in_threads = threads
+        preload = preload or dask_config.get("distributed.scheduler.preload", [])
+        preload_argv = preload_argv or dask_config.get("distributed.scheduler.preload-argv", [])
+        self.preloads = preloads.load(self, preload, preload_argv) if preload else None
+        self._listeners: list[Listener] = []
+        self._finished = asyncio.Event()
+        self._start_lock = asyncio.Lock()
+        self._server: Server | None = None
+        self._ticks: Ticks | None = None
+        self._gc_policy: GcPolicy | None = None
+        self._http: HttpServer | None = None
+        self.time_started = 0.0
+
+    def __repr__(self) -> str:
+        where = self.address if self._listeners else "not-running"
+        if self._server is None:
+            return f"<Scheduler {where!r}>"
+        state = self._server.state
+        return (
+            f"<Scheduler {where!r}, workers: {len(state.workers)}, "
+            f"cores: {state.total_nthreads}, tasks: {len(state.tasks)}>"
+        )
+
+    def __await__(self) -> Generator[Any, None, Scheduler]:
+        return self.start().__await__()
+
+    async def __aenter__(self) -> Scheduler:
+        return await self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.close()
+
+    # facts
+
+    @property
+    def server(self) -> Server:
+        """What serves peers.
+
+        Raises:
+            ValueError: it was never started.
+        """
+        if self._server is None:
+            raise ValueError("the scheduler has not been started")
+        return self._server
+
+    @property
+    def address(self) -> str:
+        """The address that peers reach us by.
+
+        Raises:
+            ValueError: it does not listen yet.
+        """
+        if self.contact_address:
+            return str(self.contact_address)
+        if not self._listeners:
+            raise ValueError("cannot get address of non-running Server")
+        return self.contact_addresses[0]
+
+    @property
+    def contact_addresses(self) -> list[str]:
+        """An address per listener that others can reach."""
+        return [
+            f"{x.scheme}://{addresses.join_host_port(addresses.contact_host(x.host), x.port)}"
+            for x in self._listeners
+        ]
+
+    @property
+    def listen_address(self) -> str:
+        """What the first listener is bound to; may be a wildcard."""
+        return self._listeners[0].listen_address
+
+    @property
+    def host(self) -> str:
+        """Host part of the address."""
+        return addresses.address_host(self.address)
+
+    @property
+    def port(self) -> int:
+        """Port of the address."""
+        return addresses.address_host_port(self.address)[1]
+
+    @property
+    def workers(self) -> dict[str, Any]:
+        """Address -> WorkerState."""
+        return self.server.state.workers
+
+    def identity(self, n_workers: int = -1) -> dict[str, Any]:
+        """Who we are, and our workers, in stock's shape."""
+        return queries.identity(
+            self.server.state,
+            n_workers,
+            id=self.id,
+            address=self.address,
+            services={name: service.port for name, service in self.services.items()},
+            started=self.time_started,
+        )
+
+    # life
+
+    async def start(self) -> Scheduler:
+        """Start, once.
+
+        Raises:
+            OSError: an address cannot be had.
+            RuntimeError: an earlier start failed.
+        """
+        async with self._start_lock:
+            if self.status == "failed":
+                raise RuntimeError("Scheduler failed to start.")
+            if self.status != "init":
+                return self
+            try:
+                await self._start()
+            except BaseException as error:
+                await self.close(reason=f"failure-to-start-{type(error)}")
+                self.status = "failed"
+                raise
+            self.status = "running"
+        return self
+
+    async def _start(self) -> None:
+        compilers: Compilers = ThreadCompilers() if self._compile_in_threads else ChildCompilers()
+        compilers.start()
+        if self._own_process:
+            self._gc_policy = GcPolicy()
+            self._gc_policy.start()
+        journal = None
+        core = build_core(self._config)
+        if self._journal_path:
+            journal = JournalWriter(self._journal_path, self._config)
+        self._server = server = Server(
+            core,
+            self,
+            compilers=compilers,
+            flows=FlowState(),
+            blocked_handlers=self._blocked_handlers,
+            gc_policy=self._gc_policy,
+            journal=journal,
+        )
+        self.time_started = server.now()
+        self._ticks = Ticks()
+        await self._listen(server)
+        self._start_http()
+        self._say_where()
+        if self.scheduler_file:
+            self._write_scheduler_file(self.scheduler_file)
+        if self.preloads is not None:
+            await self.preloads.start()
+        server.driver.start()
+        self._ticks.start()
+        self._set_title(self.address)
+
+    async def _listen(self, server: Server) -> None:
+        for address in self._start_addresses:
+            scheme, location = addresses.split_address(address)
+            if scheme != "tcp":
+                raise ValueError(
+                    f"cannot listen on {address}: paceline speaks tcp only, {scheme}:// is not built yet"
+                )
+            host, port = addresses.split_host_port(location, self.default_port)
+            self._listeners.append(await server.transport.listen(scheme, host, port))
+
+    def _start_http(self) -> None:
+        if self._dashboard is False and self._dashboard_address is None:
+            return
+        assert self._server is not None and self._ticks is not None
+        namespace = dask_config.get("distributed.dashboard.prometheus.namespace", "dask")
+        metrics = SchedulerMetrics(
+            self._server.state, self._ticks, namespace, self._gc_policy, self._counters
+        )
+        where = addresses.dashboard_addresses(self._dashboard_address, DEFAULT_DASHBOARD_PORT)
+        host = "" if self._dashboard_address is not None else addresses.address_host(self._start_addresses[0])
+        self._http = HttpServer(
+            routes(MetricsPage(metrics), self._facts), where, host, self._http_prefix
+        )
+        self.services["dashboard"] = self._http
+
+    def _say_where(self) -> None:
+        for contact in self.contact_addresses:
+            logger.info("  Scheduler at: %25s", contact)
+        for name, service in self.services.items():
+            logger.info("%11s at:  %25s", name, self._link(service))
+
+    def _link(self, service: HttpServer) -> str:
+        template = dask_config.get(
+            "distributed.dashboard.link", "{scheme}://{host}:{port}/status"
+        )
+        facts = {**os.environ, "scheme": "http", "host": self.host, "port": service.port}
+        try:
+            return str(template.format(**facts))
+        except KeyError as error:
+            logger.warning("Failed to format dashboard link, unknown value: %s", error)
+            return f":{service.port}"
+
+    def _facts(self) -> dict[str, Any]:
+        state = self.server.state
+        return {
+            "address": self.address,
+            "workers": len(state.workers),
+            "threads": state.total_nthreads,
+            "clients": len(state.clients) - 1,
+            "tasks": len(state.tasks),
+        }
+
+    def _counters(self) -> dict[str, float]:
+        return {
+            "stimuli": float(self.server.driver.n_stimuli),
+            "internal_errors": float(self.server.driver.n_core_errors),
+        }
+
+    def _write_scheduler_file(self, path: str) -> None:
+        """Write it in one step: others poll for it and read it at once."""
+        temporary = f"{path}.{os.getpid()}.tmp"
+        with open(temporary, "w") as file:
+            json.dump(self.identity(), file, indent=2)
+        os.replace(temporary, path)
+        atexit.register(self._remove_scheduler_file)
+
+    def _remove_scheduler_file(self) -> None:
+        if self.scheduler_file:
+            with contextlib.suppress(OSError):
+                os.remove(self.scheduler_file)
+            self.scheduler_file = None
+
+    async def finished(self) -> None:
+        """Wait until it has closed."""
+        await self._finished.wait()
+
+    async def close(self, timeout: float | None = None, reason: str = "unknown") -> None:
+        """Tell workers to close, end everything.
+
+        Args:
+            timeout: for peers to hang up, seconds.
+        """
+        if self.status in ("closing", "closed", "failed"):
+            await self.finished()
+            return
+        self.status = "closing"
+        logger.info("Closing scheduler. Reason: %s", reason)
+        self._set_title("closing")
+        try:
+            await self._close(CLOSE_SECONDS if timeout is None else timeout)
+        finally:
+            self.status = "closed"
+            self._remove_scheduler_file()
+            atexit.unregister(self._remove_scheduler_file)
+            self._finished.set()
+            self._set_title("closed")
+
+    async def _close(self, timeout: float) -> None:
+        server = self._server
+        if server is not None:
+            await server.before_close()
+        if self.preloads is not None:
+            await self.preloads.teardown()
+        if self._ticks is not None:
+            self._ticks.stop()
+        if self._http is not None:
+            self._http.stop()
+        for listener in self._listeners:
+            listener.close()
+        if server is not None:
+            logger.info("Scheduler closing all comms")
+            server.part_from_all()
+            await server.stop()
+            await server.transport.close_all(timeout)
+        if self._gc_policy is not None:
+            self._gc_policy.stop()
+
+    def _set_title(self, text: str) -> None:
+        if self._own_process:
+            import setproctitle
+
+            setproctitle.setproctitle(f"dask scheduler [{text}]")
+
+
+def _refuse(options: dict[str, Any]) -> None:
+    """Options that are not built must not be lost silently.
+
+    Raises:
+        ValueError: one of stock's that is not built yet.
+        TypeError: one that nobody knows.
+    """
+    for name, value in options.items():
+        if name in NOT_BUILT:
+            if value and value != NOT_BUILT[name]:
+                raise ValueError(f"the option {name}= is not built yet")
+        elif name in ("extensions", "transition_counter_max"):
+            warnings.warn(f"the option {name}= has no effect on paceline", stacklevel=3)
+        else:
+            raise TypeError(f"unexpected keyword argument {name!r}")
