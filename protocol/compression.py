@@ -1,0 +1,137 @@
+"""Compression of single frames, by the name that both sides agreed on in the handshake.
+
+Expansion is bounded: a frame says, or we reckon, how large it becomes before it is expanded.
+
+Must not know: which frames are worth compressing; messages.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+from .errors import LocalProtocolError, RemoteProtocolError
+
+Buffer = bytes | bytearray | memoryview
+
+#: Codecs that stock Dask knows, in the order in which its ``auto`` prefers them.
+NAMES = ("lz4", "snappy", "zstd", "zlib")
+#: What one frame may become, in bytes, when nothing else is said.
+EXPANSION_MAX_NBYTES = 2**32
+#: lz4 cannot do better than 255:1, so a size prefix that claims more is a lie.
+LZ4_RATIO_MAX = 255
+
+_MODULES = {"lz4": "lz4.block", "snappy": "snappy", "zstd": "zstandard", "zlib": "zlib"}
+
+
+def is_available(name: str) -> bool:
+    """Whether this process can compress and expand with the codec ``name``."""
+    module = _MODULES.get(name)
+    if module is None:
+        return False
+    try:
+        import_module(module)
+    except ImportError:
+        return False
+    return True
+
+
+def compress(name: str, frame: Buffer) -> bytes:
+    """The frame, compressed as stock peers expect it under ``name``.
+
+    Raises:
+        LocalProtocolError: the codec is unknown or not installed.
+    """
+    if name == "zlib":
+        return zlib.compress(frame)
+    module = _codec(name, LocalProtocolError)
+    if name == "zstd":
+        compressed: bytes = module.ZstdCompressor().compress(frame)
+    else:
+        compressed = module.compress(frame)
+    return compressed
+
+
+def expand(name: str | None, frame: Buffer, max_nbytes: int = EXPANSION_MAX_NBYTES) -> Buffer:
+    """The frame as it was before it was compressed with codec ``name`` (None: not at all).
+
+    Raises:
+        RemoteProtocolError: the codec is unknown or not installed, the frame is broken, or it would become
+            larger than ``max_nbytes``.
+    """
+    if name is None:
+        return frame
+    expander = _EXPANDERS.get(name)
+    if expander is None:
+        raise RemoteProtocolError(f"a frame is compressed with {name!r}, which nobody knows")
+    try:
+        return expander(frame, max_nbytes)
+    except RemoteProtocolError:
+        raise
+    except Exception as error:  # each codec has errors of its own
+        raise RemoteProtocolError(f"a frame compressed with {name!r} is broken: {error}") from error
+
+
+def _codec(name: str, error: type[Exception]) -> Any:
+    """The module of a codec."""
+    try:
+        return import_module(_MODULES[name])
+    except (ImportError, KeyError):
+        raise error(f"the codec {name!r} is not installed here") from None
+
+
+def _check(claimed_nbytes: int, max_nbytes: int) -> None:
+    if claimed_nbytes > max_nbytes:
+        raise RemoteProtocolError(
+            f"a compressed frame would become {claimed_nbytes} bytes; the limit is {max_nbytes}"
+        )
+
+
+def _expand_zlib(frame: Buffer, max_nbytes: int) -> Buffer:
+    expander = zlib.decompressobj()
+    expanded = expander.decompress(frame, max_nbytes + 1)
+    _check(len(expanded), max_nbytes)
+    if not expander.eof:
+        raise RemoteProtocolError("a frame compressed with 'zlib' is cut short")
+    return expanded
+
+
+def _expand_lz4(frame: Buffer, max_nbytes: int) -> Buffer:
+    module = _codec("lz4", RemoteProtocolError)
+    claimed = int.from_bytes(memoryview(frame)[:4], "little")
+    _check(claimed, min(max_nbytes, len(frame) * LZ4_RATIO_MAX))
+    expanded: Buffer = module.decompress(frame, return_bytearray=True)
+    return expanded
+
+
+def _expand_zstd(frame: Buffer, max_nbytes: int) -> Buffer:
+    module = _codec("zstd", RemoteProtocolError)
+    claimed = module.frame_content_size(frame)
+    if claimed < 0:
+        raise RemoteProtocolError("a frame compressed with 'zstd' does not say its size")
+    _check(claimed, max_nbytes)
+    expanded: Buffer = module.ZstdDecompressor().decompress(frame)
+    return expanded
+
+
+def _expand_snappy(frame: Buffer, max_nbytes: int) -> Buffer:
+    module = _codec("snappy", RemoteProtocolError)
+    claimed = shift = 0
+    for byte in bytes(memoryview(frame)[:5]):
+        claimed |= (byte & 0x7F) << shift
+        shift += 7
+        if not byte & 0x80:
+            break
+    _check(claimed, max_nbytes)
+    expanded: Buffer = module.decompress(frame)
+    return expanded
+
+
+_EXPANDERS: dict[str, Callable[[Buffer, int], Buffer]] = {
+    "zlib": _expand_zlib,
+    "lz4": _expand_lz4,
+    "zstd": _expand_zstd,
+    "snappy": _expand_snappy,
+}
