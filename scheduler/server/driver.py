@@ -55,6 +55,7 @@ class Driver:
     Attributes:
         worker_streams: address -> stream; kept by ``peers``.
         client_streams: client name -> stream; kept by ``peers``.
+        instructions: class -> what carries it out.
         record_sinks: called with a flush's records, when there are any.
         n_stimuli, n_core_errors: counted since the start.
     """
@@ -90,7 +91,7 @@ class Driver:
         self._timers: set[asyncio.TimerHandle] = set()
         self._tick: asyncio.TimerHandle | None = None
         self._waiting: list[tuple[Callable[[], bool], asyncio.Future[bool]]] = []
-        self._instructions: dict[type, Callable[[Any], None]] = {
+        self.instructions: dict[type, Callable[[Any], None]] = {
             stimuli.WantsContinue: self._want_continue,
             stimuli.SetTimer: self._set_timer,
             stimuli.LogLine: self._log_line,
@@ -208,7 +209,7 @@ class Driver:
                 if stream is not None:
                     stream.send(messages)
         for instruction in outbox.instructions:
-            self._instructions[type(instruction)](instruction)
+            self.instructions[type(instruction)](instruction)
         if outbox.records:
             for sink in self.record_sinks:
                 sink(outbox.records)

@@ -16,6 +16,7 @@ from paceline.protocol.catalogue import OPS
 from paceline.protocol.codec import OddMessage, UnknownMessage
 from paceline.protocol.connection import Connection
 from paceline.protocol.framing import pack_frames
+from paceline.scheduler.core import stimuli
 from paceline.scheduler.extensions.replies import ErrorReply
 
 from .driver import CoreFailure, Driver
@@ -72,6 +73,7 @@ class Server:
         self.driver = Driver(
             core, close_scheduler=self._close_scheduler, gc_policy=gc_policy, journal=journal
         )
+        self.driver.instructions[stimuli.RestartWorkers] = self._restart_silent
         self.transport = Transport(self)
         self.pool = Pool(self)
         self.compilers = compilers
@@ -208,6 +210,8 @@ class Server:
         """
         if isinstance(message, OddMessage):
             raise TypeError(f"{message.op}: {message.path}: {message.error}")
+        if type(message) in self.core_types:
+            return self.ask(message, getattr(message, "client", None) or "")
         op = self.op_name(message)
         if isinstance(message, UnknownMessage) and op not in OPS:
             logger.warning("No handler %s found in Scheduler", op)
@@ -226,6 +230,13 @@ class Server:
         for message_type in self.handlers:
             if message_type.__struct_config__.tag in ops:  # type: ignore[attr-defined]
                 self.handlers[message_type] = blocked
+
+    def _restart_silent(self, instruction: stimuli.RestartWorkers) -> None:
+        """Workers went silent: their nannies start them again, or they are removed."""
+        from .flows.restart import restart_workers
+
+        flow = restart_workers(self, instruction.addresses, wait_for_workers=False, on_error="return")
+        self.spawn(flow, "restart of silent workers")
 
     def _close_scheduler(self, reason: str) -> None:
         self.spawn(self.scheduler.close(reason=reason), "close")

@@ -20,7 +20,7 @@ from .ports import FlowServer
 logger = logging.getLogger("distributed.scheduler")
 
 #: What may become of a peer that fails to answer.
-ON_ERROR = ("raise", "return", "return_pickle", "ignore")
+ON_ERROR = ("raise", "return", "return_pickle", "return_text", "ignore")
 
 
 async def broadcast(
@@ -40,8 +40,8 @@ async def broadcast(
         workers: addresses; None is all workers, unless ``hosts`` are given.
         hosts: further workers: all of these hosts.
         nanny: ask the workers' nannies; workers without one are left out.
-        on_error: "raise" the first error, "return" it or "return_pickle" it in the reply's place, or "ignore"
-            that worker.
+        on_error: "raise" the first error, "return", "return_pickle" or "return_text" it in the
+            reply's place, or "ignore" that worker.
         timeout: seconds for each, None is no limit.
 
     Raises:
@@ -64,13 +64,13 @@ async def broadcast(
             continue
         if not isinstance(outcome, Exception):  # cancelled
             raise outcome
-        logger.error(
-            "broadcast to %s failed: %s: %s", address, type(outcome).__name__, outcome
-        )
+        logger.error("broadcast to %s failed: %s: %s", address, type(outcome).__name__, outcome)
         if on_error == "raise":
             raise outcome
         if on_error == "return":
             replies[worker] = pickled_payload(joined_pickle(_plain(outcome)))
+        elif on_error == "return_text":
+            replies[worker] = repr(_plain(outcome))
         elif on_error == "return_pickle":
             replies[worker] = joined_pickle(_plain(outcome))
     return replies

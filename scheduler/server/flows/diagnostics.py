@@ -34,13 +34,13 @@ async def call_stack(server: FlowServer, keys: Iterable[Key] | None = None) -> d
     """
     whom = queries.call_stack_keys(server.state, keys)
     replies = await asyncio.gather(
-        *(server.rpc_call(a, worker_rpc.CallStack(keys=ks)) for a, ks in whom.items())
+        *(server.rpc_call(a, worker_rpc.WorkerCallStack(keys=ks)) for a, ks in whom.items())
     )
     return {address: reply for address, reply in zip(whom, replies) if reply}
 
 
 async def benchmark_hardware(server: FlowServer) -> dict[str, dict[str, float]]:
-    """"disk", "memory" and "network" -> size -> bandwidth, averaged over the workers."""
+    """ "disk", "memory" and "network" -> size -> bandwidth, averaged over the workers."""
     samples: dict[str, list[dict[str, float]]] = {
         "disk": list((await broadcast(server, worker_rpc.BenchmarkDisk())).values()),
         "memory": list((await broadcast(server, worker_rpc.BenchmarkMemory())).values()),
@@ -85,7 +85,7 @@ async def profile(
     """
     if scheduler:
         return merged_profile([])
-    request = worker_rpc.Profile(start=start, stop=stop, key=key, server=server_threads)
+    request = worker_rpc.WorkerProfile(start=start, stop=stop, key=key, server=server_threads)
     replies = await _ask_each(server, workers, request)
     return merged_profile(list(replies.values())) if merge_workers else replies
 
@@ -146,9 +146,7 @@ async def profile_metadata(
     def bin_of(entry: Any) -> float:
         return float(entry[0] // bin_seconds * bin_seconds)
 
-    binned = [
-        (at, sum(n for _, n in group)) for at, group in itertools.groupby(counts, key=bin_of)
-    ]
+    binned = [(at, sum(n for _, n in group)) for at, group in itertools.groupby(counts, key=bin_of)]
     samples = sorted(((t, d) for each in found for t, d in each["keys"]), key=lambda e: e[0])
     keys: dict[Any, list[list[float]]] = {name: [] for _, d in samples for name in d}
     last = 0.0

@@ -94,7 +94,7 @@ class _Gather:
         """Whom to ask for what now; keys that nobody has are failed, those of busy workers wait."""
         plan: dict[str, list[Key]] = {}
         for key, holders in queries.who_has(self._server.state, list(self._missing)).items():
-            without = self._without.get(key, frozenset())
+            without = self._without.get(key) or ()
             usable = [a for a in holders if a not in self._lost_workers and a not in without]
             if not usable:
                 del self._missing[key]
@@ -118,7 +118,9 @@ class _Gather:
             self._lost_workers.add(address)
             return
         except RemoteError as error:  # e.g. it cannot serialize a result
-            logger.error("Unexpected error while collecting tasks %s from %s: %s", keys, address, error)
+            logger.error(
+                "Unexpected error while collecting tasks %s from %s: %s", keys, address, error
+            )
             self._fail(keys)
             return
         if reply["status"] == "busy":

@@ -54,7 +54,7 @@ async def register_nanny_plugin(
         if flows.starting_nannies:
             logger.info("Waiting for Nannies to start %s", flows.starting_nannies)
         await flows.nannies_changed.wait_for(lambda: not flows.starting_nannies)
-    return await broadcast(server, nanny_rpc.PluginAdd(plugin=plugin, name=name), nanny=True)
+    return await broadcast(server, nanny_rpc.NannyPluginAdd(plugin=plugin, name=name), nanny=True)
 
 
 async def unregister_nanny_plugin(server: FlowServer, name: str) -> dict[str, Any]:
@@ -65,7 +65,7 @@ async def unregister_nanny_plugin(server: FlowServer, name: str) -> dict[str, An
     """
     if server.flows.nanny_plugins.pop(name, None) is None:
         raise ValueError(f"The nanny plugin {name} does not exist")
-    return await broadcast(server, nanny_rpc.PluginRemove(name=name), nanny=True)
+    return await broadcast(server, nanny_rpc.NannyPluginRemove(name=name), nanny=True)
 
 
 async def register_nanny(server: FlowServer, address: str, peer: TalkingPeer) -> None:

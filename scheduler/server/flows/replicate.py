@@ -31,7 +31,7 @@ async def gather_on_worker(
 ) -> set[Key]:
     """Have one worker fetch keys from others. Returns those that it could not get; never raises for a peer."""
     try:
-        reply = await server.rpc_call(address, worker_rpc.Gather(who_has=dict(who_has)))
+        reply = await server.rpc_call(address, worker_rpc.WorkerGather(who_has=dict(who_has)))
     except (OSError, TimeoutError, RemoteError) as error:
         # a worker that shuts down orderly does this as well
         logger.warning(
@@ -58,7 +58,7 @@ async def delete_worker_data(
     server: FlowServer, address: str, keys: Sequence[Key], stimulus_id: str
 ) -> None:
     """Have a worker drop keys; what was the last copy is made again where it is wanted. Never raises for a peer."""
-    request = worker_rpc.FreeKeys(keys=list(keys), stimulus_id=f"delete-data-{time.time()}")
+    request = worker_rpc.FreeKeysRpc(keys=list(keys), stimulus_id=f"delete-data-{time.time()}")
     try:
         await server.rpc_call(address, request)
     except (OSError, TimeoutError, RemoteError) as error:

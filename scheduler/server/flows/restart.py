@@ -136,7 +136,7 @@ async def _kill(
     stimulus_id: str,
 ) -> dict[str, str]:
     """Have nannies kill their workers; those that fail to are removed. Worker -> "OK" or "timed out"."""
-    request = nanny_rpc.Kill(reason=stimulus_id)
+    request = nanny_rpc.NannyKill(reason=stimulus_id)
     outcomes = await asyncio.gather(
         *(server.rpc_call(nanny, request, timeout) for nanny in nannies.values()),
         return_exceptions=True,

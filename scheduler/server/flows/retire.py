@@ -121,9 +121,7 @@ async def _retire(
         )
         return False
     if remove:
-        server.tell(
-            WorkerGone(ws.address, expected=True, close=close), stimulus_id=stimulus_id
-        )
+        server.tell(WorkerGone(ws.address, expected=True, close=close), stimulus_id=stimulus_id)
     elif close and _present(server, ws):
         logger.info("Closing worker %s", ws.address)
         server.tell(LogEventCommand([ws.address], {"action": "close-worker"}))
@@ -183,7 +181,7 @@ def _recipients(
 
 
 async def _close(server: FlowServer, address: str) -> None:
-    request = worker_rpc.Terminate(reason="scheduler-close-worker")
+    request = worker_rpc.WorkerTerminate(reason="scheduler-close-worker")
     try:
         await server.rpc_call(address, request, CLOSE_TIMEOUT_SECONDS)
     except (OSError, TimeoutError) as error:

@@ -51,7 +51,7 @@ async def scatter(
     plan = _round_robin(server, addresses, data)
     replies = await asyncio.gather(
         *(
-            server.rpc_call(address, worker_rpc.UpdateData(data=part))
+            server.rpc_call(address, worker_rpc.WorkerUpdateData(data=part))
             for address, part in plan.items()
         )
     )

@@ -43,7 +43,7 @@ class Spool:
         self,
         memory_nbytes: int,
         directory: str | None = None,
-        on_first_file: Callable[[], None] | None = None,
+        on_first_file: Callable[[], object] | None = None,
     ) -> None:
         self._memory_nbytes = memory_nbytes
         self._directory = directory
@@ -67,7 +67,9 @@ class Spool:
             try:
                 current = _Segment(max(SEGMENT_NBYTES, nbytes), self._directory)
             except OSError as error:
-                logger.warning("No temporary file for a large gather: %s; it stays in memory", error)
+                logger.warning(
+                    "No temporary file for a large gather: %s; it stays in memory", error
+                )
                 self._broken = True
                 return self._from_memory(nbytes)
             if self._on_first_file is not None:

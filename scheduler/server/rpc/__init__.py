@@ -27,6 +27,7 @@ __all__ = [
 MODULES: tuple[str, ...] = (
     "registration",
     "queries",
+    "commands",
     "cluster",
     "data",
     "diagnostics",

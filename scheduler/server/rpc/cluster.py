@@ -35,7 +35,7 @@ async def handle_proxy(server: FlowServer, request: r.Proxy, peer: PeerPort) -> 
     return await broadcast.proxy(server, request.msg, request.worker)
 
 
-async def handle_restart(server: FlowServer, request: r.Restart, peer: PeerPort) -> None:
+async def handle_restart(server: FlowServer, request: r.RestartRpc, peer: PeerPort) -> None:
     """Forget everything, restart workers."""
     flow = restart.restart(
         server,
@@ -67,9 +67,6 @@ async def handle_retire_workers(
     server: FlowServer, request: r.RetireWorkers, peer: PeerPort
 ) -> dict[str, Any]:
     """Workers hand over their data and go."""
-    options = _scaling_options(request)
-    if request.workers is not None or request.names is not None:
-        options = {k: v for k, v in options.items() if k != "attribute"}
     flow = retire.retire_workers(
         server,
         request.workers,
@@ -77,7 +74,7 @@ async def handle_retire_workers(
         close_workers=request.close_workers,
         remove=request.remove,
         stimulus_id=request.stimulus_id,
-        **options,
+        **_opened_key(request.extra_arguments),
     )
     return await lasting(server, flow, "retire_workers")
 
@@ -86,24 +83,19 @@ def handle_workers_to_close(
     server: FlowServer, request: r.WorkersToClose, peer: PeerPort
 ) -> list[Any]:
     """Workers that could go."""
-    return scaling.workers_to_close(server.state, **_scaling_options(request))
+    names = ("memory_ratio", "n", "key", "minimum", "target", "attribute")
+    options = {name: getattr(request, name) for name in names}
+    return scaling.workers_to_close(server.state, **_opened_key(options))
 
 
-def _scaling_options(request: Any) -> dict[str, Any]:
-    """What was said of ``workers_to_close``'s options; ``key`` is a pickled function of the sender's."""
-    options = {
-        name: value
-        for name in ("memory_ratio", "n", "key", "minimum", "target", "attribute")
-        if (value := getattr(request, name, None)) is not None
-    }
+def _opened_key(options: dict[str, Any]) -> dict[str, Any]:
+    """Options of ``workers_to_close``; their ``key`` is a pickled function of the sender's."""
     if isinstance(options.get("key"), bytes):
-        options["key"] = unpickle(options["key"])
+        return {**options, "key": unpickle(options["key"])}
     return options
 
 
-def handle_adaptive_target(
-    server: FlowServer, request: r.AdaptiveTarget, peer: PeerPort
-) -> int:
+def handle_adaptive_target(server: FlowServer, request: r.AdaptiveTarget, peer: PeerPort) -> int:
     """How many workers there should be."""
     wanted = request.target_duration
     if wanted is None:
@@ -112,9 +104,7 @@ def handle_adaptive_target(
     return scaling.adaptive_target(server.state, seconds)
 
 
-def handle_check_idle(
-    server: FlowServer, request: r.CheckIdle, peer: PeerPort
-) -> float | None:
+def handle_check_idle(server: FlowServer, request: r.CheckIdle, peer: PeerPort) -> float | None:
     """Since when there is nothing to do, seconds since the epoch."""
     return server.state.idle_since
 
@@ -140,7 +130,7 @@ def handle_subscribe_worker_status(
 HANDLERS: dict[type, Handler] = {
     r.Broadcast: handle_broadcast,
     r.Proxy: handle_proxy,
-    r.Restart: handle_restart,
+    r.RestartRpc: handle_restart,
     r.RestartWorkers: handle_restart_workers,
     r.RetireWorkers: handle_retire_workers,
     r.WorkersToClose: handle_workers_to_close,

@@ -33,7 +33,7 @@ async def handle_scatter(server: FlowServer, request: r.Scatter, peer: PeerPort)
     return await lasting(server, flow, "scatter")
 
 
-def handle_update_data(server: FlowServer, request: r.UpdateData, peer: PeerPort) -> None:
+def handle_update_data(server: FlowServer, request: r.UpdateDataRpc, peer: PeerPort) -> None:
     """A client put data on workers itself."""
     scatter.update_data(server, request.who_has, request.nbytes, request.client)
 
@@ -55,6 +55,6 @@ async def handle_replicate(server: FlowServer, request: r.Replicate, peer: PeerP
 HANDLERS: dict[type, Handler] = {
     r.Gather: handle_gather,
     r.Scatter: handle_scatter,
-    r.UpdateData: handle_update_data,
+    r.UpdateDataRpc: handle_update_data,
     r.Replicate: handle_replicate,
 }

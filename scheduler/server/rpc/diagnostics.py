@@ -9,9 +9,9 @@ from typing import Any
 
 from paceline.protocol.messages import scheduler_rpc as r
 from paceline.protocol.messages import worker_rpc
-from paceline.workers_compat import config, versions
+from paceline.workers_compat import versions
 
-from ..flows import broadcast, diagnostics
+from ..flows import broadcast, diagnostics, dump
 from ..flows.ports import FlowServer
 from .base import Handler, PeerPort
 
@@ -30,7 +30,7 @@ async def handle_worker_logs(server: FlowServer, request: r.WorkerLogs, peer: Pe
     """The last lines of the workers' or nannies' logs."""
     return await broadcast.broadcast(
         server,
-        worker_rpc.GetLogs(n=request.n),
+        worker_rpc.WorkerGetLogs(n=request.n),
         workers=request.workers,
         nanny=request.nanny,
     )
@@ -62,6 +62,22 @@ async def handle_profile(server: FlowServer, request: r.Profile, peer: PeerPort)
     )
 
 
+async def handle_get_cluster_state(
+    server: FlowServer, request: r.GetClusterState, peer: PeerPort
+) -> Any:
+    """Everything, as plain values."""
+    return await dump.get_cluster_state(server, request.exclude)
+
+
+async def handle_dump_cluster_state_to_url(
+    server: FlowServer, request: r.DumpClusterStateToUrl, peer: PeerPort
+) -> None:
+    """The same, to a file."""
+    await dump.dump_cluster_state_to_url(
+        server, request.url, request.exclude, request.format, **request.storage_options
+    )
+
+
 HANDLERS: dict[type, Handler] = {
     r.CallStack: handle_call_stack,
     r.GetLogs: handle_logs,
@@ -70,4 +86,6 @@ HANDLERS: dict[type, Handler] = {
     r.Versions: handle_versions,
     r.BenchmarkHardware: handle_benchmark_hardware,
     r.Profile: handle_profile,
+    r.GetClusterState: handle_get_cluster_state,
+    r.DumpClusterStateToUrl: handle_dump_cluster_state_to_url,
 }

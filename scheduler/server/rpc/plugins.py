@@ -19,9 +19,7 @@ async def handle_register_worker_plugin(
     server: FlowServer, request: r.RegisterWorkerPlugin, peer: PeerPort
 ) -> Any:
     """For all present and future workers."""
-    flow = plugins.register_worker_plugin(
-        server, request.plugin, request.name, request.idempotent
-    )
+    flow = plugins.register_worker_plugin(server, request.plugin, request.name, request.idempotent)
     return await lasting(server, flow, "register_worker_plugin")
 
 
@@ -73,9 +71,7 @@ def handle_unregister_scheduler_plugin(
     plugins.unregister_scheduler_plugin(server, request.name)
 
 
-async def handle_run_function(
-    server: FlowServer, request: r.RunFunction, peer: PeerPort
-) -> Any:
+async def handle_run_function(server: FlowServer, request: r.RunFunction, peer: PeerPort) -> Any:
     """Run a client's function here."""
     return await run_function.run_function(
         server, request.function, request.args, request.kwargs, request.wait

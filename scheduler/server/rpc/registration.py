@@ -92,7 +92,7 @@ def handle_unregister(server: Server, request: r.Unregister, peer: PeerPort) -> 
     address = worker_address(server, request.address)
     if address not in server.state.workers:
         return "already-removed"
-    gone = stimuli.WorkerGone(address, expected=request.expected, close=request.close_worker)
+    gone = stimuli.WorkerGone(address, expected=request.expected)
     server.tell(gone, address, request.stimulus_id)
     return "OK"
 
