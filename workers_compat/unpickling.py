@@ -33,10 +33,12 @@ def closed_result(value: Any) -> Payload:
 
 def is_coroutine_function(function: Any) -> bool:
     """Whether a call gives something to await: also for objects and partials over such functions."""
-    call = getattr(type(function), "__call__", None)
     while hasattr(function, "func"):
         function = function.func
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+    if inspect.iscoroutinefunction(function):
+        return True
+    call = vars(type(function)).get("__call__")
+    return inspect.iscoroutinefunction(call)
 
 
 def unpickle_plugin(data: Any) -> Any:

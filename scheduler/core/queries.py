@@ -21,8 +21,8 @@ from .state import SchedulerState, TaskState, WorkerState
 #: States that ``get_task_prefix_states`` tells of.
 REPORTED_STATES: Final = ("memory", "erred", "released", "processing", "waiting")
 
-#: ``default`` of ``get_metadata`` where the asker gave none.
-NO_DEFAULT: Final = object()
+#: ``default`` of ``get_metadata`` where the asker gave none: the mark that stock clients send for it.
+NO_DEFAULT: Final = "__no_default__"
 
 #: Up to this many workers send a heartbeat every half second; see ``heartbeat_interval``.
 HEARTBEAT_STEPS: Final = ((10, 0.5), (49, 1.0), (199, 2.0))
@@ -319,7 +319,7 @@ def get_metadata(state: SchedulerState, keys: Iterable[Any], default: Any = NO_D
         for key in keys:
             found = found[key]
     except KeyError:
-        if default is NO_DEFAULT:
+        if isinstance(default, str) and default == NO_DEFAULT:
             raise
         return default
     return found

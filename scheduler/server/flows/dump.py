@@ -20,12 +20,12 @@ from .ports import FlowServer
 logger = logging.getLogger("distributed.scheduler")
 
 
-async def get_cluster_state(
-    server: FlowServer, exclude: Collection[str] = ()
-) -> dict[str, Any]:
+async def get_cluster_state(server: FlowServer, exclude: Collection[str] = ()) -> dict[str, Any]:
     """``{"scheduler": ..., "workers": {address: ...}, "versions": ...}``."""
     workers = asyncio.gather(
-        broadcast(server, worker_rpc.WorkerDumpState(exclude=list(exclude)), on_error="return_text"),
+        broadcast(
+            server, worker_rpc.WorkerDumpState(exclude=list(exclude)), on_error="return_text"
+        ),
         broadcast(server, worker_rpc.WorkerVersions(), on_error="ignore"),
     )
     try:

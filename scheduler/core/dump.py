@@ -1,0 +1,111 @@
+"""The whole state as plain values, for ``Client.dump_cluster_state``: for people and their tools, not for reading back.
+
+Every task, worker, client and group stands once, under its name, and elsewhere as its ``repr``.
+
+Must not know: where the dump goes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Mapping
+from dataclasses import fields
+from typing import Any, Final
+
+from paceline.protocol.keys import Key
+from paceline.protocol.payload import Payload
+
+from . import mirrors
+from .containers import IndexedSet
+from .queries import worker_identity
+from .state import ClientState, SchedulerState, TaskGroup, TaskPrefix, TaskState, WorkerState
+
+#: What has a place of its own in the dump.
+_ENTITIES: Final = (TaskState, TaskGroup, TaskPrefix, WorkerState, ClientState)
+#: Attributes of tasks that are computed, not stored.
+_TASK_VIEWS: Final = (
+    "prefix",
+    "group_key",
+    "waiting_on",
+    "waiters",
+    "exception_blame",
+    "exception_text",
+    "traceback_text",
+    "erred_on",
+    "host_restrictions",
+    "worker_restrictions",
+    "resource_restrictions",
+    "loose_restrictions",
+    "annotations",
+    "metadata",
+)
+#: Values nested deeper than this are shown as their ``repr``.
+_DEPTH_MAX: Final = 50
+
+
+def dump_state(
+    state: SchedulerState, facts: Mapping[str, Any], exclude: Collection[str] = ()
+) -> dict[str, Any]:
+    """What there is, as stock's ``Scheduler._to_dict`` lays it out.
+
+    Args:
+        facts: of the server: identity, address, status.
+        exclude: names of attributes to leave out, at any depth.
+    """
+    whole = {
+        **facts,
+        "transition_log": list(state.transition_log),
+        "transition_counter": state.transition_counter,
+        "tasks": {key: _task(ts, exclude) for key, ts in state.tasks.items()},
+        "task_groups": {n: _fields(g, exclude) for n, g in state.task_groups.items()},
+        "workers": {a: _worker(state, ws, exclude) for a, ws in state.workers.items()},
+        "clients": {n: _fields(cs, (*exclude, "versions")) for n, cs in state.clients.items()},
+        "extensions": {},
+    }
+    return {k: plain(v, exclude) for k, v in whole.items() if k not in exclude}
+
+
+def _task(ts: TaskState, exclude: Collection[str]) -> dict[str, Any]:
+    out = _fields(ts, (*exclude, "details"))
+    out.update({name: getattr(ts, name) for name in _TASK_VIEWS if name not in exclude})
+    return out
+
+
+def _worker(state: SchedulerState, ws: WorkerState, exclude: Collection[str]) -> dict[str, Any]:
+    out = {**worker_identity(ws), **_fields(ws, (*exclude, "versions"))}
+    out["occupancy"] = mirrors.occupancy(state, ws)
+    return {k: v for k, v in out.items() if k not in exclude}
+
+
+def _fields(thing: Any, exclude: Collection[str]) -> dict[str, Any]:
+    return {f.name: getattr(thing, f.name) for f in fields(thing) if f.name not in exclude}
+
+
+def plain(value: Any, exclude: Collection[str] = (), depth: int = 0) -> Any:
+    """A value made of numbers, text, lists and dicts; anything else is its ``repr``."""
+    if value is None or isinstance(value, bool | int | float | str | bytes):
+        return value
+    if depth >= _DEPTH_MAX or isinstance(value, (*_ENTITIES, Payload)):
+        return repr(value)
+    if isinstance(value, Mapping):
+        if value and all(v is None for v in value.values()) and _is_ordered_set(value):
+            return [plain(k, exclude, depth + 1) for k in value]
+        return {
+            _plain_key(k): plain(v, exclude, depth + 1)
+            for k, v in value.items()
+            if not (isinstance(k, str) and k in exclude)
+        }
+    if isinstance(value, list | tuple | set | frozenset | deque | IndexedSet):
+        return [plain(v, exclude, depth + 1) for v in value]
+    return repr(value)
+
+
+def _is_ordered_set(value: Mapping[Any, Any]) -> bool:
+    """Whether a dict without values serves as a set: its keys are not names of attributes."""
+    return isinstance(next(iter(value)), _ENTITIES)
+
+
+def _plain_key(key: Key) -> Any:
+    if isinstance(key, str | int | float | bytes) or key is None:
+        return key
+    return repr(key) if isinstance(key, _ENTITIES) else str(key)
