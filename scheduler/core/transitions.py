@@ -32,6 +32,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from paceline.protocol.keys import Key
@@ -138,15 +139,16 @@ def run_backlog(turn: Turn) -> None:
     backlog = turn.state.backlog
     budget = turn.state.config.turn_tasks_max
     recs: Recommendations = {}
-    while backlog and budget > 0:
-        ts = next(iter(backlog))
-        finish = backlog.pop(ts)
-        if still_due(turn.state, ts, finish):
-            recs[ts] = finish
-            while recs and budget > 0:
-                next_ts, next_finish = recs.popitem()
-                transition(turn, next_ts, next_finish, recs)
-                budget -= 1
+    for ts, finish in list(islice(backlog.items(), budget)):
+        if budget <= 0:
+            break
+        if backlog.pop(ts, None) != finish or not still_due(turn.state, ts, finish):
+            continue
+        recs[ts] = finish
+        while recs and budget > 0:
+            next_ts, next_finish = recs.popitem()
+            transition(turn, next_ts, next_finish, recs)
+            budget -= 1
     while recs:
         ts, finish = recs.popitem()
         backlog[ts] = finish
