@@ -1,0 +1,33 @@
+"""Every example runs, says something, and its own checks hold.
+
+It must not know what they show.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+from source_tree import ROOT
+
+EXAMPLES = ROOT / "examples"
+# run by `make demo`, and in continuous integration by name
+ELSEWHERE = {"demo.py"}
+PROGRAMS = sorted(path.name for path in EXAMPLES.glob("*.py") if path.name not in ELSEWHERE)
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name != "toy_cluster.py"])
+def test_example(name: str) -> None:
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / name)], capture_output=True, text=True, timeout=110
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    assert done.stdout.strip(), "an example shows something"
+
+
+def test_tour_names_every_example() -> None:
+    named = set(re.findall(r"\]\((\w+\.py)\)", (EXAMPLES / "README.md").read_text()))
+    assert named | {"toy_cluster.py"} == {path.name for path in EXAMPLES.glob("*.py")}
