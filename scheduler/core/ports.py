@@ -5,10 +5,13 @@ Must not know: who implements them.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from paceline.protocol.keys import Key
 from paceline.protocol.payload import Payload
+
+if TYPE_CHECKING:
+    from .state import TaskState
 
 
 class ErrorPort(Protocol):
@@ -35,13 +38,34 @@ class ErrorPort(Protocol):
 
 
 class PluginPort(Protocol):
-    """Calls the hooks of plugins that override them. Implemented in ``workers_compat/facade.py``."""
+    """Calls the hooks of plugins that override them. Implemented in ``workers_compat/facade.py``.
+
+    The core calls it within a turn; what a hook does comes back as stimuli of later turns, but for changes
+    to the restrictions, resources and priorities of tasks in ``update_graph``, which apply at once.
+    """
 
     def transition(
-        self, key: Key, start: str, finish: str, stimulus_id: str, details: Any
-    ) -> None: ...
+        self,
+        ts: TaskState,
+        start: str,
+        finish: str,
+        stimulus_id: str,
+        detail: Any,
+        edges: tuple[Any, Any],
+    ) -> None:
+        """A transition was made. ``edges``: dependencies and dependents as they were before it (a forgotten
+        task has none any more)."""
 
-    def update_graph(self, **facts: Any) -> None: ...
+    def update_graph(
+        self,
+        *,
+        client: str,
+        keys: list[Key],
+        tasks: list[TaskState],
+        new_tasks: list[TaskState],
+        stimulus_id: str,
+    ) -> None:
+        """A graph's tasks are made; nothing of it is scheduled yet."""
 
     def add_worker(self, address: str) -> None: ...
 
@@ -50,3 +74,5 @@ class PluginPort(Protocol):
     def add_client(self, client: str) -> None: ...
 
     def remove_client(self, client: str) -> None: ...
+
+    def restart(self) -> None: ...

@@ -61,8 +61,8 @@ class TaskDetails:
         witnessed_deaths: unexpected deaths of workers on which it was processing at the time.
     """
 
-    exception: Payload | bytes | None = None
-    traceback: Payload | bytes | None = None
+    exception: Payload | None = None
+    traceback: Payload | None = None
     exception_text: str | None = None
     traceback_text: str | None = None
     exception_blame: TaskState | None = None
@@ -164,12 +164,12 @@ class TaskState:
         return self.details
 
     @property
-    def exception(self) -> Payload | bytes | None:
+    def exception(self) -> Payload | None:
         """The error, closed."""
         return self.details.exception if self.details is not None else None
 
     @property
-    def traceback(self) -> Payload | bytes | None:
+    def traceback(self) -> Payload | None:
         """The error's traceback, closed."""
         return self.details.traceback if self.details is not None else None
 

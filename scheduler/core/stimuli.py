@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from paceline.protocol.keys import Key
 from paceline.protocol.payload import Payload
 
 

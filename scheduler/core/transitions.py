@@ -69,8 +69,8 @@ class Failure:
 
     cause: TaskState
     worker: str | None = None
-    exception: Payload | bytes | None = None
-    traceback: Payload | bytes | None = None
+    exception: Payload | None = None
+    traceback: Payload | None = None
     exception_text: str | None = None
     traceback_text: str | None = None
 

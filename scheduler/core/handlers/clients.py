@@ -188,7 +188,7 @@ def _collect_cancelled(
             for holder in ts.who_wants if force else (cs,):
                 holders[holder] = None
             if force or alone:
-                turn.log(20, f"Scheduler cancels key {ts.key}.  Force={force}")
+                turn.log(20, f"Scheduler cancels key {ts.key!s}.  Force={force}")
                 stack.append((ts, True))
                 stack.extend((dts, False) for dts in ts.dependents)
     return cancelled, holders
@@ -241,7 +241,7 @@ def handle_retry_keys(turn: Turn, stimulus: Stimulus) -> None:
             stack.extend(erred)
         elif ts.state == "erred":
             roots.append(ts)
-    run(turn, {ts: "waiting" for ts in roots})
+    run(turn, dict.fromkeys(roots, "waiting"))
     fill_slots(turn)
     turn.reply(stimulus.request_id, tuple(seen))
 
@@ -260,7 +260,7 @@ def handle_release_all(turn: Turn, stimulus: Stimulus) -> None:
         for ts in reversed(list(cs.wants_what)):
             release_wish(ts, cs, recs)
     run_to_the_end(turn, recs)
-    leftovers: Recommendations = {ts: "forgotten" for ts in reversed(list(state.tasks.values()))}
+    leftovers: Recommendations = dict.fromkeys(reversed(list(state.tasks.values())), "forgotten")
     for ts in leftovers:
         ts.has_lost_dependencies = True
     run_to_the_end(turn, leftovers)
@@ -272,6 +272,8 @@ def handle_release_all(turn: Turn, stimulus: Stimulus) -> None:
     state.compute_occupancy = 0.0
     state.network_occ = 0
     _to_all_clients(turn, Restart())
+    if state.plugins is not None:
+        state.plugins.restart()
 
 
 def run_to_the_end(turn: Turn, recs: Recommendations) -> None:

@@ -198,7 +198,7 @@ def _refuse_lost(turn: Turn, graph: PendingGraph, missing: list[Key]) -> None:
         turn.log(
             20,
             "User asked for computation on lost data. "
-            f"Final key is {keys[0] if keys else None} with missing dependency {key}",
+            f"Final key is {keys[0] if keys else None!s} with missing dependency {key!s}",
         )
     turn.to_client(graph.client, CancelledKeys(keys=list(keys), reason="lost dependencies"))
     cs = turn.state.clients.get(graph.client)

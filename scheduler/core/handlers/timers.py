@@ -69,10 +69,10 @@ def _unsatisfied(turn: Turn, timeout: float, recs: Recommendations) -> list[obje
         late.append(ts)
     out: list[object] = []
     for ts in late:
-        since = state.unrunnable.get(ts)
-        if since is None:
+        waiting_since = state.unrunnable.get(ts)
+        if waiting_since is None:
             continue
-        if state.no_workers_since is None or state.no_workers_since >= since:
+        if state.no_workers_since is None or state.no_workers_since >= waiting_since:
             details = ts.details
             exception = state.errors.no_valid_worker(
                 ts.key,
@@ -85,7 +85,7 @@ def _unsatisfied(turn: Turn, timeout: float, recs: Recommendations) -> list[obje
         else:
             exception = state.errors.no_worker(ts.key, timeout)
             why = "without any running workers"
-        turn.log(40, f"Task {ts.key} marked as failed because it timed out waiting {why}.")
+        turn.log(40, f"Task {ts.key!s} marked as failed because it timed out waiting {why}.")
         transition(turn, ts, "erred", recs, Failure(cause=ts, exception=exception))
         out.append(ts.key)
     return out
@@ -102,7 +102,7 @@ def _without_workers(turn: Turn, timeout: float, recs: Recommendations) -> list[
         exception = state.errors.no_worker(ts.key, timeout)
         turn.log(
             40,
-            f"Task {ts.key} marked as failed because it timed out waiting "
+            f"Task {ts.key!s} marked as failed because it timed out waiting "
             "without any running workers.",
         )
         transition(turn, ts, "erred", recs, Failure(cause=ts, exception=exception))

@@ -356,7 +356,7 @@ def _blame(
         )
         turn.log(
             40,
-            f"Task {ts.key} marked as failed because {max(ts.suspicious, witnessed)} workers died"
+            f"Task {ts.key!s} marked as failed because {max(ts.suspicious, witnessed)} workers died"
             " while trying to run it",
         )
         transition(turn, ts, "erred", recs, failure)
