@@ -32,7 +32,7 @@ class SchedulerConfig:
     default_data_size_nbytes: int = knob(1024, "distributed.scheduler.default-data-size")
     default_task_durations_seconds: dict[str, float] = knob(
         {}, "distributed.scheduler.default-task-durations"
-    )
+    )  # noqa: RUF009
     unknown_task_duration_seconds: float = knob(
         0.5, "distributed.scheduler.unknown-task-duration"
     )

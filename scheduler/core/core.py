@@ -6,7 +6,7 @@ Must not know: what stands outside; each handler knows its own stimulus.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from paceline.protocol import messages as m
 
@@ -50,7 +50,7 @@ Handler = Callable[[Turn, Stimulus], None]
 class Machine(Protocol):
     """A machine beside the task lifecycle (``paceline.scheduler.extensions``)."""
 
-    name: str
+    name: ClassVar[str]
 
     def handlers(self) -> dict[type[Any], Handler]: ...
 
