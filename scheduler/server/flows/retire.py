@@ -13,10 +13,14 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from paceline.protocol.keys import Key
-from paceline.protocol.messages import worker_rpc
 from paceline.scheduler.core import queries, scaling
 from paceline.scheduler.core.state import TaskState, WorkerState
-from paceline.scheduler.core.stimuli import LogEventCommand, SetWorkerStatus, WorkerGone
+from paceline.scheduler.core.stimuli import (
+    CloseWorker,
+    LogEventCommand,
+    SetWorkerStatus,
+    WorkerGone,
+)
 
 from .ports import FlowServer
 from .replicate import gather_on_worker
@@ -27,8 +31,6 @@ logger = logging.getLogger("distributed.scheduler")
 FRUITLESS_ROUNDS_MAX = 10
 #: Pause after a round in which nothing arrived, seconds.
 FRUITLESS_PAUSE_SECONDS = 0.1
-#: How long a worker that is told to close may take to answer, seconds.
-CLOSE_TIMEOUT_SECONDS = 30.0
 
 
 async def retire_workers(
@@ -123,9 +125,7 @@ async def _retire(
     if remove:
         server.tell(WorkerGone(ws.address, expected=True, close=close), stimulus_id=stimulus_id)
     elif close and _present(server, ws):
-        logger.info("Closing worker %s", ws.address)
-        server.tell(LogEventCommand([ws.address], {"action": "close-worker"}))
-        server.spawn(_close(server, ws.address), f"close {ws.address}")
+        server.tell(CloseWorker(ws.address), stimulus_id=stimulus_id)
     logger.info("Retired worker %r (stimulus_id=%r)", ws.address, stimulus_id)
     return True
 
@@ -178,14 +178,6 @@ def _recipients(
         plan.setdefault(address, {})[ts.key] = [ws.address for ws in ts.who_has]
         heapq.heapreplace(heap, (held + max(0, ts.nbytes), index, address))
     return plan
-
-
-async def _close(server: FlowServer, address: str) -> None:
-    request = worker_rpc.WorkerTerminate(reason="scheduler-close-worker")
-    try:
-        await server.rpc_call(address, request, CLOSE_TIMEOUT_SECONDS)
-    except (OSError, TimeoutError) as error:
-        logger.debug("Closing worker %s: %s", address, error)
 
 
 def _log(

@@ -1,0 +1,160 @@
+"""A server without sockets: the real core, and workers that are Python functions.
+
+Must not know: what any flow does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from paceline.protocol.messages import RegisterWorker
+from paceline.scheduler.core.config import SchedulerConfig
+from paceline.scheduler.core.stimuli import (
+    ClientJoined,
+    DataPlaced,
+    Stimulus,
+    WorkerGone,
+    WorkerJoined,
+)
+from paceline.scheduler.core.turn import Outbox
+from paceline.scheduler.server.assembly import build_core
+from paceline.scheduler.server.flows.registry import FlowState
+from paceline.scheduler.server.rpc.base import RemoteError
+
+Answer = Callable[[Any], Any]
+
+
+class Plugins:
+    """Scheduler plugins: a dict."""
+
+    def __init__(self) -> None:
+        self.facade = object()
+        self.named: dict[str, Any] = {}
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.named
+
+    def add(self, plugin: Any, name: str, idempotent: bool = False) -> None:
+        self.named[name] = plugin
+
+    def remove(self, name: str) -> None:
+        if name not in self.named:
+            raise ValueError(f"Could not find plugin {name!r} among the current scheduler plugins")
+        del self.named[name]
+
+
+class FakeServer:
+    """What flows see of a server.
+
+    Attributes:
+        answers: address -> function that answers requests; an exception that it raises is raised to the asker.
+        asked: (address, request), in order.
+        acknowledged: address -> what was said after a reply.
+        sent: (address, message) to workers' streams.
+        events: what was logged, topic -> events.
+    """
+
+    def __init__(self) -> None:
+        self.core = build_core(SchedulerConfig(validate=False))
+        self.state = self.core.state
+        self.flows = FlowState()
+        self.flows.random.seed(0)
+        self.plugins = Plugins()
+        self.answers: dict[str, Answer] = {}
+        self.asked: list[tuple[str, Any]] = []
+        self.acknowledged: dict[str, Any] = {}
+        self.sent: list[tuple[str, Any]] = []
+        self.told: list[Any] = []
+        self.tasks: list[asyncio.Task[Any]] = []
+
+    def now(self) -> float:
+        return time.time()
+
+    def tell(self, message: Any, source: str = "", stimulus_id: str | None = None) -> None:
+        self.told.append(message)
+        outbox: Outbox = self.core.handle(
+            Stimulus(source, message, stimulus_id or "test"), time.time()
+        )
+        for address, messages in outbox.workers.items():
+            self.sent += [(address, message) for message in messages]
+
+    async def rpc_call(
+        self,
+        address: str,
+        request: Any,
+        timeout: float | None = None,
+        *,
+        acknowledge: Callable[[Any], Any] | None = None,
+        allocate: Any = None,
+    ) -> Any:
+        self.asked.append((address, request))
+        await asyncio.sleep(0)
+        answer = self.answers.get(address)
+        if answer is None:
+            raise ConnectionRefusedError(f"nobody at {address}")
+        async with asyncio.timeout(timeout):
+            reply = answer(request)
+            if asyncio.iscoroutine(reply):
+                reply = await reply
+        if acknowledge is not None:
+            self.acknowledged[address] = acknowledge(reply)
+        if isinstance(reply, dict) and reply.get("status") == "uncaught-error":
+            raise RemoteError(address, "test", reply)
+        return reply
+
+    async def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
+        try:
+            async with asyncio.timeout(timeout):
+                while not predicate():
+                    await asyncio.sleep(0.005)
+        except TimeoutError:
+            return False
+        return True
+
+    def spawn(self, coroutine: Any, name: str) -> asyncio.Task[Any]:
+        task = asyncio.get_running_loop().create_task(coroutine, name=name)
+        self.tasks.append(task)
+        return task
+
+    # what tests do
+
+    def add_worker(
+        self, n: int, answer: Answer | None = None, nanny: str | None = None, nthreads: int = 1
+    ) -> str:
+        """Worker number n."""
+        address = f"tcp://10.0.0.{n}:1000"
+        message = RegisterWorker(
+            address=address, name=f"w{n}", nthreads=nthreads, memory_limit=1000, nanny=nanny
+        )
+        self.tell(WorkerJoined(address, f"10.0.0.{n}", message), address)
+        if answer is not None:
+            self.answers[address] = answer
+        return address
+
+    def remove_worker(self, address: str) -> None:
+        self.tell(WorkerGone(address), address)
+
+    def place(self, key: Any, *addresses: str, nbytes: int = 10) -> None:
+        """Data that client "c" wants."""
+        if "c" not in self.state.clients:
+            self.tell(ClientJoined("c"), "c")
+        self.tell(DataPlaced({key: list(addresses)}, {key: nbytes}, client="c"))
+
+    def events(self, topic: str) -> list[Any]:
+        return [event for _, event in self.state.events.topics[topic].events]
+
+    def holders(self, key: Any) -> set[str]:
+        return {ws.address for ws in self.state.tasks[key].who_has}
+
+
+@pytest.fixture
+async def server() -> Any:
+    fake = FakeServer()
+    yield fake
+    for task in fake.tasks:
+        task.cancel()
+    fake.flows.close()
