@@ -101,6 +101,9 @@ class _Child(asyncio.Protocol):
         jobs: graph_id -> job, not done yet.
         waiting: whole messages that were read and not handled.
         head_since: loop time since which its first job is its first.
+        ready: it has imported what it needs.
+        leaving: it was told to end.
+        gone: it has ended.
         ignored: graphs that were taken from it and of which it has not said its last word.
     """
 
@@ -114,6 +117,7 @@ class _Child(asyncio.Protocol):
     head_since: float = 0.0
     ignored: set[int] = field(default_factory=set)
     ready: bool = False
+    leaving: bool = False
     gone: bool = False
     unsent: list[Any] = field(default_factory=list)
     reading: Any = None
@@ -142,6 +146,8 @@ class _Child(asyncio.Protocol):
 
     def send(self, request: Request) -> None:
         pieces = encode_request(request)
+        if self.gone:
+            return
         if self.writing is None:
             self.unsent += pieces
             return
@@ -150,6 +156,9 @@ class _Child(asyncio.Protocol):
 
     def writable(self, transport: Any) -> None:
         self.writing = transport
+        if self.gone:
+            transport.abort()
+            return
         for piece in self.unsent:
             transport.write(piece)
         self.unsent.clear()
@@ -236,11 +245,15 @@ class ChildCompilers:
     def _pick(self, large: bool, graph_id: int = 0) -> _Child | None:
         """The child that is likely to get to a new graph first; never one that it was taken from."""
         now = self._loop.time()
-        lane = [c for c in self._children if c.large == large and graph_id not in c.ignored]
+        lane = [
+            c
+            for c in self._children
+            if c.large == large and not c.leaving and graph_id not in c.ignored
+        ]
         best = min(lane, key=lambda c: len(c.jobs), default=None)
         if best is None:
             return self._spawn(large)
-        if not best.jobs or now - best.head_since < SLOW_SECONDS:
+        if not best.jobs or not best.ready or now - best.head_since < SLOW_SECONDS:
             return best
         if len(self._children) < CHILDREN_MAX:
             return self._spawn(large, helper=True) or best
@@ -251,7 +264,8 @@ class ChildCompilers:
         if child.gone or len(child.jobs) < 2:
             return
         left = child.head_since + SLOW_SECONDS - self._loop.time()
-        if left > 0:
+        if left > 0 or not child.ready:
+            left = max(left, SLOW_SECONDS / 2)
             self._loop.call_later(left, self._relieve, child)
             return
         other = self._pick(child.large)
@@ -301,7 +315,7 @@ class ChildCompilers:
             return
         child.gone = True
         self._children.remove(child)
-        if child.writing is not None:
+        if child.writing is not None and not child.writing.is_closing():
             child.writing.abort()
         if self._stopping:
             return
@@ -372,6 +386,7 @@ class ChildCompilers:
     def _dismiss(self, child: _Child) -> None:
         """A helper that is done may go."""
         if child.helper and not child.jobs and not child.ignored and child.writing is not None:
+            child.leaving = True
             child.writing.close()
 
 

@@ -219,8 +219,8 @@ class Driver:
             self._gc_policy.after_flush(len(self.core.state.tasks))
 
     def _want_continue(self, _: Any) -> None:
-        # a flush runs before the sockets are read; by the time this call is made they have been
-        self._loop.call_soon(self.feed, stimuli.Continue())
+        # one turn of the loop for what can be read by now, then go on
+        self._loop.call_soon(self._loop.call_soon, self.feed, stimuli.Continue())
 
     def _set_timer(self, instruction: stimuli.SetTimer) -> None:
         def due() -> None:

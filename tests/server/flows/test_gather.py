@@ -89,7 +89,7 @@ async def test_no_keys(server: Any) -> None:
 
 async def test_tuple_keys_and_duplicates(server: Any) -> None:
     def answer(request: GetData) -> Any:
-        return {"status": "OK", "data": {k: 1 for k in request.keys}}
+        return {"status": "OK", "data": dict.fromkeys(request.keys, 1)}
 
     server.place(("x", 0), server.add_worker(1, answer))
     assert (await gather(server, [("x", 0), ("x", 0)]))["data"] == {("x", 0): 1}

@@ -1,0 +1,120 @@
+"""The driver against a core that does as it is told."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from paceline.protocol import messages as m
+from paceline.scheduler.core import stimuli
+from paceline.scheduler.core.stimuli import Stimulus
+from paceline.scheduler.core.turn import Outbox
+from paceline.scheduler.server.driver import CoreFailure, Driver
+
+
+class FakeState:
+    tasks: dict[Any, Any] = {}
+
+
+class FakeCore:
+    """Calls what the test put into the message's place."""
+
+    def __init__(self) -> None:
+        self.state = FakeState()
+        self.seen: list[Stimulus] = []
+
+    def handle(self, stimulus: Stimulus, now: float, outbox: Outbox) -> Outbox:
+        self.seen.append(stimulus)
+        if callable(stimulus.message):
+            stimulus.message(outbox, stimulus)
+        return outbox
+
+
+class FakeStream:
+    def __init__(self, log: list[Any], name: str) -> None:
+        self.log = log
+        self.name = name
+
+    def send(self, messages: list[Any]) -> None:
+        self.log.append((self.name, list(messages)))
+
+    def close_when_written(self) -> None:
+        self.log.append((self.name, "closed"))
+
+
+@pytest.fixture
+async def driver() -> Driver:
+    return Driver(FakeCore(), close_scheduler=lambda reason: None)  # type: ignore[arg-type]
+
+
+async def settle() -> None:
+    for _ in range(4):
+        await asyncio.sleep(0)
+
+
+async def test_one_batch_a_peer_and_clients_first(driver: Driver) -> None:
+    log: list[Any] = []
+    driver.worker_streams["w"] = FakeStream(log, "w")
+    driver.client_streams["c"] = FakeStream(log, "c")
+    for i in range(2):
+        driver.feed(lambda outbox, s, i=i: outbox.workers.setdefault("w", []).append(i))
+        driver.feed(lambda outbox, s, i=i: outbox.clients.setdefault("c", []).append(i))
+    assert log == []
+    await settle()
+    assert log == [("c", [0, 1]), ("w", [0, 1])]
+
+
+async def test_a_batch_is_a_turn_each(driver: Driver) -> None:
+    messages = [
+        m.ReleaseWorkerData(key="x", stimulus_id="given"),
+        m.KeepAlive(),
+    ]
+    driver.feed_batch("w", messages)
+    first, second = driver.core.seen  # type: ignore[attr-defined]
+    assert (first.source, first.stimulus_id) == ("w", "given")
+    assert second.stimulus_id.startswith("keep-alive-")
+
+
+async def test_continue_comes_after_what_waits(driver: Driver) -> None:
+    loop = asyncio.get_running_loop()
+    driver.feed(lambda outbox, s: outbox.instructions.append(stimuli.WantsContinue()))
+    loop.call_soon(lambda: loop.call_soon(driver.feed, stimuli.Tick()))
+    await settle()
+    kinds = [type(s.message) for s in driver.core.seen][1:]  # type: ignore[attr-defined]
+    assert kinds == [stimuli.Tick, stimuli.Continue]
+
+
+async def test_timers_and_replies(driver: Driver) -> None:
+    now = driver.clock()
+    driver.feed(lambda outbox, s: outbox.instructions.append(stimuli.SetTimer(now + 0.01, 7)))
+    replies: list[Any] = []
+    number = driver.request(lambda outbox, s: None, replies.append)
+    driver.feed(lambda outbox, s: outbox.replies.append((number, "late")))
+    gone = driver.request(lambda outbox, s: None, replies.append)
+    driver.request_gone(gone)
+    await asyncio.sleep(0.05)
+    assert replies == ["late"]
+    messages = [s.message for s in driver.core.seen]  # type: ignore[attr-defined]
+    assert stimuli.TimerDue(7) in messages
+    assert stimuli.RequestGone(gone) in messages
+
+
+async def test_a_bug_of_the_core_harms_nobody_else(driver: Driver) -> None:
+    def fails(outbox: Outbox, stimulus: Stimulus) -> None:
+        raise ZeroDivisionError
+
+    replies: list[Any] = []
+    driver.request(fails, replies.append)
+    assert isinstance(replies[0], CoreFailure)
+    driver.feed(stimuli.Tick())
+    assert driver.n_core_errors == 1
+
+
+async def test_wait_for(driver: Driver) -> None:
+    found: list[int] = []
+    assert not await driver.wait_for(lambda: bool(found), 0.01)
+    waiting = asyncio.ensure_future(driver.wait_for(lambda: bool(found), 5))
+    await settle()
+    driver.feed(lambda outbox, s: found.append(1))
+    assert await waiting
