@@ -1,0 +1,305 @@
+"""Bytes to messages' frames and back: the lowest layer of the wire.
+
+A message on the socket, all integers u64 little endian::
+
+    N            bytes that follow up to the end of frame K, so 8 * (1 + F) and the first K lengths
+    F            how many frames
+    length 0 .. length F-1
+    frame 0 .. frame F-1
+
+K tells a reader how much it may take into one buffer; here it is only checked. Large frames are received straight
+into memory of their own, so that each can be freed alone.
+
+Must not know: what frames mean.
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from struct import Struct, unpack_from
+
+from .compression import Buffer
+from .errors import RemoteProtocolError
+
+Frames = list[Buffer]
+#: Gives writable memory of exactly so many bytes for a large frame.
+Allocator = Callable[[int], bytearray | memoryview]
+
+#: A frame from this size on is received into memory of its own.
+LARGE_FRAME_NBYTES = 64 * 2**10
+#: A frame from this size on gets its own pages: nothing is cleared first, and a size that is never
+#: filled costs no memory.
+MAPPED_FRAME_NBYTES = 2**20
+#: What one read from the socket may bring.
+SCRATCH_NBYTES = 256 * 2**10
+
+_PRELUDE = Struct("<QQ")
+_U64 = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a prelude may claim. Whoever claims more is dropped.
+
+    Attributes:
+        max_frames: frames of one message. A gather of a million keys has two million.
+        max_prelude_nbytes: size of the prelude; it is gathered before the first frame.
+        max_message_nbytes: all frames of one message together.
+    """
+
+    max_frames: int = 2**22
+    max_prelude_nbytes: int = 2**26
+    max_message_nbytes: int = 2**36
+
+
+class FrameReader:
+    """Puts messages together from what a socket gives, in pieces of any size.
+
+    Either ``feed`` what was read, or let the socket read into ``get_buffer`` and then call ``buffer_updated`` (the shape of
+    ``asyncio.BufferedProtocol``). After a ``RemoteProtocolError`` it is dead.
+
+    Args:
+        limits: what a prelude may claim.
+        scratch: where the socket reads to. Readers may share one as long as ``buffer_updated`` follows its ``get_buffer``
+            before another reader's ``get_buffer``, which is so in one thread of asyncio's selector loop and uvloop.
+
+    Attributes:
+        allocate: gives memory for large frames; None for the process's own.
+    """
+
+    __slots__ = (
+        "_error",
+        "_filled",
+        "_frames",
+        "_large",
+        "_lengths",
+        "_limits",
+        "_need",
+        "_rest",
+        "_scratch",
+        "allocate",
+    )
+
+    def __init__(self, limits: Limits | None = None, scratch: memoryview | None = None) -> None:
+        self._limits = limits or Limits()
+        self._scratch = scratch
+        self._rest = bytearray()  # what was read and cannot be used before `_need` bytes are there
+        self._need = 0
+        self._lengths: tuple[int, ...] | None = None  # of the message whose frames are coming
+        self._frames: Frames = []  # of it, so far
+        self._large: memoryview | None = None  # the frame being received into its own memory
+        self._filled = 0
+        self._error: str | None = None
+        self.allocate: Allocator | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing of a message has come that is not complete."""
+        return not self._rest and self._lengths is None
+
+    def get_buffer(self, sizehint: int = -1) -> memoryview:
+        """Where the socket may write to next."""
+        if self._large is not None:
+            return self._large[self._filled :]
+        if self._scratch is None:
+            self._scratch = memoryview(bytearray(SCRATCH_NBYTES))
+        return self._scratch
+
+    def buffer_updated(self, nbytes: int) -> list[Frames]:
+        """The socket has written so many bytes to ``get_buffer()``.
+
+        Returns: messages that are complete now.
+
+        Raises:
+            RemoteProtocolError: the peer claims what cannot be.
+        """
+        large = self._large
+        if large is None:
+            if self._scratch is None:
+                raise ValueError("buffer_updated without get_buffer")
+            return self.feed(self._scratch[:nbytes])
+        self._filled += nbytes
+        if self._filled < large.nbytes:
+            return []
+        return self.feed(b"")
+
+    def feed(self, data: Buffer) -> list[Frames]:
+        """Takes the next bytes, which may be reused afterwards.
+
+        Returns: messages that are complete now.
+
+        Raises:
+            RemoteProtocolError: the peer claims what cannot be.
+        """
+        if self._error is not None:
+            raise RemoteProtocolError(self._error)
+        try:
+            return self._feed(data)
+        except RemoteProtocolError as error:
+            self._error = str(error)
+            self._rest = bytearray()
+            self._frames = []
+            self._large = None
+            raise
+
+    def _feed(self, data: Buffer) -> list[Frames]:
+        position = 0
+        if self._large is not None:
+            position = self._fill(data)
+            if self._filled < self._large.nbytes:
+                return []
+            self._frames.append(self._large)
+            self._large = None
+        elif self._rest:
+            self._rest += data
+            if len(self._rest) < self._need:
+                return []
+            data = self._rest
+            self._rest = bytearray()
+        messages: list[Frames] = []
+        while True:
+            lengths = self._lengths
+            if lengths is None:
+                if position == len(data):
+                    return messages
+                lengths = self._read_prelude(data, position)
+                if lengths is None:
+                    break
+                position += 2 * _U64 + len(lengths) * _U64
+                self._lengths = lengths
+                self._frames = []
+            position = self._take_frames(data, position, lengths)
+            if len(self._frames) < len(lengths):
+                break
+            messages.append(self._frames)
+            self._lengths = None
+        if self._large is None and position < len(data):
+            self._rest = bytearray(memoryview(data)[position:])
+        return messages
+
+    def _fill(self, data: Buffer) -> int:
+        """Copies into the large frame. Returns how much of ``data`` it took."""
+        large = self._large
+        assert large is not None
+        count = min(len(data), large.nbytes - self._filled)
+        large[self._filled : self._filled + count] = memoryview(data)[:count]
+        self._filled += count
+        return count
+
+    def _read_prelude(self, data: Buffer, position: int) -> tuple[int, ...] | None:
+        """Lengths of the next message's frames; None if more bytes are needed."""
+        limits = self._limits
+        available = len(data) - position
+        if available < 2 * _U64:
+            self._need = 2 * _U64
+            return None
+        first, count = _PRELUDE.unpack_from(data, position)
+        prelude_nbytes = 2 * _U64 + count * _U64
+        if count > limits.max_frames:
+            raise RemoteProtocolError(
+                f"a message claims {count} frames; the limit is {limits.max_frames}"
+            )
+        if prelude_nbytes > limits.max_prelude_nbytes:
+            raise RemoteProtocolError(
+                f"a message claims a prelude of {prelude_nbytes} bytes; "
+                f"the limit is {limits.max_prelude_nbytes}"
+            )
+        if first < prelude_nbytes - _U64:
+            raise RemoteProtocolError(
+                f"a message claims {first} bytes, less than the lengths of its {count} frames take"
+            )
+        if available < prelude_nbytes:
+            self._need = prelude_nbytes
+            return None
+        lengths = unpack_from(f"<{count}Q", data, position + 2 * _U64)
+        total = sum(lengths)
+        if total > limits.max_message_nbytes:
+            raise RemoteProtocolError(
+                f"a message claims {total} bytes; the limit is {limits.max_message_nbytes}"
+            )
+        if first > prelude_nbytes - _U64 + total:
+            raise RemoteProtocolError(
+                f"a message claims {first} bytes, more than its {count} frames have"
+            )
+        return lengths
+
+    def _take_frames(self, data: Buffer, position: int, lengths: tuple[int, ...]) -> int:
+        """Takes frames that are there as a whole, and begins a large one. Returns the new position."""
+        frames = self._frames
+        end = len(data)
+        view = data if type(data) is bytes else memoryview(data)
+        for length in lengths[len(frames) :] if frames else lengths:
+            if length >= LARGE_FRAME_NBYTES:
+                self._large = self._memory_for(length)
+                self._filled = 0
+                position += self._fill(view[position:])
+                if self._filled < length:
+                    return position
+                frames.append(self._large)
+                self._large = None
+                continue
+            stop = position + length
+            if stop > end:
+                self._need = length
+                return position
+            frames.append(bytes(view[position:stop]))
+            position = stop
+        return position
+
+    def _memory_for(self, nbytes: int) -> memoryview:
+        """Writable memory for a large frame."""
+        try:
+            if self.allocate is not None:
+                return memoryview(self.allocate(nbytes)).cast("B")
+            if nbytes < MAPPED_FRAME_NBYTES:
+                return memoryview(bytearray(nbytes))
+            return memoryview(mmap.mmap(-1, nbytes, **_PRIVATE))
+        except (MemoryError, OSError, OverflowError, ValueError) as error:
+            raise RemoteProtocolError(
+                f"a message claims a frame of {nbytes} bytes, for which there is no memory: {error}"
+            ) from error
+
+
+#: Pages of the process alone; they are not made before they are written to.
+_PRIVATE: dict[str, int] = (
+    {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
+)
+
+
+def frame_nbytes(frame: Buffer) -> int:
+    """Size of a frame, bytes, whatever the items of its memoryview are."""
+    return frame.nbytes if type(frame) is memoryview else len(frame)
+
+
+def pack_frames(frames: Sequence[Buffer]) -> list[Buffer]:
+    """What to write for one message: small frames joined, large ones as they are.
+
+    The first buffer begins with the prelude. N spans the frames before the first large one, so that the stock reader
+    gives each large frame (and each after it) a buffer of its own.
+    """
+    count = len(frames)
+    lengths = [frame_nbytes(frame) for frame in frames]
+    if max(lengths, default=0) < LARGE_FRAME_NBYTES:
+        together = _U64 * (1 + count) + sum(lengths)
+        prelude = Struct(f"<{count + 2}Q").pack(together, count, *lengths)
+        return [b"".join([prelude, *frames])]
+    together = _U64 * (1 + count)
+    for length in lengths:
+        if length >= LARGE_FRAME_NBYTES:
+            break
+        together += length
+    pieces: list[Buffer] = []
+    small: list[Buffer] = [Struct(f"<{count + 2}Q").pack(together, count, *lengths)]
+    for frame, length in zip(frames, lengths, strict=True):
+        if length < LARGE_FRAME_NBYTES:
+            small.append(frame)
+            continue
+        if small:
+            pieces.append(b"".join(small))
+            small = []
+        pieces.append(frame if type(frame) is not memoryview else frame.cast("B"))
+    if small:
+        pieces.append(b"".join(small))
+    return pieces
