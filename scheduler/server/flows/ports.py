@@ -19,6 +19,10 @@ Allocator = Callable[[int], "bytearray | memoryview"]
 Acknowledge = Callable[[Any], Any]
 
 
+#: A handler of a request, as in ``rpc/base.py``, that asks more of the server.
+FlowHandler = Callable[[Any, Any, Any], Any]
+
+
 class FlowServer(ServerPort, Protocol):
     """The server, as flows see it.
 

@@ -11,7 +11,9 @@ import random
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
-from .logs import LogKeeper
+from paceline.workers_compat import config
+
+from .logs import LOG_FORMAT, LOG_LENGTH, LogKeeper
 
 #: Results that a gather collects in memory; what is beyond is received into a temporary file.
 GATHER_MEMORY_NBYTES = 64 * 2**20
@@ -31,7 +33,8 @@ class FlowState:
         replicas: replicate and rebalance exclude each other and retirement; retirements go together.
         random: where any worker will do.
         gather_memory_nbytes: see GATHER_MEMORY_NBYTES.
-        spool_directory: where temporary files go; None is the system's place for them.
+        spool_directory: where temporary files go (dask's ``temporary-directory``); None is the system's
+            place for them.
         log: the last lines of the log.
     """
 
@@ -43,12 +46,19 @@ class FlowState:
     replicas: ReplicaLock = field(default_factory=lambda: ReplicaLock())
     random: random.Random = field(default_factory=random.Random)
     gather_memory_nbytes: int = GATHER_MEMORY_NBYTES
-    spool_directory: str | None = None
-    log: LogKeeper = field(default_factory=LogKeeper)
+    spool_directory: str | None = field(default_factory=lambda: config.get("temporary-directory"))
+    log: LogKeeper = field(default_factory=lambda: _log_keeper())
 
     def close(self) -> None:
         """Let go of what lives outside: the log handler."""
         self.log.close()
+
+
+def _log_keeper() -> LogKeeper:
+    return LogKeeper(
+        int(config.get("distributed.admin.log-length", LOG_LENGTH)),
+        str(config.get("distributed.admin.log-format", LOG_FORMAT)),
+    )
 
 
 class ReplicaLock:

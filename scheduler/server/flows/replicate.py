@@ -31,7 +31,9 @@ async def gather_on_worker(
 ) -> set[Key]:
     """Have one worker fetch keys from others. Returns those that it could not get; never raises for a peer."""
     try:
-        reply = await server.rpc_call(address, worker_rpc.WorkerGather(who_has=dict(who_has)))
+        reply = await server.rpc_call(
+            address, worker_rpc.WorkerGather(who_has={k: list(v) for k, v in who_has.items()})
+        )
     except (OSError, TimeoutError, RemoteError) as error:
         # a worker that shuts down orderly does this as well
         logger.warning(

@@ -13,8 +13,8 @@ from paceline.workers_compat import config
 from paceline.workers_compat.unpickling import unpickle
 
 from ..flows import broadcast, diagnostics, restart, retire
-from ..flows.ports import FlowServer
-from .base import NO_REPLY, Handler, NoReply, PeerPort
+from ..flows.ports import FlowHandler, FlowServer
+from .base import NO_REPLY, NoReply, PeerPort
 from .lasting import lasting
 
 
@@ -127,7 +127,7 @@ def handle_subscribe_worker_status(
     return identity
 
 
-HANDLERS: dict[type, Handler] = {
+HANDLERS: dict[type, FlowHandler] = {
     r.Broadcast: handle_broadcast,
     r.Proxy: handle_proxy,
     r.RestartRpc: handle_restart,

@@ -10,8 +10,8 @@ from typing import Any
 from paceline.protocol.messages import scheduler_rpc as r
 
 from ..flows import gather, replicate, scatter
-from ..flows.ports import FlowServer
-from .base import Handler, PeerPort
+from ..flows.ports import FlowHandler, FlowServer
+from .base import PeerPort
 from .lasting import lasting
 
 
@@ -52,7 +52,7 @@ async def handle_replicate(server: FlowServer, request: r.Replicate, peer: PeerP
     return await lasting(server, flow, "replicate")
 
 
-HANDLERS: dict[type, Handler] = {
+HANDLERS: dict[type, FlowHandler] = {
     r.Gather: handle_gather,
     r.Scatter: handle_scatter,
     r.UpdateDataRpc: handle_update_data,

@@ -12,8 +12,8 @@ from paceline.protocol.messages import worker_rpc
 from paceline.workers_compat import versions
 
 from ..flows import broadcast, diagnostics, dump
-from ..flows.ports import FlowServer
-from .base import Handler, PeerPort
+from ..flows.ports import FlowHandler, FlowServer
+from .base import PeerPort
 
 
 async def handle_call_stack(server: FlowServer, request: r.CallStack, peer: PeerPort) -> Any:
@@ -78,7 +78,7 @@ async def handle_dump_cluster_state_to_url(
     )
 
 
-HANDLERS: dict[type, Handler] = {
+HANDLERS: dict[type, FlowHandler] = {
     r.CallStack: handle_call_stack,
     r.GetLogs: handle_logs,
     r.Logs: handle_logs,

@@ -10,8 +10,8 @@ from typing import Any
 from paceline.protocol.messages import scheduler_rpc as r
 
 from ..flows import plugins, run_function
-from ..flows.ports import FlowServer, TalkingPeer
-from .base import NO_REPLY, Handler, NoReply, PeerPort
+from ..flows.ports import FlowHandler, FlowServer, TalkingPeer
+from .base import NO_REPLY, NoReply, PeerPort
 from .lasting import lasting
 
 
@@ -19,7 +19,9 @@ async def handle_register_worker_plugin(
     server: FlowServer, request: r.RegisterWorkerPlugin, peer: PeerPort
 ) -> Any:
     """For all present and future workers."""
-    flow = plugins.register_worker_plugin(server, request.plugin, request.name, request.idempotent)
+    flow = plugins.register_worker_plugin(
+        server, request.plugin, request.name, bool(request.idempotent)
+    )
     return await lasting(server, flow, "register_worker_plugin")
 
 
@@ -35,7 +37,9 @@ async def handle_register_nanny_plugin(
     server: FlowServer, request: r.RegisterNannyPlugin, peer: PeerPort
 ) -> Any:
     """For all present and future nannies."""
-    flow = plugins.register_nanny_plugin(server, request.plugin, request.name, request.idempotent)
+    flow = plugins.register_nanny_plugin(
+        server, request.plugin, request.name, bool(request.idempotent)
+    )
     return await lasting(server, flow, "register_nanny_plugin")
 
 
@@ -60,7 +64,7 @@ async def handle_register_scheduler_plugin(
 ) -> None:
     """For the scheduler itself."""
     await plugins.register_scheduler_plugin(
-        server, request.plugin, request.name, request.idempotent
+        server, request.plugin, request.name, bool(request.idempotent)
     )
 
 
@@ -78,7 +82,7 @@ async def handle_run_function(server: FlowServer, request: r.RunFunction, peer: 
     )
 
 
-HANDLERS: dict[type, Handler] = {
+HANDLERS: dict[type, FlowHandler] = {
     r.RegisterWorkerPlugin: handle_register_worker_plugin,
     r.UnregisterWorkerPlugin: handle_unregister_worker_plugin,
     r.RegisterNannyPlugin: handle_register_nanny_plugin,
