@@ -5,33 +5,18 @@ They must not know what a test computes. When a test fails, the ends of its proc
 
 from __future__ import annotations
 
-import os
-import shlex
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import real_cluster
-from real_cluster import Cluster
+from real_cluster import Cluster, scheduler_command
 
 # Functions of tests' programs travel by reference, as those of an installed package do.
 IMPORTABLE = {"PYTHONPATH": str(Path(__file__).parent / "integration")}
 
 # A whole cluster takes seconds to start, so tests that do it no harm share one.
 CLUSTERS = pytest.StashKey[list[Cluster]]()
-
-
-def scheduler_command(kind: str) -> tuple[str, ...]:
-    """Command line of the scheduler called `stock` or `paceline`.
-
-    PACELINE_TEST_COMMAND puts another command in paceline's place, so that a program can be developed
-    against the stock scheduler on both sides.
-    """
-    if kind == "stock":
-        return real_cluster.STOCK
-    override = os.environ.get("PACELINE_TEST_COMMAND")
-    return tuple(shlex.split(override)) if override else real_cluster.PACELINE
 
 
 @pytest.hookimpl(wrapper=True)

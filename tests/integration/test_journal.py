@@ -12,9 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from conftest import scheduler_command
 from programs import faults, futures, graphs
-from real_cluster import Cluster
+from real_cluster import Cluster, scheduler_command
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -23,6 +24,18 @@ LOG_TAIL_NBYTES = 6000  # what a failing test shows of each process
 
 STOCK = (sys.executable, "-m", "dask", "scheduler")
 PACELINE = (str(Path(sys.executable).parent / "paceline"),)
+
+
+def scheduler_command(kind: str) -> tuple[str, ...]:
+    """Command line of the scheduler called `stock` or `paceline`.
+
+    PACELINE_TEST_COMMAND puts another command in paceline's place, so that a program can be developed
+    against the stock scheduler on both sides.
+    """
+    if kind == "stock":
+        return STOCK
+    override = os.environ.get("PACELINE_TEST_COMMAND")
+    return tuple(shlex.split(override)) if override else PACELINE
 
 
 @dataclass
