@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from paceline.protocol.errors import RemoteProtocolError
-from paceline.protocol.framing import FrameReader, Limits
+from paceline.protocol.framing import SCRATCH_NBYTES, Allocator, FrameReader, Limits
 
 from .addresses import WILDCARDS, join_host_port
 
@@ -113,7 +113,7 @@ class _Connection(asyncio.BufferedProtocol):
 
     def __init__(self, owner: Transport, outgoing: bool) -> None:
         self._owner = owner
-        self._reader = FrameReader(owner.limits)
+        self._reader = FrameReader(owner.limits, owner.scratch)
         self.get_buffer: Callable[[int], memoryview] = self._reader.get_buffer  # type: ignore[method-assign,assignment]
         self._number = owner.next_number()
         self._facts = PeerFacts("", "", False, outgoing)
@@ -211,6 +211,9 @@ class _Connection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.close()
 
+    def receive_large_into(self, allocate: Allocator | None) -> None:
+        self._reader.allocate = allocate
+
     @property
     def facts(self) -> PeerFacts:
         return self._facts
@@ -261,6 +264,8 @@ class Transport:
         self.sink = sink
         self.limits = limits or Limits()
         self.options = options or SocketOptions()
+        # one for all: a read is handled before the next one begins
+        self.scratch = memoryview(bytearray(SCRATCH_NBYTES))
         self._loop = asyncio.get_running_loop()
         self._vectored = _writes_vectors(self._loop)
         self._connections: dict[int, _Connection] = {}
@@ -302,6 +307,12 @@ class Transport:
         """Bytes that wait to be written to the peer."""
         connection = self._connections.get(number)
         return int(connection.transport.get_write_buffer_size()) if connection is not None else 0
+
+    def receive_large_into(self, number: int, allocate: Allocator | None) -> None:
+        """Receive large frames into memory that ``allocate(nbytes)`` gives; None for our own."""
+        connection = self._connections.get(number)
+        if connection is not None:
+            connection.receive_large_into(allocate)
 
     def close(self, number: int) -> None:
         """Close once everything is written."""

@@ -56,8 +56,8 @@ class FlowState:
 
 def _log_keeper() -> LogKeeper:
     return LogKeeper(
-        int(config.get("distributed.admin.log-length", LOG_LENGTH)),
-        str(config.get("distributed.admin.log-format", LOG_FORMAT)),
+        int(config.get("distributed.admin.log-length") or LOG_LENGTH),
+        str(config.get("distributed.admin.log-format") or LOG_FORMAT),
     )
 
 

@@ -1,0 +1,178 @@
+"""Real sockets, and what crosses the seam."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import struct
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import uvloop
+from paceline.protocol.framing import pack_frames
+from paceline.scheduler.server.transport import PeerFacts, Transport
+
+
+class Sink:
+    """Notes what comes; echoes when asked to."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[Any, ...]] = []
+        self.facts: dict[int, PeerFacts] = {}
+        self.messages: dict[int, list[Any]] = {}
+        self.changed = asyncio.Event()
+
+    def _note(self, *event: Any) -> None:
+        self.events.append(event)
+        self.changed.set()
+
+    def opened(self, number: int, facts: PeerFacts) -> None:
+        self.facts[number] = facts
+        self._note("opened", number)
+
+    def frames_in(self, number: int, sequence: int, messages: list[Any]) -> None:
+        got = self.messages.setdefault(number, [])
+        assert sequence == len(got)
+        got += messages
+        self._note("frames", number)
+
+    def paused(self, number: int) -> None:
+        self._note("paused", number)
+
+    def resumed(self, number: int) -> None:
+        self._note("resumed", number)
+
+    def closed(self, number: int, reason: str) -> None:
+        self._note("closed", number, reason)
+
+    async def until(self, condition: Any) -> None:
+        async with asyncio.timeout(10):
+            while not condition():
+                self.changed.clear()
+                await self.changed.wait()
+
+    def has(self, *start: Any) -> bool:
+        return any(event[: len(start)] == start for event in self.events)
+
+
+@pytest.fixture(params=[asyncio.DefaultEventLoopPolicy, uvloop.EventLoopPolicy], ids=["asyncio", "uvloop"])
+def event_loop_policy(request: Any) -> Any:
+    return request.param()
+
+
+@pytest.fixture
+async def pair() -> AsyncIterator[tuple[Transport, Sink, int]]:
+    sink = Sink()
+    transport = Transport(sink)
+    listener = await transport.listen("tcp", "127.0.0.1", 0)
+    yield transport, sink, listener.port
+    listener.close()
+    await transport.close_all(0.1)
+
+
+async def test_messages_both_ways(pair: Any) -> None:
+    transport, sink, port = pair
+    mine = await transport.dial("127.0.0.1", port)
+    await sink.until(lambda: len(sink.facts) == 2)
+    theirs = next(n for n in sink.facts if n != mine)
+    assert sink.facts[mine].outgoing
+    assert not sink.facts[theirs].outgoing
+    assert sink.facts[theirs].same_host
+    assert sink.facts[theirs].peer_address == sink.facts[mine].local_address
+    big = bytes(3_000_000)
+    sent = [[b"a", b"", b"bc"], [b"head", big, memoryview(big)[:70_000]], [b"z"]]
+    for frames in sent:
+        transport.write(mine, pack_frames(frames))
+    await sink.until(lambda: len(sink.messages.get(theirs, ())) == 3)
+    assert [[bytes(f) for f in frames] for frames in sink.messages[theirs]] == [
+        [bytes(f) for f in frames] for frames in sent
+    ]
+
+
+async def test_one_write_for_what_was_collected(pair: Any) -> None:
+    transport, sink, port = pair
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    await sink.until(lambda: sink.facts)
+    (number,) = sink.facts
+    writes: list[Any] = []
+    connection = transport._connections[number]
+    real = connection._transport
+
+    class Counting:
+        def write(self, data: Any) -> None:
+            writes.append(data)
+            real.write(data)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(real, name)
+
+    connection._transport = Counting()
+    for i in range(5):
+        transport.write(number, pack_frames([b"%d" % i]))
+    await reader.readexactly(5 * 25)
+    assert len(writes) == 1
+    writer.close()
+
+
+async def test_a_lie_costs_the_connection(pair: Any, caplog: Any) -> None:
+    transport, sink, port = pair
+    with caplog.at_level(logging.WARNING, "distributed.scheduler"):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(struct.pack("<QQ", 80_000_008, 10_000_000))
+        assert await reader.read() == b""
+        await sink.until(lambda: sink.has("closed"))
+    assert "10000000 frames" in caplog.text
+    assert "127.0.0.1" in caplog.text
+    assert len(transport) == 0
+
+
+async def test_a_slow_reader_is_told_of(pair: Any) -> None:
+    transport, sink, port = pair
+    sock = socket.create_connection(("127.0.0.1", port))
+    await sink.until(lambda: sink.facts)
+    (number,) = sink.facts
+    piece = bytes(2**20)
+    for _ in range(20):
+        transport.write(number, pack_frames([piece]))
+    await sink.until(lambda: sink.has("paused", number))
+    assert transport.unwritten_nbytes(number) > 0
+    sock.setblocking(False)
+    loop = asyncio.get_running_loop()
+    left = 20 * (2**20 + 24)
+    while left:
+        left -= len(await loop.sock_recv(sock, 2**20))
+    await sink.until(lambda: sink.has("resumed", number))
+    sock.close()
+    await sink.until(lambda: sink.has("closed", number))
+
+
+async def test_reading_can_be_held_back(pair: Any) -> None:
+    transport, sink, port = pair
+    mine = await transport.dial("127.0.0.1", port)
+    await sink.until(lambda: len(sink.facts) == 2)
+    theirs = next(n for n in sink.facts if n != mine)
+    transport.pause_reading(theirs)
+    transport.write(mine, pack_frames([b"x"]))
+    await asyncio.sleep(0.05)
+    assert theirs not in sink.messages
+    transport.resume_reading(theirs)
+    await sink.until(lambda: theirs in sink.messages)
+    transport.close(mine)
+    await sink.until(lambda: sink.has("closed", theirs))
+
+
+async def test_every_interface_and_taken_ports(pair: Any) -> None:
+    transport, _, port = pair
+    everywhere = await transport.listen("tcp", "", 0)
+    for host in ("127.0.0.1", "::1"):
+        try:
+            _, writer = await asyncio.open_connection(host, everywhere.port)
+        except OSError:
+            assert host == "::1"  # a machine without IPv6
+        else:
+            writer.close()
+    everywhere.close()
+    with pytest.raises(OSError, match="in use"):
+        await transport.listen("tcp", "127.0.0.1", port)
