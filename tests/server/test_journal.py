@@ -1,0 +1,167 @@
+"""What is written to a journal comes back, also from a torn file."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from paceline.protocol import messages as m
+from paceline.protocol.payload import Payload
+from paceline.scheduler.core import stimuli
+from paceline.scheduler.core.config import SchedulerConfig
+from paceline.scheduler.core.stimuli import Stimulus
+from paceline.scheduler.server.journal import (
+    JournalError,
+    JournalReader,
+    JournalWriter,
+    StubBytes,
+    ValueCodec,
+)
+from paceline.scheduler.server.replay import replay
+
+VALUES: list[Any] = [
+    None,
+    (1, ("x", 0), [2, (3,)]),
+    {("x", 1): [1.5, "s", b"b"], "k": {(): None}},
+    {1, 2},
+    2**70,
+    Payload("pickled", b"head", (b"frame",)),
+    m.TaskFinished(key=("x", 1), stimulus_id="s", metadata={"a": (1,)}, startstops=[]),
+    stimuli.WorkerGone("tcp://a", expected=True),
+    stimuli.GraphChunk(
+        graph_id=1,
+        keys=[("x", 0), "y"],
+        groups=[0, 1],
+        new_groups=[("x", "x"), ("y", "y")],
+        dependencies=[[], [0]],
+        new_externals=[],
+        run_specs=[b"a", b"b"],
+        priorities=[0, 1],
+        new_annotations=[stimuli.AnnotationSet(value={"a": 1}, retries=2)],
+        annotations={1: 0},
+    ),
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda v: type(v).__name__)
+def test_values_survive(value: Any) -> None:
+    codec = ValueCodec()
+    back = codec.unpack(codec.pack(value))
+    assert back == value
+    assert type(back) is type(value)
+
+
+def test_long_bytes_become_stubs() -> None:
+    codec = ValueCodec()
+    payload = Payload("serialized", b"h", (bytes(10_000), b"short"))
+    back = codec.unpack(codec.pack(payload))
+    assert type(back.frames[0]) is StubBytes
+    assert back.frames[1] == b"short"
+    # a stub stands for what it came from: outputs of a replay hash as those of the run
+    assert codec.pack(back) == codec.pack(payload)
+
+
+def write(path: Path, messages: list[Any]) -> None:
+    writer = JournalWriter(path, SchedulerConfig(allowed_failures=7))
+    for i, message in enumerate(messages):
+        writer.stimulus(Stimulus("src", message, f"s-{i}", 0), float(i))
+        writer.flushed()
+    writer.close()
+
+
+def read(path: Path) -> tuple[list[Any], str]:
+    reader = JournalReader(path)
+    assert reader.header.config.allowed_failures == 7
+    entries = [e.stimulus.message for e in reader if e.stimulus is not None]
+    return entries, reader.ending
+
+
+def test_a_journal_comes_back(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    messages = [stimuli.Tick(), m.KeepAlive(), stimuli.ClientGone("c")]
+    write(path, messages)
+    assert read(path) == (messages, "closed")
+
+
+def test_a_torn_journal_comes_back_up_to_the_tear(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    messages: list[Any] = [stimuli.ClientGone("c" * 100), stimuli.WorkerGone("w" * 100)]
+    write(path, messages)
+    data = path.read_bytes()
+    whole = len(data)
+    counts = set()
+    for size in range(whole - 300, whole):
+        path.write_bytes(data[:size])
+        got, ending = read(path)
+        assert got == messages[: len(got)]
+        assert ending in ("its last record is torn", "the process ended without closing it")
+        counts.add(len(got))
+    assert counts >= {1, 2}
+    path.write_bytes(b"something else")
+    with pytest.raises(JournalError):
+        JournalReader(path)
+
+
+def test_a_journal_ends_itself_at_its_limit(tmp_path: Path, caplog: Any) -> None:
+    path = tmp_path / "j"
+    writer = JournalWriter(path, SchedulerConfig(allowed_failures=7), max_nbytes=5_000)
+    for i in range(1000):
+        writer.stimulus(Stimulus("", stimuli.ClientGone("c"), f"s-{i}", 0), 1.0)
+        writer.flushed()
+    got, ending = read(path)
+    assert 0 < len(got) < 1000
+    assert "size limit" in ending
+    assert f"ends after {len(got)} stimuli" in caplog.text
+
+
+def session() -> list[Stimulus]:
+    """A worker, a client, a graph of three tasks, one of which is done."""
+    worker, client = "tcp://10.0.0.1:1", "client-1"
+    register = m.RegisterWorker(address=worker, name="w", nthreads=2, stimulus_id="join")
+    chunk = stimuli.GraphChunk(
+        graph_id=1,
+        keys=["a", "b", "c"],
+        groups=[0, 1, 2],
+        new_groups=[("a", "a"), ("b", "b"), ("c", "c")],
+        dependencies=[[], [0], [0, 1]],
+        new_externals=[],
+        run_specs=[b"sa", b"sb", b"sc"],
+        priorities=[0, 1, 2],
+    )
+    return [
+        Stimulus(worker, stimuli.WorkerJoined(worker, "10.0.0.1", register), "join"),
+        Stimulus(client, stimuli.ClientJoined(client), "client"),
+        Stimulus(client, chunk, "chunk"),
+        Stimulus(client, stimuli.GraphCommit(1, ["c"], client, n_tasks=3), "commit"),
+        Stimulus(worker, m.TaskFinished(key="a", stimulus_id="f", run_id=1, nbytes=8), "f"),
+    ]
+
+
+def test_replays_agree_under_any_hash_seed(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    writer = JournalWriter(path, SchedulerConfig())
+    for i, stimulus in enumerate(session()):
+        writer.stimulus(stimulus, 1000.0 + i)
+        writer.flushed()
+    writer.close()
+    shown: list[str] = []
+    report = replay(path, show=shown.append)
+    assert not report.errors
+    assert any("compute-task" in line or "ComputeTask" in line for line in shown)
+    digests = {report.digest}
+    for seed in ("1", "2"):
+        out = subprocess.run(
+            [sys.executable, "-m", "paceline.scheduler.server.cli", "replay", str(path), "--key", "a"],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        digests.add(out.split()[-1])
+        assert "5 stimuli (closed)" in out
+    assert len(digests) == 1
+    assert replay(path, until=3).n_stimuli == 3
