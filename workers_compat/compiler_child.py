@@ -117,16 +117,17 @@ class CompilerChild:
             self._upload(request.name, request.data)
 
     def _compile(self, request: Any) -> None:
-        from paceline.scheduler.core.stimuli import GraphChunk, GraphDropped
+        from paceline.scheduler.core.stimuli import GraphChunk
 
         from .graph import compile_graph, failed
+        from .graph_table import GraphDone
 
         replies = compile_graph(request, self._chunk_size)
         with contextlib.closing(replies):
             while request.graph_id not in self._cancelled and not self._pipe.closed:
                 reply = next(replies, None)
                 if reply is None:
-                    return
+                    break
                 try:
                     self._pipe.send(reply)
                 except OSError:
@@ -134,11 +135,11 @@ class CompilerChild:
                 except Exception as error:
                     # a value that the pipe cannot carry
                     self._pipe.send(failed(request, error))
-                    return
+                    break
                 if isinstance(reply, GraphChunk):
                     self._uncollected += len(reply.keys)
                     self._take(block=False)
-        self._pipe.send(GraphDropped(request.graph_id))
+        self._pipe.send(GraphDone(request.graph_id))
 
     def _collect(self) -> None:
         """Cycles are collected between graphs, when nobody waits."""
@@ -213,6 +214,8 @@ def private_pipes() -> tuple[int, int]:
 def main() -> int:
     """Serve until standard input ends. Returns the exit code."""
     in_fd, out_fd = private_pipes()
+    # set for our own start alone (``config.child_environment``), not for what user code may start
+    os.environ.pop("PYTHONSAFEPATH", None)
     # Ctrl-C is for the scheduler: it closes the pipe when it is done
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.disable()

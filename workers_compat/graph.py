@@ -60,8 +60,18 @@ def compile_graph(
         yield from _compiled(request, chunk_size)
     except GeneratorExit:
         raise
-    except BaseException as error:
+    except Exception as error:
         yield failed(request, error)
+    except BaseException as error:
+        # a SystemExit that reached the client as it is would end the client
+        yield failed(request, _harmless(error))
+
+
+def _harmless(error: BaseException) -> RuntimeError:
+    """An error that says what was raised, in place of one that ends whoever meets it."""
+    wrapped = RuntimeError(f"the task graph raised {error!r}").with_traceback(error.__traceback__)
+    wrapped.__cause__ = error
+    return wrapped
 
 
 def failed(request: CompileRequest, error: BaseException) -> GraphFailed:

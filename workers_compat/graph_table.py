@@ -1,8 +1,8 @@
 """What the scheduler and its graph compiler say to each other, and how it lies on the pipe between them.
 
 The scheduler says ``ChildSetup`` first, and gets ``Ready``. Each ``CompileRequest`` is answered, in the
-order in which they came, by some ``GraphChunk`` and then one of ``GraphCommit``, ``GraphFailed``, or (after
-``Cancel``) ``GraphDropped``. All of these can be fed to the core as they are.
+order in which they came, by some ``GraphChunk``, then one of ``GraphCommit`` and ``GraphFailed`` (neither
+after ``Cancel``), then ``GraphDone``. All but the last can be fed to the core as they are.
 
 Each message is ``[u64 length of the rest][u8 kind][u8 0][u16 0][u32 number of buffers][u64 length of the
 body][u64 length of each buffer ...][body][buffers ...]``, little-endian; the body is msgpack. Large buffers
@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 from paceline.protocol.payload import Payload
-from paceline.scheduler.core.stimuli import GraphChunk, GraphCommit, GraphDropped, GraphFailed
+from paceline.scheduler.core.stimuli import GraphChunk, GraphCommit, GraphFailed
 
 MESSAGE_MAX_NBYTES = 1 << 40
 """A longer message is a sign that the pipe carries something else."""
@@ -101,8 +101,7 @@ class UploadFile:
 
 @dataclass(slots=True)
 class Cancel:
-    """The graph is no longer wanted. Its compile ends at the next chunk; the last word is ``GraphDropped``,
-    unless the graph was finished before the child read this."""
+    """The graph is no longer wanted. Its compile ends at the next chunk."""
 
     graph_id: int
 
@@ -120,8 +119,15 @@ class Ready:
     seconds: float
 
 
+@dataclass(slots=True)
+class GraphDone:
+    """The child has nothing more to say about this graph: committed, failed, or cancelled."""
+
+    graph_id: int
+
+
 Request = CompileRequest | ChildSetup | UploadFile | Cancel
-Reply = Ready | GraphChunk | GraphCommit | GraphFailed | GraphDropped
+Reply = Ready | GraphChunk | GraphCommit | GraphFailed | GraphDone
 
 
 # ------------------------------------------------------------------ the envelope
@@ -250,7 +256,7 @@ def _decoder(wanted: Any) -> msgspec.msgpack.Decoder[Any]:
 
 
 _REQUESTS: tuple[type, ...] = (CompileRequest, ChildSetup, UploadFile, Cancel)
-_REPLIES: tuple[type, ...] = (Ready, GraphChunk, GraphCommit, GraphFailed, GraphDropped)
+_REPLIES: tuple[type, ...] = (Ready, GraphChunk, GraphCommit, GraphFailed, GraphDone)
 _request_decoders = tuple(_decoder(wanted) for wanted in (list[Any], *_REQUESTS[1:]))
 _reply_decoders = tuple(_decoder(wanted) for wanted in _REPLIES)
 

@@ -17,6 +17,7 @@ THIRD_PARTY = {
     "paceline.workers_compat": {
         *("dask", "distributed", "cloudpickle", "tornado", "msgspec", "msgpack", "numpy", "tlz"),
         *("click", "setproctitle"),  # options of preloads; what `ps` calls the compiler
+        "tblib",  # distributed's own dependency: tracebacks that clients open
     },
     "paceline.scheduler.server": {
         *("uvloop", "tornado", "click", "prometheus_client", "psutil", "setproctitle"),
