@@ -167,8 +167,8 @@ def replay(file: str, until: int | None, show: bool, key: str | None) -> None:
     if wanted is not None:
         for line in queries.get_story(report.core.state, [wanted]):
             click.echo(repr(line))
-    for number, error in report.errors:
-        click.echo(f"stimulus {number} failed: {error}")
+    for number, text in report.errors:
+        click.echo(f"stimulus {number} failed: {text}")
     click.echo(f"{report.n_stimuli} stimuli ({report.ending})")
     click.echo(f"outputs {report.digest}")
     if report.errors:
@@ -283,19 +283,23 @@ async def wait_for_signal() -> int:
     caught: asyncio.Future[int] = loop.create_future()
     old: dict[int, Any] = {}
 
+    def note(number: int) -> None:
+        if not caught.done():
+            caught.set_result(number)
+
     def handle(number: int, frame: Any) -> None:
         signal.signal(number, old[number])
-        loop.call_soon_threadsafe(lambda: caught.done() or caught.set_result(number))
+        loop.call_soon_threadsafe(note, number)
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        old[number] = signal.signal(number, handle)
+    for ending in (signal.SIGINT, signal.SIGTERM):
+        old[ending] = signal.signal(ending, handle)
     try:
-        number = await caught
-        logger.info("Received signal %s (%d)", signal.Signals(number).name, number)
-        return number
+        received = await caught
+        logger.info("Received signal %s (%d)", signal.Signals(received).name, received)
+        return received
     finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)
+        for restored, handler in old.items():
+            signal.signal(restored, handler)
 
 
 if __name__ == "__main__":

@@ -220,7 +220,10 @@ class Driver:
 
     def _want_continue(self, _: Any) -> None:
         # one turn of the loop for what can be read by now, then go on
-        self._loop.call_soon(self._loop.call_soon, self.feed, stimuli.Continue())
+        self._loop.call_soon(self._continue_soon)
+
+    def _continue_soon(self) -> None:
+        self._loop.call_soon(self.feed, stimuli.Continue())
 
     def _set_timer(self, instruction: stimuli.SetTimer) -> None:
         def due() -> None:

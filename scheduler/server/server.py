@@ -12,7 +12,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from paceline.protocol import messages as m
-from paceline.protocol.catalogue import OPS
+from paceline.protocol.catalogue import TABLES
 from paceline.protocol.codec import OddMessage, UnknownMessage
 from paceline.protocol.connection import Connection
 from paceline.protocol.framing import pack_frames
@@ -21,6 +21,7 @@ from paceline.scheduler.extensions.replies import ErrorReply
 
 from .driver import CoreFailure, Driver
 from .peers import Handshaking, Peer
+from .plugin_host import PluginHost
 from .pool import Pool
 from .rpc import build_handlers
 from .transport import PeerFacts, Transport
@@ -51,6 +52,7 @@ class Server:
         core_types: message classes that the core or an extension handles.
         validate: check everything.
         flows: what flows keep between requests.
+        plugins: scheduler plugins, and the facade.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Server:
         self.state = core.state
         self.scheduler = scheduler
         self.flows = flows
+        self.plugins = PluginHost(scheduler)
         self.validate = core.state.validate
         self.driver = Driver(
             core, close_scheduler=self._close_scheduler, gc_policy=gc_policy, journal=journal
@@ -213,7 +216,7 @@ class Server:
         if type(message) in self.core_types:
             return self.ask(message, getattr(message, "client", None) or "")
         op = self.op_name(message)
-        if isinstance(message, UnknownMessage) and op not in OPS:
+        if isinstance(message, UnknownMessage) and op not in TABLES["scheduler_rpc"]:
             logger.warning("No handler %s found in Scheduler", op)
             return None
         raise ValueError(f"paceline does not serve the op {op!r} yet")

@@ -114,7 +114,7 @@ class _Connection(asyncio.BufferedProtocol):
     def __init__(self, owner: Transport, outgoing: bool) -> None:
         self._owner = owner
         self._reader = FrameReader(owner.limits, owner.scratch)
-        self.get_buffer: Callable[[int], memoryview] = self._reader.get_buffer  # type: ignore[method-assign,assignment]
+        self.get_buffer: Callable[[int], memoryview] = self._reader.get_buffer  # type: ignore[assignment]
         self._number = owner.next_number()
         self._facts = PeerFacts("", "", False, outgoing)
         self._transport: Any = None
@@ -230,8 +230,10 @@ class Listener:
         scheme, host, port: what it listens on; the port is the real one.
     """
 
-    def __init__(self, server: asyncio.AbstractServer, scheme: str, host: str, port: int) -> None:
-        self._server = server
+    def __init__(
+        self, servers: list[asyncio.AbstractServer], scheme: str, host: str, port: int
+    ) -> None:
+        self._servers = servers
         self.scheme = scheme
         self.host = host
         self.port = port
@@ -243,7 +245,8 @@ class Listener:
 
     def close(self) -> None:
         """Accept nothing more; connections stay."""
-        self._server.close()
+        for server in self._servers:
+            server.close()
 
 
 class Transport:
@@ -343,16 +346,16 @@ class Transport:
             OSError: the address cannot be had.
         """
         sockets = bind_sockets(host, port)
-        server: asyncio.AbstractServer | None = None
-        for listening in sockets:
-            started = await self._loop.create_server(
+        servers: list[asyncio.AbstractServer] = [
+            await self._loop.create_server(
                 lambda: _Connection(self, outgoing=False), sock=listening, backlog=LISTEN_BACKLOG
             )
-            server = started if server is None else _Both(server, started)
-        if server is None:
+            for listening in sockets
+        ]
+        if not servers:
             raise OSError(f"no address to listen on for host {host!r}")
         real_port = int(sockets[0].getsockname()[1]) if port == 0 else port
-        return Listener(server, scheme, host or "0.0.0.0", real_port)
+        return Listener(servers, scheme, host or "0.0.0.0", real_port)
 
     async def dial(self, host: str, port: int) -> int:
         """Connect; ``opened`` has been told when this returns the connection's number.
@@ -413,17 +416,6 @@ class Transport:
         else:  # this loop would join them
             for piece in pieces:
                 transport.write(piece)
-
-
-class _Both(asyncio.AbstractServer):
-    """Two servers as one: IPv4 and IPv6 of one address."""
-
-    def __init__(self, first: asyncio.AbstractServer, second: asyncio.AbstractServer) -> None:
-        self._parts = (first, second)
-
-    def close(self) -> None:
-        for part in self._parts:
-            part.close()
 
 
 def bind_sockets(host: str, port: int) -> list[socket.socket]:

@@ -194,7 +194,7 @@ class MetricsPage:
         ProcessCollector(registry=self._registry)
         PlatformCollector(registry=self._registry)
         GCCollector(registry=self._registry)
-        self._registry.register(metrics)  # type: ignore[arg-type]
+        self._registry.register(metrics)
 
     def render(self) -> bytes:
         """All metrics, now."""

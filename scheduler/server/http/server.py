@@ -88,7 +88,7 @@ class HttpServer:
     ) -> None:
         prefix = "/" + prefix.strip("/") if prefix.strip("/") else ""
         rules = [(prefix + path, handler, options) for path, handler, options in routes]
-        self.application = web.Application(rules)  # type: ignore[arg-type]
+        self.application = web.Application(rules)
         self._server = TornadoServer(self.application)
         bound = [self._bind(host or default_host, port) for host, port in addresses]
         self.address, self.port = bound[0]

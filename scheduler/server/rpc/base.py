@@ -109,5 +109,6 @@ class RemoteError(Exception):
         self.reply = reply
 
 
-Handler = Callable[[ServerPort, Any, PeerPort], Any]
+#: ``handler(server, request, peer)``; a module's handlers say for themselves how much of either they need.
+Handler = Callable[[Any, Any, Any], Any]
 AsyncHandler = Callable[[ServerPort, Any, PeerPort], Awaitable[Any]]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from paceline.protocol.messages import extension_rpc as x
 from paceline.protocol.messages import scheduler_rpc as r
 from paceline.scheduler.core import queries
 
@@ -65,12 +66,12 @@ def handle_get_story(server: ServerPort, request: r.GetStory, peer: PeerPort) ->
     return queries.get_story(server.state, request.keys_or_stimuli)
 
 
-def handle_get_runspec(server: ServerPort, request: r.GetRunspec, peer: PeerPort) -> Any:
+def handle_get_runspec(server: ServerPort, request: x.GetRunspec, peer: PeerPort) -> Any:
     """A task's specification, closed, and its dependencies, to run it elsewhere."""
     return queries.get_runspec(server.state, request.key)
 
 
-def handle_get_error_cause(server: ServerPort, request: r.GetErrorCause, peer: PeerPort) -> Any:
+def handle_get_error_cause(server: ServerPort, request: x.GetErrorCause, peer: PeerPort) -> Any:
     """The task whose failure made one of these fail."""
     return queries.get_error_cause(server.state, request.keys)
 
@@ -86,6 +87,6 @@ HANDLERS: dict[type, Handler] = {
     r.GetTaskStatus: handle_get_task_status,
     r.GetTaskPrefixStates: handle_get_task_prefix_states,
     r.GetStory: handle_get_story,
-    r.GetRunspec: handle_get_runspec,
-    r.GetErrorCause: handle_get_error_cause,
+    x.GetRunspec: handle_get_runspec,
+    x.GetErrorCause: handle_get_error_cause,
 }
