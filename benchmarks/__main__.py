@@ -10,7 +10,7 @@ import shlex
 import warnings
 from pathlib import Path
 
-from . import report
+from . import latency, report
 from .per_task import PACELINE, STOCK, Case, measure
 
 SECTIONS = {
@@ -35,30 +35,51 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--smoke", action="store_true", help="a few seconds, numbers of no worth")
     parser.add_argument("--write", type=Path, metavar="PAGE", help="put the tables into this page")
+    parser.add_argument("--only", choices=("per-task", "latency"), help="one half of it")
     parser.add_argument("--stock", default=shlex.join(STOCK), help="the command compared with")
     parser.add_argument("--paceline", default=shlex.join(PACELINE), help="the command measured")
     options = parser.parse_args()
     warnings.filterwarnings("ignore", message="Mismatched versions")  # zero workers tell none
-    sections: dict[str, list[report.Row]] = {}
-    for title, cases in (SMOKE if options.smoke else SECTIONS).items():
-        rows = sections[title] = []
+    commands = shlex.split(options.stock), shlex.split(options.paceline)
+    parts = []
+    if options.only != "latency":
+        parts += per_task_tables(SMOKE if options.smoke else SECTIONS, *commands)
+    if options.only != "per-task":
+        sizes = latency.SMOKE if options.smoke else latency.Sizes()
+        parts.append(latency_table(sizes, *commands))
+    print("\n" + "\n".join(parts))
+    if options.write:
+        report.write(options.write, parts)
+        print(f"written to {options.write}")
+
+
+def per_task_tables(
+    sections: dict[str, list[Case]], stock: list[str], paceline: list[str]
+) -> list[str]:
+    """Run the cases of each section on both schedulers, telling as they come."""
+    parts = []
+    for title, cases in sections.items():
         print(title)
+        rows: list[report.Row] = []
         for case in cases:
-            stock = measure(shlex.split(options.stock), case)
-            ours = measure(shlex.split(options.paceline), case)
-            rows.append((case, stock, ours))
+            theirs, ours = measure(stock, case), measure(paceline, case)
+            rows.append((case, theirs, ours))
             print(
                 f"  {case.shape} {case.tasks:,} tasks, {case.workers:,} workers: "
-                f"stock {stock.total_us:.0f} µs a task, paceline {ours.total_us:.0f} "
+                f"stock {theirs.total_us:.0f} µs a task, paceline {ours.total_us:.0f} "
                 f"(loop {ours.loop_us:.0f}, compile {ours.other_us:.0f}); "
-                f"memory {stock.loop_nbytes:,.0f} and {ours.loop_nbytes:,.0f} bytes a task",
+                f"memory {theirs.loop_nbytes:,.0f} and {ours.loop_nbytes:,.0f} bytes a task",
                 flush=True,
             )
-        print(f"  {report.flatness(rows)}")
-    print("\n" + "\n".join(map(report.table, sections.values())))
-    if options.write:
-        report.write(options.write, sections)
-        print(f"written to {options.write}")
+        parts.append(f"{title}\n\n{report.table(rows)}\n{report.flatness(rows)}\n")
+    return parts
+
+
+def latency_table(sizes: latency.Sizes, stock: list[str], paceline: list[str]) -> str:
+    """Run the programs with real workers on both schedulers."""
+    print("What a user feels, two real workers", flush=True)
+    theirs, ours = latency.measure(stock, sizes), latency.measure(paceline, sizes)
+    return report.felt(sizes, theirs, ours)
 
 
 if __name__ == "__main__":

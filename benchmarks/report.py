@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
 
+from .latency import Felt, Sizes
 from .per_task import Case, Measured
 
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
@@ -71,11 +72,31 @@ def flatness(rows: list[Row]) -> str:
     return f"Largest to smallest cost per task: stock {spread[0]}, paceline {spread[1]}."
 
 
-def write(page: Path, sections: dict[str, list[Row]]) -> None:
+def felt(sizes: Sizes, stock: Felt, ours: Felt) -> str:
+    """Latencies with real workers, one line each."""
+    large, each = f"{sizes.large_graph:,}", sizes.gather_each_nbytes / 1e6
+    lines = [
+        ("submit to result, median, ms", "submit_median_ms"),
+        ("submit to result, 95th percentile, ms", "submit_p95_ms"),
+        (f"chain of {sizes.chain} futures, ms", "chain_ms"),
+        (f"graph of {large} tasks to its result, s", "large_graph_s"),
+        ("longest answer to another client meanwhile, ms", "stall_max_ms"),
+        ("longest answer while it is released, ms", "release_stall_max_ms"),
+        (f"gather of {sizes.gather_count} x {each:.0f} MB through the scheduler, s", "gather_s"),
+        ("growth of the scheduler meanwhile, MB", "gather_peak_mb"),
+    ]
+    text = "**What a user feels**, two real workers with one thread each:\n\n"
+    text += "| | stock | paceline | ratio |\n|---|--:|--:|--:|\n"
+    for title, name in lines:
+        a, b = getattr(stock, name), getattr(ours, name)
+        text += f"| {title} | {a:.1f} | {b:.1f} | {ratio(b, a)} |\n"
+    return text
+
+
+def write(page: Path, parts: list[str]) -> None:
     """Put the tables between the marks of a page, and leave the rest of it alone."""
     text = page.read_text()
     if BEGIN not in text or END not in text:
         raise ValueError(f"{page} lacks the marks {BEGIN} and {END}")
     before, after = text.split(BEGIN)[0], text.split(END)[1]
-    parts = [f"{title}\n\n{table(rows)}\n{flatness(rows)}\n" for title, rows in sections.items()]
     page.write_text(f"{before}{BEGIN}\n{machine()}\n\n" + "\n".join(parts) + f"{END}{after}")
