@@ -14,8 +14,6 @@ from typing import Any
 
 def knob(default: Any, key: str) -> Any:
     """A field whose value dask's configuration holds under ``key``."""
-    if isinstance(default, dict):
-        return field(default_factory=lambda: dict(default), metadata={"dask": key})
     return field(default=default, metadata={"dask": key})
 
 
@@ -30,9 +28,9 @@ class SchedulerConfig:
     allowed_failures: int = knob(3, "distributed.scheduler.allowed-failures")
     bandwidth: float = knob(100_000_000.0, "distributed.scheduler.bandwidth")
     default_data_size_nbytes: int = knob(1024, "distributed.scheduler.default-data-size")
-    default_task_durations_seconds: dict[str, float] = knob(
-        {}, "distributed.scheduler.default-task-durations"
-    )  # noqa: RUF009
+    default_task_durations_seconds: dict[str, float] = field(
+        default_factory=dict, metadata={"dask": "distributed.scheduler.default-task-durations"}
+    )
     unknown_task_duration_seconds: float = knob(
         0.5, "distributed.scheduler.unknown-task-duration"
     )
