@@ -230,7 +230,8 @@ class FrameReader:
         frames = self._frames
         end = len(data)
         view = data if type(data) is bytes else memoryview(data)
-        for length in lengths[len(frames) :] if frames else lengths:
+        for index in range(len(frames), len(lengths)):
+            length = lengths[index]
             if length >= LARGE_FRAME_NBYTES:
                 self._large = self._memory_for(length)
                 self._filled = 0

@@ -10,6 +10,7 @@ Must not know: bytes.
 from __future__ import annotations
 
 from .base import (
+    CloseRequest,
     CloseStream,
     Message,
     OddMessage,
@@ -239,6 +240,7 @@ __all__ = [
     "ClientReleasesKeys",
     "Close",
     "CloseClient",
+    "CloseRequest",
     "CloseStream",
     "ComputeTask",
     "ConnectionStream",

@@ -100,3 +100,7 @@ class OddMessage(msgspec.Struct, frozen=True, gc=False):
     error: str
     raw: dict[str, Any]
     cls: type[Message] | None = None
+
+
+class CloseRequest(Request, frozen=True, kw_only=True, tag="close"):
+    """Closes a connection in its RPC phase. Stock: ``Server._handle_comm``, ``core.rpc.close_rpc``. Returns: "OK"."""

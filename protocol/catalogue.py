@@ -1,0 +1,156 @@
+"""Every op there is: which way it goes, its class, and who handles it here.
+
+The single source for decoders, documentation and checks. A *direction* is one of the four streams (``"worker_to_scheduler"``,
+...), or the table of requests that a kind of server serves (``"scheduler_rpc"``, ...).
+
+Must not know: bytes; what handlers do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType, ModuleType
+from typing import Literal
+
+from .messages import (
+    client_to_scheduler,
+    extension_rpc,
+    nanny_rpc,
+    scheduler_rpc,
+    scheduler_to_client,
+    scheduler_to_worker,
+    worker_rpc,
+    worker_to_scheduler,
+)
+from .messages.base import CloseRequest, CloseStream, Message, Request
+
+Direction = Literal[
+    "worker_to_scheduler",
+    "scheduler_to_worker",
+    "client_to_scheduler",
+    "scheduler_to_client",
+    "scheduler_rpc",
+    "worker_rpc",
+    "nanny_rpc",
+]
+
+#: Who takes a message here: "core" (a turn of the core), "server" (the server itself or a flow), "extension" (a machine of
+#: the core's shape), "connection" (the protocol), "peer" (not us: a stock worker, client or nanny).
+Handler = Literal["core", "server", "extension", "connection", "peer"]
+
+STREAM_DIRECTIONS: tuple[Direction, ...] = (
+    "worker_to_scheduler",
+    "scheduler_to_worker",
+    "client_to_scheduler",
+    "scheduler_to_client",
+)
+RPC_DIRECTIONS: tuple[Direction, ...] = ("scheduler_rpc", "worker_rpc", "nanny_rpc")
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One op in one direction.
+
+    Attributes:
+        name: as on the wire.
+        direction: which way it goes.
+        cls: its class.
+        handler: who takes it here.
+    """
+
+    name: str
+    direction: Direction
+    cls: type[Message]
+    handler: Handler
+
+
+def _classes(module: ModuleType) -> list[type[Message]]:
+    """Message classes that a module defines, in its order."""
+    return [
+        value
+        for value in vars(module).values()
+        if isinstance(value, type)
+        and issubclass(value, Message)
+        and value.__module__ == module.__name__
+        and value.__struct_config__.tag is not None
+        and value not in (Message, Request)
+    ]
+
+
+#: Requests that are a turn of the core; the others are served by the server.
+_CORE_REQUESTS = frozenset(
+    ("register-worker", "register-client", "heartbeat_worker", "unregister", "add_keys")
+)
+#: What comes on a client's stream for a machine beside the core.
+_EXTENSION_OPS = frozenset(
+    (
+        "publish_flush_batched_send",
+        "queue-future-release",
+        "queue_release",
+        "variable-future-received-confirm",
+        "variable_delete",
+        "subscribe-topic",
+        "unsubscribe-topic",
+        "log-event",
+        "log_event",
+        "events",
+        "steal-response",
+    )
+)
+
+
+def _table(direction: Direction) -> Mapping[str, Op]:
+    """Name -> op, of one direction."""
+    extension: frozenset[type[Message]] = frozenset(_classes(extension_rpc))
+    classes: list[type[Message]]
+    default: Handler = "peer"
+    if direction == "worker_to_scheduler":
+        classes, default = _classes(worker_to_scheduler), "core"
+    elif direction == "client_to_scheduler":
+        classes, default = _classes(client_to_scheduler), "core"
+    elif direction == "scheduler_to_worker":
+        classes = [*_classes(scheduler_to_worker), worker_to_scheduler.WorkerStatusChange]
+    elif direction == "scheduler_to_client":
+        classes = [*_classes(scheduler_to_client), scheduler_to_worker.Close]
+    elif direction == "scheduler_rpc":
+        classes, default = [*_classes(scheduler_rpc), *_classes(extension_rpc)], "server"
+    elif direction == "worker_rpc":
+        classes = _classes(worker_rpc)
+    else:
+        classes = [*_classes(nanny_rpc), worker_rpc.Run, worker_rpc.WorkerGetLogs]
+    classes = [*classes, CloseStream if direction in STREAM_DIRECTIONS else CloseRequest]
+    ops: dict[str, Op] = {}
+    for cls in classes:
+        name = cls.op()
+        handler: Handler = default
+        if cls is CloseStream or cls is CloseRequest:
+            handler = "connection"
+        elif default != "peer" and (cls in extension or name in _EXTENSION_OPS):
+            handler = "extension"
+        elif direction == "scheduler_rpc" and name in _CORE_REQUESTS:
+            handler = "core"
+        if name in ops:
+            raise ValueError(f"two classes for op {name!r} in direction {direction}")
+        ops[name] = Op(name, direction, cls, handler)
+    return MappingProxyType(ops)
+
+
+#: direction -> name -> op
+TABLES: Mapping[Direction, Mapping[str, Op]] = MappingProxyType(
+    {direction: _table(direction) for direction in (*STREAM_DIRECTIONS, *RPC_DIRECTIONS)}
+)
+
+#: name -> the op in each direction in which there is one
+OPS: Mapping[str, tuple[Op, ...]] = MappingProxyType(
+    {
+        name: tuple(table[name] for table in TABLES.values() if name in table)
+        for name in sorted({name for table in TABLES.values() for name in table})
+    }
+)
+
+
+def class_of(op: str, direction: Direction) -> type[Message] | None:
+    """The class of an op, or None if there is no such op in that direction."""
+    entry = TABLES[direction].get(op)
+    return None if entry is None else entry.cls
