@@ -1,0 +1,270 @@
+"""One connection, as a machine without I/O: frames in, events out; messages in, frames out.
+
+A connection's life is the table ``PHASES``. Both sides begin with a handshake. Then the side that connected asks, one request
+at a time, and the side that listened answers; a reply has no mark of its own, its place in the order is what it is
+known by. A request that registers somebody (``register-worker``, ``register-client``) turns the connection into a stream of
+batches in both directions; the server says so with ``become_stream``, because only it knows whether it agreed. A stream ends with
+``close-stream``, a connection in its RPC phase with ``close``, and either with the socket.
+
+Must not know: sockets, time, what messages mean beyond those that move it from phase to phase.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal
+
+from .catalogue import TABLES, Direction
+from .codec import Codec
+from .compression import Buffer
+from .errors import LocalProtocolError
+from .framing import Frames
+from .handshake import Agreement, local_offer, negotiate
+from .messages.base import CloseRequest, CloseStream, Message, OddMessage, UnknownMessage
+from .values import ScalarReader, ValueCloser
+
+Role = Literal["listener", "connector"]
+Phase = Literal["handshake", "rpc", "worker-stream", "client-stream", "closed"]
+#: What moves a connection: a handshake came, a registration was accepted, a goodbye came or went, the socket ended.
+Move = Literal["handshake", "worker", "client", "goodbye", "lost"]
+
+#: (phase, move) -> the next phase. What is not here is an error of whoever made the move.
+PHASES: Mapping[tuple[Phase, Move], Phase] = MappingProxyType(
+    {
+        ("handshake", "handshake"): "rpc",
+        ("handshake", "lost"): "closed",
+        ("rpc", "worker"): "worker-stream",
+        ("rpc", "client"): "client-stream",
+        ("rpc", "goodbye"): "closed",
+        ("rpc", "lost"): "closed",
+        ("worker-stream", "goodbye"): "closed",
+        ("worker-stream", "lost"): "closed",
+        ("client-stream", "goodbye"): "closed",
+        ("client-stream", "lost"): "closed",
+        ("closed", "goodbye"): "closed",
+        ("closed", "lost"): "closed",
+    }
+)
+
+#: (phase, role) -> (direction of what comes, direction of what goes). The listener of a stream is the scheduler.
+_STREAMS: Mapping[tuple[Phase, Role], tuple[Direction, Direction]] = MappingProxyType(
+    {
+        ("worker-stream", "listener"): ("worker_to_scheduler", "scheduler_to_worker"),
+        ("worker-stream", "connector"): ("scheduler_to_worker", "worker_to_scheduler"),
+        ("client-stream", "listener"): ("client_to_scheduler", "scheduler_to_client"),
+        ("client-stream", "connector"): ("scheduler_to_client", "client_to_scheduler"),
+    }
+)
+_ALLOWED: Mapping[Direction, frozenset[type]] = MappingProxyType(
+    {direction: frozenset(op.cls for op in table.values()) for direction, table in TABLES.items()}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HandshakeDone:
+    """The peer has said who it is.
+
+    Attributes:
+        agreement: what both sides can.
+    """
+
+    agreement: Agreement
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """The peer asks (the RPC phase of a listener).
+
+    Attributes:
+        message: a class of the served table, ``UnknownMessage`` or ``OddMessage``.
+        reply: it waits for one message.
+        close: it wants the connection closed after that.
+    """
+
+    message: Message | UnknownMessage | OddMessage
+    reply: bool
+    close: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A message that is neither a request nor a batch: a reply, or part of a conversation after a request.
+
+    Attributes:
+        value: it, as it stands: tuples for arrays, ``Payload`` objects in place.
+    """
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Messages of a stream, in order.
+
+    Attributes:
+        messages: of the direction's classes, ``UnknownMessage`` or ``OddMessage``. ``CloseStream`` comes last.
+    """
+
+    messages: list[Any]
+
+
+Event = HandshakeDone | Request | Value | Batch
+
+
+class Connection:
+    """One end of a connection.
+
+    Args:
+        role: "listener" accepted the connection, "connector" dialled.
+        offer: what our handshake says otherwise than ``local_offer()``.
+        same_host: both ends are on one host.
+        serves: the table of requests that this end serves.
+        read_scalar, close_value: see ``Codec``.
+
+    Attributes:
+        phase: where in its life it is.
+        agreement: what both sides can; None before the handshake.
+        codec: how it reads and writes.
+    """
+
+    __slots__ = (
+        "_in",
+        "_offer",
+        "_out",
+        "_same_host",
+        "_serves",
+        "_started",
+        "agreement",
+        "codec",
+        "phase",
+        "role",
+    )
+
+    def __init__(
+        self,
+        role: Role,
+        offer: Mapping[str, Any] | None = None,
+        same_host: bool = False,
+        *,
+        serves: Direction = "scheduler_rpc",
+        read_scalar: ScalarReader | None = None,
+        close_value: ValueCloser | None = None,
+    ) -> None:
+        self.role: Role = role
+        self.phase: Phase = "handshake"
+        self.agreement: Agreement | None = None
+        self.codec = Codec(read_scalar=read_scalar, close_value=close_value)
+        self._offer = {**local_offer(), **(offer or {})}
+        self._same_host = same_host
+        self._serves: Direction = serves
+        self._started = False
+        self._in: Direction = serves
+        self._out: Direction = serves
+
+    def start(self) -> Frames:
+        """Our handshake, to be sent at once.
+
+        Raises:
+            LocalProtocolError: it has been sent.
+        """
+        if self._started:
+            raise LocalProtocolError("the handshake has been sent already")
+        self._started = True
+        return self.codec.encode(self._offer)
+
+    def receive_frames(self, frames: Sequence[Buffer]) -> list[Event]:
+        """What one message from the peer means. After the end of the connection, nothing.
+
+        Raises:
+            RemoteProtocolError: the peer broke the rules; drop it.
+        """
+        phase = self.phase
+        if phase == "worker-stream" or phase == "client-stream":
+            return self._batch(frames)
+        if phase == "rpc":
+            return [self._one(frames)]
+        if phase == "handshake":
+            remote = self.codec.decode_value(frames)
+            agreement = negotiate(self._offer, remote, self._same_host)
+            self.agreement = self.codec.agreement = agreement
+            self._move("handshake")
+            return [HandshakeDone(agreement)]
+        return []
+
+    def become_stream(self, kind: Literal["worker", "client"]) -> None:
+        """The registration was accepted (or, as its sender: asked for): batches follow in both directions.
+
+        Raises:
+            LocalProtocolError: not in this phase.
+        """
+        self._move(kind)
+        self._in, self._out = _STREAMS[self.phase, self.role]
+
+    def send(self, value: Any) -> Frames:
+        """Frames of what we say: in a stream a list of messages (one alone becomes such a list), before that a request or
+        a reply. A value that is no ``Message`` goes out as it is.
+
+        Raises:
+            LocalProtocolError: this may not be said in this phase, or not by this end, or cannot be said at all.
+        """
+        phase = self.phase
+        if phase == "worker-stream" or phase == "client-stream":
+            if isinstance(value, Message):
+                value = [value]
+            if type(value) is list:
+                self._check(value)
+        elif phase != "rpc":
+            raise LocalProtocolError(f"nothing can be sent in the phase {phase!r}")
+        elif self.role == "listener" and isinstance(value, Message):
+            raise LocalProtocolError(
+                f"{type(value).__name__} cannot be sent by the end that answers requests"
+            )
+        frames = self.codec.encode(value)
+        if type(value) is list:
+            if phase != "rpc" and value and type(value[-1]) is CloseStream:
+                self._move("goodbye")
+        elif type(value) is CloseRequest:
+            self._move("goodbye")
+        return frames
+
+    def lost(self) -> None:
+        """The socket has ended."""
+        self._move("lost")
+
+    # ------------------------------------------------------------------ how
+
+    def _move(self, move: Move) -> None:
+        following = PHASES.get((self.phase, move))
+        if following is None:
+            raise LocalProtocolError(
+                f"a connection in the phase {self.phase!r} cannot take {move!r}"
+            )
+        self.phase = following
+
+    def _batch(self, frames: Sequence[Buffer]) -> list[Event]:
+        messages = self.codec.decode_batch(frames, self._in)
+        if CloseStream in set(map(type, messages)):
+            ends = next(i for i, message in enumerate(messages) if type(message) is CloseStream)
+            del messages[ends + 1 :]
+            self._move("goodbye")
+        return [Batch(messages)]
+
+    def _one(self, frames: Sequence[Buffer]) -> Event:
+        """A message of the RPC phase."""
+        value = self.codec.decode_value(frames)
+        if self.role == "connector" or not isinstance(value, dict):
+            return Value(value)
+        if not isinstance(value.get("op"), str):
+            return Value(value)
+        message = self.codec.as_message(value, self._serves)
+        return Request(message, bool(value.get("reply", True)), bool(value.get("close", False)))
+
+    def _check(self, messages: list[Any]) -> None:
+        """Whether these messages may go this way. Dicts are of plugins, which have ops of their own."""
+        strange = set(map(type, messages)) - _ALLOWED[self._out]
+        strange.discard(dict)
+        if strange:
+            names = ", ".join(sorted(kind.__name__ for kind in strange))
+            raise LocalProtocolError(f"{names} cannot be sent from {self._out.replace('_', ' ')}")
