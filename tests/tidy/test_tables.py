@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import itertools
 
+from paceline.protocol.catalogue import TABLES, Direction, Op
+from paceline.protocol.messages import Message
+from paceline.scheduler.core.config import SchedulerConfig
+from paceline.scheduler.core.core import HANDLERS
 from paceline.scheduler.core.state import TASK_STATES
 from paceline.scheduler.core.transitions import IMPOSSIBLE, TRANSITIONS
+from paceline.scheduler.extensions import default_extensions
+from paceline.scheduler.server.rpc import build_handlers
 
 
 def answer(start: str, finish: str) -> str:
@@ -42,3 +48,67 @@ def test_transitions_are_called_what_they_do() -> None:
         if function.__name__ != f"transition_{start}_{finish}".replace("-", "_")
     ]
     assert wrong == []
+
+
+# ------------------------------------------------------------------ ops
+
+# Served by nobody yet, and the issue that brings each. The peer gets an error that names the op.
+NOT_YET = {
+    "steal-response": "4: work stealing; nobody is asked, so nobody answers",
+    "feed": "5: it unpickles functions in the event loop, which a switch must be able to forbid",
+    "rebalance": "4: moving data",
+    "performance_report": "6: with the dashboard",
+    "get_task_stream": "4: task stream",
+    "get_task_stream_index": "4: task stream",
+    "start_task_metadata": "4: task metadata",
+    "stop_task_metadata": "4: task metadata",
+    "dump_state": "5: dump of the server object; dump_cluster_state_to_url and get_cluster_state are there",
+    "connection_stream": "5: scheduler plugins that stream to the scheduler",
+    "amm_handler": "4: active memory manager",
+    "memory_sampler_start": "4: memory sampler",
+    "memory_sampler_stop": "4: memory sampler",
+    "shuffle_get_or_create": "4: P2P shuffle",
+    "shuffle_get": "4: P2P shuffle",
+    "shuffle_barrier": "4: P2P shuffle",
+    "shuffle_restrict_task": "4: P2P shuffle",
+}
+# What a client's stream says of graphs and data goes by way of the driver's children and flows.
+BY_THE_STREAM = {"update-graph", "update-data"}
+INCOMING: tuple[Direction, ...] = ("worker_to_scheduler", "client_to_scheduler", "scheduler_rpc")
+
+
+def takers(cls: type[Message]) -> list[str]:
+    """Who handles a message's class: the core, machines beside it, the server's table of requests."""
+    machines = default_extensions(SchedulerConfig())
+    found = [machine.name for machine in machines if cls in machine.handlers()]
+    return [*found, "core"] if cls in HANDLERS else found
+
+
+def incoming() -> list[Op]:
+    ops = [op for direction in INCOMING for op in TABLES[direction].values()]
+    return [op for op in ops if op.handler != "connection" and op.name not in BY_THE_STREAM]
+
+
+def test_every_op_has_a_handler_or_a_reason() -> None:
+    served = build_handlers()
+    silent = [
+        f"{op.direction}: {op.name}"
+        for op in incoming()
+        if not takers(op.cls) and op.cls not in served and op.name not in NOT_YET
+    ]
+    assert silent == []
+
+
+def test_reasons_are_no_excuses() -> None:
+    """An op that is served leaves the list of those that are not, and every reason names an issue."""
+    served = build_handlers()
+    stale = [
+        op.name for op in incoming() if op.name in NOT_YET and (takers(op.cls) or op.cls in served)
+    ]
+    assert stale == []
+    assert [op for op, reason in NOT_YET.items() if not reason[:1].isdigit()] == []
+
+
+def test_no_op_has_two_handlers() -> None:
+    """A request may have a handler of the server that makes it a turn of the core; nothing else has two."""
+    assert [op.name for op in incoming() if len(takers(op.cls)) > 1] == []
