@@ -143,7 +143,7 @@ class Listening(Silent):
 
     def event(self, event: Any) -> None:
         if not self.future.done():
-            self.future.set_result(event)
+            self.future.set_result(event.value if type(event) is c.Value else event.message)
 
     def closed(self, reason: str) -> None:
         if not self.future.done():
@@ -187,6 +187,11 @@ class Requests(Silent):
         self._task: asyncio.Future[Any] | None = None
 
     def event(self, event: Any) -> None:
+        if type(event) is not c.Request:
+            self._peer.server.transport.drop(
+                self._peer.number, f"expected a request, got {type(event.value).__name__}"
+            )
+            return
         if self._busy:
             self._waiting.append(event)
             if len(self._waiting) >= WAITING_REQUESTS_MAX and not self._held:

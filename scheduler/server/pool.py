@@ -155,7 +155,7 @@ class Pool:
             if allocate is not None:
                 self._server.transport.receive_large_into(outgoing.peer.number, allocate)
             outgoing.peer.send(request)
-            reply = await outgoing.next_event()
+            reply = (await outgoing.next_event()).value
             if acknowledge is not None:
                 word = acknowledge(reply)
                 if word is not None:

@@ -18,6 +18,7 @@ from paceline.protocol.connection import Connection
 from paceline.protocol.framing import pack_frames
 from paceline.scheduler.core import stimuli
 from paceline.scheduler.extensions.replies import ErrorReply
+from paceline.workers_compat.scalars import close_value, read_scalar
 
 from .driver import CoreFailure, Driver
 from .peers import Handshaking, Peer
@@ -35,10 +36,6 @@ if TYPE_CHECKING:
     from .journal import JournalWriter
 
 logger = logging.getLogger("distributed.scheduler")
-
-#: What we announce to peers that connect: payloads that one peer sends are relayed closed to others, so
-#: nothing is agreed on that one of them may lack.
-LISTENER_OFFER = {"compression": None, "pickle-protocol": 4}
 
 
 class Server:
@@ -91,9 +88,12 @@ class Server:
 
     def opened(self, number: int, facts: PeerFacts) -> None:
         """See ``transport.SeamSink``."""
-        role = "connector" if facts.outgoing else "listener"
-        offer = {} if facts.outgoing else LISTENER_OFFER
-        connection = Connection(role, offer, facts.same_host)
+        connection = Connection(
+            "connector" if facts.outgoing else "listener",
+            same_host=facts.same_host,
+            read_scalar=read_scalar,
+            close_value=close_value,
+        )
         peer = self.peers[number] = Peer(self, number, facts, connection)
         if not facts.outgoing:
             peer.mode = Handshaking(peer)

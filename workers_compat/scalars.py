@@ -1,0 +1,63 @@
+"""Numbers that stock peers pickle because msgpack has no word for them, and values of ours that it has none for.
+
+Stock sends a ``np.int64`` as a pickle of its own wherever a number may stand. Opening pickles runs their sender's code, so
+only what a numpy scalar needs is allowed here; anything else stays closed.
+
+Must not know: messages.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from typing import Any
+
+from paceline.protocol.payload import Payload, payload_pickle, pickled_payload
+
+from .spec_pickler import as_stock
+
+#: What the pickle of a numpy scalar names.
+ALLOWED = frozenset(
+    {
+        ("numpy", "dtype"),
+        ("numpy.core.multiarray", "scalar"),
+        ("numpy._core.multiarray", "scalar"),
+        ("_codecs", "encode"),
+    }
+)
+
+
+class _ScalarUnpickler(pickle.Unpickler):
+    """Opens nothing but numbers."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in ALLOWED:
+            raise pickle.UnpicklingError(f"{module}.{name} is no part of a number")
+        return super().find_class(module, name)
+
+
+def read_scalar(payload: Payload) -> Any:
+    """The number in a closed value, or the payload itself when it holds something else."""
+    try:
+        data, buffers = payload_pickle(payload)
+        if buffers:
+            return payload
+        value = _ScalarUnpickler(io.BytesIO(data)).load()
+    except Exception:
+        return payload
+    item = getattr(value, "item", None)
+    if item is not None and getattr(value, "shape", None) == ():
+        value = item()
+    if isinstance(value, bool | int | float | str) or value is None:
+        return value
+    return payload
+
+
+def close_value(value: Any) -> Payload:
+    """A value of a reply that msgpack cannot say, pickled as stock pickles it in its place.
+
+    Raises:
+        Exception: it cannot be pickled.
+    """
+    data, buffers = as_stock(value)
+    return pickled_payload(data, [bytes(memoryview(b).cast("B")) for b in buffers])
