@@ -11,7 +11,7 @@ Must not know: sockets, phases, what messages mean.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType, UnionType
+from types import MappingProxyType
 from typing import Any, TypeVar, Union
 
 import msgspec
@@ -104,8 +104,8 @@ class _Plan:
 
 def _batch_decoder(table: Mapping[str, Op]) -> msgspec.msgpack.Decoder[list[Any]]:
     classes = tuple(op.cls for op in table.values())
-    union: UnionType | Any = Union[classes]  # noqa: UP007 - made at run time
-    return msgspec.msgpack.Decoder(list[union], dec_hook=_open_placeholder)
+    batch: Any = list.__class_getitem__(Union[classes])  # noqa: UP007 - made at run time
+    return msgspec.msgpack.Decoder(batch, dec_hook=_open_placeholder)
 
 
 _DECODERS: Mapping[Direction, msgspec.msgpack.Decoder[list[Any]]] = MappingProxyType(

@@ -177,7 +177,7 @@ class ValueWriter:
                 "__module__": kind.__module__,
                 "__name__": kind.__name__,
             }
-        for base in (str, int, float, dict, tuple):  # subclasses, e.g. numpy.float64
+        for base in _PLAIN_TYPES:  # subclasses, e.g. numpy.float64
             if isinstance(value, base):
                 return base(value)
         if isinstance(value, bytearray | memoryview):
@@ -191,6 +191,7 @@ class ValueWriter:
         raise LocalProtocolError(f"a value of type {type(value).__name__} cannot be sent")
 
 
+_PLAIN_TYPES: tuple[Any, ...] = (str, int, float, dict, tuple)
 _PLACEHOLDERS: dict[Kind, str] = {"serialized": "__Serialized__", "pickled": "__Pickled__"}
 
 
