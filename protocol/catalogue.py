@@ -15,9 +15,10 @@ from typing import Literal
 
 from .messages import (
     client_to_scheduler,
+    cluster_rpc,
     extension_rpc,
+    inquiry_rpc,
     nanny_rpc,
-    scheduler_rpc,
     scheduler_to_client,
     scheduler_to_worker,
     worker_rpc,
@@ -114,7 +115,10 @@ def _table(direction: Direction) -> Mapping[str, Op]:
     elif direction == "scheduler_to_client":
         classes = [*_classes(scheduler_to_client), scheduler_to_worker.Close]
     elif direction == "scheduler_rpc":
-        classes, default = [*_classes(scheduler_rpc), *_classes(extension_rpc)], "server"
+        classes, default = (
+            [*_classes(cluster_rpc), *_classes(inquiry_rpc), *_classes(extension_rpc)],
+            "server",
+        )
     elif direction == "worker_rpc":
         classes = _classes(worker_rpc)
     else:
