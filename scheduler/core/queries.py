@@ -21,8 +21,10 @@ from .state import SchedulerState, TaskState, WorkerState
 #: States that ``get_task_prefix_states`` tells of.
 REPORTED_STATES: Final = ("memory", "erred", "released", "processing", "waiting")
 
-#: ``default`` of ``get_metadata`` where the asker gave none: the mark that stock clients send for it.
+#: ``default`` of ``get_metadata`` where the asker gave none.
 NO_DEFAULT: Final = "__no_default__"
+#: The name of the enum member that stock clients send for it.
+STOCK_NO_DEFAULT: Final = "no_default"
 
 #: Up to this many workers send a heartbeat every half second; see ``heartbeat_interval``.
 HEARTBEAT_STEPS: Final = ((10, 0.5), (49, 1.0), (199, 2.0))
@@ -319,7 +321,13 @@ def get_metadata(state: SchedulerState, keys: Iterable[Any], default: Any = NO_D
         for key in keys:
             found = found[key]
     except KeyError:
-        if isinstance(default, str) and default == NO_DEFAULT:
+        if _is_no_default(default):
             raise
         return default
     return found
+
+
+def _is_no_default(default: Any) -> bool:
+    if isinstance(default, dict):
+        return "__Enum__" in default and default.get("name") == STOCK_NO_DEFAULT
+    return isinstance(default, str) and default == NO_DEFAULT

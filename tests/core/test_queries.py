@@ -181,6 +181,9 @@ def test_metadata(state: SchedulerState) -> None:
     assert queries.get_metadata(state, ["a", "c"], default=None) is None
     with pytest.raises(KeyError):
         queries.get_metadata(state, ["a", "c"])
+    mark = {"__Enum__": True, "name": "no_default", "__module__": "dask.typing", "__name__": "_"}
+    with pytest.raises(KeyError):
+        queries.get_metadata(state, ["a", "c"], default=mark)
 
 
 @pytest.mark.parametrize("n", [0, 1, 10, 11, 49, 50, 199, 200, 1000])
