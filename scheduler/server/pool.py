@@ -40,15 +40,26 @@ class Outgoing(Silent):
     Attributes:
         peer: the connection.
         broken: it cannot be used again.
+        greeted: its handshake has come.
     """
 
-    __slots__ = ("_future", "_idle_timer", "broken", "peer")
+    __slots__ = ("_future", "_idle_timer", "broken", "greeted", "peer")
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
         self.broken = False
+        self.greeted = False
         self._future: asyncio.Future[Any] | None = None
         self._idle_timer: asyncio.TimerHandle | None = None
+
+    async def greeting(self) -> None:
+        """Wait for its handshake, which may have come before anybody waited.
+
+        Raises:
+            OSError: the connection is gone.
+        """
+        if not self.greeted:
+            await self.next_event()
 
     async def next_event(self) -> Any:
         """What comes next.
@@ -65,9 +76,10 @@ class Outgoing(Silent):
             self._future = None
 
     def event(self, event: Any) -> None:
+        first, self.greeted = not self.greeted, True
         if self._future is not None and not self._future.done():
             self._future.set_result(event)
-        else:  # nobody asked
+        elif not first:  # nobody asked
             self.abort("it said something unasked")
 
     def closed(self, reason: str) -> None:
@@ -205,12 +217,13 @@ class Pool:
             raise OSError(f"cannot connect to {address}: {scheme}:// is not built")
         host, port = address_host_port(address)
         number = await self._server.transport.dial(host, port)
-        peer = self._server.peers[number]
-        outgoing = Outgoing(peer)
-        peer.mode = outgoing
+        peer = self._server.peers.get(number)
+        outgoing = peer.mode if peer is not None else None
+        if not isinstance(outgoing, Outgoing):
+            raise ConnectionError(f"{address} hung up at once")
         try:
             async with asyncio.timeout(HANDSHAKE_SECONDS):
-                await outgoing.next_event()
+                await outgoing.greeting()
         except BaseException:
             outgoing.abort("no handshake")
             raise

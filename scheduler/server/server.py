@@ -23,7 +23,7 @@ from paceline.workers_compat.scalars import close_value, read_scalar
 from .driver import CoreFailure, Driver
 from .peers import Handshaking, Peer
 from .plugin_host import PluginHost
-from .pool import Pool
+from .pool import Outgoing, Pool
 from .rpc import build_handlers
 from .transport import PeerFacts, Transport
 
@@ -95,8 +95,7 @@ class Server:
             close_value=close_value,
         )
         peer = self.peers[number] = Peer(self, number, facts, connection)
-        if not facts.outgoing:
-            peer.mode = Handshaking(peer)
+        peer.mode = Outgoing(peer) if facts.outgoing else Handshaking(peer)
         self.write(number, connection.start())
 
     def frames_in(self, number: int, sequence: int, messages: list[Any]) -> None:
