@@ -18,7 +18,6 @@ from typing import Any
 from dask._expr import LLGExpr
 from dask._task_spec import convert_legacy_graph
 from dask.core import validate_key
-from dask.order import order as dask_order
 from dask.utils import parse_timedelta
 from paceline.protocol.keys import key_group, key_split
 from paceline.protocol.payload import Payload, payload_header, payload_pickle, pickled_header
@@ -27,6 +26,7 @@ from paceline.scheduler.core.stimuli import GraphChunk, GraphCommit, GraphFailed
 from .annotations import AnnotationTable, closed_unless_plain, is_plain
 from .errors import error_payloads
 from .graph_table import CompileRequest
+from .ordering import ordered, reachable, topological
 from .shared_buffers import SharedBuffers
 from .spec_pickler import SpecPickler
 
@@ -45,7 +45,7 @@ UNREADABLE = textwrap.dedent("""\
 """What a stock client is told when its graph cannot be unpickled; word for word, programs look for it."""
 
 _ATOMS = frozenset((str, int, float, bytes))
-_MSGPACK_INT_BITS = 64
+_INT_MIN, _INT_MAX = -(1 << 63), (1 << 64) - 1
 
 
 def compile_graph(
@@ -207,7 +207,7 @@ def plain_key(key: Any) -> Any:
     if kind is str or kind is bytes or kind is float:
         return key
     if kind is int:
-        if key.bit_length() > _MSGPACK_INT_BITS - (key < 0):
+        if not _INT_MIN <= key <= _INT_MAX:
             raise OverflowError(f"the key {key!r} has more than 64 bits")
         return key
     if kind is tuple:
@@ -245,79 +245,6 @@ def by_row(wanted: Iterable[Any], in_order: Iterable[Any]) -> list[Any]:
             del left[key]
             here.append(plain_key(key))
     return here + sorted(left, key=repr)
-
-
-def reachable(graph: Mapping[Any, Any], wanted: Iterable[Any]) -> set[Any]:
-    """Keys of the tasks that the wanted keys need, themselves included."""
-    seen: set[Any] = set()
-    stack = list(wanted)
-    while stack:
-        key = stack.pop()
-        if key in seen:
-            continue
-        spec = graph.get(key)
-        if spec is not None:
-            seen.add(key)
-            stack.extend(spec.dependencies)
-    return seen
-
-
-def ordered(graph: dict[Any, Any]) -> dict[Any, int]:
-    """dask's order: key -> place."""
-    if len(graph) == 1:
-        return dict.fromkeys(graph, 0)
-    return dask_order(graph)
-
-
-def topological(
-    graph: Mapping[Any, Any], needed: set[Any], priorities: Mapping[Any, int]
-) -> list[Any]:
-    """The needed keys, dependencies first, as near to the given order as that allows.
-
-    Keys that the order does not name come last. Raises RuntimeError when the graph has a cycle.
-    """
-    last = len(priorities)
-    rows = [key for key in graph if key in needed]
-    rows.sort(key=lambda key: priorities.get(key, last))
-    seen: set[Any] = set()
-    for key in rows:
-        for dependency in graph[key].dependencies:
-            if dependency not in seen and dependency in needed:
-                return _depth_first(graph, rows, needed)
-        seen.add(key)
-    return rows
-
-
-def _depth_first(graph: Mapping[Any, Any], rows: list[Any], needed: set[Any]) -> list[Any]:
-    """``topological`` for an order that is none: each task right after what it needs."""
-    place = {key: index for index, key in enumerate(rows)}
-    done: dict[Any, None] = {}
-    for root in rows:
-        stack = [root]
-        path: dict[Any, None] = {}
-        while stack:
-            key = stack[-1]
-            if key in done:
-                stack.pop()
-                continue
-            missing = [d for d in graph[key].dependencies if d in needed and d not in done]
-            if not missing:
-                done[key] = None
-                path.pop(key, None)
-                stack.pop()
-                continue
-            path[key] = None
-            for dependency in missing:
-                if dependency in path:
-                    raise RuntimeError(_cycle_text(list(path), dependency))
-            stack.extend(sorted(missing, key=place.__getitem__, reverse=True))
-    return list(done)
-
-
-def _cycle_text(path: list[Any], key: Any) -> str:
-    """The words in which dask reports a cycle."""
-    names = [str(name) for name in [*path[path.index(key) :], key]]
-    return "Cycle detected between the following keys:\n  -> " + "\n  -> ".join(names)
 
 
 # ------------------------------------------------------------------ from tasks to rows
@@ -444,5 +371,4 @@ __all__ = [
     "materialize",
     "opened",
     "plain_key",
-    "topological",
 ]

@@ -23,6 +23,8 @@ import msgspec
 from paceline.protocol.payload import Payload
 from paceline.scheduler.core.stimuli import GraphChunk, GraphCommit, GraphFailed
 
+from .shared_buffers import flat_view
+
 MESSAGE_MAX_NBYTES = 1 << 40
 """A longer message is a sign that the pipe carries something else."""
 
@@ -142,8 +144,8 @@ class WireError(ValueError):
 
 def _pack(kind: int, body: bytes, buffers: Sequence[BytesLike] = ()) -> list[BytesLike]:
     """The pieces of one message, to be written one after the other."""
-    views = [memoryview(buffer).cast("B") if type(buffer) is memoryview else buffer for buffer in buffers]
-    sizes = [len(view) for view in views]
+    views = [flat_view(buffer) for buffer in buffers]
+    sizes = [view.nbytes for view in views]
     rest = _HEAD.size - _LENGTH.size + 8 * len(sizes) + len(body) + sum(sizes)
     head = _HEAD.pack(rest, kind, len(sizes), len(body))
     return [head + struct.pack(f"<{len(sizes)}Q", *sizes) + body, *views]

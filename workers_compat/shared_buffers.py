@@ -90,7 +90,9 @@ def flat_view(buffer: PickleBuffer | BytesLike) -> memoryview:
     if isinstance(buffer, PickleBuffer):
         return buffer.raw()
     view = memoryview(buffer)
-    return view if view.format == "B" and view.ndim == 1 else view.cast("B")
+    if view.format == "B" and view.ndim == 1:
+        return view
+    return view.cast("B") if view.nbytes else memoryview(b"")
 
 
 def address_of(view: memoryview) -> int:

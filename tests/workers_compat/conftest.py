@@ -1,0 +1,141 @@
+"""Graphs as clients send them, compiled, and opened again as workers do. Must not know: sockets."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from dask._expr import Expr, FinalizeCompute, LLGExpr
+from dask.base import collections_to_expr
+from dask.core import flatten
+from distributed.protocol.core import loads as stock_loads
+from distributed.protocol.serialize import serialize, to_serialize
+from paceline.protocol.payload import Payload, pickled_payload, serialized_payload
+from paceline.scheduler.core.stimuli import AnnotationSet, GraphChunk, GraphCommit, GraphFailed
+from paceline.workers_compat.graph import compile_graph
+from paceline.workers_compat.graph_table import CompileRequest
+
+
+def closed(value: Any) -> Payload:
+    """What a stock client makes of ``ToPickle``."""
+    return pickled_payload(pickle.dumps(value))
+
+
+def request(graph: Any, keys: Iterable[Any] | None = None, **more: Any) -> CompileRequest:
+    """A graph (dict, expression or collection) as the stock client submits it."""
+    if isinstance(graph, dict):
+        keys = list(graph) if keys is None else keys
+        expr = LLGExpr(graph)
+    else:
+        expr = graph if isinstance(graph, Expr) else FinalizeCompute(collections_to_expr((graph,)))
+        expr = expr.optimize()
+        keys = list(flatten(expr.__dask_keys__())) if keys is None else keys
+    header, frames = serialize(to_serialize(expr), on_error="raise")
+    return CompileRequest(
+        graph_id=more.pop("graph_id", 7),
+        client="client-1",
+        expr_ser=serialized_payload(header, frames),
+        keys=list(keys or ()),
+        **more,
+    )
+
+
+class Compiled:
+    """All that came of one graph."""
+
+    def __init__(self, replies: Iterable[Any]) -> None:
+        self.replies = list(replies)
+        *chunks, self.last = self.replies
+        self.chunks: list[GraphChunk] = chunks
+        assert all(isinstance(chunk, GraphChunk) for chunk in chunks)
+        self.keys = [key for chunk in chunks for key in chunk.keys]
+        self.dependencies = [row for chunk in chunks for row in chunk.dependencies]
+        self.priorities = [p for chunk in chunks for p in chunk.priorities]
+        self.externals = [key for chunk in chunks for key in chunk.new_externals]
+        self.group_names = [group for chunk in chunks for group in chunk.new_groups]
+        self.buffers = [buffer for chunk in chunks for buffer in chunk.buffers]
+
+    @property
+    def commit(self) -> GraphCommit:
+        assert isinstance(self.last, GraphCommit), self.last
+        return self.last
+
+    @property
+    def failure(self) -> GraphFailed:
+        assert isinstance(self.last, GraphFailed), self.last
+        return self.last
+
+    @property
+    def exception(self) -> BaseException:
+        """What the client's future raises."""
+        return pickle.loads(self.failure.exception.frames[0])
+
+    def needs(self, key: Any) -> list[Any]:
+        """Keys of a task's dependencies."""
+        numbers = self.dependencies[self.keys.index(key)]
+        return [self.keys[n] if n >= 0 else self.externals[-1 - n] for n in numbers]
+
+    def group(self, key: Any) -> tuple[str, str]:
+        row = self.keys.index(key)
+        groups = [number for chunk in self.chunks for number in chunk.groups]
+        return self.group_names[groups[row]]
+
+    def spec(self, key: Any) -> Any:
+        """The task as a stock worker gets it: distributed's own code reads the message."""
+        return stock_loads(self.frames(key))["run_spec"]
+
+    def frames(self, key: Any) -> list[Any]:
+        """Frames of a message that holds this run_spec."""
+        import msgpack
+
+        for chunk in self.chunks:
+            if key in chunk.keys:
+                row = chunk.keys.index(key)
+                ids = chunk.spec_buffers.get(row, [])
+                head = msgpack.packb({"run_spec": {"__Pickled__": 1}})
+                return [head, chunk.run_specs[row], *(self.buffers[i] for i in ids)]
+        raise KeyError(key)
+
+    def annotations(self, key: Any) -> AnnotationSet | None:
+        known: list[AnnotationSet] = []
+        for chunk in self.chunks:
+            known += chunk.new_annotations
+            if key in chunk.keys:
+                number = chunk.annotations.get(chunk.keys.index(key))
+                return None if number is None else known[number]
+        raise KeyError(key)
+
+    def run(self) -> dict[Any, Any]:
+        """Compute all tasks in the order of their rows."""
+        values: dict[Any, Any] = {}
+        for key in self.keys:
+            values[key] = self.spec(key)(values)
+        return values
+
+
+@pytest.fixture
+def make_request():
+    return request
+
+
+@pytest.fixture
+def compile():
+    """compile(graph, keys=None, chunk_size=1000, **fields of the request) -> Compiled"""
+
+    def compile_it(graph: Any, keys: Any = None, chunk_size: int = 1000, **more: Any) -> Compiled:
+        made = graph if isinstance(graph, CompileRequest) else request(graph, keys, **more)
+        return Compiled(compile_graph(made, chunk_size))
+
+    return compile_it
+
+
+@pytest.fixture
+def as_compiled():
+    return Compiled
+
+
+@pytest.fixture
+def close():
+    return closed
