@@ -170,6 +170,10 @@ def replay(file: str, until: int | None, show: bool, key: str | None) -> None:
     for number, text in report.errors:
         click.echo(f"stimulus {number} failed: {text}")
     click.echo(f"{report.n_stimuli} stimuli ({report.ending})")
+    if report.differs_after is None:
+        click.echo("the same outputs as in the run")
+    else:
+        click.echo(f"outputs differ from the run's after stimulus {report.differs_after}")
     click.echo(f"outputs {report.digest}")
     if report.errors:
         sys.exit(1)

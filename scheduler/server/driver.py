@@ -191,7 +191,7 @@ class Driver:
         self._flush_scheduled = False
         outbox, self._outbox = self._outbox, Outbox()
         if self._journal is not None:
-            self._journal.flushed()
+            self._journal.flushed(outbox)
         if outbox.clients:
             streams = self.client_streams
             for name, messages in outbox.clients.items():

@@ -2,8 +2,8 @@
 
 A journal is a magic number and records: length and CRC (both u32, little endian), then msgpack. The first record is
 the header (release, configuration). ``["s", time, source, message, stimulus_id, request_id]`` is a
-stimulus, ``["f"]`` says that the outbox was emptied there (batch boundaries shape the output), ``["e", reason]`` that
-the journal ended by itself. A record that was cut off by a crash is the end of a journal, not an error.
+stimulus, ``["f", digest]`` says that the outbox was emptied there (batch boundaries shape the output) and what came of the
+turns, ``["e", reason]`` that the journal ended by itself. A record that was cut off by a crash is the end of a journal, not an error.
 
 Messages and dataclasses are written by class name and fields; tuples stay tuples. Bytes longer than
 ``BYTES_MAX_NBYTES`` (payload frames, buffers) are written as hash and length and come back as ``StubBytes``.
@@ -30,6 +30,7 @@ import msgspec
 from paceline.protocol.payload import Payload
 from paceline.scheduler.core.config import SchedulerConfig
 from paceline.scheduler.core.stimuli import Stimulus
+from paceline.scheduler.core.turn import Outbox
 
 logger = logging.getLogger("distributed.scheduler")
 
@@ -206,6 +207,12 @@ def _find_class(name: str) -> type:
     return found
 
 
+def output_digest(codec: ValueCodec, outbox: Outbox) -> bytes:
+    """A hash of what came of some turns; records are for metrics and do not count."""
+    parts = [outbox.clients, outbox.replies, outbox.workers, outbox.instructions]
+    return hashlib.blake2b(codec.pack(parts), digest_size=8).digest()
+
+
 # ------------------------------------------------------------------ writing
 
 
@@ -251,11 +258,11 @@ class JournalWriter:
         source, message, stimulus_id, request_id = stimulus
         self._record(["s", now, source, message, stimulus_id, request_id])
 
-    def flushed(self) -> None:
+    def flushed(self, outbox: Outbox | None = None) -> None:
         """The outbox was emptied: everything noted so far goes to the file."""
         if self._file is None:
             return
-        self._record(["f"])
+        self._record(["f", output_digest(self._codec, outbox) if outbox else b""])
         data = b"".join(self._pending)
         self._pending.clear()
         self._write(data)
@@ -314,10 +321,15 @@ class JournalHeader:
 
 @dataclass(frozen=True, slots=True)
 class JournalEntry:
-    """A stimulus and its time, or (``stimulus`` is None) the outbox was emptied."""
+    """A stimulus and its time, or (``stimulus`` is None) the outbox was emptied.
+
+    Attributes:
+        digest: of what was in the outbox; ``b""`` for nothing.
+    """
 
     now: float
     stimulus: Stimulus | None
+    digest: bytes = b""
 
 
 class JournalReader:
@@ -355,7 +367,7 @@ class JournalReader:
                 if record[0] == "s":
                     yield JournalEntry(record[1], Stimulus(*record[2:6]))
                 elif record[0] == "f":
-                    yield JournalEntry(0.0, None)
+                    yield JournalEntry(0.0, None, record[1])
                 elif record[0] == "e":
                     self.ending = record[1]
                     return

@@ -16,7 +16,7 @@ from paceline.scheduler.core.stimuli import Stimulus, stimulus_name
 from paceline.scheduler.core.turn import Outbox
 
 from .assembly import build_core
-from .journal import JournalReader, ValueCodec
+from .journal import JournalReader, ValueCodec, output_digest
 
 
 @dataclass(slots=True)
@@ -29,6 +29,8 @@ class ReplayReport:
         ending: how the journal ended, in words.
         core: as it is after the last stimulus.
         errors: (number of the stimulus, error) where the core failed.
+        differs_after: number of the stimulus after which outputs first were not those of the run; None
+            where all were the same.
     """
 
     n_stimuli: int
@@ -36,6 +38,7 @@ class ReplayReport:
     ending: str
     core: SchedulerCore
     errors: list[tuple[int, str]]
+    differs_after: int | None
 
 
 class OutputHash:
@@ -45,10 +48,13 @@ class OutputHash:
         self._codec = ValueCodec()
         self._hash = hashlib.blake2b(digest_size=16)
 
-    def add(self, outbox: Outbox) -> None:
-        """Take an outbox in; records are for metrics and do not count."""
-        parts = [outbox.clients, outbox.replies, outbox.workers, outbox.instructions]
-        self._hash.update(self._codec.pack(parts))
+    def add(self, outbox: Outbox) -> bytes:
+        """Take an outbox in. Returns its own digest, as the journal has it."""
+        if not outbox:
+            return b""
+        digest = output_digest(self._codec, outbox)
+        self._hash.update(digest)
+        return digest
 
     def hexdigest(self) -> str:
         """The hash so far."""
@@ -79,13 +85,14 @@ def replay(
     outbox = Outbox()
     errors: list[tuple[int, str]] = []
     count = 0
+    differs_after: int | None = None
     for entry in reader:
         if entry.stimulus is None:
-            if outbox:
-                hashed.add(outbox)
-                if show is not None:
-                    _show_outbox(outbox, show, key)
-                outbox = Outbox()
+            if hashed.add(outbox) != entry.digest and differs_after is None:
+                differs_after = count
+            if show is not None:
+                _show_outbox(outbox, show, key)
+            outbox = Outbox()
             continue
         if until is not None and count >= until:
             reader.ending = f"stopped after {until} stimuli"
@@ -97,11 +104,10 @@ def replay(
             core.handle(entry.stimulus, entry.now, outbox)
         except Exception as error:
             errors.append((count, f"{type(error).__name__}: {error}"))
-    if outbox:
-        hashed.add(outbox)
-        if show is not None:
-            _show_outbox(outbox, show, key)
-    return ReplayReport(count, hashed.hexdigest(), reader.ending, core, errors)
+    hashed.add(outbox)
+    if show is not None:
+        _show_outbox(outbox, show, key)
+    return ReplayReport(count, hashed.hexdigest(), reader.ending, core, errors, differs_after)
 
 
 def _show_stimulus(
