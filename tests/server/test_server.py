@@ -1,0 +1,297 @@
+"""A scheduler on a real socket, and peers that say what stock peers say, or should not."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from distributed.core import clean_exception
+from paceline.protocol import messages as m
+from paceline.protocol.connection import Connection
+from paceline.protocol.framing import FrameReader, pack_frames
+from paceline.protocol.payload import Payload, payload_pickle
+from paceline.scheduler.server.scheduler import Scheduler
+
+
+class Peer:
+    """The other end of a connection."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._frames = FrameReader()
+        self._ready: list[Any] = []
+        self.writer = writer
+        self.connection = Connection("connector")
+
+    @classmethod
+    async def dial(cls, scheduler: Scheduler) -> Peer:
+        peer = cls(*await asyncio.open_connection("127.0.0.1", scheduler.port))
+        peer.write(peer.connection.start())
+        await peer.event()
+        return peer
+
+    def write(self, frames: Any) -> None:
+        for buffer in pack_frames(frames):
+            self.writer.write(buffer)
+
+    def say(self, value: Any) -> None:
+        self.write(self.connection.send(value))
+
+    def say_raw(self, value: Any) -> None:
+        self.write(self.connection.codec.encode(value))
+
+    async def event(self) -> Any:
+        async with asyncio.timeout(5):
+            while not self._ready:
+                data = await self._reader.read(2**16)
+                if not data:
+                    raise EOFError
+                for frames in self._frames.feed(data):
+                    self._ready += self.connection.receive_frames(frames)
+        return self._ready.pop(0)
+
+    async def ask(self, value: Any) -> Any:
+        self.say_raw(value)
+        return (await self.event()).value
+
+    async def messages(self) -> list[Any]:
+        return list((await self.event()).messages)
+
+    async def ended(self) -> bool:
+        try:
+            while True:
+                await self.event()
+        except (EOFError, ConnectionError):
+            return True
+
+
+@pytest.fixture
+async def scheduler() -> AsyncIterator[Scheduler]:
+    async with Scheduler(host="127.0.0.1", port=0, dashboard=False) as made:
+        yield made
+
+
+def registration(address: str = "tcp://127.0.0.1:1", name: str = "alice", **other: Any) -> Any:
+    metrics = {"bandwidth": {"total": 1e8, "workers": {}, "types": {}}, "memory": 1}
+    metrics |= {"spilled_bytes": {"memory": 0, "disk": 0}, "digests_total_since_heartbeat": {}}
+    return {
+        "op": "register-worker", "reply": False, "address": address, "status": "running",
+        "nthreads": 2, "name": name, "now": 1.0, "resources": {}, "memory_limit": 0,
+        "local_directory": "", "services": {}, "nanny": None, "pid": 1, "versions": {},
+        "metrics": metrics, "extra": {}, "stimulus_id": "s", "server_id": "Worker-1", **other,
+    }  # fmt: skip
+
+
+async def worker(scheduler: Scheduler, **other: Any) -> Peer:
+    peer = await Peer.dial(scheduler)
+    reply = await peer.ask(registration(**other))
+    assert reply["status"] == "OK", reply
+    peer.connection.become_stream("worker")
+    return peer
+
+
+async def client(scheduler: Scheduler, name: str = "client-1") -> Peer:
+    peer = await Peer.dial(scheduler)
+    peer.say_raw({"op": "register-client", "client": name, "reply": False, "versions": {}})
+    peer.connection.become_stream("client")
+    (start,) = await peer.messages()
+    assert isinstance(start, m.StreamStart)
+    return peer
+
+
+def raised(reply: Any) -> BaseException:
+    """The exception that a stock peer would raise."""
+    assert reply["status"] == "uncaught-error"
+    opened = {
+        name: value.frames[0] if isinstance(value, Payload) else value
+        for name, value in reply.items()
+    }
+    _, error, _ = clean_exception(**{k: bytes(v) if k in ("exception", "traceback") and v else v for k, v in opened.items()})
+    assert error is not None
+    return error
+
+
+async def test_requests_and_goodbye(scheduler: Scheduler) -> None:
+    peer = await Peer.dial(scheduler)
+    identity = await peer.ask({"op": "identity"})
+    assert identity["type"] == "Scheduler"
+    assert identity["address"] == scheduler.address
+    peer.say_raw({"op": "echo", "data": 1, "reply": False})
+    assert await peer.ask({"op": "echo", "data": (1, {"a": None})}) == (1, {"a": None})
+    assert await peer.ask({"op": "echo", "data": 2, "close": True}) == 2
+    assert await peer.ended()
+    other = await Peer.dial(scheduler)
+    assert await other.ask({"op": "close"}) == "OK"
+    assert await other.ended()
+
+
+async def test_what_cannot_be_served_costs_nobody_the_connection(
+    scheduler: Scheduler, caplog: Any
+) -> None:
+    peer = await Peer.dial(scheduler)
+    assert await peer.ask({"op": "nothing_like_it"}) is None
+    assert "No handler nothing_like_it found in Scheduler" in caplog.text
+    assert "get_task_stream" in str(raised(await peer.ask({"op": "get_task_stream"})))
+    assert isinstance(raised(await peer.ask({"op": "who_has", "nonsense": 1})), TypeError)
+    assert isinstance(raised(await peer.ask({"op": "nbytes", "keys": ["no-such"]})), KeyError)
+    assert isinstance(raised(await peer.ask({"op": "heartbeat_worker"})), TypeError)
+    assert await peer.ask({"op": "ncores"}) == {}
+
+
+async def test_pipelined_requests_are_answered_in_order(scheduler: Scheduler) -> None:
+    peer = await Peer.dial(scheduler)
+    peer.say_raw({"op": "event_wait", "name": "e", "timeout": 0.05})
+    for i in range(100):
+        peer.say_raw({"op": "echo", "data": i})
+    replies = [(await peer.event()).value for _ in range(101)]
+    assert replies == [False, *range(100)]
+
+
+async def test_a_request_whose_asker_hangs_up_is_forgotten(scheduler: Scheduler) -> None:
+    peer = await Peer.dial(scheduler)
+    peer.say_raw({"op": "event_wait", "name": "e", "timeout": None})
+    await asyncio.sleep(0.05)
+    assert len(scheduler.server.driver._replies) == 1
+    peer.writer.close()
+    async with asyncio.timeout(5):
+        while scheduler.server.driver._replies:
+            await asyncio.sleep(0.01)
+
+
+async def test_workers_register_and_leave(scheduler: Scheduler, caplog: Any) -> None:
+    caplog.set_level(logging.INFO, "distributed.scheduler")
+    alice = await worker(scheduler)
+    assert list(scheduler.workers) == ["tcp://127.0.0.1:1"]
+    assert "Register worker addr: tcp://127.0.0.1:1 name: alice" in caplog.text
+    twin = await Peer.dial(scheduler)
+    reply = await twin.ask(registration(address="tcp://127.0.0.1:2"))
+    assert (reply["status"], reply["message"]) == ("error", "name taken, alice")
+    beat = await twin.ask({"op": "heartbeat_worker", "address": "tcp://127.0.0.1:9", "metrics": {}})
+    assert beat == {"status": "missing"}
+    alice.writer.close()
+    async with asyncio.timeout(5):
+        while scheduler.workers:
+            await asyncio.sleep(0.01)
+    again = await twin.ask(registration(address="tcp://127.0.0.1:2"))
+    assert again["status"] == "OK"
+
+
+async def test_an_odd_message_costs_only_itself(scheduler: Scheduler, caplog: Any) -> None:
+    alice = await worker(scheduler)
+    alice.say_raw(
+        [
+            {"op": "task-finished", "key": "k", "nbytes": "many", "stimulus_id": "s"},
+            {"op": "no-such-op"},
+            {"op": "worker-status-change", "status": "paused", "stimulus_id": "s"},
+        ]
+    )
+    async with asyncio.timeout(5):
+        while scheduler.workers["tcp://127.0.0.1:1"].status != "paused":
+            await asyncio.sleep(0.01)
+    assert "task-finished" in caplog.text
+    assert "$.nbytes" in caplog.text
+    assert "no-such-op" in caplog.text
+
+
+async def test_clients_come_and_go(scheduler: Scheduler, caplog: Any) -> None:
+    caplog.set_level(logging.INFO, "distributed.scheduler")
+    peer = await client(scheduler)
+    peer.say([m.HeartbeatClient()])
+    (answer,) = await peer.messages()
+    assert isinstance(answer, m.AdjustHeartbeatInterval)
+    assert "client-1" in scheduler.server.state.clients
+    peer.say([m.CloseClient(), m.CloseStream()])
+    assert await peer.ended()
+    assert "client-1" not in scheduler.server.state.clients
+    for line in ("Receive client connection: ", "Remove client ", "Close client connection: "):
+        assert f"{line}client-1" in caplog.text
+
+
+async def test_a_peer_that_says_nothing_is_dropped(
+    scheduler: Scheduler, caplog: Any, monkeypatch: Any
+) -> None:
+    from paceline.scheduler.server import peers
+
+    monkeypatch.setattr(peers, "HANDSHAKE_SECONDS", 0.05)
+    reader, _ = await asyncio.open_connection("127.0.0.1", scheduler.port)
+    async with asyncio.timeout(5):
+        while await reader.read(1000):
+            pass
+    assert "no handshake" in caplog.text
+
+
+@pytest.mark.parametrize("junk", [b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 64])
+async def test_junk_costs_its_sender_the_connection(
+    scheduler: Scheduler, caplog: Any, junk: bytes
+) -> None:
+    good = await Peer.dial(scheduler)
+    reader, writer = await asyncio.open_connection("127.0.0.1", scheduler.port)
+    writer.write(junk)
+    async with asyncio.timeout(5):
+        while await reader.read(1000):
+            pass
+    assert caplog.text.count("Dropping connection to") == 1
+    assert await good.ask({"op": "echo", "data": 1}) == 1
+
+
+async def test_closing_tells_workers(scheduler: Scheduler) -> None:
+    alice = await worker(scheduler)
+    await scheduler.close(timeout=0.2, reason="test")
+    said = await alice.messages()
+    assert [type(x) for x in said] == [m.Close, m.CloseStream]
+    assert said[0].reason == "scheduler-close"
+    assert scheduler.status == "closed"
+    await scheduler.finished()
+
+
+async def test_graphs_keep_a_clients_order(scheduler: Scheduler) -> None:
+    """What follows an update-graph waits for it; here a release that must come after its graph."""
+    import cloudpickle
+    from dask._expr import LLGExpr
+    from paceline.protocol.payload import serialized_payload
+
+    peer = await client(scheduler)
+    alice = await worker(scheduler)
+    for i in range(3):
+        dsk = {f"x-{i}": (sum, [1, 2])}
+        expr = serialized_payload(
+            {"serializer": "pickle", "writeable": []}, [cloudpickle.dumps(LLGExpr(dsk))]
+        )
+        peer.say([m.UpdateGraph(expr_ser=expr, keys=[f"x-{i}"])])
+    peer.say([m.ClientReleasesKeys(keys=["x-0", "x-1", "x-2"])])
+    seen: list[Any] = []
+    async with asyncio.timeout(10):
+        while (sum(type(x) is m.FreeKeys for x in seen) < 2 and len(scheduler.server.state.tasks)) or len(seen) < 2:
+            seen += await alice.messages()
+    computed = [x.key for x in seen if type(x) is m.ComputeTask]
+    assert computed == ["x-0", "x-1", "x-2"]
+    payload_pickle(next(x for x in seen if type(x) is m.ComputeTask).run_spec)
+    await asyncio.sleep(0.05)
+    assert not scheduler.server.state.tasks
+
+
+async def test_scheduler_file_and_options(tmp_path: Any) -> None:
+    import json
+
+    path = tmp_path / "s.json"
+    async with Scheduler(
+        host="127.0.0.1", port=0, dashboard_address=":0", scheduler_file=str(path)
+    ) as made:
+        facts = json.loads(path.read_text())
+        assert facts["address"] == made.address
+        assert facts["services"] == {"dashboard": made.services["dashboard"].port}
+        assert "not-running" not in repr(made)
+    assert not path.exists()
+    with pytest.raises(ValueError, match="not built"):
+        await Scheduler(host="127.0.0.1", protocol="tls", port=0, dashboard=False)
+    with pytest.raises(TypeError, match="unexpected keyword"):
+        Scheduler(no_such_option=1)
+
+
+async def test_idle_timeout_ends_it() -> None:
+    async with Scheduler(host="127.0.0.1", port=0, dashboard=False, idle_timeout="300ms") as made:
+        async with asyncio.timeout(5):
+            await made.finished()
