@@ -20,8 +20,9 @@ class PendingGraph:
     """Rows of one graph, by number; see ``GraphChunk`` for the columns.
 
     The commit goes through the stages *insert* (rows become tasks, dependencies first), *wish* (what is
-    needed, from the wanted keys down), *wake* (needed tasks to waiting, dependencies first) and *place*
-    (what can run goes to workers, best priority first), each a row at a time, so that any turn can end between two rows.
+    needed, from the wanted keys down), *wake* (needed tasks to waiting, dependencies first), *sweep* (back to released
+    what is not needed after all) and *place* (what can run goes to workers, best priority first), each a row at a
+    time, so that any turn can end between two rows. A graph that is dropped in between goes to *undo*.
 
     Attributes:
         graph_id, client: whose it is.
@@ -34,6 +35,8 @@ class PendingGraph:
         new_tasks: tasks that this graph made.
         collisions: rows whose key is known with other dependencies.
         pin: holds externals while the commit takes several turns, or None.
+        sweeps: other turns came between, or a dependency has failed: *sweep* has something to do.
+        withdrawn: wanted keys that the client gave up before *insert* was through.
         generation: of its priorities.
     """
 
@@ -64,6 +67,8 @@ class PendingGraph:
     collisions: dict[int, None] = field(default_factory=dict)
     warned_groups: dict[TaskGroup, None] = field(default_factory=dict)
     pin: ClientState | None = None
+    sweeps: bool = False
+    withdrawn: dict[Key, None] = field(default_factory=dict)
     computation: Computation | None = None
     generation: float = 0.0
 

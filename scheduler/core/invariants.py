@@ -78,6 +78,17 @@ class View:
         return ts in self.state.backlog or ts in self.in_commit
 
 
+    def is_wanted(self, ts: TaskState) -> bool:
+        """Whether a client (a pin is none) or a dependent that is to run needs its data."""
+        if any(d.state in ACTIVE_STATES for d in ts.dependents):
+            return True
+        return any(cs not in self.pins for cs in ts.who_wants)
+
+    def may_be_wanted(self, ts: TaskState) -> bool:
+        """Whether a pin, or a dependent that a later turn will look at, needs its data too."""
+        return bool(ts.who_wants) or any(self.is_pending(d) for d in ts.dependents)
+
+
 # A check yields what it found wrong, in words; nothing where all is well.
 Check = Callable[[View, Any], Iterator[str]]
 
@@ -97,10 +108,6 @@ class Invariant:
     scope: str
     text: str
     check: Check
-
-
-def _is_wanted(ts: TaskState) -> bool:
-    return bool(ts.who_wants) or any(d.state in ACTIVE_STATES for d in ts.dependents)
 
 
 # ------------------------------------------------------------------ one task
@@ -204,6 +211,17 @@ def _has_data(view: View, ts: TaskState) -> Iterator[str]:
         yield "somebody has its data"
 
 
+def _retry_is_coming(view: View, ts: TaskState) -> bool:
+    """Whether it, or what failed above it, is among those that are yet to be tried again."""
+    stack = [ts]
+    while stack:
+        ts = stack.pop()
+        if view.is_pending(ts):
+            return True
+        stack.extend(d for d in ts.dependencies if d.state == "erred")
+    return False
+
+
 def _blamed(view: View, ts: TaskState) -> Iterator[str]:
     state = view.state
     blame = ts.exception_blame
@@ -212,7 +230,7 @@ def _blamed(view: View, ts: TaskState) -> Iterator[str]:
             yield "nobody is to blame"
         elif state.tasks.get(blame.key) is not blame:
             yield f"blames {blame!r}, which is not known"
-        elif blame.state != "erred" and not view.is_pending(ts):
+        elif blame.state != "erred" and not _retry_is_coming(view, ts):
             yield f"blames {blame!r}, which has not erred"
         elif blame.state == "erred" and blame.exception is None:
             yield f"blames {blame!r}, which has no exception"
@@ -221,10 +239,9 @@ def _blamed(view: View, ts: TaskState) -> Iterator[str]:
 
 
 def _needed(view: View, ts: TaskState) -> Iterator[str]:
-    if ts.state in ACTIVE_STATES and not _is_wanted(ts) and not view.is_pending(ts):
-        yield "nobody wants it"
-    if ts.state == "memory" and not _is_wanted(ts) and not view.is_pending(ts):
-        yield "nobody wants its data"
+    if ts.state in ACTIVE_STATES or ts.state == "memory":
+        if not (view.is_wanted(ts) or view.is_pending(ts) or view.may_be_wanted(ts)):
+            yield "nobody wants it"
 
 
 def _kept(view: View, ts: TaskState) -> Iterator[str]:
@@ -239,9 +256,12 @@ def _waits_for_something(view: View, ts: TaskState) -> Iterator[str]:
         if not ts.waiting_count:
             yield "it waits for nothing, and nothing will place it"
         for dts in ts.dependencies:
-            if not dts.who_has and dts.state not in ACTIVE_STATES and not view.is_pending(dts):
+            coming = dts.state in ACTIVE_STATES or view.is_pending(dts)
+            if dts.state == "erred":
+                coming = _retry_is_coming(view, dts)
+            if not dts.who_has and not coming:
                 yield f"it waits for {dts!r}, for which nothing is done"
-    elif ts.state == "released" and _is_wanted(ts) and ts.run_spec is not None:
+    elif ts.state == "released" and view.is_wanted(ts) and ts.run_spec is not None:
         yield "it is wanted, and nothing is done"
 
 
@@ -446,14 +466,14 @@ def _held_rows(view: View, state: SchedulerState) -> Iterator[str]:
     for number, graph in state.graphs.items():
         if graph.graph_id != number:
             yield f"graph {graph.graph_id} is held under {number}"
-        if graph.client not in state.clients:
+        if graph.client not in state.clients and graph.stage != "undo":
             yield f"graph {number} is of client {graph.client!r}, which is gone"
         if (graph.commit is not None) != (graph in state.commits):
             yield f"graph {number} was committed, and commits says otherwise"
         if (graph.tasks or graph.new_tasks or graph.pin) and graph is not state.commits[0]:
             yield f"graph {number} has made tasks before its turn"
     for graph in state.commits:
-        if state.graphs.get(graph.graph_id) is not graph:
+        if state.graphs.get(graph.graph_id) is not graph and graph.stage != "undo":
             yield f"graph {graph.graph_id} is being committed, and is not held"
 
 

@@ -508,6 +508,7 @@ class SchedulerState:
         total_nthreads, total_memory: over all workers.
         backlog: recommendations put off to later turns (see transitions.py), in order.
         graphs: graphs being taken in, by number.
+        dropped_graphs: numbers of graphs that were given up: what still comes of them is ignored.
         commits: graphs whose commit is under way, in order.
         transition_log: the last transitions: (key, start, finish, {key: recommendation}, stimulus_id, time).
         no_workers_since: since when no worker runs, or None.
@@ -518,7 +519,7 @@ class SchedulerState:
     __slots__ = (
         "aliases", "backlog", "bandwidth", "bandwidth_types", "bandwidth_workers", "client_added_count",
         "client_removed_count", "clients", "commits", "computations", "compute_occupancy", "config",
-        "cumulative_worker_metrics", "erred_tasks", "errors", "events", "generation", "graphs",
+        "cumulative_worker_metrics", "dropped_graphs", "erred_tasks", "errors", "events", "generation", "graphs",
         "host_info", "idle", "idle_load", "idle_since", "idle_transition_counter", "last_graph_at",
         "n_tasks", "network_occ", "no_workers_since", "plugins", "queued", "replicated_tasks",
         "resources", "run_ids", "running", "saturated", "task_groups", "task_metadata",
@@ -576,6 +577,7 @@ class SchedulerState:
         self.total_memory = 0
         self.backlog: dict[TaskState, str] = {}
         self.graphs: dict[int, PendingGraph] = {}
+        self.dropped_graphs: dict[int, None] = {}
         self.commits: deque[PendingGraph] = deque()
         self.timers = Timers()
         self.no_workers_since: float | None = None

@@ -22,7 +22,7 @@ A transition writes to ``recs`` and to the turn, and never looks at a clock.
 
 No turn makes more than ``config.turn_tasks_max`` transitions. What is left goes to ``state.backlog`` and comes
 back with ``Continue``. Other stimuli have their turn between, so an entry of the backlog is a reminder, not an
-order: ``still_due`` decides anew when its time comes.
+order: ``due`` decides anew when its time comes.
 
 Must not know: message formats beyond those it sends; how placement decides.
 """
@@ -142,9 +142,11 @@ def run_backlog(turn: Turn) -> None:
     for ts, finish in list(islice(backlog.items(), budget)):
         if budget <= 0:
             break
-        if backlog.pop(ts, None) != finish or not still_due(turn.state, ts, finish):
+        del backlog[ts]
+        what = due(turn.state, ts, finish)
+        if what is None:
             continue
-        recs[ts] = finish
+        recs[ts] = what
         while recs and budget > 0:
             next_ts, next_finish = recs.popitem()
             transition(turn, next_ts, next_finish, recs)
@@ -156,41 +158,51 @@ def run_backlog(turn: Turn) -> None:
         turn.wants_continue()
 
 
-def still_due(state: SchedulerState, ts: TaskState, finish: str) -> bool:
-    """Whether a recommendation that was put off still follows from the state as it is now."""
+def due(state: SchedulerState, ts: TaskState, finish: str) -> str | None:
+    """What follows for a task whose recommendation was put off, as things are now; None for nothing.
+
+    A later recommendation may have taken the place of an earlier one in the backlog, so ``finish`` is a
+    hint at most: the task is looked at anew.
+    """
     if state.tasks.get(ts.key) is not ts:
-        return False
+        return None
     now = ts.state
-    if finish == "forgotten":
-        if ts.has_lost_dependencies:
-            return now not in ("memory", "erred") or not ts.who_wants
-        if ts.run_spec is None and not ts.who_has and now in ("released", "memory"):
-            return True
-        return not ts.who_wants and not ts.dependents
-    if finish == "released":
-        if now == "memory":
-            return not ts.who_has or not is_wanted(ts)
-        if now == "processing":
-            ws = ts.processing_on
-            gone = ws is None or state.workers.get(ws.address) is not ws
-            return gone or not is_wanted(ts)
-        return now in ("waiting", "queued", "no-worker") and not is_wanted(ts)
-    if finish == "waiting":
-        if now == "released":
-            return is_wanted(ts) and ts.run_spec is not None
-        return now in ("processing", "queued", "no-worker") and not all(
-            d.who_has for d in ts.dependencies
-        )
-    if finish == "processing":
-        return now in ("waiting", "queued", "no-worker")
-    if finish == "erred":
+    if not ts.who_wants and not ts.dependents:
+        return "forgotten"
+    if now in ACTIVE_STATES:
+        return _due_while_active(state, ts, finish)
+    if now == "memory":
+        if ts.who_has:
+            return None if is_wanted(ts) else "released"
+        return "erred" if ts.actor else "released"
+    if now == "erred":
         blame = ts.exception_blame
-        if blame is not None and blame.state == "erred" and now not in ("memory", "erred"):
-            return True
-        if now != "erred" and ts.details is not None:
-            ts.details.exception_blame = None
-        return ts.actor and now == "memory" and not ts.who_has
-    return False
+        retried = finish == "waiting" or blame is None or blame.state != "erred"
+        return "waiting" if retried else None
+    if ts.has_lost_dependencies:
+        return "forgotten"
+    if finish == "erred" and erred_dependency(ts) is not None:
+        return "erred"
+    return "waiting" if is_wanted(ts) and ts.run_spec is not None else None
+
+
+def _due_while_active(state: SchedulerState, ts: TaskState, finish: str) -> str | None:
+    if ts.has_lost_dependencies:
+        return "forgotten"
+    if not is_wanted(ts):
+        return "released"
+    if erred_dependency(ts) is not None:
+        return "erred"
+    now = ts.state
+    if now == "waiting":
+        return None if ts.waiting_count else "processing"
+    if not all(dts.who_has for dts in ts.dependencies):
+        return "waiting"
+    if now == "processing":
+        ws = ts.processing_on
+        gone = ws is None or state.workers.get(ws.address) is not ws
+        return "released" if gone else None
+    return "processing" if finish == "processing" else None
 
 
 def transition(
@@ -223,14 +235,16 @@ def transition(
     state.transition_log.append((ts.key, start, actual, made, turn.stimulus_id, turn.now))
     if actual == "forgotten":
         _forget_group(state, ts)
-    if made:
-        # wanted again: at once, so that nobody takes its dependencies for unneeded in between
-        if actual == "released" and made.get(ts) == "waiting":
-            del made[ts]
-            recs.update(made)
-            transition(turn, ts, "waiting", recs)
-        else:
-            recs.update(made)
+    if not made:
+        return
+    # at once, so that nobody in between takes its dependencies for unneeded, or waits for lost data
+    at_once = made.get(ts) if actual == "released" else None
+    if at_once in ("waiting", "forgotten"):
+        del made[ts]
+        recs.update(made)
+        transition(turn, ts, at_once, recs)
+    else:
+        recs.update(made)
 
 
 def _transition_through_released(
@@ -284,9 +298,7 @@ def transition_released_waiting(
             if dts.state == "released":
                 recs[dts] = "waiting"
             elif dts.state == "erred":
-                blame = dts.exception_blame
-                ts.ensure_details().exception_blame = blame
-                recs[ts] = "erred"
+                recs[ts] = "erred"  # unless that is tried again
     ts.waiting_count = missing
     if not missing:
         recs[ts] = "processing"
@@ -296,11 +308,16 @@ def transition_released_erred(
     turn: Turn, ts: TaskState, recs: Recommendations, detail: Failure | None
 ) -> None:
     """What it depends on failed."""
-    blame = detail.cause if detail is not None else ts.exception_blame
-    assert blame is not None, ts
-    _blame_dependents(ts, blame, recs)
+    blame = detail.cause if detail is not None else erred_dependency(ts)
+    if blame is None:
+        return  # it is tried again
+    for dts in ts.dependents:
+        if not dts.who_has and dts.state != "erred":
+            recs[dts] = "erred"
     _enter(ts, "erred")
+    ts.ensure_details().exception_blame = blame
     _report_erred(turn, ts, blame)
+    end_fire_and_forget(turn.state, ts, recs)
 
 
 def transition_released_forgotten(
@@ -368,8 +385,10 @@ def transition_queued_erred(
     turn: Turn, ts: TaskState, recs: Recommendations, detail: Failure | None
 ) -> None:
     """It waited too long for a worker, or what it depends on failed."""
-    turn.state.queued.discard(ts)
-    _err(turn, ts, recs, detail)
+    failure = detail or _inherited(ts)
+    if failure is not None:
+        turn.state.queued.discard(ts)
+        _err(turn, ts, recs, failure)
 
 
 def transition_no_worker_processing(
@@ -394,15 +413,19 @@ def transition_no_worker_erred(
     turn: Turn, ts: TaskState, recs: Recommendations, detail: Failure | None
 ) -> None:
     """It waited too long for a worker, or what it depends on failed."""
-    turn.state.unrunnable.pop(ts, None)
-    _err(turn, ts, recs, detail)
+    failure = detail or _inherited(ts)
+    if failure is not None:
+        turn.state.unrunnable.pop(ts, None)
+        _err(turn, ts, recs, failure)
 
 
 def transition_waiting_erred(
     turn: Turn, ts: TaskState, recs: Recommendations, detail: Failure | None
 ) -> None:
     """What it depends on failed."""
-    _err(turn, ts, recs, detail)
+    failure = detail or _inherited(ts)
+    if failure is not None:
+        _err(turn, ts, recs, failure)
 
 
 # ------------------------------------------------------------------ processing -> ...
@@ -456,12 +479,15 @@ def transition_processing_erred(
     turn: Turn, ts: TaskState, recs: Recommendations, detail: Failure | None
 ) -> None:
     """It failed on its worker, or killed too many, or what it depends on failed."""
+    failure = detail or _inherited(ts)
+    if failure is None:
+        return
     if ts.actor and ts.processing_on is not None:
         ts.processing_on.actors.pop(ts, None)
     ws = _leave_worker(turn.state, ts)
-    if ws is not None and (detail is None or detail.worker != ws.address):
+    if ws is not None and failure.worker != ws.address:
         turn.free_keys(ws.address, ts.key)
-    _err(turn, ts, recs, detail)
+    _err(turn, ts, recs, failure)
 
 
 # ------------------------------------------------------------------ memory -> ...
@@ -488,8 +514,8 @@ def transition_memory_released(
             turn.to_client(cs.client_key, lost)
     if ts.run_spec is None or ts.has_lost_dependencies:
         recs[ts] = "forgotten"
-    elif is_wanted(ts) and not any(d.state == "erred" for d in ts.dependencies):
-        recs[ts] = "waiting"
+    elif is_wanted(ts):
+        recs[ts] = "waiting" if erred_dependency(ts) is None else "erred"
     if ts.waiters_count:
         for dts in ts.dependents:
             if dts.state in ("no-worker", "processing", "queued"):
@@ -645,11 +671,11 @@ def _release_active(turn: Turn, ts: TaskState, recs: Recommendations) -> None:
     _enter(ts, "released")
     if ts.has_lost_dependencies:
         recs[ts] = "forgotten"
-    elif is_wanted(ts) and ts.exception_blame is None:
+    elif is_wanted(ts) and erred_dependency(ts) is None:
         recs[ts] = "waiting"
         return
     for dts in ts.dependencies:
-        if dts.state != "released" and not dts.waiters_count and not dts.who_wants:
+        if dts.state not in ("released", "erred") and not is_wanted(dts):
             recs[dts] = "released"
 
 
@@ -666,46 +692,54 @@ def _priority(ts: TaskState) -> Any:
     return ts.priority or ()
 
 
-def _blame_dependents(ts: TaskState, blame: TaskState, recs: Recommendations) -> None:
-    for dts in ts.dependents:
-        if not dts.who_has and dts.state != "erred":
-            dts.ensure_details().exception_blame = blame
-            recs[dts] = "erred"
+def erred_dependency(ts: TaskState) -> TaskState | None:
+    """The task to blame for a failed dependency of this one.
+
+    None where none has failed, or where what failed runs again already and the dependency is about to.
+    """
+    for dts in ts.dependencies:
+        if dts.state == "erred":
+            blame = dts.exception_blame
+            if blame is not None and blame.state == "erred":
+                return blame
+    return None
 
 
-def _err(turn: Turn, ts: TaskState, recs: Recommendations, failure: Failure | None) -> None:
+def _inherited(ts: TaskState) -> Failure | None:
+    """The failure of a dependency; None where it is tried again by now."""
+    blame = erred_dependency(ts)
+    return None if blame is None else Failure(cause=blame)
+
+
+def _err(turn: Turn, ts: TaskState, recs: Recommendations, failure: Failure) -> None:
     """To erred: dependents that wait for it follow, its dependencies may be let go."""
     state = turn.state
     details = ts.ensure_details()
     waiting = [d for d in ts.dependents if d.state in ACTIVE_STATES]
     _enter(ts, "erred")
-    if failure is not None:
-        if failure.worker is not None:
-            details.erred_on = details.erred_on or {}
-            details.erred_on[failure.worker] = None
-        if failure.exception is not None:
-            details.exception = failure.exception
-            details.exception_text = failure.exception_text
-        if failure.traceback is not None:
-            details.traceback = failure.traceback
-            details.traceback_text = failure.traceback_text
-        details.exception_blame = failure.cause
-    blame = details.exception_blame
-    assert blame is not None, ts
+    if failure.worker is not None:
+        details.erred_on = details.erred_on or {}
+        details.erred_on[failure.worker] = None
+    if failure.exception is not None:
+        details.exception = failure.exception
+        details.exception_text = failure.exception_text
+    if failure.traceback is not None:
+        details.traceback = failure.traceback
+        details.traceback_text = failure.traceback_text
+    details.exception_blame = blame = failure.cause
     state.erred_tasks.appendleft(
         ErredTask(
             ts.key,
             turn.now,
             tuple(details.erred_on or ()),
-            (failure.exception_text if failure is not None else None) or "",
-            (failure.traceback_text if failure is not None else None) or "",
+            failure.exception_text or "",
+            failure.traceback_text or "",
         )
     )
     for dts in waiting:
-        dts.ensure_details().exception_blame = blame
         recs[dts] = "erred"
     for dts in ts.dependencies:
-        if not dts.waiters_count and not dts.who_wants:
+        if dts.state != "erred" and not is_wanted(dts):
             recs[dts] = "released"
     _report_erred(turn, ts, blame)
     end_fire_and_forget(state, ts, recs)

@@ -11,8 +11,8 @@ from paceline.protocol.keys import Key
 from paceline.protocol.messages import AdjustHeartbeatInterval, CancelledKeys, Message, Restart
 
 from .. import mirrors
-from ..state import ClientState, TaskState
-from ..stimuli import GraphDropped, Stimulus
+from ..state import ClientState, SchedulerState, TaskState
+from ..stimuli import Stimulus
 from ..transitions import (
     Recommendations,
     fill_slots,
@@ -60,8 +60,10 @@ def handle_client_gone(turn: Turn, stimulus: Stimulus) -> None:
     cs = state.clients.get(name)
     if cs is None:
         return
+    from .graph import drop_graph
+
     for graph_id in [g.graph_id for g in state.graphs.values() if g.client == name]:
-        _drop_graph(turn, graph_id)
+        drop_graph(turn, graph_id)
     recs: Recommendations = {}
     for ts in reversed(list(cs.wants_what)):
         release_wish(ts, cs, recs)
@@ -72,12 +74,6 @@ def handle_client_gone(turn: Turn, stimulus: Stimulus) -> None:
     fill_slots(turn)
     if state.plugins is not None:
         state.plugins.remove_client(name)
-
-
-def _drop_graph(turn: Turn, graph_id: int) -> None:
-    from .graph import handle_graph_dropped
-
-    handle_graph_dropped(turn, Stimulus("", GraphDropped(graph_id), turn.stimulus_id))
 
 
 def handle_close_client(turn: Turn, stimulus: Stimulus) -> None:
@@ -134,8 +130,16 @@ def client_releases_keys(turn: Turn, keys: Iterable[Key], client: str) -> None:
         ts = state.tasks.get(key)
         if ts is not None:
             release_wish(ts, cs, recs)
+    _withdraw(state, client, keys)
     run(turn, recs)
     fill_slots(turn)
+
+
+def _withdraw(state: SchedulerState, client: str, keys: Iterable[Key]) -> None:
+    """Graphs of the client whose rows are not all in yet do not bring the wish back."""
+    for graph in state.commits:
+        if graph.client == client and graph.stage == "insert":
+            graph.withdrawn.update(dict.fromkeys(keys))
 
 
 def handle_cancel_keys(turn: Turn, stimulus: Stimulus) -> None:
@@ -155,6 +159,7 @@ def handle_cancel_keys(turn: Turn, stimulus: Stimulus) -> None:
     for holder in holders:
         for ts in cancelled:
             release_wish(ts, holder, recs)
+    _withdraw(state, client, message.keys)
     # what runs for nobody is stopped; dependents first
     keys = [ts.key for ts in cancelled]
     run(turn, recs)
@@ -251,9 +256,12 @@ def handle_release_all(turn: Turn, stimulus: Stimulus) -> None:
 
     One turn: nothing may see half of it.
     """
+    from .graph import drop_graph
+
     state = turn.state
     for graph_id in list(state.graphs):
-        _drop_graph(turn, graph_id)
+        drop_graph(turn, graph_id)
+    state.commits.clear()
     state.backlog.clear()
     recs: Recommendations = {}
     for cs in list(state.clients.values()):

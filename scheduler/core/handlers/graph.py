@@ -17,13 +17,36 @@ from paceline.protocol.payload import Payload
 
 from .. import mirrors
 from ..graphs import PendingGraph
-from ..state import ClientState, Computation, SchedulerState, TaskGroup, TaskPrefix, TaskState
+from ..state import (
+    ACTIVE_STATES,
+    ClientState,
+    Computation,
+    SchedulerState,
+    TaskGroup,
+    TaskPrefix,
+    TaskState,
+)
 from ..stimuli import AnnotationSet, GraphChunk, GraphCommit, GraphFailed, Stimulus
-from ..transitions import Recommendations, fill_slots, release_wish, run, transition
+from ..transitions import (
+    Recommendations,
+    due,
+    erred_dependency,
+    fill_slots,
+    is_wanted,
+    release_wish,
+    run,
+    transition,
+)
 from ..turn import Turn
 
 #: Sub-tasks come a little before what submitted them.
 SUBTASK_GENERATION_STEP = 0.01
+
+#: A row is looked at this many times before its graph is done: more rows than that take several turns.
+STAGES_OF_A_ROW = 5
+
+#: So many dropped graphs are remembered, to ignore what their compilers had sent already.
+DROPPED_GRAPHS_MAX = 10_000
 
 # ------------------------------------------------------------------ new tasks
 
@@ -69,6 +92,8 @@ def get_group(
 def handle_graph_chunk(turn: Turn, stimulus: Stimulus) -> None:
     """Rows of a graph: held until its commit."""
     chunk: GraphChunk = stimulus.message
+    if chunk.graph_id in turn.state.dropped_graphs:
+        return
     graph = turn.state.graphs.get(chunk.graph_id)
     if graph is None:
         if stimulus.source not in turn.state.clients:
@@ -79,19 +104,30 @@ def handle_graph_chunk(turn: Turn, stimulus: Stimulus) -> None:
 
 
 def handle_graph_dropped(turn: Turn, stimulus: Stimulus) -> None:
-    """The graph's client is gone: rows are forgotten, and tasks that its commit has made already."""
+    """The graph was given up: its rows are forgotten, and what its commit has done is undone."""
+    drop_graph(turn, stimulus.message.graph_id)
+    if turn.state.commits:
+        turn.wants_continue()
+
+
+def drop_graph(turn: Turn, graph_id: int) -> None:
+    """Forget a graph; what still comes of it is ignored. A commit under way is undone in later turns."""
     state = turn.state
-    graph = state.graphs.pop(stimulus.message.graph_id, None)
-    if graph is None:
+    if len(state.dropped_graphs) >= DROPPED_GRAPHS_MAX:
+        del state.dropped_graphs[next(iter(state.dropped_graphs))]
+    state.dropped_graphs[graph_id] = None
+    graph = state.graphs.pop(graph_id, None)
+    if graph is None or graph not in state.commits:
         return
-    if graph in state.commits:
+    if graph.tasks:
+        recs: Recommendations = {}
+        _unpin(graph, recs)
+        graph.stage = "undo"
+        graph.cursor = len(graph.tasks)
+        run(turn, recs)
+        turn.wants_continue()
+    else:
         state.commits.remove(graph)
-    recs: Recommendations = {}
-    _unpin(graph, recs)
-    for ts in graph.new_tasks:
-        if not ts.who_wants and not ts.dependents and ts.state == "released":
-            recs[ts] = "forgotten"
-    run(turn, recs)
 
 
 def handle_graph_failed(turn: Turn, stimulus: Stimulus) -> None:
@@ -122,7 +158,7 @@ def handle_graph_commit(turn: Turn, stimulus: Stimulus) -> None:
     state = turn.state
     commit: GraphCommit = stimulus.message
     graph = state.graphs.get(commit.graph_id)
-    if commit.client not in state.clients:
+    if commit.client not in state.clients or commit.graph_id in state.dropped_graphs:
         return  # gone while its graph was being compiled
     if graph is None:
         graph = PendingGraph(commit.graph_id, commit.client)
@@ -178,7 +214,8 @@ def _begin(turn: Turn, graph: PendingGraph, budget: int) -> bool:
     graph.resolved_groups = [None] * len(graph.group_names)
     graph.needed = bytearray(len(graph.keys))
     graph.computation = _computation(turn, commit)
-    if len(graph.keys) > budget:
+    if len(graph.keys) * STAGES_OF_A_ROW >= budget:  # more than this turn
+        graph.sweeps = True
         graph.pin = ClientState(f"graph-{graph.graph_id}")
         for ts in graph.external_tasks:
             mirrors.add_wish(ts, graph.pin)
@@ -275,9 +312,10 @@ def _stage_insert(turn: Turn, graph: PendingGraph, budget: int) -> int:
             _warn_collision(turn, graph, ts, dependencies)
         tasks.append(ts)
         if dependencies and row not in graph.collisions:
-            mirrors.add_dependencies(ts, dependencies)
-            if any(d.state == "forgotten" for d in dependencies):
+            if any(d.state == "forgotten" for d in dependencies):  # since the commit began
                 ts.has_lost_dependencies = True
+                dependencies = tuple(d for d in dependencies if d.state != "forgotten")
+            mirrors.add_dependencies(ts, dependencies)
         if ts.priority is None:
             _prioritise(ts, graph, row)
     graph.cursor = last
@@ -378,10 +416,17 @@ def _finish_insert(turn: Turn, graph: PendingGraph) -> None:
     commit = graph.commit
     assert commit is not None
     cs = state.clients[graph.client]
+    unknown = []
     for key in commit.keys:
         ts = state.tasks.get(key)
-        if ts is not None:
+        if key in graph.withdrawn:
+            continue
+        if ts is None:
+            unknown.append(key)
+        else:
             mirrors.add_wish(ts, cs)
+    if unknown:
+        turn.to_client(graph.client, CancelledKeys(keys=unknown, reason="lost dependencies"))
     actors = commit.keys if commit.actors is True else (commit.actors or ())
     for key in actors:
         ts = state.tasks.get(key)
@@ -403,7 +448,10 @@ def _finish_insert(turn: Turn, graph: PendingGraph) -> None:
 
 
 def _stage_wish(turn: Turn, graph: PendingGraph, budget: int) -> int:
-    """Rows from the last to the first: dependents before what they depend on."""
+    """Rows from the last to the first: dependents before what they depend on.
+
+    What nobody wants (any more) and nothing depends on is forgotten here.
+    """
     first = graph.cursor
     last = max(0, first - budget)
     tasks = graph.tasks
@@ -412,6 +460,9 @@ def _stage_wish(turn: Turn, graph: PendingGraph, budget: int) -> int:
     for row in range(first - 1, last - 1, -1):
         ts = tasks[row]
         if ts.state != "released" or tasks_by_key.get(ts.key) is not ts:
+            continue
+        if not ts.dependents and not ts.who_wants:
+            run(turn, {ts: "forgotten"})
             continue
         if needed[row] or ts.who_wants or ts.waiters_count:
             needed[row] = 1
@@ -437,9 +488,9 @@ def _stage_wake(turn: Turn, graph: PendingGraph, budget: int) -> int:
     recs: Recommendations = {}
     for row in range(first, last):
         ts = graph.tasks[row]
-        blame = _erred_dependency(ts) if ts.dependencies else None
+        blame = erred_dependency(ts) if ts.dependencies else None
         if blame is not None and ts.state not in ("memory", "erred", "forgotten"):
-            ts.ensure_details().exception_blame = blame
+            graph.sweeps = True
             recs[ts] = "erred"
             run(turn, recs)
             continue
@@ -453,21 +504,51 @@ def _stage_wake(turn: Turn, graph: PendingGraph, budget: int) -> int:
             run(turn, recs)
     graph.cursor = last
     if last == len(graph.tasks):
-        graph.stage = "place"
-        graph.cursor = 0
-        ready.sort(key=_placing_order)
+        graph.stage = "sweep"
+        if not graph.sweeps:
+            graph.cursor = 0
     return last - first
-
-
-def _erred_dependency(ts: TaskState) -> TaskState | None:
-    for dts in ts.dependencies:
-        if dts.state == "erred":
-            return dts.exception_blame
-    return None
 
 
 def _placing_order(ts: TaskState) -> Any:
     return ts.priority or ()
+
+
+# -- sweep: what was woken for a task that then did not wake goes back to released
+
+
+def _stage_sweep(turn: Turn, graph: PendingGraph, budget: int) -> int:
+    """Rows from the last to the first: dependents before what they depend on."""
+    first = graph.cursor
+    last = max(0, first - budget)
+    for row in range(first - 1, last - 1, -1):
+        ts = graph.tasks[row]
+        if ts.state in ACTIVE_STATES and not is_wanted(ts):
+            run(turn, {ts: "released"})
+    graph.cursor = last
+    if last == 0:
+        graph.stage = "place"
+        graph.ready.sort(key=_placing_order)
+    return first - last
+
+
+# -- undo: the graph was dropped in the middle of its commit
+
+
+def _stage_undo(turn: Turn, graph: PendingGraph, budget: int) -> int:
+    """What became of rows by now is looked at again, without the wishes of the client that is gone."""
+    first = graph.cursor
+    last = max(0, first - budget)
+    for row in range(first - 1, last - 1, -1):
+        ts = graph.tasks[row]
+        what = due(turn.state, ts, "")
+        if what is not None:
+            run(turn, {ts: what})
+    graph.cursor = last
+    if last == 0:
+        graph.stage = "done"
+        fill_slots(turn)
+    return first - last
 
 
 # -- place: what can run goes to workers
@@ -498,11 +579,10 @@ def _finish(turn: Turn, graph: PendingGraph) -> None:
     state = turn.state
     recs: Recommendations = {}
     _unpin(graph, recs)
+    wanted = state.clients[graph.client].wants_what
     for key in commit.keys:
         ts = state.tasks.get(key)
-        if ts is None:
-            turn.to_client(graph.client, CancelledKeys(keys=[key], reason="lost dependencies"))
-        else:
+        if ts is not None and ts in wanted:
             report_to(turn, ts, graph.client)
     graph.stage = "done"
     run(turn, recs)
@@ -543,5 +623,7 @@ STAGES = {
     "insert": _stage_insert,
     "wish": _stage_wish,
     "wake": _stage_wake,
+    "sweep": _stage_sweep,
+    "undo": _stage_undo,
     "place": _stage_place,
 }
