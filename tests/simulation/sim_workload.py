@@ -1,0 +1,127 @@
+"""What is computed: shapes of graphs, how long tasks take, which of them fail, kill or secede. One seed draws it."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+Graph = dict[Any, list[Any]]
+
+
+class Workload:
+    """Draws graphs, and remembers how each task behaves.
+
+    Args:
+        hazards: whether tasks may fail, kill their workers, reschedule and secede.
+    """
+
+    def __init__(self, rng: Random, hazards: bool) -> None:
+        self.rng = rng
+        self.hazards = hazards
+        self.count = 0
+        self._seconds: dict[Any, float] = {}
+        self._nbytes: dict[Any, int] = {}
+        self._fate: dict[Any, list[str]] = {}
+        self.scale = rng.choice([0.01, 0.1, 0.1, 1.0])
+
+    def draw(self, known: list[Any], missing: list[Any]) -> Graph:
+        """A graph; some of it depends on known keys, names them again, or depends on keys that are gone."""
+        rng = self.rng
+        self.count += 1
+        shape = rng.choice(SHAPES)
+        graph: Graph = shape(rng, f"s{self.count}")
+        roots = [k for k, deps in graph.items() if not deps]
+        if known and rng.random() < 0.6:
+            for key in rng.sample(roots, min(len(roots), rng.randint(1, 3))):
+                graph[key] = [rng.choice(known)]
+        if missing and rng.random() < 0.1:
+            graph[rng.choice(roots)] = [rng.choice(missing)]
+        return graph
+
+    def seconds(self, key: Any) -> float:
+        """How long a task runs."""
+        if key not in self._seconds:
+            self._seconds[key] = self.rng.expovariate(1.0) * self.scale
+        return self._seconds[key]
+
+    def nbytes(self, key: Any) -> int:
+        """How large its result is."""
+        if key not in self._nbytes:
+            self._nbytes[key] = self.rng.choice([0, 8, 1000, 10**6, 10**8])
+        return self._nbytes[key]
+
+    def fate(self, key: Any) -> str:
+        """How its next attempt ends: "ok", "error", "reschedule", "kill" or "secede"."""
+        fates = self._fate.get(key)
+        if fates is None:
+            fates = self._fate[key] = self._draw_fates()
+        return fates.pop() if len(fates) > 1 else fates[0]
+
+    def _draw_fates(self) -> list[str]:
+        rng = self.rng
+        if not self.hazards or rng.random() < 0.85:
+            return ["ok"]
+        draw = rng.random()
+        if draw < 0.3:
+            return ["error"]
+        if draw < 0.5:
+            return ["ok", *["error"] * rng.randint(1, 2)]
+        if draw < 0.65:
+            return ["ok", "reschedule"]
+        if draw < 0.85:
+            return ["secede"]
+        return ["kill"] if draw < 0.9 else ["ok", "kill"]
+
+
+def _chains(rng: Random, name: str) -> Graph:
+    out: Graph = {}
+    for i in range(rng.randint(1, 5)):
+        for j in range(rng.randint(1, 6)):
+            out[(f"chain-{name}", i, j)] = [(f"chain-{name}", i, j - 1)] if j else []
+    return out
+
+
+def _tree(rng: Random, name: str) -> Graph:
+    level: list[Any] = [(f"leaf-{name}", i) for i in range(rng.randint(2, 20))]
+    out: Graph = {key: [] for key in level}
+    depth = 0
+    while len(level) > 1:
+        width = rng.randint(2, 4)
+        depth += 1
+        above: list[Any] = []
+        for i in range(0, len(level), width):
+            key = (f"sum-{name}", depth, i)
+            out[key] = level[i : i + width]
+            above.append(key)
+        level = above
+    return out
+
+
+def _layers(rng: Random, name: str) -> Graph:
+    out: Graph = {}
+    before: list[Any] = []
+    for depth in range(rng.randint(2, 4)):
+        layer = [(f"layer{depth}-{name}", i) for i in range(rng.randint(2, 7))]
+        for key in layer:
+            out[key] = rng.sample(before, min(len(before), rng.randint(1, 3)))
+        before = layer
+    return out
+
+
+def _wide(rng: Random, name: str) -> Graph:
+    return {(f"map-{name}", i): [] for i in range(rng.randint(5, 40))}
+
+
+def _map_reduce(rng: Random, name: str) -> Graph:
+    n = rng.randint(4, 25)
+    out: Graph = {(f"load-{name}", i): [] for i in range(n)}
+    out.update({(f"map-{name}", i): [(f"load-{name}", i)] for i in range(n)})
+    out[f"reduce-{name}"] = [(f"map-{name}", i) for i in range(n)]
+    return out
+
+
+def _one(rng: Random, name: str) -> Graph:
+    return {f"one-{name}": []}
+
+
+SHAPES = (_chains, _tree, _layers, _wide, _map_reduce, _one)

@@ -1,0 +1,490 @@
+"""A cluster in memory: the core, model workers and clients, links that are slow or cut, all drawn by one seed.
+
+After each turn the tasks that it touched are checked, every few turns everything. At the end no fault happens any
+more, and what is wanted must settle; then all is released, and nothing may be left anywhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from env import FakeErrors
+from graph_rows import Rows, compile_rows
+from paceline.protocol import messages as m
+from paceline.scheduler.core.config import SchedulerConfig
+from paceline.scheduler.core.core import SchedulerCore
+from paceline.scheduler.core.invariants import validate_state, validate_tasks
+from paceline.scheduler.core.placement import valid_workers
+from paceline.scheduler.core.stimuli import (
+    AnnotationSet,
+    ClientGone,
+    ClientJoined,
+    Continue,
+    DataPlaced,
+    DropWorkerConnection,
+    GraphCommit,
+    ReleaseAll,
+    RestartWorkers,
+    RetryKeys,
+    Stimulus,
+    Tick,
+    WantsContinue,
+    WorkerBeat,
+    WorkerClogged,
+    WorkerGone,
+    WorkerJoined,
+    stimulus_name,
+)
+from paceline.scheduler.extensions.events import EventLog
+from sim_client import ModelClient
+from sim_time import Agenda, Link
+from sim_worker import Job, ModelWorker
+from sim_workload import Graph, Workload
+
+#: Everything is checked after every so many turns; in between only what a turn touched.
+FULL_CHECK_EVERY = 16
+#: A seed that needs more turns than this does not settle.
+TURNS_MAX = 60_000
+#: Messages between peers and core take this long, by the seed's choice of network (seconds).
+LATENCIES = ((0.0, 0.0), (0.001, 0.005), (0.001, 0.2), (0.01, 3.0))
+BEAT_SECONDS = 1.0
+
+WorkerClass = Callable[["World", str, int], Any]
+
+
+class World:
+    """See the module.
+
+    Args:
+        seed: draws everything.
+        worker_class: makes workers; ``ModelWorker`` or something like it.
+        hazards: whether tasks fail and kill, and workers and clients are lost.
+
+    Attributes:
+        digest: of every message and instruction that the core gave.
+        story: the last turns in words, for whoever looks for a bug.
+    """
+
+    def __init__(
+        self, seed: int, worker_class: WorkerClass = ModelWorker, hazards: bool = True
+    ) -> None:
+        self.rng = rng = Random(seed)
+        self.agenda = Agenda(1000.0)
+        self.workload = Workload(rng, hazards)
+        self.worker_class = worker_class
+        self.hazards = hazards
+        config = SchedulerConfig(
+            turn_tasks_max=rng.choice([1, 3, 10, 2000]),
+            worker_saturation=rng.choice([1.1, 1.0, 2.5, float("inf")]),
+            allowed_failures=rng.choice([0, 1, 3]),
+            worker_ttl_seconds=None,
+        )
+        self.core = SchedulerCore(config, FakeErrors(), EventLog(100))
+        self.state = self.core.state
+        self.latencies = rng.choice(LATENCIES)
+        self.workers: dict[str, Any] = {}
+        self.clients: dict[str, ModelClient] = {}
+        self.links: dict[str, Link] = {}
+        self.client_links: dict[str, Link] = {}
+        self.graph_count = 0
+        self.worker_count = 0
+        self.continue_pending = False
+        self.turns = 0
+        self.digest = hashlib.sha256()
+        self.story: list[str] = []
+        self.faults = True
+        self.seen_keys: dict[Any, None] = {}
+
+    # ------------------------------------------------------------------ the driver
+
+    def feed(self, message: Any, source: str = "") -> None:
+        """One turn of the core."""
+        self.turns += 1
+        assert self.turns < TURNS_MAX, "it does not settle"
+        state = self.state
+        count = state.transition_counter
+        name = f"{stimulus_name(message)}-{self.turns}"
+        if len(self.story) > 5000:
+            del self.story[:2500]
+        self.story.append(f"{self.agenda.now:.3f} {source}: {message}")
+        outbox = self.core.handle(Stimulus(source, message, name), self.agenda.now)
+        self._check(count)
+        for instruction in outbox.instructions:
+            self._carry_out(instruction)
+        for name, messages in outbox.clients.items():
+            self._send("client " + name, self.client_links.get(name), messages)
+        for address, messages in outbox.workers.items():
+            self._send(address, self.links.get(address), messages)
+        for instruction in outbox.instructions:
+            if type(instruction) is DropWorkerConnection:
+                link = self.links.pop(instruction.address, None)
+                if link is not None:
+                    self._close(link, instruction.address)
+
+    def _send(self, peer: str, link: Link | None, messages: list[Any]) -> None:
+        for message in messages:
+            self.digest.update(f"{peer} {message!r}\n".encode())
+            self.story.append(f"    -> {peer}: {message}")
+            if link is not None:
+                link.down(message)
+
+    def _carry_out(self, instruction: Any) -> None:
+        self.digest.update(repr(instruction).encode())
+        if type(instruction) is WantsContinue and not self.continue_pending:
+            self.continue_pending = True
+            self.agenda.after(self.rng.choice([0.0, 0.0, 0.01, 0.1]), self._continue)
+        elif type(instruction) is RestartWorkers:
+            for address in instruction.addresses:
+                self.later(0.0, self.feed, WorkerGone(address))
+
+    def _continue(self) -> None:
+        self.continue_pending = False
+        self.feed(Continue())
+
+    def _close(self, link: Link, address: str) -> None:
+        """What the core sent arrives; what the worker sends does not any more."""
+        worker = self.workers.get(address)
+        link._to_core = lambda message: None
+        link.after_down(link.cut)
+        if worker is not None:
+            link.after_down(lambda: self._dies(worker))
+
+    def _check(self, transitions_before: int) -> None:
+        state = self.state
+        if self.turns % FULL_CHECK_EVERY == 0:
+            validate_state(state)
+        else:
+            log = state.transition_log
+            new = min(state.transition_counter - transitions_before, len(log))
+            touched = {log[-1 - i][0]: None for i in range(new)}
+            tasks = [state.tasks[key] for key in touched if key in state.tasks]
+            validate_tasks(state, tasks)
+
+    # ------------------------------------------------------------------ peers
+
+    def latency(self) -> float:
+        return self.rng.uniform(*self.latencies)
+
+    def later(self, seconds: float, what: Callable[..., None], *args: Any) -> None:
+        self.agenda.after(seconds, what, *args)
+
+    def add_worker(self, **facts: Any) -> None:
+        """A worker starts and registers."""
+        self.worker_count += 1
+        address = f"w{self.worker_count}"
+        nthreads = self.rng.randint(1, 3)
+        worker = self.worker_class(self, address, nthreads)
+        self.workers[address] = worker
+        link = Link(
+            self.agenda,
+            self.rng,
+            self.latencies,
+            lambda message: self.feed(message, address),
+            lambda message: worker.receive(message) if worker.alive else None,
+        )
+        self.links[address] = link
+        message = m.RegisterWorker(address=address, name=address, nthreads=nthreads, **facts)
+        self.feed(WorkerJoined(address, "host", message), address)
+        self.later(BEAT_SECONDS, self._beat, worker)
+
+    def _beat(self, worker: Any) -> None:
+        if not worker.alive or not self.faults:
+            return
+        message = m.HeartbeatWorker(address=worker.address, executing=worker.executing())
+        self.links[worker.address].up(WorkerBeat(worker.address, "host", message))
+        self.later(BEAT_SECONDS, self._beat, worker)
+
+    def from_worker(self, worker: Any, message: Any) -> None:
+        link = self.links.get(worker.address)
+        if worker.alive and link is not None:
+            link.up(message)
+
+    def worker_closes(self, worker: Any) -> None:
+        """It was asked to close, and does."""
+        self._dies(worker)
+        self._breaks(worker.address, expected=False)
+
+    def _dies(self, worker: Any) -> None:
+        worker.alive = False
+        if self.workers.get(worker.address) is worker:
+            del self.workers[worker.address]
+
+    def kill(self, worker: Any, expected: bool = False) -> None:
+        """Its process ends; the core hears of it after a while. A nanny starts another."""
+        if not worker.alive:
+            return
+        self._dies(worker)
+        self._breaks(worker.address, expected)
+        self.later(self.rng.uniform(0.0, 3.0), self.add_worker)
+
+    def _breaks(self, address: str, expected: bool) -> None:
+        link = self.links.get(address)
+        if link is None:
+            return
+        if expected:  # it said goodbye after all that it had to say
+            link.up(WorkerGone(address, expected=True))
+        else:
+            link.cut()
+            self.later(self.latency(), self._gone, address, link)
+
+    def _gone(self, address: str, link: Link) -> None:
+        if self.links.get(address) is link:
+            self.feed(WorkerGone(address))
+
+    def executes(self, worker: Any, job: Job) -> None:
+        """A worker starts a task: how it will end is drawn."""
+        seconds = self.workload.seconds(job.key)
+        fate = self.workload.fate(job.key)
+        if fate == "kill":
+            self.later(seconds, self._killed_by, worker, job)
+        elif fate == "secede":
+            self.later(seconds / 2, worker.secede, job)
+            self.later(seconds * 2, worker.done, job, "ok")
+        else:
+            self.later(seconds, worker.done, job, fate)
+
+    def _killed_by(self, worker: Any, job: Job) -> None:
+        if self.faults:
+            self.kill(worker)
+        elif worker.alive:
+            worker.done(job, "error")
+
+    def add_client(self) -> ModelClient:
+        name = f"c{len(self.client_links)}"
+        client = ModelClient(self, name)
+        self.clients[name] = client
+        self.client_links[name] = Link(
+            self.agenda,
+            self.rng,
+            self.latencies,
+            lambda message: self._hear_client(client, message),
+            client.receive,
+        )
+        self.feed(ClientJoined(name), name)
+        return client
+
+    def _hear_client(self, client: ModelClient, message: Any) -> None:
+        if client.alive or not isinstance(message, m.Message):
+            self.feed(message, client.name)
+
+    def from_client(self, client: ModelClient, message: Any) -> None:
+        self.client_links[client.name].up(message)
+
+    def submits(self, client: ModelClient, graph: Graph, want: list[Any]) -> None:
+        """The compiler hands the graph over in pieces, in the client's order."""
+        self.graph_count += 1
+        self.seen_keys.update(dict.fromkeys(graph))
+        rng = self.rng
+        rows = Rows(commit={"received_at": self.agenda.now})
+        if rng.random() < 0.2:
+            rows.annotations = dict.fromkeys(rng.sample(list(graph), 1), self._annotation())
+        size = rng.choice([1, 4, 1000])
+        for part in compile_rows(graph, self.graph_count, want, client.name, rows, size):
+            self.from_client(client, part)
+
+    def _annotation(self) -> AnnotationSet:
+        rng = self.rng
+        kind = rng.choice(["retries", "workers", "loose", "resources", "priority"])
+        workers = [f"w{rng.randint(1, self.worker_count + 1)}"]
+        if kind == "retries":
+            return AnnotationSet(retries=rng.randint(1, 3))
+        if kind == "resources":
+            return AnnotationSet(resources={"gpu": 1})
+        if kind == "priority":
+            return AnnotationSet(priority=rng.choice([-1.0, 5.0]))
+        return AnnotationSet(workers=workers, allow_other_workers=kind == "loose")
+
+    def lose_client(self, client: ModelClient) -> None:
+        """Its connection breaks, perhaps in the middle of its graph."""
+        client.alive = False
+        link = self.client_links[client.name]
+        self.later(self.latency(), self._client_gone, client, link)
+
+    def _client_gone(self, client: ModelClient, link: Link) -> None:
+        late = self.rng.random() < 0.5  # what was compiled already may still come in
+        if not late:
+            link.cut()
+        self.clients.pop(client.name)
+        self.feed(ClientGone(client.name), client.name)
+
+    # ------------------------------------------------------------------ the program
+
+    def run(self) -> str:
+        """Everything, to the end. Returns the digest of all that the core gave."""
+        self.begin()
+        self.go_on_until(self.agenda.now + 60.0)
+        self.settle()
+        self.check_settled()
+        self.release_all()
+        self.check_empty()
+        return self.digest.hexdigest()
+
+    def begin(self) -> None:
+        """Peers come, and what happens to them is drawn."""
+        rng = self.rng
+        for _ in range(rng.randint(0, 3)):
+            self.add_worker()
+        self.later(rng.uniform(0, 5), self.add_worker)
+        for _ in range(rng.randint(1, 3)):
+            self.add_client()
+        for _ in range(rng.randint(3, 14)):
+            self.later(rng.uniform(0, 20), self._client_acts)
+        if self.hazards:
+            for _ in range(rng.choice([0, 1, 3, 8])):
+                self.later(rng.uniform(0, 25), self._fault)
+        self.later(1.0, self._tick)
+
+    def _tick(self) -> None:
+        if self.faults:
+            self.feed(Tick())
+            self.later(1.0, self._tick)
+
+    def go_on_until(self, when: float) -> None:
+        while len(self.agenda) and self.agenda.now < when:
+            self.agenda.step()
+
+    def _client_acts(self) -> None:
+        rng = self.rng
+        client = rng.choice(list(self.clients.values()) or [self.add_client()])
+        held = list(client.futures)
+        everybodys = [k for c in self.clients.values() for k in c.futures]
+        draw = rng.random()
+        if draw < 0.5 or not held:
+            gone = [k for k in self.seen_keys if k not in self.state.tasks]
+            graph = self.workload.draw(held, gone[:50])
+            if everybodys and rng.random() < 0.2:
+                again = rng.choice(everybodys)
+                graph[again] = [] if rng.random() < 0.2 else self._same_again(again, graph)
+            want = [k for k in graph if rng.random() < 0.2] or [next(reversed(graph))]
+            client.submit(graph, want)
+        elif draw < 0.7:
+            client.release(rng.sample(held, rng.randint(1, len(held))))
+        elif draw < 0.8:
+            client.desire(rng.sample(everybodys, 1))
+        elif draw < 0.87 and self.hazards:
+            client.cancel(rng.sample(held, rng.randint(1, len(held))), rng.random() < 0.5)
+        elif draw < 0.95:
+            self.from_client(client, RetryKeys(held, client.name))
+        else:
+            self._scatter(client)
+
+    def _same_again(self, key: Any, graph: Graph) -> list[Any]:
+        """The same task in another graph, as it was: its dependencies where they are known."""
+        ts = self.state.tasks.get(key)
+        if ts is None:
+            return []
+        return [d.key for d in ts.dependencies if d.key not in graph or not graph[d.key]]
+
+    def _scatter(self, client: ModelClient) -> None:
+        holders = [w for w in self.workers.values() if w.alive and w.address in self.state.workers]
+        if not holders:
+            return
+        key = f"data-{self.turns}"
+        workers = self.rng.sample(holders, self.rng.randint(1, len(holders)))
+        for worker in workers:
+            worker.data[key] = 80
+        client.futures[key] = "pending"
+        placed = DataPlaced(
+            {key: [w.address for w in workers]}, {key: 80}, client=client.name
+        )
+        self.feed(placed, client.name)
+
+    def _fault(self) -> None:
+        rng = self.rng
+        worker = rng.choice(list(self.workers.values()) or [None])
+        draw = rng.random()
+        if draw < 0.45 and worker is not None:
+            self.kill(worker, expected=rng.random() < 0.2)
+        elif draw < 0.6 and worker is not None:
+            worker.set_status("paused" if worker.status == "running" else "running")
+        elif draw < 0.68 and worker is not None:
+            for state in (True, False):
+                self.later(rng.uniform(0, 3), self._clog, worker.address, state)
+        elif draw < 0.8:
+            self.add_worker(resources={"gpu": 1} if rng.random() < 0.3 else None)
+        elif draw < 0.95 and len(self.clients) > 1:
+            self.lose_client(rng.choice([c for c in self.clients.values()]))
+        elif draw < 0.98:
+            self.feed(ReleaseAll())
+        elif worker is not None and worker.data:
+            self._loses_copy(worker)
+
+    def _clog(self, address: str, clogged: bool) -> None:
+        self.feed(WorkerClogged(address, clogged and self.faults))
+
+    def _loses_copy(self, worker: Any) -> None:
+        """A worker drops a copy by itself."""
+        key = self.rng.choice(list(worker.data))
+        if not any(key in job.dependencies for job in worker.jobs.values()):
+            worker._drop(key)
+
+    # ------------------------------------------------------------------ the end
+
+    def settle(self) -> None:
+        """No more faults; what was begun comes to its end."""
+        self.faults = False
+        self.add_worker(resources={"gpu": 2})
+        for worker in list(self.workers.values()):
+            worker.set_status("running")
+        for address in list(self.state.workers):
+            self.feed(WorkerClogged(address, False))
+        while self.agenda.step():
+            pass
+
+    def check_settled(self) -> None:
+        """All that is wanted is there or has failed, and clients know."""
+        state = self.state
+        validate_state(state)
+        assert not state.backlog and not state.commits and not self.continue_pending
+        for ts in state.tasks.values():
+            if ts.state in ("memory", "erred"):
+                continue
+            if ts.state == "no-worker":
+                assert not valid_workers(state, ts), f"{ts} could run"
+            elif ts.state == "waiting":
+                assert any(d.state in ("waiting", "no-worker") for d in ts.dependencies), ts
+            else:
+                assert ts.state == "released", f"{ts} does not settle"
+                assert ts.run_spec is None or not (ts.who_wants or ts.waiters_count), ts
+        for client in self.clients.values():
+            self._check_beliefs(client)
+        for worker in self.workers.values():
+            ws = state.workers[worker.address]
+            assert set(worker.data) == {ts.key for ts in ws.has_what}, worker.address
+
+    def _check_beliefs(self, client: ModelClient) -> None:
+        for key, status in client.futures.items():
+            ts = self.state.tasks.get(key)
+            if status == "cancelled":
+                continue
+            assert ts is not None, f"{client.name} waits for {key}, which is forgotten"
+            expected = {"memory": "finished", "erred": "error"}.get(ts.state)
+            found = "lost" if status == "pending" else status
+            assert found == (expected or "lost"), f"{client.name} believes {key} {status}: {ts}"
+
+    def release_all(self) -> None:
+        for client in list(self.clients.values()):
+            client.alive = False
+            self.clients.pop(client.name)
+            self.feed(ClientGone(client.name), client.name)
+        while self.agenda.step():
+            pass
+
+    def check_empty(self) -> None:
+        """Nothing is wanted: nothing is left."""
+        state = self.state
+        validate_state(state)
+        assert not state.tasks, list(state.tasks.values())[:5]
+        assert not state.task_groups and not state.graphs and not state.backlog
+        assert abs(state.compute_occupancy) < 1e-6 and state.network_occ == 0
+        for worker in self.workers.values():
+            assert not worker.data, f"{worker.address} keeps {list(worker.data)}"
+            assert not worker.jobs, f"{worker.address} keeps {list(worker.jobs)}"
+
+
+def commits_of(parts: list[Any]) -> list[GraphCommit]:
+    """The commits among what a compiler gives."""
+    return [part for part in parts if isinstance(part, GraphCommit)]
