@@ -277,7 +277,7 @@ def frame_nbytes(frame: Buffer) -> int:
 def pack_frames(frames: Sequence[Buffer]) -> list[Buffer]:
     """What to write for one message: small frames joined, large ones as they are.
 
-    The first buffer begins with the prelude. N spans the frames before the first large one, so that the stock reader
+    The first buffer begins with the prelude. N spans frame 0 and those up to the next large one, so that the stock reader
     gives each large frame (and each after it) a buffer of its own.
     """
     count = len(frames)
@@ -286,8 +286,9 @@ def pack_frames(frames: Sequence[Buffer]) -> list[Buffer]:
         together = _U64 * (1 + count) + sum(lengths)
         prelude = Struct(f"<{count + 2}Q").pack(together, count, *lengths)
         return [b"".join([prelude, *frames])]
-    together = _U64 * (1 + count)
-    for length in lengths:
+    # frame 0 is always within N, as stock writes it: simple readers rely on that
+    together = _U64 * (1 + count) + lengths[0]
+    for length in lengths[1:]:
         if length >= LARGE_FRAME_NBYTES:
             break
         together += length
