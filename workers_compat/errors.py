@@ -24,7 +24,7 @@ OUR_FRAMES = (os.path.dirname(__file__), "/scheduler/server/", "/dask/_task_spec
 """Leading frames of a traceback in these places tell the user nothing, and are left out."""
 
 WORKER_DEFAULTS: dict[str, Any] = {
-    "address": "",
+    "address": "tcp://0.0.0.0:0",
     "status": "closed",
     "pid": 0,
     "name": "",
@@ -71,8 +71,8 @@ def error_payloads(error: BaseException) -> tuple[Payload, Payload | None, str]:
     tblib.pickling_support.install(error, *causes(error))
     tb = shown_traceback(error.__traceback__)
     short = truncated(error, limit)
-    exception = _pickled_or(short, lambda: Exception(repr(short)))
-    traceback = _pickled_or(tb, lambda: "".join(traceback_module.format_tb(tb)))
+    exception = _pickled_error(short)
+    traceback = _opens(tb) or joined_pickle("".join(traceback_module.format_tb(tb)))
     closed = bytes_payload(traceback) if len(traceback) <= limit else None
     return bytes_payload(exception), closed, error_text(error)
 
@@ -128,14 +128,31 @@ def _text_of(error: BaseException) -> str:
         return f"<{type(error).__name__}, whose text raises {type(worse).__name__}>"
 
 
-def _pickled_or(value: Any, substitute: Any) -> bytes:
-    """The pickle of a value, if it also opens again; else of its substitute."""
+def _pickled_error(error: BaseException) -> bytes:
+    """An error with its causes; without their tracebacks if those are too deep; else its repr."""
+    data = _opens(error)
+    if data is not None:
+        return data
+    chain = [error, *causes(error)]
+    tracebacks = [each.__traceback__ for each in chain]
+    try:
+        for each in chain:
+            each.__traceback__ = None
+        data = _opens(error)
+    finally:
+        for each, tb in zip(chain, tracebacks, strict=True):
+            each.__traceback__ = tb
+    return data if data is not None else joined_pickle(Exception(repr(error)))
+
+
+def _opens(value: Any) -> bytes | None:
+    """The pickle of a value, if it also opens again."""
     try:
         data = joined_pickle(value)
         pickle.loads(data)
-        return data
     except Exception:
-        return joined_pickle(substitute())
+        return None
+    return data
 
 
 def joined_pickle(value: Any) -> bytes:

@@ -1,0 +1,114 @@
+"""Annotations of layers and of submissions: shared sets, read as stock reads them."""
+
+from __future__ import annotations
+
+import pickle
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+from dask._task_spec import Task
+from distributed.protocol.core import loads as stock_loads
+from paceline.protocol.payload import Payload
+from paceline.workers_compat.annotations import annotation_set, is_plain
+
+
+def graph(n=6):
+    return {("x", i): Task(("x", i), max, i, 0) for i in range(n)}
+
+
+def test_annotations_of_a_submission(compile, close):
+    value = {"workers": ["alice", "10.0.0.1"], "allow_other_workers": True, "retries": 2, "priority": 5}
+    c = compile(graph(), annotations=close(value))
+    sets = {id(c.annotations(key)) for key in c.keys}
+    assert len(sets) == 1
+    one = c.annotations(("x", 0))
+    assert one.workers == ["alice", "10.0.0.1"]
+    assert one.allow_other_workers is True
+    assert one.retries == 2
+    assert one.priority == 5
+    assert one.resources is None
+    assert one.value == value
+    assert c.commit.global_annotations == value
+
+
+def test_one_worker_without_its_list_and_a_set_of_them(compile, close):
+    one = compile(graph(), annotations=close({"workers": "alice"})).annotations(("x", 0))
+    assert one.workers == ["alice"]
+    assert one.value == {"workers": "alice"}
+    many = compile(graph(), annotations=close({"workers": {"bob", "alice"}})).annotations(("x", 0))
+    assert many.workers == ["alice", "bob"]
+    assert isinstance(many.value, Payload)
+
+
+def test_functions_of_the_key(compile, close):
+    def resources(key):
+        return {"GPU": key[1] % 2}
+
+    c = compile(graph(), annotations=close_by_value({"resources": resources}))
+    assert c.annotations(("x", 1)).resources == {"GPU": 1}
+    assert c.annotations(("x", 2)).resources == {"GPU": 0}
+    assert c.annotations(("x", 1)) is c.annotations(("x", 3))
+    assert sum(len(chunk.new_annotations) for chunk in c.chunks) == 2
+
+
+def close_by_value(value):
+    import cloudpickle
+    from paceline.protocol.payload import pickled_payload
+
+    return pickled_payload(cloudpickle.dumps(value))
+
+
+def test_layers_win_over_the_submission(compile, close):
+    with dask.annotate(retries=7, custom="layer"):
+        x = da.ones(8, chunks=2)
+    y = x.sum()
+    with dask.config.set({"optimization.fuse.active": False}):
+        c = compile(y, annotations=close({"retries": 1, "owner": "me"}), chunk_size=2)
+    of_layer = [k for k in c.keys if c.annotations(k).retries == 7]
+    others = [k for k in c.keys if c.annotations(k).retries == 1]
+    assert of_layer and others
+    assert len(of_layer) + len(others) == len(c.keys)
+    assert c.annotations(of_layer[0]).value == {"retries": 7, "owner": "me", "custom": "layer"}
+    assert c.annotations(others[0]).value == {"retries": 1, "owner": "me"}
+
+
+def test_no_annotations(compile):
+    c = compile(graph())
+    assert all(c.annotations(key) is None for key in c.keys)
+    assert all(not chunk.annotations and not chunk.new_annotations for chunk in c.chunks)
+
+
+def test_values_that_are_not_plain_stay_closed(compile, close):
+    c = compile(graph(), annotations=close({"meta": np.int64(3), "retries": 1}))
+    one = c.annotations(("x", 0))
+    assert one.retries == 1
+    import msgpack
+
+    head = msgpack.packb({"annotations": {"__Pickled__": 1}})
+    frames = [head, one.value.header, *one.value.frames]
+    assert stock_loads(frames)["annotations"] == {"meta": 3, "retries": 1}
+
+
+@pytest.mark.parametrize("value", [{"retries": "3"}, {"resources": ["GPU"]}, {"priority": "high"}])
+def test_wrong_types_fail_the_graph(compile, close, value):
+    c = compile(graph(), annotations=close(value))
+    assert isinstance(c.exception, TypeError)
+    assert next(iter(value)) in str(c.exception)
+
+
+def test_older_names():
+    one = annotation_set({"restrictions": ("a",), "loose_restrictions": 1})
+    assert one.workers == ["a"]
+    assert one.allow_other_workers is True
+
+
+def test_what_is_plain():
+    assert is_plain({"a": [1, 2.0, None, b"x", ("t",)]})
+    deep = []
+    for _ in range(100):
+        deep = [deep]
+    for value in ({1}, {1: 2}, np.float64(1), object(), 2**70, deep):
+        assert not is_plain(value)
+    assert pickle.loads(pickle.dumps(deep)) == deep

@@ -1,0 +1,240 @@
+"""The compiler as a process: what user code does to it stays in it."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import queue
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+from dask._task_spec import Task
+from paceline.protocol.payload import serialized_payload
+from paceline.scheduler.core.stimuli import GraphChunk, GraphCommit, GraphFailed
+from paceline.workers_compat import config
+from paceline.workers_compat.graph_table import (
+    Cancel,
+    ChildSetup,
+    CompileRequest,
+    GraphDone,
+    MessageSplitter,
+    Ready,
+    UploadFile,
+    decode_reply,
+    encode_request,
+)
+
+
+class Child:
+    """A compiler process; requests go out through a thread, so that neither side ever waits for the other."""
+
+    def __init__(self, **setup):
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "paceline.workers_compat.compiler_child"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            env=config.child_environment(),
+        )  # fmt: skip
+        self._requests: queue.Queue = queue.Queue()
+        self._writer = threading.Thread(target=self._write, daemon=True)
+        self._writer.start()
+        self._replies = self._read()
+        self.send(ChildSetup(config=config.plain(), sys_path=list(sys.path), **setup))
+        self.ready = next(self._replies)
+
+    def _write(self):
+        while (request := self._requests.get()) is not None:
+            try:
+                for piece in encode_request(request):
+                    self.process.stdin.write(piece)
+                self.process.stdin.flush()
+            except OSError:
+                return
+        self.process.stdin.close()
+
+    def _read(self):
+        splitter = MessageSplitter()
+        while data := os.read(self.process.stdout.fileno(), 1 << 20):
+            yield from map(decode_reply, splitter.feed(data))
+
+    def send(self, request):
+        self._requests.put(request)
+
+    def until_done(self, graph_id):
+        replies = []
+        for reply in self._replies:
+            if isinstance(reply, GraphDone):
+                assert reply.graph_id == graph_id
+                return replies
+            assert reply.graph_id == graph_id
+            replies.append(reply)
+        raise EOFError("the child is gone")
+
+    def compile(self, request):
+        self.send(request)
+        return self.until_done(request.graph_id)
+
+    def close(self):
+        self._requests.put(None)
+        code = self.process.wait(20)
+        return code, self.process.stderr.read().decode()
+
+
+@pytest.fixture
+def child():
+    child = Child()
+    yield child
+    if child.process.poll() is None:
+        child.close()
+
+
+def simple(make_request, graph_id=1, n=3):
+    return make_request(
+        {("x", i): Task(("x", i), max, i, 0) for i in range(n)}, graph_id=graph_id
+    )
+
+
+class Runs:
+    """Runs code where it is unpickled."""
+
+    def __init__(self, code):
+        self.code = code
+
+    def __reduce__(self):
+        return exec, (self.code,)
+
+
+def running(code, graph_id=1):
+    payload = serialized_payload({"serializer": "pickle", "writeable": ()}, [pickle.dumps(Runs(code))])
+    return CompileRequest(graph_id, "c", payload, ["a"])
+
+
+def test_a_graph_and_its_end(child, make_request, as_compiled):
+    assert isinstance(child.ready, Ready)
+    assert child.ready.pid == child.process.pid
+    c = as_compiled(child.compile(simple(make_request)))
+    assert set(c.keys) == {("x", 0), ("x", 1), ("x", 2)}
+    assert c.run()[("x", 2)] == 2
+    code, err = child.close()
+    assert code == 0
+    assert err == ""
+
+
+def test_user_code_that_raises_prints_and_exits(child, make_request):
+    for code in (
+        "raise SystemExit(3)",
+        "raise KeyboardInterrupt",
+        "raise MemoryError",
+        "raise BaseException('odd')",
+        "exec('def f(): f()\\nf()', {})",
+        "print('printed'); import os; os.write(1, b'written'); raise ValueError",
+        "import sys; sys.stdout.close(); raise ValueError",
+    ):
+        (reply,) = child.compile(running(code))
+        assert isinstance(reply, GraphFailed)
+        assert isinstance(pickle.loads(reply.exception.frames[0]), RuntimeError)
+    assert isinstance(child.compile(simple(make_request))[-1], GraphCommit)
+    code, err = child.close()
+    assert code == 0
+    assert "printed" in err
+    assert "written" in err
+
+
+def test_cancelled_graphs_end_early(child, make_request):
+    child.send(simple(make_request, 1, n=8_000))
+    child.send(simple(make_request, 2, n=8_000))
+    child.send(simple(make_request, 3))
+    child.send(Cancel(1))
+    child.send(Cancel(2))
+    first = child.until_done(1)
+    assert not any(isinstance(reply, GraphCommit) for reply in first)
+    assert child.until_done(2) == []
+    assert isinstance(child.until_done(3)[-1], GraphCommit)
+
+
+def test_chunk_size_and_buffers(make_request):
+    child = Child(chunk_size=10)
+    big = np.arange(1_000_000)
+    graph = {("x", i): Task(("x", i), np.add, big, i) for i in range(25)}
+    *chunks, commit = child.compile(make_request(graph))
+    assert [len(chunk.keys) for chunk in chunks] == [10, 10, 5]
+    assert [[b.nbytes for b in chunk.buffers] for chunk in chunks] == [[big.nbytes], [], []]
+    assert isinstance(commit, GraphCommit)
+    child.close()
+
+
+def test_the_parents_configuration_and_path(tmp_path, make_request):
+    (tmp_path / "on_the_path_b.py").write_text("x = 1\n")
+    import dask
+
+    sys.path.append(str(tmp_path))
+    try:
+        with dask.config.set({"paceline-test": {"value": 17}}):
+            child = Child()
+    finally:
+        sys.path.remove(str(tmp_path))
+    (reply,) = child.compile(
+        running(
+            "import on_the_path_b, dask\nraise ValueError(dask.config.get('paceline-test.value') + on_the_path_b.x)"
+        )
+    )
+    assert "18" in reply.text
+    child.close()
+
+
+def test_uploaded_files_and_their_successors(make_request):
+    child = Child(files={"uploaded_b.py": b"def f(): return 1\n"})
+
+    def version():
+        (reply,) = child.compile(running("import uploaded_b\nraise ValueError(uploaded_b.f())"))
+        return reply.text[-1]
+
+    assert version() == "1"
+    child.send(UploadFile("../uploaded_b.py", b"def f(): return 22\n"))
+    assert version() == "2"
+    child.send(UploadFile("broken_b.py", b"def"))
+    assert isinstance(child.compile(simple(make_request))[-1], GraphCommit)
+    code, err = child.close()
+    assert code == 0
+    assert "broken_b.py" in err
+
+
+def test_the_scheduler_goes_away_in_the_middle(make_request):
+    child = Child()
+    child.send(simple(make_request, 1, n=8_000))
+    next(child._replies)
+    child.process.stdout.close()
+    child._requests.put(None)
+    assert child.process.wait(20) == 0
+
+
+def test_a_child_that_dies(make_request):
+    child = Child()
+    child.send(running("import os; os._exit(7)"))
+    with pytest.raises(EOFError):
+        child.until_done(1)
+    assert child.process.wait(20) == 7
+
+
+def test_values_that_no_pipe_carries_fail_their_graph(child, make_request):
+    bad = simple(make_request)
+    # opened by the child, which finds out only when it writes
+    bad.user_priority = {("x", 0): 1}
+    assert isinstance(child.compile(bad)[-1], GraphCommit)
+
+
+def test_threads_left_behind_do_not_keep_it_alive(make_request):
+    child = Child()
+    code = "import threading, time; threading.Thread(target=time.sleep, args=(60,)).start()"
+    (reply,) = child.compile(running(code))
+    assert isinstance(reply, GraphFailed)
+    assert child.close()[0] == 0
+
+
+def test_chunks_come_while_the_rest_is_made(child, make_request):
+    child.send(simple(make_request, 1, n=5000))
+    first = next(child._replies)
+    assert isinstance(first, GraphChunk)
+    assert isinstance(child.until_done(1)[-1], GraphCommit)

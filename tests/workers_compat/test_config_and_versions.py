@@ -1,0 +1,91 @@
+"""Knobs from dask's configuration; what peers are told about versions."""
+
+from __future__ import annotations
+
+import math
+
+import dask
+import distributed
+import pytest
+from paceline.scheduler.core.config import SchedulerConfig
+from paceline.workers_compat.config import ConfigError, child_environment, plain, scheduler_config
+from paceline.workers_compat.versions import get_versions, spoken, version_warning
+
+
+def test_every_knob_has_a_key_that_stock_has():
+    for name, key in SchedulerConfig.dask_keys().items():
+        if key.startswith("distributed."):
+            assert dask.config.get(key, default="missing") != "missing", name
+
+
+def test_defaults_and_units():
+    config = scheduler_config()
+    assert config.worker_ttl_seconds == 300
+    assert config.unknown_task_duration_seconds == 0.5
+    assert config.default_data_size_nbytes == 1024
+    assert config.default_task_durations_seconds["split-shuffle"] == pytest.approx(1e-6)
+    assert config.idle_timeout_seconds is None
+
+
+def test_what_the_user_set():
+    values = {
+        "distributed.scheduler.bandwidth": "10 GB",
+        "distributed.scheduler.worker-saturation": "inf",
+        "distributed.scheduler.worker-ttl": None,
+        "distributed.scheduler.allowed-failures": "5",
+        "distributed.scheduler.validate": "true",
+        "distributed.scheduler.idle-timeout": "1 hour",
+        "distributed.scheduler.default-task-durations": {"slow": "2 h"},
+    }
+    with dask.config.set(values):
+        config = scheduler_config(no_workers_timeout_seconds=3.0)
+    assert config.bandwidth == 10e9
+    assert math.isinf(config.worker_saturation)
+    assert config.worker_ttl_seconds is None
+    assert config.allowed_failures == 5
+    assert config.validate is True
+    assert config.idle_timeout_seconds == 3600
+    assert config.default_task_durations_seconds == {"slow": 7200}
+    assert config.no_workers_timeout_seconds == 3
+
+
+@pytest.mark.parametrize(
+    "key, value", [("bandwidth", "fast"), ("worker-ttl", "soon"), ("allowed-failures", "many")]
+)
+def test_unreadable_values_name_their_key(key, value):
+    with dask.config.set({f"distributed.scheduler.{key}": value}), pytest.raises(ConfigError, match=key):
+        scheduler_config()
+
+
+def test_values_out_of_range():
+    with dask.config.set({"distributed.scheduler.worker-saturation": 0}), pytest.raises(ValueError):
+        scheduler_config()
+
+
+def test_the_childs_configuration_is_plain():
+    with dask.config.set({"x": {"f": len, "n": 1}}):
+        assert plain()["x"] == {"n": 1}
+    assert child_environment()["PYTHONSAFEPATH"] == "1"
+
+
+def test_versions():
+    mine = get_versions()
+    assert mine["packages"]["distributed"] == distributed.__version__
+    assert version_warning({}, mine) == {"warning": "", "error": ""}
+    other = {"packages": {**mine["packages"], "dask": "1.0"}}
+    told = version_warning({"tcp://a": mine}, other, source_name="Client")
+    assert "Mismatched versions found" in told["warning"]
+    assert "1.0" in told["warning"]
+    assert "UNKNOWN" in version_warning({"tcp://a": 3}, "odd")["warning"]
+    assert spoken("2026.8.0")
+    assert not spoken("2025.1.0")
+    assert not spoken("odd")
+
+
+def test_the_warning_is_stocks():
+    from distributed.versions import error_message
+
+    mine = get_versions()
+    other = {"packages": {**mine["packages"], "tornado": "1.0"}}
+    ours = version_warning({"w": mine}, other, source_name="Worker")
+    assert ours == error_message(mine, {"w": mine}, other, source_name="Worker")

@@ -1,0 +1,149 @@
+"""Messages between scheduler and compiler: what goes in comes out, in whatever pieces."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+from paceline.protocol.payload import Payload, pickled_payload
+from paceline.scheduler.core.stimuli import AnnotationSet, GraphChunk, GraphCommit, GraphFailed
+from paceline.workers_compat.graph_table import (
+    Cancel,
+    ChildSetup,
+    CompileRequest,
+    GraphDone,
+    MessageSplitter,
+    Ready,
+    UploadFile,
+    WireError,
+    decode_reply,
+    decode_request,
+    encode_reply,
+    encode_request,
+)
+
+PAYLOAD = Payload("serialized", b"header", (b"abc", b"x" * 100_000, b""))
+
+REQUESTS = [
+    CompileRequest(1, "c", PAYLOAD, [("x", 0), "a", 1, 2.5, b"b", ("n", ("m", 1))]),
+    CompileRequest(
+        2,
+        "c",
+        PAYLOAD,
+        [],
+        internal_priority={("x", 0): 0, "b": 1, ("n", ("m", 1)): 2},
+        submitting_task=("x", ("y", 2)),
+        user_priority={("x", 1): 3},
+        actors=[("x", 1)],
+        fifo_timeout="60s",
+        code=pickled_payload(b"code", [b"buffer"]),
+        annotations={"a": [1, {"b": None}]},
+        received_at=1.5,
+        validate=True,
+    ),
+    CompileRequest(3, "c", PAYLOAD, ["a"], actors=True, internal_priority={}),
+    ChildSetup({"a": {"b": 1}}, ["/x"], {"f.py": b"1"}, 500, ["numpy"]),
+    UploadFile("f.py", b"x = 1"),
+    Cancel(3),
+]
+
+REPLIES = [
+    Ready(12, 0.5),
+    GraphChunk(
+        graph_id=1,
+        keys=[("x", 0), "a", 1, ("n", ("m", 1)), (), (1, 2)],
+        groups=[0, 1, 2, 3, 4, 4],
+        new_groups=[("x", "x"), ("a", "a")],
+        dependencies=[[], [0, -1], [], [], [], []],
+        new_externals=[("f", 1)],
+        run_specs=[b"spec", b"", b"", b"", b"", b""],
+        priorities=[0, 1, 2, 3, 4, 5],
+        spec_buffers={0: [0, 1]},
+        buffers=[b"x" * 600, b"y" * 200_000],
+        data_producers=[2],
+        annotations={0: 0},
+        new_annotations=[
+            AnnotationSet({"a": [1]}, ["w"], True, {"GPU": 1.0}, 3, 2.0),
+            AnnotationSet(pickled_payload(b"pickle")),
+        ],
+    ),
+    GraphCommit(1, [("x", 0)], "c", user_priority={("x", ("y", 0)): 1}, actors=[("x", 0)], code=PAYLOAD),
+    GraphFailed(1, [("x", 0)], "c", PAYLOAD, None, "text"),
+    GraphDone(4),
+]
+
+
+@pytest.mark.parametrize("request_", REQUESTS, ids=lambda r: type(r).__name__)
+def test_requests(request_):
+    assert decode_request(b"".join(encode_request(request_))) == request_
+
+
+@pytest.mark.parametrize("reply", REPLIES, ids=lambda r: type(r).__name__)
+def test_replies(reply):
+    assert decode_reply(b"".join(encode_reply(reply))) == reply
+
+
+def test_keys_are_hashable_and_share_their_first_element():
+    chunk = GraphChunk(1, [("name-" + "x" * n, n) for n in (3, 3)], [0, 0], [], [[], []], [], [b"", b""], [0, 1])
+    keys = decode_reply(b"".join(encode_reply(chunk))).keys
+    assert keys[0][0] is keys[1][0]
+    assert all(hash(key) for key in keys)
+
+
+def test_large_buffers_are_not_copied():
+    message = b"".join(encode_reply(REPLIES[1]))
+    small, large = decode_reply(message).buffers
+    assert type(small) is bytes
+    assert type(large) is memoryview
+    assert large.obj is message
+    pieces = encode_request(REQUESTS[0])
+    assert any(piece.obj is PAYLOAD.frames[1] for piece in pieces if type(piece) is memoryview)
+
+
+@pytest.mark.parametrize("step", [1, 7, 8, 9, 1000, 65_536, 10**9])
+def test_the_splitter_takes_any_pieces(step):
+    messages = [b"".join(encode_reply(reply)) for reply in REPLIES if step > 1 or reply != REPLIES[1]]
+    stream = b"".join(messages)
+    splitter = MessageSplitter()
+    got = []
+    for start in range(0, len(stream), step):
+        got += splitter.feed(stream[start : start + step])
+    assert [bytes(message) for message in got] == messages
+
+
+def test_lies_are_refused():
+    with pytest.raises(WireError):
+        MessageSplitter(max_nbytes=1000).feed(b"\xff" * 8)
+    message = bytearray(b"".join(encode_reply(REPLIES[0])))
+    for broken in (message[:-1], message[:10], message + b"x", b""):
+        with pytest.raises(WireError):
+            decode_reply(bytes(broken))
+    message[8] = 99
+    with pytest.raises(WireError):
+        decode_reply(bytes(message))
+    with pytest.raises(WireError):
+        decode_request(bytes(message))
+    body = bytearray(b"".join(encode_reply(REPLIES[0])))
+    body[24] = 0xC1
+    with pytest.raises(WireError):
+        decode_reply(bytes(body))
+
+
+def test_what_the_pipe_cannot_carry_is_an_error():
+    with pytest.raises(TypeError):
+        encode_reply(GraphCommit(1, [], "c", user_priority=object()))
+
+
+def test_decoding_a_chunk_is_fast():
+    n = 1000
+    chunk = GraphChunk(
+        1, [("e-abcdef", i) for i in range(n)], [0] * n, [("e-abcdef", "e")],
+        [[i - 1] if i else [] for i in range(n)], [], [b"x" * 140] * n, list(range(n)),
+    )  # fmt: skip
+    message = b"".join(encode_reply(chunk))
+    best = float("inf")
+    for _ in range(5):
+        started = time.perf_counter()
+        decode_reply(message)
+        best = min(best, time.perf_counter() - started)
+    assert best < 3e-3

@@ -1,0 +1,254 @@
+"""Pickles of tasks open on a stock worker, and large values are stored once."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+import threading
+import time
+
+import cloudpickle
+import msgpack
+import numpy as np
+import pytest
+from dask._task_spec import Alias, DataNode, Dict, List, Task, TaskRef
+from distributed.protocol.core import loads as stock_loads
+from paceline.protocol.payload import pickled_header
+from paceline.workers_compat.shared_buffers import IN_BAND_MIN_NBYTES, SharedBuffers
+from paceline.workers_compat.spec_pickler import SpecPickler
+
+BIG = 8_000_000
+
+
+def add(*values):
+    return sum(values)
+
+
+@pytest.fixture
+def by_value():
+    """This module travels by value, as ``__main__`` does."""
+    module = sys.modules[__name__]
+    main = "__main__"
+    functions = [add, Holder, closing_over]
+    for function in functions:
+        function.__module__ = main
+    yield
+    for function in functions:
+        function.__module__ = module.__name__
+
+
+class Holder:
+    def __init__(self, data):
+        self.data = data
+
+    def size(self):
+        return len(self.data)
+
+
+def closing_over(array, data):
+    def closure(i):
+        return array.sum() + len(data) + i
+
+    return closure
+
+
+def send(tasks):
+    """All tasks through one pickler, and back through distributed's own reader."""
+    pickler, shared = SpecPickler(), SharedBuffers()
+    head = msgpack.packb({"run_spec": {"__Pickled__": 1}})
+    sent = []
+    for spec in tasks:
+        data, buffers = pickler.dumps(spec)
+        sent.append((pickled_header(data, len(buffers)), [shared.add(b) for b in buffers]))
+    views = shared.take_new()
+    got = [stock_loads([head, h, *(views[i] for i in ids)])["run_spec"] for h, ids in sent]
+    return got, shared, sum(len(h) for h, _ in sent)
+
+
+def test_all_kinds_of_nodes():
+    tasks = [
+        Task("a", add, 1, TaskRef("b"), kw=TaskRef("c")),
+        Task("b", add, List(TaskRef("a"), 3), Dict({"x": TaskRef("y")}), {"plain": [1]}, _data_producer=True),
+        Alias("c", "d"),
+        DataNode("e", {1: 2}),
+        Task(("f", 0), functools.partial(add, 1), "text", b"bytes", None, 2.5),
+    ]
+    got, _, _ = send(tasks)
+    for before, after in zip(tasks, got, strict=True):
+        assert type(after) is type(before)
+        assert after.key == before.key
+        assert after.dependencies == before.dependencies
+        assert after.data_producer == before.data_producer
+    assert got[0].kwargs["kw"] == TaskRef("c")
+    assert got[1].args[2] == {"plain": [1]}
+
+
+def test_functions_by_value_are_cloudpickled_once(by_value, monkeypatch):
+    made = []
+    original = cloudpickle.Pickler
+
+    class Counting(original):
+        def dump(self, obj):
+            made.append(obj)
+            return super().dump(obj)
+
+    monkeypatch.setattr(cloudpickle, "Pickler", Counting)
+    got, _, _ = send([Task(("x", i), add, i, 1) for i in range(100)])
+    assert [task(()) for task in got] == [i + 1 for i in range(100)]
+    assert made == [add]
+
+
+def test_a_worker_needs_nothing_of_ours(by_value, tmp_path):
+    import pickle
+
+    data, buffers = SpecPickler().dumps(Task("x", add, 1, 2))
+    path = tmp_path / "task"
+    path.write_bytes(pickle.dumps((data, [bytes(b) for b in buffers])))
+    script = (
+        "import sys, pickle; sys.modules['paceline'] = None\n"
+        "data, buffers = pickle.load(open(sys.argv[1], 'rb'))\n"
+        "print(pickle.loads(data, buffers=buffers)(()))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "3"
+
+
+def test_fifty_tasks_over_one_array():
+    array = np.arange(BIG / 8)
+    got, shared, inline = send([Task(i, functools.partial(np.add, array), i) for i in range(50)])
+    assert shared.nbytes == array.nbytes
+    assert inline < 50_000
+    np.testing.assert_array_equal(got[49](()), array + 49)
+
+
+def test_fifty_equal_arrays():
+    got, shared, _ = send([Task(i, np.sum, np.ones(BIG // 64)) for i in range(50)])
+    assert shared.nbytes == BIG // 8
+    assert got[7](()) == BIG // 64
+
+
+def test_arrays_of_one_size_and_other_content():
+    arrays = [np.zeros(100_000) for _ in range(4)]
+    for i, array in enumerate(arrays):
+        array[1000 + i] = 1
+    got, shared, _ = send([Task(i, np.argmax, array) for i, array in enumerate([*arrays, *arrays])])
+    assert len(shared) == 4
+    assert [int(task(())) for task in got] == [1000, 1001, 1002, 1003] * 2
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        bytes(BIG),
+        "x" * BIG,
+        "é\ud800" * 50_000,
+        bytearray(BIG),
+        bytes(IN_BAND_MIN_NBYTES),
+        bytes(IN_BAND_MIN_NBYTES - 1),
+        np.ones((2000, 500), order="F"),
+        np.ones((1000, 1000))[::2, ::3],
+    ],
+    ids=["bytes", "str", "surrogates", "bytearray", "least", "one less", "fortran", "strided"],
+)
+def test_large_values_inside_tasks_are_stored_once(value):
+    n = 8
+    got, shared, inline = send([Task(i, len, value, ["before", value, "after", i]) for i in range(n)])
+    size = len(value) if isinstance(value, bytes | bytearray) else 0
+    if size >= IN_BAND_MIN_NBYTES:
+        assert shared.nbytes == size
+    if size != IN_BAND_MIN_NBYTES - 1:
+        assert len(shared) == 1
+        assert inline < 10_000
+    for i, task in enumerate(got):
+        first, rest = task.args
+        assert type(first) is type(value)
+        if isinstance(value, np.ndarray):
+            np.testing.assert_array_equal(first, value)
+        else:
+            assert first == value
+        assert rest[0] == "before"
+        assert rest[2:] == ["after", i]
+        assert rest[1] is first
+
+
+def test_many_large_values_in_one_task_keep_their_places():
+    big = [bytes([i]) * (IN_BAND_MIN_NBYTES + i) for i in range(5)]
+    text = ["abc" * 40_000, "d" * 70_000]
+    array = np.arange(50_000)
+    args = (big[0], array, text[0], big[1], [big[2], text[1], big[3]], array * 2, {"k": big[4]}, big[0])
+    got, shared, _ = send([Task(i, len, *args, i) for i in range(3)])
+    assert len(shared) == 9
+    for task in got:
+        for before, after in zip(args, task.args, strict=False):
+            if isinstance(before, np.ndarray):
+                np.testing.assert_array_equal(before, after)
+            else:
+                assert before == after
+
+
+def test_an_object_that_holds_bytes(by_value):
+    holder = Holder(bytes(BIG))
+    got, shared, inline = send([Task(i, Holder.size, holder) for i in range(50)])
+    assert shared.nbytes < BIG + 10_000
+    assert inline < 100_000
+    assert got[3](()) == BIG
+
+
+def test_closures_over_large_values(by_value):
+    array, data = np.ones(BIG // 8), bytes(BIG)
+    closures = [closing_over(array, data) for _ in range(10)]
+    got, shared, inline = send([Task(i, closures[i % 10], i) for i in range(50)])
+    assert shared.nbytes < 2 * BIG + 10_000
+    assert inline < 100_000
+    assert got[49](()) == array.sum() + BIG + 49
+
+
+def test_a_dataframe():
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame({"a": np.arange(100_000), "s": [f"row {i}" for i in range(100_000)]})
+    got, shared, inline = send([Task(i, len, frame) for i in range(20)])
+    assert inline < 100_000
+    assert shared.nbytes < 4_000_000
+    pd.testing.assert_frame_equal(got[3].args[0], frame)
+
+
+def test_identity_within_a_task_is_kept():
+    shared_list = [1]
+    got, _, _ = send([Task("a", len, shared_list, {"again": shared_list})])
+    assert got[0].args[1]["again"] is got[0].args[0]
+
+
+def test_what_only_cloudpickle_can_pickle():
+    got, _, _ = send([Task("a", len, {}.keys()), Task("b", add, 1, 2)])
+    assert list(got[0].args[0]) == []
+    assert got[1](()) == 3
+
+
+def test_what_nothing_can_pickle_raises_and_leaves_the_pickler_whole():
+    pickler = SpecPickler()
+    with pytest.raises(TypeError):
+        pickler.dumps(Task("a", len, bytes(100_000), threading.Lock()))
+    data, buffers = pickler.dumps(Task("b", add, 1, 2))
+    assert not buffers
+    import pickle
+
+    assert pickle.loads(data)(()) == 3
+
+
+@pytest.mark.parametrize("where", ["importable", "by value"])
+def test_speed(where, request):
+    """A budget several times what it takes, so that it fails for a change of method, not for a busy machine."""
+    if where == "by value":
+        request.getfixturevalue("by_value")
+    tasks = [Task(("x", i), add if where == "by value" else max, i, 0) for i in range(5000)]
+    best = float("inf")
+    for _ in range(3):
+        pickler = SpecPickler()
+        started = time.perf_counter()
+        for task in tasks:
+            pickler.dumps(task)
+        best = min(best, time.perf_counter() - started)
+    assert best / len(tasks) < 30e-6
