@@ -405,9 +405,14 @@ def _warn_collision(
         "computation. More details and help can be found at "
         "https://github.com/dask/dask/issues/9888. "
         f"\nDebugging information\n---------------------\nold task state: {ts.state}\n"
-        f"old dependencies: { {d.key for d in ts.dependencies} }\n"
-        f"new dependencies: { {d.key for d in dependencies} }\n",
+        f"old dependencies: {_braced(ts.dependencies)}\n"
+        f"new dependencies: {_braced(dependencies)}\n",
     )
+
+
+def _braced(tasks: tuple[TaskState, ...]) -> str:
+    """Keys as a set is written, in their own order."""
+    return "{" + ", ".join(repr(ts.key) for ts in tasks) + "}"
 
 
 def _finish_insert(turn: Turn, graph: PendingGraph) -> None:
