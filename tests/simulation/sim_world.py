@@ -25,7 +25,6 @@ from paceline.scheduler.core.stimuli import (
     Continue,
     DataPlaced,
     DropWorkerConnection,
-    GraphCommit,
     ReleaseAll,
     RestartWorkers,
     RetryKeys,
@@ -456,6 +455,8 @@ class World:
             assert set(worker.data) == {ts.key for ts in ws.has_what}, worker.address
 
     def _check_beliefs(self, client: ModelClient) -> None:
+        held = {ts.key for ts in self.state.clients[client.name].wants_what}
+        assert held <= client.futures.keys(), f"{client.name} let go of {held - client.futures.keys()}"
         for key, status in client.futures.items():
             ts = self.state.tasks.get(key)
             if status == "cancelled":
@@ -484,7 +485,3 @@ class World:
             assert not worker.data, f"{worker.address} keeps {list(worker.data)}"
             assert not worker.jobs, f"{worker.address} keeps {list(worker.jobs)}"
 
-
-def commits_of(parts: list[Any]) -> list[GraphCommit]:
-    """The commits among what a compiler gives."""
-    return [part for part in parts if isinstance(part, GraphCommit)]

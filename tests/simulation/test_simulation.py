@@ -1,0 +1,64 @@
+"""Whole clusters, simulated: whatever a seed draws, the invariants hold, and what is wanted settles.
+
+`SIMULATION_SEEDS=1000:3000 pytest tests/simulation` tries others than CI does. A seed that fails is tried again by
+`SIMULATION_SEEDS=77:78`; what happened last is shown with it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from sim_world import World
+
+FIRST, LAST = map(int, os.environ.get("SIMULATION_SEEDS", "0:200").split(":"))
+#: So many seeds make a test.
+BLOCK = 10
+#: Of a seed that fails, so many lines are shown.
+LINES_SHOWN = 60
+
+HERE = Path(__file__).parent
+
+
+def run(seed: int, hazards: bool = True) -> str:
+    """One seed to its end; returns the digest of all that the core gave."""
+    world = World(seed, hazards=hazards)
+    try:
+        return world.run()
+    except Exception as error:
+        error.add_note(f"seed {seed}; last of all:\n" + "\n".join(world.story[-LINES_SHOWN:]))
+        raise
+
+
+@pytest.mark.parametrize("first", range(FIRST, LAST, BLOCK))
+def test_seeds(first: int) -> None:
+    for seed in range(first, min(first + BLOCK, LAST)):
+        run(seed)
+
+
+def test_without_hazards_everything_is_computed() -> None:
+    for seed in range(10):
+        run(seed, hazards=False)
+
+
+def test_same_seed_same_outputs_whatever_the_hash_seed() -> None:
+    program = (
+        "import sys; sys.path[:0] = sys.argv[1:];"
+        "from sim_world import World; print([World(seed).run() for seed in range(8)])"
+    )
+    outputs = set()
+    for hash_seed in ("0", "1", "12345"):
+        done = subprocess.run(
+            [sys.executable, "-c", program, str(HERE), str(HERE.parent / "core")],
+            env={**os.environ, "PYTHONHASHSEED": hash_seed},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=100,
+        )
+        assert done.returncode == 0, done.stderr
+        outputs.add(done.stdout)
+    assert len(outputs) == 1
