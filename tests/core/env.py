@@ -136,7 +136,9 @@ class Env:
 
     def expect(self, *lines: str) -> None:
         """Exactly these were sent since the last look: in this order to each peer, peers in any order."""
-        assert _by_peer(self.take()) == _by_peer(lines)
+        sent = self.take()
+        if _by_peer(sent) != _by_peer(lines):
+            raise AssertionError("\n  ".join(["expected", *lines, "and there was", *sent]))
 
     # -- feeding
 

@@ -416,7 +416,11 @@ def _braced(tasks: tuple[TaskState, ...]) -> str:
 
 
 def _finish_insert(turn: Turn, graph: PendingGraph) -> None:
-    """Every row is a task: the client wants its keys, actors are marked, plugins look at it all."""
+    """Every row is a task: the client wants its keys and hears of those that are done, actors are marked,
+    plugins look at it all.
+    """
+    from .clients import report_to
+
     state = turn.state
     commit = graph.commit
     assert commit is not None
@@ -430,6 +434,7 @@ def _finish_insert(turn: Turn, graph: PendingGraph) -> None:
             unknown.append(key)
         else:
             mirrors.add_wish(ts, cs)
+            report_to(turn, ts, graph.client)
     if unknown:
         turn.to_client(graph.client, CancelledKeys(keys=unknown, reason="lost dependencies"))
     actors = commit.keys if commit.actors is True else (commit.actors or ())
@@ -576,19 +581,11 @@ def _stage_place(turn: Turn, graph: PendingGraph, budget: int) -> int:
 
 
 def _finish(turn: Turn, graph: PendingGraph) -> None:
-    """Tell the client of what is done already, and the log of the graph."""
-    from .clients import report_to
-
+    """Let go of externals, fill what slots are left, tell the log of the graph."""
     commit = graph.commit
     assert commit is not None
-    state = turn.state
     recs: Recommendations = {}
     _unpin(graph, recs)
-    wanted = state.clients[graph.client].wants_what
-    for key in commit.keys:
-        ts = state.tasks.get(key)
-        if ts is not None and ts in wanted:
-            report_to(turn, ts, graph.client)
     graph.stage = "done"
     run(turn, recs)
     fill_slots(turn)

@@ -1,0 +1,40 @@
+"""Fixtures of the core's tests: environments, see ``env.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from env import Env
+
+
+@pytest.fixture
+def make_env() -> Iterator[Callable[..., Env]]:
+    """Makes environments with a client alice; in the end each must still hold all invariants."""
+    made: list[Env] = []
+
+    def make(**config: Any) -> Env:
+        env = Env(**config)
+        env.client("alice")
+        made.append(env)
+        return env
+
+    yield make
+    for env in made:
+        env.check()
+
+
+@pytest.fixture
+def env(make_env: Callable[..., Env]) -> Env:
+    """An environment with client alice and no workers."""
+    return make_env()
+
+
+@pytest.fixture
+def duo(make_env: Callable[..., Env]) -> Env:
+    """Client alice, workers w0 and w1 with one thread each."""
+    env = make_env()
+    env.join("w0", "w1")
+    env.take()
+    return env

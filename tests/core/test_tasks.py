@@ -1,0 +1,254 @@
+"""What workers tell of tasks: finished, erred, retried, seceded, rescheduled; and answers to what was asked before."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from env import Env
+from paceline.protocol import messages as m
+from paceline.scheduler.core.stimuli import AnnotationSet
+
+MakeEnv = Callable[..., Env]
+
+
+def test_finished_data_nobody_wants_is_freed(duo: Env) -> None:
+    duo.submit({"x": []})
+    duo.take()
+    finished = duo.finished("x")
+    duo.release("x")
+    duo.expect("w0: free-keys x")
+    duo.feed(finished, "w0")
+    duo.expect("w0: free-keys x")
+
+
+def test_finished_under_an_old_run_id_runs_again(duo: Env) -> None:
+    """The worker answers to an earlier compute-task: what it has may be another result."""
+    duo.submit({"x": []})
+    duo.take()
+    duo.feed(duo.finished("x", run_id=0), "w0")
+    duo.expect("w0: free-keys x", "w1: compute-task x")
+
+
+def test_finished_on_a_worker_that_was_not_asked(duo: Env) -> None:
+    duo.submit({"x": []})
+    duo.take()
+    duo.feed(duo.finished("x", run_id=0), "w1")
+    duo.expect("w1: free-keys x")
+    assert duo.where("x") == "w0"
+
+
+def test_finished_twice(duo: Env) -> None:
+    duo.submit({"x": []})
+    finished = duo.finished("x")
+    duo.finish("x")
+    duo.take()
+    duo.feed(finished, "w0")
+    duo.expect()
+    duo.feed(m.TaskFinished(key="x", run_id=99, nbytes=1), "w1")
+    duo.expect("w1: free-keys x")
+
+
+def test_finished_on_a_worker_that_is_gone(duo: Env) -> None:
+    duo.submit({"x": []})
+    finished = duo.finished("x")
+    duo.lose("w0")
+    duo.take()
+    duo.feed(finished, "w0")
+    duo.expect()
+    assert duo.where("x") == "w1"
+
+
+def test_metadata_and_type_are_kept(duo: Env) -> None:
+    duo.submit({"x": []})
+    duo.finish("x", metadata={"rows": 3}, typename="Frame", type=b"pickled class")
+    ts = duo.task("x")
+    assert (ts.metadata, ts.type, ts.group.types) == ({"rows": 3}, "Frame", {"Frame": 1})
+    (report,) = duo.outbox.clients["alice"]
+    assert report == m.KeyInMemory(key="x", type=b"pickled class")
+
+
+def test_durations_are_learned(duo: Env) -> None:
+    duo.submit({("x", 0): [], ("x", 1): []})
+    prefix = duo.task(("x", 0)).prefix
+    assert prefix.duration_average == -1
+    assert duo.state.compute_occupancy == pytest.approx(1.0)  # 0.5 s each, unknown
+    duo.finish(("x", 0), seconds=4)
+    assert prefix.duration_average == pytest.approx(4)
+    assert duo.state.compute_occupancy == pytest.approx(4)
+    duo.finish(("x", 1), seconds=2)
+    assert prefix.duration_average == pytest.approx(3)
+    assert duo.state.compute_occupancy == 0
+    assert prefix.all_durations == {"compute": pytest.approx(6)}
+
+
+def test_a_default_duration_is_used_until_the_first_is_measured(make_env: MakeEnv) -> None:
+    env = make_env(default_task_durations_seconds={"slow": 10.0})
+    env.join("w0")
+    env.submit({"slow": []})
+    assert env.state.compute_occupancy == pytest.approx(10)
+
+
+# ------------------------------------------------------------------ errors
+
+
+def test_an_error_goes_down_the_graph(duo: Env) -> None:
+    duo.submit({"a": [], "b": [], "c": ["a", "b"], "d": ["c"]}, want=["c", "d"])
+    duo.take()
+    duo.finish("b")
+    duo.expect()
+    duo.fail("a")
+    duo.expect(
+        "alice: task-erred c: boom a",
+        "alice: task-erred d: boom a",
+        "w1: free-keys b",
+    )
+    assert duo.states("a", "b", "c", "d") == ["erred", "released", "erred", "erred"]
+    assert {duo.task(key).exception_blame for key in "acd"} == {duo.task("a")}
+    assert duo.task("a").erred_on == {"w0": None}
+    assert [e.key for e in duo.state.erred_tasks] == ["d", "c", "a"]
+
+
+def test_an_error_stops_siblings_that_nobody_else_wants(duo: Env) -> None:
+    duo.submit({"a": [], "b": [], "c": ["a", "b"]})
+    duo.take()
+    duo.fail("a")
+    duo.expect("w1: free-keys b", "alice: task-erred c: boom a")
+    assert duo.states("a", "b", "c") == ["erred", "released", "erred"]
+
+
+def test_an_error_under_an_old_run_id_runs_again(duo: Env) -> None:
+    duo.submit({"x": []})
+    duo.take()
+    duo.fail("x", run_id=0)
+    duo.expect("w0: free-keys x", "w1: compute-task x")
+
+
+def test_an_error_of_a_task_that_nobody_asked_for(duo: Env) -> None:
+    duo.submit({"x": []})
+    duo.take()
+    erred = m.TaskErred(key="x", run_id=duo.task("x").run_id)
+    duo.release("x")
+    duo.take()
+    duo.feed(erred, "w0")
+    duo.expect()
+
+
+def test_retries_are_used_up(duo: Env) -> None:
+    duo.submit({"x": [], "y": ["x"]}, annotations={"x": AnnotationSet(retries=2)})
+    duo.expect("w0: compute-task x")
+    duo.fail("x")
+    duo.expect("w0: free-keys x", "w1: compute-task x")
+    duo.fail("x")
+    duo.expect("w1: free-keys x", "w0: compute-task x")
+    duo.fail("x")
+    duo.expect("alice: task-erred y: boom x")
+    assert duo.task("x").retries == 0
+
+
+def test_forgotten_errors_are_freed_where_they_happened(duo: Env) -> None:
+    duo.submit({"x": []})
+    duo.fail("x")
+    duo.take()
+    duo.release("x")
+    duo.expect("w0: free-keys x")
+    assert not duo.state.tasks
+
+
+# ------------------------------------------------------------------ secede, reschedule
+
+
+def test_a_seceded_task_leaves_its_slot(make_env: MakeEnv) -> None:
+    env = make_env(worker_saturation=1.0)
+    env.join("w0")
+    env.submit({("x", i): [] for i in range(4)})
+    env.take()
+    assert env.states(("x", 1)) == ["queued"]
+    run_id = env.task(("x", 0)).run_id
+    env.feed(m.LongRunning(key=("x", 0), run_id=run_id, compute_duration=2.0), "w0")
+    env.expect("w0: compute-task ('x',1)")
+    ws = env.worker("w0")
+    assert [ts.key for ts in ws.long_running] == [("x", 0)]
+    assert env.task(("x", 0)).prefix.duration_average == 2.0
+    assert env.state.compute_occupancy == pytest.approx(2.0)  # of ("x", 1) alone
+    env.finish(("x", 0))
+    env.expect("alice: key-in-memory ('x',0)")
+    assert not ws.long_running
+
+
+def test_a_task_that_secedes_again_is_counted_once(duo: Env) -> None:
+    duo.submit({"x": []})
+    duo.take()
+    run_id = duo.task("x").run_id
+    for seconds in (2.0, None, 4.0):
+        duo.feed(m.LongRunning(key="x", run_id=run_id, compute_duration=seconds), "w0")
+    assert duo.state.compute_occupancy == 0
+    duo.expect()
+
+
+def test_secede_of_another_attempt_is_ignored(duo: Env) -> None:
+    duo.submit({"x": []})
+    for source, run_id in (("w0", 0), ("w1", duo.task("x").run_id), ("gone", 1)):
+        duo.feed(m.LongRunning(key="x", run_id=run_id, compute_duration=1.0), source)
+    assert not duo.worker("w0").long_running
+    duo.feed(m.LongRunning(key="nobody-knows", run_id=1, compute_duration=1.0), "w0")
+
+
+def test_reschedule(duo: Env) -> None:
+    duo.submit({"x": []})
+    duo.take()
+    duo.feed(m.Reschedule(key="x"), "w1")  # not where it runs
+    duo.expect()
+    duo.feed(m.Reschedule(key="x"), "w0")
+    duo.expect("w0: free-keys x", "w1: compute-task x")
+    duo.finish("x")
+    duo.take()
+    duo.feed(m.Reschedule(key="x"), "w1")
+    duo.feed(m.Reschedule(key="nobody-knows"), "w1")
+    duo.expect()
+    assert any("Attempting to reschedule task 'nobody-knows'" in t for _, t in duo.lines)
+
+
+def test_keep_alive(duo: Env) -> None:
+    duo.feed(m.KeepAlive(), "w0")
+    duo.expect()
+
+
+# ------------------------------------------------------------------ actors
+
+
+def test_an_actor_whose_worker_is_lost_is_not_made_again(duo: Env) -> None:
+    duo.submit({"a": []}, commit={"actors": True})
+    duo.finish("a")
+    duo.take()
+    duo.lose("w0")
+    duo.expect(
+        "w0: close (scheduler-remove-worker)",
+        "driver: drop-worker-connection w0",
+        "w1: remove-worker w0",
+        "alice: task-erred a: ActorLost",
+    )
+    assert duo.states("a") == ["erred"]
+
+
+def test_an_actor_is_released_with_its_future(duo: Env) -> None:
+    duo.submit({"a": []}, commit={"actors": True})
+    duo.finish("a")
+    duo.take()
+    duo.release("a")
+    duo.expect("w0: free-keys a")
+    assert not duo.worker("w0").actors
+
+
+# ------------------------------------------------------------------ inputs larger than a worker
+
+
+def test_a_task_whose_inputs_do_not_fit_fails_at_once(env: Env) -> None:
+    env.join("w0", memory_limit=1000)
+    env.submit({"x": [], "y": ["x"]})
+    env.take()
+    env.finish("x", nbytes=2000)
+    env.expect("w0: free-keys x", "alice: task-erred y: MemoryError")
+    assert env.worker("w0").processing == {}
+    text = next(text for level, text in env.lines if level == 40)
+    assert "has 1.95 kiB worth of input dependencies, but worker w0" in text
