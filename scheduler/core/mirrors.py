@@ -113,8 +113,11 @@ def add_dependencies(ts: TaskState, dependencies: tuple[TaskState, ...]) -> None
         group_dependencies[dts.group] = None
 
 
-def remove_dependency(ts: TaskState, dts: TaskState) -> None:
+def remove_dependency(state: SchedulerState, ts: TaskState, dts: TaskState) -> None:
     """``dts`` is forgotten: ``ts`` goes on without it (and can never run again)."""
+    ws = ts.processing_on
+    if ws is not None:
+        _drop_need(state, dts, ws)
     ts.dependencies = tuple(d for d in ts.dependencies if d is not dts)
     if ts.state == "waiting" and not dts.who_has:
         ts.waiting_count -= 1

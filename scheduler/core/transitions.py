@@ -783,7 +783,7 @@ def _forget(turn: Turn, ts: TaskState, recs: Recommendations) -> None:
     dependents, ts.dependents = ts.dependents, ()
     for dts in dependents:
         dts.has_lost_dependencies = True
-        mirrors.remove_dependency(dts, ts)
+        mirrors.remove_dependency(state, dts, ts)
         if dts.state not in ("memory", "erred"):
             recs[dts] = "forgotten"
     mirrors.remove_all_replicas(state, ts)

@@ -294,7 +294,7 @@ def test_computations_gather_while_the_cluster_is_busy(duo: Env) -> None:
     assert len(duo.state.computations) == 1
     duo.work()
     duo.submit({"c": []})
-    assert [list(g.name for g in c.groups) for c in duo.state.computations] == [["a", "b"], ["c"]]
+    assert [[g.name for g in c.groups] for c in duo.state.computations] == [["a", "b"], ["c"]]
 
 
 def test_run_specs_keep_their_buffers(duo: Env) -> None:

@@ -306,8 +306,8 @@ class World:
         late = self.rng.random() < 0.5  # what was compiled already may still come in
         if not late:
             link.cut()
-        self.clients.pop(client.name)
-        self.feed(ClientGone(client.name), client.name)
+        if self.clients.pop(client.name, None) is not None:
+            self.feed(ClientGone(client.name), client.name)
 
     # ------------------------------------------------------------------ the program
 
