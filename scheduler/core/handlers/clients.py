@@ -244,7 +244,8 @@ def handle_retry_keys(turn: Turn, stimulus: Stimulus) -> None:
         erred = [d for d in ts.dependencies if d.state == "erred"]
         if erred:
             stack.extend(erred)
-        elif ts.state == "erred":
+        else:
+            # also what is in memory: the client takes all that it is answered for pending again
             roots.append(ts)
     run(turn, dict.fromkeys(roots, "waiting"))
     fill_slots(turn)
