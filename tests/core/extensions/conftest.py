@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -139,9 +140,19 @@ class World:
 
 
 @pytest.fixture
-def world() -> World:
+def new_world() -> Callable[[], World]:
+    """Makes cores with alice and bob."""
+
+    def make() -> World:
+        made = World()
+        made.join("alice")
+        made.join("bob")
+        return made
+
+    return make
+
+
+@pytest.fixture
+def world(new_world: Callable[[], World]) -> World:
     """A core with alice and bob."""
-    made = World()
-    made.join("alice")
-    made.join("bob")
-    return made
+    return new_world()

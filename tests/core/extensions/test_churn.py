@@ -1,0 +1,166 @@
+"""Random peers that ask, wait, die and come back: nothing is answered twice, nothing is left, and the same
+happens when the same is done again."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from paceline.protocol import messages as m
+
+STEPS = 400
+
+
+def request(rng: random.Random, number: int, client: str) -> Any:
+    """Any request that may wait."""
+    name = rng.choice("ab")
+    timeout = rng.choice([None, 0, 0.5, 5.0])
+    key = rng.choice(["x", "y", "never"])
+    lease = f"{number}"
+    return rng.choice(
+        [
+            m.QueuePut(name=name, data=number, timeout=timeout),
+            m.QueuePut(name=name, key=key, timeout=timeout),
+            m.QueueGet(name=name, timeout=timeout, batch=False),
+            m.QueueGet(name=name, timeout=None, batch=rng.choice([True, 2, 3])),
+            m.VariableSet(name=name, key=key, timeout=timeout),
+            m.VariableSet(name=name, data=number, timeout=timeout),
+            m.VariableGet(name=name, timeout=timeout, client=client),
+            m.SemaphoreRegister(name=name, max_leases=2, lease_timeout=rng.choice([None, 30.0])),
+            m.SemaphoreAcquire(name=name, lease_id=lease, timeout=timeout),
+            m.SemaphoreRelease(name=name, lease_id=f"{rng.randint(0, number)}"),
+            m.SemaphoreRefreshLeases(name=name, lease_ids=[f"{rng.randint(0, number)}"]),
+            m.SemaphoreClose(name=name) if rng.random() < 0.1 else m.SemaphoreValue(name=name),
+            m.EventWait(name=name, timeout=timeout),
+            m.EventSet(name=name),
+            m.EventClear(name=name),
+            m.MultiLockAcquire(
+                locks=rng.sample("klmn", 3), id=lease, timeout=timeout, num_locks=rng.randint(1, 3)
+            ),
+            m.MultiLockRelease(id=f"{rng.randint(0, number)}"),
+            m.PublishPut(
+                names=[name],
+                keys=[[key]],
+                data=[number],
+                override=rng.random() < 0.5,
+                client=client,
+                uid=lease,
+            ),
+            m.PublishDelete(names=[name], client=client, uid=lease),
+            m.LogEventRpc(topic=[name, client], msg=number),
+        ]
+    )
+
+
+def news(rng: random.Random, number: int, world: Any, client: str) -> None:
+    """Something on a stream, or somebody comes or goes."""
+    kind = rng.random()
+    key = rng.choice("xy")
+    if kind < 0.2:
+        world.tell(m.PublishFlushBatchedSend(uid=f"{rng.randint(0, number)}"), client)
+    elif kind < 0.4:
+        world.tell(m.QueueFutureRelease(name=rng.choice("ab"), key=key), client)
+    elif kind < 0.5:
+        world.tell(m.VariableDelete(name=rng.choice("ab")), client)
+    elif kind < 0.6:
+        world.make_task(key, client)
+    elif kind < 0.7:
+        world.release(key, client)
+    elif kind < 0.75:
+        world.tell(m.QueueRelease(name="a"), client)
+        world.ask(m.QueueCreate(name="a", maxsize=2))
+    elif kind < 0.85:
+        world.leave(client)
+        world.join(client)
+    elif kind < 0.87:
+        world.restart()
+    else:
+        world.advance(rng.choice([0.01, 0.3, 3.0, 40.0]))
+
+
+def confirm_some(rng: random.Random, world: Any, client: str) -> None:
+    """Tell that futures from variables were received."""
+    machine = world.core.machines["variables"]
+    for name, key in list(machine._tokens):
+        for token in list(machine._tokens.get((name, key), ())):
+            if rng.random() < 0.5:
+                message = m.VariableFutureReceivedConfirm(name=name, key=key, token=token)
+                world.tell(message, client)
+
+
+def run(world: Any, seed: int) -> Any:
+    """A random program; returns all its requests."""
+    rng = random.Random(seed)
+    clients = ("alice", "bob", "carol")
+    world.join("carol")
+    asked = [world.ask(m.QueueCreate(name="a", maxsize=2)), world.ask(m.QueueCreate(name="b"))]
+    for number in range(STEPS):
+        client = rng.choice(clients)
+        if rng.random() < 0.75:
+            asked.append(world.ask(request(rng, number, client)))
+        else:
+            news(rng, number, world, client)
+        if rng.random() < 0.1:
+            confirm_some(rng, world, client)
+        if rng.random() < 0.1:
+            gone = rng.choice(asked)
+            if gone.waits:
+                world.hang_up(gone)
+    return asked
+
+
+def rooms(world: Any) -> list[Any]:
+    """Where requests wait."""
+    machines = world.core.machines
+    found = [machines[name]._room for name in ("queues", "variables", "semaphores", "events")]
+    found += [machines["multi_locks"]._room, machines["publish"]._room]
+    return [*found, machines["queues"]._unknown._room, machines["variables"]._unknown._room]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_nothing_is_left(world: Any, seed: int) -> None:
+    asked = run(world, seed)
+    for one in asked:
+        if one.waits:
+            world.hang_up(one)
+    assert [len(room) for room in rooms(world)] == [0] * 8
+    assert all(not room._lines and not room._by_request for room in rooms(world))
+    machines = world.core.machines
+    for user in list(machines["multi_locks"]._requests):
+        world.ask(m.MultiLockRelease(id=user))
+    for name in "ab":
+        world.ask(m.SemaphoreClose(name=name))
+        world.ask(m.EventClear(name=name))
+        world.tell(m.VariableDelete(name=name))
+        world.tell(m.PublishFlushBatchedSend(uid=name))
+        world.ask(m.PublishDelete(names=[name], client="alice", uid=name))
+        for _ in range(3):
+            world.tell(m.QueueRelease(name=name))
+    for key in ("x", "y", "never"):
+        for name in "ab":
+            for _ in range(STEPS):  # futures that were given out and never confirmed
+                world.tell(m.QueueFutureRelease(name=name, key=key))
+    for client in ("alice", "bob", "carol"):
+        world.leave(client)
+    assert set(world.state.clients) == {"fire-and-forget"}
+    assert not world.state.tasks
+    assert not machines["queues"]._held and not machines["queues"].queues
+    assert not machines["variables"]._tokens and not machines["variables"].variables
+    assert not machines["multi_locks"]._lines
+    assert not machines["semaphores"].leases and not machines["semaphores"].max_leases
+    assert not any(machines["semaphores"].metrics.values())
+    assert not machines["events"]._set
+    assert not machines["publish"].datasets
+    world.advance(4000)
+    assert world.pending_timers() == 0
+
+
+def test_the_same_again(new_world: Any) -> None:
+    """Same stimuli, same replies in the same order: what replaying a journal stands on."""
+    one, two = new_world(), new_world()
+    asked, again = run(one, 5), run(two, 5)
+    assert one.answered == two.answered
+    assert [a.reply for a in asked] == [a.reply for a in again]
+    assert one.lines == two.lines
+    assert repr(one.sent) == repr(two.sent)
