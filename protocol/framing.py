@@ -206,6 +206,10 @@ class FrameReader:
                 f"a message claims a prelude of {prelude_nbytes} bytes; "
                 f"the limit is {limits.max_prelude_nbytes}"
             )
+        if first - prelude_nbytes > limits.max_message_nbytes:
+            raise RemoteProtocolError(
+                f"a message claims {first} bytes; the limit is {limits.max_message_nbytes}"
+            )
         if first < prelude_nbytes - _U64:
             raise RemoteProtocolError(
                 f"a message claims {first} bytes, less than the lengths of its {count} frames take"

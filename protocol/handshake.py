@@ -5,13 +5,18 @@ Either side sends ``{"compression": name or None, "python": [3, 11, 7], "pickle-
 What we announce is a promise about *every* reader of what the peer then sends, because the scheduler passes values on
 closed: what a client sends now, a worker reads later. Therefore:
 
-- Compression: None. A frame compressed for us could reach a worker without that codec. (Stock's listener does the same.)
-- Pickle protocol: 5, where stock's listener says 4. Protocol 5 came with Python 3.8, and every release of distributed
-  that paceline speaks needs 3.10, so each peer reads it. It matters: values that a client scatters, or a worker's
-  exception, are pickled with the *agreed* protocol, and only from 5 on large buffers travel out of band, uncopied. (A
-  client's expression and its ``__Pickled__`` fields use the highest protocol of the client whatever was agreed, and
-  results that a stock scheduler gathers come over connections that it dialled, where it says 5 itself.) Should a
-  protocol 6 come, what may be announced is the least of what all peers have said: ``least_pickle_protocol``.
+- Compression: None. A frame that was compressed for us could reach a worker without that codec.
+- Pickle protocol: 5, to those who dial us and to those whom we dial. Protocol 5 came with Python 3.8, and every release of
+  distributed that paceline speaks needs 3.10, so each peer reads it. It matters: values that a client scatters, results
+  that the scheduler gathers and exceptions are pickled with the *agreed* protocol, and only from 5 on large buffers
+  travel out of band, uncopied. (A client's expression and all ``__Pickled__`` fields use the sender's highest protocol
+  whatever was agreed.) Should a protocol 6 come, what may be announced is the least of what all peers have said:
+  ``least_pickle_protocol``.
+
+Stock means to announce ``"pickle-protocol": 4, "compression": None`` where the scheduler listens (``Scheduler.start_unsafe``), but
+its TCP listener drops these overrides: it announces 5 and the configured compression there. To workers that it dials
+it announces 4, so results gathered through a stock scheduler are pickled in band. Both are seen in captures (a test
+holds them), and both were weighed for the choice here.
 
 Must not know: sockets, messages.
 """

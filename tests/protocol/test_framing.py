@@ -1,0 +1,192 @@
+"""Framing: right in any pieces, memory of its own for large frames, and no lie believed."""
+
+from __future__ import annotations
+
+import struct
+import tracemalloc
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from paceline.protocol.errors import RemoteProtocolError
+from paceline.protocol.framing import (
+    LARGE_FRAME_NBYTES,
+    MAPPED_FRAME_NBYTES,
+    FrameReader,
+    Limits,
+    pack_frames,
+)
+
+SMALLEST = bytes.fromhex(
+    "2200000000000000 0100000000000000 1200000000000000 9181a26f70ac636c6f73652d73747265616d"
+)
+
+
+def prelude(first: int, *lengths: int, count: int | None = None) -> bytes:
+    count = len(lengths) if count is None else count
+    return struct.pack(f"<{len(lengths) + 2}Q", first, count, *lengths)
+
+
+def read_all(data: bytes, size: int) -> list[list[bytes]]:
+    reader = FrameReader()
+    messages = [m for i in range(0, len(data), size) for m in reader.feed(data[i : i + size])]
+    assert reader.is_idle
+    return [[bytes(frame) for frame in frames] for frames in messages]
+
+
+def test_the_smallest_message() -> None:
+    assert FrameReader().feed(SMALLEST) == [[bytes.fromhex("9181a26f70ac636c6f73652d73747265616d")]]
+    assert b"".join(pack_frames([SMALLEST[24:]])) == SMALLEST
+
+
+def test_a_byte_at_a_time() -> None:
+    reader = FrameReader()
+    data = SMALLEST * 3 + b"".join(pack_frames([b"", b"abc", b""]))
+    seen = [(i, m) for i in range(len(data)) for m in reader.feed(data[i : i + 1])]
+    assert [i + 1 for i, _ in seen] == [42, 84, 126, len(data)]
+    assert seen[-1][1] == [b"", b"abc", b""]
+    assert reader.is_idle
+
+
+sizes = st.one_of(
+    st.integers(0, 40),
+    st.integers(LARGE_FRAME_NBYTES - 2, LARGE_FRAME_NBYTES + 2),
+    st.sampled_from([MAPPED_FRAME_NBYTES - 1, MAPPED_FRAME_NBYTES + 3]),
+)
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.lists(sizes, max_size=4), max_size=4), st.integers(0, 10**6))
+def test_any_frames_in_any_pieces(shapes: list[list[int]], seed: int) -> None:
+    random = Random(seed)
+    messages = [[random.randbytes(size) for size in shape] for shape in shapes]
+    data = b"".join(b"".join(pack_frames(frames)) for frames in messages)
+    reader, received, position = FrameReader(), [], 0
+    while position < len(data):
+        view = memoryview(data)
+        chunk = view[position : position + random.choice([7, 5000, 65536, 10**7])]
+        if random.random() < 0.5:
+            received += reader.feed(chunk)
+        else:  # as asyncio does it
+            buffer = reader.get_buffer(-1)
+            chunk = chunk[: len(buffer)]
+            buffer[: len(chunk)] = chunk
+            received += reader.buffer_updated(len(chunk))
+        position += len(chunk)
+    assert received == messages
+    assert reader.is_idle
+
+
+def test_what_was_received_is_not_overwritten() -> None:
+    scratch = memoryview(bytearray(1000))
+    reader = FrameReader(scratch=scratch)
+    data = b"".join(pack_frames([b"abc", b"defg"]))
+    buffer = reader.get_buffer()
+    buffer[: len(data)] = data
+    (frames,) = reader.buffer_updated(len(data))
+    scratch[:] = bytes(1000)
+    assert frames == [b"abc", b"defg"]
+
+
+def test_large_frames_are_received_in_place() -> None:
+    size = 5 * MAPPED_FRAME_NBYTES
+    reader = FrameReader()
+    assert reader.feed(prelude(16, size)) == []
+    buffer = reader.get_buffer(-1)
+    assert len(buffer) == size
+    buffer[:3] = b"abc"
+    assert reader.buffer_updated(3) == []
+    assert len(reader.get_buffer(-1)) == size - 3
+    ((frame,),) = reader.buffer_updated(size - 3)
+    assert bytes(frame[:4]) == b"abc\0"
+
+
+def test_memory_of_large_frames_can_come_from_elsewhere() -> None:
+    given: list[bytearray] = []
+
+    def allocate(nbytes: int) -> bytearray:
+        given.append(bytearray(nbytes))
+        return given[-1]
+
+    reader = FrameReader()
+    reader.allocate = allocate
+    large = bytes(range(256)) * 300
+    ((small, frame),) = reader.feed(b"".join(pack_frames([b"small", large])))
+    assert given == [bytearray(large)]
+    assert frame == large and frame.obj is given[0]
+    assert small == b"small"
+
+
+@pytest.mark.parametrize(
+    ("data", "word"),
+    [
+        (prelude(8 * 10_000_001, count=10_000_000), "10000000 frames"),
+        (prelude(2**63, count=2**61), "frames; the limit"),
+        (prelude(8, 5), "less than the lengths"),
+        (prelude(0, 0), "less than the lengths"),
+        (prelude(16 + 6, 5), "more than its"),
+        (prelude(24, 2**62, 0), "the limit is"),
+        (prelude(24, 2**63, 2**63), "the limit is"),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n", "frames; the limit"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(40), "the limit is"),
+    ],
+)
+def test_lies(data: bytes, word: str) -> None:
+    for size in (1, 5, 1000):
+        reader = FrameReader()
+        with pytest.raises(RemoteProtocolError, match=word):
+            for i in range(0, len(data), size):
+                reader.feed(data[i : i + size])
+        with pytest.raises(RemoteProtocolError):  # it stays dead
+            reader.feed(SMALLEST)
+
+
+def test_limits_can_be_raised_and_lowered() -> None:
+    message = b"".join(pack_frames([b"abc"] * 5))
+    assert FrameReader(Limits(max_frames=5)).feed(message)
+    for limits in (
+        Limits(max_frames=4),
+        Limits(max_prelude_nbytes=8 * 6),
+        Limits(max_message_nbytes=14),
+    ):
+        with pytest.raises(RemoteProtocolError):
+            FrameReader(limits).feed(message)
+    with pytest.raises(RemoteProtocolError):
+        FrameReader().feed(prelude(8 * 5_000_001, count=5_000_000))
+    assert FrameReader(Limits(max_frames=2**24)).feed(prelude(8 * 5_000_001, count=5_000_000)) == []
+
+
+def test_a_claim_costs_no_memory() -> None:
+    """A frame of gigabytes that never comes, a million frames that never come."""
+    tracemalloc.start()
+    try:
+        readers = [FrameReader() for _ in range(20)]
+        for reader in readers:
+            reader.feed(prelude(16, 2**31) + b"x")
+            FrameReader().feed(prelude(8 * 4_000_001, count=4_000_000))
+        assert tracemalloc.get_traced_memory()[1] < 2**20
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_frame_larger_than_all_memory() -> None:
+    reader = FrameReader(Limits(max_message_nbytes=2**60))
+    with pytest.raises(RemoteProtocolError, match="no memory"):
+        reader.feed(prelude(16, 2**59))
+
+
+def test_a_long_prelude_in_pieces_takes_no_time() -> None:
+    """Gathering it is linear: 8 MB in pieces of 4 kB."""
+    data = prelude(8 * 1_000_001, *([0] * 1_000_000))
+    reader = FrameReader()
+    messages = [m for i in range(0, len(data), 4096) for m in reader.feed(data[i : i + 4096])]
+    assert len(messages) == 1 and len(messages[0]) == 1_000_000
+
+
+def test_memoryviews_of_wide_items_are_sized_in_bytes() -> None:
+    wide = memoryview(bytes(16)).cast("Q")
+    assert FrameReader().feed(b"".join(pack_frames([b"a", wide]))) == [[b"a", bytes(16)]]
+    wide = memoryview(bytes(LARGE_FRAME_NBYTES)).cast("Q")
+    pieces = pack_frames([b"a", wide, b"b"])
+    assert [len(piece) for piece in pieces] == [41, LARGE_FRAME_NBYTES, 1]

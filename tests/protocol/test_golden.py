@@ -1,0 +1,228 @@
+"""Bytes captured from stock peers (``capture.py``): all of them are read as typed messages, and written back as they were."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from paceline.protocol.catalogue import TABLES
+from paceline.protocol.connection import Batch, Connection, HandshakeDone, Request, Role, Value
+from paceline.protocol.framing import FrameReader, pack_frames
+from paceline.protocol.messages import (
+    CloseStream,
+    ComputeTask,
+    Message,
+    OddMessage,
+    TaskFinished,
+    UnknownMessage,
+    UpdateGraph,
+)
+from paceline.protocol.payload import Payload, payload_pickle
+from paceline.protocol.values import ValueReader, struct_to_dict
+
+CAPTURES = Path(__file__).parent / "captures"
+NAMES = sorted(path.name.removesuffix(".up.bin") for path in CAPTURES.glob("*.up.bin"))
+STREAMS = {"register-worker": "worker", "register-client": "client"}
+
+
+def messages_of(name: str, way: str) -> list[list[Any]]:
+    """Frames of each message, read in pieces of an odd size."""
+    data = (CAPTURES / f"{name}.{way}.bin").read_bytes()
+    reader = FrameReader()
+    messages = [m for i in range(0, len(data), 777) for m in reader.feed(data[i : i + 777])]
+    assert reader.is_idle
+    return messages
+
+
+def replay(name: str, way: str) -> Iterator[tuple[list[Any], Any]]:
+    """Each message's frames, and the event that it is to the end that received it."""
+    role: Role = "listener" if way == "up" else "connector"
+    place = name.split("-")[0]
+    connection = Connection(role, serves="scheduler_rpc" if place == "scheduler" else "worker_rpc")
+    connection.start()
+    stream = next((kind for op, kind in STREAMS.items() if f"scheduler-{op}" in name), None)
+    for number, frames in enumerate(messages_of(name, way)):
+        (event,) = connection.receive_frames(frames)
+        yield frames, event
+        # a client's stream begins with the answer to its registration, a worker's after it
+        registered = (way == "up" and number == 1) or (
+            way == "down" and number == (1 if stream == "worker" else 0)
+        )
+        if stream and registered:
+            connection.become_stream(stream)  # type: ignore[arg-type]
+
+
+def all_events(way: str) -> Iterator[tuple[str, list[Any], Any]]:
+    for name in NAMES:
+        for frames, event in replay(name, way):
+            yield name, frames, event
+
+
+def typed(event: Any) -> list[Any]:
+    if isinstance(event, Batch):
+        return event.messages
+    return [event.message] if isinstance(event, Request) else []
+
+
+def test_there_are_captures() -> None:
+    assert len(NAMES) >= 6
+    assert sum(path.stat().st_size for path in CAPTURES.glob("*.bin")) < 150_000
+
+
+@pytest.mark.parametrize("way", ["up", "down"])
+@pytest.mark.parametrize("name", NAMES)
+def test_nothing_is_unknown_or_odd(name: str, way: str) -> None:
+    for _, event in replay(name, way):
+        for message in typed(event):
+            assert not isinstance(message, UnknownMessage | OddMessage), message
+        if isinstance(event, Value):
+            assert way == "down" or event.value == "OK"
+
+
+def test_most_ops_are_seen() -> None:
+    seen = {
+        m.op() for way in ("up", "down") for _, _, e in all_events(way) for m in typed(e)
+    }  # fmt: skip
+    assert len(seen) > 85
+    for direction in ("worker_to_scheduler", "client_to_scheduler"):
+        missing = set(TABLES[direction]) - seen
+        assert missing <= {
+            *("keep-alive", "reschedule", "request-refresh-who-has"),  # need a minute, or bad luck
+            *("heartbeat-client", "update-data", "report-key"),
+        }
+
+
+@pytest.mark.parametrize("way", ["up", "down"])
+def test_typed_messages_say_what_the_bytes_said(way: str) -> None:
+    """Each field as the stock scheduler would have read it; fields that were absent have their defaults."""
+    for name, frames, event in all_events(way):
+        if not isinstance(event, Batch | Request):
+            continue
+        value = ValueReader(frames).read(frames[0])
+        raws = value if isinstance(event, Batch) else [value]
+        if isinstance(raws, dict):  # stock may leave the list out
+            raws = [raws]
+        for raw, message in zip(raws, typed(event), strict=True):
+            said = struct_to_dict(message)
+            for field, x in raw.items():
+                if field == message.EXTRA_FIELD or field not in message.__struct_fields__:
+                    assert field == "op" or message.EXTRA_FIELD or name, (name, field)
+                    if field != "op":
+                        assert message.EXTRA_FIELD, (name, message.op(), field)
+                    continue
+                y = set(said[field]) if isinstance(x, set) else said[field]
+                assert plain(y) == plain(x), (name, message.op(), field)
+
+
+def plain(value: Any) -> Any:
+    """For comparing: containers without their flavour, sets in some order."""
+    if isinstance(value, dict):
+        return {key: plain(x) for key, x in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(x) for x in value]
+    if isinstance(value, set):
+        return sorted(map(repr, value))
+    if hasattr(value, "__struct_fields__"):
+        return plain(struct_to_dict(value))
+    return value
+
+
+@pytest.mark.parametrize("way", ["up", "down"])
+def test_batches_survive_a_round_trip(way: str) -> None:
+    for name, _, event in all_events(way):
+        if isinstance(event, Batch):
+            connection, _ = stream_pair(way, "worker" if "worker" in name else "client")
+            (again,) = connection.receive_frames(connection.codec.encode(event.messages))
+            assert again == event
+
+
+def stream_pair(way: str, kind: Any) -> tuple[Connection, Connection]:
+    pair = Connection("listener"), Connection("connector")
+    hello = [connection.start() for connection in pair]
+    pair[0].receive_frames(hello[1])
+    pair[1].receive_frames(hello[0])
+    for connection in pair:
+        connection.become_stream(kind)
+    return pair if way == "up" else (pair[1], pair[0])
+
+
+def test_payloads_go_through_unchanged() -> None:
+    """Header and frames of every closed value are the same bytes before and after."""
+    count = 0
+    for way in ("up", "down"):
+        for _, frames, event in all_events(way):
+            value = event.messages if isinstance(event, Batch) else typed(event)
+            if isinstance(event, Value):
+                value = event.value
+            again = Connection("listener").codec.encode(value)
+            before = [f for p in payloads(value) for f in (p.header, *p.frames)]
+            assert again[1:] == before
+            assert sorted(map(bytes, frames[1:])) == sorted(map(bytes, before))
+            count += len(before)
+    assert count > 100
+
+
+def payloads(value: Any) -> Iterator[Payload]:
+    if isinstance(value, Payload):
+        yield value
+    elif isinstance(value, dict):
+        for x in value.values():
+            yield from payloads(x)
+    elif isinstance(value, list | tuple):
+        for x in value:
+            yield from payloads(x)
+    elif isinstance(value, Message):
+        for name in value.__struct_fields__:
+            yield from payloads(getattr(value, name))
+
+
+def test_the_wire_is_the_same_byte_for_byte() -> None:
+    """Frames as captured, packed again, are what stock had written (it joins and splits them in its own way)."""
+    for name in NAMES:
+        for way in ("up", "down"):
+            data = (CAPTURES / f"{name}.{way}.bin").read_bytes()
+            again = b"".join(b"".join(pack_frames(frames)) for frames in messages_of(name, way))
+            assert len(again) == len(data)
+            assert FrameReader().feed(again) == FrameReader().feed(data)
+
+
+def test_the_handshake() -> None:
+    """What stock peers announce; the reasons for our choice (``handshake.py``) rest on it."""
+    for way in ("up", "down"):
+        for name, frames, event in all_events(way):
+            if isinstance(event, HandshakeDone):
+                said = ValueReader(frames).read(frames[0])
+                assert set(said) == {"compression", "python", "pickle-protocol"}
+                assert said["compression"] is None
+                # the stock scheduler says 4 where it dials, and everybody else 5
+                dialled_by_scheduler = way == "up" and name.startswith("worker")
+                assert said["pickle-protocol"] == (4 if dialled_by_scheduler else 5)
+                assert event.agreement.pickle_protocol == said["pickle-protocol"]
+
+
+def find(kind: type, way: str) -> Iterator[Any]:
+    for _, _, event in all_events(way):
+        for message in typed(event):
+            if type(message) is kind:
+                yield message
+
+
+def test_what_is_in_them() -> None:
+    finished = list(find(TaskFinished, "up"))
+    assert len(finished) > 5
+    assert all(m.run_id >= 0 and m.nbytes and m.startstops for m in finished)
+    assert ("part", 0, ("deep", 1)) in {m.key for m in finished} | {
+        key for m in find(ComputeTask, "down") for key in m.who_has
+    } | {m.key for m in find(ComputeTask, "down")}
+    computes = list(find(ComputeTask, "down"))
+    assert all(m.run_spec is not None and m.run_spec.kind == "pickled" for m in computes)
+    assert any(m.who_has for m in computes)
+    graphs = list(find(UpdateGraph, "up"))
+    pickled, _ = payload_pickle(graphs[0].expr_ser)
+    assert pickled.startswith(b"\x80\x05")
+    assert operator.add.__name__.encode() in pickled
+    assert isinstance(graphs[0].keys, list)
+    assert len(list(find(CloseStream, "up"))) >= 1

@@ -1,0 +1,46 @@
+"""Keys: their names are those that dask gives."""
+
+from __future__ import annotations
+
+import pytest
+from dask.utils import key_split as dask_key_split
+from distributed.utils import key_split_group
+from hypothesis import given
+from hypothesis import strategies as st
+from paceline.protocol.keys import key_group, key_split, normalize_key
+
+EXAMPLES = [
+    *("x", "x-1", "x-1-2-3", ("x-2", 1), "('x-2', 1)", "('x', 1)", "hello-world-1"),
+    *(b"hello-world-1", "ae05086432ca935f6eba409a8ecd4896", ("ae05086432ca935f6eba409a8ecd4896", 1)),
+    *("<module.submodule.myclass object at 0xdaf372>", None, "x-abcdefab", "x-abcdefgh", "_(x)"),
+    *("-a", "sum-part-0a1b2c", 5, 1.5, "((", "0-a", "('a-b-1', 0)", (("x-1", 2), 3), "shuffle-p2p-aa"),
+]  # fmt: skip
+words = st.text(st.sampled_from("abfgz019-_<>(),.' \"é"), min_size=1, max_size=40)
+
+
+@pytest.mark.parametrize("key", EXAMPLES, ids=repr)
+def test_names_are_dasks(key: object) -> None:
+    assert key_split(key) == dask_key_split(key)
+    assert key_group(key) == key_split_group(key)
+
+
+@given(st.one_of(words, words.map(str.encode), st.tuples(words, st.integers())))
+def test_names_are_dasks_for_any_key(key: object) -> None:
+    assert key_split(key) == dask_key_split(key)
+    try:
+        expected = key_split_group(key)
+    except Exception:  # dask's raises for "<"
+        expected = "Other"
+    assert key_group(key) == expected
+
+
+@pytest.mark.parametrize("key", ["", b"", (), b"\xff\xfe", ("",), "<>", "< >"])
+def test_strange_keys_have_a_name_too(key: object) -> None:
+    assert isinstance(key_split(key), str)
+    key_group(key)
+
+
+def test_lists_become_tuples() -> None:
+    assert normalize_key(["x", [1, [2, "y"]], 3.5]) == ("x", (1, (2, "y")), 3.5)
+    assert normalize_key(("x", [1])) == ("x", (1,))
+    assert normalize_key(b"x") == b"x"
