@@ -6,7 +6,6 @@ The bytes are a batch that a stock worker might send. They come in one at a time
 import struct
 
 import msgpack
-
 from paceline.protocol.codec import Codec
 from paceline.protocol.errors import RemoteProtocolError
 from paceline.protocol.framing import FrameReader, Limits, pack_frames

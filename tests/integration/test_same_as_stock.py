@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 from real_cluster import Cluster
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(100)]
 
 PROGRAMS = Path(__file__).parent / "programs"
 Program = Callable[[object], object]
