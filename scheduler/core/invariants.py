@@ -240,12 +240,14 @@ def _blamed(view: View, ts: TaskState) -> Iterator[str]:
 
 def _needed(view: View, ts: TaskState) -> Iterator[str]:
     if ts.state in ACTIVE_STATES or ts.state == "memory":
-        if not (view.is_wanted(ts) or view.is_pending(ts) or view.may_be_wanted(ts)):
+        placed = ts.run_spec is None and ts.state == "memory"  # for nobody, from outside
+        if not (view.is_wanted(ts) or view.is_pending(ts) or view.may_be_wanted(ts) or placed):
             yield "nobody wants it"
 
 
 def _kept(view: View, ts: TaskState) -> Iterator[str]:
-    if not ts.who_wants and not ts.dependents and not view.is_pending(ts):
+    placed = ts.run_spec is None and ts.state == "memory"  # for nobody, from outside
+    if not ts.who_wants and not ts.dependents and not view.is_pending(ts) and not placed:
         yield "nobody wants it, nothing depends on it, and it is not forgotten"
 
 

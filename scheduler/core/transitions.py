@@ -99,12 +99,6 @@ def _enter(ts: TaskState, state: str) -> None:
     ts.state = state
 
 
-def enter_memory_as_data(ts: TaskState) -> None:
-    """Pure data arrived (scatter): the task is in memory without having run."""
-    if ts.state != "memory":
-        _enter(ts, "memory")
-
-
 def is_wanted(ts: TaskState) -> bool:
     """Whether a client or a dependent that is to run needs the task's data."""
     return bool(ts.who_wants) or ts.waiters_count > 0
@@ -449,9 +443,7 @@ def transition_processing_memory(
     mirrors.add_replica(state, ts, ws)
     _recommend_ready_dependents(ts, recs)
     _enter(ts, "memory")
-    for dts in ts.dependencies:
-        if not dts.waiters_count and not dts.who_wants:
-            recs[dts] = "released"
+    _let_go_of_dependencies(ts, recs)
     typename = detail.typename or ""
     ts.type = typename
     group.types[typename] = group.types.get(typename, 0) + 1
@@ -555,21 +547,48 @@ def transition_erred_released(
     turn: Turn, ts: TaskState, recs: Recommendations, detail: Any
 ) -> None:
     """It is tried again, or nobody wants it any more."""
-    details = ts.ensure_details()
-    details.exception = details.traceback = None
-    details.exception_blame = None
-    for dts in ts.dependents:
-        if dts.state == "erred":
-            recs[dts] = "waiting"
-    for address in details.erred_on or ():
-        if address in turn.state.workers:
-            turn.free_keys(address, ts.key)
-    details.erred_on = None
+    _clear_failure(turn, ts, recs)
     if ts.who_wants:
         retried = TaskRetried(key=ts.key)
         for cs in ts.who_wants:
             turn.to_client(cs.client_key, retried)
     _enter(ts, "released")
+
+
+# ------------------------------------------------------------------ data that was not computed
+
+
+def become_data(
+    turn: Turn, ts: TaskState, nbytes: int, workers: Iterable[WorkerState], recs: Recommendations
+) -> None:
+    """Data was put on workers from outside (scatter, update_data): the task is in memory without having run.
+
+    Where it runs, waits or has failed, the data that is there serves instead.
+
+    Args:
+        nbytes: size of the data; -1 where unknown.
+    """
+    state = turn.state
+    start = ts.state
+    if start == "processing":
+        ws = _leave_worker(state, ts)
+        if ws is not None:
+            turn.free_keys(ws.address, ts.key)
+    elif start == "erred":
+        _clear_failure(turn, ts, recs)
+    state.queued.discard(ts)
+    state.unrunnable.pop(ts, None)
+    if nbytes >= 0:
+        mirrors.set_nbytes(state, ts, nbytes)
+    for ws in workers:
+        mirrors.add_replica(state, ts, ws)
+    if start != "memory":
+        _enter(ts, "memory")
+        _let_go_of_dependencies(ts, recs)
+        state.transition_counter += 1
+        state.transition_log.append((ts.key, start, "memory", {}, turn.stimulus_id, turn.now))
+    _recommend_ready_dependents(ts, recs)
+    end_fire_and_forget(state, ts, recs)
 
 
 # ------------------------------------------------------------------ what transitions share
@@ -657,6 +676,28 @@ def format_nbytes(n: float) -> str:
     return f"{n} B"
 
 
+def _clear_failure(turn: Turn, ts: TaskState, recs: Recommendations) -> None:
+    """An erred task has not failed any more; what failed because of it is tried again."""
+    details = ts.ensure_details()
+    details.exception = details.traceback = None
+    details.exception_text = details.traceback_text = None
+    details.exception_blame = None
+    for dts in ts.dependents:
+        if dts.state == "erred":
+            recs[dts] = "waiting"
+    for address in details.erred_on or ():
+        if address in turn.state.workers:
+            turn.free_keys(address, ts.key)
+    details.erred_on = None
+
+
+def _let_go_of_dependencies(ts: TaskState, recs: Recommendations) -> None:
+    """It needs them no longer; perhaps nobody does."""
+    for dts in ts.dependencies:
+        if not dts.waiters_count and not dts.who_wants and dts.state not in ("released", "erred"):
+            recs[dts] = "released"
+
+
 def _leave_worker(state: SchedulerState, ts: TaskState) -> WorkerState | None:
     """The task leaves its worker's work. Returns the worker, None if it is gone."""
     ws = mirrors.stop_processing(state, ts)
@@ -674,9 +715,7 @@ def _release_active(turn: Turn, ts: TaskState, recs: Recommendations) -> None:
     elif is_wanted(ts) and erred_dependency(ts) is None:
         recs[ts] = "waiting"
         return
-    for dts in ts.dependencies:
-        if dts.state not in ("released", "erred") and not is_wanted(dts):
-            recs[dts] = "released"
+    _let_go_of_dependencies(ts, recs)
 
 
 def _recommend_ready_dependents(ts: TaskState, recs: Recommendations) -> None:
@@ -738,9 +777,7 @@ def _err(turn: Turn, ts: TaskState, recs: Recommendations, failure: Failure) -> 
     )
     for dts in waiting:
         recs[dts] = "erred"
-    for dts in ts.dependencies:
-        if dts.state != "erred" and not is_wanted(dts):
-            recs[dts] = "released"
+    _let_go_of_dependencies(ts, recs)
     _report_erred(turn, ts, blame)
     end_fire_and_forget(state, ts, recs)
 

@@ -15,12 +15,16 @@ from ..state import ClientState, SchedulerState, TaskState
 from ..stimuli import Stimulus
 from ..transitions import (
     Recommendations,
+    end_fire_and_forget,
     fill_slots,
     release_wish,
     report_message,
     run,
 )
 from ..turn import Turn
+
+#: The client that stands for futures whose results nobody waits for.
+FIRE_AND_FORGET = "fire-and-forget"
 
 #: Clients are asked to be heard of this many times more seldom than workers.
 CLIENT_HEARTBEAT_FACTOR = 10
@@ -67,7 +71,7 @@ def handle_client_gone(turn: Turn, stimulus: Stimulus) -> None:
     recs: Recommendations = {}
     for ts in reversed(list(cs.wants_what)):
         release_wish(ts, cs, recs)
-    if name != "fire-and-forget":
+    if name != FIRE_AND_FORGET:
         del state.clients[name]
     state.client_removed_count += 1
     run(turn, recs)
@@ -103,6 +107,16 @@ def client_desires_keys(turn: Turn, keys: Iterable[Key], client: str) -> None:
             ts = new_task(state, key)
         mirrors.add_wish(ts, cs)
         report_to(turn, ts, client)
+        if client == FIRE_AND_FORGET:
+            _end_if_done(turn, ts)
+
+
+def _end_if_done(turn: Turn, ts: TaskState) -> None:
+    """Fire and forget: a task that has had its run already is let go at once."""
+    if ts.state in ("memory", "erred"):
+        recs: Recommendations = {}
+        end_fire_and_forget(turn.state, ts, recs)
+        run(turn, recs)
 
 
 def report_to(turn: Turn, ts: TaskState, client: str) -> None:
@@ -165,7 +179,8 @@ def handle_cancel_keys(turn: Turn, stimulus: Stimulus) -> None:
     run(turn, recs)
     fill_slots(turn)
     report = CancelledKeys(keys=keys, reason=message.reason, msg=message.msg)
-    _to_all_clients(turn, report)
+    if keys:
+        _to_all_clients(turn, report)
 
 
 def _collect_cancelled(
@@ -244,9 +259,12 @@ def handle_retry_keys(turn: Turn, stimulus: Stimulus) -> None:
         erred = [d for d in ts.dependencies if d.state == "erred"]
         if erred:
             stack.extend(erred)
-        else:
+        elif ts.state in ("memory", "erred"):
             # also what is in memory: the client takes all that it is answered for pending again
-            roots.append(ts)
+            if ts.run_spec is not None:
+                roots.append(ts)
+            elif client:
+                report_to(turn, ts, client)
     run(turn, dict.fromkeys(roots, "waiting"))
     fill_slots(turn)
     turn.reply(stimulus.request_id, tuple(seen))

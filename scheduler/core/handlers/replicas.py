@@ -13,7 +13,7 @@ from paceline.protocol.messages import FreeKeys, KeyInMemory, RefreshWhoHas, Rem
 from .. import mirrors
 from ..state import TaskState, WorkerState
 from ..stimuli import Stimulus
-from ..transitions import Recommendations, enter_memory_as_data, fill_slots, run
+from ..transitions import Recommendations, become_data, fill_slots, is_wanted, run
 from ..turn import Turn
 from .clients import client_desires_keys
 from .graph import new_task
@@ -79,6 +79,8 @@ def drop_replicas(turn: Turn, address: str, keys: Iterable[Key]) -> None:
 def handle_request_refresh_who_has(turn: Turn, stimulus: Stimulus) -> None:
     """A worker did not find data where it was told: where is it now?"""
     state = turn.state
+    if stimulus.source not in state.workers:
+        return
     who_has: dict[Key, list[str]] = {}
     unknown: list[Key] = []
     for key in stimulus.message.keys:
@@ -100,6 +102,7 @@ def handle_data_placed(turn: Turn, stimulus: Stimulus) -> None:
     state = turn.state
     placed = stimulus.message
     recs: Recommendations = {}
+    placed_tasks: list[TaskState] = []
     for key, addresses in placed.who_has.items():
         ws_list = [ws for ws in map(state.resolve_worker, addresses) if ws is not None]
         ts = state.tasks.get(key)
@@ -107,37 +110,16 @@ def handle_data_placed(turn: Turn, stimulus: Stimulus) -> None:
             continue
         if ts is None:
             ts = new_task(state, key)
-        _become_data(turn, ts, placed.nbytes.get(key, -1), ws_list, recs)
+        placed_tasks.append(ts)
+        become_data(turn, ts, placed.nbytes.get(key, -1), ws_list, recs)
         report = KeyInMemory(key=key, workers=[ws.address for ws in ws_list])
         for cs in ts.who_wants:
             turn.to_client(cs.client_key, report)
     if placed.client:
         client_desires_keys(turn, list(placed.who_has), placed.client)
+    for ts in placed_tasks:
+        # pure data that was placed for nobody stays, as in stock: somebody may come for it
+        if ts.run_spec is not None and not is_wanted(ts):
+            recs[ts] = "released"
     run(turn, recs)
     fill_slots(turn)
-
-
-def _become_data(
-    turn: Turn, ts: TaskState, nbytes: int, workers: list[WorkerState], recs: Recommendations
-) -> None:
-    state = turn.state
-    if ts.state in ("queued", "no-worker", "processing", "waiting", "erred"):
-        # computed or waited for as well: the data that is there serves
-        _leave_active(turn, ts)
-    if nbytes >= 0:
-        mirrors.set_nbytes(state, ts, nbytes)
-    for ws in workers:
-        mirrors.add_replica(state, ts, ws)
-    enter_memory_as_data(ts)
-    ready = [d for d in ts.dependents if d.state == "waiting" and not d.waiting_count]
-    for dts in ready:
-        recs[dts] = "processing"
-
-
-def _leave_active(turn: Turn, ts: TaskState) -> None:
-    state = turn.state
-    if ts.state == "processing" and ts.processing_on is not None:
-        turn.free_keys(ts.processing_on.address, ts.key)
-        mirrors.stop_processing(state, ts)
-    state.queued.discard(ts)
-    state.unrunnable.pop(ts, None)

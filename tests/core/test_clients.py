@@ -1,0 +1,288 @@
+"""What clients want, give up, cancel and retry; clients that go; the first act of a restart."""
+
+from __future__ import annotations
+
+import pytest
+from env import Env
+from paceline.protocol import messages as m
+from paceline.scheduler.core.stimuli import DataPlaced, ReleaseAll, RetryKeys
+
+# ------------------------------------------------------------------ wishes
+
+
+def test_wishes_of_known_keys_are_answered(duo: Env) -> None:
+    duo.submit({"x": [], "y": []})
+    duo.finish("x")
+    duo.fail("y")
+    duo.submit({"z": []})
+    duo.take()
+    duo.client("bob")
+    duo.desire("x", "y", "z", client="bob")
+    duo.expect("bob: key-in-memory x", "bob: task-erred y: boom y")
+
+
+def test_what_holds_keys_as_a_client_needs_no_registration(duo: Env) -> None:
+    duo.submit({"x": []})
+    duo.finish("x")
+    duo.desire("x", client="queue-q")
+    duo.take()
+    duo.release("x")
+    assert duo.states("x") == ["memory"]
+    duo.release("x", client="queue-q")
+    assert not duo.state.tasks
+
+
+def test_release_stops_what_waits_and_runs(duo: Env) -> None:
+    duo.submit({"a": [], "b": ["a"], "c": ["b"]})
+    duo.take()
+    duo.release("c")
+    duo.expect("w0: free-keys a")
+    assert not duo.state.tasks
+
+
+def test_release_keeps_what_others_need(duo: Env) -> None:
+    duo.submit({"a": [], "b": ["a"], "c": ["a"]}, want=["b", "c"])
+    duo.finish("a", "b")
+    duo.take()
+    duo.release("b")
+    duo.expect("w0: free-keys b")
+    assert duo.states("a", "b", "c") == ["memory", "forgotten", "processing"]
+
+
+def test_a_released_key_below_another_stays_known(duo: Env) -> None:
+    duo.submit({"a": [], "b": ["a"]}, want=["a", "b"])
+    duo.finish("a", "b")
+    duo.take()
+    duo.release("a")
+    duo.expect("w0: free-keys a")
+    assert duo.states("a", "b") == ["released", "memory"]
+    duo.release("b")
+    assert not duo.state.tasks
+
+
+def test_release_of_what_one_does_not_hold(duo: Env) -> None:
+    duo.client("bob")
+    duo.submit({"a": []})
+    duo.take()
+    duo.release("a", "nobody-knows", client="bob")
+    duo.release("a", client="nobody")
+    duo.expect()
+    assert duo.states("a") == ["processing"]
+
+
+def test_fire_and_forget_is_forgotten_when_done(duo: Env) -> None:
+    duo.submit({"x": [], "y": []})
+    duo.desire("x", "y", client="fire-and-forget")
+    duo.release("x", "y")
+    duo.take()
+    assert duo.states("x", "y") == ["processing", "processing"]
+    duo.finish("x")
+    duo.expect("fire-and-forget: key-in-memory x", "w0: free-keys x")
+    duo.fail("y")
+    duo.expect("fire-and-forget: task-erred y: boom y", "w1: free-keys y")
+    assert not duo.state.tasks
+
+
+def test_fire_and_forget_of_what_is_done_is_not_kept(duo: Env) -> None:
+    duo.submit({"x": [], "y": []})
+    duo.finish("x")
+    duo.fail("y")
+    duo.desire("x", "y", client="fire-and-forget")
+    duo.release("x", "y")
+    assert not duo.state.tasks
+
+
+def test_report_key(duo: Env) -> None:
+    duo.submit({"x": [], "y": []})
+    duo.finish("x")
+    duo.take()
+    for key in ("x", "y", "nobody-knows"):
+        duo.feed(m.ReportKey(key=key), "alice")
+    duo.expect("alice: key-in-memory x", "alice: cancelled-keys nobody-knows")
+
+
+def test_heartbeat(duo: Env) -> None:
+    duo.now += 5
+    duo.feed(m.HeartbeatClient(), "alice")
+    duo.feed(m.HeartbeatClient(), "nobody")
+    duo.expect("alice: adjust-heartbeat-interval 5")
+    assert duo.state.clients["alice"].last_seen == duo.now
+
+
+# ------------------------------------------------------------------ clients that go
+
+
+def test_a_lost_client_lets_go_of_everything(duo: Env) -> None:
+    duo.client("bob")
+    duo.submit({"a": [], "b": ["a"]})
+    duo.submit({"a": [], "c": ["a"]}, client="bob")
+    duo.take()
+    duo.leave("alice")
+    duo.expect()
+    assert duo.states("a", "b", "c") == ["processing", "forgotten", "waiting"]
+    duo.leave("bob")
+    duo.expect("w0: free-keys a")
+    assert not duo.state.tasks
+    assert set(duo.state.clients) == {"fire-and-forget"}
+
+
+def test_goodbye_is_not_the_end(duo: Env) -> None:
+    """Wishes end with the stream, so that what was sent before it still counts."""
+    duo.submit({"a": []})
+    duo.feed(m.CloseClient(), "alice")
+    assert duo.states("a") == ["processing"]
+
+
+def test_an_unknown_client_goes(duo: Env) -> None:
+    duo.leave("nobody")
+    duo.expect()
+
+
+# ------------------------------------------------------------------ cancel
+
+
+def test_cancel_takes_dependents_along(duo: Env) -> None:
+    duo.submit({"a": [], "b": ["a"], "c": ["b"]}, want=["a", "b", "c"])
+    duo.take()
+    duo.client("bob")
+    duo.cancel("a", reason="cancelled", msg="why not")
+    duo.expect(
+        "w0: free-keys a",
+        "alice: cancelled-keys c b a (cancelled)",
+        "bob: cancelled-keys c b a (cancelled)",
+        "fire-and-forget: cancelled-keys c b a (cancelled)",
+    )
+    assert not duo.state.tasks
+
+
+def test_cancel_leaves_what_others_want(duo: Env) -> None:
+    duo.client("bob")
+    duo.submit({"a": [], "b": ["a"]}, want=["a", "b"])
+    duo.desire("a", client="bob")
+    duo.take()
+    duo.cancel("a")
+    assert duo.states("a", "b") == ["processing", "waiting"]
+    duo.expect()
+
+
+def test_cancel_by_force(duo: Env) -> None:
+    duo.client("bob")
+    duo.submit({"a": [], "b": ["a"]}, want=["a"])
+    duo.submit({"b": ["a"]}, want=["b"], client="bob")
+    duo.take()
+    duo.cancel("a", force=True, reason="enough")
+    assert duo.states("a", "b") == ["forgotten", "forgotten"]
+    assert "bob: cancelled-keys b a (enough)" in duo.take()
+
+
+def test_cancel_of_erred_and_finished_keys(duo: Env) -> None:
+    duo.submit({"x": [], "y": []})
+    duo.finish("x")
+    duo.fail("y")
+    duo.take()
+    duo.cancel("x", "y")
+    assert not duo.state.tasks
+    assert {line for line in duo.take() if line.startswith("w")} == {
+        "w0: free-keys x",
+        "w1: free-keys y",
+    }
+
+
+def test_cancel_of_scattered_data(duo: Env) -> None:
+    duo.feed(DataPlaced({"d": ["w0"]}, {"d": 8}, client="alice"))
+    duo.submit({"y": ["d"]})
+    duo.take()
+    duo.cancel("d")
+    assert duo.states("d", "y") == ["forgotten", "forgotten"]
+    sent = duo.take()
+    assert "w0: free-keys d" in " ".join(sent).replace("free-keys y d", "free-keys d")
+    assert "alice: cancelled-keys y d" in sent
+
+
+def test_cancel_of_nothing(duo: Env) -> None:
+    duo.cancel("nobody-knows")
+    duo.cancel("x", client="nobody")
+    assert not duo.state.tasks
+
+
+# ------------------------------------------------------------------ retry
+
+
+def test_retry_runs_what_failed_and_what_failed_with_it(duo: Env) -> None:
+    duo.submit({"a": [], "b": ["a"], "c": ["b"]}, want=["a", "c"])
+    duo.fail("a")
+    duo.take()
+    assert duo.ask(RetryKeys(["c"], "alice")) == ("c", "b", "a")
+    duo.expect(
+        "w0: free-keys a",
+        "alice: task-retried a",
+        "alice: task-retried c",
+        "w1: compute-task a",
+    )
+    assert duo.states("a", "b", "c") == ["processing", "waiting", "waiting"]
+    assert duo.task("c").exception_blame is None
+    duo.work()
+    assert duo.states("c") == ["memory"]
+
+
+def test_retry_of_what_did_not_fail(duo: Env) -> None:
+    duo.submit({"a": []})
+    duo.take()
+    assert duo.ask(RetryKeys(["a", "nobody-knows"])) == ("a",)
+    duo.expect()
+
+
+def test_a_failure_among_several_blames_one_and_retry_tries_all(duo: Env) -> None:
+    duo.submit({"a": [], "b": [], "c": ["a", "b"]}, want=["a", "b", "c"])
+    duo.fail("a")
+    duo.fail("b")
+    duo.take()
+    assert set(duo.ask(RetryKeys(["c"], "alice"))) == {"a", "b", "c"}
+    assert duo.states("a", "b", "c") == ["processing", "processing", "waiting"]
+
+
+def test_the_retry_of_one_failure_waits_for_no_other(duo: Env) -> None:
+    """b stays failed, so c fails again at once."""
+    duo.submit({"a": [], "b": [], "c": ["a", "b"]}, want=["a", "b", "c"])
+    duo.fail("a")
+    duo.fail("b")
+    duo.take()
+    duo.ask(RetryKeys(["a"], "alice"))
+    assert duo.states("a", "b", "c") == ["processing", "erred", "erred"]
+    assert duo.task("c").exception_blame is duo.task("b")
+
+
+# ------------------------------------------------------------------ restart
+
+
+def test_everything_is_forgotten(duo: Env) -> None:
+    duo.client("bob")
+    held = duo.rows({"h1": [], "h2": ["h1"]}, chunk_size=1)
+    duo.submit({"a": [], "b": ["a"], "e": []}, want=["a", "b", "e"])
+    duo.feed(DataPlaced({"d": ["w1"]}, {"d": 8}, client="bob"))
+    duo.finish("a")
+    duo.fail("e")
+    duo.turn(held[0], "alice")
+    duo.take()
+    duo.feed(ReleaseAll())
+    assert not duo.state.tasks and not duo.state.graphs and not duo.state.task_prefixes
+    assert duo.state.total_occupancy == 0
+    sent = duo.take()
+    for name in ("alice", "bob"):
+        assert f"{name}: restart" in sent
+    assert any(line.startswith("w0: free-keys") for line in sent)
+    duo.turn(held[1], "alice")
+    duo.turn(held[2], "alice")
+    assert not duo.state.tasks and not duo.state.graphs
+    duo.submit({"a": []})
+    assert duo.states("a") == ["processing"]
+
+
+@pytest.mark.parametrize("tasks", [0, 1, 500])
+def test_restart_is_one_turn_however_much_there_is(tasks: int) -> None:
+    env = Env(turn_tasks_max=10)
+    env.client("alice")
+    env.join("w0")
+    env.submit({("x", i): [] for i in range(tasks)})
+    env.turn(ReleaseAll())
+    assert not env.state.tasks

@@ -1,0 +1,176 @@
+"""Where data lies: copies that come, go, and are asked for; data put there from outside."""
+
+from __future__ import annotations
+
+import pytest
+from env import Env
+from paceline.protocol import messages as m
+from paceline.scheduler.core.stimuli import DataPlaced, ReplicasAdded, ReplicasLost
+
+
+@pytest.fixture
+def shared(duo: Env) -> Env:
+    """x lies on w0, wanted; y on it runs on w1."""
+    duo.submit({"x": []})
+    duo.finish("x", nbytes=100)
+    duo.submit({"y": ["x"]}, annotations=restricted("y", "w1"))
+    duo.take()
+    return duo
+
+
+def restricted(key: str, *workers: str) -> dict[str, object]:
+    from paceline.scheduler.core.stimuli import AnnotationSet
+
+    return {key: AnnotationSet(workers=list(workers))}
+
+
+def test_a_fetched_copy(shared: Env) -> None:
+    assert shared.state.network_occ == 100
+    shared.fetched("w1", "x")
+    shared.expect()
+    assert [ws.address for ws in shared.task("x").who_has] == ["w0", "w1"]
+    assert shared.state.network_occ == 0
+    assert [ws.nbytes for ws in shared.state.workers.values()] == [100, 100]
+    shared.fetched("w1", "x")
+    assert len(shared.task("x").who_has) == 2
+
+
+def test_a_copy_of_what_nobody_knows_is_removed(shared: Env) -> None:
+    shared.fetched("w1", "gone", "y", "x")
+    shared.expect("w1: remove-replicas gone y")
+
+
+def test_a_copy_on_a_worker_that_is_gone(shared: Env) -> None:
+    shared.fetched("nobody", "x")
+    shared.expect()
+
+
+def test_all_copies_are_freed(shared: Env) -> None:
+    shared.fetched("w1", "x")
+    shared.finish("y")
+    shared.take()
+    shared.release("x", "y")
+    shared.expect("w0: free-keys x", "w1: free-keys y x")
+    assert not shared.state.replicated_tasks
+
+
+def test_one_copy_of_several_is_dropped(shared: Env) -> None:
+    shared.fetched("w1", "x")
+    shared.feed(m.ReleaseWorkerData(key="x"), "w0")
+    shared.expect()
+    assert [ws.address for ws in shared.task("x").who_has] == ["w1"]
+    assert not shared.state.replicated_tasks
+
+
+def test_the_last_copy_is_dropped(shared: Env) -> None:
+    shared.feed(m.ReleaseWorkerData(key="x"), "w0")
+    shared.expect("alice: lost-data x", "w1: free-keys y", "w0: compute-task x")
+    assert shared.states("x", "y") == ["processing", "waiting"]
+    shared.work()
+    assert shared.states("x", "y") == ["memory", "memory"]
+
+
+def test_a_drop_that_is_known(shared: Env) -> None:
+    for source, key in (("w1", "x"), ("w0", "y"), ("w0", "gone"), ("nobody", "x")):
+        shared.feed(m.ReleaseWorkerData(key=key), source)
+    shared.expect()
+
+
+def test_flows_tell_of_copies(shared: Env) -> None:
+    shared.feed(ReplicasAdded("w1", ["x"]))
+    assert len(shared.task("x").who_has) == 2
+    shared.feed(ReplicasLost("w1", ["x"]))
+    assert len(shared.task("x").who_has) == 1
+    shared.feed(ReplicasAdded("nobody", ["x"]))
+    shared.feed(ReplicasLost("nobody", ["x"]))
+    shared.expect()
+
+
+def test_where_is_it_now(shared: Env) -> None:
+    shared.fetched("w1", "x")
+    shared.feed(m.RequestRefreshWhoHas(keys=["x", "y", "gone"]), "w1")
+    shared.expect("w1: refresh-who-has x@w0,w1 y@", "w1: free-keys gone")
+    shared.feed(m.RequestRefreshWhoHas(keys=["x"]), "nobody")
+    shared.expect()
+
+
+# ------------------------------------------------------------------ data from outside
+
+
+def test_scattered_data(duo: Env) -> None:
+    duo.client("bob")
+    duo.desire("d", client="bob")
+    duo.feed(DataPlaced({"d": ["w0", "w1"]}, {"d": 50}, client="alice"))
+    duo.expect("bob: key-in-memory d", "alice: key-in-memory d")
+    ts = duo.task("d")
+    assert (ts.state, ts.nbytes, ts.run_spec) == ("memory", 50, None)
+    assert ts in duo.state.replicated_tasks
+    duo.submit({"y": ["d"]})
+    duo.expect("w0: compute-task y with d@w0,w1")
+
+
+def test_scattered_data_whose_workers_are_gone(duo: Env) -> None:
+    duo.feed(DataPlaced({"d": ["nobody"]}, {"d": 50}, client="alice"))
+    duo.expect()
+    assert duo.states("d") == ["released"]
+
+
+def test_lost_scattered_data_cannot_be_made_again(duo: Env) -> None:
+    duo.feed(DataPlaced({"d": ["w0"]}, {"d": 50}, client="alice"))
+    duo.submit({"y": ["d"], "z": ["y"]}, annotations=restricted("y", "w1"))
+    duo.take()
+    duo.lose("w0")
+    sent = duo.take()
+    assert "alice: cancelled-keys d (already forgotten)" in sent
+    assert "alice: cancelled-keys z (already forgotten)" in sent
+    assert "w1: free-keys y" in sent
+    assert not duo.state.tasks
+    assert any("lose scattered data, which can't be recovered: {'d'}" in t for _, t in duo.lines)
+
+
+def test_a_result_outlives_the_scattered_data_it_came_from(duo: Env) -> None:
+    duo.feed(DataPlaced({"d": ["w0"]}, {"d": 50}, client="alice"))
+    duo.submit({"y": ["d"]}, annotations=restricted("y", "w1"))
+    duo.finish("y")
+    duo.take()
+    duo.lose("w0")
+    assert duo.states("d", "y") == ["forgotten", "memory"]
+    assert duo.task("y").has_lost_dependencies
+    duo.take()
+    duo.lose("w1")
+    assert "alice: cancelled-keys y (already forgotten)" in duo.take()
+    assert not duo.state.tasks
+
+
+def test_data_for_a_task_that_runs_serves_instead(duo: Env) -> None:
+    duo.submit({"x": [], "y": ["x"]}, want=["x", "y"])
+    duo.take()
+    duo.feed(DataPlaced({"x": ["w1"]}, {"x": 8}, client="alice"))
+    sent = duo.take()
+    assert "w0: free-keys x" in sent
+    assert "w1: compute-task y with x@w1" in sent
+    assert duo.states("x", "y") == ["memory", "processing"]
+
+
+@pytest.mark.parametrize("state", ["waiting", "no-worker", "queued", "erred"])
+def test_data_for_a_task_in_any_state(state: str) -> None:
+    env = Env(worker_saturation=1.0)
+    env.client("alice")
+    env.join("w0")
+    graph: dict[object, list[object]] = {"x": []}
+    rows: dict[str, object] = {}
+    if state == "waiting":
+        graph = {"a": [], "x": ["a"]}
+    elif state == "no-worker":
+        rows = restricted("x", "elsewhere")
+    elif state == "queued":
+        graph = {("x", i): [] for i in range(4)}
+    env.submit(graph, annotations=rows)
+    key: object = ("x", 3) if state == "queued" else "x"
+    if state == "erred":
+        env.fail("x")
+    assert env.states(key) == [state]
+    env.feed(DataPlaced({key: ["w0"]}, {key: 8}, client="alice"))
+    assert env.states(key) == ["memory"]
+    env.release(key)
+    assert env.states(key) == ["forgotten"]
