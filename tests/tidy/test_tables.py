@@ -55,7 +55,6 @@ def test_transitions_are_called_what_they_do() -> None:
 # Served by nobody yet, and the issue that brings each. The peer gets an error that names the op.
 NOT_YET = {
     "steal-response": "4: work stealing; nobody is asked, so nobody answers",
-    "feed": "5: it unpickles functions in the event loop, which a switch must be able to forbid",
     "rebalance": "4: moving data",
     "performance_report": "6: with the dashboard",
     "get_task_stream": "4: task stream",

@@ -224,3 +224,20 @@ def metadata_and_topics(client: Client) -> object:
     client.log_event("integration", {"answer": 42})
     events = [event for _, event in client.get_events("integration")][-1:]
     return client.get_metadata(["runs", "first"]), events
+
+
+def progress_bar(client: Client) -> object:
+    """Stock's progress bar feeds a function to the scheduler; it sees work end well, and end badly."""
+    import contextlib
+    import io
+
+    from distributed import progress
+
+    shown = []
+    for function in (double, chr):
+        futures = client.map(function, range(-1, 20), pure=False)
+        with contextlib.redirect_stdout(io.StringIO()) as out:
+            progress(futures, notebook=False)
+        shown.append("100% Completed" in out.getvalue())
+        wait(futures)
+    return shown
