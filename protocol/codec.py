@@ -256,8 +256,10 @@ class Codec:
                 force_setattr(message, name, _plain_key(key))
         for name in plan.keys_fields:
             keys = getattr(message, name)
-            if type(keys) is not list:
-                keys = list(ValueReader(frames).finish(keys))
+            if type(keys) is not list:  # a set; its elements stay in the order of the wire
+                keys = keys["as-list"]
+                if type(keys) is not list:
+                    raise TypeError("expected keys")
                 force_setattr(message, name, keys)
             for position, key in enumerate(keys):
                 if type(key) in _CONTAINERS:
@@ -277,7 +279,7 @@ class Codec:
         """A batch, message by message."""
         try:
             raws: list[Any] = _RAW_LIST.decode(frames[0])
-        except (msgspec.ValidationError, msgspec.DecodeError):
+        except READ_ERRORS:
             raws = [frames[0]]  # one message that is not in a list, or no msgpack at all
         messages: list[Any] = []
         for raw in raws:
@@ -304,7 +306,8 @@ class Codec:
                     return OddMessage(
                         message.op(), f"$.{name}", "expected keys", raw, type(message)
                     )
-                force_setattr(message, name, list(keys))
+                keys = sorted(keys, key=repr) if isinstance(keys, set) else list(keys)
+                force_setattr(message, name, keys)
         for name in message.KEY_FIELDS:
             try:
                 hash(getattr(message, name))

@@ -85,7 +85,9 @@ class ValueReader:
                 data, object_hook=self.convert, use_list=False, strict_map_key=False, raw=False
             )
         except READ_ERRORS as error:
-            raise RemoteProtocolError(f"a message cannot be read: {error}") from error
+            raise RemoteProtocolError(
+                f"a message cannot be read: {str(error) or type(error).__name__}"
+            ) from error
 
     def convert(self, value: dict[Any, Any]) -> Any:
         """What a map stands for: mostly itself."""

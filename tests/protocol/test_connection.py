@@ -1,0 +1,223 @@
+"""Two Connections in memory: a whole life, and what may not be said when."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any, get_args
+
+import pytest
+from paceline.protocol.connection import (
+    PHASES,
+    Batch,
+    Connection,
+    HandshakeDone,
+    Move,
+    Phase,
+    Request,
+    Value,
+)
+from paceline.protocol.errors import LocalProtocolError, RemoteProtocolError
+from paceline.protocol.framing import FrameReader, pack_frames
+from paceline.protocol.handshake import (
+    Agreement,
+    least_pickle_protocol,
+    local_offer,
+    negotiate,
+)
+from paceline.protocol.messages import (
+    CloseRequest,
+    CloseStream,
+    ComputeTask,
+    GetData,
+    Identity,
+    KeepAlive,
+    KeyInMemory,
+    OddMessage,
+    RegisterClient,
+    RegisterWorker,
+    StreamStart,
+    TaskFinished,
+    UnknownMessage,
+)
+from paceline.protocol.payload import pickled_payload
+
+
+class Pair:
+    """A scheduler's end and another, with bytes between them."""
+
+    def __init__(self, **options: Any) -> None:
+        self.listener = Connection("listener", **options)
+        self.connector = Connection("connector")
+        self.readers = {id(self.listener): FrameReader(), id(self.connector): FrameReader()}
+
+    def deliver(self, frames: list[Any], to: Connection) -> list[Any]:
+        """Events at the other end, the bytes coming one at a time."""
+        data = b"".join(pack_frames(frames))
+        reader = self.readers[id(to)]
+        messages = [m for i in range(len(data)) for m in reader.feed(data[i : i + 1])]
+        return [event for message in messages for event in to.receive_frames(message)]
+
+    def up(self, value: Any) -> list[Any]:
+        return self.deliver(self.connector.send(value), self.listener)
+
+    def down(self, value: Any) -> list[Any]:
+        return self.deliver(self.listener.send(value), self.connector)
+
+    def shake(self) -> Pair:
+        for one, other in ((self.listener, self.connector), (self.connector, self.listener)):
+            (event,) = self.deliver(one.start(), other)
+            assert type(event) is HandshakeDone
+        return self
+
+
+def test_a_workers_life() -> None:
+    pair = Pair().shake()
+    (event,) = pair.up(RegisterWorker(address="tcp://a:1", reply=False))
+    assert event == Request(RegisterWorker(address="tcp://a:1", reply=False), False, False)
+    pair.listener.become_stream("worker")
+    assert pair.down({"status": "OK", "worker-plugins": {}}) == [
+        Value({"status": "OK", "worker-plugins": {}})
+    ]
+    pair.connector.become_stream("worker")
+    compute = ComputeTask(
+        **{"key": ("x", 1), "run_id": 1, "priority": (0,), "stimulus_id": "s", "nbytes": {}},
+        **{"who_has": {}, "run_spec": pickled_payload(b"spec", [b"buffer"])},
+    )
+    assert pair.down([compute, compute]) == [Batch([compute, compute])]
+    finished = TaskFinished(key=("x", 1), run_id=1, nbytes=1)
+    assert pair.up([finished]) == [Batch([finished])]
+    assert pair.up(KeepAlive()) == [Batch([KeepAlive()])]  # a stream has lists only
+    assert pair.connector.phase == pair.listener.phase == "worker-stream"
+    assert pair.up([KeepAlive(), CloseStream()]) == [Batch([KeepAlive(), CloseStream()])]
+    assert pair.connector.phase == pair.listener.phase == "closed"
+    pair.listener.lost()
+
+
+def test_a_clients_life() -> None:
+    pair = Pair().shake()
+    (event,) = pair.up(Identity())
+    assert event == Request(Identity(), True, False)
+    assert pair.down({"type": "Scheduler", "workers": {}}) == [
+        Value({"type": "Scheduler", "workers": {}})
+    ]
+    pair.up(RegisterClient(client="c", reply=False))
+    pair.listener.become_stream("client")
+    pair.connector.become_stream("client")
+    frames = pair.listener.send(StreamStart())
+    assert frames == [b"\x91\x81\xa2op\xacstream-start"]  # alone in its list
+    assert pair.deliver(frames, pair.connector) == [Batch([StreamStart()])]
+    assert pair.down([KeyInMemory(key="x")]) == [Batch([KeyInMemory(key="x")])]
+
+
+def test_we_dial_a_worker() -> None:
+    pair = Pair(serves="worker_rpc").shake()
+    request = GetData(keys=["x", ("y", 1)], who=None)
+    assert pair.up(request) == [Request(request, True, False)]
+    closed = pickled_payload(b"p")
+    assert pair.down({"status": "OK", "data": {"x": closed}}) == [
+        Value({"status": "OK", "data": {"x": closed}})
+    ]
+    assert pair.up("OK") == [Value("OK")]  # the acknowledgement that get_data wants
+    assert pair.up(CloseRequest(reply=False)) == [Request(CloseRequest(reply=False), False, False)]
+    assert pair.connector.phase == "closed"
+
+
+def test_what_is_no_request() -> None:
+    pair = Pair().shake()
+    for value in ("OK", ["x"], {"status": "ok"}, {"op": 5}, None):
+        (event,) = pair.up(value)
+        assert type(event) is Value
+    (event,) = pair.up({"op": "nobody-has-it", "x": 1, "reply": False})
+    assert type(event.message) is UnknownMessage and event.reply is False
+    (event,) = pair.up({"op": "identity", "n_workers": "x", "close": True})
+    assert type(event.message) is OddMessage and (event.reply, event.close) == (True, True)
+
+
+def test_nothing_follows_the_end() -> None:
+    pair = Pair().shake()
+    for end in (pair.listener, pair.connector):
+        end.become_stream("worker")
+    late = [CloseStream(), TaskFinished(key="x")]
+    (event,) = pair.deliver(pair.connector.codec.encode(late), pair.listener)
+    assert event == Batch([CloseStream()])
+    assert pair.listener.receive_frames([b"\x90"]) == []
+    with pytest.raises(LocalProtocolError):
+        pair.listener.send([KeepAlive()])
+    with pytest.raises(LocalProtocolError):
+        pair.listener.become_stream("client")
+
+
+def test_what_may_not_be_said() -> None:
+    pair = Pair()
+    with pytest.raises(LocalProtocolError, match="handshake"):
+        pair.connector.send(Identity())
+    with pytest.raises(LocalProtocolError):
+        pair.connector.become_stream("worker")
+    pair.shake()
+    with pytest.raises(LocalProtocolError, match="already"):
+        pair.listener.start()
+    with pytest.raises(LocalProtocolError, match="answers"):
+        pair.listener.send(Identity())
+    for end in (pair.listener, pair.connector):
+        end.become_stream("worker")
+    with pytest.raises(LocalProtocolError, match="TaskFinished cannot"):
+        pair.listener.send([TaskFinished(key="x")])
+    with pytest.raises(LocalProtocolError, match="KeyInMemory cannot"):
+        pair.listener.send([KeyInMemory(key="x")])
+    with pytest.raises(LocalProtocolError, match="int cannot"):
+        pair.listener.send([5])
+    assert pair.down([{"op": "of-a-plugin"}])[0].messages[0].op == "of-a-plugin"
+
+
+def test_the_table_of_phases() -> None:
+    """Every pair is an entry or an error, nothing leaves ``closed``, and every phase can end."""
+    phases, moves = get_args(Phase), get_args(Move)
+    assert set(PHASES) <= set(itertools.product(phases, moves))
+    assert {phase for phase, _ in PHASES} == set(phases)
+    assert set(PHASES.values()) | {"handshake"} == set(phases)
+    for phase in phases:
+        assert PHASES[phase, "lost"] == "closed"
+    assert {PHASES["closed", move] for move in moves if ("closed", move) in PHASES} == {"closed"}
+
+
+# ------------------------------------------------------------------ handshake
+
+
+def test_what_we_announce() -> None:
+    """No codec, and a pickle protocol that every supported peer reads (``handshake.py`` says why)."""
+    offer = local_offer()
+    assert offer["compression"] is None
+    assert offer["pickle-protocol"] == 5
+    assert Connection("listener").start() == Connection("connector").start()
+    assert least_pickle_protocol([5, 5]) == 5
+    assert least_pickle_protocol([6, 5, 4]) == 4
+    assert least_pickle_protocol([]) == 5
+
+
+def test_compression_is_never_agreed_on_by_default() -> None:
+    """A relayed payload must not carry a codec that its reader lacks."""
+    for theirs in (None, "lz4", "zlib", "auto", False):
+        remote = {**local_offer(), "compression": theirs}
+        assert negotiate(local_offer(), remote).compression is None
+
+
+def test_negotiation() -> None:
+    ours = local_offer("zlib", 5, (3, 12, 1))
+    assert negotiate(ours, local_offer("zlib", 4, (3, 10, 0))) == Agreement("zlib", 4, (3, 10, 0))
+    assert negotiate(ours, local_offer("zlib"), same_host=True).compression is None
+    assert negotiate(ours, local_offer("lz4")).compression is None
+    nobody = local_offer("a codec that is not installed")
+    assert negotiate(nobody, nobody).compression is None
+    assert negotiate(ours, {"pickle-protocol": 9, "python": "3.11"}) == Agreement(None, 5, ())
+
+
+@pytest.mark.parametrize(
+    "said",
+    [None, 5, [], {}, {"compression": None}, {"pickle-protocol": "5"}, {"pickle-protocol": -1}]
+    + [{"op": "identity"}, {"pickle-protocol": True}],
+)
+def test_bad_handshakes(said: Any) -> None:
+    pair = Pair()
+    with pytest.raises(RemoteProtocolError):
+        pair.listener.receive_frames(pair.connector.codec.encode(said))
+    assert pair.listener.phase == "handshake"
