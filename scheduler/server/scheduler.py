@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import inspect
 import json
 import logging
 import os
@@ -151,6 +152,12 @@ class Scheduler:
             f"cores: {state.total_nthreads}, tasks: {len(state.tasks)}>"
         )
 
+    def __getattr__(self, name: str) -> Any:
+        """What programs, preloads and deployments reach for in stock's class is on the facade."""
+        if name.startswith("__") or self.__dict__.get("_server") is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self.facade, name)
+
     def __await__(self) -> Generator[Any, None, Scheduler]:
         return self.start().__await__()
 
@@ -172,6 +179,11 @@ class Scheduler:
         if self._server is None:
             raise ValueError("the scheduler has not been started")
         return self._server
+
+    @property
+    def facade(self) -> Any:
+        """What plugins and ``run_on_scheduler`` functions receive as the scheduler."""
+        return self.server.plugins.facade
 
     @property
     def address(self) -> str:
@@ -274,8 +286,12 @@ class Scheduler:
         self._say_where()
         if self.scheduler_file:
             self._write_scheduler_file(self.scheduler_file)
+        for plugin in self.plugins_to_add:
+            server.plugins.add(plugin)
         if self.preloads is not None:
             await self.preloads.start()
+        starting = [plugin.start(self.facade) for plugin in server.plugins.each() if hasattr(plugin, "start")]
+        await asyncio.gather(*filter(inspect.isawaitable, starting))
         server.driver.start()
         self._ticks.start()
         self._set_title(self.address)
@@ -392,6 +408,7 @@ class Scheduler:
         if server is not None:
             logger.info("Scheduler closing all comms")
             server.part_from_all()
+            await server.plugins_end("close")
             await server.stop()
             await server.transport.close_all(timeout)
         if self._gc_policy is not None:

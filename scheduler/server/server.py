@@ -18,11 +18,11 @@ from paceline.protocol.connection import Connection
 from paceline.protocol.framing import pack_frames
 from paceline.scheduler.core import stimuli
 from paceline.scheduler.extensions.replies import ErrorReply
+from paceline.workers_compat.facade import SchedulerFacade
 from paceline.workers_compat.scalars import close_value, read_scalar
 
 from .driver import CoreFailure, Driver
 from .peers import Handshaking, Peer
-from .plugin_host import PluginHost
 from .pool import Outgoing, Pool
 from .rpc import build_handlers
 from .transport import PeerFacts, Transport
@@ -68,12 +68,13 @@ class Server:
         self.state = core.state
         self.scheduler = scheduler
         self.flows = flows
-        self.plugins = PluginHost(scheduler)
+        self.plugins: Any = SchedulerFacade(self, scheduler).plugin_host
         self.validate = core.state.validate
         self.driver = Driver(
             core, close_scheduler=self._close_scheduler, gc_policy=gc_policy, journal=journal
         )
         self.driver.instructions[stimuli.RestartWorkers] = self._restart_silent
+        self.driver.record_sinks.append(self.plugins.on_records)
         self.transport = Transport(self)
         self.pool = Pool(self)
         self.compilers = compilers
@@ -215,6 +216,8 @@ class Server:
         if type(message) in self.core_types:
             return self.ask(message, getattr(message, "client", None) or "")
         op = self.op_name(message)
+        if isinstance(message, UnknownMessage) and self.plugins.serves(op):
+            return self.plugins.answer(op, message.raw)
         if isinstance(message, UnknownMessage) and op not in TABLES["scheduler_rpc"]:
             logger.warning("No handler %s found in Scheduler", op)
             return None
@@ -245,6 +248,13 @@ class Server:
 
     async def before_close(self) -> None:
         """The scheduler is about to close; everything still works."""
+        await self.plugins_end("before_close")
+
+    async def plugins_end(self, hook: str) -> None:
+        """Wait for what plugins do at the end; their errors are theirs."""
+        for error in await asyncio.gather(*self.plugins.closing(hook), return_exceptions=True):
+            if isinstance(error, Exception):
+                logger.error("The hook %s of a scheduler plugin failed", hook, exc_info=error)
 
     def part_from_all(self) -> None:
         """Tell workers to close; nobody's stream is a stream any more."""

@@ -1,0 +1,396 @@
+"""A real scheduler in this process, stock workers and a stock client: plugins and functions see what stock shows."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from dask._task_spec import Task
+from distributed import Client, SchedulerPlugin, Worker
+from distributed.core import Status
+from paceline.scheduler.server.scheduler import Scheduler
+from paceline.workers_compat.facade import SchedulerFacade, build_message, build_request
+from paceline.workers_compat.plugins import overrides
+
+
+class Recorder(SchedulerPlugin):
+    """Writes down what it is told."""
+
+    name = "recorder"
+
+    def __init__(self):
+        self.seen = []
+
+    def transition(self, key, start, finish, *args, stimulus_id, **kwargs):
+        self.seen.append(("transition", key, start, finish, sorted(kwargs)))
+
+    def update_graph(self, scheduler, *, client, keys, tasks, annotations, priority, stimulus_id, **kw):
+        self.seen.append(("update_graph", keys, set(tasks), annotations, priority))
+
+    async def add_worker(self, scheduler, worker):
+        await asyncio.sleep(0)
+        self.seen.append(("add_worker", worker))
+
+    def remove_worker(self, scheduler, worker, **kwargs):
+        self.seen.append(("remove_worker", worker))
+
+    def add_client(self, scheduler, client):
+        self.seen.append(("add_client", client))
+
+    def remove_client(self, scheduler, client):
+        self.seen.append(("remove_client", client))
+
+    def log_event(self, topic, msg):
+        self.seen.append(("log_event", topic))
+
+    def of(self, kind):
+        return [entry[1:] for entry in self.seen if entry[0] == kind]
+
+
+class World:
+    def __init__(self, scheduler, facade, client, worker):
+        self.scheduler, self.facade, self.client, self.worker = scheduler, facade, client, worker
+
+
+def attach(scheduler) -> SchedulerFacade:
+    """The facade of a running scheduler."""
+    return scheduler.server.plugins.facade
+
+
+@pytest.fixture
+async def world():
+    async with (
+        Scheduler(port=0, host="127.0.0.1", dashboard=False) as scheduler,
+        Worker(scheduler.address, nthreads=2, name="alice") as worker,
+        Client(scheduler.address, asynchronous=True) as client,
+    ):
+        yield World(scheduler, attach(scheduler), client, worker)
+
+
+def inc(x):
+    return x + 1
+
+
+def fail(x):
+    raise ValueError(x)
+
+
+async def test_what_functions_see(world):
+    futures = world.client.map(inc, range(3), key="inc")
+    total = world.client.submit(sum, futures, key="total")
+    assert await total == 6
+
+    def look(dask_scheduler):
+        s = dask_scheduler
+        ts = s.tasks["total"]
+        (ws,) = s.workers.values()
+        assert ts in ws.has_what
+        return {
+            "state": ts.state,
+            "dependencies": sorted(d.key for d in ts.dependencies),
+            "who_has": [w.address for w in ts.who_has],
+            "wants": len(ts.who_wants),
+            "prefix": ts.prefix.name,
+            "name": ws.name,
+            "status": ws.status.name,
+            "nthreads": ws.nthreads,
+            "memory": ws.memory.process > 0,
+            "occupancy": ws.occupancy,
+            "clients": len(s.clients),
+            "identity": s.identity()["type"],
+            "log": s.transition_log[-1][0] is not None,
+            "story": [t.finish for t in s.story("total")],
+            "spec": repr(type(ts.run_spec).__name__),
+            "address": s.address,
+            "id": s.id,
+            "status_": s.status.name,
+            "extensions": "queues" in s.extensions,
+            "who": s.who_has(keys=["total"]),
+            "total_nthreads": s.total_nthreads,
+            "underscore": len(s._tasks),
+            "pid": s.proc.pid > 0,
+            "priority": len(ts.priority),
+        }
+
+    found = await world.client.run_on_scheduler(look)
+    address = world.worker.address
+    assert found["state"] == "memory"
+    assert len(found["dependencies"]) == 3
+    assert found["who_has"] == [address]
+    assert found["wants"] == 1
+    assert found["prefix"] == "total"
+    assert (found["name"], found["status"], found["nthreads"]) == ("alice", "running", 2)
+    assert found["memory"] and found["log"] and found["extensions"] and found["pid"]
+    assert found["story"][-1] == "memory"
+    assert found["spec"] == "'Task'"
+    assert found["address"] == world.scheduler.address
+    assert found["status_"] == "running"
+    assert found["who"] == {"total": [address]} or found["who"] == {"total": (address,)}
+    assert found["underscore"] == 4
+    assert found["priority"] == 3
+
+
+async def test_attributes_of_ones_own_and_knobs(world):
+    def write(dask_scheduler):
+        dask_scheduler._raft_comm_state = {"a": 1}
+        dask_scheduler.idle_timeout = "1 hour"
+
+    def read(dask_scheduler):
+        return dask_scheduler._raft_comm_state, dask_scheduler.idle_timeout
+
+    await world.client.run_on_scheduler(write)
+    assert await world.client.run_on_scheduler(read) == ({"a": 1}, 3600)
+    with pytest.raises(AttributeError, match="no_such"):
+        await world.client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.no_such)
+
+
+async def test_a_plugin_hears_of_everything(world):
+    recorder = Recorder()
+    world.facade.add_plugin(recorder)
+    assert world.facade.plugins == {"recorder": recorder}
+    future = world.client.submit(inc, 1, key="a", retries=3)
+    assert await future == 2
+    bad = world.client.submit(fail, 1, key="bad")
+    with pytest.raises(ValueError):
+        await bad
+    (graph, _) = recorder.of("update_graph")
+    assert graph[0] == {"a"}
+    assert graph[1] == {"a"}
+    assert graph[2]["retries"] == {"a": 3}
+    assert len(graph[3]["a"]) == 3
+    steps = [entry for entry in recorder.of("transition") if entry[0] == "a"]
+    assert steps[0][1:3] == ("released", "waiting")
+    last = steps[-1]
+    assert last[1:3] == ("processing", "memory")
+    assert {"worker", "nbytes", "typename", "startstops"} <= set(last[3])
+    failed = [e for e in recorder.of("transition") if e[0] == "bad" and e[2] == "erred"]
+    assert {"exception", "cause", "worker"} <= set(failed[0][3])
+    async with Worker(world.scheduler.address, name="bob") as bob:
+        await asyncio.sleep(0.05)
+    async with Client(world.scheduler.address, asynchronous=True) as other:
+        await other.log_event("topic", 1)
+        await asyncio.sleep(0.05)
+    await asyncio.sleep(0.1)
+    assert (bob.address,) in recorder.of("add_worker")
+    assert (bob.address,) in recorder.of("remove_worker")
+    assert (other.id,) in recorder.of("add_client")
+    assert (other.id,) in recorder.of("remove_client")
+    assert ("topic",) in recorder.of("log_event")
+    world.facade.remove_plugin("recorder")
+    assert world.scheduler.server.state.plugins is None
+    with pytest.raises(ValueError, match="recorder"):
+        world.facade.remove_plugin("recorder")
+
+
+async def test_forgotten_tasks_are_still_seen_by_the_hook(world):
+    seen = []
+
+    class Last(SchedulerPlugin):
+        def transition(self, key, start, finish, *args, **kwargs):
+            if finish == "forgotten":
+                ts = world.facade.tasks[key]
+                seen.append((ts.key, ts.state, {d.key for d in ts.dependencies}))
+
+    world.facade.add_plugin(Last())
+    a = world.client.submit(inc, 1, key="a")
+    b = world.client.submit(inc, a, key="b")
+    await b
+    a.release()
+    b.release()
+    while len(seen) < 2:
+        await asyncio.sleep(0.01)
+    assert ("b", "forgotten", {"a"}) in seen
+    assert "b" not in world.facade.tasks
+
+
+async def test_a_plugin_restricts_tasks_before_they_are_scheduled(world):
+    """What QuartiCal and minian do."""
+    async with Worker(world.scheduler.address, name="bob", resources={"GPU": 1}) as bob:
+
+        class Restrictor(SchedulerPlugin):
+            def update_graph(self, scheduler, *, tasks, annotations, **kwargs):
+                for key in tasks:
+                    ts = scheduler.tasks[key]
+                    ts._worker_restrictions = {bob.address}
+                    ts.loose_restrictions = False
+                    ts._resource_restrictions = {"GPU": 1}
+                    ts._priority = (0, 0, 7)
+
+        world.facade.add_plugin(Restrictor())
+        futures = world.client.map(inc, range(5))
+        await world.client.gather(futures)
+        who = await world.client.who_has(futures)
+        assert {address for holders in who.values() for address in holders} == {bob.address}
+        ts = world.facade.tasks[futures[0].key]
+        assert ts.resource_restrictions == {"GPU": 1}
+        assert ts.priority == (0, 0, 7)
+        with pytest.raises(AttributeError, match="own"):
+            ts.state = "erred"
+
+
+async def test_a_broken_plugin_harms_nobody(world, caplog):
+    class Broken(SchedulerPlugin):
+        def transition(self, *args, **kwargs):
+            raise RuntimeError("broken plugin")
+
+        update_graph = add_client = transition
+
+    world.facade.add_plugin(Broken())
+    assert await world.client.submit(inc, 1) == 2
+    assert "broken plugin" in caplog.text
+
+
+async def test_only_hooks_that_are_overridden_count(world):
+    class Quiet(SchedulerPlugin):
+        def log_event(self, topic, msg):
+            pass
+
+    class Duck:
+        def transition(self, *args, **kwargs):
+            pass
+
+    assert not overrides(Quiet(), "transition")
+    assert overrides(Quiet(), "log_event")
+    assert overrides(Duck(), "transition")
+    assert not overrides(Duck(), "update_graph")
+    world.facade.add_plugin(Quiet(), name="quiet")
+    assert world.scheduler.server.state.plugins is None
+    world.facade.add_plugin(Duck(), name="duck")
+    assert world.scheduler.server.state.plugins is not None
+    with pytest.warns(UserWarning, match="overwriting"):
+        world.facade.add_plugin(Duck(), name="duck")
+
+
+async def test_what_a_hook_does_waits_for_the_turn(world):
+    class Acts(SchedulerPlugin):
+        def transition(self, key, start, finish, *args, **kwargs):
+            if finish == "memory" and key == "a":
+                world.facade.log_event("acted", {"key": key})
+                world.facade.set_restrictions({"b": [world.worker.address]})
+
+    world.facade.add_plugin(Acts())
+    a = world.client.submit(inc, 1, key="a")
+    assert await world.client.submit(inc, a, key="b") == 3
+    ((_, event),) = world.facade.get_events("acted")
+    assert event == {"key": "a"}
+
+
+async def test_plugins_through_the_client(world):
+    class Registered(SchedulerPlugin):
+        name = "registered"
+
+        async def start(self, scheduler):
+            self.scheduler = scheduler
+            scheduler.started_with = len(scheduler.workers)
+
+    await world.client.register_plugin(Registered())
+    assert world.facade.started_with == 1
+    assert "registered" in world.facade.plugins
+    await world.client.unregister_scheduler_plugin("registered")
+    assert "registered" not in world.facade.plugins
+
+
+async def test_requests_as_methods(world):
+    assert world.facade.get_task_status(keys=["nothing"]) == {"nothing": None}
+    assert world.facade.adaptive_target() >= 0
+    got = await world.facade.broadcast(msg={"op": "identity"})
+    assert set(got) == {world.worker.address}
+    assert "retire_workers" in world.facade.handlers
+    with pytest.raises(TypeError):
+        world.facade.get_task_status(nonsense=1)
+    retired = await world.facade.retire_workers(names=["alice"])
+    assert set(retired) == {world.worker.address}
+
+
+async def test_handlers_of_ones_own(world):
+    def double(comm=None, x=0):
+        return 2 * x
+
+    def install(dask_scheduler):
+        dask_scheduler.handlers["double_it"] = double
+
+    await world.client.run_on_scheduler(install)
+    assert await world.client.scheduler.double_it(x=21) == 42
+    world.facade.handlers["ncores"] = lambda **kwargs: {"mine": 1}
+    assert await world.client.ncores() == {"mine": 1}
+
+
+async def test_uploaded_files(world, tmp_path):
+    path = tmp_path / "uploaded_facade_b.py"
+    path.write_text("def f():\n    return 17\n")
+    await world.client.upload_file(str(path))
+
+    def use(dask_scheduler):
+        import uploaded_facade_b
+
+        return uploaded_facade_b.f()
+
+    assert await world.client.run_on_scheduler(use) == 17
+
+
+async def test_messages_to_workers_and_clients(world):
+    event = {"op": "event", "topic": "t", "event": (1.0, "hello")}
+    got = []
+    world.client.subscribe_topic("t", got.append)
+    world.facade.client_send(world.client.id, event)
+    while not got:
+        await asyncio.sleep(0.01)
+    message = build_message("scheduler_to_worker", {"op": "worker-status-change", "status": "paused", "stimulus_id": "s"})
+    assert message.status == "paused"
+    assert build_message("scheduler_to_worker", {"op": "unheard-of"}) == {"op": "unheard-of"}
+
+
+async def test_the_scheduler_closes(world):
+    order = []
+
+    class Closing(SchedulerPlugin):
+        async def before_close(self):
+            order.append("before_close")
+
+        async def close(self):
+            order.append("close")
+
+    world.facade.add_plugin(Closing())
+    await world.scheduler.close()
+    assert order == ["before_close", "close"]
+    assert world.facade.status in (Status.closed, Status.closing)
+
+
+async def test_plugins_of_the_program_and_a_preload(tmp_path):
+    started = []
+
+    class Given(SchedulerPlugin):
+        name = "given"
+
+        async def start(self, scheduler):
+            started.append(scheduler)
+
+    (tmp_path / "preload_facade_b.py").write_text(
+        "from distributed import SchedulerPlugin\n"
+        "class Loaded(SchedulerPlugin):\n"
+        "    name = 'loaded'\n"
+        "async def dask_setup(scheduler):\n"
+        "    scheduler.add_plugin(Loaded())\n"
+        "    scheduler.services['mine'] = 17\n"
+        "    assert scheduler.loop is not None and len(scheduler.tasks) == 0\n"
+    )
+    path = str(tmp_path / "preload_facade_b.py")
+    async with Scheduler(
+        port=0, host="127.0.0.1", dashboard=False, plugins=[Given()], preload=path
+    ) as scheduler:
+        assert set(scheduler.plugins) == {"given", "loaded"}
+        assert started == [scheduler.facade]
+        assert scheduler.facade.services["mine"] == 17
+        assert len(scheduler.workers) == 0
+        with pytest.raises(AttributeError, match="no_such"):
+            scheduler.no_such  # noqa: B018
+
+
+def test_arguments_become_requests():
+    from paceline.protocol.messages import scheduler_rpc as r
+
+    request = build_request(r.WhoHas, (["x"],), {})
+    assert request.keys == ["x"]
+    with pytest.raises(TypeError):
+        build_request(r.WhoHas, (1, 2, 3, 4), {})
+    assert Task is not None

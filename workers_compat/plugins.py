@@ -1,0 +1,293 @@
+"""Scheduler plugins: where they live, and when their hooks are called.
+
+Only plugins that really override a hook are called for it; while there is none for any hook of the core, the core
+knows of no plugins at all. An exception of a plugin is logged and harms nobody.
+
+Must not know: what plugins do; how their wishes become stimuli (``facade.py``).
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import warnings
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+from paceline.protocol.payload import Payload
+from paceline.scheduler.core.state import SchedulerState, TaskState
+
+from .unpickling import plugin_name
+from .views import TaskView, opened
+
+logger = logging.getLogger("distributed.scheduler")
+
+CORE_HOOKS = (
+    "add_client",
+    "add_worker",
+    "remove_client",
+    "remove_worker",
+    "restart",
+    "transition",
+    "update_graph",
+)
+"""Hooks that the core calls, within a turn."""
+
+OTHER_HOOKS = ("before_close", "close", "log_event", "valid_workers_downscaling")
+"""Hooks that the server calls."""
+
+Spawn = Callable[[Any, str], Any]
+
+
+class Plugins:
+    """Plugins by name (``flows.ports.PluginHost``), and the port through which the core calls them
+    (``core.ports.PluginPort``).
+
+    Args:
+        facade: what plugins receive as the scheduler.
+        state: whose ``plugins`` attribute is set while a plugin has a hook that the core calls.
+        spawn: runs what an asynchronous hook returns, in the background, under a name.
+
+    Attributes:
+        facade: see above.
+        by_name: the plugins, in order of registration.
+        depth: how many hooks are running: > 0 within a turn of the core.
+        leaving: key -> view of a task that is being forgotten while hooks hear of it.
+    """
+
+    def __init__(self, facade: Any, state: SchedulerState, spawn: Spawn) -> None:
+        self.facade = facade
+        self.by_name: dict[str, Any] = {}
+        self.depth = 0
+        self.leaving: dict[Any, TaskView] = {}
+        self._state = state
+        self._spawn = spawn
+        self._hooks: dict[str, list[Callable[..., Any]]] = {}
+        self._find_hooks()
+
+    # where they live
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.by_name
+
+    def add(self, plugin: Any, name: str | None = None, idempotent: bool = False) -> None:
+        """Call its hooks from now on; it replaces one of the same name, with stock's warning."""
+        if name is None:
+            name = plugin_name(plugin)
+        if name in self.by_name:
+            if idempotent:
+                return
+            warnings.warn(
+                f"Scheduler already contains a plugin with name {name}; overwriting.",
+                category=UserWarning,
+                stacklevel=2,
+            )
+        self.by_name[name] = plugin
+        self._find_hooks()
+
+    def remove(self, name: str) -> None:
+        """Call its hooks no more.
+
+        Raises:
+            ValueError: there is none of this name.
+        """
+        if name not in self.by_name:
+            raise ValueError(f"Could not find plugin {name!r} among the current scheduler plugins")
+        del self.by_name[name]
+        self._find_hooks()
+
+    def each(self) -> list[Any]:
+        """The plugins, in order of registration."""
+        return list(self.by_name.values())
+
+    def _find_hooks(self) -> None:
+        plugins = self.each()
+        self._hooks = {
+            hook: [getattr(plugin, hook) for plugin in plugins if overrides(plugin, hook)]
+            for hook in (*CORE_HOOKS, *OTHER_HOOKS)
+        }
+        heard = any(self._hooks[hook] for hook in CORE_HOOKS)
+        self._state.plugins = self if heard else None
+
+    # what the core calls
+
+    def transition(
+        self,
+        ts: TaskState,
+        start: str,
+        finish: str,
+        stimulus_id: str,
+        detail: Any,
+        edges: tuple[Any, Any],
+    ) -> None:
+        """See ``core.ports.PluginPort``."""
+        if not self._hooks["transition"]:
+            return
+        if finish == "forgotten":
+            self.leaving[ts.key] = TaskView(ts, self._state, edges)
+        try:
+            more = transition_arguments(ts, detail)
+            self._call("transition", ts.key, start, finish, stimulus_id=stimulus_id, **more)
+        finally:
+            self.leaving.pop(ts.key, None)
+
+    def update_graph(
+        self,
+        *,
+        client: str,
+        keys: list[Any],
+        tasks: list[TaskState],
+        new_tasks: list[TaskState],
+        stimulus_id: str,
+    ) -> None:
+        """See ``core.ports.PluginPort``."""
+        if not self._hooks["update_graph"]:
+            return
+        self._call(
+            "update_graph",
+            self.facade,
+            client=client,
+            keys=set(keys),
+            tasks=[ts.key for ts in tasks],
+            annotations=annotations_by_type(new_tasks),
+            priority={ts.key: ts.priority for ts in tasks},
+            stimulus_id=stimulus_id,
+        )
+
+    def add_worker(self, address: str) -> None:
+        """See ``core.ports.PluginPort``."""
+        self._call("add_worker", scheduler=self.facade, worker=address)
+
+    def remove_worker(self, address: str, stimulus_id: str) -> None:
+        """See ``core.ports.PluginPort``."""
+        for hook in list(self._hooks["remove_worker"]):
+            more = {"stimulus_id": stimulus_id} if takes_keyword(hook, "stimulus_id") else {}
+            self._call_one(hook, "remove_worker", (), {"scheduler": self.facade, "worker": address, **more})
+
+    def add_client(self, client: str) -> None:
+        """See ``core.ports.PluginPort``."""
+        self._call("add_client", scheduler=self.facade, client=client)
+
+    def remove_client(self, client: str) -> None:
+        """See ``core.ports.PluginPort``."""
+        self._call("remove_client", scheduler=self.facade, client=client)
+
+    def restart(self) -> None:
+        """See ``core.ports.PluginPort``."""
+        self._call("restart", self.facade)
+
+    # what the server calls
+
+    def on_records(self, records: Iterable[tuple[Any, ...]]) -> None:
+        """After a turn: tells of events that were logged in it (a sink of ``Driver.record_sinks``)."""
+        if not self._hooks["log_event"]:
+            return
+        for record in records:
+            if record[0] == "log-event":
+                self._call("log_event", record[1], opened(record[2]))
+
+    def valid_workers_downscaling(self, workers: list[Any]) -> list[Any]:
+        """Views of workers that plugins let go, of those given."""
+        for hook in list(self._hooks["valid_workers_downscaling"]):
+            found = self._call_one(hook, "valid_workers_downscaling", (self.facade, workers), {})
+            if found is not None:
+                workers = list(found)
+        return workers
+
+    def serves(self, op: str) -> bool:
+        """Whether somebody put a handler of an op that the catalogue does not have on the facade."""
+        return self.facade.handlers.has_own(op)
+
+    def answer(self, op: str, raw: dict[str, Any]) -> Any:
+        """What that handler gives; its own exceptions go to the asker."""
+        return self.facade.handlers.answer(op, raw)
+
+    def closing(self, hook: str) -> list[Awaitable[Any]]:
+        """What is to be awaited before (``"before_close"``) or while (``"close"``) the scheduler closes."""
+        found = [self._call_one(each, hook, (), {}) for each in list(self._hooks[hook])]
+        return [result for result in found if inspect.isawaitable(result)]
+
+    # calling
+
+    def _call(self, hook: str, *args: Any, **kwargs: Any) -> None:
+        for function in list(self._hooks[hook]):
+            self._call_one(function, hook, args, kwargs)
+
+    def _call_one(
+        self, function: Callable[..., Any], hook: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Call one hook; what it returns to be awaited is awaited in the background, where the core called it."""
+        self.depth += 1
+        try:
+            result = function(*args, **kwargs)
+        except Exception:
+            logger.exception("The hook %s of a scheduler plugin failed", hook)
+            return None
+        finally:
+            self.depth -= 1
+        if hook in CORE_HOOKS and inspect.iscoroutine(result):
+            self._spawn(result, f"hook {hook} of a scheduler plugin")
+            return None
+        return result
+
+
+def overrides(plugin: Any, hook: str) -> bool:
+    """Whether a plugin has a hook of its own, beside what ``SchedulerPlugin`` does (nothing)."""
+    from distributed.diagnostics.plugin import SchedulerPlugin
+
+    method = getattr(plugin, hook, None)
+    if not callable(method):
+        return False
+    return getattr(method, "__func__", method) is not getattr(SchedulerPlugin, hook, None)
+
+
+def takes_keyword(function: Callable[..., Any], name: str) -> bool:
+    """Whether a function can be given this keyword argument. Plugins of old do not know the newer ones."""
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return True
+    return name in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+
+
+def annotations_by_type(tasks: Iterable[TaskState]) -> dict[str, dict[Any, Any]]:
+    """Annotation -> key -> value, of tasks that have any."""
+    found: dict[str, dict[Any, Any]] = {}
+    for ts in tasks:
+        annotations = ts.annotations
+        if not annotations:
+            continue
+        if isinstance(annotations, Payload):
+            annotations = opened(annotations)
+        for name, value in annotations.items():
+            found.setdefault(name, {})[ts.key] = value
+    return found
+
+
+_NOT_TOLD = frozenset(("op", "key", "stimulus_id", "status"))
+
+
+def transition_arguments(ts: TaskState, detail: Any) -> dict[str, Any]:
+    """What stock tells plugins of a transition beside its states: whatever its cause said."""
+    if detail is None:
+        return {}
+    names = getattr(detail, "__struct_fields__", None) or getattr(
+        detail, "__dataclass_fields__", ()
+    )
+    found = {name: getattr(detail, name) for name in names if name not in _NOT_TOLD}
+    cause = found.get("cause")
+    if isinstance(cause, TaskState):
+        found["cause"] = cause.key
+    if "startstops" in found:
+        found["startstops"] = [_plain_struct(each) for each in found["startstops"] or ()]
+    if "worker" not in found and ts.who_has:
+        found["worker"] = list(ts.who_has)[-1].address
+    return found
+
+
+def _plain_struct(value: Any) -> Any:
+    """A small struct as the dict that it is on the wire."""
+    fields = getattr(value, "__struct_fields__", None)
+    if fields is None:
+        return value
+    return {name: getattr(value, name) for name in fields if getattr(value, name) is not None}

@@ -1,0 +1,359 @@
+"""Tasks, workers and clients as plugins and ``run_on_scheduler`` functions know them from stock.
+
+Views over the core's state: they compute the documented attributes when asked, and write back what stock lets
+plugins write (restrictions, resources, priority, annotations, ...). Two views of one thing are equal.
+
+Must not know: who looks; when hooks run.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from paceline.protocol.payload import Payload, payload_header, payload_pickle
+from paceline.scheduler.core import mirrors, queries
+from paceline.scheduler.core.state import SchedulerState, TaskState
+
+from .annotations import closed_unless_plain
+from .errors import stock_worker_state
+
+WRITABLE = (
+    "annotations",
+    "host_restrictions",
+    "loose_restrictions",
+    "metadata",
+    "priority",
+    "resource_restrictions",
+    "retries",
+    "worker_restrictions",
+)
+"""What plugins may write on a task; all else is the scheduler's own."""
+
+
+class View:
+    """One object of the core, seen as stock's. Attributes that it does not compute are the object's own.
+
+    Names with a leading underscore are stock's slots, and mean the same as without.
+    """
+
+    __slots__ = ("_core", "_state")
+
+    def __init__(self, core: Any, state: SchedulerState) -> None:
+        object.__setattr__(self, "_core", core)
+        object.__setattr__(self, "_state", state)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_") and not name.startswith("__"):
+            return getattr(self, name[1:])
+        return getattr(self._core, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"{type(self).__name__}.{name} is the scheduler's own to write")
+
+    def __eq__(self, other: object) -> bool:
+        return self._core is (other._core if isinstance(other, View) else other)
+
+    def __hash__(self) -> int:
+        return hash(self._core)
+
+    def __repr__(self) -> str:
+        return repr(self._core)
+
+
+class TaskView(View):
+    """A task."""
+
+    __slots__ = ("_edges",)
+
+    def __init__(
+        self, core: TaskState, state: SchedulerState, edges: tuple[Any, Any] | None = None
+    ) -> None:
+        super().__init__(core, state)
+        object.__setattr__(self, "_edges", edges)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        write_task(self._state, self._core, name.lstrip("_"), value)
+
+    def _tasks(self, tasks: Iterable[TaskState]) -> set[TaskView]:
+        return {TaskView(ts, self._state) for ts in tasks}
+
+    @property
+    def dependencies(self) -> set[TaskView]:
+        """Tasks whose data it takes."""
+        return self._tasks(self._edges[0] if self._edges else self._core.dependencies)
+
+    @property
+    def dependents(self) -> set[TaskView]:
+        """Tasks that take its data."""
+        return self._tasks(self._edges[1] if self._edges else self._core.dependents)
+
+    @property
+    def waiting_on(self) -> set[TaskView]:
+        """Dependencies that nobody has yet."""
+        return self._tasks(self._core.waiting_on)
+
+    @property
+    def waiters(self) -> set[TaskView]:
+        """Dependents that are waiting or running."""
+        return self._tasks(self._core.waiters)
+
+    @property
+    def who_has(self) -> set[WorkerView]:
+        """Workers that hold its data."""
+        return {WorkerView(ws, self._state) for ws in self._core.who_has}
+
+    @property
+    def who_wants(self) -> set[ClientView]:
+        """Clients that hold a future of it."""
+        return {ClientView(cs, self._state) for cs in self._core.who_wants}
+
+    @property
+    def processing_on(self) -> WorkerView | None:
+        """The worker that it was sent to."""
+        ws = self._core.processing_on
+        return None if ws is None else WorkerView(ws, self._state)
+
+    @property
+    def exception_blame(self) -> TaskView | None:
+        """The task whose failure made this one fail."""
+        ts = self._core.exception_blame
+        return None if ts is None else TaskView(ts, self._state)
+
+    @property
+    def exception(self) -> Any:
+        """The error, as stock keeps it: ``Serialized``."""
+        return _serialized(self._core.exception)
+
+    @property
+    def traceback(self) -> Any:
+        """The error's traceback, ``Serialized``."""
+        return _serialized(self._core.traceback)
+
+    @property
+    def erred_on(self) -> set[str] | None:
+        """Addresses of workers on which it erred."""
+        return _set_or_none(self._core.erred_on)
+
+    @property
+    def host_restrictions(self) -> set[str] | None:
+        """Hosts on which alone it may run. A copy: assign a new one to change it."""
+        return _set_or_none(self._core.host_restrictions)
+
+    @property
+    def worker_restrictions(self) -> set[str] | None:
+        """Addresses on which alone it may run. A copy: assign a new one to change it."""
+        return _set_or_none(self._core.worker_restrictions)
+
+    @property
+    def annotations(self) -> Any:
+        """Its annotations, opened."""
+        return opened(self._core.annotations)
+
+    @property
+    def run_spec(self) -> Any:
+        """Its specification, unpickled now; None for pure data."""
+        payload = queries.run_spec_payload(self._core)
+        return None if payload is None else opened(payload)
+
+    def get_nbytes(self) -> int:
+        """Size of its data in bytes; a guess where unknown."""
+        return mirrors.data_nbytes(self._state, self._core)
+
+
+class WorkerView(View):
+    """A worker."""
+
+    __slots__ = ()
+
+    @property
+    def status(self) -> Any:
+        """distributed's ``Status``."""
+        from distributed.core import Status
+
+        return Status.lookup[self._core.status]
+
+    @property
+    def processing(self) -> set[TaskView]:
+        """Tasks that were sent to it and are not finished."""
+        return {TaskView(ts, self._state) for ts in self._core.processing}
+
+    @property
+    def long_running(self) -> set[TaskView]:
+        """Those of them that seceded."""
+        return {TaskView(ts, self._state) for ts in self._core.long_running}
+
+    @property
+    def executing(self) -> dict[TaskView, float]:
+        """Task -> seconds, as its last heartbeat told."""
+        return {TaskView(ts, self._state): s for ts, s in self._core.executing.items()}
+
+    @property
+    def has_what(self) -> dict[TaskView, None]:
+        """Tasks whose data it holds, oldest first."""
+        return {TaskView(ts, self._state): None for ts in self._core.has_what}
+
+    @property
+    def actors(self) -> set[TaskView]:
+        """Actors that live on it."""
+        return {TaskView(ts, self._state) for ts in self._core.actors}
+
+    @property
+    def needs_what(self) -> dict[TaskView, int]:
+        """Dependency that it lacks -> how many of its tasks need it."""
+        return {TaskView(ts, self._state): n for ts, n in self._core.needs_what.items()}
+
+    @property
+    def occupancy(self) -> float:
+        """Seconds of work that it was given, transfers included."""
+        return mirrors.occupancy(self._state, self._core)
+
+    @property
+    def memory(self) -> Any:
+        """distributed's ``MemoryState``."""
+        from distributed.scheduler import MemoryState
+
+        metrics = self._core.metrics
+        spilled = metrics.get("spilled_bytes") or {}
+        return MemoryState(
+            process=metrics.get("memory", 0),
+            managed=max(0, self._core.nbytes - spilled.get("memory", 0)),
+            spilled=spilled.get("disk", 0),
+            unmanaged_old=self._core.memory_unmanaged_old,
+        )
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes a second between workers."""
+        return self._state.bandwidth
+
+    def identity(self) -> dict[str, Any]:
+        """What ``Client.scheduler_info`` tells of it."""
+        return queries.worker_identity(self._core)
+
+    def clean(self) -> Any:
+        """A stock ``WorkerState`` with the same facts, fit for pickling."""
+        facts = {name: getattr(self._core, name) for name in _CLEAN_FIELDS}
+        facts["occupancy"] = self.occupancy
+        facts["executing"] = {ts.key: seconds for ts, seconds in self._core.executing.items()}
+        return stock_worker_state(facts)
+
+
+_CLEAN_FIELDS = (
+    *("address", "status", "pid", "name", "nthreads", "memory_limit", "local_directory"),
+    *("nanny", "server_id", "services", "versions", "extra"),
+)
+
+
+class ClientView(View):
+    """A client."""
+
+    __slots__ = ()
+
+    @property
+    def wants_what(self) -> set[TaskView]:
+        """Tasks that it holds futures of."""
+        return {TaskView(ts, self._state) for ts in self._core.wants_what}
+
+
+class Views(Mapping[Any, Any]):
+    """A dict of the core's, its values seen through views; ``extra`` holds what is shown beside them."""
+
+    def __init__(
+        self, items: Mapping[Any, Any], view: Callable[[Any], Any], extra: dict[Any, Any] | None = None
+    ) -> None:
+        self._items = items
+        self._view = view
+        self._extra = extra
+
+    def __getitem__(self, key: Any) -> Any:
+        if self._extra and key in self._extra:
+            return self._extra[key]
+        return self._view(self._items[key])
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._items or bool(self._extra and key in self._extra)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __repr__(self) -> str:
+        return repr(dict(self._items))
+
+
+def opened(value: Any) -> Any:
+    """A closed value unpickled, as this process can; a plain one as it is."""
+    if not isinstance(value, Payload):
+        return value
+    data, buffers = payload_pickle(value)
+    return pickle.loads(data, buffers=buffers)
+
+
+def _serialized(payload: Payload | None) -> Any:
+    if payload is None:
+        return None
+    from distributed.protocol.serialize import Serialized
+
+    return Serialized(payload_header(payload), list(payload.frames))
+
+
+def _set_or_none(values: Iterable[str] | None) -> set[str] | None:
+    return set(values) if values else None
+
+
+# ------------------------------------------------------------------ what plugins may write
+
+
+def write_task(state: SchedulerState, ts: TaskState, name: str, value: Any) -> None:
+    """Write one attribute of a task as a stock plugin would.
+
+    Raises:
+        AttributeError: the attribute is the scheduler's own.
+        TypeError, ValueError: the value is not of its kind.
+    """
+    if name not in WRITABLE:
+        raise AttributeError(
+            f"TaskState.{name} is the scheduler's own; plugins may write {', '.join(WRITABLE)}"
+        )
+    if name == "priority":
+        _write_priority(state, ts, value)
+    elif name == "retries":
+        ts.retries = int(value)
+    elif value is None and ts.details is None:
+        return
+    else:
+        setattr(ts.ensure_details(), name, _as_core(name, value))
+
+
+def _as_core(name: str, value: Any) -> Any:
+    """A value as the core keeps it."""
+    if name == "loose_restrictions":
+        return bool(value)
+    if value is None:
+        return None
+    if name in ("worker_restrictions", "host_restrictions"):
+        if isinstance(value, str):
+            raise TypeError(f"{name} must be a collection of names, not {value!r}")
+        return dict.fromkeys(sorted(map(str, value))) or None
+    if name == "resource_restrictions":
+        return {str(what): float(amount) for what, amount in dict(value).items()}
+    if name == "annotations":
+        return closed_unless_plain(dict(value))
+    return dict(value)
+
+
+def _write_priority(state: SchedulerState, ts: TaskState, value: Any) -> None:
+    """A queued task moves to its new place in the queue."""
+    priority = tuple(value)
+    if len(priority) != 3 or not all(isinstance(part, int | float) for part in priority):
+        raise ValueError(f"a priority is three numbers, not {value!r}")
+    queued = ts in state.queued
+    if queued:
+        state.queued.discard(ts)
+    ts.priority = (priority[0], priority[1], priority[2])
+    if queued:
+        state.queued.add(ts)
