@@ -20,8 +20,9 @@ def hold(turn: Turn, keys: list[Key], holder: str) -> None:
 
 
 def hold_if_known(turn: Turn, key: Any, client: str) -> None:
-    """A client that got a future wants its key; one that was forgotten meanwhile stays forgotten."""
-    if key in turn.state.tasks:
+    """A client that got a future wants its key. A key that was forgotten meanwhile stays forgotten, and so
+    does a client that left."""
+    if key in turn.state.tasks and client in turn.state.clients:
         client_desires_keys(turn, [key], client)
 
 

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 WARNING = 30
 
+#: Peers that left and whose topics are still kept. When more leave, the one that left first is forgotten.
+LEFT_PEERS_MAX = 20_000
+
 
 @dataclass(slots=True)
 class PeerForgotten:
@@ -97,13 +100,19 @@ class Topics(Machine):
     def _forget_later(self, turn: Turn, peer: str) -> None:
         """One timer a peer: a peer that comes and goes starts the delay anew."""
         turn.cancel_timer(self._timers.pop(peer, 0))
+        if len(self._timers) >= LEFT_PEERS_MAX:
+            first = next(iter(self._timers))
+            turn.cancel_timer(self._timers.pop(first))
+            self._forget(turn, first)
         when = turn.now + self.cleanup_delay_seconds
         self._timers[peer] = turn.call_at(when, PeerForgotten(peer))
 
     def handle_peer_forgotten(self, turn: Turn, stimulus: Stimulus) -> None:
         """The delay is over: a peer that is not back loses its topic and its subscriptions."""
-        peer = stimulus.message.peer
-        self._timers.pop(peer, None)
+        self._timers.pop(stimulus.message.peer, None)
+        self._forget(turn, stimulus.message.peer)
+
+    def _forget(self, turn: Turn, peer: str) -> None:
         if peer in turn.state.clients or peer in turn.state.workers:
             return
         turn.state.events.truncate(peer)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from paceline.protocol import messages as m
 from paceline.scheduler.core.stimuli import ClientJoined, LogEventCommand
-from paceline.scheduler.extensions import events
+from paceline.scheduler.extensions import events, topics
 from paceline.scheduler.extensions.events import EventLog
 
 
@@ -152,3 +152,12 @@ def test_too_many_listeners(world: Any, monkeypatch: pytest.MonkeyPatch) -> None
         "Too many subscriptions: bob does not get 'a'",
         "Too many subscriptions: alice does not get 'b'",
     ]
+
+
+def test_too_many_left(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(topics, "LEFT_PEERS_MAX", 2)
+    for worker in ("w1", "w2", "w3"):
+        log(world, worker, 1)
+        world.lose_worker(worker)
+    assert (read(world, "w1"), len(read(world, "w2"))) == ((), 1)
+    assert world.pending_timers() == 2
