@@ -140,11 +140,11 @@ class World:
 
 
 @pytest.fixture
-def new_world() -> Callable[[], World]:
-    """Makes cores with alice and bob."""
+def new_world() -> Callable[..., World]:
+    """Makes cores with alice and bob, whose invariants are checked after each turn."""
 
-    def make() -> World:
-        made = World()
+    def make(**config: Any) -> World:
+        made = World(**{"validate": True, **config})
         made.join("alice")
         made.join("bob")
         return made
@@ -153,6 +153,6 @@ def new_world() -> Callable[[], World]:
 
 
 @pytest.fixture
-def world(new_world: Callable[[], World]) -> World:
+def world(new_world: Callable[..., World]) -> World:
     """A core with alice and bob."""
     return new_world()
