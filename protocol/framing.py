@@ -19,13 +19,26 @@ import mmap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from struct import Struct, unpack_from
+from typing import Protocol
 
 from .compression import Buffer
 from .errors import RemoteProtocolError
 
 Frames = list[Buffer]
-#: Gives writable memory of exactly so many bytes for a large frame.
-Allocator = Callable[[int], bytearray | memoryview]
+
+
+class FrameSink(Protocol):
+    """Takes a large frame piece by piece, as it comes: a file, say."""
+
+    def write(self, data: memoryview) -> None:
+        """The next piece; it may change after the call. Raises OSError."""
+
+    def finish(self) -> memoryview:
+        """The whole frame. Raises OSError."""
+
+
+#: Gives writable memory of exactly so many bytes for a large frame, or a sink that takes so many.
+Allocator = Callable[[int], "bytearray | memoryview | FrameSink"]
 
 #: A frame from this size on is received into memory of its own.
 LARGE_FRAME_NBYTES = 64 * 2**10
@@ -66,7 +79,7 @@ class FrameReader:
             before another reader's ``get_buffer``, which is so in one thread of asyncio's selector loop and uvloop.
 
     Attributes:
-        allocate: gives memory for large frames; None for the process's own.
+        allocate: gives memory, or a sink, for large frames; None for the process's own memory.
     """
 
     __slots__ = (
@@ -74,11 +87,13 @@ class FrameReader:
         "_filled",
         "_frames",
         "_large",
+        "_large_nbytes",
         "_lengths",
         "_limits",
         "_need",
         "_rest",
         "_scratch",
+        "_sink",
         "allocate",
     )
 
@@ -89,8 +104,10 @@ class FrameReader:
         self._need = 0
         self._lengths: tuple[int, ...] | None = None  # of the message whose frames are coming
         self._frames: Frames = []  # of it, so far
-        self._large: memoryview | None = None  # the frame being received into its own memory
-        self._filled = 0
+        self._large_nbytes = 0  # size of the large frame that is coming; 0 for none
+        self._filled = 0  # of it, so far
+        self._large: memoryview | None = None  # its memory
+        self._sink: FrameSink | None = None  # or where it goes instead
         self._error: str | None = None
         self.allocate: Allocator | None = None
 
@@ -121,7 +138,7 @@ class FrameReader:
                 raise ValueError("buffer_updated without get_buffer")
             return self.feed(self._scratch[:nbytes])
         self._filled += nbytes
-        if self._filled < large.nbytes:
+        if self._filled < self._large_nbytes:
             return []
         return self.feed(b"")
 
@@ -141,17 +158,17 @@ class FrameReader:
             self._error = str(error)
             self._rest = bytearray()
             self._frames = []
-            self._large = None
+            self._large = self._sink = None
+            self._large_nbytes = 0
             raise
 
     def _feed(self, data: Buffer) -> list[Frames]:
         position = 0
-        if self._large is not None:
+        if self._large_nbytes:
             position = self._fill(data)
-            if self._filled < self._large.nbytes:
+            if self._filled < self._large_nbytes:
                 return []
-            self._frames.append(self._large)
-            self._large = None
+            self._frames.append(self._finish_large())
         elif self._rest:
             self._rest += data
             if len(self._rest) < self._need:
@@ -175,16 +192,21 @@ class FrameReader:
                 break
             messages.append(self._frames)
             self._lengths = None
-        if self._large is None and position < len(data):
+        if not self._large_nbytes and position < len(data):
             self._rest = bytearray(memoryview(data)[position:])
         return messages
 
     def _fill(self, data: Buffer) -> int:
-        """Copies into the large frame. Returns how much of ``data`` it took."""
-        large = self._large
-        assert large is not None
-        count = min(len(data), large.nbytes - self._filled)
-        large[self._filled : self._filled + count] = memoryview(data)[:count]
+        """Gives the large frame what comes next. Returns how much of ``data`` it took."""
+        count = min(len(data), self._large_nbytes - self._filled)
+        piece = memoryview(data)[:count]
+        if self._large is not None:
+            self._large[self._filled : self._filled + count] = piece
+        elif self._sink is not None and count:
+            try:
+                self._sink.write(piece)
+            except OSError as error:
+                raise RemoteProtocolError(f"a large frame cannot be kept: {error}") from error
         self._filled += count
         return count
 
@@ -237,13 +259,11 @@ class FrameReader:
         for index in range(len(frames), len(lengths)):
             length = lengths[index]
             if length >= LARGE_FRAME_NBYTES:
-                self._large = self._memory_for(length)
-                self._filled = 0
+                self._begin_large(length)
                 position += self._fill(view[position:])
                 if self._filled < length:
                     return position
-                frames.append(self._large)
-                self._large = None
+                frames.append(self._finish_large())
                 continue
             stop = position + length
             if stop > end:
@@ -253,18 +273,38 @@ class FrameReader:
             position = stop
         return position
 
-    def _memory_for(self, nbytes: int) -> memoryview:
-        """Writable memory for a large frame."""
+    def _begin_large(self, nbytes: int) -> None:
+        """Finds a place for a large frame."""
+        self._filled = 0
         try:
             if self.allocate is not None:
-                return memoryview(self.allocate(nbytes)).cast("B")
-            if nbytes < MAPPED_FRAME_NBYTES:
-                return memoryview(bytearray(nbytes))
-            return memoryview(mmap.mmap(-1, nbytes, **_PRIVATE))
+                place = self.allocate(nbytes)
+                if isinstance(place, bytearray | memoryview):
+                    self._large = memoryview(place).cast("B")
+                else:
+                    self._sink = place
+            elif nbytes < MAPPED_FRAME_NBYTES:
+                self._large = memoryview(bytearray(nbytes))
+            else:
+                self._large = memoryview(mmap.mmap(-1, nbytes, **_PRIVATE))
         except (MemoryError, OSError, OverflowError, ValueError) as error:
             raise RemoteProtocolError(
                 f"a message claims a frame of {nbytes} bytes, for which there is no memory: {error}"
             ) from error
+        self._large_nbytes = nbytes
+
+    def _finish_large(self) -> memoryview:
+        """The large frame that is complete now."""
+        self._large_nbytes = 0
+        large, sink = self._large, self._sink
+        self._large = self._sink = None
+        if large is not None:
+            return large
+        assert sink is not None
+        try:
+            return sink.finish()
+        except OSError as error:
+            raise RemoteProtocolError(f"a large frame cannot be kept: {error}") from error
 
 
 #: Pages of the process alone; they are not made before they are written to.

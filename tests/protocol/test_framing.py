@@ -118,6 +118,50 @@ def test_memory_of_large_frames_can_come_from_elsewhere() -> None:
     assert small == b"small"
 
 
+class Sink:
+    """Takes a large frame piece by piece."""
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+
+    def write(self, data: memoryview) -> None:
+        self.pieces.append(bytes(data))
+
+    def finish(self) -> memoryview:
+        return memoryview(b"".join(self.pieces))
+
+
+@pytest.mark.parametrize("step", [1000, 65536, 10**6])
+def test_large_frames_can_go_to_a_sink(step: int) -> None:
+    reader = FrameReader()
+    reader.allocate = lambda nbytes: Sink()
+    larges = [bytes([i]) * 200_000 for i in range(3)]
+    frames = [b"a", larges[0], b"", larges[1], larges[2], b"z"]
+    data = b"".join(pack_frames(frames)) + b"".join(pack_frames([b"next"]))
+    got = []
+    for at in range(0, len(data), step):
+        piece = data[at : at + step]
+        while piece:  # as a socket does
+            buffer = reader.get_buffer()
+            count = min(len(buffer), len(piece))
+            buffer[:count] = piece[:count]
+            got += reader.buffer_updated(count)
+            piece = piece[count:]
+    assert got == [frames, [b"next"]]
+    assert reader.is_idle
+
+
+def test_a_sink_that_fails_ends_the_reader() -> None:
+    class Full(Sink):
+        def write(self, data: memoryview) -> None:
+            raise OSError("disk full")
+
+    reader = FrameReader()
+    reader.allocate = lambda nbytes: Full()
+    with pytest.raises(RemoteProtocolError, match="disk full"):
+        reader.feed(b"".join(pack_frames([bytes(200_000)])))
+
+
 @pytest.mark.parametrize(
     ("data", "word"),
     [

@@ -8,13 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from paceline.protocol.framing import Allocator
 from paceline.protocol.messages import Message
 
 from ..rpc.base import PeerPort, ServerPort
 from .registry import FlowState
 
-#: Gives memory for one large frame that is about to come in: writable, exactly so many bytes.
-Allocator = Callable[[int], "bytearray | memoryview"]
 #: Given a reply, what is to be written to the peer before the connection goes back to the pool; None for nothing.
 Acknowledge = Callable[[Any], Any]
 

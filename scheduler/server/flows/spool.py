@@ -1,8 +1,9 @@
 """Memory for large frames that are passed on: the process's own up to a limit, then a temporary file's.
 
-The file is unlinked from the start and mapped, so frames are ordinary memoryviews wherever they go. Mapped
-pages count to the process until they are let go of; ``trim`` does that while data comes in and goes out: the
-kernel keeps what was written, and reads it back when it is touched. Segments are freed with the last
+The file is unlinked from the start. What comes in is written to it (through a small buffer that stays in the
+processor's cache: several times cheaper than fresh memory); then it is mapped, so that a frame is an ordinary
+memoryview wherever it goes. Mapped pages that were touched count to the process until they are let go of:
+``trim`` does that, and the kernel reads them back when they are touched again. Files are freed with the last
 frame in them.
 
 Must not know: what the frames hold.
@@ -16,6 +17,7 @@ import os
 import tempfile
 import weakref
 from collections.abc import Callable
+from typing import BinaryIO
 
 logger = logging.getLogger("distributed.scheduler")
 
@@ -55,8 +57,8 @@ class Spool:
         self.in_memory_nbytes = 0
         self.spooled_nbytes = 0
 
-    def allocate(self, nbytes: int) -> bytearray | memoryview:
-        """Writable memory of exactly ``nbytes``.
+    def allocate(self, nbytes: int) -> bytearray | FileFrame:
+        """Where a frame of ``nbytes`` is received to.
 
         Where no file can be had, it is the process's own memory after all, with a line in the log.
         """
@@ -85,9 +87,13 @@ class Spool:
         return bytearray(nbytes)
 
     def seal(self) -> None:
-        """Nothing more is allocated: from now on frames alone keep their segments."""
+        """Nothing more comes in: from now on frames alone keep their segments."""
         self.sealed = True
         self._current = None
+        for reference in self._segments:
+            segment = reference()
+            if segment is not None:
+                segment.file.close()
 
     def trim(self) -> bool:
         """Give mapped pages back to the kernel. Returns whether any segment is still in use."""
@@ -101,16 +107,57 @@ class Spool:
         return bool(alive)
 
 
-class _Segment(mmap.mmap):
-    """One mapped temporary file. The frames' memoryviews keep it alive."""
+class FileFrame:
+    """A frame on its way into a file. A ``FrameSink`` of ``protocol.framing``."""
 
+    __slots__ = ("_segment", "_start", "_stop", "_written")
+
+    def __init__(self, segment: _Segment, start: int, nbytes: int) -> None:
+        self._segment = segment
+        self._start = start
+        self._stop = start + nbytes
+        self._written = start
+
+    def write(self, data: memoryview) -> None:
+        """The next piece.
+
+        Raises:
+            OSError: the file does not take it.
+        """
+        file = self._segment.file
+        if file.closed:
+            raise OSError("nobody waits for this frame any more")
+        while data:
+            count = os.pwrite(file.fileno(), data, self._written)
+            self._written += count
+            data = data[count:]
+
+    def finish(self) -> memoryview:
+        """The whole frame, mapped."""
+        return memoryview(self._segment)[self._start : self._stop]
+
+
+class _Segment(mmap.mmap):
+    """One temporary file, mapped. The frames' memoryviews keep it alive.
+
+    Attributes:
+        file: where frames are written to; closed when nothing more is.
+    """
+
+    file: BinaryIO
     _used: int
 
     def __new__(cls, nbytes: int, directory: str | None) -> _Segment:
-        with tempfile.TemporaryFile(dir=directory) as file:
-            # reserved now: a full disk must be an error here, not a fault when the page is written
+        file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115 - the segment owns it
+        try:
+            # reserved now: a full disk must be an error here, not a fault when a page is read; and writing
+            # to reserved space is cheap
             os.posix_fallocate(file.fileno(), 0, nbytes)
-            segment = super().__new__(cls, file.fileno(), nbytes)
+            segment = super().__new__(cls, file.fileno(), nbytes, access=mmap.ACCESS_READ)
+        except BaseException:
+            file.close()
+            raise
+        segment.file = file
         segment._used = 0
         return segment
 
@@ -118,10 +165,10 @@ class _Segment(mmap.mmap):
     def free_nbytes(self) -> int:
         return len(self) - self._used
 
-    def take(self, nbytes: int) -> memoryview:
+    def take(self, nbytes: int) -> FileFrame:
         start = self._used
         self._used = min(len(self), start + -(-nbytes // ALIGNMENT_NBYTES) * ALIGNMENT_NBYTES)
-        return memoryview(self)[start : start + nbytes]
+        return FileFrame(self, start, nbytes)
 
     def trim(self) -> None:
         self.madvise(mmap.MADV_DONTNEED)

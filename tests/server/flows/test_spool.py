@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from paceline.scheduler.server.flows import spool as spool_module
-from paceline.scheduler.server.flows.spool import Spool
+from paceline.scheduler.server.flows.spool import FileFrame, Spool
 
 MB = 2**20
 
@@ -18,21 +18,30 @@ def resident_nbytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
+def fill(place: bytearray | FileFrame, data: bytes) -> bytearray | memoryview:
+    """Receive a frame, in pieces as they come from a socket."""
+    if isinstance(place, bytearray):
+        place[:] = data
+        return place
+    for at in range(0, len(data), 100_000):
+        place.write(memoryview(data)[at : at + 100_000])
+    return place.finish()
+
+
 def test_small_things_stay_in_memory(tmp_path: Path) -> None:
     spool = Spool(100, str(tmp_path))
     assert isinstance(spool.allocate(60), bytearray)
-    assert isinstance(spool.allocate(60), memoryview)
+    assert isinstance(spool.allocate(60), FileFrame)
     assert isinstance(spool.allocate(40), bytearray)
     assert (spool.in_memory_nbytes, spool.spooled_nbytes) == (100, 60)
     assert not list(tmp_path.iterdir()), "the file is unlinked from the start"
 
 
-def test_frames_are_exact_writable_and_apart(tmp_path: Path) -> None:
+def test_frames_are_exact_and_apart(tmp_path: Path) -> None:
     spool = Spool(0, str(tmp_path))
     sizes = [1, 63, 64, 65, 100_000, 3 * MB]
-    frames = [spool.allocate(n) for n in sizes]
-    for i, frame in enumerate(frames):
-        frame[:] = bytes([i]) * len(frame)
+    places = [spool.allocate(n) for n in sizes]
+    frames = [fill(p, bytes([i]) * n) for i, (p, n) in enumerate(zip(places, sizes))]
     spool.trim()
     assert [len(f) for f in frames] == sizes
     assert all(bytes(f) == bytes([i]) * len(f) for i, f in enumerate(frames))
@@ -40,12 +49,13 @@ def test_frames_are_exact_writable_and_apart(tmp_path: Path) -> None:
 
 def test_a_frame_larger_than_a_segment_has_its_own(tmp_path: Path) -> None:
     spool = Spool(0, str(tmp_path))
-    assert len(spool.allocate(spool_module.SEGMENT_NBYTES + 1)) == spool_module.SEGMENT_NBYTES + 1
+    nbytes = spool_module.SEGMENT_NBYTES + 1
+    assert len(fill(spool.allocate(nbytes), bytes(nbytes))) == nbytes
 
 
 def test_a_segment_lives_as_long_as_its_frames(tmp_path: Path) -> None:
     spool = Spool(0, str(tmp_path))
-    frame = spool.allocate(MB)
+    frame = fill(spool.allocate(MB), bytes(MB))
     assert isinstance(frame, memoryview)
     segment = weakref.ref(frame.obj)
     spool.seal()
@@ -63,13 +73,12 @@ def test_what_was_written_leaves_memory(tmp_path: Path) -> None:
     before = resident_nbytes()
     frames = []
     for i in range(16):
-        frame = spool.allocate(16 * MB)
-        frame[:] = bytes([i]) * len(frame)
-        frames.append(frame)
+        frames.append(fill(spool.allocate(16 * MB), bytes([i]) * (16 * MB)))
         spool.trim()
     gc.collect()
     assert resident_nbytes() - before < 100 * MB
     assert all(f[0] == i and f[-1] == i for i, f in enumerate(frames))
+    assert resident_nbytes() - before < 100 * MB
 
 
 def test_first_file_is_told_once(tmp_path: Path) -> None:
