@@ -32,6 +32,13 @@ logger = logging.getLogger("distributed.scheduler")
 TICK_INTERVAL_SECONDS = 0.25
 
 
+#: Messages of streams that are handled before the loop looks at its sockets and timers again: some 20 ms of
+#: work. What a peer sent beyond that waits its turn, so one peer with much to say does not stop the others.
+WAKE_UP_MESSAGES_MAX = 400
+#: What a stream that waited gets at least, when many do.
+SHARE_MIN_MESSAGES = 16
+
+
 class StreamPort(Protocol):
     """A worker's or client's stream, as the driver sees it."""
 
@@ -40,6 +47,9 @@ class StreamPort(Protocol):
 
     def close_when_written(self) -> None:
         """Say no more after what was sent."""
+
+    def go_on(self, count: int) -> bool:
+        """Handle up to ``count`` messages that waited. Returns whether there are more."""
 
 
 class Driver:
@@ -56,6 +66,7 @@ class Driver:
         worker_streams: address -> stream; kept by ``peers``.
         client_streams: client name -> stream; kept by ``peers``.
         instructions: class -> what carries it out.
+        messages_left: how many messages of streams this wake-up may still handle.
         record_sinks: called with a flush's records, when there are any.
         n_stimuli, n_core_errors: counted since the start.
     """
@@ -77,6 +88,8 @@ class Driver:
         self.n_stimuli = 0
         self.n_core_errors = 0
         self._close_scheduler = close_scheduler
+        self.messages_left = WAKE_UP_MESSAGES_MAX
+        self._deferred: dict[StreamPort, None] = {}
         self._gc_policy = gc_policy
         self._journal = journal
         self._loop = asyncio.get_running_loop()
@@ -130,7 +143,28 @@ class Driver:
             except Exception:
                 self._core_failed(stimulus)
         self.n_stimuli += len(messages)
+        self.messages_left -= len(messages)
         if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self.flush)
+
+    def defer(self, stream: StreamPort) -> None:
+        """A stream has messages that wait for a later wake-up."""
+        self._deferred[stream] = None
+        if not self._flush_scheduled:
+            self._flush_scheduled = True
+            self._loop.call_soon(self.flush)
+
+    def _resume_deferred(self) -> None:
+        """Each stream that waits gets its share."""
+        deferred, self._deferred = self._deferred, {}
+        if not deferred:
+            return
+        share = max(SHARE_MIN_MESSAGES, WAKE_UP_MESSAGES_MAX // len(deferred))
+        for stream in deferred:
+            if self.messages_left <= 0 or stream.go_on(share):
+                self._deferred[stream] = None
+        if self._deferred and not self._flush_scheduled:
             self._flush_scheduled = True
             self._loop.call_soon(self.flush)
 
@@ -213,6 +247,9 @@ class Driver:
         if outbox.records:
             for sink in self.record_sinks:
                 sink(outbox.records)
+        self.messages_left = WAKE_UP_MESSAGES_MAX
+        if self._deferred:
+            self._loop.call_soon(self._resume_deferred)
         if self._waiting:
             self._try_waiting()
         if self._gc_policy is not None:

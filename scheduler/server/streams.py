@@ -29,6 +29,8 @@ logger = logging.getLogger("distributed.scheduler")
 #: How long a peer that was told to close may take to hang up itself, seconds. To close first could
 #: throw away what it has not read.
 LINGER_SECONDS = 5.0
+#: Messages of a stream that wait for a later wake-up; then it is read no further.
+INBOX_MAX = 5_000
 #: Messages of a client that wait behind its graphs; then it is read no further.
 WAITING_MESSAGES_MAX = 10_000
 
@@ -47,6 +49,9 @@ class Stream:
         self.ended = False
         self._driver = peer.server.driver
         self._known = peer.server.core_types
+        self._inbox: deque[Any] = deque()
+        self._inbox_held = False
+        self._lost = False
         logger.info("Starting established connection to %s", peer.address)
 
     # what the driver calls
@@ -68,9 +73,39 @@ class Stream:
     # what comes
 
     def event(self, event: Any) -> None:
+        messages = event.messages
+        if self._inbox or self._driver.messages_left < len(messages):
+            self._wait(messages)
+        else:
+            self._take(messages)
+
+    def _wait(self, messages: list[Any]) -> None:
+        """This wake-up has handled enough."""
+        self._inbox += messages
+        self._driver.defer(self)
+        if len(self._inbox) > INBOX_MAX and not self._inbox_held:
+            self._inbox_held = True
+            self.peer.server.transport.pause_reading(self.peer.number)
+
+    def go_on(self, count: int) -> bool:
+        """Handle up to ``count`` messages that waited. Returns whether there are more."""
+        inbox = self._inbox
+        if len(inbox) <= count:
+            messages = list(inbox)
+            inbox.clear()
+        else:
+            messages = [inbox.popleft() for _ in range(count)]
+        self._take(messages)
+        if self._inbox_held and len(inbox) <= INBOX_MAX // 2:
+            self._inbox_held = False
+            self.peer.server.transport.resume_reading(self.peer.number)
+        if not inbox and self._lost:
+            self._part()
+        return bool(inbox)
+
+    def _take(self, messages: list[Any]) -> None:
         if self.ended:
             return
-        messages = event.messages
         if self._known.issuperset(map(type, messages)):
             self.batch(messages)
             return
@@ -118,6 +153,12 @@ class Stream:
             self.peer.close()
 
     def closed(self, reason: str) -> None:
+        if self._inbox:  # what it said before comes first
+            self._lost = True
+        else:
+            self._part()
+
+    def _part(self) -> None:
         if not self.ended:
             self.ended = True
             logger.info("Connection to %s has been closed.", self.peer.address)

@@ -295,3 +295,35 @@ async def test_idle_timeout_ends_it() -> None:
     async with Scheduler(host="127.0.0.1", port=0, dashboard=False, idle_timeout="300ms") as made:
         async with asyncio.timeout(5):
             await made.finished()
+
+
+async def test_a_flood_does_not_stop_the_others(scheduler: Scheduler, monkeypatch: Any) -> None:
+    """Much from one peer is handled in shares, in order, up to its end."""
+    flood = await client(scheduler, "flood")
+    order: list[Any] = []
+    turns: list[int] = []
+    handle = scheduler.server.driver._handle
+
+    def noting(stimulus: Any, now: float, outbox: Any) -> None:
+        if type(stimulus.message) is m.ReportKey:
+            order.append(stimulus.message.key)
+        handle(stimulus, now, outbox)
+
+    scheduler.server.driver._handle = noting
+    flush = scheduler.server.driver.flush
+
+    def counting() -> None:
+        turns.append(len(order))
+        flush()
+
+    scheduler.server.driver.flush = counting  # type: ignore[method-assign]
+    for start in range(0, 4000, 2000):
+        flood.say([m.ReportKey(key=i) for i in range(start, start + 2000)])
+    flood.say([m.ReportKey(key="last")])
+    await flood.writer.drain()
+    flood.writer.close()
+    async with asyncio.timeout(10):
+        while "flood" in scheduler.server.state.clients:
+            await asyncio.sleep(0.01)
+    assert order == [*range(4000), "last"]
+    assert max(b - a for a, b in zip(turns, turns[1:])) <= 400
