@@ -5,8 +5,10 @@ memory a full collection stops the event loop for seconds. Nearly nothing of our
 unlinked and freed by reference counts. So in a process of our own the automatic collector is off, and
 
 - the youngest generation is collected between turns once enough was allocated (milliseconds),
-- what has survived is frozen after the state has grown by much, so that no later collection walks it,
-- everything is thawed and collected when few tasks are left and nothing has happened for a while.
+- what survives that while there are many tasks is frozen at once, so that no later collection walks it,
+- everything is thawed and collected when few tasks and few objects are left and nothing happens.
+
+What is frozen and then becomes garbage in a cycle stays until the next thaw; what is merely forgotten does not.
 
 An embedded scheduler leaves the collector of its program alone: it has no policy.
 
@@ -19,14 +21,14 @@ import gc
 import time
 from collections.abc import Callable
 
-#: Allocations less deallocations after which the youngest generation is collected: some 5 ms of work.
-YOUNG_COLLECT_ALLOCATIONS = 50_000
+#: Allocations less deallocations after which the youngest generation is collected: some 2 ms of work.
+YOUNG_COLLECT_ALLOCATIONS = 20_000
 #: Every so many young collections, the middle generation is collected too.
-MIDDLE_EVERY = 20
-#: Growth in tasks after which what is there is frozen.
-FREEZE_GROWTH_TASKS = 10_000
-#: A full collection takes some tens of milliseconds up to this many tasks.
-FULL_COLLECT_MAX_TASKS = 5_000
+MIDDLE_EVERY = 10
+#: With more tasks than these, what survives a young collection is frozen; with fewer, all may be collected.
+MANY_TASKS = 2_000
+#: A full collection of so many objects takes some 50 ms; of more, it is put off.
+FULL_COLLECT_MAX_OBJECTS = 150_000
 #: Time between full collections, seconds.
 FULL_COLLECT_INTERVAL_SECONDS = 60.0
 #: Stimuli within one tick (timers and heartbeats among them) up to which the scheduler counts as idle.
@@ -48,7 +50,6 @@ class GcPolicy:
         self.n_collections = 0
         self._clock = clock
         self._n_young = 0
-        self._frozen_at_tasks = 0
         self._last_full = clock()
         self._n_stimuli = 0
         self._dirty = False
@@ -67,32 +68,32 @@ class GcPolicy:
             gc.enable()
 
     def after_flush(self, n_tasks: int) -> None:
-        """Between turns: a young collection when it is due, and freezing after growth."""
+        """Between turns: a young collection when it is due."""
         if gc.get_count()[0] < YOUNG_COLLECT_ALLOCATIONS:
             return
         self._dirty = True
+        if n_tasks > MANY_TASKS:
+            self._collect(0)
+            gc.freeze()
+            return
         self._n_young += 1
         self._collect(1 if self._n_young % MIDDLE_EVERY == 0 else 0)
-        if n_tasks > self._frozen_at_tasks + FREEZE_GROWTH_TASKS:
-            gc.freeze()
-            self._frozen_at_tasks = n_tasks
-        elif n_tasks < self._frozen_at_tasks // 2:
-            self._frozen_at_tasks = n_tasks
 
     def on_tick(self, n_tasks: int, n_stimuli: int) -> None:
         """A full collection, when there is little to walk and nothing else to do."""
         busy = n_stimuli - self._n_stimuli > IDLE_MAX_STIMULI_A_TICK
         self._n_stimuli = n_stimuli
-        if busy or not self._dirty or n_tasks > FULL_COLLECT_MAX_TASKS:
+        if busy or not self._dirty or n_tasks > MANY_TASKS:
             return
         if self._clock() - self._last_full < FULL_COLLECT_INTERVAL_SECONDS:
             return
+        self._last_full = self._clock()
+        if gc.get_freeze_count() > FULL_COLLECT_MAX_OBJECTS:
+            return
         self._dirty = False
-        self._frozen_at_tasks = 0
         gc.unfreeze()
         self._collect(2)
         gc.freeze()
-        self._last_full = self._clock()
 
     def _collect(self, generation: int) -> None:
         started = self._clock()

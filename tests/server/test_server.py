@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 from collections.abc import AsyncIterator
 from typing import Any
@@ -326,4 +327,4 @@ async def test_a_flood_does_not_stop_the_others(scheduler: Scheduler, monkeypatc
         while "flood" in scheduler.server.state.clients:
             await asyncio.sleep(0.01)
     assert order == [*range(4000), "last"]
-    assert max(b - a for a, b in zip(turns, turns[1:])) <= 400
+    assert max(b - a for a, b in itertools.pairwise(turns)) <= 400
