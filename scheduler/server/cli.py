@@ -197,7 +197,7 @@ def listen_options(
     """host, port, interface and protocol as ``Scheduler`` takes them; comma lists become lists.
 
     Raises:
-        ValueError: lists of unequal length.
+        click.UsageError: lists of unequal length.
     """
     protocols: Any = protocol.split(",") if protocol and "," in protocol else protocol
     interfaces: Any = interface.split(",") if interface and "," in interface else interface
@@ -209,7 +209,7 @@ def listen_options(
         ports = [DEFAULT_PORT] + [0] * (len(protocols) - 1) if many else DEFAULT_PORT
     lists = [x for x in (protocols, ports) if isinstance(x, list)]
     if lists and (len(lists) != 2 or len(ports) != len(protocols)):
-        raise ValueError("--protocol and --port must both be lists of equal length")
+        raise click.UsageError("--protocol and --port must both be lists of equal length")
     return {"host": host, "port": ports, "interface": interfaces, "protocol": protocols}
 
 
@@ -271,6 +271,8 @@ def run_scheduler(**options: Any) -> None:
     try:
         with asyncio.Runner(loop_factory=config.loop_factory()) as runner:
             runner.run(run())
+    except (ValueError, OSError) as error:  # options that cannot be carried out
+        raise click.ClickException(str(error)) from error
     finally:
         logger.info("End scheduler")
 
