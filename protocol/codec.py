@@ -23,10 +23,11 @@ from .errors import LocalProtocolError, RemoteProtocolError
 from .framing import Frames
 from .handshake import Agreement
 from .keys import normalize_key
-from .messages.base import Message, OddMessage, UnknownMessage
+from .messages.base import Message, OddMessage, Request, UnknownMessage
 from .payload import Payload
 from .values import (
     READ_ERRORS,
+    SET_HOLDERS,
     ScalarReader,
     ValueCloser,
     ValueReader,
@@ -271,7 +272,7 @@ class Codec:
                 force_setattr(message, name, opened)
         for name in plan.untyped_fields:
             value = getattr(message, name)
-            if value and type(value) in _CONTAINERS:
+            if type(value) is list or (value and type(value) is dict):
                 reader = ValueReader(frames, self._read_scalar)
                 force_setattr(message, name, reader.finish(value))
 
@@ -335,11 +336,10 @@ class Codec:
                     value = _with_sets_said(value)
                 frames[0] = _msgspec_pack(writer, value)
                 return frames
-        elif isinstance(value, Message):
-            if type(value).EXTRA_FIELD is None:
-                (value,) = _with_sets_said([value])
-                frames[0] = _msgspec_pack(writer, value)
-                return frames
+        elif isinstance(value, Message) and not isinstance(value, Request):
+            (value,) = _with_sets_said([value])
+            frames[0] = _msgspec_pack(writer, value)
+            return frames
         frames[0] = writer.pack(_messages_to_dicts(value))
         return frames
 
@@ -392,7 +392,7 @@ def _with_sets_said(messages: list[Any]) -> list[Any]:
     for position, message in enumerate(messages):
         for name in _UNTYPED.get(type(message), ()):
             value = getattr(message, name)
-            if value and has_set(value):
+            if type(value) in SET_HOLDERS and has_set(value):
                 if changed is None:
                     changed = list(messages)
                 changed[position] = msgspec.structs.replace(
@@ -402,7 +402,7 @@ def _with_sets_said(messages: list[Any]) -> list[Any]:
 
 
 def _messages_to_dicts(value: Any) -> Any:
-    """Messages with extra arguments, alone or among dicts of plugins, as the maps that they are."""
+    """Requests, and messages among dicts of plugins, as the maps that they are."""
     if isinstance(value, list):
         return [_messages_to_dicts(x) if isinstance(x, Message) else x for x in value]
     if isinstance(value, Message):

@@ -215,10 +215,16 @@ def has_set(value: Any) -> bool:
     """Whether there is a set in the value, which msgspec would write as an array."""
     kind = type(value)
     if kind is dict:
-        return any(has_set(x) for x in value.values())
-    if kind is list or kind is tuple:
-        return any(has_set(x) for x in value)
-    return kind is set or kind is frozenset
+        value = value.values()
+    elif kind is not list and kind is not tuple:
+        return kind is set or kind is frozenset
+    for x in value:  # noqa: SIM110 - a generator would cost more than the loop
+        if type(x) in SET_HOLDERS and has_set(x):
+            return True
+    return False
+
+
+SET_HOLDERS = frozenset((dict, list, tuple, set, frozenset))
 
 
 def without_sets(value: Any) -> Any:
