@@ -12,7 +12,6 @@ import pickle
 import textwrap
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 from dask._expr import LLGExpr
@@ -26,7 +25,7 @@ from paceline.scheduler.core.stimuli import GraphChunk, GraphCommit, GraphFailed
 from .annotations import AnnotationTable, closed_unless_plain, is_plain
 from .errors import error_payloads
 from .graph_table import CompileRequest
-from .ordering import ordered, reachable, topological
+from .ordering import GraphIndex
 from .shared_buffers import SharedBuffers
 from .spec_pickler import SpecPickler
 
@@ -84,16 +83,23 @@ def _compiled(
     request: CompileRequest, chunk_size: int
 ) -> Iterator[GraphChunk | GraphCommit | GraphFailed]:
     started = time.perf_counter()
-    graph, by_type = materialize(request)
+    graph, by_type, culled = materialize(request)
     materialized = time.perf_counter()
     submission = opened(request.annotations)
     wanted = plain_keys(request.keys)
-    priorities = request.internal_priority or ordered(graph)
-    in_order = topological(graph, reachable(graph, wanted), priorities)
+    index = GraphIndex(graph)
+    del graph
+    needed = index.reachable(wanted)
+    if request.internal_priority:
+        priorities = index.given(request.internal_priority, needed)
+    else:
+        # all expressions but LLGExpr cull themselves, and are ordered whole
+        priorities = index.ordered(needed if culled else list(range(index.size)))
+    in_order = index.topological(needed, priorities)
     ordered_at = time.perf_counter()
     commit = GraphCommit(
         graph_id=request.graph_id,
-        keys=by_row(wanted, in_order),
+        keys=by_row(wanted, index, in_order),
         client=request.client,
         user_priority=request.user_priority,
         fifo_timeout_seconds=parse_timedelta(request.fifo_timeout) or 0.0,
@@ -105,18 +111,21 @@ def _compiled(
         code=request.code,
         span_metadata=plain_or_closed(request.span_metadata),
         global_annotations=described(submission),
-        n_tasks=len(graph),
+        n_tasks=len(needed) if culled else index.size,
     )
-    table = _Table(request.graph_id, AnnotationTable(by_type, submission))
-    yield from table.chunks(graph, in_order, priorities, chunk_size)
+    table = _Table(request.graph_id, index, AnnotationTable(by_type, submission))
+    yield from table.chunks(in_order, priorities, chunk_size)
     yield commit
 
 
 # ------------------------------------------------------------------ from bytes to tasks
 
 
-def materialize(request: CompileRequest) -> tuple[dict[Any, Any], dict[str, dict[Any, Any]]]:
-    """The tasks of a graph (key -> GraphNode) and their annotations (type -> key -> value).
+def materialize(
+    request: CompileRequest,
+) -> tuple[dict[Any, Any], dict[str, dict[Any, Any]], bool]:
+    """The tasks of a graph (key -> GraphNode), their annotations (type -> key -> value), and whether what
+    nobody needs is to be left out.
 
     Raises RuntimeError, with its cause, when the expression cannot be unpickled, and what the
     expression itself raises.
@@ -133,13 +142,7 @@ def materialize(request: CompileRequest) -> tuple[dict[Any, Any], dict[str, dict
     for name, values in expr.__dask_annotations__().items():
         if values:
             by_type.setdefault(name, {}).update(values)
-    graph = convert_legacy_graph(graph)
-    if isinstance(expr, LLGExpr):
-        # all other expressions cull themselves
-        needed = reachable(graph, request.keys)
-        if len(needed) < len(graph):
-            graph = {key: spec for key, spec in graph.items() if key in needed}
-    return graph, by_type
+    return convert_legacy_graph(graph), by_type, isinstance(expr, LLGExpr)
 
 
 def unpickled(payload: Payload) -> Any:
@@ -236,52 +239,50 @@ def actor_keys(actors: Any) -> Any:
     return plain_keys(actors)
 
 
-def by_row(wanted: Iterable[Any], in_order: Iterable[Any]) -> list[Any]:
+def by_row(wanted: Iterable[Any], index: GraphIndex, in_order: list[int]) -> list[Any]:
     """Wanted keys in the order of their rows; those without a row last, by their text."""
-    left = dict.fromkeys(wanted)
     here = []
-    for key in in_order:
-        if key in left:
-            del left[key]
-            here.append(plain_key(key))
-    return here + sorted(left, key=repr)
+    elsewhere = []
+    for key in dict.fromkeys(wanted):
+        place = index.places.get(key, index.size)
+        if place < index.size:
+            here.append(place)
+        else:
+            elsewhere.append(key)
+    if len(here) > 1:
+        row_of = {place: row for row, place in enumerate(in_order)}
+        here.sort(key=row_of.__getitem__)
+    return [plain_key(index.keys[place]) for place in here] + sorted(elsewhere, key=repr)
 
 
 # ------------------------------------------------------------------ from tasks to rows
 
 
-@dataclass(slots=True)
 class _Table:
-    """The columns of one graph while they are cut into chunks.
+    """The columns of one graph while they are cut into chunks."""
 
-    Attributes:
-        rows: key -> its row.
-        externals: key that is not in the graph -> its number.
-        groups: group name -> its number.
-    """
-
-    graph_id: int
-    annotations: AnnotationTable
-    rows: dict[Any, int] = field(default_factory=dict)
-    externals: dict[Any, int] = field(default_factory=dict)
-    groups: dict[str, int] = field(default_factory=dict)
-    heads: dict[Any, int] = field(default_factory=dict)
-    buffers: SharedBuffers = field(default_factory=SharedBuffers)
-    pickler: SpecPickler = field(default_factory=SpecPickler)
+    def __init__(self, graph_id: int, index: GraphIndex, annotations: AnnotationTable) -> None:
+        self._graph_id = graph_id
+        self._index = index
+        self._annotations = annotations
+        # place -> row, or, negative, the number of a key that is not in the graph; None before it is met
+        self._numbers: list[int | None] = [None] * len(index.keys)
+        self._n_rows = 0
+        self._n_externals = 0
+        self._groups: dict[str, int] = {}
+        self._heads: dict[Any, int] = {}
+        self._buffers = SharedBuffers()
+        self._pickler = SpecPickler()
 
     def chunks(
-        self,
-        graph: Mapping[Any, Any],
-        in_order: list[Any],
-        priorities: Mapping[Any, int],
-        chunk_size: int,
+        self, in_order: list[int], priorities: Mapping[int, int], chunk_size: int
     ) -> Iterator[GraphChunk]:
         """All rows, cut into chunks."""
-        last = len(priorities)
         chunk = self._new_chunk()
         nbytes = 0
-        for key in in_order:
-            nbytes += self._add(chunk, key, graph[key], priorities.get(key, last))
+        for place in in_order:
+            nbytes += self._add(chunk, place)
+            chunk.priorities.append(priorities[place])
             if len(chunk.keys) >= chunk_size or nbytes >= CHUNK_MAX_NBYTES:
                 yield self._finished(chunk)
                 chunk = self._new_chunk()
@@ -290,74 +291,69 @@ class _Table:
             yield self._finished(chunk)
 
     def _new_chunk(self) -> GraphChunk:
-        return GraphChunk(self.graph_id, [], [], [], [], [], [], [])
+        return GraphChunk(self._graph_id, [], [], [], [], [], [], [])
 
     def _finished(self, chunk: GraphChunk) -> GraphChunk:
-        chunk.buffers = self.buffers.take_new()  # type: ignore[assignment]
-        chunk.new_annotations = self.annotations.take_new()
+        chunk.buffers = self._buffers.take_new()  # type: ignore[assignment]
+        chunk.new_annotations = self._annotations.take_new()
         return chunk
 
-    def _add(self, chunk: GraphChunk, key: Any, spec: Any, priority: int) -> int:
+    def _add(self, chunk: GraphChunk, place: int) -> int:
         """Add a row; returns the bytes it takes."""
-        here = len(chunk.keys)
-        dependencies = spec.dependencies
-        chunk.dependencies.append(self._numbers(chunk, dependencies) if dependencies else [])
-        self.rows[key] = len(self.rows)
-        plain = plain_key(key)
-        chunk.keys.append(plain)
-        chunk.groups.append(self._group(chunk, plain))
-        chunk.priorities.append(priority)
-        data, buffers = self.pickler.dumps(spec)
+        index = self._index
+        spec = index.specs[place]
+        dependencies = index.dependencies[place]
+        chunk.dependencies.append(self._known(chunk, dependencies) if dependencies else [])
+        self._numbers[place] = self._n_rows
+        self._n_rows += 1
+        key = plain_key(index.keys[place])
+        chunk.keys.append(key)
+        chunk.groups.append(self._group(chunk, key))
+        data, buffers = self._pickler.dumps(spec)
         header = pickled_header(data, len(buffers))
         chunk.run_specs.append(header)
+        here = len(chunk.run_specs) - 1
         if buffers:
-            chunk.spec_buffers[here] = [self.buffers.add(buffer) for buffer in buffers]
+            chunk.spec_buffers[here] = [self._buffers.add(buffer) for buffer in buffers]
         if spec.data_producer:
             chunk.data_producers.append(here)
-        if self.annotations:
-            number = self.annotations.number(key)
+        if self._annotations:
+            number = self._annotations.number(index.keys[place])
             if number is not None:
                 chunk.annotations[here] = number
         return len(header)
 
-    def _numbers(self, chunk: GraphChunk, dependencies: Collection[Any]) -> list[int]:
-        """Dependencies as numbers, ascending: rows, then keys that are not in the graph."""
-        rows = self.rows
+    def _known(self, chunk: GraphChunk, dependencies: list[int]) -> list[int]:
+        """Dependencies as numbers: rows ascending, then keys that are not in the graph, first met first."""
         numbers = []
-        foreign = []
-        for key in dependencies:
-            row = rows.get(key)
-            if row is None:
-                foreign.append(key)
-            else:
-                numbers.append(row)
+        for place in dependencies:
+            number = self._numbers[place]
+            if number is None:
+                # topological order: whatever has no row by now has none at all
+                self._n_externals += 1
+                number = self._numbers[place] = -self._n_externals
+                chunk.new_externals.append(plain_key(self._index.keys[place]))
+            numbers.append(number)
         if len(numbers) > 1:
             numbers.sort()
-        if foreign:
-            numbers += self._external_numbers(chunk, foreign)
+            if numbers[0] < 0:
+                numbers = [n for n in numbers if n >= 0] + [n for n in reversed(numbers) if n < 0]
         return numbers
-
-    def _external_numbers(self, chunk: GraphChunk, foreign: list[Any]) -> list[int]:
-        for key in sorted(foreign, key=repr) if len(foreign) > 1 else foreign:
-            if key not in self.externals:
-                self.externals[key] = len(self.externals)
-                chunk.new_externals.append(plain_key(key))
-        return sorted((-1 - self.externals[key] for key in foreign), reverse=True)
 
     def _group(self, chunk: GraphChunk, key: Any) -> int:
         """The number of a key's group. Keys of one collection share the first element, and so the group."""
         if type(key) is tuple and key and type(key[0]) is str:
-            number = self.heads.get(key[0])
+            number = self._heads.get(key[0])
             if number is None:
-                number = self.heads[key[0]] = self._group_number(chunk, key)
+                number = self._heads[key[0]] = self._group_number(chunk, key)
             return number
         return self._group_number(chunk, key)
 
     def _group_number(self, chunk: GraphChunk, key: Any) -> int:
         name = key_group(key)
-        number = self.groups.get(name)
+        number = self._groups.get(name)
         if number is None:
-            number = self.groups[name] = len(self.groups)
+            number = self._groups[name] = len(self._groups)
             chunk.new_groups.append((name, key_split(key)))
         return number
 

@@ -1,14 +1,17 @@
 """Which task comes before which: dask's static order, and rows with dependencies first.
 
-dask's own ``order`` decides. It walks sets of keys, so its choice among equals depends on the hash seed;
-here it is given small integers that print like the keys, which makes it deterministic, and faster.
+Keys are hashed once, into *places*: small integers in the order of the graph, then of keys that the graph only
+refers to. Everything else counts in places.
+
+dask's own ``order`` decides. It walks sets of keys, so its choice among equals depends on the hash seed; here it is
+given integers that print like the keys, which makes it deterministic, and faster.
 
 Must not know: pickles, chunks, where a graph came from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from dask._task_spec import DataNode, GraphNode, Task
@@ -35,124 +38,142 @@ class _DataNode(DataNode):
         self._dependencies = dependencies
 
 
-def ordered(graph: Mapping[Any, GraphNode]) -> dict[Any, int]:
-    """dask's order: key -> place. Raises RuntimeError when the graph has a cycle."""
-    if len(graph) == 1:
-        return dict.fromkeys(graph, 0)
-    if not any(spec.dependencies for spec in graph.values()):
-        return _unconnected(graph)
-    keys = list(graph)
-    place_class = _places_of(keys)
-    places = {key: place_class(index) for index, key in enumerate(keys)}
-    stand_ins = {}
-    for key, spec in graph.items():
-        numbers = _NOTHING
-        if spec.dependencies:
-            numbers = frozenset(_numbers(spec.dependencies, places, keys, place_class))
-        node = _DataNode if isinstance(spec, DataNode) else _TaskNode
-        stand_ins[places[key]] = node(numbers)
-    order = dask_order(stand_ins)
-    return dict(zip(graph, map(order.__getitem__, range(len(graph))), strict=True))
+class GraphIndex:
+    """A graph in places.
 
-
-def _places_of(keys: list[Any]) -> Callable[[int], Any]:
-    """A class of integers that print as the keys at their places: dask breaks ties by ``str(key)``."""
-
-    class Place(int):
-        __slots__ = ()
-
-        def __str__(self) -> str:
-            return str(keys[self])
-
-    return Place
-
-
-def _numbers(
-    dependencies: Iterable[Any], places: dict[Any, Any], keys: list[Any], new: Callable[[int], Any]
-) -> list[Any]:
-    """Dependencies as places; keys that are not in the graph get places behind it, by their text."""
-    numbers = []
-    foreign = []
-    for key in dependencies:
-        place = places.get(key)
-        if place is None:
-            foreign.append(key)
-        else:
-            numbers.append(place)
-    for key in sorted(foreign, key=repr) if len(foreign) > 1 else foreign:
-        place = places[key] = new(len(keys))
-        keys.append(key)
-        numbers.append(place)
-    return numbers
-
-
-def _unconnected(graph: Mapping[Any, GraphNode]) -> dict[Any, int]:
-    """What dask's order comes to when no task needs another: by text, backwards."""
-    return {key: place for place, key in enumerate(sorted(graph, key=str, reverse=True))}
-
-
-def reachable(graph: Mapping[Any, GraphNode], wanted: Iterable[Any]) -> set[Any]:
-    """Keys of the tasks that the wanted keys need, themselves included."""
-    seen: set[Any] = set()
-    stack = list(wanted)
-    while stack:
-        key = stack.pop()
-        if key in seen:
-            continue
-        spec = graph.get(key)
-        if spec is not None:
-            seen.add(key)
-            if spec.dependencies:
-                stack.extend(spec.dependencies)
-    return seen
-
-
-def topological(
-    graph: Mapping[Any, GraphNode], needed: set[Any], priorities: Mapping[Any, int]
-) -> list[Any]:
-    """The needed keys, dependencies first, as near to the given order as that allows.
-
-    Keys that the order does not name come last. Raises RuntimeError when the graph has a cycle.
+    Attributes:
+        keys: place -> key; from ``size`` on, keys that are not in the graph.
+        specs: place -> task.
+        places: key -> place.
+        dependencies: place -> places of what it needs, ascending.
+        size: tasks in the graph.
     """
-    last = len(priorities)
-    rows = list(graph) if len(needed) == len(graph) else [key for key in graph if key in needed]
-    rows.sort(key=lambda key: priorities.get(key, last))
-    seen: set[Any] = set()
-    for key in rows:
-        for dependency in graph[key].dependencies:
-            if dependency not in seen and dependency in needed:
-                return _depth_first(graph, rows, needed)
-        seen.add(key)
-    return rows
 
+    def __init__(self, graph: Mapping[Any, GraphNode]) -> None:
+        self.keys: list[Any] = list(graph)
+        self.specs: list[GraphNode] = list(graph.values())
+        self.size = len(self.keys)
+        self.places: dict[Any, int] = {key: place for place, key in enumerate(self.keys)}
+        self.dependencies: list[list[int]] = [
+            self._numbers(spec.dependencies) if spec.dependencies else [] for spec in self.specs
+        ]
 
-def _depth_first(graph: Mapping[Any, GraphNode], rows: list[Any], needed: set[Any]) -> list[Any]:
-    """``topological`` for an order that is none: each task right after what it needs."""
-    place = {key: index for index, key in enumerate(rows)}
-    done: dict[Any, None] = {}
-    for root in rows:
-        stack = [root]
-        path: dict[Any, None] = {}
+    def _numbers(self, dependencies: Iterable[Any]) -> list[int]:
+        get = self.places.get
+        numbers = [get(key, -1) for key in dependencies]
+        if len(numbers) > 1:
+            numbers.sort()
+        if numbers[0] < 0:
+            numbers = [place for place in numbers if place >= 0]
+            foreign = [key for key in dependencies if key not in self.places]
+            for key in sorted(foreign, key=repr) if len(foreign) > 1 else foreign:
+                self.places[key] = len(self.keys)
+                numbers.append(len(self.keys))
+                self.keys.append(key)
+        return numbers
+
+    def reachable(self, wanted: Iterable[Any]) -> list[int]:
+        """Places of the tasks that the wanted keys need, themselves included, ascending."""
+        size = self.size
+        needed = bytearray(len(self.keys))
+        stack = [self.places[key] for key in wanted if key in self.places]
         while stack:
-            key = stack[-1]
-            if key in done:
-                stack.pop()
-                continue
-            missing = [d for d in graph[key].dependencies if d in needed and d not in done]
-            if not missing:
-                done[key] = None
-                path.pop(key, None)
-                stack.pop()
-                continue
-            path[key] = None
-            for dependency in missing:
-                if dependency in path:
-                    raise RuntimeError(_cycle_text(list(path), dependency))
-            stack.extend(sorted(missing, key=place.__getitem__, reverse=True))
-    return list(done)
+            place = stack.pop()
+            if not needed[place]:
+                needed[place] = 1
+                if place < size:
+                    stack += self.dependencies[place]
+        if needed.count(1, 0, size) == size:
+            return list(range(size))
+        return [place for place in range(size) if needed[place]]
 
+    def ordered(self, among: list[int]) -> dict[int, int]:
+        """dask's order: place -> priority, of these tasks alone.
 
-def _cycle_text(path: list[Any], key: Any) -> str:
-    """The words in which dask reports a cycle."""
-    names = [str(name) for name in [*path[path.index(key) :], key]]
-    return "Cycle detected between the following keys:\n  -> " + "\n  -> ".join(names)
+        Raises:
+            RuntimeError: there is a cycle.
+        """
+        if len(among) == 1:
+            return {among[0]: 0}
+        if not any(self.dependencies[place] for place in among):
+            return self._unconnected(among)
+        numbers = self._printing_as_keys()
+        graph: dict[Any, GraphNode] = {}
+        for place in among:
+            dependencies = self.dependencies[place]
+            needs = frozenset([numbers[p] for p in dependencies]) if dependencies else _NOTHING
+            node = _DataNode if isinstance(self.specs[place], DataNode) else _TaskNode
+            graph[numbers[place]] = node(needs)
+        order = dask_order(graph)
+        return {place: order[place] for place in among}
+
+    def _printing_as_keys(self) -> list[Any]:
+        """An integer per place whose text is that of its key: dask breaks ties by it."""
+        keys = self.keys
+
+        class Place(int):
+            __slots__ = ()
+
+            def __str__(self) -> str:
+                return str(keys[self])
+
+        return [Place(place) for place in range(len(keys))]
+
+    def _unconnected(self, among: list[int]) -> dict[int, int]:
+        """What dask's order comes to when no task needs another: by text, backwards."""
+        keys = self.keys
+        by_text = sorted(among, key=lambda place: str(keys[place]), reverse=True)
+        return {place: priority for priority, place in enumerate(by_text)}
+
+    def given(self, priorities: Mapping[Any, int], among: list[int]) -> dict[int, int]:
+        """The client's own order; tasks that it does not name come last."""
+        last = len(priorities)
+        return {place: priorities.get(self.keys[place], last) for place in among}
+
+    def topological(self, among: list[int], priorities: Mapping[int, int]) -> list[int]:
+        """These places, dependencies first, as near to the given order as that allows.
+
+        Raises:
+            RuntimeError: there is a cycle.
+        """
+        rows = sorted(among, key=priorities.__getitem__)
+        row_of = [-1] * len(self.keys)
+        for row, place in enumerate(rows):
+            row_of[place] = row
+        for row, place in enumerate(rows):
+            for needed in self.dependencies[place]:
+                if row_of[needed] >= row:
+                    return self._depth_first(rows, row_of)
+        return rows
+
+    def _depth_first(self, rows: list[int], row_of: list[int]) -> list[int]:
+        """``topological`` for an order that is none: each task right after what it needs."""
+        done = bytearray(len(self.keys))
+        out: list[int] = []
+        for root in rows:
+            stack = [root]
+            path: dict[int, None] = {}
+            while stack:
+                place = stack[-1]
+                if done[place]:
+                    stack.pop()
+                    continue
+                missing = [p for p in self.dependencies[place] if row_of[p] >= 0 and not done[p]]
+                if not missing:
+                    done[place] = 1
+                    out.append(place)
+                    path.pop(place, None)
+                    stack.pop()
+                    continue
+                path[place] = None
+                for needed in missing:
+                    if needed in path:
+                        raise RuntimeError(self._cycle_text(list(path), needed))
+                missing.sort(key=row_of.__getitem__, reverse=True)
+                stack += missing
+        return out
+
+    def _cycle_text(self, path: list[int], place: int) -> str:
+        """The words in which dask reports a cycle."""
+        names = [str(self.keys[p]) for p in [*path[path.index(place) :], place]]
+        return "Cycle detected between the following keys:\n  -> " + "\n  -> ".join(names)

@@ -68,7 +68,7 @@ QUIRKS = (
         "dask.order breaks ties by the text of a key, so tasks that need nothing from one another run from "
         "the last to the first by text: x-9 before x-10.",
         "dask.order:order",
-        "paceline.workers_compat.ordering:ordered",
+        "paceline.workers_compat.ordering:GraphIndex.ordered",
         "workers_compat/test_ordering.py:test_the_order_is_dasks",
     ),
     Quirk(

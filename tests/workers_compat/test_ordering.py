@@ -8,7 +8,7 @@ import dask.array as da
 import pytest
 from dask._task_spec import DataNode, List, Task, TaskRef, convert_legacy_graph
 from dask.order import order as dask_order
-from paceline.workers_compat.ordering import ordered, reachable, topological
+from paceline.workers_compat.ordering import GraphIndex
 
 
 def task(key, *needs):
@@ -38,6 +38,12 @@ GRAPHS = {
 }
 
 
+def ordered(graph):
+    index = GraphIndex(graph)
+    order = index.ordered(list(range(index.size)))
+    return {index.keys[place]: priority for place, priority in order.items()}
+
+
 @pytest.mark.parametrize("name", GRAPHS)
 def test_the_order_is_dasks(name):
     graph = GRAPHS[name]
@@ -47,27 +53,45 @@ def test_the_order_is_dasks(name):
 def test_the_order_of_an_array_program_is_one_of_dasks():
     x = da.ones((40, 40), chunks=8)
     graph = convert_legacy_graph(dict((x @ x.T).sum().__dask_graph__()))
-    ours = ordered(graph)
-    assert sorted(ours.values()) == list(range(len(graph)))
-    assert topological(graph, set(graph), ours) == sorted(graph, key=ours.__getitem__)
+    index = GraphIndex(graph)
+    places = list(range(index.size))
+    ours = index.ordered(places)
+    assert sorted(ours.values()) == places
+    assert index.topological(places, ours) == sorted(places, key=ours.__getitem__)
+
+
+def test_dependencies_in_places():
+    index = GraphIndex(GRAPHS["outside"])
+    assert index.size == 10
+    assert index.keys[10:] == ["future-a", "future-b"]
+    assert index.dependencies == [[10, 11]] * 10
+    mixed = GraphIndex({"a": task("a", "b", "z"), "b": task("b", "y", "z", "x")})
+    assert mixed.keys == ["a", "b", "z", "x", "y"]
+    assert mixed.dependencies == [[1, 2], [2, 3, 4]]
 
 
 def test_culling_and_rows():
-    graph = tree(16)
-    needed = reachable(graph, [("d1", 3)])
-    assert needed == {("d1", 3), ("leaf", 6), ("leaf", 7)}
-    rows = topological(graph, needed, ordered(graph))
-    assert set(rows) == needed
-    assert rows[-1] == ("d1", 3)
+    index = GraphIndex(tree(16))
+    needed = index.reachable([("d1", 3), "unheard of"])
+    assert {index.keys[p] for p in needed} == {("d1", 3), ("leaf", 6), ("leaf", 7)}
+    rows = index.topological(needed, index.ordered(needed))
+    assert set(rows) == set(needed)
+    assert index.keys[rows[-1]] == ("d1", 3)
+
+
+def test_the_clients_order_names_some():
+    index = GraphIndex({k: task(k) for k in "abc"})
+    assert index.given({"b": 0, "c": 1}, [0, 1, 2]) == {0: 2, 1: 0, 2: 1}
 
 
 def test_any_order_gives_dependencies_first():
-    graph = tree(64)
+    index = GraphIndex(tree(64))
+    places = list(range(index.size))
     for seed in range(20):
-        priorities = {key: random.Random(seed).random() for key in graph}
-        rows = topological(graph, set(graph), priorities)
-        assert sorted(rows, key=str) == sorted(graph, key=str)
+        draw = random.Random(seed)
+        rows = index.topological(places, {place: draw.random() for place in places})
+        assert sorted(rows) == places
         seen = set()
-        for key in rows:
-            assert graph[key].dependencies <= seen
-            seen.add(key)
+        for place in rows:
+            assert seen.issuperset(index.dependencies[place])
+            seen.add(place)
