@@ -1,0 +1,195 @@
+"""Payloads: what the stock peers' helpers make, opened as far as the protocol opens anything."""
+
+from __future__ import annotations
+
+import lzma
+import pickle
+import zlib
+from types import SimpleNamespace
+from typing import Any
+
+import lz4.block
+import msgpack
+import numpy as np
+import pytest
+import zstandard
+from distributed.protocol import dumps, loads
+from distributed.protocol.serialize import ToPickle, serialize, to_serialize
+from hypothesis import given
+from hypothesis import strategies as st
+from paceline.protocol.codec import Codec
+from paceline.protocol.compression import NAMES, compress, expand, is_available
+from paceline.protocol.errors import LocalProtocolError, RemoteProtocolError
+from paceline.protocol.payload import (
+    Payload,
+    count_frames,
+    payload_header,
+    payload_pickle,
+    pickled_header,
+    pickled_payload,
+    serialized_payload,
+)
+
+AVAILABLE = [name for name in NAMES if is_available(name)]
+
+
+def from_stock(value: Any, **options: Any) -> Payload:
+    """The payload that a stock peer sends for a closed value."""
+    frames = [bytes(frame) for frame in dumps({"p": value}, **options)]
+    payload = Codec().decode_value(frames)["p"]
+    assert type(payload) is Payload
+    return payload
+
+
+def opened(payload: Payload) -> Any:
+    pickled, buffers = payload_pickle(payload)
+    return pickle.loads(pickled, buffers=buffers)
+
+
+@given(
+    st.one_of(st.binary(max_size=300), st.integers(60_000, 70_000).map(bytes)), st.integers(0, 300)
+)
+def test_headers_of_pickled_payloads_are_stocks(pickled: bytes, n_buffers: int) -> None:
+    header = pickled_header(pickled, n_buffers)
+    assert header == msgpack.packb({"pickled-obj": pickled, "num-sub-frames": n_buffers})
+    assert count_frames(header) == n_buffers
+
+
+def test_stock_opens_ours() -> None:
+    array = np.arange(1000)
+    buffers: list[pickle.PickleBuffer] = []
+    pickled = pickle.dumps(array, protocol=5, buffer_callback=buffers.append)
+    views = [buffer.raw() for buffer in buffers]
+    ours = {
+        "a": pickled_payload(pickled, views),
+        "b": serialized_payload({"serializer": "pickle", "writeable": (True,)}, [pickled, *views]),
+        "c": Payload("serialized", *packed(serialize({"x": array}))),
+    }
+    read = loads(Codec().encode(ours))
+    assert (read["a"] == array).all() and (read["b"] == array).all()
+    assert (read["c"]["x"] == array).all()
+
+
+def packed(parts: tuple[dict[str, Any], list[Any]]) -> tuple[bytes, tuple[Any, ...]]:
+    payload = serialized_payload(*parts)
+    return payload.header, payload.frames
+
+
+@pytest.mark.parametrize("name", [None, *AVAILABLE])
+@pytest.mark.parametrize("wrap", [ToPickle, to_serialize])
+def test_pickles_are_taken_out(wrap: Any, name: str | None) -> None:
+    """Compressed, in shards, with buffers out of band: never unpickled here, but whole."""
+    arrays = [np.arange(30_000), np.zeros(50_000)]
+    value = SimpleNamespace(arrays=arrays, text="x" * 40_000)  # a list would be taken apart
+    options: dict[str, Any] = {"context": {"compression": name}, "frame_split_size": 15_000}
+    if wrap is to_serialize:
+        options["serializers"] = ["pickle"]
+    payload = from_stock(wrap(value), **options)
+    read = opened(payload)
+    assert all((a == b).all() for a, b in zip(read.arrays, arrays, strict=True))
+    assert read.text == value.text
+    if wrap is to_serialize:
+        assert len(payload.frames) > 3
+        assert payload_header(payload)["split-num-sub-frames"]
+    if name:
+        assert name in payload_header(payload)["compression"]
+
+
+def test_buffers_are_as_writable_as_they_were() -> None:
+    frozen = np.arange(2000)
+    frozen.flags.writeable = False
+    for array in (np.arange(2000), frozen):
+        payload = from_stock(to_serialize(SimpleNamespace(a=array)), serializers=["pickle"])
+        assert opened(payload).a.flags.writeable == array.flags.writeable
+
+
+def test_what_holds_no_pickle() -> None:
+    other = from_stock(to_serialize(np.arange(10)))  # family "dask"
+    broken = [
+        other,
+        Payload("pickled", b""),
+        Payload("pickled", b"\x80"),
+        Payload("pickled", b"\x90"),
+        Payload("serialized", b"\x81\xaaserializer\xa6pickle"),
+        serialized_payload({"serializer": "pickle", "writeable": (True, True)}, [b"x", b"y"]),
+        serialized_payload({"serializer": "pickle", "compression": ("nobody's",)}, [b"x"]),
+        serialized_payload({"serializer": "pickle", "compression": ("zlib",)}, [b"x"]),
+        serialized_payload({"serializer": "pickle", "compression": ("zlib",)}, [b"x", b"y"]),
+        serialized_payload(
+            {"serializer": "pickle", "split-num-sub-frames": (3,), "split-offsets": (0,)}, [b"x"]
+        ),
+        serialized_payload({"serializer": "pickle", "split-num-sub-frames": (1,)}, [b"x"]),
+        serialized_payload(
+            {"serializer": "pickle", "split-num-sub-frames": "x", "split-offsets": {}}, [b"x"]
+        ),
+    ]
+    for payload in broken:
+        with pytest.raises(RemoteProtocolError):
+            payload_pickle(payload)
+
+
+@pytest.mark.parametrize("header", [b"", b"\x80", b"\x90", b"\xc1", b"\x81\xaenum-sub-frames\xff"])
+def test_headers_that_do_not_count(header: bytes) -> None:
+    with pytest.raises(RemoteProtocolError):
+        count_frames(header)
+
+
+def test_equality_and_size() -> None:
+    one = pickled_payload(b"x", [b"abc"])
+    same = Payload("pickled", one.header, (memoryview(b"abc"),))
+    assert one == same and one != Payload("serialized", one.header, one.frames)
+    assert one != pickled_payload(b"x", [b"abd"]) and one != "x"
+    assert one.nbytes == len(one.header) + 3
+    assert len({one, same}) == 2  # hashed as the objects that they are
+    wide = pickled_payload(b"x", [memoryview(bytes(16)).cast("Q")])
+    assert wide.nbytes == len(wide.header) + 16
+
+
+# ------------------------------------------------------------------ compression
+
+
+def test_the_codecs_that_are_needed_are_here() -> None:
+    assert {"lz4", "zstd", "zlib"} <= set(AVAILABLE)
+    assert not is_available("auto") and not is_available("nobody's")
+
+
+@pytest.mark.parametrize("name", AVAILABLE)
+@given(st.one_of(st.binary(max_size=100), st.integers(0, 10**5).map(bytes)))
+def test_codecs(name: str, data: bytes) -> None:
+    for frame in (data, bytearray(data), memoryview(data)):
+        assert expand(name, compress(name, frame), 10**6) == data
+    assert expand(None, data) is data
+
+
+@pytest.mark.parametrize("name", AVAILABLE)
+def test_expansion_is_bounded(name: str) -> None:
+    bomb = compress(name, bytes(10**7))
+    assert len(bomb) < 10**5
+    with pytest.raises(RemoteProtocolError, match="would become"):
+        expand(name, bomb, 10**6)
+    with pytest.raises(RemoteProtocolError):
+        expand(name, b"\xff" * 20)
+    with pytest.raises(RemoteProtocolError):
+        expand(name, bomb[:-5])
+
+
+def test_the_bound_is_of_all_frames_together() -> None:
+    frames = [zlib.compress(bytes(600)), zlib.compress(bytes(600))]
+    payload = serialized_payload({"serializer": "pickle", "compression": ("zlib", "zlib")}, frames)
+    assert payload_pickle(payload, 1200)[0] == bytes(600)
+    with pytest.raises(RemoteProtocolError):
+        payload_pickle(payload, 1199)
+
+
+def test_sizes_that_lie() -> None:
+    claims = (2**31 - 1).to_bytes(4, "little") + lz4.block.compress(b"x", store_size=False)
+    with pytest.raises(RemoteProtocolError, match="would become"):
+        expand("lz4", claims)
+    silent = zstandard.ZstdCompressor(write_content_size=False).compress(b"x")
+    with pytest.raises(RemoteProtocolError, match="size"):
+        expand("zstd", silent)
+    for name in ("lzma", "auto", ""):
+        with pytest.raises(RemoteProtocolError, match="nobody knows"):
+            expand(name, lzma.compress(b"x"))
+        with pytest.raises(LocalProtocolError):
+            compress(name, b"x")
