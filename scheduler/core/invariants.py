@@ -232,8 +232,6 @@ def _blamed(view: View, ts: TaskState) -> Iterator[str]:
             yield f"blames {blame!r}, which is not known"
         elif blame.state != "erred" and not _retry_is_coming(view, ts):
             yield f"blames {blame!r}, which has not erred"
-        elif blame.state == "erred" and blame.exception is None:
-            yield f"blames {blame!r}, which has no exception"
     elif blame is not None and not view.is_pending(ts):
         yield f"blames {blame!r}"
 
@@ -489,7 +487,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     Invariant(7, "task", "queued and unrunnable hold exactly the tasks in queued and no-worker", _collections),
     Invariant(8, "task", "what is to run has a run_spec, a priority and all its dependencies", _runnable),
     Invariant(9, "task", "somebody has the data exactly of tasks in memory", _has_data),
-    Invariant(10, "task", "exactly an erred task blames a task, one that erred with an exception", _blamed),
+    Invariant(10, "task", "exactly an erred task blames a task, and that has erred", _blamed),
     Invariant(11, "task", "what runs, waits, or lies in memory is wanted", _needed),
     Invariant(12, "task", "what nobody wants and nothing depends on is forgotten", _kept),
     Invariant(13, "task", "a wanted task waits for something that is being done", _waits_for_something),

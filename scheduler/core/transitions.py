@@ -50,7 +50,7 @@ from paceline.protocol.payload import Payload
 
 from . import mirrors, placement
 from .small_set import without_item
-from .state import ACTIVE_STATES, ErredTask, SchedulerState, TaskState, WorkerState
+from .state import ACTIVE_STATES, TASK_STATES, ErredTask, SchedulerState, TaskState, WorkerState
 from .turn import Turn
 
 Recommendations = dict[TaskState, str]
@@ -284,15 +284,17 @@ def transition_released_waiting(
     if ts.has_lost_dependencies or ts.run_spec is None:
         recs[ts] = "forgotten"
         return
-    _enter(ts, "waiting")
     missing = 0
     for dts in ts.dependencies:
         if not dts.who_has:
             missing += 1
             if dts.state == "released":
                 recs[dts] = "waiting"
-            elif dts.state == "erred":
-                recs[ts] = "erred"  # unless that is tried again
+            elif dts.state == "erred" and erred_dependency(ts) is not None:
+                recs.clear()  # nothing is made for it
+                transition_released_erred(turn, ts, recs, None)
+                return
+    _enter(ts, "waiting")
     ts.waiting_count = missing
     if not missing:
         recs[ts] = "processing"
@@ -310,6 +312,7 @@ def transition_released_erred(
             recs[dts] = "erred"
     _enter(ts, "erred")
     ts.ensure_details().exception_blame = blame
+    _let_go_of_dependencies(ts, recs)
     _report_erred(turn, ts, blame)
     end_fire_and_forget(turn.state, ts, recs)
 
@@ -926,11 +929,23 @@ TRANSITIONS: dict[
 
 #: Pairs that no stimulus asks for, and why. All others that TRANSITIONS lacks go through released.
 IMPOSSIBLE: dict[tuple[str, str], str] = {
-    ("released", "queued"): "a task is placed from waiting",
-    ("released", "no-worker"): "a task is placed from waiting",
-    ("released", "processing"): "a task is placed from waiting",
-    ("released", "memory"): "data that was not computed is told as DataPlaced",
-    ("waiting", "memory"): "a task finished that was not asked for is freed on its worker",
+    **{
+        (start, finish): "a task is placed from waiting"
+        for start in ("released", "processing", "memory", "erred")
+        for finish in ("queued", "no-worker", "processing")
+        if start != finish
+    },
     ("waiting", "queued"): "chosen inside waiting -> processing",
     ("waiting", "no-worker"): "chosen inside waiting -> processing",
+    ("queued", "no-worker"): "it stays queued until a worker has a slot",
+    ("no-worker", "queued"): "it stays there until a worker may run it",
+    **{
+        (start, "memory"): "data that was not computed here is told as DataPlaced (become_data)"
+        for start in ("released", "waiting", "queued", "no-worker", "erred")
+    },
+    **{
+        ("forgotten", finish): "a key that comes back is another task"
+        for finish in TASK_STATES
+        if finish != "forgotten"
+    },
 }

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from env import Env, fake_error
+from paceline.protocol import messages as m
 from paceline.scheduler.core.stimuli import (
     AnnotationSet,
+    DataPlaced,
     GraphChunk,
     GraphCommit,
     GraphDropped,
@@ -307,3 +309,17 @@ def test_run_specs_keep_their_buffers(duo: Env) -> None:
     sent = {m.key: m.run_spec for ms in duo.outbox.workers.values() for m in ms}
     assert (sent["x"].header, sent["x"].frames) == (b"sx", ())
     assert (sent["y"].header, sent["y"].frames) == (b"sy", (b"large", b"large"))
+
+
+def test_a_result_whose_inputs_were_lost_is_whole_again_with_its_graph(duo: Env) -> None:
+    duo.feed(DataPlaced({"d": ["w0"]}, {"d": 8}, client="alice"))
+    duo.submit({"y": ["d"]}, annotations={"y": AnnotationSet(workers=["w1"])})
+    duo.finish("y")
+    duo.lose("w0")
+    assert duo.task("y").has_lost_dependencies
+    duo.submit({"d": [], "y": ["d"]})
+    duo.take()
+    duo.feed(m.ReleaseWorkerData(key="y"), "w1")
+    assert duo.states("d", "y") == ["processing", "waiting"]
+    duo.work()
+    assert duo.states("d", "y") == ["released", "memory"]

@@ -133,7 +133,6 @@ class ModelWorker:
 
     def on_refresh_who_has(self, message: m.RefreshWhoHas) -> None:
         for key, addresses in message.who_has.items():
-            self.asked.pop(key, None)
             self.who_has[key] = [a for a in addresses if a != self.address]
 
     def on_remove_worker(self, message: m.RemoveWorker) -> None:

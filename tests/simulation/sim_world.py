@@ -405,7 +405,7 @@ class World:
         elif draw < 0.8:
             self.add_worker(resources={"gpu": 1} if rng.random() < 0.3 else None)
         elif draw < 0.95 and len(self.clients) > 1:
-            self.lose_client(rng.choice([c for c in self.clients.values()]))
+            self.lose_client(rng.choice(list(self.clients.values())))
         elif draw < 0.98:
             self.feed(ReleaseAll())
         elif worker is not None and worker.data:

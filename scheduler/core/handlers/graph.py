@@ -296,20 +296,16 @@ def _stage_insert(turn: Turn, graph: PendingGraph, budget: int) -> int:
         if ts is None:
             ts = add_task(state, key, _group_of(turn, graph, row), graph.run_specs[row] or None)
             graph.new_tasks.append(ts)
-            number = graph.annotations.get(row)
-            if number is not None:
-                _annotate(turn, ts, graph.annotation_sets[number])
-            ts.data_producer = row in graph.data_producers
-        elif ts.run_spec is None:
-            ts.run_spec = graph.run_specs[row] or None
-            number = graph.annotations.get(row)
-            if number is not None:
-                _annotate(turn, ts, graph.annotation_sets[number])
-        elif len(ts.dependencies) != len(dependencies) or any(
-            d not in ts.dependencies for d in dependencies
-        ):
-            graph.collisions[row] = None
-            _warn_collision(turn, graph, ts, dependencies)
+            _specify(turn, graph, row, ts)
+        else:
+            if graph.pin is not None:  # it may be on its way to being forgotten
+                mirrors.add_wish(ts, graph.pin)
+            if ts.run_spec is None:
+                ts.run_spec = graph.run_specs[row] or None
+                _specify(turn, graph, row, ts)
+            elif not _same_dependencies(ts, dependencies):
+                graph.collisions[row] = None
+                _warn_collision(turn, graph, ts, dependencies)
         tasks.append(ts)
         if dependencies and row not in graph.collisions:
             if any(d.state == "forgotten" for d in dependencies):  # since the commit began
@@ -322,6 +318,29 @@ def _stage_insert(turn: Turn, graph: PendingGraph, budget: int) -> int:
     if last == len(graph.keys):
         _finish_insert(turn, graph)
     return last - first
+
+
+def _specify(turn: Turn, graph: PendingGraph, row: int, ts: TaskState) -> None:
+    """What a graph says of a task besides its run_spec and dependencies."""
+    number = graph.annotations.get(row)
+    if number is not None:
+        _annotate(turn, ts, graph.annotation_sets[number])
+    ts.data_producer = row in graph.data_producers
+
+
+def _same_dependencies(ts: TaskState, dependencies: tuple[TaskState, ...]) -> bool:
+    """Whether a known task has just these dependencies. Those that it has lost may come back with its graph."""
+    present = ts.dependencies
+    if len(present) == len(dependencies):
+        return not present or all(d in present for d in dependencies)
+    if not ts.has_lost_dependencies or ts.state in ACTIVE_STATES:
+        return False
+    if any(d.state == "forgotten" for d in dependencies) or any(
+        d not in dependencies for d in present
+    ):
+        return False
+    ts.has_lost_dependencies = False
+    return True
 
 
 def _group_of(turn: Turn, graph: PendingGraph, row: int) -> TaskGroup:

@@ -1,0 +1,263 @@
+"""Which worker a task goes to: locality, load, restrictions, resources, root-ish tasks, actors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf
+
+import pytest
+from env import Env
+from paceline.scheduler.core import placement
+from paceline.scheduler.core.stimuli import AnnotationSet, SetRestrictions
+
+MakeEnv = Callable[..., Env]
+
+
+def test_unrelated_tasks_go_to_idle_workers_in_turn(env: Env) -> None:
+    env.join("w0", "w1", "w2")
+    for i in range(3):
+        env.submit({f"x{i}": []})
+    assert {env.where(f"x{i}") for i in range(3)} == {"w0", "w1", "w2"}
+
+
+def test_large_clusters_are_not_searched(env: Env) -> None:
+    env.join(*(f"w{i}" for i in range(25)))
+    for i in range(25):
+        env.submit({f"x{i}": []})
+    used = {env.where(f"x{i}") for i in range(25)}
+    assert len(used) > 20
+
+
+def test_a_task_goes_where_its_data_is(duo: Env) -> None:
+    duo.submit({"small": [], "large": [], "y": ["small", "large"]})
+    duo.finish("small", nbytes=10)
+    duo.finish("large", nbytes=10**9)
+    assert (duo.where("y")) == "w1"
+
+
+def test_a_busy_worker_with_the_data_is_worth_a_transfer(duo: Env) -> None:
+    duo.submit({"a": []})
+    duo.finish("a", nbytes=1000, seconds=1)
+    assert duo.state.bandwidth == 1e8
+    duo.submit({"slow1": [], "slow2": []}, annotations=on("w0", "slow1", "slow2"))
+    duo.fetched("w1", "a")
+    duo.submit({"y": ["a"]})
+    assert duo.where("y") == "w1"
+
+
+def test_only_holders_are_looked_at(duo: Env) -> None:
+    """As in stock: a worker without any of the data is no candidate, however idle."""
+    duo.submit({"a": []})
+    duo.finish("a", nbytes=1)
+    duo.submit({"slow1": [], "slow2": []}, annotations=on("w0", "slow1", "slow2"))
+    duo.submit({"y": ["a"]})
+    assert duo.where("y") == "w0"
+
+
+def test_data_on_a_paused_worker_is_fetched(duo: Env) -> None:
+    duo.submit({"a": []})
+    duo.finish("a")
+    duo.status("w0", "paused")
+    duo.submit({"y": ["a"]})
+    assert duo.where("y") == "w1"
+
+
+# ------------------------------------------------------------------ restrictions
+
+
+def on(worker: str, *keys: str) -> dict[str, AnnotationSet]:
+    """The keys run on that worker alone."""
+    return {key: AnnotationSet(workers=[worker]) for key in keys}
+
+
+def test_restrictions_to_workers_and_hosts(env: Env) -> None:
+    env.join("w0", host="h0")
+    env.join("w1", "w2", host="h1")
+    annotations = {
+        "a": AnnotationSet(workers=["w2"]),
+        "b": AnnotationSet(workers=["h0"]),
+        "c": AnnotationSet(workers=["h1"]),
+        "d": AnnotationSet(workers=["w0", "h1"]),
+    }
+    env.submit({key: [] for key in "abcd"}, annotations=annotations)
+    assert env.where("a") == "w2"
+    assert env.where("b") == "w0"
+    assert env.where("c") == "w1"
+    assert env.where("d") in ("w0", "w1", "w2")
+
+
+def test_restrictions_outweigh_locality(duo: Env) -> None:
+    duo.submit({"a": []})
+    duo.finish("a", nbytes=10**9)
+    duo.submit({"y": ["a"]}, annotations=on("w1", "y"))
+    assert duo.where("y") == "w1"
+
+
+def test_wishes_are_granted_where_they_can_be(duo: Env) -> None:
+    loose = {
+        "a": AnnotationSet(workers=["w1"], allow_other_workers=True),
+        "b": AnnotationSet(workers=["elsewhere"], allow_other_workers=True),
+    }
+    duo.submit({"a": [], "b": []}, annotations=loose)
+    assert duo.where("a") == "w1"
+    assert duo.states("b") == ["processing"]
+
+
+def test_an_unsatisfied_task_waits_for_its_worker(duo: Env) -> None:
+    duo.submit({"a": [], "b": []}, annotations=on("w9", "a", "b"))
+    assert duo.states("a", "b") == ["no-worker", "no-worker"]
+    duo.join("w8")
+    duo.expect()
+    duo.join("w9")
+    duo.expect("w9: compute-task a", "w9: compute-task b")
+
+
+def test_restrictions_that_are_set_later(make_env: MakeEnv) -> None:
+    env = make_env(worker_saturation=1.0)
+    env.join("w0", "w1")
+    env.submit({("x", i): [] for i in range(5)})
+    env.take()
+    env.feed(SetRestrictions({("x", 4): ["w1"], "nobody-knows": ["w0"]}))
+    env.expect("w1: compute-task ('x',4)")
+    env.feed(SetRestrictions({("x", 3): "w0"}))
+    env.expect("w0: compute-task ('x',3)")
+
+
+def test_resources(env: Env) -> None:
+    env.join("w0")
+    env.join("w1", resources={"gpu": 1})
+    env.join("w2", resources={"gpu": 4, "disk": 1})
+    annotations = {
+        "a": AnnotationSet(resources={"gpu": 2}),
+        "b": AnnotationSet(resources={"gpu": 1, "disk": 1}),
+        "c": AnnotationSet(resources={"gpu": 5}),
+        "d": AnnotationSet(resources={"gpu": 1}, workers=["w1"]),
+        "e": AnnotationSet(resources={"disk": 1}, workers=["w1"]),
+    }
+    env.submit({key: [] for key in "abcde"}, annotations=annotations)
+    assert [env.where(key) for key in "abd"] == ["w2", "w2", "w1"]
+    assert env.states("c", "e") == ["no-worker", "no-worker"]
+    assert env.worker("w2").used_resources == {"gpu": 3, "disk": 1}
+    env.finish("a")
+    assert env.worker("w2").used_resources == {"gpu": 1, "disk": 1}
+
+
+def test_actors_spread(env: Env) -> None:
+    env.join("w0", "w1")
+    env.submit({"data": []})
+    env.finish("data", nbytes=10**9)
+    env.submit({"a": ["data"], "b": ["data"]}, commit={"actors": True})
+    assert sorted([env.where("a"), env.where("b")]) == ["w0", "w1"]
+
+
+# ------------------------------------------------------------------ root-ish tasks
+
+
+def queueing(env: Env, n: int = 12) -> Env:
+    env.submit({("x", i): [] for i in range(n)})
+    return env
+
+
+@pytest.mark.parametrize(
+    ("saturation", "nthreads", "sent"),
+    [(1.0, 1, 1), (1.0, 2, 2), (1.1, 1, 2), (1.1, 4, 5), (2.0, 2, 4), (0.1, 2, 1)],
+)
+def test_roots_wait_on_the_scheduler(
+    make_env: MakeEnv, saturation: float, nthreads: int, sent: int
+) -> None:
+    env = make_env(worker_saturation=saturation)
+    env.join("w0", nthreads=nthreads)
+    queueing(env)
+    assert len(env.processing("w0")) == sent
+    assert len(env.state.queued) == 12 - sent
+    env.finish(("x", 0))
+    assert len(env.processing("w0")) == sent
+    assert env.processing("w0")[-1] == ("x", sent)
+
+
+def test_infinite_saturation_sends_all_roots_at_once_in_runs(make_env: MakeEnv) -> None:
+    env = make_env(worker_saturation=inf)
+    env.join("w0", "w1")
+    queueing(env)
+    assert not env.state.queued
+    assert [key[1] for key in env.processing("w0")] == [0, 1, 2, 3, 4, 5]
+    assert [key[1] for key in env.processing("w1")] == [6, 7, 8, 9, 10, 11]
+
+
+def test_ready_successors_go_before_new_roots(make_env: MakeEnv) -> None:
+    env = make_env(worker_saturation=1.0)
+    env.join("w0")
+    graph: dict[object, list[object]] = {("x", i): [] for i in range(4)}
+    graph.update({("y", i): [("x", i)] for i in range(4)})
+    env.submit(graph, priorities={("x", i): 2 * i for i in range(4)} | {("y", i): 2 * i + 1 for i in range(4)})
+    env.expect("w0: compute-task ('x',0)")
+    env.finish(("x", 0))
+    env.expect("w0: compute-task ('y',0) with ('x',0)@w0")
+    env.finish(("y", 0))
+    env.expect(
+        "w0: free-keys ('x',0)", "w0: compute-task ('x',1)", "alice: key-in-memory ('y',0)"
+    )
+
+
+def test_the_queue_is_by_priority(make_env: MakeEnv) -> None:
+    env = make_env(worker_saturation=1.0)
+    env.join("w0")
+    queueing(env, 4)
+    env.now += 1
+    env.submit({("later", i): [] for i in range(4)})
+    env.submit(
+        {("urgent", i): [] for i in range(4)},
+        annotations={("urgent", i): AnnotationSet(priority=1) for i in range(4)},
+    )
+    env.work()
+    order = [t[0] for t in env.state.transition_log if t[1:3] == ("processing", "memory")]
+    names = [key[0] for key in order]
+    assert names == ["x"] + ["urgent"] * 4 + ["x"] * 3 + ["later"] * 4
+
+
+def test_queued_tasks_are_released_with_their_futures(make_env: MakeEnv) -> None:
+    env = make_env(worker_saturation=1.0)
+    env.join("w0")
+    queueing(env)
+    env.take()
+    env.release(*[("x", i) for i in range(1, 12)])
+    env.expect()
+    assert not len(env.state.queued)
+
+
+def test_what_is_root_ish(make_env: MakeEnv) -> None:
+    env = make_env()
+    env.join("w0", nthreads=2)
+
+    def rootish(graph: dict[object, list[object]], key: object, **rows: object) -> bool:
+        env.submit(graph, **rows)
+        return placement.is_rootish(env.state, env.task(key))
+
+    assert rootish({("a", i): [] for i in range(5)}, ("a", 0))
+    assert not rootish({("b", i): [] for i in range(4)}, ("b", 0))
+    few = {"f": []} | {("c", i): ["f"] for i in range(5)}
+    assert rootish(few, ("c", 0))
+    many = {("g", i): [] for i in range(5)} | {("d", i): [("g", i)] for i in range(5)}
+    assert not rootish(many, ("d", 0))
+    assert rootish({"e": []}, "e", producers=["e"])
+    restricted = {("h", 0): AnnotationSet(workers=["w0"])}
+    assert not rootish({("h", i): [] for i in range(5)}, ("h", 0), annotations=restricted)
+
+
+# ------------------------------------------------------------------ idle, saturated
+
+
+def test_idle_and_saturated(make_env: MakeEnv) -> None:
+    env = make_env(worker_saturation=inf)
+    env.join("w0", "w1", "w2")
+    state = env.state
+    assert list(state.idle) == [env.worker(w) for w in ("w0", "w1", "w2")]
+    keys = [f"x{i}" for i in range(12)]
+    env.submit({key: [] for key in keys}, annotations=on("w0", *keys))
+    assert list(state.saturated) == [env.worker("w0")]
+    assert set(state.idle) == {env.worker("w1"), env.worker("w2")}
+    env.status("w0", "paused")
+    assert not state.saturated
+    env.status("w0", "running")
+    env.work()
+    assert len(state.idle) == 3

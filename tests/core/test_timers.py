@@ -1,0 +1,189 @@
+"""What time brings: silent workers, tasks that waited too long for one, a cluster that stands idle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from env import Env
+from paceline.scheduler.core.handlers.timers import format_seconds
+from paceline.scheduler.core.stimuli import AnnotationSet
+
+MakeEnv = Callable[..., Env]
+
+
+def test_silent_workers_are_restarted_once_a_ttl(make_env: MakeEnv) -> None:
+    env = make_env(worker_ttl_seconds=30)
+    env.join("w0", "w1")
+    env.now += 20
+    env.beat("w1")
+    env.take()
+    env.tick(11)
+    env.expect("driver: restart-workers ['w0']")
+    env.tick(5)
+    env.expect()
+    env.tick(26)
+    env.expect("driver: restart-workers ['w0','w1']")
+
+
+def test_a_worker_that_closes_may_be_silent(make_env: MakeEnv) -> None:
+    env = make_env(worker_ttl_seconds=30)
+    env.join("w0")
+    env.status("w0", "closing")
+    env.tick(100)
+    env.expect()
+
+
+def test_a_short_ttl_allows_ten_heartbeats(make_env: MakeEnv) -> None:
+    env = make_env(worker_ttl_seconds=1)
+    env.join("w0")
+    env.tick(4.9)
+    env.expect()
+    env.tick(0.2)
+    env.expect("driver: restart-workers ['w0']")
+
+
+def test_without_ttl_nobody_is_given_up(make_env: MakeEnv) -> None:
+    env = make_env(worker_ttl_seconds=None)
+    env.join("w0")
+    env.tick(1e6)
+    env.expect()
+
+
+# ------------------------------------------------------------------ no workers
+
+
+def test_tasks_that_no_worker_may_run_fail(make_env: MakeEnv) -> None:
+    env = make_env(no_workers_timeout_seconds=10)
+    env.join("w0")
+    restricted = {"x": AnnotationSet(workers=["elsewhere"])}
+    env.submit({"x": [], "y": ["x"]}, annotations=restricted)
+    env.tick(9)
+    env.expect()
+    env.tick(2)
+    env.expect("alice: task-erred y: NoValidWorker(x)")
+    assert any("timed out waiting for its restrictions to become satisfied" in t for _, t in env.lines)
+
+
+def test_tasks_without_any_worker_fail(make_env: MakeEnv) -> None:
+    """One is in the queue, the other waits for it."""
+    env = make_env(no_workers_timeout_seconds=10)
+    env.submit({"x": []})
+    env.submit({"y": ["x"]})
+    env.tick(0)
+    env.tick(11)
+    env.expect("alice: task-erred x: NoWorker(x)", "alice: task-erred y: NoWorker(x)")
+    assert any("timed out waiting without any running workers" in t for _, t in env.lines)
+
+
+def test_workers_that_are_lost_start_the_clock(make_env: MakeEnv) -> None:
+    env = make_env(no_workers_timeout_seconds=10)
+    env.join("w0")
+    env.submit({"x": []})
+    env.tick(100)
+    env.lose("w0")
+    env.take()
+    env.tick(9)
+    env.expect()
+    env.join("w1")
+    env.lose("w1")
+    env.take()
+    env.tick(9)
+    env.expect()
+    env.tick(2)
+    env.expect("alice: task-erred x: NoWorker(x)")
+
+
+def test_paused_workers_do_not_run(make_env: MakeEnv) -> None:
+    env = make_env(no_workers_timeout_seconds=10)
+    env.join("w0")
+    env.status("w0", "paused")
+    env.submit({"x": []})
+    assert env.states("x") == ["no-worker"]
+    env.tick(0)
+    env.tick(11)
+    assert env.states("x") == ["erred"]
+
+
+def test_a_restricted_task_in_a_cluster_of_none_blames_its_restrictions(make_env: MakeEnv) -> None:
+    """As in stock, where it was restricted no later than workers were missed."""
+    env = make_env(no_workers_timeout_seconds=10)
+    env.submit({"x": []}, annotations={"x": AnnotationSet(workers=["elsewhere"])})
+    env.tick(0)
+    env.tick(11)
+    env.expect("alice: task-erred x: NoValidWorker(x)")
+
+
+def test_failures_of_one_task_run_others(make_env: MakeEnv) -> None:
+    """What the failed tasks needed is let go."""
+    env = make_env(no_workers_timeout_seconds=10)
+    env.join("w0")
+    env.submit({"a": [], "x": ["a"]}, annotations={"x": AnnotationSet(workers=["elsewhere"])})
+    env.finish("a")
+    env.take()
+    env.tick(11)
+    env.expect("alice: task-erred x: NoValidWorker(x)", "w0: free-keys a")
+
+
+# ------------------------------------------------------------------ idle
+
+
+def test_an_idle_scheduler_closes(make_env: MakeEnv) -> None:
+    env = make_env(idle_timeout_seconds=10)
+    env.tick()
+    env.tick(5)
+    env.tick(6)
+    env.expect("driver: close-scheduler idle-timeout-exceeded")
+    assert (20, "Scheduler closing after being idle for 10.00 s") in env.lines
+
+
+@pytest.mark.parametrize("what", ["running", "queued", "held", "no-worker"])
+def test_a_busy_scheduler_does_not_close(make_env: MakeEnv, what: str) -> None:
+    env = make_env(idle_timeout_seconds=10, worker_ttl_seconds=None)
+    if what == "running":
+        env.join("w0")
+        env.submit({"x": []})
+    elif what == "queued":
+        env.submit({"x": []})
+    elif what == "no-worker":
+        env.submit({"x": []}, annotations={"x": AnnotationSet(workers=["elsewhere"])})
+    else:
+        env.turn(env.rows({"x": []})[0], "alice")
+    env.take()
+    for _ in range(5):
+        env.tick(20)
+    env.expect()
+
+
+def test_work_starts_the_clock_anew(make_env: MakeEnv) -> None:
+    env = make_env(idle_timeout_seconds=10, worker_ttl_seconds=None)
+    env.join("w0")
+    for _ in range(4):
+        env.submit({"x": []})
+        env.work()
+        env.release("x")
+        env.take()
+        env.tick(6)
+        env.expect()
+    env.tick(6)
+    env.tick(6)
+    env.expect()
+    env.tick(6)
+    env.expect("driver: close-scheduler idle-timeout-exceeded")
+
+
+def test_without_timeout_it_stays(env: Env) -> None:
+    for _ in range(3):
+        env.tick(1e6)
+    env.expect()
+    assert env.state.idle_since is not None
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0.0005, "500.00 us"), (0.5, "500.00 ms"), (2, "2.00 s"), (700, "11m 40s"), (7300, "2hr 1m"),
+     (200_000, "2d 7hr")],
+)  # fmt: skip
+def test_durations_in_words(seconds: Any, words: str) -> None:
+    assert format_seconds(seconds) == words

@@ -1,0 +1,333 @@
+"""The transition grid: every pair of states is in the table, impossible for a reason, or goes through released;
+and every way of the table is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from env import Env, fake_error
+from paceline.protocol import messages as m
+from paceline.scheduler.core.state import TASK_STATES, TaskState
+from paceline.scheduler.core.stimuli import AnnotationSet
+from paceline.scheduler.core.transitions import (
+    IMPOSSIBLE,
+    TRANSITIONS,
+    Failure,
+    Recommendations,
+    transition,
+)
+from paceline.scheduler.core.turn import Outbox, Turn
+
+PAIRS = [(start, finish) for start in TASK_STATES for finish in TASK_STATES if start != finish]
+THROUGH_RELEASED = [
+    (start, finish)
+    for start, finish in PAIRS
+    if (start, finish) not in TRANSITIONS and (start, finish) not in IMPOSSIBLE
+]
+
+
+def test_every_pair_has_its_place() -> None:
+    assert not TRANSITIONS.keys() & IMPOSSIBLE.keys()
+    assert TRANSITIONS.keys() | IMPOSSIBLE.keys() <= set(PAIRS)
+    for start, finish in THROUGH_RELEASED:
+        assert (start, "released") in TRANSITIONS, (start, finish)
+        assert ("released", finish) in TRANSITIONS, (start, finish)
+
+
+def test_functions_are_called_as_their_pair() -> None:
+    for (start, finish), function in TRANSITIONS.items():
+        expected = f"transition_{start}_{finish}".replace("-", "_")
+        assert function.__name__ == expected
+
+
+# ------------------------------------------------------------------ a task in each state
+
+
+def released(env: Env) -> None:
+    """x is there only as the dependency of y, which is in memory."""
+    env.join("w0")
+    env.submit({"x": [], "y": ["x"]})
+    env.work()
+
+
+def waiting(env: Env) -> None:
+    env.join("w0")
+    env.submit({"a": [], "x": ["a"], "y": ["x"]}, want=["x", "y"])
+
+
+def no_worker(env: Env) -> None:
+    env.join("w0", status="paused")
+    env.submit({"x": [], "y": ["x"]}, want=["x", "y"])
+
+
+def queued(env: Env) -> None:
+    env.submit({"x": [], "y": ["x"]}, want=["x", "y"])
+
+
+def processing(env: Env) -> None:
+    env.join("w0")
+    env.submit({"x": [], "y": ["x"]}, want=["x", "y"])
+
+
+def memory(env: Env) -> None:
+    processing(env)
+    env.finish("x")
+
+
+def erred(env: Env) -> None:
+    processing(env)
+    env.fail("x")
+
+
+STARTS: dict[str, Callable[[Env], None]] = {
+    "released": released,
+    "waiting": waiting,
+    "no-worker": no_worker,
+    "queued": queued,
+    "processing": processing,
+    "memory": memory,
+    "erred": erred,
+}
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_a_task_in_each_state(env: Env, start: str) -> None:
+    STARTS[start](env)
+    assert env.states("x") == [start]
+
+
+# ------------------------------------------------------------------ every way of the table, by stimuli
+
+
+def lose_data(env: Env) -> None:
+    env.feed(m.ReleaseWorkerData(key="x"), "w0")
+
+
+WAYS: dict[tuple[str, str], Callable[[Env], str]] = {}
+
+
+def way(start: str, finish: str) -> Callable[[Callable[[Env], str]], Callable[[Env], str]]:
+    """Marks a function that takes a task from one state directly to another, and returns its key."""
+
+    def mark(function: Callable[[Env], str]) -> Callable[[Env], str]:
+        WAYS[start, finish] = function
+        return function
+
+    return mark
+
+
+@way("released", "waiting")
+def _(env: Env) -> str:
+    queued(env)
+    return "x"
+
+
+@way("released", "erred")
+def _(env: Env) -> str:
+    env.join("w0")
+    env.submit({"bad": []})
+    env.fail("bad")
+    env.submit({"x": ["bad"]})
+    return "x"
+
+
+@way("released", "forgotten")
+def _(env: Env) -> str:
+    released(env)
+    env.release("y")
+    return "x"
+
+
+@way("waiting", "processing")
+def _(env: Env) -> str:
+    waiting(env)
+    env.finish("a")
+    return "x"
+
+
+@way("waiting", "released")
+def _(env: Env) -> str:
+    waiting(env)
+    env.release("x", "y")
+    return "x"
+
+
+@way("waiting", "erred")
+def _(env: Env) -> str:
+    waiting(env)
+    env.fail("a")
+    return "x"
+
+
+@way("queued", "processing")
+def _(env: Env) -> str:
+    queued(env)
+    env.join("w0")
+    return "x"
+
+
+@way("queued", "released")
+def _(env: Env) -> str:
+    queued(env)
+    env.release("x", "y")
+    return "x"
+
+
+@way("queued", "erred")
+def _(env: Env) -> str:
+    env.state.config.no_workers_timeout_seconds = 1
+    queued(env)
+    env.tick(0)
+    env.tick(2)
+    return "x"
+
+
+@way("no-worker", "processing")
+def _(env: Env) -> str:
+    no_worker(env)
+    env.status("w0", "running")
+    return "x"
+
+
+@way("no-worker", "released")
+def _(env: Env) -> str:
+    no_worker(env)
+    env.release("x", "y")
+    return "x"
+
+
+@way("no-worker", "erred")
+def _(env: Env) -> str:
+    env.state.config.no_workers_timeout_seconds = 1
+    no_worker(env)
+    env.tick(2)
+    return "x"
+
+
+@way("processing", "memory")
+def _(env: Env) -> str:
+    memory(env)
+    return "x"
+
+
+@way("processing", "released")
+def _(env: Env) -> str:
+    processing(env)
+    env.feed(m.Reschedule(key="x"), "w0")
+    return "x"
+
+
+@way("processing", "erred")
+def _(env: Env) -> str:
+    erred(env)
+    return "x"
+
+
+@way("memory", "released")
+def _(env: Env) -> str:
+    memory(env)
+    lose_data(env)
+    return "x"
+
+
+@way("memory", "erred")
+def _(env: Env) -> str:
+    env.join("w0")
+    env.submit({"x": []}, commit={"actors": True})
+    env.finish("x")
+    env.lose("w0")
+    return "x"
+
+
+@way("memory", "forgotten")
+def _(env: Env) -> str:
+    env.join("w0")
+    env.submit({"x": []})
+    env.finish("x")
+    env.release("x")
+    return "x"
+
+
+@way("erred", "released")
+def _(env: Env) -> str:
+    erred(env)
+    env.release("y", "x")
+    return "x"
+
+
+@pytest.mark.parametrize("pair", TRANSITIONS)
+def test_every_way_of_the_table_is_gone(env: Env, pair: tuple[str, str]) -> None:
+    key = WAYS[pair](env)
+    gone = {(start, finish) for k, start, finish, *_ in env.state.transition_log if k == key}
+    # waiting -> processing ends in queued or no-worker where no worker has room
+    assert pair in gone
+
+
+# ------------------------------------------------------------------ the others
+
+
+def go(env: Env, ts: TaskState, finish: str) -> None:
+    """One transition by itself; what it recommends is not carried out."""
+    turn = Turn(env.state, Outbox(), env.now, "", "test")
+    recs: Recommendations = {}
+    detail = Failure(cause=ts, exception=fake_error("boom")) if finish == "erred" else None
+    transition(turn, ts, finish, recs, detail)
+
+
+@pytest.mark.parametrize(("start", "finish"), THROUGH_RELEASED)
+def test_the_way_through_released(start: str, finish: str) -> None:
+    env = Env()
+    env.client("alice")
+    STARTS[start](env)
+    ts = env.task("x")
+    if finish == "forgotten":
+        for cs in list(ts.who_wants):
+            env.checks = False
+            del cs.wants_what[ts]
+        ts.who_wants = ()
+        ts.has_lost_dependencies = True
+    go(env, ts, finish)
+    log = [entry[1:3] for entry in env.state.transition_log if entry[0] == "x"]
+    assert log[-2] == (start, "released")
+    assert log[-1][0] == "released"
+    assert ts.state in (finish, "processing", "queued")
+
+
+@pytest.mark.parametrize("pair", [p for p in IMPOSSIBLE if p[0] != "forgotten"])
+def test_the_impossible(pair: tuple[str, str]) -> None:
+    """Either it is refused, or nothing happens but a release; never the state that was asked for."""
+    start, finish = pair
+    env = Env()
+    env.client("alice")
+    STARTS[start](env)
+    ts = env.task("x")
+    env.checks = False
+    try:
+        go(env, ts, finish)
+    except AssertionError:
+        return
+    assert ts.state != finish
+
+
+def test_nothing_comes_back_from_forgotten(env: Env) -> None:
+    processing(env)
+    ts = env.task("x")
+    env.release("x", "y")
+    assert ts.state == "forgotten"
+    for finish in TASK_STATES:
+        go(env, ts, finish)
+        assert ts.state == "forgotten"
+
+
+def test_the_log_is_bounded(env: Env) -> None:
+    env.join("w0")
+    log = env.state.transition_log
+    assert log.maxlen == env.config.low_level_log_length
+    assert env.state.transition_counter == 0
+    env.submit({"x": []}, annotations={"x": AnnotationSet(retries=1)})
+    assert [entry[:3] for entry in log] == [
+        ("x", "released", "waiting"),
+        ("x", "waiting", "processing"),
+    ]

@@ -1,0 +1,333 @@
+"""Long work is cut into turns, other stimuli come between, and the end is the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from env import Env
+from graph_rows import Graph
+from paceline.protocol import messages as m
+from paceline.scheduler.core.stimuli import (
+    AnnotationSet,
+    ClientGone,
+    Continue,
+    DataPlaced,
+    ReleaseAll,
+    RetryKeys,
+    WorkerGone,
+)
+
+WIDTH = 12
+
+
+def layered(name: str = "", depth: int = 3, width: int = WIDTH) -> Graph:
+    """Roots, layers above them, and one task over all."""
+    graph: dict[Any, list[Any]] = {}
+    before: list[Any] = []
+    for level in range(depth):
+        layer = [(f"layer{level}{name}", i) for i in range(width)]
+        for i, key in enumerate(layer):
+            graph[key] = [before[i], before[i - 1]] if before else []
+        before = layer
+    graph[f"total{name}"] = before
+    return graph
+
+
+def small_turns(tasks: int = 3, **config: Any) -> Env:
+    env = Env(turn_tasks_max=tasks, **config)
+    env.client("alice", "bob")
+    env.join("w0", "w1", nthreads=2)
+    env.take()
+    return env
+
+
+def outcome(env: Env) -> dict[Any, str]:
+    """What is left when all work is done."""
+    env.go_on()
+    env.work()
+    return {key: ts.state for key, ts in env.state.tasks.items()}
+
+
+def test_a_commit_takes_as_many_turns_as_it_needs() -> None:
+    env = small_turns()
+    graph = layered()
+    *chunks, commit = env.rows(graph, chunk_size=5)
+    for chunk in chunks:
+        env.turn(chunk, "alice")
+    env.turn(commit, "alice")
+    turns = 0
+    while env.wants_continue:
+        counter = env.state.transition_counter
+        env.turn(Continue())
+        turns += 1
+        assert env.state.transition_counter - counter <= 3 * 3  # recommendations of each row
+    assert turns > len(graph)
+    assert outcome(env) == outcome_in_one(graph)
+
+
+def outcome_in_one(graph: Graph) -> dict[Any, str]:
+    env = small_turns(2000)
+    env.submit(graph)
+    assert not env.wants_continue
+    return outcome(env)
+
+
+Between = Callable[[Env], None]
+
+
+def client_lost(env: Env) -> None:
+    env.turn(ClientGone("alice"), "alice")
+
+
+def worker_lost(env: Env) -> None:
+    if "w0" in env.state.workers:
+        env.turn(WorkerGone("w0"))
+
+
+def worker_leaves(env: Env) -> None:
+    if "w0" in env.state.workers:
+        env.turn(WorkerGone("w0", expected=True))
+
+
+def cancel(env: Env) -> None:
+    env.cancel("total", force=True)
+
+
+def release(env: Env) -> None:
+    env.release("total")
+
+
+def restart(env: Env) -> None:
+    env.turn(ReleaseAll())
+
+
+def overlap(env: Env) -> None:
+    for part in env.rows({**layered(), "more": ["total"]}, want=["more"], client="bob"):
+        env.turn(part, "bob")
+
+
+def desire(env: Env) -> None:
+    env.desire(("layer1", 3), client="bob")
+
+
+BETWEEN: dict[str, tuple[Between, Graph, str]] = {
+    # what comes between, the graph that is left, who wants it
+    "client-lost": (client_lost, {}, ""),
+    "cancel": (cancel, {}, ""),
+    "release": (release, {}, ""),
+    "restart": (restart, {}, ""),
+    "worker-lost": (worker_lost, layered(), "total"),
+    "worker-leaves": (worker_leaves, layered(), "total"),
+}
+
+
+@pytest.mark.parametrize("what", BETWEEN)
+@pytest.mark.parametrize("turn", [0, 1, 2, 5, 13, 14, 20, 30, 40, 50, 60, 70, 80])
+def test_between_the_turns_of_a_commit(what: str, turn: int) -> None:
+    between, graph, wanted = BETWEEN[what]
+    env = small_turns()
+    *chunks, commit = env.rows(layered(), chunk_size=4)
+    for chunk in chunks:
+        env.turn(chunk, "alice")
+    env.turn(commit, "alice")
+    for _ in range(turn):
+        if env.wants_continue:
+            env.turn(Continue())
+    between(env)
+    expected = outcome_in_one(graph) if graph else {}
+    found = outcome(env)
+    assert found == expected
+    if wanted:
+        env.release(wanted)
+        assert not env.state.tasks
+
+
+@pytest.mark.parametrize("what", ["client-lost", "restart"])
+@pytest.mark.parametrize("chunk", [1, 4, 9])
+def test_between_the_chunks_of_a_graph(what: str, chunk: int) -> None:
+    env = small_turns()
+    parts = env.rows(layered(), chunk_size=4)
+    for part in parts[:chunk]:
+        env.turn(part, "alice")
+    BETWEEN[what][0](env)
+    for part in parts[chunk:]:
+        env.turn(part, "alice")
+    assert outcome(env) == {}
+    assert not env.state.graphs
+
+
+@pytest.mark.parametrize("turn", [0, 1, 2, 5, 13, 20, 30, 40, 60, 80])
+@pytest.mark.parametrize("first_goes", [False, True])
+def test_an_overlapping_graph_between(turn: int, first_goes: bool) -> None:
+    env = small_turns()
+    for part in env.rows(layered(), chunk_size=4):
+        env.turn(part, "alice")
+    for _ in range(turn):
+        env.turn(Continue())
+    overlap(env)
+    if first_goes:
+        client_lost(env)
+    found = outcome(env)
+    assert found["more"] == "memory"
+    assert ("total" in found) and (found["total"] == ("released" if first_goes else "memory"))
+    env.release("total")
+    env.release("more", client="bob")
+    assert not env.state.tasks
+
+
+@pytest.mark.parametrize("turn", [0, 1, 2, 5, 13, 20, 30, 40, 60, 80])
+def test_a_wish_between(turn: int) -> None:
+    env = small_turns()
+    for part in env.rows(layered(), chunk_size=4):
+        env.turn(part, "alice")
+    for _ in range(turn):
+        env.turn(Continue())
+    desire(env)
+    client_lost(env)
+    assert outcome(env).get(("layer1", 3)) in ("memory", "released")
+    env.release(("layer1", 3), client="bob")
+    assert not env.state.tasks
+
+
+@pytest.mark.parametrize("turn", range(0, 30, 3))
+def test_external_data_lost_between(turn: int) -> None:
+    """The rows that need it cannot run; the client hears so; nothing is left hanging."""
+    env = small_turns()
+    env.feed(DataPlaced({"d": ["w0"]}, {"d": 8}, client="bob"))
+    graph = {key: deps if deps else ["d"] for key, deps in layered(depth=2, width=4).items()}
+    for part in env.rows(graph):
+        env.turn(part, "alice")
+    for _ in range(turn):
+        env.turn(Continue())
+    worker_lost(env)
+    assert outcome(env) == {}
+    sent = env.take()
+    assert any(line.startswith("alice: cancelled-keys total") for line in sent)
+    assert any(line.startswith("bob: cancelled-keys d") for line in sent)
+
+
+@pytest.mark.parametrize("turn", range(0, 30, 3))
+def test_external_data_released_between_is_kept_until_it_was_used(turn: int) -> None:
+    env = small_turns()
+    env.feed(DataPlaced({"d": ["w0"]}, {"d": 8}, client="bob"))
+    graph = {key: deps if deps else ["d"] for key, deps in layered(depth=2, width=4).items()}
+    for part in env.rows(graph):
+        env.turn(part, "alice")
+    for _ in range(turn):
+        env.turn(Continue())
+    env.release("d", client="bob")
+    found = outcome(env)
+    assert found["total"] == "memory"
+
+
+def test_a_released_key_does_not_come_back_with_its_commit() -> None:
+    env = small_turns()
+    for part in env.rows(layered(), want=["total", ("layer0", 1)]):
+        env.turn(part, "alice")
+    env.turn(Continue())
+    env.turn(_released("total", ("layer0", 1)), "alice")
+    assert outcome(env) == {}
+
+
+def _released(*keys: Any) -> Any:
+    return m.ClientReleasesKeys(keys=list(keys), client="alice")
+
+
+# ------------------------------------------------------------------ other long work
+
+
+def test_the_release_of_much_is_cut() -> None:
+    env = small_turns()
+    env.submit(layered(width=40))
+    env.take()
+    env.turn(_released("total"), "alice")
+    assert env.wants_continue
+    assert len(env.state.tasks) > 100
+    turns = 0
+    while env.wants_continue:
+        env.turn(Continue())
+        turns += 1
+    assert turns > 30
+    assert not env.state.tasks
+
+
+@pytest.mark.parametrize("turn", range(0, 40, 4))
+def test_wanted_again_in_the_middle_of_the_release(turn: int) -> None:
+    env = small_turns()
+    env.submit(layered())
+    env.turn(_released("total"), "alice")
+    for _ in range(turn):
+        if env.wants_continue:
+            env.turn(Continue())
+    for part in env.rows(layered(), client="bob"):
+        env.turn(part, "bob")
+    found = outcome(env)
+    assert found["total"] == "memory"
+    env.release("total", client="bob")
+    assert not env.state.tasks
+
+
+@pytest.mark.parametrize("turn", range(0, 30, 3))
+def test_a_second_worker_lost_while_the_first_is_digested(turn: int) -> None:
+    env = small_turns(allowed_failures=10)
+    env.submit(layered(), want=[*layered()])
+    for _ in range(30):
+        env.finish(env.processing("w0")[0] if env.processing("w0") else env.processing("w1")[0])
+    env.join("w2", nthreads=2)
+    env.turn(WorkerGone("w0"))
+    for _ in range(turn):
+        if env.wants_continue:
+            env.turn(Continue())
+    env.turn(WorkerGone("w1"))
+    assert set(outcome(env).values()) == {"memory"}
+
+
+@pytest.mark.parametrize("turn", range(0, 60, 6))
+def test_a_failure_goes_down_and_is_retried_in_the_middle(turn: int) -> None:
+    env = small_turns()
+    env.submit(layered(), want=["total", ("layer1", 1), ("layer2", 5)])
+    key = env.processing("w0")[0]
+    run_id = env.task(key).run_id
+    env.turn(m.TaskErred(key=key, run_id=run_id), "w0")
+    for _ in range(turn):
+        if env.wants_continue:
+            env.turn(Continue())
+    env.turn(RetryKeys(["total", key], "alice"))
+    found = outcome(env)
+    for wanted in ("total", ("layer1", 1), ("layer2", 5)):
+        assert found[wanted] == "memory"
+
+
+def test_the_queue_is_drained_in_turns() -> None:
+    env = small_turns(worker_saturation=1.0)
+    env.submit({("x", i): [] for i in range(60)})
+    env.join("w2", nthreads=50)
+    assert len(env.processing("w2")) == 50
+    assert outcome(env) == {("x", i): "memory" for i in range(60)}
+
+
+def test_commits_wait_for_one_another() -> None:
+    env = small_turns()
+    for name in ("a", "b", "c"):
+        for part in env.rows(layered(name), commit={"fifo_timeout_seconds": 0}):
+            env.now += 0.01
+            env.turn(part, "alice")
+    assert len(env.state.commits) == 3
+    found = outcome(env)
+    assert [found[f"total{name}"] for name in ("a", "b", "c")] == ["memory"] * 3
+    generations = [env.task(f"total{name}").priority[1] for name in ("a", "b", "c")]  # type: ignore[index]
+    assert generations == sorted(generations)
+
+
+def test_restrictions_hold_through_all_of_it() -> None:
+    env = small_turns()
+    annotations = {("layer1", i): AnnotationSet(workers=["w1"]) for i in range(WIDTH)}
+    env.submit(layered(), annotations=annotations)
+    while any(ws.processing for ws in env.state.workers.values()):
+        assert not [key for key in env.processing("w0") if key[0] == "layer1"]
+        for address in ("w0", "w1"):
+            for key in env.processing(address)[:1]:
+                env.finish(key)
+    assert env.states("total") == ["memory"]

@@ -1,0 +1,324 @@
+"""Workers that come, live and go: registration, heartbeats, status, loss, and who is blamed for a death."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+from env import Env
+from paceline.protocol import messages as m
+from paceline.scheduler.core.stimuli import (
+    AnnotationSet,
+    CloseWorker,
+    SetWorkerStatus,
+    WorkerClogged,
+    WorkerGone,
+)
+
+MakeEnv = Callable[..., Env]
+
+
+def gone(address: str, *others: str, tasks: Iterable[str] = ()) -> list[str]:
+    """What is sent when a worker is lost; what concerns ``tasks`` comes first."""
+    return [
+        *tasks,
+        f"{address}: close (scheduler-remove-worker)",
+        f"driver: drop-worker-connection {address}",
+        *(f"{other}: remove-worker {address}" for other in others),
+    ]
+
+
+# ------------------------------------------------------------------ coming
+
+
+def test_facts_of_a_worker(env: Env) -> None:
+    env.join("w0", nthreads=4, memory_limit=100, resources={"gpu": 2}, host="h", pid=7)
+    ws = env.worker("w0")
+    assert (ws.nthreads, ws.memory_limit, ws.resources, ws.host, ws.pid) == (4, 100, {"gpu": 2}, "h", 7)
+    state = env.state
+    assert state.aliases == {"w0": "w0"}
+    assert (state.total_nthreads, state.total_memory) == (4, 100)
+    assert state.resources == {"gpu": {"w0": 2}}
+    assert state.host_info["h"]["nthreads"] == 4
+    assert ws in state.running and ws in state.idle
+
+
+def test_a_new_worker_gets_what_nobody_could_run(env: Env) -> None:
+    env.submit({"x": [], "y": []}, annotations={"y": AnnotationSet(resources={"gpu": 1})})
+    assert env.states("x", "y") == ["queued", "no-worker"]  # larger than a cluster of none
+    env.expect()
+    env.join("w0")
+    env.expect("w0: compute-task x")
+    env.join("w1", resources={"gpu": 1})
+    env.expect("w1: compute-task y using gpu=1")
+
+
+def test_a_new_worker_gets_what_is_queued(make_env: MakeEnv) -> None:
+    env = make_env(worker_saturation=1.0)
+    env.join("w0")
+    env.submit({("x", i): [] for i in range(4)})
+    env.expect("w0: compute-task ('x',0)")
+    env.join("w1", nthreads=2)
+    env.expect("w1: compute-task ('x',1)", "w1: compute-task ('x',2)")
+
+
+def test_a_worker_that_comes_paused_gets_nothing(env: Env) -> None:
+    env.submit({"x": []})
+    env.join("w0", status="paused")
+    env.expect()
+    env.status("w0", "running")
+    env.expect("w0: compute-task x")
+
+
+# ------------------------------------------------------------------ living
+
+
+def test_a_heartbeat_tells_of_load_and_bandwidth(duo: Env) -> None:
+    duo.submit({"x": []})
+    duo.now += 3
+    metrics = {
+        "bandwidth": {"total": 2e8, "workers": {"w1": (1e6, 2)}, "types": {"int": (3e6, 1)}},
+        "digests_total_since_heartbeat": {"ticks": 2.0},
+    }
+    duo.beat("w0", executing={"x": 2.5, "nobody-knows": 1}, metrics=metrics, now=duo.now - 0.5)
+    ws, state = duo.worker("w0"), duo.state
+    assert {ts.key: seconds for ts, seconds in ws.executing.items()} == {"x": 2.5}
+    assert (ws.last_seen, ws.time_delay) == (duo.now, 0.5)
+    assert state.bandwidth == pytest.approx(1.5e8)
+    assert state.bandwidth_workers == {("w0", "w1"): 5e5}
+    assert state.cumulative_worker_metrics == {"ticks": 2.0}
+    assert duo.task("x").prefix.max_exec_time == 2.5
+    assert state.compute_occupancy == pytest.approx(5.0)  # twice what it has run already
+    duo.beat("nobody")
+    duo.take()
+
+
+def test_memory_that_no_data_accounts_for(env: Env) -> None:
+    env.join("w0", metrics={"memory": 500})
+    sizes = [env.worker("w0").memory_unmanaged_old]
+    for seconds, memory in ((10, 300), (10, 900), (40, 900)):
+        env.now += seconds
+        env.beat("w0", metrics={"memory": memory})
+        sizes.append(env.worker("w0").memory_unmanaged_old)
+    assert sizes == [500, 300, 300, 900]
+
+
+def test_resources_change(duo: Env) -> None:
+    duo.submit({"x": []}, annotations={"x": AnnotationSet(resources={"gpu": 1})})
+    assert duo.ask(m.SetResources(worker="w1", resources={"gpu": 1})) == "OK"
+    duo.expect("w1: compute-task x using gpu=1")
+    assert duo.worker("w1").used_resources == {"gpu": 1}
+    assert duo.ask(m.SetResources(worker="nobody", resources={"gpu": 1})) == "not found"
+
+
+@pytest.mark.parametrize("status", ["paused", "closing_gracefully", "closing"])
+def test_a_worker_that_rests_gets_nothing_new(duo: Env, status: str) -> None:
+    duo.submit({"a": []})
+    duo.take()
+    duo.status("w0", status)
+    duo.submit({"b": [], "c": ["a"]})
+    duo.expect("w1: compute-task b")
+    duo.finish("a")
+    duo.expect("w1: compute-task c with a@w0", "alice: key-in-memory a")
+    duo.status("w1", status)
+    duo.submit({"d": []})
+    assert duo.states("d") == ["no-worker"]
+    duo.expect()
+
+
+def test_a_worker_that_resumes_gets_what_waited(duo: Env) -> None:
+    duo.status("w0", "paused")
+    duo.status("w1", "paused")
+    duo.submit({"x": []})
+    duo.expect()
+    duo.status("w1", "running")
+    duo.expect("w1: compute-task x")
+    duo.status("w1", "running")
+    duo.status("nobody", "running")
+    duo.expect()
+
+
+def test_a_clogged_worker_gets_nothing_new(make_env: MakeEnv) -> None:
+    env = make_env(worker_saturation=1.0)
+    env.join("w0", "w1")
+    env.feed(WorkerClogged("w0", True))
+    env.submit({("x", i): [] for i in range(4)} | {("x", i): [] for i in range(4, 6)})
+    env.expect("w1: compute-task ('x',0)")
+    env.feed(WorkerClogged("w0", False))
+    env.expect("w0: compute-task ('x',1)")
+    env.feed(WorkerClogged("nobody", True))
+    env.expect()
+
+
+def test_the_scheduler_changes_a_status(duo: Env) -> None:
+    duo.feed(SetWorkerStatus("w0", "closing_gracefully"))
+    duo.expect("w0: worker-status-change closing_gracefully")
+    assert duo.worker("w0") not in duo.state.running
+    duo.feed(SetWorkerStatus("w0", "running"))
+    assert duo.worker("w0") in duo.state.running
+    duo.feed(SetWorkerStatus("nobody", "running"))
+    duo.expect("w0: worker-status-change running")
+
+
+def test_a_worker_is_asked_to_close(duo: Env) -> None:
+    duo.feed(CloseWorker("w0"))
+    duo.feed(CloseWorker("nobody"))
+    duo.expect("w0: close (scheduler-close-worker)")
+    assert "w0" in duo.state.workers
+
+
+# ------------------------------------------------------------------ going
+
+
+def test_a_worker_that_leaves_takes_nothing_along(duo: Env) -> None:
+    duo.submit({"x": [], "y": []})
+    duo.take()
+    duo.lose("w0", expected=True)
+    duo.expect(*gone("w0", "w1", tasks=["w1: compute-task x"]))
+    state = duo.state
+    assert (state.total_nthreads, list(state.workers), list(state.aliases)) == (1, ["w1"], ["w1"])
+    assert duo.task("x").suspicious == 0
+
+
+def test_lost_results_are_made_again(duo: Env) -> None:
+    duo.submit({"a": [], "b": ["a"], "c": ["b"]}, want=["a", "c"])
+    duo.finish("a", "b")
+    duo.take()
+    duo.lose("w0")
+    duo.expect(*gone("w0", "w1", tasks=["alice: lost-data a", "w1: compute-task a"]))
+    assert duo.states("a", "b", "c") == ["processing", "waiting", "waiting"]
+    duo.work()
+    assert duo.states("a", "b", "c") == ["memory", "released", "memory"]
+    text = next(t for level, t in duo.lines if level == 30)
+    assert "already computed task(s), which will be recomputed elsewhere: {'a', 'b'}" in text
+
+
+def test_what_runs_elsewhere_on_lost_data_begins_again(duo: Env) -> None:
+    duo.submit({"a": [], "b": ["a"]}, annotations={"b": AnnotationSet(workers=["w1"])})
+    duo.finish("a")
+    assert duo.where("b") == "w1"
+    duo.take()
+    duo.lose("w0")
+    duo.expect(*gone("w0", "w1", tasks=["w1: compute-task a", "w1: free-keys b"]))
+    duo.finish("a")
+    duo.expect("w1: compute-task b with a@w1")
+
+
+def test_data_with_another_copy_is_not_lost(duo: Env) -> None:
+    duo.submit({"a": []})
+    duo.finish("a")
+    duo.fetched("w1", "a")
+    duo.take()
+    duo.lose("w0")
+    duo.expect(*gone("w0", "w1"))
+    assert duo.states("a") == ["memory"]
+
+
+def test_the_last_worker_is_lost(duo: Env) -> None:
+    duo.submit({"a": []})
+    duo.lose("w0")
+    duo.lose("w1")
+    assert duo.states("a") == ["queued"]
+    assert (20, "Lost all workers") in duo.lines
+    assert duo.state.total_occupancy == 0
+    duo.take()
+    duo.join("w2")
+    duo.expect("w2: compute-task a")
+
+
+def test_a_worker_is_removed_by_request(duo: Env) -> None:
+    assert duo.ask(WorkerGone("w0", expected=True, close=False)) == "OK"
+    duo.expect("driver: drop-worker-connection w0", "w1: remove-worker w0")
+    assert duo.ask(WorkerGone("w0")) == "already-removed"
+    duo.expect()
+
+
+# ------------------------------------------------------------------ blame
+
+
+def die(env: Env, key: Any, times: int, executing: bool = True) -> None:
+    """The worker that has the task dies, and another comes."""
+    for _ in range(times):
+        address = env.where(key)
+        if executing:
+            env.beat(address, executing={key: 1.0})
+        env.lose(address)
+        env.join(f"next-{env.turns}")
+
+
+def test_a_task_that_kills_its_workers_fails(make_env: MakeEnv) -> None:
+    env = make_env(allowed_failures=2)
+    env.join("w0")
+    env.submit({"killer": [], "after": ["killer"]})
+    die(env, "killer", times=2)
+    assert env.states("killer") == ["processing"]
+    last = env.where("killer")
+    env.take()
+    die(env, "killer", times=1)
+    assert env.states("killer", "after") == ["erred", "erred"]
+    sent = env.take()
+    assert f"alice: task-erred after: KilledWorker(killer, {last})" in sent
+    assert env.task("killer").prefix.suspicious == 3
+
+
+def test_a_task_that_kills_before_any_heartbeat_fails(make_env: MakeEnv) -> None:
+    env = make_env(allowed_failures=2)
+    env.join("w0")
+    env.submit({"killer": []})
+    die(env, "killer", times=3, executing=False)
+    assert env.states("killer") == ["erred"]
+
+
+def test_only_what_executed_and_what_may_have_started_is_blamed(make_env: MakeEnv) -> None:
+    """Stock blames all that was assigned to the worker."""
+    env = make_env(worker_saturation=10.0)
+    env.join("w0", nthreads=2)
+    env.submit({("x", i): [] for i in range(10)})
+    assert len(env.processing("w0")) == 10
+    env.beat("w0", executing={("x", 7): 1.0})
+    env.lose("w0")
+    assert {i: env.task(("x", i)).suspicious for i in range(10)} == {
+        i: int(i in (0, 1, 7)) for i in range(10)
+    }
+
+
+def test_nobody_is_blamed_where_the_worker_said_goodbye(make_env: MakeEnv) -> None:
+    env = make_env(allowed_failures=0)
+    env.join("w0")
+    env.submit({"x": []})
+    for i in range(5):
+        env.lose(env.where("x"), expected=True)
+        env.join(f"v{i}")
+    assert env.task("x").suspicious == 0
+    assert env.states("x") == ["processing"]
+
+
+def test_a_witness_of_too_many_deaths_fails_though_never_blamed(make_env: MakeEnv) -> None:
+    env = make_env(allowed_failures=0, worker_saturation=10.0)
+    env.join("w0")
+    annotations = {"last": AnnotationSet(priority=-1)}
+    env.submit({"last": []}, annotations=annotations)
+    for i in range(3):
+        env.submit({f"first-{i}": []})
+        env.beat("w0" if i == 0 else f"v{i - 1}", executing={f"first-{i}": 1.0})
+        ts = env.task("last")
+        assert ts.suspicious == 0 and ts.state == "processing", i
+        env.submit({f"other-{i}": []})
+        env.lose(env.where("last"))
+        env.join(f"v{i}")
+    assert env.states("last") == ["erred"]
+
+
+def test_blame_reaches_dependents_and_frees_inputs(make_env: MakeEnv) -> None:
+    env = make_env(allowed_failures=0)
+    env.join("w0", "w1")
+    env.submit(
+        {"a": [], "killer": ["a"]}, annotations={"killer": AnnotationSet(workers=["w1"])}
+    )
+    env.finish("a")
+    env.take()
+    env.lose("w1")
+    erred = "alice: task-erred killer: KilledWorker(killer, w1)"
+    env.expect(*gone("w1", "w0", tasks=[erred, "w0: free-keys a"]))
+    assert env.states("a", "killer") == ["released", "erred"]
