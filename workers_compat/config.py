@@ -5,11 +5,8 @@ Must not know: what a knob does.
 
 from __future__ import annotations
 
-import asyncio
 import math
 import os
-import sys
-from collections.abc import Callable
 from dataclasses import fields
 from typing import Any
 
@@ -135,14 +132,3 @@ def seconds(value: Any, default: str = "seconds") -> float | None:
     if value is None or value is False or value == "":
         return None
     return float(parse_timedelta(value, default=default))
-
-
-def loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """The event loop of a process of our own: uvloop, unless the configuration asks for asyncio's."""
-    if sys.platform == "win32":
-        return asyncio.SelectorEventLoop
-    if get("distributed.admin.event-loop") == "asyncio":
-        return None
-    import uvloop
-
-    return uvloop.new_event_loop

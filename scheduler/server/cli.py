@@ -16,6 +16,7 @@ import os
 import re
 import signal
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -269,12 +270,23 @@ def run_scheduler(**options: Any) -> None:
         logger.info("Stopped scheduler at %r", scheduler.address)
 
     try:
-        with asyncio.Runner(loop_factory=config.loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=loop_factory(config.get("distributed.admin.event-loop"))) as runner:
             runner.run(run())
     except (ValueError, OSError) as error:  # options that cannot be carried out
         raise click.ClickException(str(error)) from error
     finally:
         logger.info("End scheduler")
+
+
+def loop_factory(wanted: str | None) -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """The event loop of a process of our own: uvloop, unless the configuration asks for asyncio's."""
+    if sys.platform == "win32":
+        return asyncio.SelectorEventLoop
+    if wanted == "asyncio":
+        return None
+    import uvloop
+
+    return uvloop.new_event_loop
 
 
 async def start_and_finish(scheduler: Any) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.protocol import messages as m
 from paceline.protocol.codec import OddMessage, UnknownMessage
+from paceline.protocol.errors import LocalProtocolError
 from paceline.scheduler.core import stimuli
 from paceline.workers_compat.graph_table import CompileRequest
 
@@ -59,8 +60,23 @@ class Stream:
     def send(self, messages: list[Any]) -> None:
         """One batch."""
         peer = self.peer
-        if not peer.closed:
-            peer.server.write(peer.number, peer.connection.send(messages))
+        if peer.closed or peer.connection.phase == "closed":
+            return
+        try:
+            frames = peer.connection.send(messages)
+        except LocalProtocolError:
+            self._send_singly(messages)
+        else:
+            peer.server.write(peer.number, frames)
+
+    def _send_singly(self, messages: list[Any]) -> None:
+        """One of these cannot be said, by a mistake of ours: the others shall not be lost with it."""
+        peer = self.peer
+        for message in messages:
+            try:
+                peer.server.write(peer.number, peer.connection.send([message]))
+            except LocalProtocolError:
+                logger.exception("A message to %s was not sent: %r", self.name, message)
 
     def close_when_written(self) -> None:
         """The core has parted with this peer: it hangs up, or we do after a while."""
