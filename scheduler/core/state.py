@@ -435,8 +435,10 @@ class ErredTask:
     """A line of the history of errors (the dashboard's page of exceptions).
 
     Attributes:
+        key: the task that failed.
         timestamp: seconds since the epoch.
         erred_on: addresses.
+        exception_text, traceback_text: what went wrong, in words.
     """
 
     key: Key

@@ -96,21 +96,26 @@ def is_constant_name(name: str) -> bool:
     return name.isupper() or (name.startswith("__") and name.endswith("__"))
 
 
+def inside_functions(node: ast.AST, inside: bool = False) -> Iterator[ast.AST]:
+    """Every node that stands in the body of a function."""
+    inside = inside or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
+    for child in ast.iter_child_nodes(node):
+        if inside:
+            yield child
+        yield from inside_functions(child, inside)
+
+
 def mutations(source: Source, tables: set[str]) -> Iterator[str]:
     """Where a function changes one of these names: tables are filled where they stand, or by no one."""
-    functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-    for function in ast.walk(source.tree):
-        if not isinstance(function, functions):
-            continue
-        for node in ast.walk(function):
-            targets = [*assigned(node), *(node.targets if isinstance(node, ast.Delete) else [])]
-            changed = [t.value for t in targets if isinstance(t, ast.Subscript)]
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-                if node.func.attr in MUTATORS:
-                    changed.append(node.func.value)
-            for value in changed:
-                if isinstance(value, ast.Name) and value.id in tables:
-                    yield f"{source.where}:{node.lineno}: changes {value.id}"
+    for node in inside_functions(source.tree):
+        targets = [*assigned(node), *(node.targets if isinstance(node, ast.Delete) else [])]
+        changed = [t.value for t in targets if isinstance(t, ast.Subscript)]
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr in MUTATORS:
+                changed.append(node.func.value)
+        for value in changed:
+            if isinstance(value, ast.Name) and value.id in tables:
+                yield f"{source.where}:{node.lineno}: changes {value.id}"
 
 
 def test_no_module_level_state() -> None:
