@@ -103,7 +103,7 @@ def main() -> None:
 )
 @click.option("--journal", type=click.Path(dir_okay=False), default=None, help="Write every stimulus to this file, for `paceline replay`")
 @click.argument("preload_argv", nargs=-1, type=click.UNPROCESSED, callback=validate_preload_argv)
-@click.version_option(package_name="paceline")
+@click.version_option(package_name="paceline", prog_name="paceline")
 def scheduler(
     host: str,
     port: str | None,

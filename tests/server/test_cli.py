@@ -1,0 +1,144 @@
+"""The command: options, log lines that others parse, signals, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from paceline.scheduler.server import cli
+
+COMMAND = [sys.executable, "-m", "paceline.scheduler.server.cli"]
+
+
+def start(tmp_path: Path, *options: str) -> tuple[subprocess.Popen[str], Path]:
+    file = tmp_path / "scheduler.json"
+    base = ["--host", "127.0.0.1", "--port", "0", "--dashboard-address", "127.0.0.1:0"]
+    process = subprocess.Popen(
+        [*COMMAND, *base, "--scheduler-file", str(file), *options],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+    )
+    deadline = time.monotonic() + 30
+    while not file.exists() and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return process, file
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_scheduler_comes_and_goes(tmp_path: Path, number: signal.Signals) -> None:
+    pid_file = tmp_path / "pid"
+    process, file = start(tmp_path, "--pid-file", str(pid_file))
+    facts = json.loads(file.read_text())
+    assert facts["type"] == "Scheduler"
+    assert pid_file.read_text() == str(process.pid)
+    url = f"http://127.0.0.1:{facts['services']['dashboard']}/health"
+    with urllib.request.urlopen(url) as answer:
+        assert answer.read() == b"ok"
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    process.send_signal(number)
+    _, log = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert not file.exists()
+    assert not pid_file.exists()
+    assert f"distributed.scheduler - INFO -   Scheduler at:     {facts['address']}" in log
+    assert "dashboard at:  http://127.0.0.1:" in log
+    assert f"Received signal {number.name} ({number.value})" in log
+    assert f"Closing scheduler. Reason: signal-{number.value}" in log
+    assert f"Stopped scheduler at '{facts['address']}'" in log
+    assert log.rstrip().endswith("End scheduler")
+    assert not any(os.path.exists(f"/proc/{child}") for child in children)
+
+
+def test_a_killed_scheduler_leaves_no_compilers(tmp_path: Path) -> None:
+    process, _ = start(tmp_path)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    assert len(children) == 2
+    process.kill()
+    process.communicate()
+    deadline = time.monotonic() + 10
+    while any(os.path.exists(f"/proc/{c}") for c in children) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(os.path.exists(f"/proc/{c}") for c in children)
+
+
+def test_preloads_get_their_options(tmp_path: Path) -> None:
+    (tmp_path / "pre.py").write_text(
+        "import click\n"
+        "@click.command()\n"
+        "@click.option('--dg-x')\n"
+        "async def dask_setup(scheduler, dg_x):\n"
+        "    print('setup', dg_x, scheduler.address, flush=True)\n"
+        "def dask_teardown(scheduler):\n"
+        "    print('teardown', flush=True)\n"
+    )
+    process, file = start(tmp_path, "--preload", "pre.py", "--idle-timeout", "1s", "--dg-x", "5")
+    address = json.loads(file.read_text())["address"]
+    out, log = process.communicate(timeout=30)
+    assert process.returncode == 0, log
+    assert out.split("\n")[:2] == [f"setup 5 {address}", "teardown"]
+    assert "Reason: idle-timeout-exceeded" in log
+
+
+def test_a_taken_port_is_said_in_a_line(tmp_path: Path) -> None:
+    first, file = start(tmp_path)
+    port = json.loads(file.read_text())["address"].rpartition(":")[2]
+    done = subprocess.run(
+        [*COMMAND, "--host", "127.0.0.1", "--port", port, "--no-dashboard"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    first.terminate()
+    first.communicate()
+    assert done.returncode == 1
+    assert "Error:" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--nonsense", "3"], "No such option"),
+        (["extra"], "list --preload before them"),
+        (["--jupyter"], "not built yet"),
+        (["--tls-cert", __file__], "not built yet"),
+        (["--port", "1,2", "--protocol", "tcp"], "lists of equal length"),
+    ],
+)
+def test_what_is_refused(arguments: list[str], words: str, monkeypatch: Any) -> None:
+    monkeypatch.setattr(cli, "run_scheduler", lambda **options: None)
+    result = CliRunner().invoke(cli.main, arguments)
+    assert result.exit_code == 2
+    assert words in result.output
+
+
+def test_options_reach_the_scheduler(monkeypatch: Any) -> None:
+    seen: dict[str, Any] = {}
+    monkeypatch.setattr(cli, "run_scheduler", lambda **options: seen.update(options))
+    monkeypatch.setattr(cli, "set_process_title", lambda title: None)
+    result = CliRunner().invoke(cli.main, ["--no-show", "--use-xheaders", "true", "--idle-timeout", "10 minutes"])
+    assert result.exit_code == 0, result.output
+    assert seen["port"] == 8786
+    assert seen["idle_timeout"] == "10 minutes"
+    assert cli.listen_options("tcp://h:1", None, None, None)["port"] is None
+    lists = cli.listen_options("", "1,2", None, "tcp,tls")
+    assert (lists["port"], lists["protocol"]) == ([1, 2], ["tcp", "tls"])
+    assert CliRunner().invoke(cli.main, ["--version"]).output.startswith("paceline, version ")
+
+
+def test_keys_as_users_type_them() -> None:
+    assert cli.read_key("('x', 0)") == ("x", 0)
+    assert cli.read_key("x-1") == "x-1"
+    assert cli.read_key("(oops") == "(oops"
+    assert cli.read_key(None) is None
