@@ -201,7 +201,8 @@ class SchedulerCore:
         if outbox is None:
             outbox = Outbox()
         source, message, stimulus_id, request_id = stimulus
-        turn = Turn(self.state, outbox, now, source, stimulus_id, request_id)
+        budget = self.state.config.turn_tasks_max
+        turn = Turn(self.state, outbox, now, source, stimulus_id, request_id, budget)
         handler = self.handlers.get(type(message))
         if handler is not None:
             handler(turn, stimulus)

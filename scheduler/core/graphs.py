@@ -22,7 +22,8 @@ class PendingGraph:
     The commit goes through the stages *insert* (rows become tasks, dependencies first), *wish* (what is
     needed, from the wanted keys down), *wake* (needed tasks to waiting, dependencies first), *sweep* (back to released
     what is not needed after all) and *place* (what can run goes to workers, best priority first), each a row at a
-    time, so that any turn can end between two rows. A graph that is dropped in between goes to *undo*.
+    time, so that any turn can end between two rows; then *unpin* lets go of what was held. A graph that is dropped in
+    between goes to *unpin* at once, and from there to *undo*.
 
     Attributes:
         graph_id, client: whose it is.
@@ -34,7 +35,8 @@ class PendingGraph:
         ready: tasks that *place* places.
         new_tasks: tasks that this graph made.
         collisions: rows whose key is known with other dependencies.
-        pin: holds externals while the commit takes several turns, or None.
+        pin: holds externals and known rows while the commit takes several turns, or None.
+        dropped: it was given up while it was being committed.
         sweeps: other turns came between, or a dependency has failed: *sweep* has something to do.
         withdrawn: wanted keys that the client gave up before *insert* was through.
         generation: of its priorities.
@@ -67,6 +69,7 @@ class PendingGraph:
     collisions: dict[int, None] = field(default_factory=dict)
     warned_groups: dict[TaskGroup, None] = field(default_factory=dict)
     pin: ClientState | None = None
+    dropped: bool = False
     sweeps: bool = False
     withdrawn: dict[Key, None] = field(default_factory=dict)
     computation: Computation | None = None

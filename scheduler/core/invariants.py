@@ -70,8 +70,10 @@ class View:
         self.in_commit: frozenset[TaskState] = frozenset()
         if state.commits:
             graph = state.commits[0]
-            placing = graph.stage == "place"
-            self.in_commit = frozenset(graph.ready[graph.cursor :] if placing else graph.tasks)
+            if graph.stage == "place":
+                self.in_commit = frozenset(graph.ready[graph.cursor :])
+            elif graph.stage != "unpin" or graph.dropped:
+                self.in_commit = frozenset(graph.tasks)
 
     def is_pending(self, ts: TaskState) -> bool:
         """Whether a later turn will look at the task: it is in the backlog, or in a commit under way."""
@@ -466,14 +468,14 @@ def _held_rows(view: View, state: SchedulerState) -> Iterator[str]:
     for number, graph in state.graphs.items():
         if graph.graph_id != number:
             yield f"graph {graph.graph_id} is held under {number}"
-        if graph.client not in state.clients and graph.stage != "undo":
+        if graph.client not in state.clients and not graph.dropped:
             yield f"graph {number} is of client {graph.client!r}, which is gone"
         if (graph.commit is not None) != (graph in state.commits):
             yield f"graph {number} was committed, and commits says otherwise"
         if (graph.tasks or graph.new_tasks or graph.pin) and graph is not state.commits[0]:
             yield f"graph {number} has made tasks before its turn"
     for graph in state.commits:
-        if state.graphs.get(graph.graph_id) is not graph and graph.stage != "undo":
+        if state.graphs.get(graph.graph_id) is not graph and not graph.dropped:
             yield f"graph {graph.graph_id} is being committed, and is not held"
 
 

@@ -109,14 +109,13 @@ def is_wanted(ts: TaskState) -> bool:
 
 def run(turn: Turn, recs: Recommendations) -> None:
     """Carry out recommendations until none is left, or the turn is long enough."""
-    budget = turn.state.config.turn_tasks_max
     while recs:
-        if budget <= 0:
+        if turn.budget <= 0:
             _put_off(turn, recs)
             return
         ts, finish = recs.popitem()
         transition(turn, ts, finish, recs)
-        budget -= 1
+        turn.budget -= 1
 
 
 def _put_off(turn: Turn, recs: Recommendations) -> None:
@@ -131,23 +130,15 @@ def _put_off(turn: Turn, recs: Recommendations) -> None:
 def run_backlog(turn: Turn) -> None:
     """Go on with what earlier turns put off."""
     backlog = turn.state.backlog
-    budget = turn.state.config.turn_tasks_max
     recs: Recommendations = {}
-    for ts, finish in list(islice(backlog.items(), budget)):
-        if budget <= 0:
+    for ts, finish in list(islice(backlog.items(), turn.budget)):
+        if turn.budget <= 0:
             break
         del backlog[ts]
         what = due(turn.state, ts, finish)
-        if what is None:
-            continue
-        recs[ts] = what
-        while recs and budget > 0:
-            next_ts, next_finish = recs.popitem()
-            transition(turn, next_ts, next_finish, recs)
-            budget -= 1
-    while recs:
-        ts, finish = recs.popitem()
-        backlog[ts] = finish
+        if what is not None:
+            recs[ts] = what
+            run(turn, recs)
     if backlog:
         turn.wants_continue()
 

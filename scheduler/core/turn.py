@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from .state import SchedulerState
 
 
+#: For turns that need not end early.
+NO_BUDGET = 2**62
+
+
 class Outbox:
     """What came of one or several turns.
 
@@ -50,11 +54,14 @@ class Turn:
         stimulus_id: what stories and logs call the cause.
         source: worker address or client name.
         request_id: of the RPC request being handled, or 0.
+        budget: how many more recommendations this turn carries out before it puts the rest off.
         outbox: where outputs go.
         state: the state being changed.
     """
 
-    __slots__ = ("_compute_id", "now", "outbox", "request_id", "source", "state", "stimulus_id")
+    __slots__ = (
+        "_compute_id", "budget", "now", "outbox", "request_id", "source", "state", "stimulus_id",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -64,6 +71,7 @@ class Turn:
         source: str,
         stimulus_id: str,
         request_id: int = 0,
+        budget: int = NO_BUDGET,
     ) -> None:
         self.state = state
         self.outbox = outbox
@@ -71,6 +79,7 @@ class Turn:
         self.source = source
         self.stimulus_id = stimulus_id
         self.request_id = request_id
+        self.budget = budget
         self._compute_id = ""
 
     @property

@@ -9,6 +9,7 @@ Must not know: how a graph was compiled; pickles.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 from paceline.protocol.keys import Key, key_group, key_split
@@ -119,12 +120,9 @@ def drop_graph(turn: Turn, graph_id: int) -> None:
     graph = state.graphs.pop(graph_id, None)
     if graph is None or graph not in state.commits:
         return
-    if graph.tasks:
-        recs: Recommendations = {}
-        _unpin(graph, recs)
-        graph.stage = "undo"
-        graph.cursor = len(graph.tasks)
-        run(turn, recs)
+    if graph.generation:  # its commit has begun
+        graph.stage = "unpin"
+        graph.dropped = True
         turn.wants_continue()
     else:
         state.commits.remove(graph)
@@ -595,27 +593,32 @@ def _stage_place(turn: Turn, graph: PendingGraph, budget: int) -> int:
                 run(turn, recs)
     graph.cursor = last
     if last == len(graph.ready):
-        _finish(turn, graph)
+        graph.stage = "unpin"
     return last - first
 
 
-def _finish(turn: Turn, graph: PendingGraph) -> None:
-    """Let go of externals, fill what slots are left, tell the log of the graph."""
-    commit = graph.commit
-    assert commit is not None
-    recs: Recommendations = {}
-    _unpin(graph, recs)
-    graph.stage = "done"
-    run(turn, recs)
-    fill_slots(turn)
-    turn.log_event(["scheduler", graph.client], _event(turn, graph, commit))
+# -- unpin: what the commit held is let go
 
 
-def _unpin(graph: PendingGraph, recs: Recommendations) -> None:
-    if graph.pin is not None:
-        for ts in list(graph.pin.wants_what):
-            release_wish(ts, graph.pin, recs)
-        graph.pin = None
+def _stage_unpin(turn: Turn, graph: PendingGraph, budget: int) -> int:
+    held = graph.pin.wants_what if graph.pin is not None else {}
+    some = list(islice(reversed(held), budget))
+    for ts in some:
+        recs: Recommendations = {}
+        release_wish(ts, graph.pin, recs)
+        run(turn, recs)
+    if held:
+        return len(some)
+    graph.pin = None
+    if graph.dropped:
+        graph.stage = "undo"
+        graph.cursor = len(graph.tasks)
+    else:
+        graph.stage = "done"
+        fill_slots(turn)
+        assert graph.commit is not None
+        turn.log_event(["scheduler", graph.client], _event(turn, graph, graph.commit))
+    return len(some)
 
 
 def _event(turn: Turn, graph: PendingGraph, commit: GraphCommit) -> dict[str, Any]:
@@ -647,4 +650,5 @@ STAGES = {
     "sweep": _stage_sweep,
     "undo": _stage_undo,
     "place": _stage_place,
+    "unpin": _stage_unpin,
 }
