@@ -28,10 +28,11 @@ async def feed(server: FlowServer, request: r.Feed, peer: PeerPort) -> None:
     Raises:
         Exception: whatever the functions raise, or opening them does.
     """
-    function, setup, teardown = (
-        unpickle(data) if data else None
-        for data in (request.function, request.setup, request.teardown)
-    )
+    if not request.function:
+        raise TypeError("a feed needs a function")
+    function = unpickle(request.function)
+    setup = unpickle(request.setup) if request.setup else None
+    teardown = unpickle(request.teardown) if request.teardown else None
     facade = server.plugins.facade
     interval = max(seconds(request.interval) or 1.0, INTERVAL_MIN_SECONDS)
     state: Any = setup(facade) if setup is not None else None
