@@ -80,27 +80,26 @@ class _Plan:
     """What is left to do for a message of a class after msgspec has decoded it.
 
     Attributes:
-        key_fields, keys_fields, untyped_fields: names, as in the class.
+        key_field: name of the field that holds a key, or None.
+        untyped_fields, keys_fields: names, as in the class.
         payload_fields: names of fields that hold a ``Payload`` or None.
-        only_key: there is nothing but one key to look at.
+        is_heavy: there are fields of the last two kinds.
     """
 
-    __slots__ = ("key_fields", "keys_fields", "only_key", "payload_fields", "untyped_fields")
+    __slots__ = ("is_heavy", "key_field", "keys_fields", "payload_fields", "untyped_fields")
 
     def __init__(self, cls: type[Message]) -> None:
-        self.key_fields = cls.KEY_FIELDS
-        self.keys_fields = cls.KEYS_FIELDS
+        if len(cls.KEY_FIELDS) > 1:
+            raise ValueError(f"{cls.__name__} has more than one key")
+        self.key_field = cls.KEY_FIELDS[0] if cls.KEY_FIELDS else None
         self.untyped_fields = cls.UNTYPED_FIELDS
+        self.keys_fields = cls.KEYS_FIELDS
         self.payload_fields = tuple(
             field.name
             for field in msgspec.structs.fields(cls)
             if field.type is Payload or field.type == Payload | None
         )
-        self.only_key: str | None = None
-        if len(self.key_fields) == 1 and not (
-            self.keys_fields or self.untyped_fields or self.payload_fields
-        ):
-            self.only_key = self.key_fields[0]
+        self.is_heavy = bool(self.keys_fields or self.payload_fields)
 
 
 def _batch_decoder(table: Mapping[str, Op]) -> msgspec.msgpack.Decoder[list[Any]]:
@@ -176,16 +175,21 @@ class Codec:
             raise RemoteProtocolError("a message without frames")
         try:
             messages = _DECODERS[direction].decode(frames[0])
+            plans = _PLANS
             for message in messages:
-                plan = _PLANS[type(message)]
-                name = plan.only_key
+                plan = plans[type(message)]
+                name = plan.key_field
                 if name is not None:
                     key = getattr(message, name)
-                    kind = type(key)
-                    if kind is not str and kind in _CONTAINERS:
+                    if type(key) in _NO_KEYS:
                         force_setattr(message, name, _plain_key(key))
-                else:
-                    self._finish(message, plan, frames)
+                for name in plan.untyped_fields:
+                    value = getattr(message, name)
+                    if type(value) in _NO_KEYS and (value or type(value) is list):
+                        reader = ValueReader(frames, self._read_scalar)
+                        force_setattr(message, name, reader.finish(value))
+                if plan.is_heavy:
+                    _open_fields(message, plan, frames)
             return messages
         except (*READ_ERRORS, RemoteProtocolError):
             return self._decode_leniently(frames, direction)
@@ -249,47 +253,22 @@ class Codec:
             return OddMessage(op, path, text, raw, cls)
         return self._with_keys(message, raw)
 
-    def _finish(self, message: Any, plan: _Plan, frames: Sequence[Buffer]) -> None:
-        """What msgspec could not do."""
-        for name in plan.key_fields:
-            key = getattr(message, name)
-            if type(key) in _CONTAINERS:
-                force_setattr(message, name, _plain_key(key))
-        for name in plan.keys_fields:
-            keys = getattr(message, name)
-            if type(keys) is not list:  # a set; its elements stay in the order of the wire
-                keys = keys["as-list"]
-                if type(keys) is not list:
-                    raise TypeError("expected keys")
-                force_setattr(message, name, keys)
-            for position, key in enumerate(keys):
-                if type(key) in _CONTAINERS:
-                    keys[position] = _plain_key(key)
-        for name in plan.payload_fields:
-            payload = getattr(message, name)
-            if payload is not None:
-                opened = payload_at(payload.kind, payload.index, frames)
-                force_setattr(message, name, opened)
-        for name in plan.untyped_fields:
-            value = getattr(message, name)
-            if type(value) is list or (value and type(value) is dict):
-                reader = ValueReader(frames, self._read_scalar)
-                force_setattr(message, name, reader.finish(value))
-
     def _decode_leniently(self, frames: Sequence[Buffer], direction: Direction) -> list[Any]:
         """A batch, message by message."""
         try:
             raws: list[Any] = _RAW_LIST.decode(frames[0])
+            in_a_list = True
         except READ_ERRORS:
             raws = [frames[0]]  # one message that is not in a list, or no msgpack at all
+            in_a_list = False
         messages: list[Any] = []
         for raw in raws:
             try:
                 value = ValueReader(frames, self._read_scalar).read(raw)
             except RemoteProtocolError as error:
-                op = _op_of(raw)
-                if op is None:
+                if not in_a_list:
                     raise
+                op = _op_of(raw)
                 messages.append(OddMessage(op, "$", str(error), {"op": op}))
                 continue
             if isinstance(value, dict):
@@ -344,29 +323,55 @@ class Codec:
         return frames
 
 
-#: Types that a decoded key, or value, has when something is left to do for it.
-_CONTAINERS = frozenset((list, dict, tuple))
+#: Types that msgspec gives to what may have been a key, or a value with more to do in it.
+_NO_KEYS = frozenset((list, dict))
 
 
 def _plain_key(key: Any) -> Any:
-    """A key as it should be.
+    """The key that msgspec has decoded to a list.
 
     Raises:
         TypeError: it holds what is no key.
     """
-    if type(key) is dict:
+    if type(key) is not list:
         raise TypeError("a map is no key")
-    key = normalize_key(key)
-    hash(key)
-    return key
+    flat = tuple(key)
+    try:
+        hash(flat)
+    except TypeError:  # there are lists in it
+        flat = normalize_key(key)
+        hash(flat)
+    return flat
 
 
-def _op_of(raw: Buffer) -> str | None:
-    """The op of a message that cannot be read otherwise; None if it is no msgpack map."""
+def _open_fields(message: Any, plan: _Plan, frames: Sequence[Buffer]) -> None:
+    """Lists of keys, and closed values.
+
+    Raises:
+        RemoteProtocolError, TypeError, KeyError: something in it is odd.
+    """
+    for name in plan.keys_fields:
+        keys = getattr(message, name)
+        if type(keys) is not list:  # a set; its elements stay in the order of the wire
+            keys = keys["as-list"]
+            if type(keys) is not list:
+                raise TypeError("expected keys")
+            force_setattr(message, name, keys)
+        for position, key in enumerate(keys):
+            if type(key) in _NO_KEYS:
+                keys[position] = _plain_key(key)
+    for name in plan.payload_fields:
+        payload = getattr(message, name)
+        if payload is not None:
+            force_setattr(message, name, payload_at(payload.kind, payload.index, frames))
+
+
+def _op_of(raw: Buffer) -> str:
+    """The op of a message that cannot be read otherwise; "" if that neither."""
     try:
         return _OP_ONLY.decode(raw).op
     except READ_ERRORS:
-        return None
+        return ""
 
 
 def _split_error(error: Exception) -> tuple[str, str]:

@@ -45,7 +45,7 @@ LARGE_FRAME_NBYTES = 64 * 2**10
 #: A frame from this size on gets its own pages: nothing is cleared first, and a size that is never
 #: filled costs no memory.
 MAPPED_FRAME_NBYTES = 2**20
-#: What one read from the socket may bring.
+#: What one read from the socket may bring. Pages that no read has reached cost nothing.
 SCRATCH_NBYTES = 256 * 2**10
 
 _PRELUDE = Struct("<QQ")
@@ -121,7 +121,7 @@ class FrameReader:
         if self._large is not None:
             return self._large[self._filled :]
         if self._scratch is None:
-            self._scratch = memoryview(bytearray(SCRATCH_NBYTES))
+            self._scratch = memoryview(mmap.mmap(-1, SCRATCH_NBYTES, **_PRIVATE))
         return self._scratch
 
     def buffer_updated(self, nbytes: int) -> list[Frames]:
