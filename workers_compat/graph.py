@@ -15,9 +15,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from dask._expr import LLGExpr
-from dask._task_spec import convert_legacy_graph
+from dask._task_spec import DataNode, convert_legacy_graph
 from dask.core import validate_key
 from dask.utils import parse_timedelta
+from distributed.client import _MapExpr
 from paceline.protocol.keys import key_group, key_split
 from paceline.protocol.payload import Payload, payload_header, payload_pickle, pickled_header
 from paceline.scheduler.core.stimuli import GraphChunk, GraphCommit, GraphFailed
@@ -142,7 +143,34 @@ def materialize(
     for name, values in expr.__dask_annotations__().items():
         if values:
             by_type.setdefault(name, {}).update(values)
-    return convert_legacy_graph(graph), by_type, isinstance(expr, LLGExpr)
+    tasks = keywords_apart(expr, convert_legacy_graph(graph), request.keys)
+    return tasks, by_type, isinstance(expr, LLGExpr)
+
+
+def keywords_apart(
+    expr: Any, graph: dict[Any, Any], wanted: Collection[Any]
+) -> dict[Any, Any]:
+    """The graph of ``Client.map`` with large keyword arguments under keys of their own.
+
+    Stock's client calls such an argument's key by the bare name of the keyword, so that a second call
+    would get the first one's value while that is alive. What it is called here begins with that name, and goes on
+    with the first of the keys that were asked for, which a call shares with no other.
+    """
+    if not isinstance(expr, _MapExpr) or not expr.kwargs:
+        return graph
+    apart = {
+        name: f"{name}-of-{next(iter(wanted), None)}"
+        for name in expr.kwargs
+        if isinstance(graph.get(name), DataNode) and name not in wanted
+    }
+    if not apart:
+        return graph
+    return {
+        apart.get(key, key): DataNode(apart[key], node.value)
+        if key in apart
+        else node.substitute(apart)
+        for key, node in graph.items()
+    }
 
 
 def unpickled(payload: Payload) -> Any:
