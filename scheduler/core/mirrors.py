@@ -116,7 +116,7 @@ def add_dependencies(ts: TaskState, dependencies: tuple[TaskState, ...]) -> None
 def remove_dependency(state: SchedulerState, ts: TaskState, dts: TaskState) -> None:
     """``dts`` is forgotten: ``ts`` goes on without it (and can never run again)."""
     ws = ts.processing_on
-    if ws is not None:
+    if ws is not None and dts in ws.needs_what:
         _drop_need(state, dts, ws)
     ts.dependencies = tuple(d for d in ts.dependencies if d is not dts)
     if ts.state == "waiting" and not dts.who_has:
@@ -199,10 +199,8 @@ def start_processing(state: SchedulerState, ts: TaskState, ws: WorkerState) -> N
     counts[prefix] = counts.get(prefix, 0) + 1
     prefix.processing_count += 1
     state.compute_occupancy += expected_duration(state, prefix)
-    has_what = ws.has_what
-    for dts in ts.dependencies:
-        if dts not in has_what:
-            _add_need(state, dts, ws)
+    if ts.dependencies:
+        _add_needs(state, ts, ws)
     details = ts.details
     if details is not None and details.resource_restrictions:
         for resource, amount in details.resource_restrictions.items():
@@ -219,9 +217,11 @@ def stop_processing(state: SchedulerState, ts: TaskState) -> WorkerState:
         del ws.long_running[ts]
     else:
         _leave_prefix_count(state, ts, ws)
-    if ws.needs_what:
+    needs = ws.needs_what
+    if needs:
         for dts in ts.dependencies:
-            _drop_need(state, dts, ws)
+            if dts in needs:
+                _drop_need(state, dts, ws)
     if not ws.processing:
         _settle_network(state, ws)
     details = ts.details
@@ -249,20 +249,27 @@ def _leave_prefix_count(state: SchedulerState, ts: TaskState, ws: WorkerState) -
     prefix.processing_count -= 1
 
 
-def _add_need(state: SchedulerState, dts: TaskState, ws: WorkerState) -> None:
-    count = ws.needs_what.get(dts, 0)
-    ws.needs_what[dts] = count + 1
-    if not count:
-        nbytes = data_nbytes(state, dts)
-        ws.network_occ += nbytes
-        state.network_occ += nbytes
+def _add_needs(state: SchedulerState, ts: TaskState, ws: WorkerState) -> None:
+    """Dependencies that the worker does not have are to be fetched."""
+    has_what = ws.has_what
+    needs = ws.needs_what
+    total = 0
+    for dts in ts.dependencies:
+        if dts in has_what:
+            continue
+        count = needs.get(dts, 0)
+        needs[dts] = count + 1
+        if not count:
+            total += data_nbytes(state, dts)
+    ws.network_occ += total
+    state.network_occ += total
 
 
 def _drop_need(state: SchedulerState, dts: TaskState, ws: WorkerState) -> None:
-    count = ws.needs_what.get(dts, 0)
+    count = ws.needs_what[dts]
     if count > 1:
         ws.needs_what[dts] = count - 1
-    elif count:
+    else:
         del ws.needs_what[dts]
         _take_network(state, ws, data_nbytes(state, dts))
 

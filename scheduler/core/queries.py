@@ -17,6 +17,7 @@ from paceline.protocol.keys import Key, key_split
 from paceline.protocol.payload import Payload
 
 from .state import SchedulerState, TaskState, WorkerState
+from .story import Transition, story
 
 #: States that ``get_task_prefix_states`` tells of.
 REPORTED_STATES: Final = ("memory", "erred", "released", "processing", "waiting")
@@ -31,7 +32,6 @@ HEARTBEAT_STEPS: Final = ((10, 0.5), (49, 1.0), (199, 2.0))
 #: Beyond the steps: no more than so many heartbeats a second.
 HEARTBEATS_PER_SECOND_MAX: Final = 200
 
-Transition = tuple[Any, ...]
 
 
 # ------------------------------------------------------------------ addresses
@@ -241,12 +241,7 @@ def get_task_prefix_states(state: SchedulerState) -> dict[str, dict[str, int]]:
 
 def get_story(state: SchedulerState, keys_or_stimuli: Iterable[Any]) -> list[Transition]:
     """The logged transitions that touch one of these keys, or were caused by one of these stimuli."""
-    wanted = set(keys_or_stimuli)
-    return [
-        t
-        for t in state.transition_log
-        if t[0] in wanted or t[4] in wanted or not wanted.isdisjoint(t[3])
-    ]
+    return story(state, *keys_or_stimuli)
 
 
 def call_stack_keys(

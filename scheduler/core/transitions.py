@@ -820,7 +820,9 @@ def _forget(turn: Turn, ts: TaskState, recs: Recommendations) -> None:
     mirrors.remove_all_replicas(state, ts)
     _enter(ts, "forgotten")
     for dts in ts.dependencies:
-        dts.dependents = without_item(dts.dependents, ts)
+        dependents = dts.dependents
+        # most have one dependent: this task
+        dts.dependents = () if len(dependents) == 1 else without_item(dependents, ts)
         if not dts.dependents and not dts.who_wants:
             recs[dts] = "forgotten"
     ts.dependencies = ()
