@@ -33,7 +33,6 @@ HEARTBEAT_STEPS: Final = ((10, 0.5), (49, 1.0), (199, 2.0))
 HEARTBEATS_PER_SECOND_MAX: Final = 200
 
 
-
 # ------------------------------------------------------------------ addresses
 
 

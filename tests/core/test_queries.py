@@ -140,9 +140,10 @@ def test_tasks(state: SchedulerState) -> None:
 
 
 def test_story_by_key_recommendation_and_stimulus(state: SchedulerState) -> None:
+    b = add_task(state, "b", "waiting")
     state.transition_log.extend(
         [
-            ("a", "released", "waiting", {"b": "waiting"}, "one", 1.0),
+            ("a", "released", "waiting", {b: "waiting"}, "one", 1.0),
             ("b", "released", "waiting", {}, "one", 1.0),
             ("c", "released", "waiting", {}, "two", 2.0),
         ]

@@ -1,0 +1,299 @@
+"""Each invariant finds what it is there for: the state is broken by hand, and the right number complains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from env import Env
+from paceline.scheduler.core.invariants import (
+    INVARIANTS,
+    InvariantBroken,
+    validate_state,
+    validate_task,
+)
+from paceline.scheduler.core.state import ClientState
+from paceline.scheduler.core.stimuli import AnnotationSet
+
+Break = Callable[[Env], None]
+
+
+def rich() -> Env:
+    """One of everything: a is in memory, b runs on it, c waits, q is queued, n in no-worker, e has erred."""
+    env = Env(worker_saturation=1.0)
+    env.client("alice")
+    env.join("w0", "w1", resources={"gpu": 1}, memory_limit=1000)
+    env.submit({"e": [], "a": []}, annotations={"e": AnnotationSet(workers=["w1"])})
+    env.fail("e")
+    env.finish("a")
+    env.submit({"a": [], "b": ["a"], "c": ["b"]}, want=["a", "c"])
+    env.submit({"n": []}, annotations={"n": AnnotationSet(resources={"gpu": 9})})
+    env.submit({("q", i): [] for i in range(9)})
+    assert env.states("a", "b", "c", "e", "n", ("q", 8)) == [
+        "memory", "processing", "waiting", "erred", "no-worker", "queued",
+    ]  # fmt: skip
+    return env
+
+
+BREAKS: dict[str, tuple[int, Break]] = {}
+
+
+def breaks(number: int) -> Callable[[Break], Break]:
+    def mark(function: Break) -> Break:
+        BREAKS[f"{number}-{function.__name__}"] = (number, function)
+        return function
+
+    return mark
+
+
+@breaks(1)
+def a_task_under_another_key(env: Env) -> None:
+    env.task("a").key = "z"
+
+
+@breaks(1)
+def a_task_that_is_forgotten_and_known(env: Env) -> None:
+    env.task("a").state = "forgotten"
+
+
+@breaks(2)
+def a_dependent_does_not_depend(env: Env) -> None:
+    env.task("e").dependents = (env.task("n"),)
+
+
+@breaks(2)
+def a_dependency_is_not_known(env: Env) -> None:
+    env.task("b").dependencies = ()
+
+
+@breaks(3)
+def a_wish_is_one_sided(env: Env) -> None:
+    env.state.clients["alice"].wants_what.pop(env.task("n"))
+
+
+@breaks(3)
+def a_wish_of_nobody(env: Env) -> None:
+    stranger = ClientState("stranger", wants_what={env.task("n"): None})
+    env.task("n").who_wants = (stranger,)
+
+
+@breaks(4)
+def a_holder_does_not_hold(env: Env) -> None:
+    env.worker("w0").has_what.pop(env.task("a"))
+
+
+@breaks(4)
+def replicas_are_miscounted(env: Env) -> None:
+    env.state.replicated_tasks[env.task("a")] = None
+
+
+@breaks(5)
+def too_much_is_waited_for(env: Env) -> None:
+    env.task("c").waiting_count += 1
+
+
+@breaks(5)
+def too_few_wait(env: Env) -> None:
+    env.task("b").waiters_count -= 1
+
+
+@breaks(6)
+def a_task_runs_nowhere(env: Env) -> None:
+    env.task("b").processing_on = None
+
+
+@breaks(6)
+def a_task_runs_on_a_worker_that_is_gone(env: Env) -> None:
+    (holder,) = env.task("a").who_has
+    env.state.workers = {holder.address: holder}
+    assert env.task("b").processing_on is holder
+
+
+@breaks(7)
+def a_queued_task_is_not_in_the_queue(env: Env) -> None:
+    env.state.queued.discard(env.task(("q", 8)))
+
+
+@breaks(7)
+def a_task_is_in_the_queue_and_elsewhere(env: Env) -> None:
+    env.state.unrunnable[env.task("c")] = 1e9
+
+
+@breaks(8)
+def what_is_to_run_has_no_spec(env: Env) -> None:
+    env.task("c").run_spec = None
+
+
+@breaks(8)
+def what_is_to_run_has_no_priority(env: Env) -> None:
+    env.task("n").priority = None
+
+
+@breaks(8)
+def what_is_to_run_lost_a_dependency(env: Env) -> None:
+    env.task("c").has_lost_dependencies = True
+
+
+@breaks(10)
+def nobody_is_to_blame(env: Env) -> None:
+    env.task("e").ensure_details().exception_blame = None
+
+
+@breaks(10)
+def a_healthy_task_is_to_blame(env: Env) -> None:
+    env.task("e").ensure_details().exception_blame = env.task("a")
+
+
+@breaks(10)
+def a_healthy_task_blames(env: Env) -> None:
+    env.task("a").ensure_details().exception_blame = env.task("e")
+
+
+@breaks(11)
+def data_that_nobody_wants(env: Env) -> None:
+    env.submit({"other": ["a"]})
+    env.checks = False
+    for key in ("a", "b", "c", "other"):
+        ts = env.task(key)
+        ts.who_wants = ()
+        env.state.clients["alice"].wants_what.pop(ts, None)
+
+
+@breaks(12)
+def a_task_that_should_be_forgotten(env: Env) -> None:
+    ts = env.task("e")
+    ts.who_wants = ()
+    env.state.clients["alice"].wants_what.pop(ts)
+
+
+@breaks(13)
+def a_wanted_task_is_left_alone(env: Env) -> None:
+    env.state.unrunnable.pop(env.task("n"))
+    env.task("n").state = "released"
+
+
+@breaks(20)
+def a_worker_without_alias(env: Env) -> None:
+    env.state.aliases["w0"] = "elsewhere"
+
+
+@breaks(21)
+def a_worker_holds_more_than_it_says(env: Env) -> None:
+    env.worker("w0").nbytes += 1
+
+
+@breaks(21)
+def a_seceded_task_that_does_not_run(env: Env) -> None:
+    env.worker("w0").long_running[env.task("c")] = None
+
+
+@breaks(22)
+def occupancy_of_a_worker(env: Env) -> None:
+    env.worker("w0").prefix_counts.clear()
+
+
+@breaks(22)
+def a_transfer_that_nobody_needs(env: Env) -> None:
+    env.worker("w0").needs_what[env.task("c")] = 1
+
+
+@breaks(22)
+def resources_that_nobody_uses(env: Env) -> None:
+    env.worker("w0").used_resources["gpu"] = 1
+
+
+@breaks(23)
+def a_paused_worker_is_idle(env: Env) -> None:
+    env.worker("w0").status = "paused"
+
+
+@breaks(23)
+def a_free_slot_is_not_offered(env: Env) -> None:
+    env.state.config.worker_saturation = 9.0
+
+
+@breaks(30)
+def a_client_under_another_name(env: Env) -> None:
+    env.state.clients["bob"] = env.state.clients.pop("fire-and-forget")
+
+
+@breaks(40)
+def a_group_that_counts_wrong(env: Env) -> None:
+    env.task("a").group.n_added += 1
+
+
+@breaks(41)
+def a_prefix_with_a_group_that_is_gone(env: Env) -> None:
+    group = env.task("a").group
+    env.task("b").prefix.groups[type(group)("ghost", group.prefix)] = None
+
+
+@breaks(50)
+def states_of_a_group(env: Env) -> None:
+    states = env.task("a").group.states
+    states["memory"] -= 1
+    states["erred"] += 1
+
+
+@breaks(51)
+def occupancy_of_all(env: Env) -> None:
+    env.state.compute_occupancy += 1
+
+
+@breaks(52)
+def threads_of_all(env: Env) -> None:
+    env.state.total_nthreads += 1
+
+
+@breaks(53)
+def transfers_of_all(env: Env) -> None:
+    env.state.network_occ += 1
+
+
+@breaks(54)
+def a_graph_of_nobody(env: Env) -> None:
+    env.turn(env.rows({"z": []}, client="alice")[0], "alice")
+    env.state.graphs[1_000] = env.state.graphs.popitem()[1]
+
+
+@pytest.mark.parametrize("name", BREAKS)
+def test_what_is_broken_is_found(name: str) -> None:
+    number, function = BREAKS[name]
+    env = rich()
+    validate_state(env.state)
+    function(env)
+    with pytest.raises(InvariantBroken) as caught:
+        validate_state(env.state)
+    assert caught.value.number == number, caught.value
+    assert str(caught.value).startswith(f"invariant {number} is broken: ")
+
+
+def test_one_task(duo: Env) -> None:
+    duo.submit({"x": [], "y": ["x"]})
+    validate_task(duo.state, duo.task("x"))
+    forgotten = duo.task("y")
+    duo.task("x").waiters_count = 7
+    with pytest.raises(InvariantBroken, match="waiters_count is 7, not 1"):
+        validate_task(duo.state, duo.task("x"))
+    duo.task("x").waiters_count = 1
+    duo.release("y")
+    validate_task(duo.state, forgotten)
+
+
+def test_numbers_are_unique_and_in_order() -> None:
+    numbers = [invariant.number for invariant in INVARIANTS]
+    assert numbers == sorted(set(numbers))
+
+
+def test_nearly_every_invariant_is_broken_above() -> None:
+    """9 and 14 cannot be broken without breaking another first that says it better."""
+    broken = {number for number, _ in BREAKS.values()}
+    assert {i.number for i in INVARIANTS} - broken == {9, 14}
+
+
+def test_validate_checks_after_each_turn() -> None:
+    env = Env(validate=True)
+    env.checks = False
+    env.state.total_nthreads = 5
+    with pytest.raises(InvariantBroken):
+        env.client("alice")

@@ -1,0 +1,48 @@
+"""Stories: what the transition log tells of keys and stimuli."""
+
+from __future__ import annotations
+
+from env import Env
+from paceline.scheduler.core.story import story
+
+
+def test_the_story_of_a_key(duo: Env) -> None:
+    duo.submit({"x": [], "y": ["x"]})
+    duo.finish("x")
+    told = story(duo.state, "x")
+    assert [entry[:3] for entry in told] == [
+        ("x", "released", "waiting"),
+        ("x", "waiting", "processing"),
+        ("x", "processing", "memory"),
+    ]
+    key, _, _, recommended, stimulus_id, seconds = told[-1]
+    assert recommended == {"y": "processing"}
+    assert stimulus_id.startswith("task-finished-")
+    assert seconds == duo.now
+
+
+def test_a_key_is_touched_by_recommendations_too(duo: Env) -> None:
+    duo.submit({"x": [], "y": ["x"]})
+    duo.finish("x")
+    assert ("x", "processing", "memory") in [entry[:3] for entry in story(duo.state, "y")]
+
+
+def test_the_story_of_a_stimulus_and_of_a_task(duo: Env) -> None:
+    duo.submit({"x": [], "y": ["x"]})
+    duo.finish("x")
+    stimulus_id = story(duo.state, "x")[-1][4]
+    assert [entry[0] for entry in story(duo.state, stimulus_id)] == ["x", "y"]
+    assert story(duo.state, duo.task("x")) == story(duo.state, "x")
+    assert story(duo.state, "x", stimulus_id)[-1][0] == "y"
+
+
+def test_nothing_is_told_of_nobody(duo: Env) -> None:
+    duo.submit({"x": []})
+    assert story(duo.state, "nobody-knows") == []
+    assert story(duo.state) == []
+
+
+def test_only_so_much_is_remembered(duo: Env) -> None:
+    duo.submit({("x", i): [] for i in range(2 * duo.config.low_level_log_length)})
+    duo.release(*[("x", i) for i in range(1, 2 * duo.config.low_level_log_length)])
+    assert story(duo.state, ("x", 0)) == []
