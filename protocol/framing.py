@@ -15,6 +15,7 @@ Must not know: what frames mean.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -45,6 +46,8 @@ LARGE_FRAME_NBYTES = 64 * 2**10
 #: A frame from this size on gets its own pages: nothing is cleared first, and a size that is never
 #: filled costs no memory.
 MAPPED_FRAME_NBYTES = 2**20
+#: A frame from this size on is worth huge pages.
+HUGE_FRAME_NBYTES = 2**22
 #: What one read from the socket may bring. Pages that no read has reached cost nothing.
 SCRATCH_NBYTES = 256 * 2**10
 
@@ -286,7 +289,7 @@ class FrameReader:
             elif nbytes < MAPPED_FRAME_NBYTES:
                 self._large = memoryview(bytearray(nbytes))
             else:
-                self._large = memoryview(mmap.mmap(-1, nbytes, **_PRIVATE))
+                self._large = memoryview(_mapped(nbytes))
         except (MemoryError, OSError, OverflowError, ValueError) as error:
             raise RemoteProtocolError(
                 f"a message claims a frame of {nbytes} bytes, for which there is no memory: {error}"
@@ -305,6 +308,15 @@ class FrameReader:
             return sink.finish()
         except OSError as error:
             raise RemoteProtocolError(f"a large frame cannot be kept: {error}") from error
+
+
+def _mapped(nbytes: int) -> mmap.mmap:
+    """Pages of their own; huge ones where there can be: filling small ones costs four times as much."""
+    mapped = mmap.mmap(-1, nbytes, **_PRIVATE)
+    if nbytes >= HUGE_FRAME_NBYTES and hasattr(mmap, "MADV_HUGEPAGE"):
+        with contextlib.suppress(OSError):  # a kernel without them
+            mapped.madvise(mmap.MADV_HUGEPAGE)
+    return mapped
 
 
 #: Pages of the process alone; they are not made before they are written to.
