@@ -25,6 +25,18 @@ from .messages import (
     worker_to_scheduler,
 )
 from .messages.base import CloseRequest, CloseStream, Message, Request
+from .messages.replies import (
+    GatherReply,
+    GetDataReply,
+    HeartbeatWorkerReply,
+    RegisterNannyReply,
+    RegisterWorkerReply,
+    Reply,
+    ResultReply,
+    StatusReply,
+    UpdateDataReply,
+    UploadFileReply,
+)
 
 Direction = Literal[
     "worker_to_scheduler",
@@ -58,12 +70,14 @@ class Op:
         direction: which way it goes.
         cls: its class.
         handler: who takes it here.
+        reply: class of its reply where that is a structure; None where it is another value, or there is none.
     """
 
     name: str
     direction: Direction
     cls: type[Message]
     handler: Handler
+    reply: type[Reply] | None = None
 
 
 def _classes(module: ModuleType) -> list[type[Message]]:
@@ -79,6 +93,25 @@ def _classes(module: ModuleType) -> list[type[Message]]:
     ]
 
 
+#: Requests whose reply is a structure.
+_REPLIES: Mapping[type[Message], type[Reply]] = MappingProxyType(
+    {
+        cluster_rpc.RegisterWorker: RegisterWorkerReply,
+        cluster_rpc.RegisterNanny: RegisterNannyReply,
+        cluster_rpc.HeartbeatWorker: HeartbeatWorkerReply,
+        cluster_rpc.Gather: GatherReply,
+        cluster_rpc.Rebalance: StatusReply,
+        cluster_rpc.RunFunction: ResultReply,
+        worker_rpc.GetData: GetDataReply,
+        worker_rpc.WorkerGather: StatusReply,
+        worker_rpc.WorkerUpdateData: UpdateDataReply,
+        worker_rpc.Run: ResultReply,
+        worker_rpc.RunCoroutine: ResultReply,
+        worker_rpc.ActorExecute: ResultReply,
+        worker_rpc.ActorAttribute: ResultReply,
+        worker_rpc.UploadFile: UploadFileReply,
+    }
+)
 #: Requests that are a turn of the core; the others are served by the server.
 _CORE_REQUESTS = frozenset(
     ("register-worker", "register-client", "heartbeat_worker", "unregister", "add_keys")
@@ -136,7 +169,7 @@ def _table(direction: Direction) -> Mapping[str, Op]:
             handler = "core"
         if name in ops:
             raise ValueError(f"two classes for op {name!r} in direction {direction}")
-        ops[name] = Op(name, direction, cls, handler)
+        ops[name] = Op(name, direction, cls, handler, _REPLIES.get(cls))
     return MappingProxyType(ops)
 
 

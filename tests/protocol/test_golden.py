@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from paceline.protocol.catalogue import TABLES
+from paceline.protocol.codec import Codec
 from paceline.protocol.connection import Batch, Connection, HandshakeDone, Request, Role, Value
 from paceline.protocol.framing import FrameReader, pack_frames
 from paceline.protocol.messages import (
@@ -201,6 +203,29 @@ def test_the_handshake() -> None:
                 dialled_by_scheduler = way == "up" and name.startswith("worker")
                 assert said["pickle-protocol"] == (4 if dialled_by_scheduler else 5)
                 assert event.agreement.pickle_protocol == said["pickle-protocol"]
+
+
+def test_replies_are_as_the_catalogue_says() -> None:
+    """In order, each request its reply: no field unknown, none of another type."""
+    seen = set()
+    for name in NAMES:
+        requests = [e.message for _, e in replay(name, "up") if isinstance(e, Request)]
+        values = [(f, e.value) for f, e in replay(name, "down") if isinstance(e, Value)]
+        if "register" in name:
+            requests, values = requests[:1], values[:1]
+        elif len(requests) != len(values):  # a large one was left out
+            continue
+        table = TABLES["scheduler_rpc" if name.startswith("scheduler") else "worker_rpc"]
+        for request, (frames, value) in zip(requests, values, strict=False):
+            reply = table[request.op()].reply
+            if reply is None:
+                continue
+            read = Codec().decode_value(frames, reply)
+            known = {field.encode_name for field in msgspec.structs.fields(reply)}
+            assert set(value) <= known, (request.op(), set(value) - known)
+            assert plain(read.status) == value["status"]
+            seen.add(reply)
+    assert len(seen) >= 5, seen
 
 
 def find(kind: type, way: str) -> Iterator[Any]:
