@@ -234,3 +234,46 @@ def test_memoryviews_of_wide_items_are_sized_in_bytes() -> None:
     wide = memoryview(bytes(LARGE_FRAME_NBYTES)).cast("Q")
     pieces = pack_frames([b"a", wide, b"b"])
     assert [len(piece) for piece in pieces] == [41, LARGE_FRAME_NBYTES, 1]
+
+
+class Sink:
+    """Takes a large frame in pieces, as a file would."""
+
+    def __init__(self, fail: bool = False) -> None:
+        self.data = bytearray()
+        self.fail = fail
+
+    def write(self, data: memoryview) -> None:
+        if self.fail:
+            raise OSError("disk full")
+        self.data += data
+
+    def finish(self) -> memoryview:
+        return memoryview(self.data)
+
+
+def test_large_frames_can_go_to_a_sink() -> None:
+    large = bytes(range(256)) * 3000
+    data = b"".join(pack_frames([b"small", large, b"after"])) * 2
+    for size in (4099, 100_000, len(data)):
+        reader, sinks = FrameReader(), [Sink(), Sink()]
+        waiting = iter(sinks)
+        reader.allocate = lambda nbytes, waiting=waiting: next(waiting)  # type: ignore[misc]
+        got = []
+        for i in range(0, len(data), size):
+            piece, start = data[i : i + size], 0
+            while start < len(piece):
+                buffer = reader.get_buffer()
+                count = min(len(buffer), len(piece) - start)
+                buffer[:count] = piece[start : start + count]
+                start += count
+                got += reader.buffer_updated(count)
+        assert got == [[b"small", large, b"after"]] * 2
+        assert [sink.data for sink in sinks] == [large] * 2
+
+
+def test_a_sink_that_fails() -> None:
+    reader = FrameReader()
+    reader.allocate = lambda nbytes: Sink(fail=True)
+    with pytest.raises(RemoteProtocolError, match="disk full"):
+        reader.feed(b"".join(pack_frames([bytes(LARGE_FRAME_NBYTES)])))
