@@ -146,20 +146,18 @@ class Env:
         """One turn, and no ``Continue``."""
         self.turns += 1
         name = f"{stimulus_name(message)}-{self.turns}"
+        self.outbox.instructions = [
+            i for i in self.outbox.instructions if type(i) is not WantsContinue
+        ]
         n_instructions = len(self.outbox.instructions)
         if type(message) is Continue:
             self.wants_continue = False
-            self.outbox.instructions = [
-                i for i in self.outbox.instructions if type(i) is not WantsContinue
-            ]
         stimulus = Stimulus(source, message, name, request_id)
         self.core.handle(stimulus, self.now, self.outbox)
         for instruction in self.outbox.instructions[n_instructions:]:
             if isinstance(instruction, LogLine):
                 self.lines.append((instruction.level, instruction.text))
-        self.wants_continue = any(
-            type(i) is WantsContinue for i in self.outbox.instructions
-        )
+            self.wants_continue |= type(instruction) is WantsContinue
         self.replies.update(self.outbox.replies)
         self.outbox.replies.clear()
         self.check()

@@ -1,0 +1,11 @@
+"""The flag that records scenarios anew."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--record", action="store_true", help="write what comes out into the scenarios' files"
+    )
