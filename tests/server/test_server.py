@@ -10,97 +10,16 @@ from typing import Any
 
 import pytest
 from distributed.core import clean_exception
+from fake_peers import Peer, client, registration, worker
 from paceline.protocol import messages as m
-from paceline.protocol.connection import Connection
-from paceline.protocol.framing import FrameReader, pack_frames
 from paceline.protocol.payload import Payload, payload_pickle
 from paceline.scheduler.server.scheduler import Scheduler
-
-
-class Peer:
-    """The other end of a connection."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._reader = reader
-        self._frames = FrameReader()
-        self._ready: list[Any] = []
-        self.writer = writer
-        self.connection = Connection("connector")
-
-    @classmethod
-    async def dial(cls, scheduler: Scheduler) -> Peer:
-        peer = cls(*await asyncio.open_connection("127.0.0.1", scheduler.port))
-        peer.write(peer.connection.start())
-        await peer.event()
-        return peer
-
-    def write(self, frames: Any) -> None:
-        for buffer in pack_frames(frames):
-            self.writer.write(buffer)
-
-    def say(self, value: Any) -> None:
-        self.write(self.connection.send(value))
-
-    def say_raw(self, value: Any) -> None:
-        self.write(self.connection.codec.encode(value))
-
-    async def event(self) -> Any:
-        async with asyncio.timeout(5):
-            while not self._ready:
-                data = await self._reader.read(2**16)
-                if not data:
-                    raise EOFError
-                for frames in self._frames.feed(data):
-                    self._ready += self.connection.receive_frames(frames)
-        return self._ready.pop(0)
-
-    async def ask(self, value: Any) -> Any:
-        self.say_raw(value)
-        return (await self.event()).value
-
-    async def messages(self) -> list[Any]:
-        return list((await self.event()).messages)
-
-    async def ended(self) -> bool:
-        try:
-            while True:
-                await self.event()
-        except (EOFError, ConnectionError):
-            return True
 
 
 @pytest.fixture
 async def scheduler() -> AsyncIterator[Scheduler]:
     async with Scheduler(host="127.0.0.1", port=0, dashboard=False) as made:
         yield made
-
-
-def registration(address: str = "tcp://127.0.0.1:1", name: str = "alice", **other: Any) -> Any:
-    metrics = {"bandwidth": {"total": 1e8, "workers": {}, "types": {}}, "memory": 1}
-    metrics |= {"spilled_bytes": {"memory": 0, "disk": 0}, "digests_total_since_heartbeat": {}}
-    return {
-        "op": "register-worker", "reply": False, "address": address, "status": "running",
-        "nthreads": 2, "name": name, "now": 1.0, "resources": {}, "memory_limit": 0,
-        "local_directory": "", "services": {}, "nanny": None, "pid": 1, "versions": {},
-        "metrics": metrics, "extra": {}, "stimulus_id": "s", "server_id": "Worker-1", **other,
-    }  # fmt: skip
-
-
-async def worker(scheduler: Scheduler, **other: Any) -> Peer:
-    peer = await Peer.dial(scheduler)
-    reply = await peer.ask(registration(**other))
-    assert reply["status"] == "OK", reply
-    peer.connection.become_stream("worker")
-    return peer
-
-
-async def client(scheduler: Scheduler, name: str = "client-1") -> Peer:
-    peer = await Peer.dial(scheduler)
-    peer.say_raw({"op": "register-client", "client": name, "reply": False, "versions": {}})
-    peer.connection.become_stream("client")
-    (start,) = await peer.messages()
-    assert isinstance(start, m.StreamStart)
-    return peer
 
 
 def raised(reply: Any) -> BaseException:
