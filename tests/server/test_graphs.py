@@ -1,0 +1,112 @@
+"""Graphs on their way from a client through the compilers to the core."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import cloudpickle
+import pytest
+from dask._expr import LLGExpr
+from fake_peers import Peer, client, worker
+from paceline.protocol import messages as m
+from paceline.protocol.payload import serialized_payload
+from paceline.scheduler.server.scheduler import Scheduler
+
+LARGE = 30_000
+
+
+@pytest.fixture
+async def scheduler() -> AsyncIterator[Scheduler]:
+    options = {"host": "127.0.0.1", "port": 0, "dashboard": False}
+    async with Scheduler(**options, compile_in_threads=False) as made:
+        yield made
+
+
+def graph(name: str, n: int) -> m.UpdateGraph:
+    """n independent tasks; the first is wanted with the last."""
+    dsk = {f"{name}-{i}": (sum, [i, 1]) for i in range(n)}
+    dsk[f"{name}-end"] = (list, list(dsk))  # type: ignore[assignment]
+    expr = serialized_payload(
+        {"serializer": "pickle", "writeable": []}, [cloudpickle.dumps(LLGExpr(dsk))]
+    )
+    return m.UpdateGraph(expr_ser=expr, keys=[f"{name}-end"])
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(40):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+async def computed(peer: Peer) -> list[str]:
+    return [x.key for x in await peer.messages() if type(x) is m.ComputeTask]
+
+
+async def test_a_large_graph_delays_nobody_elses_small_one(scheduler: Scheduler) -> None:
+    state = scheduler.server.state
+    alice = await worker(scheduler)
+    large, small = await client(scheduler, "large"), await client(scheduler, "small")
+    warm_up = graph("warm", 1)
+    small.say([warm_up])
+    await until(lambda: "warm-end" in state.tasks)
+    large.say([graph("big", LARGE)])
+    await asyncio.sleep(0.05)
+    small.say([graph("quick", 1)])
+    seen: list[str] = []
+    while "quick-0" not in seen:
+        seen += await computed(alice)
+    assert "big-end" not in state.tasks
+    await until(lambda: "big-end" in state.tasks)
+    ticks = scheduler._ticks
+    assert ticks is not None
+    assert ticks.longest_seconds < 1.0  # a busy machine; a graph taken in at once would take longer
+
+
+async def test_a_client_that_leaves_takes_its_graph_along(scheduler: Scheduler) -> None:
+    state = scheduler.server.state
+    leaving = await client(scheduler, "leaving")
+    leaving.say([graph("big", LARGE)])
+    await until(lambda: state.graphs)  # chunks are coming in
+    leaving.writer.close()
+    await until(lambda: "leaving" not in state.clients)
+    await until(lambda: not state.graphs and not state.tasks)
+    stays = await client(scheduler, "stays")
+    stays.say([graph("next", 1)])
+    await until(lambda: "next-end" in state.tasks)
+    assert "big-end" not in state.tasks
+
+
+async def test_what_follows_a_graph_waits_for_it_and_nothing_else_does(
+    scheduler: Scheduler,
+) -> None:
+    """Two graphs at once; the second is done first, and waits for the first."""
+    state = scheduler.server.state
+    peer = await client(scheduler)
+    commits: list[int] = []
+    handle = scheduler.server.driver._handle
+
+    def noting(stimulus: Any, now: float, outbox: Any) -> None:
+        if type(stimulus.message).__name__ in ("GraphCommit", "ClientReleasesKeys"):
+            commits.append(getattr(stimulus.message, "graph_id", 0))
+        handle(stimulus, now, outbox)
+
+    scheduler.server.driver._handle = noting
+    peer.say([graph("big", LARGE)])
+    peer.say([graph("small", 1), m.ClientReleasesKeys(keys=["small-end", "big-end"])])
+    asker = await Peer.dial(scheduler)
+    assert await asker.ask({"op": "get_task_status", "keys": ["small-end"]}) == {"small-end": None}
+    await until(lambda: len(commits) == 3)
+    assert commits == [1, 2, 0]
+    await until(lambda: not state.tasks)
+
+
+async def test_a_graph_that_cannot_be_read_harms_nothing_else(scheduler: Scheduler) -> None:
+    peer = await client(scheduler)
+    bad = serialized_payload({"serializer": "pickle", "writeable": []}, [b"nonsense"])
+    peer.say([m.UpdateGraph(expr_ser=bad, keys=["x"]), graph("good", 1)])
+    (report,) = [x for x in await peer.messages() if type(x) is m.TaskErredReport]
+    assert report.key == "x"
+    assert report.exception is not None
+    await until(lambda: "good-end" in scheduler.server.state.tasks)
