@@ -31,15 +31,19 @@ Answer = Callable[[Any], Any]
 class Plugins:
     """Scheduler plugins: a dict."""
 
-    def __init__(self) -> None:
-        self.facade = object()
+    def __init__(self, state: Any = None) -> None:
+        self.facade = state
         self.named: dict[str, Any] = {}
+        self.needed: set[str] = set()
 
     def __contains__(self, name: object) -> bool:
         return name in self.named
 
     def add(self, plugin: Any, name: str, idempotent: bool = False) -> None:
         self.named[name] = plugin
+
+    def valid_workers_downscaling(self, workers: list[Any]) -> list[Any]:
+        return [ws for ws in workers if ws.name not in self.needed]
 
     def remove(self, name: str) -> None:
         if name not in self.named:
@@ -63,7 +67,7 @@ class FakeServer:
         self.state = self.core.state
         self.flows = FlowState()
         self.flows.random.seed(0)
-        self.plugins = Plugins()
+        self.plugins = Plugins(self.state)
         self.answers: dict[str, Answer] = {}
         self.asked: list[tuple[str, Any]] = []
         self.acknowledged: dict[str, Any] = {}

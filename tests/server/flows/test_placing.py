@@ -181,6 +181,8 @@ async def test_retire_chooses_idle_workers(server: Any) -> None:
     a, b = server.add_worker(1, worker), server.add_worker(2, worker)
     server.place("x", a)
     assert list(await retire_workers(server, n=1)) == [b]
+    server.plugins.needed.add("w1")
+    assert await retire_workers(server, n=1) == {}, "a plugin keeps it"
     with pytest.raises(TypeError):
         await retire_workers(server, [a], n=1)
     with pytest.raises(TypeError):
