@@ -591,6 +591,8 @@ def become_data(
 def _dispatch(turn: Turn, ts: TaskState, ws: WorkerState, recs: Recommendations) -> None:
     """Send the task to a worker."""
     state = turn.state
+    if ts.run_id and ts.waiters_count:
+        _recall_dependents(turn, ts, recs)
     mirrors.start_processing(state, ts, ws)
     _enter(ts, "processing")
     placement.update_idle(state, ws)
@@ -603,6 +605,18 @@ def _dispatch(turn: Turn, ts: TaskState, ws: WorkerState, recs: Recommendations)
             _refuse_huge(turn, ts, ws, nbytes, recs)
             return
     turn.to_worker(ws.address, compute_message(turn, ts))
+
+
+def _recall_dependents(turn: Turn, ts: TaskState, recs: Recommendations) -> None:
+    """The task's data was there once: dependents that were sent to workers for it are taken back first.
+
+    A stock worker that is fetching the data, is asked to compute it, and only then to forget the dependent,
+    forgets the data with the dependent and never computes it.
+    """
+    for dts in list(ts.dependents):
+        if dts.state == "processing":
+            recs.pop(dts, None)
+            transition(turn, dts, "waiting", recs)
 
 
 def compute_message(turn: Turn, ts: TaskState) -> ComputeTask:

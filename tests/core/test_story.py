@@ -15,7 +15,7 @@ def test_the_story_of_a_key(duo: Env) -> None:
         ("x", "waiting", "processing"),
         ("x", "processing", "memory"),
     ]
-    key, _, _, recommended, stimulus_id, seconds = told[-1]
+    _, _, _, recommended, stimulus_id, seconds = told[-1]
     assert recommended == {"y": "processing"}
     assert stimulus_id.startswith("task-finished-")
     assert seconds == duo.now

@@ -68,6 +68,18 @@ class ModelWorker:
         self.asked: dict[Any, None] = {}
         self.occupied: dict[Any, None] = {}
 
+    def supply(self, resources: dict[str, float]) -> None:
+        """The worker has these; how they are shared out is the scheduler's affair."""
+
+    def place(self, key: Any, nbytes: int) -> None:
+        """Data is put here from outside."""
+        self.data[key] = nbytes
+
+    def lose_copy(self, key: Any) -> None:
+        """A copy is dropped that nothing here needs."""
+        if not any(key in job.dependencies for job in self.jobs.values()):
+            self._drop(key)
+
     def tell(self, message: Any) -> None:
         self.world.from_worker(self, message)
 

@@ -173,9 +173,11 @@ class World:
     def add_worker(self, **facts: Any) -> None:
         """A worker starts and registers."""
         self.worker_count += 1
-        address = f"w{self.worker_count}"
+        name = f"w{self.worker_count}"
+        address = f"tcp://{name}:1"
         nthreads = self.rng.randint(1, 3)
         worker = self.worker_class(self, address, nthreads)
+        worker.supply(facts.get("resources") or {})
         self.workers[address] = worker
         link = Link(
             self.agenda,
@@ -185,7 +187,7 @@ class World:
             lambda message: worker.receive(message) if worker.alive else None,
         )
         self.links[address] = link
-        message = m.RegisterWorker(address=address, name=address, nthreads=nthreads, **facts)
+        message = m.RegisterWorker(address=address, name=name, nthreads=nthreads, **facts)
         self.feed(WorkerJoined(address, "host", message), address)
         self.later(BEAT_SECONDS, self._beat, worker)
 
@@ -384,7 +386,7 @@ class World:
         key = f"data-{self.turns}"
         workers = self.rng.sample(holders, self.rng.randint(1, len(holders)))
         for worker in workers:
-            worker.data[key] = 80
+            worker.place(key, 80)
         client.futures[key] = "pending"
         placed = DataPlaced(
             {key: [w.address for w in workers]}, {key: 80}, client=client.name
@@ -409,16 +411,10 @@ class World:
         elif draw < 0.98:
             self.feed(ReleaseAll())
         elif worker is not None and worker.data:
-            self._loses_copy(worker)
+            worker.lose_copy(rng.choice(list(worker.data)))
 
     def _clog(self, address: str, clogged: bool) -> None:
         self.feed(WorkerClogged(address, clogged and self.faults))
-
-    def _loses_copy(self, worker: Any) -> None:
-        """A worker drops a copy by itself."""
-        key = self.rng.choice(list(worker.data))
-        if not any(key in job.dependencies for job in worker.jobs.values()):
-            worker._drop(key)
 
     # ------------------------------------------------------------------ the end
 
