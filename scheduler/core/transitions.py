@@ -700,9 +700,9 @@ def _clear_failure(turn: Turn, ts: TaskState, recs: Recommendations) -> None:
 
 
 def _let_go_of_dependencies(ts: TaskState, recs: Recommendations) -> None:
-    """It needs them no longer; perhaps nobody does."""
+    """It needs them no longer; perhaps nobody does (then what was recommended for them before is void)."""
     for dts in ts.dependencies:
-        if not dts.waiters_count and not dts.who_wants and dts.state not in ("released", "erred"):
+        if not dts.waiters_count and not dts.who_wants and dts.state != "erred":
             recs[dts] = "released"
 
 

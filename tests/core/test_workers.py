@@ -200,7 +200,7 @@ def test_what_runs_elsewhere_on_lost_data_begins_again(duo: Env) -> None:
     assert duo.where("b") == "w1"
     duo.take()
     duo.lose("w0")
-    duo.expect(*gone("w0", "w1", tasks=["w1: compute-task a", "w1: free-keys b"]))
+    duo.expect(*gone("w0", "w1", tasks=["w1: free-keys b", "w1: compute-task a"]))
     duo.finish("a")
     duo.expect("w1: compute-task b with a@w1")
 

@@ -17,6 +17,8 @@ from sim_world import World
 FIRST, LAST = map(int, os.environ.get("SIMULATION_SEEDS", "0:200").split(":"))
 #: So many seeds make a test.
 BLOCK = 10
+#: So many seeds are played with stock's own worker state machine.
+STOCK_SEEDS = 40
 #: Of a seed that fails, so many lines are shown.
 LINES_SHOWN = 60
 
@@ -62,3 +64,24 @@ def test_same_seed_same_outputs_whatever_the_hash_seed() -> None:
         assert done.returncode == 0, done.stderr
         outputs.add(done.stdout)
     assert len(outputs) == 1
+
+
+def test_with_the_state_machine_of_stock_workers() -> None:
+    """Nothing that the scheduler asks for is a surprise to a stock worker. In a process of its own, because stock's
+    choices depend on the hash seed.
+    """
+    program = (
+        "import sys; sys.path[:0] = sys.argv[1:];"
+        "from sim_world import World; from sim_stock_worker import StockWorker\n"
+        f"for seed in range({STOCK_SEEDS}): print(seed, flush=True); World(seed, StockWorker).run()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(HERE), str(HERE.parent / "core")],
+        env={**os.environ, "PYTHONHASHSEED": "0"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    seed = done.stdout.split()[-1:]
+    assert done.returncode == 0, f"seed {seed}: {done.stderr[-3000:]}"
