@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from math import inf, isclose
+from math import ceil, inf, isclose
 from typing import Any
 
 from . import mirrors, placement
@@ -355,7 +355,8 @@ def _worker_load(view: View, ws: WorkerState) -> Iterator[str]:
     if ws in state.idle and ws in state.saturated:
         yield "idle and saturated"
     saturation = state.config.worker_saturation
-    has_slot = saturation == inf or placement.slots_available(state, ws) > 0
+    full = inf if saturation == inf else max(ceil(saturation * ws.nthreads), 1)
+    has_slot = len(ws.processing) - len(ws.long_running) < full
     if (ws in state.idle_load) != has_slot:
         yield f"has {'a' if has_slot else 'no'} slot, and idle_load says otherwise"
 
