@@ -23,6 +23,8 @@ from collections.abc import Callable
 
 #: Allocations less deallocations after which the youngest generation is collected: some 2 ms of work.
 YOUNG_COLLECT_ALLOCATIONS = 20_000
+#: More than this at once is one large message or graph, nearly all of it alive: it is frozen unwalked.
+FREEZE_ALLOCATIONS = 60_000
 #: Every so many young collections, the middle generation is collected too.
 MIDDLE_EVERY = 10
 #: With more tasks than these, what survives a young collection is frozen; with fewer, all may be collected.
@@ -30,7 +32,7 @@ MANY_TASKS = 2_000
 #: A full collection of so many objects takes some 50 ms; of more, it is put off.
 FULL_COLLECT_MAX_OBJECTS = 150_000
 #: Time between full collections, seconds.
-FULL_COLLECT_INTERVAL_SECONDS = 60.0
+FULL_COLLECT_INTERVAL_SECONDS = 600.0
 #: Stimuli within one tick (timers and heartbeats among them) up to which the scheduler counts as idle.
 IDLE_MAX_STIMULI_A_TICK = 50
 
@@ -69,9 +71,14 @@ class GcPolicy:
 
     def after_flush(self, n_tasks: int) -> None:
         """Between turns: a young collection when it is due."""
-        if gc.get_count()[0] < YOUNG_COLLECT_ALLOCATIONS:
+        count = gc.get_count()[0]
+        if count < YOUNG_COLLECT_ALLOCATIONS:
             return
         self._dirty = True
+        if count > FREEZE_ALLOCATIONS:
+            gc.freeze()
+            gc.collect(0)  # of nothing: only the counter goes back
+            return
         if n_tasks > MANY_TASKS:
             self._collect(0)
             gc.freeze()

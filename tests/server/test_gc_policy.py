@@ -1,0 +1,77 @@
+"""The garbage collector runs when it may, and not over what is alive."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from paceline.scheduler.server import gc_policy
+from paceline.scheduler.server.gc_policy import GcPolicy
+
+
+class Node:
+    """Something that can be part of a cycle."""
+
+    def __init__(self) -> None:
+        self.me: Any = self
+
+
+@pytest.fixture
+def policy() -> Iterator[GcPolicy]:
+    made = GcPolicy()
+    made.start()
+    yield made
+    made.stop()
+    gc.collect()
+    assert gc.isenabled()
+
+
+def churn(n: int) -> list[Any]:
+    return [[] for _ in range(n)]
+
+
+def test_young_garbage_goes_between_turns(policy: GcPolicy) -> None:
+    assert not gc.isenabled()
+    gone = weakref.ref(Node())
+    assert gone() is not None
+    policy.after_flush(n_tasks=0)
+    assert gone() is not None  # too little was allocated
+    alive = churn(gc_policy.YOUNG_COLLECT_ALLOCATIONS + 1)
+    policy.after_flush(n_tasks=0)
+    assert gone() is None
+    assert policy.n_collections == 1
+    del alive
+
+
+def test_with_many_tasks_survivors_are_frozen(policy: GcPolicy) -> None:
+    before = gc.get_freeze_count()
+    alive = churn(gc_policy.YOUNG_COLLECT_ALLOCATIONS + 1)
+    policy.after_flush(n_tasks=gc_policy.MANY_TASKS + 1)
+    assert gc.get_freeze_count() >= before + len(alive)
+
+
+def test_much_at_once_is_not_walked(policy: GcPolicy) -> None:
+    alive = churn(gc_policy.FREEZE_ALLOCATIONS + 1)
+    policy.after_flush(n_tasks=0)
+    assert policy.n_collections == 0
+    assert gc.get_count()[0] < 1000
+    del alive
+
+
+def test_all_is_collected_when_nothing_happens(policy: GcPolicy, monkeypatch: Any) -> None:
+    monkeypatch.setattr(gc_policy, "FULL_COLLECT_INTERVAL_SECONDS", 0.0)
+    gone = weakref.ref(Node())
+    alive = churn(gc_policy.FREEZE_ALLOCATIONS + 1)
+    policy.after_flush(n_tasks=0)
+    assert gone() is not None  # frozen garbage
+    del alive
+    policy.on_tick(n_tasks=0, n_stimuli=10_000)  # busy
+    assert gone() is not None
+    policy.on_tick(n_tasks=0, n_stimuli=10_001)
+    assert gone() is None
+    collections = policy.n_collections
+    policy.on_tick(n_tasks=0, n_stimuli=10_002)  # nothing new
+    assert policy.n_collections == collections
