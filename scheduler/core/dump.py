@@ -54,12 +54,14 @@ def dump_state(
     """
     whole = {
         **facts,
-        "transition_log": list(state.transition_log),
+        # keys as text: distributed's reader of dumps looks them up in sets
+        "transition_log": [(_plain_key(t[0]), *t[1:]) for t in state.transition_log],
         "transition_counter": state.transition_counter,
         "tasks": {key: _task(ts, exclude) for key, ts in state.tasks.items()},
         "task_groups": {n: _fields(g, exclude) for n, g in state.task_groups.items()},
         "workers": {a: _worker(state, ws, exclude) for a, ws in state.workers.items()},
         "clients": {n: _fields(cs, (*exclude, "versions")) for n, cs in state.clients.items()},
+        "events": {n: _events(topic) for n, topic in state.events.topics.items()},
         "extensions": {},
     }
     return {k: plain(v, exclude) for k, v in whole.items() if k not in exclude}
@@ -67,6 +69,8 @@ def dump_state(
 
 def _task(ts: TaskState, exclude: Collection[str]) -> dict[str, Any]:
     out = _fields(ts, (*exclude, "details"))
+    if isinstance(out.get("run_spec"), bytes):  # closed, so for people it is but a size
+        out["run_spec"] = f"<pickled specification: {len(out['run_spec'])} bytes>"
     out.update({name: getattr(ts, name) for name in _TASK_VIEWS if name not in exclude})
     return out
 
@@ -75,6 +79,10 @@ def _worker(state: SchedulerState, ws: WorkerState, exclude: Collection[str]) ->
     out = {**worker_identity(ws), **_fields(ws, (*exclude, "versions"))}
     out["occupancy"] = mirrors.occupancy(state, ws)
     return {k: v for k, v in out.items() if k not in exclude}
+
+
+def _events(topic: Any) -> dict[str, Any]:
+    return {"events": list(topic.events), "count": topic.count}
 
 
 def _fields(thing: Any, exclude: Collection[str]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from paceline.protocol import messages as m
 from paceline.protocol.errors import RemoteProtocolError
 from paceline.workers_compat import errors
 
-from .rpc.base import NO_REPLY, NoReply
+from .rpc.base import NO_REPLY, NoReply, RemoteError
 
 if TYPE_CHECKING:
     from .server import Server
@@ -268,4 +268,6 @@ class Requests(Silent):
         logger.error(
             "Exception while handling op %s", self._peer.server.op_name(message), exc_info=error
         )
+        if isinstance(error, RemoteError):  # what the worker said, whose exception the asker can open
+            return error.reply
         return errors.error_message(error, status="uncaught-error")

@@ -20,6 +20,12 @@ from .ports import FlowServer
 logger = logging.getLogger("distributed.scheduler")
 
 
+def own_state(server: FlowServer, exclude: Collection[str] = ()) -> dict[str, Any]:
+    """This scheduler's state."""
+    facts = {**server.scheduler.identity(), "status": server.scheduler.status}
+    return dump_state(server.state, facts, exclude)
+
+
 async def get_cluster_state(server: FlowServer, exclude: Collection[str] = ()) -> dict[str, Any]:
     """``{"scheduler": ..., "workers": {address: ...}, "versions": ...}``."""
     workers = asyncio.gather(
@@ -29,8 +35,7 @@ async def get_cluster_state(server: FlowServer, exclude: Collection[str] = ()) -
         broadcast(server, worker_rpc.WorkerVersions(), on_error="ignore"),
     )
     try:
-        facts = {**server.scheduler.identity(), "status": "running"}
-        own = dump_state(server.state, facts, exclude)
+        own = own_state(server, exclude)
         states, worker_versions = await workers
     finally:
         workers.cancel()

@@ -86,5 +86,8 @@ class PluginHost(Protocol):
             ValueError: there is none.
         """
 
+    def valid_workers_downscaling(self, workers: list[Any]) -> list[Any]:
+        """Of these workers (as the facade shows them) those that plugins let go."""
+
     def each(self) -> list[Any]:
         """The plugins, in order."""

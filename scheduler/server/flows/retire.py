@@ -80,6 +80,15 @@ async def retire_workers(
     return {ws.address: queries.worker_identity(ws) for ws in retired}
 
 
+def workers_to_close(server: FlowServer, **options: Any) -> list[Any]:
+    """Workers that can go, as far as plugins let them: ``scaling.workers_to_close(**options)``."""
+    state, plugins = server.state, server.plugins
+    candidates = [ws for ws in state.workers.values() if not ws.long_running]
+    views = [plugins.facade.workers[ws.address] for ws in candidates]
+    kept = [state.workers[view.address] for view in plugins.valid_workers_downscaling(views)]
+    return scaling.workers_to_close(state, candidates=kept, **options)
+
+
 def _chosen(
     server: FlowServer,
     workers: Iterable[str] | None,
@@ -93,7 +102,7 @@ def _chosen(
         logger.info("Retire worker names %s", sorted(named))
         return [ws for ws in state.workers.values() if str(ws.name) in named]
     if workers is None:
-        workers = scaling.workers_to_close(state, **options)
+        workers = workers_to_close(server, **options)
         if options.get("attribute", "address") != "address":
             return [ws for ws in map(state.resolve_worker, workers) if ws is not None]
     else:

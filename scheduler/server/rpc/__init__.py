@@ -33,6 +33,7 @@ MODULES: tuple[str, ...] = (
     "diagnostics",
     "feed",
     "plugins",
+    "task_records",
 )
 
 

@@ -85,7 +85,7 @@ def handle_workers_to_close(
     """Workers that could go."""
     names = ("memory_ratio", "n", "key", "minimum", "target", "attribute")
     options = {name: getattr(request, name) for name in names}
-    return scaling.workers_to_close(server.state, **_opened_key(options))
+    return retire.workers_to_close(server, **_opened_key(options))
 
 
 def _opened_key(options: dict[str, Any]) -> dict[str, Any]:

@@ -69,6 +69,11 @@ async def handle_get_cluster_state(
     return await dump.get_cluster_state(server, request.exclude)
 
 
+def handle_dump_state(server: FlowServer, request: r.DumpState, peer: PeerPort) -> Any:
+    """This scheduler's state, as plain values."""
+    return dump.own_state(server, request.exclude)
+
+
 async def handle_dump_cluster_state_to_url(
     server: FlowServer, request: r.DumpClusterStateToUrl, peer: PeerPort
 ) -> None:
@@ -87,5 +92,6 @@ HANDLERS: dict[type, FlowHandler] = {
     r.BenchmarkHardware: handle_benchmark_hardware,
     r.Profile: handle_profile,
     r.GetClusterState: handle_get_cluster_state,
+    r.DumpState: handle_dump_state,
     r.DumpClusterStateToUrl: handle_dump_cluster_state_to_url,
 }
