@@ -468,8 +468,6 @@ def transition_processing_erred(
     failure = detail or _inherited(ts)
     if failure is None:
         return
-    if ts.actor and ts.processing_on is not None:
-        ts.processing_on.actors.pop(ts, None)
     ws = _leave_worker(turn.state, ts)
     if ws is not None and failure.worker != ws.address:
         turn.free_keys(ws.address, ts.key)
@@ -709,6 +707,8 @@ def _let_go_of_dependencies(ts: TaskState, recs: Recommendations) -> None:
 def _leave_worker(state: SchedulerState, ts: TaskState) -> WorkerState | None:
     """The task leaves its worker's work. Returns the worker, None if it is gone."""
     ws = mirrors.stop_processing(state, ts)
+    if ts.actor:
+        ws.actors.pop(ts, None)
     if state.workers.get(ws.address) is not ws:
         return None
     placement.update_idle(state, ws)

@@ -61,6 +61,11 @@ class ModelClient:
         if keys:
             self.world.from_client(self, m.ClientReleasesKeys(keys=keys, client=self.name))
 
+    def fire_and_forget(self, keys: list[Any]) -> None:
+        """They shall run, and nobody waits for them."""
+        self.world.from_client(self, m.ClientDesiresKeys(keys=keys, client="fire-and-forget"))
+        self.release(keys)
+
     def cancel(self, keys: list[Any], force: bool) -> None:
         self.world.from_client(
             self, m.CancelKeys(keys=keys, force=force, reason="cancelled", client=self.name)

@@ -47,7 +47,9 @@ class StockWorker:
 
     @property
     def data(self) -> dict[Any, Any]:
-        return self.machine.data  # type: ignore[return-value]
+        machine = self.machine
+        made = {k: v for k, v in machine.actors.items() if machine.tasks[k].state == "memory"}
+        return {**machine.data, **made}
 
     @property
     def jobs(self) -> dict[Any, Any]:

@@ -28,6 +28,7 @@ from paceline.scheduler.core.stimuli import (
     ReleaseAll,
     RestartWorkers,
     RetryKeys,
+    SetWorkerStatus,
     Stimulus,
     Tick,
     WantsContinue,
@@ -80,6 +81,7 @@ class World:
             worker_saturation=rng.choice([1.1, 1.0, 2.5, float("inf")]),
             allowed_failures=rng.choice([0, 1, 3]),
             worker_ttl_seconds=None,
+            no_workers_timeout_seconds=rng.choice([None, None, 4.0]),
         )
         self.core = SchedulerCore(config, FakeErrors(), EventLog(100))
         self.state = self.core.state
@@ -280,6 +282,8 @@ class World:
         self.seen_keys.update(dict.fromkeys(graph))
         rng = self.rng
         rows = Rows(commit={"received_at": self.agenda.now})
+        if rng.random() < 0.1:
+            rows.commit["actors"] = rng.sample(list(graph), 1)
         if rng.random() < 0.2:
             rows.annotations = dict.fromkeys(rng.sample(list(graph), 1), self._annotation())
         size = rng.choice([1, 4, 1000])
@@ -367,8 +371,10 @@ class World:
             client.desire(rng.sample(everybodys, 1))
         elif draw < 0.87 and self.hazards:
             client.cancel(rng.sample(held, rng.randint(1, len(held))), rng.random() < 0.5)
-        elif draw < 0.95:
+        elif draw < 0.94:
             self.from_client(client, RetryKeys(held, client.name))
+        elif draw < 0.96:
+            client.fire_and_forget(rng.sample(held, rng.randint(1, len(held))))
         else:
             self._scatter(client)
 
@@ -383,7 +389,13 @@ class World:
         holders = [w for w in self.workers.values() if w.alive and w.address in self.state.workers]
         if not holders:
             return
-        key = f"data-{self.turns}"
+        key: Any = f"data-{self.turns}"
+        idle = [k for k, ts in self.state.tasks.items() if ts.state in ("released", "erred")]
+        if idle and self.rng.random() < 0.2:  # somebody computes it as well
+            key = self.rng.choice(idle)
+            holders = [w for w in holders if key not in w.jobs and key not in w.data] or holders[:0]
+            if not holders:
+                return
         workers = self.rng.sample(holders, self.rng.randint(1, len(holders)))
         for worker in workers:
             worker.place(key, 80)
@@ -401,6 +413,9 @@ class World:
             self.kill(worker, expected=rng.random() < 0.2)
         elif draw < 0.6 and worker is not None:
             worker.set_status("paused" if worker.status == "running" else "running")
+        elif draw < 0.64 and worker is not None:
+            self.feed(SetWorkerStatus(worker.address, "closing_gracefully"))
+            self.later(rng.uniform(0, 3), self.kill, worker, True)
         elif draw < 0.68 and worker is not None:
             for state in (True, False):
                 self.later(rng.uniform(0, 3), self._clog, worker.address, state)
@@ -423,6 +438,7 @@ class World:
         self.faults = False
         self.add_worker(resources={"gpu": 2})
         for worker in list(self.workers.values()):
+            self.feed(SetWorkerStatus(worker.address, "running"))
             worker.set_status("running")
         for address in list(self.state.workers):
             self.feed(WorkerClogged(address, False))
@@ -447,8 +463,8 @@ class World:
         for client in self.clients.values():
             self._check_beliefs(client)
         for worker in self.workers.values():
-            ws = state.workers[worker.address]
-            assert set(worker.data) == {ts.key for ts in ws.has_what}, worker.address
+            known = {ts.key for ts in state.workers[worker.address].has_what}
+            assert known == set(worker.data), f"{worker.address} has not {known ^ set(worker.data)}"
 
     def _check_beliefs(self, client: ModelClient) -> None:
         held = {ts.key for ts in self.state.clients[client.name].wants_what}
@@ -467,6 +483,9 @@ class World:
             client.alive = False
             self.clients.pop(client.name)
             self.feed(ClientGone(client.name), client.name)
+        for ts in self.state.clients["fire-and-forget"].wants_what:
+            assert ts.state in ("no-worker", "waiting", "released"), f"{ts} was fired and not forgotten"
+        self.feed(ClientGone("fire-and-forget"))
         while self.agenda.step():
             pass
 

@@ -104,6 +104,8 @@ def client_desires_keys(turn: Turn, keys: Iterable[Key], client: str) -> None:
         if ts is None:
             from .graph import new_task
 
+            if client == FIRE_AND_FORGET and not state.graphs:
+                continue  # no graph is on its way, and nobody would ever let go of it
             ts = new_task(state, key)
         mirrors.add_wish(ts, cs)
         report_to(turn, ts, client)
