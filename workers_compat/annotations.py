@@ -129,7 +129,7 @@ def closed_unless_plain(value: Any) -> Any:
     if is_plain(value):
         return value
     data, buffers = as_stock(value)
-    return pickled_payload(data, [bytes(buffer) for buffer in buffers])
+    return pickled_payload(data, [memoryview(buffer).tobytes("A") for buffer in buffers])
 
 
 def is_plain(value: Any, depth: int = PLAIN_DEPTH_MAX) -> bool:

@@ -11,8 +11,10 @@ Must not know: sockets; how requests are served (the server's table of handlers 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import tempfile
+from collections import ChainMap
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from typing import Any
 
@@ -20,13 +22,16 @@ from paceline.protocol import messages as m
 from paceline.protocol.catalogue import TABLES
 from paceline.protocol.messages.base import Request
 from paceline.scheduler.core import stimuli, story
+from paceline.scheduler.core.handlers.commands import ASKABLE
 
 from .annotations import closed_unless_plain
 from .plugins import Plugins
 from .views import ClientView, TaskView, Views, WorkerView, opened
 
+logger = logging.getLogger("distributed.scheduler")
+
 _REQUEST_FIELDS = frozenset(Request.__struct_fields__)
-_OWN = frozenset(("_server", "_scheduler", "_port", "_folder", "_monitor", "plugin_host", "handlers"))
+_OWN = frozenset(("_server", "_scheduler", "_port", "_folder", "_monitor", "plugin_host", "handlers", "_extensions"))
 
 
 class InProcess:
@@ -53,14 +58,14 @@ class DeferringServer:
     def tell(self, message: Any, source: str = "", stimulus_id: str | None = None) -> None:
         """Feed a stimulus now, or right after the turn."""
         if self._busy():
-            self._server.loop.call_soon(self._server.tell, message, source, stimulus_id)
+            self._server.driver.feed_after_turn(message, source, stimulus_id)
         else:
             self._server.tell(message, source, stimulus_id)
 
     def ask(
         self, message: Any, source: str = "", stimulus_id: str | None = None
     ) -> asyncio.Future[Any]:
-        """Feed a request that the core answers, now or right after the turn."""
+        """Feed a request that the core answers, now or soon after the turn."""
         if not self._busy():
             return self._server.ask(message, source, stimulus_id)
         future = self._server.loop.create_future()
@@ -100,6 +105,8 @@ class SchedulerFacade:
         self._server = server
         self._scheduler = scheduler
         self.plugin_host = Plugins(self, server.state, server.spawn)
+        self.plugin_host.tell = server.tell
+        self._extensions: dict[str, Any] = {"spans": None}
         self._port = DeferringServer(server, lambda: self.plugin_host.depth > 0)
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._monitor: Any = None
@@ -219,13 +226,13 @@ class SchedulerFacade:
         return _opened_events(found)
 
     def _task(self, ts: Any) -> TaskView:
-        return TaskView(ts, self._server.state)
+        return TaskView(ts, self.plugin_host.sight)
 
     def _worker(self, ws: Any) -> WorkerView:
-        return WorkerView(ws, self._server.state)
+        return WorkerView(ws, self.plugin_host.sight)
 
     def _client(self, cs: Any) -> ClientView:
-        return ClientView(cs, self._server.state)
+        return ClientView(cs, self.plugin_host.sight)
 
     # -- the process
 
@@ -247,9 +254,21 @@ class SchedulerFacade:
     io_loop = loop
 
     @property
-    def extensions(self) -> Mapping[str, Any]:
-        """Name -> machine beside the core."""
-        return self._server.core.machines
+    def extensions(self) -> MutableMapping[str, Any]:
+        """Name -> extension: machines beside the core, and what is put here."""
+        return ChainMap(self._extensions, self._server.core.machines)
+
+    def heartbeat(self, address: str, extensions: Mapping[str, Any]) -> None:
+        """A worker's heartbeat brought data of extensions: those that want it get it."""
+        for name, data in extensions.items():
+            extension = self._extensions.get(name) if data else None
+            ws = self._server.state.workers.get(address)
+            if ws is None or not hasattr(extension, "heartbeat"):
+                continue
+            try:
+                extension.heartbeat(self._worker(ws), data)
+            except Exception:
+                logger.exception("The extension %s failed to take a heartbeat of %s", name, address)
 
     @property
     def plugins(self) -> dict[str, Any]:
@@ -331,9 +350,45 @@ class SchedulerFacade:
         self._port.tell(stimuli.LogEventCommand(topics, closed_unless_plain(msg)))
 
     def set_restrictions(self, worker: dict[Any, Any]) -> None:
-        """Key -> addresses on which alone it may run from now on."""
+        """Key -> addresses on which alone it may run from now on; within a hook it holds at once."""
         plain = {key: names if names is None else _names(names) for key, names in worker.items()}
+        if self.plugin_host.depth:
+            for key, names in plain.items():
+                self.plugin_host.write(stimuli.WriteTask(key, "worker_restrictions", names))
         self._port.tell(stimuli.SetRestrictions(plain))
+
+    def transitions(self, recommendations: Mapping[Any, str], stimulus_id: str) -> None:
+        """Send tasks to other states: key -> "released", "waiting", "processing" or "forgotten"; the last is first.
+
+        Raises:
+            ValueError: any other state.
+        """
+        odd = set(recommendations.values()).difference(ASKABLE)
+        if odd:
+            raise ValueError(f"plugins can send tasks to {', '.join(ASKABLE)}, not to {odd}")
+        keys = list(recommendations)
+        size = self._server.state.config.turn_tasks_max
+        for end in range(len(keys), 0, -size):
+            part = {key: recommendations[key] for key in keys[max(0, end - size) : end]}
+            self._port.tell(stimuli.MakeTransitions(part), stimulus_id=stimulus_id)
+
+    def stimulus_queue_slots_maybe_opened(self, *, stimulus_id: str) -> None:
+        """Queued tasks go to workers that have room."""
+        self._port.tell(stimuli.Continue(), stimulus_id=stimulus_id)
+
+    def broadcast(self, *, msg: dict[str, Any], **options: Any) -> asyncio.Future[dict[str, Any]]:
+        """One request to many workers; to be awaited: address -> reply, opened. See ``flows.broadcast``."""
+        opened_replies = self._server.loop.create_future()
+
+        def open_all(done: asyncio.Future[dict[str, Any]]) -> None:
+            if not done.cancelled() and done.exception() is None:
+                replies = {address: opened(reply) for address, reply in done.result().items()}
+                done = self._finished(replies)
+            _copy_outcome(done, opened_replies)
+
+        asked = self._server.loop.create_task(self.handlers["broadcast"](msg=msg, **options))
+        asked.add_done_callback(open_all)
+        return opened_replies
 
     def remove_worker(
         self,

@@ -1,7 +1,8 @@
 """Scheduler plugins: where they live, and when their hooks are called.
 
 Only plugins that really override a hook are called for it; while there is none for any hook of the core, the core
-knows of no plugins at all. An exception of a plugin is logged and harms nobody.
+knows of no plugins at all. A plugin that has nothing to do for a while may sleep: it is there, and none of its hooks is
+called. An exception of a plugin is logged and harms nobody.
 
 Must not know: what plugins do; how their wishes become stimuli (``facade.py``).
 """
@@ -15,10 +16,13 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from paceline.protocol.payload import Payload
+from paceline.scheduler.core.handlers.commands import write_task
+from paceline.scheduler.core.ports import TurnWrites
 from paceline.scheduler.core.state import SchedulerState, TaskState
+from paceline.scheduler.core.stimuli import WriteTask
 
 from .unpickling import plugin_name
-from .views import TaskView, opened
+from .views import Sight, TaskView, opened
 
 logger = logging.getLogger("distributed.scheduler")
 
@@ -51,15 +55,23 @@ class Plugins:
     Attributes:
         facade: see above.
         by_name: the plugins, in order of registration.
-        depth: how many hooks are running: > 0 within a turn of the core.
+        sleeping: names of those whose hooks are not called for now.
+        depth: how many hooks of a turn are running: while > 0 the core is in the middle of a turn.
         leaving: key -> view of a task that is being forgotten while hooks hear of it.
+        writes: where it is noted what hooks write within a turn, or None (``Driver.writes``).
+        tell: feeds a stimulus, between turns; set by the server.
+        sight: what views of tasks, workers and clients are made with.
     """
 
     def __init__(self, facade: Any, state: SchedulerState, spawn: Spawn) -> None:
         self.facade = facade
         self.by_name: dict[str, Any] = {}
+        self.sleeping: dict[str, None] = {}
         self.depth = 0
         self.leaving: dict[Any, TaskView] = {}
+        self.writes: TurnWrites | None = None
+        self.tell: Callable[[Any], Any] | None = None
+        self.sight = Sight(state, self.write)
         self._state = state
         self._spawn = spawn
         self._hooks: dict[str, list[Callable[..., Any]]] = {}
@@ -94,14 +106,27 @@ class Plugins:
         if name not in self.by_name:
             raise ValueError(f"Could not find plugin {name!r} among the current scheduler plugins")
         del self.by_name[name]
+        self.sleeping.pop(name, None)
         self._find_hooks()
+
+    def sleep(self, name: str) -> None:
+        """Call none of a plugin's hooks until it is woken."""
+        if name in self.by_name and name not in self.sleeping:
+            self.sleeping[name] = None
+            self._find_hooks()
+
+    def wake(self, name: str) -> None:
+        """Call its hooks again."""
+        if name in self.sleeping:
+            del self.sleeping[name]
+            self._find_hooks()
 
     def each(self) -> list[Any]:
         """The plugins, in order of registration."""
         return list(self.by_name.values())
 
     def _find_hooks(self) -> None:
-        plugins = self.each()
+        plugins = [each for name, each in self.by_name.items() if name not in self.sleeping]
         self._hooks = {
             hook: [getattr(plugin, hook) for plugin in plugins if overrides(plugin, hook)]
             for hook in (*CORE_HOOKS, *OTHER_HOOKS)
@@ -109,7 +134,20 @@ class Plugins:
         heard = any(self._hooks[hook] for hook in CORE_HOOKS)
         self._state.plugins = self if heard else None
 
-    # what the core calls
+    # what plugins write
+
+    def write(self, command: WriteTask) -> None:
+        """Carry out what somebody wrote on a task: at once within a hook, as a stimulus between turns."""
+        if self.depth:
+            if self.writes is not None:
+                self.writes.made.append((self.writes.calls, command))
+            write_task(self._state, command)
+        elif self.tell is not None:
+            self.tell(command)
+        else:
+            write_task(self._state, command)
+
+    # what the core calls; each call counts, so that a replay finds what was written within it
 
     def transition(
         self,
@@ -121,10 +159,11 @@ class Plugins:
         edges: tuple[Any, Any],
     ) -> None:
         """See ``core.ports.PluginPort``."""
+        self._count()
         if not self._hooks["transition"]:
             return
         if finish == "forgotten":
-            self.leaving[ts.key] = TaskView(ts, self._state, edges)
+            self.leaving[ts.key] = TaskView(ts, self.sight, edges)
         try:
             more = transition_arguments(ts, detail)
             self._call("transition", ts.key, start, finish, stimulus_id=stimulus_id, **more)
@@ -141,6 +180,7 @@ class Plugins:
         stimulus_id: str,
     ) -> None:
         """See ``core.ports.PluginPort``."""
+        self._count()
         if not self._hooks["update_graph"]:
             return
         self._call(
@@ -156,24 +196,29 @@ class Plugins:
 
     def add_worker(self, address: str) -> None:
         """See ``core.ports.PluginPort``."""
+        self._count()
         self._call("add_worker", scheduler=self.facade, worker=address)
 
     def remove_worker(self, address: str, stimulus_id: str) -> None:
         """See ``core.ports.PluginPort``."""
+        self._count()
         for hook in list(self._hooks["remove_worker"]):
             more = {"stimulus_id": stimulus_id} if takes_keyword(hook, "stimulus_id") else {}
             self._call_one(hook, "remove_worker", (), {"scheduler": self.facade, "worker": address, **more})
 
     def add_client(self, client: str) -> None:
         """See ``core.ports.PluginPort``."""
+        self._count()
         self._call("add_client", scheduler=self.facade, client=client)
 
     def remove_client(self, client: str) -> None:
         """See ``core.ports.PluginPort``."""
+        self._count()
         self._call("remove_client", scheduler=self.facade, client=client)
 
     def restart(self) -> None:
         """See ``core.ports.PluginPort``."""
+        self._count()
         self._call("restart", self.facade)
 
     # what the server calls
@@ -202,12 +247,35 @@ class Plugins:
         """What that handler gives; its own exceptions go to the asker."""
         return self.facade.handlers.answer(op, raw)
 
+    def takes(self, op: str) -> bool:
+        """Whether somebody put a handler of a stream's op that the catalogue does not have on the facade."""
+        return op in self.facade.stream_handlers
+
+    def take(self, op: str, raw: dict[str, Any], **peer: str) -> None:
+        """Give a message of a stream to that handler.
+
+        Args:
+            peer: ``worker=address`` or ``client=name``.
+        """
+        arguments = {name: opened(value) for name, value in raw.items() if name != "op"}
+        try:
+            result = self.facade.stream_handlers[op](**{**peer, **arguments})
+        except Exception:
+            logger.exception("The handler of %r that a scheduler plugin has failed", op)
+            return
+        if inspect.iscoroutine(result):
+            self._spawn(result, f"handler of {op} of a scheduler plugin")
+
     def closing(self, hook: str) -> list[Awaitable[Any]]:
         """What is to be awaited before (``"before_close"``) or while (``"close"``) the scheduler closes."""
         found = [self._call_one(each, hook, (), {}) for each in list(self._hooks[hook])]
         return [result for result in found if inspect.isawaitable(result)]
 
     # calling
+
+    def _count(self) -> None:
+        if self.writes is not None:
+            self.writes.calls += 1
 
     def _call(self, hook: str, *args: Any, **kwargs: Any) -> None:
         for function in list(self._hooks[hook]):
@@ -217,15 +285,16 @@ class Plugins:
         self, function: Callable[..., Any], hook: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
         """Call one hook; what it returns to be awaited is awaited in the background, where the core called it."""
-        self.depth += 1
+        in_turn = hook in CORE_HOOKS
+        self.depth += in_turn
         try:
             result = function(*args, **kwargs)
         except Exception:
             logger.exception("The hook %s of a scheduler plugin failed", hook)
             return None
         finally:
-            self.depth -= 1
-        if hook in CORE_HOOKS and inspect.iscoroutine(result):
+            self.depth -= in_turn
+        if in_turn and inspect.iscoroutine(result):
             self._spawn(result, f"hook {hook} of a scheduler plugin")
             return None
         return result

@@ -12,9 +12,10 @@ import io
 import pickle
 from typing import Any
 
-from paceline.protocol.payload import Payload, payload_pickle, pickled_payload
+from paceline.protocol.payload import Payload, payload_pickle, pickled_payload, serialized_payload
 
 from .spec_pickler import as_stock
+from .unpickling import closed_result
 
 #: What the pickle of a numpy scalar names.
 ALLOWED = frozenset(
@@ -56,8 +57,18 @@ def read_scalar(payload: Payload) -> Any:
 def close_value(value: Any) -> Payload:
     """A value of a reply that msgpack cannot say, pickled as stock pickles it in its place.
 
+    What plugins mark as stock does (``ToPickle``, ``to_serialize``) is closed as its mark says.
+
     Raises:
         Exception: it cannot be pickled.
     """
+    from distributed.protocol.serialize import Serialize, Serialized, ToPickle
+
+    if isinstance(value, Serialized):
+        return serialized_payload(value.header, value.frames)
+    if isinstance(value, Serialize):
+        return closed_result(value.data)
+    if isinstance(value, ToPickle):
+        value = value.data
     data, buffers = as_stock(value)
-    return pickled_payload(data, [bytes(memoryview(b).cast("B")) for b in buffers])
+    return pickled_payload(data, [memoryview(b).tobytes("A") for b in buffers])

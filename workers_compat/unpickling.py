@@ -26,9 +26,9 @@ def closed_result(value: Any) -> Payload:
         Exception: it cannot be pickled.
     """
     data, buffers = as_stock(value)
-    views = [memoryview(b).cast("B") for b in buffers]
+    views = [memoryview(b) for b in buffers]
     header = {"serializer": "pickle", "writeable": tuple(not v.readonly for v in views)}
-    return serialized_payload(header, [data, *(bytes(v) for v in views)])
+    return serialized_payload(header, [data, *(v.tobytes("A") for v in views)])
 
 
 def is_coroutine_function(function: Any) -> bool:

@@ -10,26 +10,29 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from paceline.protocol.payload import Payload, payload_header, payload_pickle
 from paceline.scheduler.core import mirrors, queries
+from paceline.scheduler.core.handlers.commands import WRITABLE
 from paceline.scheduler.core.state import SchedulerState, TaskState
+from paceline.scheduler.core.stimuli import WriteTask
 
 from .annotations import closed_unless_plain
 from .errors import stock_worker_state
 
-WRITABLE = (
-    "annotations",
-    "host_restrictions",
-    "loose_restrictions",
-    "metadata",
-    "priority",
-    "resource_restrictions",
-    "retries",
-    "worker_restrictions",
-)
-"""What plugins may write on a task; all else is the scheduler's own."""
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What views look at, and where what is written through them goes.
+
+    Attributes:
+        write: carries a command out.
+    """
+
+    state: SchedulerState
+    write: Callable[[WriteTask], None]
 
 
 class View:
@@ -38,11 +41,11 @@ class View:
     Names with a leading underscore are stock's slots, and mean the same as without.
     """
 
-    __slots__ = ("_core", "_state")
+    __slots__ = ("_core", "_sight")
 
-    def __init__(self, core: Any, state: SchedulerState) -> None:
+    def __init__(self, core: Any, sight: Sight) -> None:
         object.__setattr__(self, "_core", core)
-        object.__setattr__(self, "_state", state)
+        object.__setattr__(self, "_sight", sight)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_") and not name.startswith("__"):
@@ -68,16 +71,16 @@ class TaskView(View):
     __slots__ = ("_edges",)
 
     def __init__(
-        self, core: TaskState, state: SchedulerState, edges: tuple[Any, Any] | None = None
+        self, core: TaskState, sight: Sight, edges: tuple[Any, Any] | None = None
     ) -> None:
-        super().__init__(core, state)
+        super().__init__(core, sight)
         object.__setattr__(self, "_edges", edges)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        write_task(self._state, self._core, name.lstrip("_"), value)
+        self._sight.write(task_write(self._core.key, name.lstrip("_"), value))
 
     def _tasks(self, tasks: Iterable[TaskState]) -> set[TaskView]:
-        return {TaskView(ts, self._state) for ts in tasks}
+        return {TaskView(ts, self._sight) for ts in tasks}
 
     @property
     def dependencies(self) -> set[TaskView]:
@@ -102,24 +105,24 @@ class TaskView(View):
     @property
     def who_has(self) -> set[WorkerView]:
         """Workers that hold its data."""
-        return {WorkerView(ws, self._state) for ws in self._core.who_has}
+        return {WorkerView(ws, self._sight) for ws in self._core.who_has}
 
     @property
     def who_wants(self) -> set[ClientView]:
         """Clients that hold a future of it."""
-        return {ClientView(cs, self._state) for cs in self._core.who_wants}
+        return {ClientView(cs, self._sight) for cs in self._core.who_wants}
 
     @property
     def processing_on(self) -> WorkerView | None:
         """The worker that it was sent to."""
         ws = self._core.processing_on
-        return None if ws is None else WorkerView(ws, self._state)
+        return None if ws is None else WorkerView(ws, self._sight)
 
     @property
     def exception_blame(self) -> TaskView | None:
         """The task whose failure made this one fail."""
         ts = self._core.exception_blame
-        return None if ts is None else TaskView(ts, self._state)
+        return None if ts is None else TaskView(ts, self._sight)
 
     @property
     def exception(self) -> Any:
@@ -148,8 +151,9 @@ class TaskView(View):
 
     @property
     def annotations(self) -> Any:
-        """Its annotations, opened."""
-        return opened(self._core.annotations)
+        """Its annotations, opened; writing to this dict writes them."""
+        found = opened(self._core.annotations)
+        return None if found is None else WrittenThrough(found, self)
 
     @property
     def run_spec(self) -> Any:
@@ -159,7 +163,7 @@ class TaskView(View):
 
     def get_nbytes(self) -> int:
         """Size of its data in bytes; a guess where unknown."""
-        return mirrors.data_nbytes(self._state, self._core)
+        return mirrors.data_nbytes(self._sight.state, self._core)
 
 
 class WorkerView(View):
@@ -177,37 +181,37 @@ class WorkerView(View):
     @property
     def processing(self) -> set[TaskView]:
         """Tasks that were sent to it and are not finished."""
-        return {TaskView(ts, self._state) for ts in self._core.processing}
+        return {TaskView(ts, self._sight) for ts in self._core.processing}
 
     @property
     def long_running(self) -> set[TaskView]:
         """Those of them that seceded."""
-        return {TaskView(ts, self._state) for ts in self._core.long_running}
+        return {TaskView(ts, self._sight) for ts in self._core.long_running}
 
     @property
     def executing(self) -> dict[TaskView, float]:
         """Task -> seconds, as its last heartbeat told."""
-        return {TaskView(ts, self._state): s for ts, s in self._core.executing.items()}
+        return {TaskView(ts, self._sight): s for ts, s in self._core.executing.items()}
 
     @property
     def has_what(self) -> dict[TaskView, None]:
         """Tasks whose data it holds, oldest first."""
-        return {TaskView(ts, self._state): None for ts in self._core.has_what}
+        return {TaskView(ts, self._sight): None for ts in self._core.has_what}
 
     @property
     def actors(self) -> set[TaskView]:
         """Actors that live on it."""
-        return {TaskView(ts, self._state) for ts in self._core.actors}
+        return {TaskView(ts, self._sight) for ts in self._core.actors}
 
     @property
     def needs_what(self) -> dict[TaskView, int]:
         """Dependency that it lacks -> how many of its tasks need it."""
-        return {TaskView(ts, self._state): n for ts, n in self._core.needs_what.items()}
+        return {TaskView(ts, self._sight): n for ts, n in self._core.needs_what.items()}
 
     @property
     def occupancy(self) -> float:
         """Seconds of work that it was given, transfers included."""
-        return mirrors.occupancy(self._state, self._core)
+        return mirrors.occupancy(self._sight.state, self._core)
 
     @property
     def memory(self) -> Any:
@@ -226,7 +230,7 @@ class WorkerView(View):
     @property
     def bandwidth(self) -> float:
         """Bytes a second between workers."""
-        return self._state.bandwidth
+        return self._sight.state.bandwidth
 
     def identity(self) -> dict[str, Any]:
         """What ``Client.scheduler_info`` tells of it."""
@@ -254,7 +258,7 @@ class ClientView(View):
     @property
     def wants_what(self) -> set[TaskView]:
         """Tasks that it holds futures of."""
-        return {TaskView(ts, self._state) for ts in self._core.wants_what}
+        return {TaskView(ts, self._sight) for ts in self._core.wants_what}
 
 
 class Views(Mapping[Any, Any]):
@@ -308,8 +312,47 @@ def _set_or_none(values: Iterable[str] | None) -> set[str] | None:
 # ------------------------------------------------------------------ what plugins may write
 
 
-def write_task(state: SchedulerState, ts: TaskState, name: str, value: Any) -> None:
-    """Write one attribute of a task as a stock plugin would.
+def _through(name: str) -> Callable[..., Any]:
+    """A method of dict that writes the annotations afterwards."""
+    method = getattr(dict, name)
+
+    def change(self: WrittenThrough, *args: Any, **kwargs: Any) -> Any:
+        result = method(self, *args, **kwargs)
+        self.task.annotations = dict(self)
+        return result
+
+    change.__name__ = name
+    return change
+
+
+class WrittenThrough(dict[Any, Any]):
+    """A task's annotations: a copy, for tasks that were annotated alike share theirs. Each change writes it whole.
+
+    Attributes:
+        task: whose they are.
+    """
+
+    __slots__ = ("task",)
+
+    def __init__(self, values: Mapping[Any, Any], task: TaskView) -> None:
+        super().__init__(values)
+        self.task = task
+
+    def __reduce__(self) -> Any:
+        return dict, (dict(self),)
+
+    __delitem__ = _through("__delitem__")
+    __ior__ = _through("__ior__")
+    __setitem__ = _through("__setitem__")
+    clear = _through("clear")
+    pop = _through("pop")
+    popitem = _through("popitem")
+    setdefault = _through("setdefault")
+    update = _through("update")
+
+
+def task_write(key: Any, name: str, value: Any) -> WriteTask:
+    """The command that writes one attribute of a task as a stock plugin would.
 
     Raises:
         AttributeError: the attribute is the scheduler's own.
@@ -319,26 +362,23 @@ def write_task(state: SchedulerState, ts: TaskState, name: str, value: Any) -> N
         raise AttributeError(
             f"TaskState.{name} is the scheduler's own; plugins may write {', '.join(WRITABLE)}"
         )
-    if name == "priority":
-        _write_priority(state, ts, value)
-    elif name == "retries":
-        ts.retries = int(value)
-    elif value is None and ts.details is None:
-        return
-    else:
-        setattr(ts.ensure_details(), name, _as_core(name, value))
+    return WriteTask(key, name, _as_core(name, value))
 
 
 def _as_core(name: str, value: Any) -> Any:
     """A value as the core keeps it."""
-    if name == "loose_restrictions":
+    if name == "priority":
+        return _priority(value)
+    if name == "retries":
+        return int(value)
+    if name in ("loose_restrictions", "queueable"):
         return bool(value)
     if value is None:
         return None
     if name in ("worker_restrictions", "host_restrictions"):
         if isinstance(value, str):
             raise TypeError(f"{name} must be a collection of names, not {value!r}")
-        return dict.fromkeys(sorted(map(str, value))) or None
+        return sorted(map(str, value))
     if name == "resource_restrictions":
         return {str(what): float(amount) for what, amount in dict(value).items()}
     if name == "annotations":
@@ -346,14 +386,9 @@ def _as_core(name: str, value: Any) -> Any:
     return dict(value)
 
 
-def _write_priority(state: SchedulerState, ts: TaskState, value: Any) -> None:
-    """A queued task moves to its new place in the queue."""
+def _priority(value: Any) -> tuple[float, float, float]:
+    """Three numbers. Raises ValueError."""
     priority = tuple(value)
     if len(priority) != 3 or not all(isinstance(part, int | float) for part in priority):
         raise ValueError(f"a priority is three numbers, not {value!r}")
-    queued = ts in state.queued
-    if queued:
-        state.queued.discard(ts)
-    ts.priority = (priority[0], priority[1], priority[2])
-    if queued:
-        state.queued.add(ts)
+    return priority

@@ -12,7 +12,7 @@ from paceline.protocol import messages as m
 
 from . import transitions
 from .config import SchedulerConfig
-from .handlers import clients, graph, replicas, tasks, timers, workers
+from .handlers import clients, commands, graph, replicas, tasks, timers, workers
 from .ports import ErrorPort, PluginPort
 from .state import SchedulerState
 from .stimuli import (
@@ -26,6 +26,7 @@ from .stimuli import (
     GraphDropped,
     GraphFailed,
     LogEventCommand,
+    MakeTransitions,
     ReleaseAll,
     ReplicasAdded,
     ReplicasLost,
@@ -41,6 +42,7 @@ from .stimuli import (
     WorkerClogged,
     WorkerGone,
     WorkerJoined,
+    WriteTask,
 )
 from .turn import Outbox, Turn
 
@@ -71,21 +73,6 @@ def handle_continue(turn: Turn, stimulus: Stimulus) -> None:
     if state.commits:
         graph.run_commits(turn)
     transitions.fill_slots(turn)
-
-
-def handle_set_restrictions(turn: Turn, stimulus: Stimulus) -> None:
-    """Where tasks may run from now on; those already placed stay."""
-    state = turn.state
-    for key, addresses in stimulus.message.restrictions.items():
-        ts = state.tasks.get(key)
-        if ts is None:
-            continue
-        if isinstance(addresses, str):
-            addresses = [addresses]
-        named = [graph.coerce_address(state, a) or str(a) for a in addresses or ()]
-        ts.ensure_details().worker_restrictions = dict.fromkeys(named) or None
-        if ts.state == "queued" and named:
-            transitions.run(turn, {ts: "waiting"})
 
 
 def handle_set_metadata(turn: Turn, stimulus: Stimulus) -> None:
@@ -143,7 +130,9 @@ HANDLERS: dict[type[Any], Handler] = {
     ReleaseAll: clients.handle_release_all,
     SetMetadata: handle_set_metadata,
     CloseWorker: workers.handle_close_worker,
-    SetRestrictions: handle_set_restrictions,
+    SetRestrictions: commands.handle_set_restrictions,
+    WriteTask: commands.handle_write_task,
+    MakeTransitions: commands.handle_make_transitions,
     LogEventCommand: handle_log_event,
     Continue: handle_continue,
     Tick: timers.handle_tick,

@@ -37,11 +37,32 @@ class ErrorPort(Protocol):
     def actor_lost(self) -> Payload: ...
 
 
-class PluginPort(Protocol):
-    """Calls the hooks of plugins that override them. Implemented in ``workers_compat/facade.py``.
+class TurnWrites:
+    """What hooks wrote within one turn, for the journal.
 
-    The core calls it within a turn; what a hook does comes back as stimuli of later turns, but for changes
-    to the restrictions, resources and priorities of tasks in ``update_graph``, which apply at once.
+    Attributes:
+        calls: how often the core has called the port in this turn.
+        made: (number of the call within which it was made, command), in order.
+    """
+
+    __slots__ = ("calls", "made")
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.made: list[tuple[int, Any]] = []
+
+    def begin(self) -> None:
+        """A turn begins."""
+        self.calls = 0
+        if self.made:
+            self.made = []
+
+
+class PluginPort(Protocol):
+    """Calls the hooks of plugins that override them. Implemented in ``workers_compat/plugins.py``.
+
+    The core calls it within a turn. What a hook writes on a task (``WriteTask``) applies at once; all else that it
+    does comes back as stimuli of later turns.
     """
 
     def transition(

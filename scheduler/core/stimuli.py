@@ -320,6 +320,31 @@ class SetRestrictions:
 
 
 @dataclass(slots=True)
+class WriteTask:
+    """A plugin, or a function that a client runs here, writes an attribute of a task.
+
+    Attributes:
+        key: of the task; an unknown one is ignored.
+        field: one of ``handlers.commands.WRITABLE``.
+        value: as the state keeps it (plain, or closed where plain values cannot say it).
+    """
+
+    key: Any
+    field: str
+    value: Any
+
+
+@dataclass(slots=True)
+class MakeTransitions:
+    """A plugin wants tasks to go to other states (a shuffle that begins again): key -> state.
+
+    As everywhere, the last entry is carried out first. Unknown keys are ignored.
+    """
+
+    recommendations: dict[Any, str]
+
+
+@dataclass(slots=True)
 class LogEventCommand:
     """Log an event under topics, as if a plugin or the server had.
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from paceline.scheduler.core import stimuli
+from paceline.scheduler.core.ports import TurnWrites
 from paceline.scheduler.core.stimuli import Stimulus, stimulus_name
 from paceline.scheduler.core.turn import Outbox
 
@@ -35,6 +36,9 @@ TICK_INTERVAL_SECONDS = 0.25
 #: Messages of streams that are handled before the loop looks at its sockets and timers again: some 20 ms of
 #: work. What a peer sent beyond that waits its turn, so one peer with much to say does not stop the others.
 WAKE_UP_MESSAGES_MAX = 400
+#: Stimuli that plugins' hooks ask for are handled right after their turn, but no more than this at a time: hooks
+#: that always ask for more do not stop the loop.
+AFTER_TURN_MAX = 1_000
 #: What a stream that waited gets at least, when many do.
 SHARE_MIN_MESSAGES = 16
 
@@ -69,6 +73,7 @@ class Driver:
         messages_left: how many messages of streams this wake-up may still handle.
         record_sinks: called with a flush's records, when there are any.
         n_stimuli, n_core_errors: counted since the start.
+        writes: what plugins' hooks write within a turn; None while there is no journal.
     """
 
     def __init__(
@@ -93,6 +98,8 @@ class Driver:
         self._gc_policy = gc_policy
         self._journal = journal
         self._loop = asyncio.get_running_loop()
+        self._after_turn: list[Stimulus] = []
+        self.writes = None if journal is None else TurnWrites()
         self._handle: Callable[[Stimulus, float, Outbox], Any] = core.handle
         if journal is not None:
             self._handle = self._handle_journaled
@@ -133,6 +140,7 @@ class Driver:
         now = self.clock()
         handle = self._handle
         outbox = self._outbox
+        after_turn = self._after_turn
         for message in messages:
             stimulus_id = getattr(message, "stimulus_id", None)
             if not stimulus_id:
@@ -142,6 +150,8 @@ class Driver:
                 handle(stimulus, now, outbox)
             except Exception:
                 self._core_failed(stimulus)
+            if after_turn:
+                self._run_after_turn(now)
         self.n_stimuli += len(messages)
         self.messages_left -= len(messages)
         if not self._flush_scheduled:
@@ -196,14 +206,48 @@ class Driver:
             self._handle(stimulus, now, self._outbox)
         except Exception:
             self._core_failed(stimulus)
+        if self._after_turn:
+            self._run_after_turn(now)
         if not self._flush_scheduled:
             self._flush_scheduled = True
             self._loop.call_soon(self.flush)
 
+    def feed_after_turn(
+        self, message: Any, source: str = "", stimulus_id: str | None = None
+    ) -> None:
+        """Handle a stimulus right after the turn that is under way: a plugin's hook asks for it."""
+        name = stimulus_id or f"{stimulus_name(message)}-{self.clock()}"
+        self._after_turn.append(Stimulus(source, message, name))
+
+    def _run_after_turn(self, now: float) -> None:
+        """What hooks asked for; hooks of these turns may ask for more."""
+        waiting = self._after_turn
+        done = 0
+        while done < len(waiting):
+            stimulus = waiting[done]
+            done += 1
+            self.n_stimuli += 1
+            try:
+                self._handle(stimulus, now, self._outbox)
+            except Exception:
+                self._core_failed(stimulus)
+            if done >= AFTER_TURN_MAX:
+                rest = waiting[done:]
+                waiting.clear()
+                for left in rest:
+                    self._loop.call_soon(self.feed, left.message, left.source, left.stimulus_id)
+                return
+        waiting.clear()
+
     def _handle_journaled(self, stimulus: Stimulus, now: float, outbox: Outbox) -> None:
-        assert self._journal is not None
+        assert self._journal is not None and self.writes is not None
         self._journal.stimulus(stimulus, now)
-        self.core.handle(stimulus, now, outbox)
+        self.writes.begin()
+        try:
+            self.core.handle(stimulus, now, outbox)
+        finally:
+            if self.writes.made:
+                self._journal.writes(self.writes.made)
 
     def _core_failed(self, stimulus: Stimulus) -> None:
         """A bug of ours: said loudly; everybody else is still served."""

@@ -2,7 +2,7 @@
 
 A journal is a magic number and records: length and CRC (both u32, little endian), then msgpack. The first record is
 the header (release, configuration). ``["s", time, source, message, stimulus_id, request_id]`` is a
-stimulus, ``["f", digest]`` says that the outbox was emptied there (batch boundaries shape the output) and what came of the
+stimulus, ``["w", [[n, command], ...]]`` after it what plugins wrote in the n-th hook that its turn called, ``["f", digest]`` says that the outbox was emptied there (batch boundaries shape the output) and what came of the
 turns, ``["e", reason]`` that the journal ended by itself. A record that was cut off by a crash is the end of a journal, not an error.
 
 Messages and dataclasses are written by class name and fields; tuples stay tuples. Bytes longer than
@@ -258,6 +258,11 @@ class JournalWriter:
         source, message, stimulus_id, request_id = stimulus
         self._record(["s", now, source, message, stimulus_id, request_id])
 
+    def writes(self, made: list[tuple[int, Any]]) -> None:
+        """Note what plugins wrote within the turn of the last stimulus."""
+        if self._file is not None:
+            self._record(["w", made])
+
     def flushed(self, outbox: Outbox | None = None) -> None:
         """The outbox was emptied: everything noted so far goes to the file."""
         if self._file is None:
@@ -324,12 +329,14 @@ class JournalEntry:
     """A stimulus and its time, or (``stimulus`` is None) the outbox was emptied.
 
     Attributes:
+        writes: (n, command): what plugins wrote in the n-th hook that the turn called.
         digest: of what was in the outbox; ``b""`` for nothing.
     """
 
     now: float
     stimulus: Stimulus | None
     digest: bytes = b""
+    writes: tuple[tuple[int, Any], ...] = ()
 
 
 class JournalReader:
@@ -360,17 +367,18 @@ class JournalReader:
 
     def __iter__(self) -> Iterator[JournalEntry]:
         with self._file:
-            while True:
-                record = self._next()
-                if record is None:
-                    return
+            record = self._next()
+            while record is not None:
+                following = self._next()
                 if record[0] == "s":
-                    yield JournalEntry(record[1], Stimulus(*record[2:6]))
+                    writes = following[1] if following is not None and following[0] == "w" else ()
+                    yield JournalEntry(record[1], Stimulus(*record[2:6]), writes=tuple(writes))
                 elif record[0] == "f":
                     yield JournalEntry(0.0, None, record[1])
                 elif record[0] == "e":
                     self.ending = record[1]
                     return
+                record = following
 
     def _next(self) -> list[Any] | None:
         prefix = self._file.read(_PREFIX.size)

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from paceline.scheduler.core.core import SchedulerCore
+from paceline.scheduler.core.handlers.commands import write_task
+from paceline.scheduler.core.state import SchedulerState
 from paceline.scheduler.core.stimuli import Stimulus, stimulus_name
 from paceline.scheduler.core.turn import Outbox
 
@@ -39,6 +41,29 @@ class ReplayReport:
     core: SchedulerCore
     errors: list[tuple[int, str]]
     differs_after: int | None
+
+
+class WritesAgain:
+    """Stands for the plugins of the run: writes in the hooks of one turn what they wrote (``core.ports.PluginPort``).
+
+    Args:
+        writes: (number of the hook's call in this turn, command).
+    """
+
+    def __init__(self, state: SchedulerState, writes: tuple[tuple[int, Any], ...]) -> None:
+        self._state = state
+        self._writes: dict[int, list[Any]] = {}
+        for number, command in writes:
+            self._writes.setdefault(number, []).append(command)
+        self._calls = 0
+
+    def _hook(self, *args: Any, **kwargs: Any) -> None:
+        self._calls += 1
+        for command in self._writes.get(self._calls, ()):
+            write_task(self._state, command)
+
+    transition = update_graph = add_worker = remove_worker = _hook
+    add_client = remove_client = restart = _hook
 
 
 class OutputHash:
@@ -100,10 +125,13 @@ def replay(
         count += 1
         if show is not None:
             _show_stimulus(count, entry.now, entry.stimulus, show, key)
+        if entry.writes:
+            core.state.plugins = WritesAgain(core.state, entry.writes)
         try:
             core.handle(entry.stimulus, entry.now, outbox)
         except Exception as error:
             errors.append((count, f"{type(error).__name__}: {error}"))
+        core.state.plugins = None
     hashed.add(outbox)
     if show is not None:
         _show_outbox(outbox, show, key)

@@ -18,6 +18,7 @@ from paceline.protocol.connection import Connection
 from paceline.protocol.framing import pack_frames
 from paceline.scheduler.core import stimuli
 from paceline.scheduler.extensions.replies import ErrorReply
+from paceline.workers_compat import shuffle
 from paceline.workers_compat.facade import SchedulerFacade
 from paceline.workers_compat.scalars import close_value, read_scalar
 
@@ -75,10 +76,13 @@ class Server:
         )
         self.driver.instructions[stimuli.RestartWorkers] = self._restart_silent
         self.driver.record_sinks.append(self.plugins.on_records)
+        self.plugins.writes = self.driver.writes
         self.transport = Transport(self)
         self.pool = Pool(self)
         self.compilers = compilers
         self.handlers = build_handlers()
+        shuffle.SleepingShufflePlugin(self.plugins)
+        flows.worker_plugins[shuffle.NAME] = shuffle.worker_plugin()
         self._block(blocked_handlers)
         self.core_types = frozenset(core.handlers)
         self.peers: dict[int, Peer] = {}

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.protocol import messages as m
 from paceline.protocol.codec import OddMessage, UnknownMessage
@@ -42,7 +42,10 @@ class Stream:
     Attributes:
         name: the worker's address, or the client's name.
         ended: it said or was told goodbye: what still comes is ignored.
+        ROLE: the argument by which handlers of plugins are told ``name``.
     """
+
+    ROLE: ClassVar[str]
 
     def __init__(self, peer: Peer, name: str) -> None:
         self.peer = peer
@@ -143,6 +146,8 @@ class Stream:
         if kind is m.CloseStream:
             logger.info("Received 'close-stream' from %s; closing.", self.peer.address)
             self.end()
+        elif kind is UnknownMessage and self.peer.server.plugins.takes(message.op):
+            self.peer.server.plugins.take(message.op, message.raw, **{self.ROLE: self.name})
         elif kind is UnknownMessage:
             logger.error("Unknown op %r from %s: skipped", message.op, self.name)
         elif kind is OddMessage:
@@ -199,6 +204,8 @@ class Stream:
 class WorkerStream(Stream):
     """A worker."""
 
+    ROLE = "worker"
+
     def __init__(self, peer: Peer, name: str) -> None:
         super().__init__(peer, name)
         logger.info("Starting worker compute stream, %s", name)
@@ -242,6 +249,8 @@ class _Gate:
 
 class ClientStream(Stream):
     """A client."""
+
+    ROLE = "client"
 
     def __init__(self, peer: Peer, name: str) -> None:
         super().__init__(peer, name)

@@ -80,6 +80,8 @@ def handle_heartbeat_worker(
         return {"status": "missing"}
     host = addresses.address_host(address)
     server.tell(stimuli.WorkerBeat(address, host, request), address)
+    if request.extensions:
+        server.plugins.facade.heartbeat(address, request.extensions)
     return {
         "status": "OK",
         "time": server.now(),

@@ -1,0 +1,58 @@
+"""P2P shuffles: distributed's own scheduler plugin, on the facade.
+
+The plugin decides who takes part in a shuffle, pins its output to workers, and begins it again when one of them is lost.
+While there is no shuffle it sleeps: none of its hooks is called.
+
+Must not know: what is shuffled; how its requests come in (it puts handlers on the facade).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from distributed.protocol.pickle import dumps
+from distributed.shuffle._scheduler_plugin import ShuffleSchedulerPlugin
+from distributed.shuffle._worker_plugin import ShuffleWorkerPlugin
+
+from .plugins import Plugins
+
+NAME = "shuffle"
+"""Of the plugin on the scheduler, of the one on workers, and of their data in heartbeats."""
+
+
+def worker_plugin() -> bytes:
+    """The plugin that every worker needs, pickled."""
+    return bytes(dumps(ShuffleWorkerPlugin()))
+
+
+class SleepingShufflePlugin(ShuffleSchedulerPlugin):
+    """Stock's plugin, asleep while nobody shuffles.
+
+    Args:
+        host: where plugins live.
+    """
+
+    def __init__(self, host: Plugins) -> None:
+        self._host = host
+        super().__init__(host.facade)
+        host.facade.extensions[NAME] = self
+        host.sleep(NAME)
+
+    def start(self, scheduler: Any) -> None:
+        """Nothing: workers get their part when they register."""
+
+    def get_or_create(self, shuffle_id: Any, key: Any, worker: str) -> Any:
+        """A worker takes part in a shuffle; the first begins it."""
+        self._host.wake(NAME)
+        return super().get_or_create(shuffle_id, key, worker)
+
+    def transition(self, key: Any, start: Any, finish: Any, *args: Any, **kwargs: Any) -> None:
+        """What stock's does; when the last shuffle is forgotten there is nothing to do any more."""
+        super().transition(key, start, finish, *args, **kwargs)
+        if finish == "forgotten" and not self._shuffles:
+            self._host.sleep(NAME)
+
+    def restart(self, scheduler: Any) -> None:
+        """All tasks are forgotten."""
+        super().restart(scheduler)
+        self._host.sleep(NAME)
