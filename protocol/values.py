@@ -203,11 +203,16 @@ def struct_to_dict(value: msgspec.Struct) -> dict[str, Any]:
     result: dict[str, Any] = {}
     if config.tag is not None and config.tag_field is not None:
         result[config.tag_field] = config.tag
-    for field in msgspec.structs.fields(type(value)):
+    if not config.omit_defaults:
+        for name, encoded in zip(
+            value.__struct_fields__, value.__struct_encode_fields__, strict=True
+        ):
+            result[encoded] = getattr(value, name)
+        return result
+    for field in msgspec.structs.fields(type(value)):  # slow: it reads the annotations each time
         x = getattr(value, field.name)
-        if config.omit_defaults and (x is field.default or x == field.default):
-            continue
-        result[field.encode_name] = x
+        if not (x is field.default or x == field.default):
+            result[field.encode_name] = x
     return result
 
 
