@@ -84,7 +84,10 @@ class _Gather:
         """Ask, round by round, until every key came or has nobody left to ask."""
         while self._missing:
             plan = self._plan()
-            if plan:
+            if len(plan) == 1:  # most gathers: no tasks of their own
+                ((address, keys),) = plan.items()
+                await self._ask(address, keys)
+            elif plan:
                 await asyncio.gather(*(self._ask(a, ks) for a, ks in plan.items()))
             elif self._missing:
                 await asyncio.sleep(BUSY_PAUSE_SECONDS)
