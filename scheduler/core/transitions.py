@@ -104,6 +104,11 @@ def is_wanted(ts: TaskState) -> bool:
     return bool(ts.who_wants) or ts.waiters_count > 0
 
 
+def is_missed(ts: TaskState) -> bool:
+    """Whether it matters that an erred task has failed: somebody wants it, or others failed with it."""
+    return is_wanted(ts) or any(d.state == "erred" for d in ts.dependents)
+
+
 # ------------------------------------------------------------------ running recommendations
 
 
@@ -163,7 +168,7 @@ def due(state: SchedulerState, ts: TaskState, finish: str) -> str | None:
     if now == "erred":
         blame = ts.exception_blame
         retried = finish == "waiting" or blame is None or blame.state != "erred"
-        return "waiting" if retried else None
+        return "waiting" if retried and is_missed(ts) else None
     if ts.has_lost_dependencies:
         return "forgotten"
     if finish == "erred" and erred_dependency(ts) is not None:

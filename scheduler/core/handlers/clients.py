@@ -17,6 +17,7 @@ from ..transitions import (
     Recommendations,
     end_fire_and_forget,
     fill_slots,
+    is_missed,
     release_wish,
     report_message,
     run,
@@ -261,7 +262,7 @@ def handle_retry_keys(turn: Turn, stimulus: Stimulus) -> None:
         erred = [d for d in ts.dependencies if d.state == "erred"]
         if erred:
             stack.extend(erred)
-        elif ts.state in ("memory", "erred"):
+        elif ts.state == "memory" or (ts.state == "erred" and is_missed(ts)):
             # also what is in memory: the client takes all that it is answered for pending again
             if ts.run_spec is not None:
                 roots.append(ts)
