@@ -250,8 +250,14 @@ def _transition_through_released(
     if ts.state != "released":
         return  # it went on by itself
     following = recs.pop(ts, finish)
-    if following == "waiting" and ts.run_spec is None:
-        following = "forgotten"
+    if following == "waiting":
+        if ts.run_spec is None:
+            following = "forgotten"
+        elif start in ACTIVE_STATES and not is_wanted(ts):
+            # it was to begin again, and meanwhile nobody needs it
+            if ts.dependents:
+                return
+            following = "forgotten"
     transition(turn, ts, following, recs)
 
 

@@ -390,20 +390,21 @@ class World:
         if not holders:
             return
         key: Any = f"data-{self.turns}"
+        wanted_by = client.name
         idle = [k for k, ts in self.state.tasks.items() if ts.state in ("released", "erred")]
         if idle and self.rng.random() < 0.2:  # somebody computes it as well
             key = self.rng.choice(idle)
+            wanted_by = ""
             holders = [w for w in holders if key not in w.jobs and key not in w.data] or holders[:0]
             if not holders:
                 return
         workers = self.rng.sample(holders, self.rng.randint(1, len(holders)))
         for worker in workers:
             worker.place(key, 80)
-        client.futures[key] = "pending"
-        placed = DataPlaced(
-            {key: [w.address for w in workers]}, {key: 80}, client=client.name
-        )
-        self.feed(placed, client.name)
+        if wanted_by:
+            client.futures[key] = "pending"
+        placed = DataPlaced({key: [w.address for w in workers]}, {key: 80}, client=wanted_by)
+        self.feed(placed, wanted_by)
 
     def _fault(self) -> None:
         rng = self.rng
