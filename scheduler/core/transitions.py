@@ -168,7 +168,9 @@ def due(state: SchedulerState, ts: TaskState, finish: str) -> str | None:
     if now == "erred":
         blame = ts.exception_blame
         retried = finish == "waiting" or blame is None or blame.state != "erred"
-        return "waiting" if retried and is_missed(ts) else None
+        if not retried:
+            return None
+        return "waiting" if is_missed(ts) else "released"
     if ts.has_lost_dependencies:
         return "forgotten"
     if finish == "erred" and erred_dependency(ts) is not None:
@@ -258,6 +260,10 @@ def _transition_through_released(
             if ts.dependents:
                 return
             following = "forgotten"
+        elif start == "erred":
+            for dts in ts.dependencies:
+                if recs.get(dts) == "released":
+                    del recs[dts]  # it needs them again
     transition(turn, ts, following, recs)
 
 
@@ -556,6 +562,7 @@ def transition_erred_released(
         for cs in ts.who_wants:
             turn.to_client(cs.client_key, retried)
     _enter(ts, "released")
+    _let_go_of_dependencies(ts, recs)  # they may have been tried again for it alone
 
 
 # ------------------------------------------------------------------ data that was not computed
