@@ -1,4 +1,4 @@
-"""What a user feels, with two real stock workers: round trips, stalls, gathering through the scheduler.
+"""What a user feels: round trips and gathering with two real stock workers, stalls under a large graph.
 
 It must not know which scheduler it measures, nor how the numbers are shown.
 """
@@ -18,9 +18,16 @@ from typing import Any
 
 from . import process_costs
 from .graphs import merge
-from .per_task import RUN_TIMEOUT_SECONDS, START_TIMEOUT_SECONDS, running_scheduler, stop
+from .per_task import (
+    RUN_TIMEOUT_SECONDS,
+    START_TIMEOUT_SECONDS,
+    running_scheduler,
+    stop,
+    zero_workers,
+)
 
-PROBE_INTERVAL_SECONDS = 0.005
+ZERO_WORKERS = 24  # that a large graph runs on: real ones would take minutes
+RELEASE_SECONDS = 3.0  # in which a large graph is certainly released
 
 
 @dataclass(frozen=True)
@@ -29,7 +36,7 @@ class Sizes:
 
     round_trips: int = 200
     chain: int = 100
-    large_graph: int = 100_000
+    large_graph: int = 200_000
     gather_count: int = 8
     gather_each_nbytes: int = 200_000_000
 
@@ -104,45 +111,63 @@ def chain(client: Any, length: int) -> float:
     return (time.perf_counter() - started) * 1e3
 
 
-def large_graph(client: Any, probe: Any, size: int) -> tuple[float, float, float]:
+@contextlib.contextmanager
+def probe(address: str) -> Iterator[Callable[[], float]]:
+    """A function that gives the longest answer (ms) that another client met since it was last called."""
+    command = [sys.executable, "-m", "benchmarks.probe", address]
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, bufsize=1)
+    assert process.stdin is not None and process.stdout is not None
+    ask, answers = process.stdin, process.stdout
+
+    def longest() -> float:
+        ask.write("\n")
+        return float(answers.readline())
+
+    try:
+        if answers.readline().strip() != "ready":
+            raise RuntimeError("the probe did not start")
+        yield longest
+    finally:
+        stop(process)
+
+
+def large_graph(
+    client: Any, longest_answer: Callable[[], float], size: int
+) -> tuple[float, float, float]:
     """(seconds to the result, longest answer in ms meanwhile, and while all is released)."""
-
-    def ask() -> float:
-        started = time.perf_counter()
-        probe.ncores()
-        return (time.perf_counter() - started) * 1e3
-
-    graph, outputs = merge(size, "stall")
-    with watched(ask, PROBE_INTERVAL_SECONDS) as answers:
-        started = time.perf_counter()
-        (future,) = client.get(graph, outputs, sync=False)
-        future.result(timeout=RUN_TIMEOUT_SECONDS)
-        seconds = time.perf_counter() - started
-    with watched(ask, PROBE_INTERVAL_SECONDS) as later:
-        del future
-        time.sleep(2)
-    return seconds, max(answers), max(later)
+    graph, outputs = merge(size, f"stall{size}")
+    longest_answer()
+    started = time.perf_counter()
+    (future,) = client.get(graph, outputs, sync=False)
+    future.result(timeout=RUN_TIMEOUT_SECONDS)
+    seconds = time.perf_counter() - started
+    stall = longest_answer()
+    del future
+    time.sleep(RELEASE_SECONDS)
+    return seconds, stall, longest_answer()
 
 
 def gather(client: Any, pid: int, sizes: Sizes) -> tuple[float, float]:
     """(seconds, megabytes by which the scheduler grows) for results that go through it."""
+    import numpy as np
     from distributed import wait
 
     count, nbytes = sizes.gather_count, sizes.gather_each_nbytes
-    futures = client.map(bytearray, [nbytes] * count, pure=False)
+    futures = client.map(np.ones, [nbytes // 8] * count, pure=False)
     wait(futures)
     before = process_costs.memory(pid)
     with watched(lambda: process_costs.memory(pid), 0.02) as seen:
         started = time.perf_counter()
         results = client.gather(futures, direct=False)
         seconds = time.perf_counter() - started
-    if sum(map(len, results)) != count * nbytes:
+    if sum(result.nbytes for result in results) != count * nbytes:
         raise RuntimeError("what was gathered is not what was computed")
     return seconds, max(seen) - before
 
 
 def measure(command: Sequence[str], sizes: Sizes) -> Felt:
-    """One fresh cluster, one number after the other."""
+    """Two fresh clusters: real workers for what passes through them, zero workers for the large graph."""
     from distributed import Client
 
     with contextlib.ExitStack() as stack:
@@ -150,14 +175,20 @@ def measure(command: Sequence[str], sizes: Sizes) -> Felt:
         address = f"tcp://127.0.0.1:{port}"
         stack.enter_context(workers(address, 2))
         client = stack.enter_context(Client(address, timeout=START_TIMEOUT_SECONDS))
-        probe = stack.enter_context(Client(address, set_as_default=False))
         client.wait_for_workers(2, timeout=START_TIMEOUT_SECONDS)
         round_trips(client, 10)
         times = round_trips(client, sizes.round_trips)
         chained = chain(client, sizes.chain)
-        seconds, stall, release_stall = large_graph(client, probe, sizes.large_graph)
         loop = process_costs.listener(port, process_costs.descendants(scheduler))
         gathered, grown = gather(client, loop, sizes)
+    with contextlib.ExitStack() as stack:
+        _, port = stack.enter_context(running_scheduler(command))
+        stack.enter_context(zero_workers(port, ZERO_WORKERS))
+        address = f"tcp://127.0.0.1:{port}"
+        client = stack.enter_context(Client(address, timeout=START_TIMEOUT_SECONDS))
+        longest_answer = stack.enter_context(probe(address))
+        large_graph(client, longest_answer, min(sizes.large_graph, 1_000))
+        seconds, stall, release_stall = large_graph(client, longest_answer, sizes.large_graph)
     return Felt(
         submit_median_ms=statistics.median(times),
         submit_p95_ms=times[int(len(times) * 0.95) - 1],

@@ -79,13 +79,13 @@ def felt(sizes: Sizes, stock: Felt, ours: Felt) -> str:
         ("submit to result, median, ms", "submit_median_ms"),
         ("submit to result, 95th percentile, ms", "submit_p95_ms"),
         (f"chain of {sizes.chain} futures, ms", "chain_ms"),
-        (f"graph of {large} tasks to its result, s", "large_graph_s"),
+        (f"graph of {large} tasks on zero workers, to its result, s", "large_graph_s"),
         ("longest answer to another client meanwhile, ms", "stall_max_ms"),
         ("longest answer while it is released, ms", "release_stall_max_ms"),
         (f"gather of {sizes.gather_count} x {each:.0f} MB through the scheduler, s", "gather_s"),
         ("growth of the scheduler meanwhile, MB", "gather_peak_mb"),
     ]
-    text = "**What a user feels**, two real workers with one thread each:\n\n"
+    text = "**What a user feels**, two real workers with one thread each (the large graph: zero workers):\n\n"
     text += "| | stock | paceline | ratio |\n|---|--:|--:|--:|\n"
     for title, name in lines:
         a, b = getattr(stock, name), getattr(ours, name)
