@@ -43,8 +43,10 @@ class SleepingShufflePlugin(ShuffleSchedulerPlugin):
 
     def get_or_create(self, shuffle_id: Any, key: Any, worker: str) -> Any:
         """A worker takes part in a shuffle; the first begins it."""
-        self._host.wake(NAME)
-        return super().get_or_create(shuffle_id, key, worker)
+        answer = super().get_or_create(shuffle_id, key, worker)
+        if self._shuffles:
+            self._host.wake(NAME)
+        return answer
 
     def transition(self, key: Any, start: Any, finish: Any, *args: Any, **kwargs: Any) -> None:
         """What stock's does; when the last shuffle is forgotten there is nothing to do any more."""

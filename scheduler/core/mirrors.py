@@ -231,6 +231,18 @@ def stop_processing(state: SchedulerState, ts: TaskState) -> WorkerState:
     return ws
 
 
+def set_resource_restrictions(ts: TaskState, amounts: dict[str, float] | None) -> None:
+    """The task needs other resources than before; a worker that is at it has them taken."""
+    before = ts.resource_restrictions
+    ws = ts.processing_on
+    if ws is not None:
+        used = ws.used_resources
+        for sign, needed in ((-1, before), (1, amounts)):
+            for resource, amount in (needed or {}).items():
+                used[resource] = used.get(resource, 0) + sign * amount
+    ts.ensure_details().resource_restrictions = amounts
+
+
 def start_long_running(state: SchedulerState, ts: TaskState, ws: WorkerState) -> None:
     """The task seceded: it stays in ``processing`` but is no work that others wait for."""
     if ts not in ws.long_running:

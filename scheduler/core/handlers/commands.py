@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .. import transitions
+from .. import mirrors, transitions
 from ..state import SchedulerState, TaskState
 from ..stimuli import MakeTransitions, Stimulus, WriteTask
 from ..turn import Turn
@@ -53,6 +53,8 @@ def write_task(state: SchedulerState, write: WriteTask) -> None:
         setattr(ts, write.field, value)
     elif write.field == "worker_restrictions":
         _restrict(state, ts, value)
+    elif write.field == "resource_restrictions":
+        mirrors.set_resource_restrictions(ts, value)
     elif write.field == "host_restrictions":
         ts.ensure_details().host_restrictions = dict.fromkeys(value or ()) or None
     else:
@@ -106,7 +108,9 @@ def handle_make_transitions(turn: Turn, stimulus: Stimulus) -> None:
         if ts is None or ts.state == finish:
             continue
         if finish not in ASKABLE or (ts.state, finish) in transitions.IMPOSSIBLE:
-            turn.log(30, f"Task {key!r} cannot go from {ts.state} to {finish} because a plugin says so")
+            turn.log(
+                30, f"Task {key!r} cannot go from {ts.state} to {finish} because a plugin says so"
+            )
             continue
         recs: transitions.Recommendations = {}
         transitions.transition(turn, ts, finish, recs)

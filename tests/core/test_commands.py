@@ -1,0 +1,118 @@
+"""What plugins write: attributes of tasks, restrictions, states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from env import Env
+from paceline.scheduler.core.handlers.commands import WRITABLE, write_task
+from paceline.scheduler.core.stimuli import (
+    Continue,
+    MakeTransitions,
+    SetRestrictions,
+    WorkerGone,
+    WriteTask,
+)
+
+MakeEnv = Callable[..., Env]
+
+WRITES: dict[str, tuple[Any, Any]] = {
+    "annotations": ({"a": 1}, {"a": 1}),
+    "host_restrictions": (["h1"], {"h1": None}),
+    "loose_restrictions": (True, True),
+    "metadata": ({"m": 2}, {"m": 2}),
+    "priority": ([1, 2, 3], (1, 2, 3)),
+    "queueable": (False, False),
+    "resource_restrictions": ({"gpu": 1.0}, {"gpu": 1.0}),
+    "retries": (3, 3),
+    "worker_restrictions": (["w1"], {"w1": None}),
+}
+
+
+@pytest.mark.parametrize("field", WRITABLE)
+def test_what_may_be_written(duo: Env, field: str) -> None:
+    duo.submit({"x": []})
+    duo.take()
+    value, kept = WRITES[field]
+    duo.feed(WriteTask("x", field, value))
+    assert getattr(duo.task("x"), field) == kept
+    duo.expect()
+
+
+def test_an_unknown_key_is_ignored(duo: Env) -> None:
+    duo.feed(WriteTask("x", "retries", 1))
+    duo.expect()
+
+
+def test_another_field_is_a_bug(duo: Env) -> None:
+    duo.submit({"x": []})
+    with pytest.raises(AssertionError, match="state"):
+        write_task(duo.state, WriteTask("x", "state", "memory"))
+
+
+def test_a_queued_task_moves_in_the_queue(make_env: MakeEnv) -> None:
+    env = make_env()
+    env.join("w0")
+    env.submit({f"x-{i}": [] for i in range(8)})
+    env.take()
+    last = max(env.state.queued, key=lambda ts: ts.priority)
+    env.feed(WriteTask(last.key, "priority", (-1.0, 0.0, 0.0)))
+    assert env.state.queued.peek() is last
+
+
+def test_restrictions_let_an_unrunnable_task_run(duo: Env) -> None:
+    duo.submit({"x": []})
+    duo.take()
+    duo.feed(SetRestrictions({"x": ["w9"]}))
+    duo.feed(WorkerGone(duo.where("x"), expected=True))
+    duo.take()
+    assert duo.states("x") == ["no-worker"]
+    duo.feed(SetRestrictions({"x": None}))
+    duo.expect("w1: compute-task x")
+
+
+def test_released_tasks_that_are_wanted_run_again(duo: Env) -> None:
+    """A shuffle that begins anew: what was done is done again, in order."""
+    duo.submit({"a": [], "b": ["a"], "c": ["b"]}, ["c"])
+    duo.finish("a", "b")
+    duo.take()
+    assert duo.states("a", "b", "c") == ["released", "memory", "processing"]
+    duo.feed(MakeTransitions({"c": "released", "b": "released", "a": "released"}))
+    assert duo.states("a", "b", "c") == ["processing", "waiting", "waiting"]
+    duo.take()
+    duo.work()
+    assert duo.states("c") == ["memory"]
+
+
+@pytest.mark.parametrize("turn_tasks_max", [1, 3, 1000])
+def test_short_turns_change_nothing(make_env: MakeEnv, turn_tasks_max: int) -> None:
+    env = make_env(turn_tasks_max=turn_tasks_max)
+    env.join("w0", "w1", nthreads=4)
+    keys = [f"t-{i}" for i in range(6)]
+    outputs = {f"o-{i}": ["barrier"] for i in range(6)}
+    env.submit({**{key: [] for key in keys}, "barrier": keys, **outputs}, list(outputs))
+    env.go_on()
+    env.finish(*keys)
+    env.go_on()
+    env.finish("barrier")
+    env.go_on()
+    env.take()
+    recs = dict.fromkeys((*outputs, "barrier", *keys), "released")
+    for key in reversed(recs):
+        env.feed(MakeTransitions({key: recs[key]}))
+    env.feed(Continue())
+    env.go_on()
+    assert set(env.states(*keys)) == {"processing"}
+    assert set(env.states("barrier", *outputs)) == {"waiting"}
+    env.work()
+    assert set(env.states(*outputs)) == {"memory"}
+
+
+def test_what_cannot_be_asked_for_is_said(duo: Env) -> None:
+    duo.submit({"x": []})
+    duo.take()
+    duo.feed(MakeTransitions({"x": "memory", "y": "released"}))
+    assert duo.states("x") == ["processing"]
+    assert "cannot go from processing to memory" in duo.lines[-1][1]

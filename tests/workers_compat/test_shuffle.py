@@ -1,0 +1,225 @@
+"""P2P shuffles by distributed's own plugin, on a real scheduler in this process, with stock workers and a stock client."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from pathlib import Path
+
+import dask
+import pandas as pd
+import pytest
+from dask import dataframe as dd
+from distributed import Client, SchedulerPlugin, Worker
+from paceline.scheduler.server.replay import replay
+from paceline.scheduler.server.scheduler import Scheduler
+
+pytestmark = pytest.mark.timeout(120)
+
+
+class World:
+    def __init__(self, scheduler, client, workers):
+        self.scheduler, self.client, self.workers = scheduler, client, workers
+        self.state = scheduler.server.state
+        self.plugin = scheduler.facade.plugins["shuffle"]
+
+    def alive(self):
+        return [worker for worker in self.workers if worker.status.name == "running"]
+
+
+@contextlib.asynccontextmanager
+async def make_world(**options):
+    async with contextlib.AsyncExitStack() as stack:
+        scheduler = await stack.enter_async_context(
+            Scheduler(port=0, host="127.0.0.1", dashboard=False, validate=True, **options)
+        )
+        workers = [
+            await stack.enter_async_context(Worker(scheduler.address, nthreads=1, name=name))
+            for name in ("alice", "bob", "carol")
+        ]
+        client = await stack.enter_async_context(Client(scheduler.address, asynchronous=True))
+        yield World(scheduler, client, workers)
+
+
+@pytest.fixture
+async def world():
+    async with make_world() as made:
+        yield made
+
+
+def frame(days=20):
+    return dask.datasets.timeseries(
+        start="2000-01-01", end=f"2000-01-{days + 1:02}", freq="600s", partition_freq="1d", seed=7
+    )
+
+
+def by_p2p(df):
+    with dask.config.set({"dataframe.shuffle.method": "p2p"}):
+        return df.shuffle("id").map_partitions(len).sum()
+
+
+def slow(part):
+    time.sleep(0.1)
+    return part
+
+
+async def begun(world):
+    while not world.plugin.active_shuffles:
+        await asyncio.sleep(0.01)
+    (shuffle,) = world.plugin.active_shuffles.values()
+    return shuffle
+
+
+async def test_the_plugin_sleeps_while_nobody_shuffles(world):
+    assert world.state.plugins is None
+    assert world.scheduler.facade.extensions["shuffle"] is world.plugin
+    assert await world.client.submit(sum, [1, 2]) == 3
+    assert world.state.plugins is None
+    future = world.client.compute(by_p2p(frame().map_partitions(slow)))
+    shuffle = await begun(world)
+    assert world.state.plugins is not None
+    assert shuffle.participating_workers <= set(world.state.workers)
+    assert await future == 20 * 144
+    assert not world.plugin.active_shuffles
+    future.release()
+    while world.state.tasks:
+        await asyncio.sleep(0.01)
+    assert world.state.plugins is None
+    for worker in world.workers:
+        assert not worker.plugins["shuffle"].shuffle_runs._active_runs
+
+
+async def test_merge(world):
+    ids = pd.DataFrame({"id": range(800, 1200), "n": 1})
+    with dask.config.set({"dataframe.shuffle.method": "p2p"}):
+        merged = frame().merge(dd.from_pandas(ids, npartitions=3), on="id", broadcast=False)
+        total = merged.n.sum()
+    assert await world.client.compute(total) == 20 * 144
+
+
+async def test_a_worker_is_lost_in_the_middle(world):
+    future = world.client.compute(by_p2p(frame().map_partitions(slow)))
+    shuffle = await begun(world)
+    while len(shuffle.participating_workers) < 3:
+        await asyncio.sleep(0.01)
+    await world.workers[0].close()
+    assert await future == 20 * 144
+    (last,) = world.plugin._shuffles.values()
+    assert shuffle.archived and len(last) > 1
+
+
+async def test_all_at_once_after_the_barrier(world):
+    """Output is there, and what remains of the shuffle with a worker is lost: it is all done again."""
+    with dask.config.set({"dataframe.shuffle.method": "p2p"}):
+        shuffled = frame().shuffle("id")
+    parts = world.client.persist(shuffled)
+    await parts
+    await world.workers[1].close()
+    total = await world.client.compute(parts.map_partitions(len).sum())
+    assert total == 20 * 144
+
+
+async def test_workers_of_a_shuffle_stay(world):
+    future = world.client.compute(by_p2p(frame().map_partitions(slow)))
+    shuffle = await begun(world)
+    while len(shuffle.participating_workers) < 3:
+        await asyncio.sleep(0.01)
+    assert await world.client.scheduler.workers_to_close(n=3) == ()
+    valid = world.scheduler.server.plugins.valid_workers_downscaling(
+        list(world.scheduler.facade.workers.values())
+    )
+    assert valid == []
+    assert await future == 20 * 144
+
+
+async def test_restart_ends_shuffles(world):
+    future = world.client.compute(by_p2p(frame().map_partitions(slow)))
+    await begun(world)
+    with contextlib.suppress(Exception):  # workers without nannies leave at a restart
+        await world.client.restart(timeout=3, wait_for_workers=False)
+    assert future.cancelled()
+    assert not world.plugin.active_shuffles
+    assert world.state.plugins is None
+
+
+async def test_heartbeats_bring_progress(world):
+    future = world.client.compute(by_p2p(frame().map_partitions(slow)))
+    shuffle = await begun(world)
+    while not world.workers[0].plugins["shuffle"].shuffle_runs._active_runs:
+        await asyncio.sleep(0.01)
+    await world.workers[0].heartbeat()
+    assert world.workers[0].address in world.plugin.heartbeats[shuffle.id]
+    await future
+
+
+class Writer(SchedulerPlugin):
+    """Writes where plugins may: before a graph is scheduled, at transitions, when a worker is lost."""
+
+    name = "writer"
+
+    def __init__(self, address):
+        self.address = address
+
+    def update_graph(self, scheduler, *, tasks, **kwargs):
+        self.scheduler = scheduler
+        for key in tasks:
+            if str(key).startswith("pinned"):
+                ts = scheduler.tasks[key]
+                ts.worker_restrictions = {self.address}
+                ts.annotations = {**(ts.annotations or {}), "by": "plugin", "odd": {1, 2}}
+
+    def transition(self, key, start, finish, *args, **kwargs):
+        if key == "first" and finish == "memory":
+            second = self.scheduler.tasks["second"]
+            second.annotations = {}
+            second.annotations["late"] = True
+            self.scheduler.set_restrictions({"second": {self.address}})
+
+    def remove_worker(self, scheduler, worker, **kwargs):
+        for key in list(scheduler.tasks):
+            scheduler.tasks[key].retries = 5
+
+
+async def test_what_plugins_write_is_in_the_journal(tmp_path: Path):
+    journal = tmp_path / "run.journal"
+    async with make_world(journal=str(journal)) as world:
+        bob = world.workers[1].address
+        world.scheduler.facade.add_plugin(Writer(bob))
+        pinned = world.client.map(lambda x: x, range(6), key=[f"pinned-{i}" for i in range(6)])
+        await world.client.gather(pinned)
+        assert set(await world.client.has_what()) >= {bob}
+        assert len((await world.client.has_what())[bob]) == 6
+        first = world.client.submit(time.sleep, 0.3, key="first")
+        second = world.client.submit(lambda x: x, first, key="second")
+        await second
+        assert world.scheduler.facade.tasks["second"].annotations == {"late": True}
+        assert world.scheduler.facade.tasks["pinned-0"].annotations == {
+            "by": "plugin",
+            "odd": {1, 2},
+        }
+        await world.workers[2].close()
+        assert await world.client.compute(by_p2p(frame(8))) == 8 * 144
+        assert world.scheduler.facade.tasks["second"].retries == 5
+    report = replay(journal)
+    assert report.errors == []
+    assert report.n_stimuli > 50
+    assert report.differs_after is None
+
+
+async def test_a_plugin_takes_ops_of_streams(world):
+    seen = []
+
+    def take(worker, what, nested=None):
+        seen.append((worker, what, nested))
+        raise ValueError("logged, and no more")
+
+    world.scheduler.facade.stream_handlers["tell-me"] = take
+    sender = world.workers[0]
+    sender.batched_stream.send({"op": "tell-me", "what": 3, "nested": {"a": (1,)}})
+    sender.batched_stream.send({"op": "nobody-knows-this"})
+    world.client.scheduler_comm.send({"op": "tell-me", "what": 4, "worker": "mine"})
+    while len(seen) < 1:
+        await asyncio.sleep(0.01)
+    assert seen[0] == (sender.address, 3, {"a": (1,)})
+    assert await world.client.submit(sum, [1]) == 1
