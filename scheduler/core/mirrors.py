@@ -298,3 +298,22 @@ def _settle_network(state: SchedulerState, ws: WorkerState) -> None:
         state.network_occ -= min(ws.network_occ, state.network_occ)
         ws.network_occ = 0
     ws.needs_what.clear()
+
+
+# ------------------------------------------------------------------ groups
+
+
+def forget_group(state: SchedulerState, group: TaskGroup) -> None:
+    """Take a group out of the tables, and out of its prefix's sums, once all its tasks are forgotten."""
+    if not group.empty or state.task_groups.get(group.name) is not group:
+        return
+    del state.task_groups[group.name]
+    prefix = group.prefix
+    prefix.groups.pop(group, None)
+    prefix.nbytes_total -= group.nbytes_total
+    for name, count in group.types.items():
+        left = prefix.types.get(name, 0) - count
+        if left > 0:
+            prefix.types[name] = left
+        else:
+            prefix.types.pop(name, None)

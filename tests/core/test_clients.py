@@ -286,3 +286,15 @@ def test_restart_is_one_turn_however_much_there_is(tasks: int) -> None:
     env.submit({("x", i): [] for i in range(tasks)})
     env.turn(ReleaseAll())
     assert not env.state.tasks
+
+
+def test_a_key_that_was_let_go_is_made_again_for_who_wants_it(duo: Env) -> None:
+    """Stock never computes it, and the future waits for ever."""
+    duo.submit({"x": [], "y": ["x"]})
+    duo.finish("x", "y")
+    duo.take()
+    duo.client("bob")
+    duo.desire("x", client="bob")
+    duo.expect("w0: compute-task x")
+    duo.finish("x")
+    duo.expect("bob: key-in-memory x")

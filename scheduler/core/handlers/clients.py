@@ -11,17 +11,11 @@ from paceline.protocol.keys import Key
 from paceline.protocol.messages import AdjustHeartbeatInterval, CancelledKeys, Message, Restart
 
 from .. import mirrors
+from ..needs import Recommendations, end_fire_and_forget, is_missed, release_wish
+from ..outgoing import report_message
 from ..state import ClientState, SchedulerState, TaskState
 from ..stimuli import Stimulus
-from ..transitions import (
-    Recommendations,
-    end_fire_and_forget,
-    fill_slots,
-    is_missed,
-    release_wish,
-    report_message,
-    run,
-)
+from ..transitions import fill_slots, run, transition
 from ..turn import Turn
 
 #: The client that stands for futures whose results nobody waits for.
@@ -91,7 +85,8 @@ def handle_client_desires_keys(turn: Turn, stimulus: Stimulus) -> None:
 
 
 def client_desires_keys(turn: Turn, keys: Iterable[Key], client: str) -> None:
-    """``client`` (or what holds keys as one) wants keys; it is told of those that are done.
+    """``client`` (or what holds keys as one) wants keys; it is told of those that are done, and those that were let
+    go are made again.
 
     A key that nobody knows yet is kept as a task without a run_spec: its graph may be on its way on
     another connection.
@@ -100,6 +95,7 @@ def client_desires_keys(turn: Turn, keys: Iterable[Key], client: str) -> None:
     cs = state.clients.get(client)
     if cs is None:
         state.clients[client] = cs = ClientState(client, last_seen=turn.now)
+    recs: Recommendations = {}
     for key in keys:
         ts = state.tasks.get(key)
         if ts is None:
@@ -112,6 +108,11 @@ def client_desires_keys(turn: Turn, keys: Iterable[Key], client: str) -> None:
         report_to(turn, ts, client)
         if client == FIRE_AND_FORGET:
             _end_if_done(turn, ts)
+        if ts.state == "released" and ts.run_spec is not None:
+            recs[ts] = "waiting"
+    if recs:
+        run(turn, recs)
+        fill_slots(turn)
 
 
 def _end_if_done(turn: Turn, ts: TaskState) -> None:
@@ -308,8 +309,6 @@ def handle_release_all(turn: Turn, stimulus: Stimulus) -> None:
 
 def run_to_the_end(turn: Turn, recs: Recommendations) -> None:
     """As ``run``, however long it takes."""
-    from ..transitions import transition
-
     while recs:
         ts, finish = recs.popitem()
         transition(turn, ts, finish, recs)

@@ -18,6 +18,7 @@ from paceline.protocol.payload import Payload
 
 from .. import mirrors
 from ..graphs import PendingGraph
+from ..needs import Recommendations, due, erred_dependency, is_wanted, release_wish
 from ..state import (
     ACTIVE_STATES,
     ClientState,
@@ -28,16 +29,7 @@ from ..state import (
     TaskState,
 )
 from ..stimuli import AnnotationSet, GraphChunk, GraphCommit, GraphFailed, Stimulus
-from ..transitions import (
-    Recommendations,
-    due,
-    erred_dependency,
-    fill_slots,
-    is_wanted,
-    release_wish,
-    run,
-    transition,
-)
+from ..transitions import fill_slots, run, transition
 from ..turn import Turn
 
 #: Sub-tasks come a little before what submitted them.
@@ -601,14 +593,16 @@ def _stage_place(turn: Turn, graph: PendingGraph, budget: int) -> int:
 
 
 def _stage_unpin(turn: Turn, graph: PendingGraph, budget: int) -> int:
-    held = graph.pin.wants_what if graph.pin is not None else {}
-    some = list(islice(reversed(held), budget))
-    for ts in some:
-        recs: Recommendations = {}
-        release_wish(ts, graph.pin, recs)
-        run(turn, recs)
-    if held:
-        return len(some)
+    done = 0
+    if graph.pin is not None:
+        held = graph.pin.wants_what
+        for ts in list(islice(reversed(held), budget)):
+            recs: Recommendations = {}
+            release_wish(ts, graph.pin, recs)
+            run(turn, recs)
+            done += 1
+        if held:
+            return done
     graph.pin = None
     if graph.dropped:
         graph.stage = "undo"
@@ -618,7 +612,7 @@ def _stage_unpin(turn: Turn, graph: PendingGraph, budget: int) -> int:
         fill_slots(turn)
         assert graph.commit is not None
         turn.log_event(["scheduler", graph.client], _event(turn, graph, graph.commit))
-    return len(some)
+    return done
 
 
 def _event(turn: Turn, graph: PendingGraph, commit: GraphCommit) -> dict[str, Any]:

@@ -11,9 +11,10 @@ from paceline.protocol.keys import Key
 from paceline.protocol.messages import FreeKeys, KeyInMemory, RefreshWhoHas, RemoveReplicas
 
 from .. import mirrors
+from ..needs import Recommendations, is_wanted
 from ..state import TaskState, WorkerState
 from ..stimuli import Stimulus
-from ..transitions import Recommendations, become_data, fill_slots, is_wanted, run
+from ..transitions import become_data, fill_slots, run
 from ..turn import Turn
 from .clients import client_desires_keys
 from .graph import new_task
@@ -70,6 +71,7 @@ def drop_replicas(turn: Turn, address: str, keys: Iterable[Key]) -> None:
         ts = state.tasks.get(key)
         if ts is not None and ts in ws.has_what:
             mirrors.remove_replica(state, ts, ws)
+            ws.actors.pop(ts, None)
             if not ts.who_has and ts.state == "memory":
                 recs[ts] = "released"
     run(turn, recs)

@@ -6,8 +6,10 @@ Must not know: who asked for the tasks.
 from __future__ import annotations
 
 from .. import mirrors, placement
+from ..failures import Failure
+from ..needs import Recommendations
 from ..stimuli import Stimulus
-from ..transitions import Failure, Recommendations, fill_slots, run, transition
+from ..transitions import fill_slots, run, transition
 from ..turn import Turn
 
 

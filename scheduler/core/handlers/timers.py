@@ -5,9 +5,11 @@ Must not know: the clock; each stimulus says what time it is.
 
 from __future__ import annotations
 
+from ..failures import Failure
+from ..needs import Recommendations
 from ..state import SchedulerState, TaskState
 from ..stimuli import CloseScheduler, RestartWorkers, Stimulus
-from ..transitions import Failure, Recommendations, fill_slots, run, transition
+from ..transitions import fill_slots, run, transition
 from ..turn import Turn
 from .clients import heartbeat_interval
 from .workers import refresh_no_workers

@@ -1,0 +1,66 @@
+"""What workers and clients are told of a task: whole messages, made from its state.
+
+Must not know: when they are sent.
+"""
+
+from __future__ import annotations
+
+from paceline.protocol.keys import Key
+from paceline.protocol.messages import (
+    CancelledKeys,
+    ComputeTask,
+    KeyInMemory,
+    Message,
+    TaskErredReport,
+)
+from paceline.protocol.payload import Payload
+
+from .state import TaskState
+from .turn import Turn
+
+
+def compute_message(turn: Turn, ts: TaskState) -> ComputeTask:
+    """The ``compute-task`` message for a task that is processing; it gets a new run_id."""
+    ts.run_id = next(turn.state.run_ids)
+    run_spec = ts.run_spec
+    if type(run_spec) is bytes:
+        run_spec = Payload("pickled", run_spec, ())
+    assert ts.priority is not None, ts
+    who_has: dict[Key, tuple[str, ...]] = {}
+    nbytes: dict[Key, int] = {}
+    for dts in ts.dependencies:
+        holders = dts.who_has
+        key = dts.key
+        if len(holders) == 1:
+            (ws,) = holders
+            who_has[key] = ws.address_tuple
+        else:
+            who_has[key] = tuple([ws.address for ws in holders])
+        nbytes[key] = dts.nbytes
+    details = ts.details
+    return ComputeTask(
+        key=ts.key,
+        run_id=ts.run_id,
+        priority=ts.priority,
+        stimulus_id=turn.compute_id,
+        who_has=who_has,
+        nbytes=nbytes,
+        run_spec=run_spec,  # type: ignore[arg-type]
+        resource_restrictions=details.resource_restrictions if details is not None else None,
+        actor=ts.actor,
+        annotations=(details.annotations if details is not None else None) or {},
+        span_id=ts.group.span_id,
+    )
+
+
+def report_message(ts: TaskState) -> Message | None:
+    """What a client that wants the task is told of its state; None where there is nothing to tell."""
+    if ts.state == "memory":
+        return KeyInMemory(key=ts.key)
+    if ts.state == "erred":
+        blame = ts.exception_blame
+        assert blame is not None, ts
+        return TaskErredReport(key=ts.key, exception=blame.exception, traceback=blame.traceback)
+    if ts.state == "forgotten":
+        return CancelledKeys(keys=[ts.key], reason="already forgotten")
+    return None
