@@ -22,7 +22,7 @@ from paceline.scheduler.core.state import SchedulerState, TaskState
 from paceline.scheduler.core.stimuli import WriteTask
 
 from .unpickling import plugin_name
-from .views import Sight, TaskView, opened
+from .views import Sight, TaskView, opened, serialized
 
 logger = logging.getLogger("distributed.scheduler")
 
@@ -333,17 +333,15 @@ def annotations_by_type(tasks: Iterable[TaskState]) -> dict[str, dict[Any, Any]]
     return found
 
 
-_NOT_TOLD = frozenset(("op", "key", "stimulus_id", "status"))
+_NOT_TOLD = frozenset(("op", "key", "report", "stimulus_id"))
 
 
 def transition_arguments(ts: TaskState, detail: Any) -> dict[str, Any]:
     """What stock tells plugins of a transition beside its states: whatever its cause said."""
     if detail is None:
         return {}
-    names = getattr(detail, "__struct_fields__", None) or getattr(
-        detail, "__dataclass_fields__", ()
-    )
-    found = {name: getattr(detail, name) for name in names if name not in _NOT_TOLD}
+    found = _fields(getattr(detail, "report", None))
+    found.update(_fields(detail))
     cause = found.get("cause")
     if isinstance(cause, TaskState):
         found["cause"] = cause.key
@@ -352,6 +350,14 @@ def transition_arguments(ts: TaskState, detail: Any) -> dict[str, Any]:
     if "worker" not in found and ts.who_has:
         found["worker"] = list(ts.who_has)[-1].address
     return found
+
+
+def _fields(detail: Any) -> dict[str, Any]:
+    """What plugins are told of a message, or of another cause."""
+    kind = type(detail)
+    names = getattr(kind, "__struct_fields__", None) or getattr(kind, "__dataclass_fields__", ())
+    told = ((name, getattr(detail, name)) for name in names if name not in _NOT_TOLD)
+    return {name: serialized(value) if type(value) is Payload else value for name, value in told}
 
 
 def _plain_struct(value: Any) -> Any:

@@ -127,12 +127,12 @@ class TaskView(View):
     @property
     def exception(self) -> Any:
         """The error, as stock keeps it: ``Serialized``."""
-        return _serialized(self._core.exception)
+        return serialized(self._core.exception)
 
     @property
     def traceback(self) -> Any:
         """The error's traceback, ``Serialized``."""
-        return _serialized(self._core.traceback)
+        return serialized(self._core.traceback)
 
     @property
     def erred_on(self) -> set[str] | None:
@@ -297,7 +297,8 @@ def opened(value: Any) -> Any:
     return pickle.loads(data, buffers=buffers)
 
 
-def _serialized(payload: Payload | None) -> Any:
+def serialized(payload: Payload | None) -> Any:
+    """A closed value as stock keeps it: distributed's ``Serialized``."""
     if payload is None:
         return None
     from distributed.protocol.serialize import Serialized

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from paceline.protocol.messages import TaskErredReport
+from paceline.protocol.messages import TaskErred, TaskErredReport
 from paceline.protocol.payload import Payload
 
 from .needs import Recommendations, erred_dependency
@@ -24,6 +24,7 @@ class Failure:
         worker: address of the worker on which it did, if any.
         exception, traceback: closed; None where ``cause`` holds them.
         exception_text, traceback_text: in words.
+        report: what its worker said of it; None where no worker did.
     """
 
     cause: TaskState
@@ -32,6 +33,7 @@ class Failure:
     traceback: Payload | None = None
     exception_text: str | None = None
     traceback_text: str | None = None
+    report: TaskErred | None = None
 
 
 def inherited_failure(ts: TaskState) -> Failure | None:

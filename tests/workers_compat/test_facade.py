@@ -164,7 +164,8 @@ async def test_a_plugin_hears_of_everything(world):
     assert last[1:3] == ("processing", "memory")
     assert {"worker", "nbytes", "typename", "startstops"} <= set(last[3])
     failed = [e for e in recorder.of("transition") if e[0] == "bad" and e[2] == "erred"]
-    assert {"exception", "cause", "worker"} <= set(failed[0][3])
+    told = {"exception", "cause", "worker", "startstops", "thread", "status"}
+    assert told <= set(failed[0][3])
     async with Worker(world.scheduler.address, name="bob") as bob:
         await asyncio.sleep(0.05)
     async with Client(world.scheduler.address, asynchronous=True) as other:

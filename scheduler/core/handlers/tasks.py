@@ -65,6 +65,7 @@ def handle_task_erred(turn: Turn, stimulus: Stimulus) -> None:
             traceback=message.traceback,
             exception_text=message.exception_text,
             traceback_text=message.traceback_text,
+            report=message,
         )
         transition(turn, ts, "erred", recs, failure)
     run(turn, recs)
