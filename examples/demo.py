@@ -10,7 +10,6 @@ import tempfile
 import time
 from pathlib import Path
 
-import dask
 import dask.array as da
 from dask.datasets import timeseries
 from distributed import Client, progress
@@ -64,8 +63,7 @@ def main() -> None:
         command = [*WORKER, address, "--nthreads", "1", "--local-directory", folder]
         workers = [subprocess.Popen(command, stderr=subprocess.DEVNULL) for _ in range(2)]
         try:
-            tasks = {"dataframe.shuffle.method": "tasks", "array.rechunk.method": "tasks"}
-            with dask.config.set(tasks), Client(address, timeout=60) as client:
+            with Client(address, timeout=60) as client:
                 client.wait_for_workers(2, timeout=60)
                 print(f"\nscheduler {address}\nHTTP      {client.dashboard_link}")
                 compute(client)

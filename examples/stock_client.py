@@ -10,7 +10,6 @@ import tempfile
 import time
 from pathlib import Path
 
-import dask
 from dask.datasets import timeseries
 from distributed import Client
 
@@ -27,8 +26,7 @@ with tempfile.TemporaryDirectory() as folder:
     command = [sys.executable, "-m", "dask", "worker", address, *LOCAL, "--no-dashboard"]
     worker = subprocess.Popen([*command, "--nthreads", "2", "--local-directory", folder])
     try:
-        tasks = dask.config.set({"dataframe.shuffle.method": "tasks"})
-        with tasks, Client(address, timeout=30) as client:
+        with Client(address, timeout=30) as client:
             client.wait_for_workers(1, timeout=60)
             df = timeseries(end="2000-02-01", freq="60s", seed=1)
             means = df.groupby("name")["x"].mean().compute()

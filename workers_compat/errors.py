@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import os
 import pickle
+import sys
 import traceback as traceback_module
+import zlib
 from types import TracebackType
 from typing import Any
 
@@ -174,14 +176,14 @@ class ErrorFactory:
         """``KilledWorker``: workers died again and again while they ran the task."""
         from distributed.scheduler import KilledWorker
 
-        worker = stock_worker_state(worker_facts)
-        return self._closed(KilledWorker(task_key, worker, allowed_failures))
+        worker = stock_worker_state(settled(worker_facts))
+        return self._closed(KilledWorker(settled(task_key), worker, allowed_failures))
 
     def no_worker(self, task_key: Any, timeout: float) -> Payload:
         """``NoWorkerError``: there was no running worker for ``timeout`` seconds."""
         from distributed.scheduler import NoWorkerError
 
-        return self._closed(NoWorkerError(task=task_key, timeout=timeout))
+        return self._closed(NoWorkerError(task=settled(task_key), timeout=timeout))
 
     def no_valid_worker(
         self,
@@ -195,10 +197,10 @@ class ErrorFactory:
         from distributed.scheduler import NoValidWorkerError
 
         error = NoValidWorkerError(
-            task=task_key,
-            host_restrictions=set(host_restrictions or ()),
-            worker_restrictions=set(worker_restrictions or ()),
-            resource_restrictions=dict(resource_restrictions or {}),
+            task=settled(task_key),
+            host_restrictions=SettledSet(settled(list(host_restrictions or ()))),
+            worker_restrictions=SettledSet(settled(list(worker_restrictions or ()))),
+            resource_restrictions=settled(dict(resource_restrictions or {})),
             timeout=timeout,
         )
         return self._closed(error)
@@ -213,6 +215,29 @@ class ErrorFactory:
 
     def _closed(self, error: Exception) -> Payload:
         return bytes_payload(pickle.dumps(error, protocol=pickle.HIGHEST_PROTOCOL))
+
+
+class SettledSet(set[Any]):
+    """A set that is pickled as a plain one, its elements in order, so that hash seeds do not show."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return set, (sorted(self, key=str),)
+
+
+def settled(value: Any) -> Any:
+    """An equal value whose pickle is the same in every process.
+
+    A pickle depends on which of the equal strings in it are one object, and that differs between a run and its
+    replay from a journal.
+    """
+    kind = type(value)
+    if kind is str:
+        return sys.intern(value)
+    if kind is dict:
+        return {settled(key): settled(inner) for key, inner in value.items()}
+    if kind is list or kind is tuple:
+        return kind([settled(inner) for inner in value])
+    return value
 
 
 def stock_worker_state(facts: dict[str, Any]) -> Any:
@@ -230,6 +255,9 @@ def stock_worker_state(facts: dict[str, Any]) -> Any:
     known["server_id"] = str(known["server_id"] or known["address"])
     known["memory_limit"] = int(known["memory_limit"] or 0)
     worker = WorkerState(**known)
+    # what stock takes from the clock and from the process's hash seed would differ in a replay
+    worker.last_seen = float(facts.get("last_seen") or 0.0)
+    worker._hash = zlib.crc32(known["server_id"].encode())
     worker._occupancy_cache = float(facts.get("occupancy", 0.0))
     worker.executing = dict(facts.get("executing") or {})
     return worker

@@ -23,7 +23,7 @@ def compute_message(turn: Turn, ts: TaskState) -> ComputeTask:
     """The ``compute-task`` message for a task that is processing; it gets a new run_id."""
     ts.run_id = next(turn.state.run_ids)
     run_spec = ts.run_spec
-    if type(run_spec) is bytes:
+    if isinstance(run_spec, bytes):
         run_spec = Payload("pickled", run_spec, ())
     assert ts.priority is not None, ts
     who_has: dict[Key, tuple[str, ...]] = {}

@@ -120,7 +120,7 @@ class ValueCodec:
         if kind is Payload:
             frames = [_shorten(frame) for frame in value.frames]
             return msgpack.ExtType(
-                EXT_PAYLOAD, self._nested([value.kind, bytes(value.header), frames])
+                EXT_PAYLOAD, self._nested([value.kind, _shorten(value.header), frames])
             )
         if isinstance(value, StubBytes):
             return msgpack.ExtType(EXT_STUB, bytes(value))

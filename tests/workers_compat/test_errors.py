@@ -116,3 +116,45 @@ def test_the_others():
 @pytest.mark.parametrize("facts", [{}, {"address": "tcp://1.2.3.4:5", "status": None, "memory_limit": None}])
 def test_killed_worker_with_few_facts(facts):
     assert type(opened(ErrorFactory().killed_worker("x", facts, 0))) is KilledWorker
+
+
+WRITES_ITS_ERRORS = """
+from paceline.workers_compat.errors import ErrorFactory
+address = "tcp://10.0.0.1:" + str(4000)
+facts = {"address": address, "name": "tcp://10.0.0.1:4000", "services": {"dashboard": 1}}
+errors = ErrorFactory()
+for payload in (
+    errors.killed_worker("x" + str(1), {**facts, "executing": {"x1": 2.0}}, 3),
+    errors.no_valid_worker("x", {"alpha", "beta", "gamma"}, {"one", "two"}, {"GPU": 1}, 2.0),
+):
+    print(payload.header.hex(), payload.frames[0].hex())
+"""
+
+
+def test_errors_are_the_same_bytes_under_any_hash_seed():
+    """A replay from a journal makes them again, and compares."""
+    import os
+    import subprocess
+    import sys
+
+    outputs = {
+        subprocess.run(
+            [sys.executable, "-c", WRITES_ITS_ERRORS],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("0", "1", "2")
+    }
+    assert len(outputs) == 1
+
+
+def test_equal_strings_in_errors_may_be_one_object_or_two():
+    address = "tcp://10.0.0.1:4000"
+    again = "".join(["tcp://10.0.0.1", ":4000"])
+    one, two = (
+        ErrorFactory().killed_worker("x", {"address": address, "name": name}, 3)
+        for name in (address, again)
+    )
+    assert one == two

@@ -75,3 +75,9 @@ def cumulative_and_stack(client: Client) -> object:
     x = da.ones((40, 300), chunks=(10, 50))
     stacked = da.stack([x.cumsum(axis=1), x * 2])
     return stacked.shape, stacked.max(axis=(0, 1)).compute()
+
+
+def rechunk_by_p2p(client: Client) -> object:
+    x = da.random.default_rng(9).random((600, 600), chunks=(600, 30))
+    y = x.rechunk((30, 600), method="p2p")
+    return y.numblocks, y.sum(axis=1).compute()

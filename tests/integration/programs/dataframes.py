@@ -98,3 +98,22 @@ def quantiles_and_counts(client: Client) -> object:
         counts = df.name.value_counts(sort=False)
         described, counts = dask.compute(df[["x", "y"]].describe(), counts)
     return described, counts.sort_index()
+
+
+def groupby_by_default(client: Client) -> object:
+    """What a user types first: a stock client shuffles this by P2P."""
+    df = synthetic(days=6)
+    return df.groupby("name")["x"].mean().compute().sort_index()
+
+
+def shuffle_by_p2p(client: Client) -> object:
+    df = synthetic(days=2)
+    shuffled = df.shuffle("id", npartitions=5, shuffle_method="p2p")
+    sizes = shuffled.map_partitions(len, meta=(None, "int64")).compute()
+    return sum(sizes.tolist()), shuffled.x.sum().compute()
+
+
+def merge_by_p2p(client: Client) -> object:
+    left, right = synthetic(days=1), synthetic(days=1, seed=8)
+    merged = left.merge(right, on="id", shuffle_method="p2p", broadcast=False)
+    return merged.groupby("name_x").y_y.sum().compute().sort_index()
