@@ -19,8 +19,8 @@ from .stimuli import AnnotationSet, GraphChunk, GraphCommit
 class PendingGraph:
     """Rows of one graph, by number; see ``GraphChunk`` for the columns.
 
-    The commit goes through the stages *insert* (rows become tasks, dependencies first), *wish* (what is
-    needed, from the wanted keys down), *wake* (needed tasks to waiting, dependencies first), *sweep* (back to released
+    The commit goes through the stages *insert* (rows become tasks, dependencies first), *claim* (the client
+    wants its keys), *wish* (what is needed, from the wanted keys down), *wake* (needed tasks to waiting, dependencies first), *sweep* (back to released
     what is not needed after all) and *place* (what can run goes to workers, best priority first), each a row at a
     time, so that any turn can end between two rows; then *unpin* lets go of what was held. A graph that is dropped in
     between goes to *unpin* at once, and from there to *undo*.
@@ -38,7 +38,7 @@ class PendingGraph:
         pin: holds externals and known rows while the commit takes several turns, or None.
         dropped: it was given up while it was being committed.
         sweeps: other turns came between, or a dependency has failed: *sweep* has something to do.
-        withdrawn: wanted keys that the client gave up before *insert* was through.
+        withdrawn: wanted keys that the client gave up before *claim* was through.
         generation: of its priorities.
     """
 

@@ -331,3 +331,31 @@ def test_restrictions_hold_through_all_of_it() -> None:
             for key in env.processing(address)[:1]:
                 env.finish(key)
     assert env.states("total") == ["memory"]
+
+
+def test_no_turn_is_long() -> None:
+    """However much is wanted, claimed, given up or lost: a turn makes so many transitions, and no more."""
+    n, limit = 2000, 50
+    env = Env(turn_tasks_max=limit, worker_saturation=float("inf"))
+    env.client("alice")
+    env.join("w0", nthreads=4)
+    graph = {("x", i): [] for i in range(n)}
+
+    def feed(message: Any, source: str) -> None:
+        env.checks = False
+        env.turn(message, source)
+        while env.wants_continue:
+            counter = env.state.transition_counter
+            env.turn(Continue())
+            # what was put off, rows of a commit, and the queue: each has its share
+            assert env.state.transition_counter - counter <= 4 * limit
+        env.checks = True
+        env.check()
+
+    for part in env.rows(graph, want=list(graph)):
+        feed(part, "alice")
+    assert len(env.processing("w0")) == n
+    feed(WorkerGone("w0"), "")
+    assert len(env.state.queued) + len(env.state.unrunnable) == n
+    feed(ClientGone("alice"), "alice")
+    assert not env.state.tasks

@@ -63,13 +63,10 @@ def handle_client_gone(turn: Turn, stimulus: Stimulus) -> None:
 
     for graph_id in [g.graph_id for g in state.graphs.values() if g.client == name]:
         drop_graph(turn, graph_id)
-    recs: Recommendations = {}
-    for ts in reversed(list(cs.wants_what)):
-        release_wish(ts, cs, recs)
+    release_wishes(turn, list(reversed(cs.wants_what)), cs)
     if name != FIRE_AND_FORGET:
         del state.clients[name]
     state.client_removed_count += 1
-    run(turn, recs)
     fill_slots(turn)
     if state.plugins is not None:
         state.plugins.remove_client(name)
@@ -137,26 +134,38 @@ def handle_client_releases_keys(turn: Turn, stimulus: Stimulus) -> None:
     client_releases_keys(turn, message.keys, message.client or stimulus.source)
 
 
-def client_releases_keys(turn: Turn, keys: Iterable[Key], client: str) -> None:
+def client_releases_keys(turn: Turn, keys: Collection[Key], client: str) -> None:
     """``client`` no longer wants keys; what nobody needs is let go."""
     state = turn.state
     cs = state.clients.get(client)
     if cs is None:
         return
-    recs: Recommendations = {}
-    for key in keys:
-        ts = state.tasks.get(key)
-        if ts is not None:
-            release_wish(ts, cs, recs)
+    tasks = [ts for ts in map(state.tasks.get, keys) if ts is not None]
     _withdraw(state, client, keys)
-    run(turn, recs)
+    release_wishes(turn, tasks, cs)
     fill_slots(turn)
 
 
+def release_wishes(turn: Turn, tasks: list[TaskState], cs: ClientState) -> None:
+    """``cs`` gives up its wishes of these tasks, the first of them last. What follows may take several turns."""
+    recs: Recommendations = {}
+    now, later = tasks[: turn.budget], tasks[turn.budget :]
+    for ts in now:
+        release_wish(ts, cs, recs)
+    backlog = turn.state.backlog
+    for ts in later:
+        mirrors.remove_wish(ts, cs)
+        if not ts.who_wants:
+            backlog[ts] = "released"
+    if later:
+        turn.wants_continue()
+    run(turn, recs)
+
+
 def _withdraw(state: SchedulerState, client: str, keys: Iterable[Key]) -> None:
-    """Graphs of the client whose rows are not all in yet do not bring the wish back."""
+    """Graphs of the client that it has not claimed its keys of yet do not bring the wish back."""
     for graph in state.commits:
-        if graph.client == client and graph.stage == "insert":
+        if graph.client == client and graph.stage in ("insert", "claim"):
             graph.withdrawn.update(dict.fromkeys(keys))
 
 

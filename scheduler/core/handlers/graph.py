@@ -204,7 +204,7 @@ def _begin(turn: Turn, graph: PendingGraph, budget: int) -> bool:
     graph.resolved_groups = [None] * len(graph.group_names)
     graph.needed = bytearray(len(graph.keys))
     graph.computation = _computation(turn, commit)
-    if len(graph.keys) * STAGES_OF_A_ROW >= budget:  # more than this turn
+    if len(graph.keys) * STAGES_OF_A_ROW + len(commit.keys) >= budget:  # more than this turn
         graph.sweeps = True
         graph.pin = ClientState(f"graph-{graph.graph_id}")
         for ts in graph.external_tasks:
@@ -306,7 +306,8 @@ def _stage_insert(turn: Turn, graph: PendingGraph, budget: int) -> int:
             _prioritise(ts, graph, row)
     graph.cursor = last
     if last == len(graph.keys):
-        _finish_insert(turn, graph)
+        graph.stage = "claim"
+        graph.cursor = 0
     return last - first
 
 
@@ -424,21 +425,24 @@ def _braced(tasks: tuple[TaskState, ...]) -> str:
     return "{" + ", ".join(repr(ts.key) for ts in tasks) + "}"
 
 
-def _finish_insert(turn: Turn, graph: PendingGraph) -> None:
-    """Every row is a task: the client wants its keys and hears of those that are done, actors are marked,
-    plugins look at it all.
-    """
+# -- claim: the client wants its keys
+
+
+def _stage_claim(turn: Turn, graph: PendingGraph, budget: int) -> int:
+    """The client wants its keys, and hears of those that are done."""
     from .clients import report_to
 
     state = turn.state
     commit = graph.commit
     assert commit is not None
+    first = graph.cursor
+    last = min(len(commit.keys), first + budget)
     cs = state.clients[graph.client]
     unknown = []
-    for key in commit.keys:
-        ts = state.tasks.get(key)
+    for key in commit.keys[first:last]:
         if key in graph.withdrawn:
             continue
+        ts = state.tasks.get(key)
         if ts is None:
             unknown.append(key)
         else:
@@ -446,6 +450,19 @@ def _finish_insert(turn: Turn, graph: PendingGraph) -> None:
             report_to(turn, ts, graph.client)
     if unknown:
         turn.to_client(graph.client, CancelledKeys(keys=unknown, reason="lost dependencies"))
+    graph.cursor = last
+    if last == len(commit.keys):
+        _mark_actors(turn, graph)
+        graph.stage = "wish"
+        graph.cursor = len(graph.tasks)
+    return last - first
+
+
+def _mark_actors(turn: Turn, graph: PendingGraph) -> None:
+    """Actors are marked, and plugins look at it all, before anything of it is scheduled."""
+    state = turn.state
+    commit = graph.commit
+    assert commit is not None
     actors = commit.keys if commit.actors is True else (commit.actors or ())
     for key in actors:
         ts = state.tasks.get(key)
@@ -459,8 +476,6 @@ def _finish_insert(turn: Turn, graph: PendingGraph) -> None:
             new_tasks=graph.new_tasks,
             stimulus_id=turn.stimulus_id,
         )
-    graph.stage = "wish"
-    graph.cursor = len(graph.tasks)
 
 
 # -- wish: from the wanted keys down, what has to run
@@ -639,6 +654,7 @@ def _event(turn: Turn, graph: PendingGraph, commit: GraphCommit) -> dict[str, An
 
 STAGES = {
     "insert": _stage_insert,
+    "claim": _stage_claim,
     "wish": _stage_wish,
     "wake": _stage_wake,
     "sweep": _stage_sweep,
