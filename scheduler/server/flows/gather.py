@@ -15,12 +15,13 @@ from typing import Any
 
 from paceline.protocol.keys import Key
 from paceline.protocol.messages import worker_rpc
+from paceline.protocol.payload import Payload, payload_header, serialized_payload
 from paceline.scheduler.core import queries
 from paceline.scheduler.core.stimuli import LogEventCommand, ReplicasLost
 
 from ..rpc.base import RemoteError
 from .ports import FlowServer
-from .spool import Spool
+from .spool import FILE_FRAME_NBYTES, Spool
 
 logger = logging.getLogger("distributed.scheduler")
 
@@ -115,7 +116,7 @@ class _Gather:
         try:
             async with self._slots:
                 reply = await self._server.rpc_call(
-                    address, request, acknowledge=_acknowledge, allocate=self.spool.allocate
+                    address, request, acknowledge=_acknowledge, allocate=self.spool.lane().allocate
                 )
         except (OSError, TimeoutError):  # gone, or as good as gone: others may have it
             self._lost_workers.add(address)
@@ -141,13 +142,36 @@ class _Gather:
         absent = []
         for key in keys:
             if key in data:
-                self.data[key] = data[key]
+                self.data[key] = whole(data[key], self.spool)
                 self._missing.pop(key, None)
             else:
                 self._without.setdefault(key, set()).add(address)
                 absent.append(key)
         if absent:
             self._server.tell(ReplicasLost(address, absent))
+
+
+def whole(payload: Any, spool: Spool) -> Any:
+    """A value without the cuts that dask makes in large buffers, where the pieces lie together in the spool's file.
+
+    A client copies the pieces of a buffer into one; a buffer that comes whole it need not copy. The value stays
+    closed: its header only loses what it says of the cuts. Compressed pieces stay as they are.
+    """
+    if not isinstance(payload, Payload) or payload.nbytes < FILE_FRAME_NBYTES:
+        return payload
+    header = payload_header(payload)
+    counts = header.pop("split-num-sub-frames", ())
+    offsets = header.pop("split-offsets", ())
+    if payload.kind != "serialized" or not counts or any(header.pop("compression", None) or ()):
+        return payload
+    frames = []
+    for count, offset in zip(counts, offsets):
+        pieces = payload.frames[offset : offset + count]
+        joined = pieces[0] if len(pieces) == 1 else spool.joined(pieces)
+        if joined is None:
+            return payload
+        frames.append(joined)
+    return serialized_payload(header, frames)
 
 
 def _acknowledge(reply: Any) -> str | None:

@@ -6,6 +6,8 @@ memoryview wherever it goes. Mapped pages that were touched count to the process
 ``trim`` does that, and the kernel reads them back when they are touched again. Files are freed with the last
 frame in them.
 
+The frames of one reply lie side by side, so that pieces of one thing can be passed on as one (``Spool.joined``).
+
 Must not know: what the frames hold.
 """
 
@@ -16,15 +18,18 @@ import mmap
 import os
 import tempfile
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import BinaryIO
 
 logger = logging.getLogger("distributed.scheduler")
 
-#: Frames share files of this size; a larger frame has one of its own.
-SEGMENT_NBYTES = 64 * 2**20
-#: Frames start at multiples of this.
-ALIGNMENT_NBYTES = 64
+#: What a file can hold. It is sparse: only what is used is on the disk.
+SEGMENT_NBYTES = 2**32
+#: The disk is reserved in steps of at least this.
+RESERVE_NBYTES = 2**24
+#: A frame from this size on goes to a file, and all that follow it in its reply: dask cuts what is larger into
+#: pieces of this size, and they are to lie together.
+FILE_FRAME_NBYTES = 2**26
 
 
 class Spool:
@@ -51,52 +56,93 @@ class Spool:
         self._directory = directory
         self._on_first_file = on_first_file
         self._segments: list[weakref.ref[_Segment]] = []
-        self._current: _Segment | None = None
+        self._shared: _Segment | None = None
         self._broken = False
         self.sealed = False
         self.in_memory_nbytes = 0
         self.spooled_nbytes = 0
+        self._places: dict[int, tuple[memoryview, _Segment, int]] = {}
 
-    def allocate(self, nbytes: int) -> bytearray | FileFrame:
-        """Where a frame of ``nbytes`` is received to.
+    def lane(self) -> Lane:
+        """An allocator for one reply."""
+        return Lane(self)
 
-        Where no file can be had, it is the process's own memory after all, with a line in the log.
-        """
-        if self._broken or self.in_memory_nbytes + nbytes <= self._memory_nbytes:
-            return self._from_memory(nbytes)
-        current = self._current
-        if current is None or current.free_nbytes < nbytes:
-            try:
-                current = _Segment(max(SEGMENT_NBYTES, nbytes), self._directory)
-            except OSError as error:
-                logger.warning(
-                    "No temporary file for a large gather: %s; it stays in memory", error
-                )
-                self._broken = True
-                return self._from_memory(nbytes)
-            if self._on_first_file is not None:
-                self._on_first_file()
-                self._on_first_file = None
-            self._current = current
-            self._segments.append(weakref.ref(current))
-        self.spooled_nbytes += nbytes
-        return current.take(nbytes)
+    def has_room(self, nbytes: int) -> bool:
+        """Whether a frame goes to the process's own memory."""
+        if nbytes >= FILE_FRAME_NBYTES and nbytes >= self._memory_nbytes:
+            return self._broken
+        return self._broken or self.in_memory_nbytes + nbytes <= self._memory_nbytes
 
-    def _from_memory(self, nbytes: int) -> bytearray:
+    def from_memory(self, nbytes: int) -> bytearray:
+        """The process's own memory."""
         self.in_memory_nbytes += nbytes
         return bytearray(nbytes)
 
+    def shared(self, nbytes: int) -> _Segment | None:
+        """The file of all replies that have none of their own; None where there can be none."""
+        if self._shared is None or self._shared.free_nbytes < nbytes:
+            self._shared = self.new_segment(nbytes)
+        return self._shared
+
+    def new_segment(self, nbytes: int) -> _Segment | None:
+        """A file with room for ``nbytes``; None, with a line in the log, where there can be none."""
+        try:
+            segment = _Segment(max(SEGMENT_NBYTES, nbytes), self._directory)
+        except (OSError, ValueError, OverflowError) as error:
+            self._give_up(error)
+            return None
+        if self._on_first_file is not None:
+            self._on_first_file()
+            self._on_first_file = None
+        self._segments.append(weakref.ref(segment))
+        return segment
+
+    def take(self, segment: _Segment, nbytes: int) -> FileFrame | bytearray:
+        """Room in a file; memory after all where the disk is full."""
+        try:
+            start = segment.reserve(nbytes)
+        except OSError as error:
+            self._give_up(error)
+            return self.from_memory(nbytes)
+        self.spooled_nbytes += nbytes
+        return FileFrame(self, segment, start, nbytes)
+
+    def _give_up(self, error: Exception) -> None:
+        if not self._broken:
+            logger.warning("No temporary file for a large gather: %s; it stays in memory", error)
+        self._broken = True
+
+    def placed(self, view: memoryview, segment: _Segment, start: int) -> None:
+        """A frame is complete."""
+        if not self.sealed:
+            self._places[id(view)] = (view, segment, start)
+
+    def joined(self, frames: Sequence[object]) -> memoryview | None:
+        """One view of frames that lie side by side in one file, in this order; None where they do not."""
+        places = [self._places.get(id(frame)) for frame in frames]
+        first = places[0] if places else None
+        if first is None:
+            return None
+        _, segment, start = first
+        at = start
+        for place in places:
+            if place is None or place[1] is not segment or place[2] != at:
+                return None
+            at += len(place[0])
+        return memoryview(segment)[start:at]
+
     def seal(self) -> None:
-        """Nothing more comes in: from now on frames alone keep their segments."""
+        """Nothing more comes in: from now on frames alone keep their files."""
         self.sealed = True
-        self._current = None
+        self._shared = None
+        self._places.clear()
         for reference in self._segments:
             segment = reference()
             if segment is not None:
                 segment.file.close()
 
     def trim(self) -> bool:
-        """Give mapped pages back to the kernel. Returns whether any segment is still in use."""
+        """Give mapped pages back to the kernel. Returns whether any file is still in use."""
         alive = []
         for reference in self._segments:
             segment = reference()
@@ -107,12 +153,41 @@ class Spool:
         return bool(alive)
 
 
+class Lane:
+    """Allocates for the frames of one reply, which come one after the other."""
+
+    def __init__(self, spool: Spool) -> None:
+        self._spool = spool
+        self._own: _Segment | None = None
+
+    def allocate(self, nbytes: int) -> bytearray | FileFrame:
+        """Where a frame of ``nbytes`` is received to.
+
+        Where no file can be had, it is the process's own memory after all, with a line in the log.
+        """
+        spool = self._spool
+        segment = self._own
+        if segment is None and spool.has_room(nbytes):
+            return spool.from_memory(nbytes)
+        if segment is not None and segment.free_nbytes < nbytes:
+            segment = None
+        if segment is None:
+            if self._own is not None or nbytes >= FILE_FRAME_NBYTES:
+                segment = self._own = spool.new_segment(nbytes)
+            else:
+                segment = spool.shared(nbytes)
+        if segment is None:
+            return spool.from_memory(nbytes)
+        return spool.take(segment, nbytes)
+
+
 class FileFrame:
     """A frame on its way into a file. A ``FrameSink`` of ``protocol.framing``."""
 
-    __slots__ = ("_segment", "_start", "_stop", "_written")
+    __slots__ = ("_segment", "_spool", "_start", "_stop", "_written")
 
-    def __init__(self, segment: _Segment, start: int, nbytes: int) -> None:
+    def __init__(self, spool: Spool, segment: _Segment, start: int, nbytes: int) -> None:
+        self._spool = spool
         self._segment = segment
         self._start = start
         self._stop = start + nbytes
@@ -134,7 +209,9 @@ class FileFrame:
 
     def finish(self) -> memoryview:
         """The whole frame, mapped."""
-        return memoryview(self._segment)[self._start : self._stop]
+        view = memoryview(self._segment)[self._start : self._stop]
+        self._spool.placed(view, self._segment, self._start)
+        return view
 
 
 class _Segment(mmap.mmap):
@@ -146,29 +223,40 @@ class _Segment(mmap.mmap):
 
     file: BinaryIO
     _used: int
+    _reserved: int
 
     def __new__(cls, nbytes: int, directory: str | None) -> _Segment:
         file = tempfile.TemporaryFile(dir=directory)  # noqa: SIM115 - the segment owns it
         try:
-            # reserved now: a full disk must be an error here, not a fault when a page is read; and writing
-            # to reserved space is cheap
-            os.posix_fallocate(file.fileno(), 0, nbytes)
+            os.ftruncate(file.fileno(), nbytes)
             segment = super().__new__(cls, file.fileno(), nbytes, access=mmap.ACCESS_READ)
         except BaseException:
             file.close()
             raise
         segment.file = file
         segment._used = 0
+        segment._reserved = 0
         return segment
 
     @property
     def free_nbytes(self) -> int:
         return len(self) - self._used
 
-    def take(self, nbytes: int) -> FileFrame:
+    def reserve(self, nbytes: int) -> int:
+        """Where the next frame begins. Its place on the disk is reserved: writing to it is then cheap, and a full
+        disk is an error here.
+
+        Raises:
+            OSError: the disk is full.
+        """
         start = self._used
-        self._used = min(len(self), start + -(-nbytes // ALIGNMENT_NBYTES) * ALIGNMENT_NBYTES)
-        return FileFrame(self, start, nbytes)
+        missing = start + nbytes - self._reserved
+        if missing > 0:
+            step = min(max(missing, RESERVE_NBYTES), len(self) - self._reserved)
+            os.posix_fallocate(self.file.fileno(), self._reserved, step)
+            self._reserved += step
+        self._used = start + nbytes
+        return start
 
     def trim(self) -> None:
         self.madvise(mmap.MADV_DONTNEED)

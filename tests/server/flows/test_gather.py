@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import pickle
+from pathlib import Path
 from typing import Any
 
 import pytest
 from paceline.protocol.messages import GetData
+from paceline.protocol.payload import Payload, payload_header, serialized_payload
 from paceline.scheduler.core.stimuli import ReplicasLost
 from paceline.scheduler.server.flows import gather as gather_module
-from paceline.scheduler.server.flows.gather import gather
+from paceline.scheduler.server.flows.gather import gather, whole
+from paceline.scheduler.server.flows.spool import Spool
 
 
 def giving(**values: Any) -> Any:
@@ -93,3 +97,60 @@ async def test_tuple_keys_and_duplicates(server: Any) -> None:
 
     server.place(("x", 0), server.add_worker(1, answer))
     assert (await gather(server, [("x", 0), ("x", 0)]))["data"] == {("x", 0): 1}
+
+
+def serialized(cuts: list[list[bytes]], spool: Spool, **more: Any) -> Payload:
+    """A payload whose buffers are cut, each piece received into the spool's file."""
+    lane = spool.lane()
+    frames = []
+    for piece in (piece for cut in cuts for piece in cut):
+        place = lane.allocate(len(piece))
+        place.write(memoryview(piece))
+        frames.append(place.finish())
+    counts = [len(cut) for cut in cuts]
+    offsets = [sum(counts[:i]) for i in range(len(counts))]
+    header = {
+        "serializer": "pickle",
+        "split-num-sub-frames": counts,
+        "split-offsets": offsets,
+        "compression": [None] * len(frames),
+        "writeable": [True],
+        **more,
+    }
+    return serialized_payload(header, frames)
+
+
+def test_cuts_of_large_buffers_are_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from distributed.protocol.serialize import merge_and_deserialize
+
+    monkeypatch.setattr(gather_module, "FILE_FRAME_NBYTES", 10)
+    spool = Spool(0, str(tmp_path))
+    data = pickle.dumps(b"x" * 1000)
+    cuts = [[data[:10], data[10:500], data[500:]]]
+    cut = serialized(cuts, spool)
+    mended = whole(cut, spool)
+    assert [bytes(f) for f in mended.frames] == [data]
+    assert payload_header(mended) == {
+        "serializer": "pickle",
+        "writeable": (True,),
+        "num-sub-frames": 1,
+    }
+    assert merge_and_deserialize(payload_header(mended), list(mended.frames)) == b"x" * 1000
+    assert merge_and_deserialize(payload_header(cut), list(cut.frames)) == b"x" * 1000
+    two = whole(serialized([[b"a", b"bc"], [b"def" * 9], [b"g", b"h", b"i"]], spool), spool)
+    assert [bytes(f) for f in two.frames] == [b"abc", b"def" * 9, b"ghi"]
+
+
+def test_what_cannot_be_mended_stays_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gather_module, "FILE_FRAME_NBYTES", 10)
+    spool = Spool(0, str(tmp_path))
+    compressed = serialized([[b"a" * 20, b"b"]], spool, compression=["lz4", None])
+    assert whole(compressed, spool) is compressed
+    cut = serialized([[b"a" * 20, b"b"]], spool)
+    elsewhere = Payload(cut.kind, cut.header, tuple(bytes(f) for f in cut.frames))
+    assert whole(elsewhere, spool) is elsewhere
+    uncut = serialized_payload({"serializer": "pickle"}, [b"x" * 100])
+    assert whole(uncut, spool) is uncut
+    assert whole(5, spool) == 5

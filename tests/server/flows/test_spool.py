@@ -30,9 +30,9 @@ def fill(place: bytearray | FileFrame, data: bytes) -> bytearray | memoryview:
 
 def test_small_things_stay_in_memory(tmp_path: Path) -> None:
     spool = Spool(100, str(tmp_path))
-    assert isinstance(spool.allocate(60), bytearray)
-    assert isinstance(spool.allocate(60), FileFrame)
-    assert isinstance(spool.allocate(40), bytearray)
+    assert isinstance(spool.lane().allocate(60), bytearray)
+    assert isinstance(spool.lane().allocate(60), FileFrame)
+    assert isinstance(spool.lane().allocate(40), bytearray)
     assert (spool.in_memory_nbytes, spool.spooled_nbytes) == (100, 60)
     assert not list(tmp_path.iterdir()), "the file is unlinked from the start"
 
@@ -40,22 +40,64 @@ def test_small_things_stay_in_memory(tmp_path: Path) -> None:
 def test_frames_are_exact_and_apart(tmp_path: Path) -> None:
     spool = Spool(0, str(tmp_path))
     sizes = [1, 63, 64, 65, 100_000, 3 * MB]
-    places = [spool.allocate(n) for n in sizes]
+    places = [spool.lane().allocate(n) for n in sizes]
     frames = [fill(p, bytes([i]) * n) for i, (p, n) in enumerate(zip(places, sizes))]
     spool.trim()
     assert [len(f) for f in frames] == sizes
     assert all(bytes(f) == bytes([i]) * len(f) for i, f in enumerate(frames))
 
 
-def test_a_frame_larger_than_a_segment_has_its_own(tmp_path: Path) -> None:
+def test_a_frame_larger_than_a_file_has_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spool_module, "SEGMENT_NBYTES", MB)
+    monkeypatch.setattr(spool_module, "FILE_FRAME_NBYTES", MB // 2)
     spool = Spool(0, str(tmp_path))
-    nbytes = spool_module.SEGMENT_NBYTES + 1
-    assert len(fill(spool.allocate(nbytes), bytes(nbytes))) == nbytes
+    lane = spool.lane()
+    sizes = [100, MB + 1, 100, MB, MB // 2, MB // 2 + 1]
+    frames = [fill(lane.allocate(n), bytes([i]) * n) for i, n in enumerate(sizes)]
+    assert all(bytes(f) == bytes([i]) * n for i, (f, n) in enumerate(zip(frames, sizes)))
+
+
+def test_frames_of_one_reply_lie_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spool_module, "FILE_FRAME_NBYTES", MB)
+    spool = Spool(2 * MB, str(tmp_path))
+    one, other = spool.lane(), spool.lane()
+    places = [(lane, lane.allocate(n)) for lane, n in [(one, 100), (one, 2 * MB), (other, 2 * MB)]]
+    places += [(one, one.allocate(50)), (other, other.allocate(60)), (one, one.allocate(70))]
+    a, b, x, c, y, d = [
+        fill(place, bytes([i]) * n)
+        for i, ((_, place), n) in enumerate(
+            zip(places, (100, 2 * MB, 2 * MB, 50, 60, 70), strict=True)
+        )
+    ]
+    assert isinstance(a, bytearray)
+    joined = spool.joined([b, c, d])
+    assert joined is not None and bytes(joined) == bytes(b) + bytes(c) + bytes(d)
+    assert spool.joined([x, y]) is not None
+    for apart in ([a, b], [b, x], [b, d], [c, b], [], [b"strange"]):
+        assert spool.joined(apart) is None, apart
+    spool.seal()
+    assert spool.joined([b, c]) is None
+
+
+def test_a_full_disk_is_memory_after_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(*args: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    spool = Spool(0, str(tmp_path))
+    assert isinstance(spool.lane().allocate(10), FileFrame)
+    monkeypatch.setattr(spool_module.os, "posix_fallocate", full)
+    assert isinstance(spool.lane().allocate(spool_module.RESERVE_NBYTES), bytearray)
+    assert isinstance(spool.lane().allocate(10), bytearray)
+    assert len(caplog.records) == 1 and "No space left" in caplog.text
 
 
 def test_a_segment_lives_as_long_as_its_frames(tmp_path: Path) -> None:
     spool = Spool(0, str(tmp_path))
-    frame = fill(spool.allocate(MB), bytes(MB))
+    frame = fill(spool.lane().allocate(MB), bytes(MB))
     assert isinstance(frame, memoryview)
     segment = weakref.ref(frame.obj)
     spool.seal()
@@ -73,7 +115,7 @@ def test_what_was_written_leaves_memory(tmp_path: Path) -> None:
     before = resident_nbytes()
     frames = []
     for i in range(16):
-        frames.append(fill(spool.allocate(16 * MB), bytes([i]) * (16 * MB)))
+        frames.append(fill(spool.lane().allocate(16 * MB), bytes([i]) * (16 * MB)))
         spool.trim()
     gc.collect()
     assert resident_nbytes() - before < 100 * MB
@@ -84,8 +126,8 @@ def test_what_was_written_leaves_memory(tmp_path: Path) -> None:
 def test_first_file_is_told_once(tmp_path: Path) -> None:
     told = []
     spool = Spool(0, str(tmp_path), on_first_file=lambda: told.append(1))
-    spool.allocate(10)
-    spool.allocate(spool_module.SEGMENT_NBYTES)
+    spool.lane().allocate(10)
+    spool.lane().allocate(spool_module.FILE_FRAME_NBYTES)
     assert told == [1]
 
 
@@ -94,6 +136,6 @@ def test_without_a_file_it_is_memory_after_all(
 ) -> None:
     spool = Spool(0, str(tmp_path / "nowhere"))
     with caplog.at_level(logging.WARNING):
-        assert isinstance(spool.allocate(10), bytearray)
-        assert isinstance(spool.allocate(10), bytearray)
+        assert isinstance(spool.lane().allocate(10), bytearray)
+        assert isinstance(spool.lane().allocate(10), bytearray)
     assert len(caplog.records) == 1 and "No temporary file" in caplog.text

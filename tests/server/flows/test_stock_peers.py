@@ -14,6 +14,8 @@ import pytest
 from distributed import Client, Nanny, NannyPlugin, SchedulerPlugin, Worker, WorkerPlugin
 from distributed.worker_state_machine import FreeKeysEvent
 from paceline.protocol.framing import LARGE_FRAME_NBYTES
+from paceline.scheduler.server.flows import gather as gather_module
+from paceline.scheduler.server.flows.gather import whole
 from paceline.scheduler.server.scheduler import Scheduler
 
 pytestmark = pytest.mark.timeout(90)
@@ -53,6 +55,21 @@ async def test_gather_in_memory_and_in_a_file(tmp_path: Path) -> None:
             results = await client.gather(futures, direct=False)
             assert all(np.array_equal(a, b) for a, b in zip(results, values))
         assert not list(tmp_path.iterdir())
+
+
+async def test_a_buffer_that_dask_cuts_comes_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    mended = []
+
+    def watched(payload: Any, spool: Any) -> Any:
+        mended.append(whole(payload, spool))
+        return mended[-1]
+
+    monkeypatch.setattr(gather_module, "whole", watched)
+    async with cluster(1) as (_, client, _workers):
+        x = client.submit(np.arange, 9_000_000)
+        result = await client.gather(x, direct=False)
+        assert np.array_equal(result, np.arange(9_000_000)) and result.flags.writeable
+        assert [len(payload.frames) for payload in mended] == [1]
 
 
 async def test_a_gather_while_a_holder_dies() -> None:
