@@ -39,10 +39,10 @@ def is_rootish(state: SchedulerState, ts: TaskState) -> bool:
     )
 
 
-def slots_available(state: SchedulerState, ws: WorkerState) -> int:
-    """How many tasks the worker takes before it is saturated; not for infinite saturation."""
-    full = max(math.ceil(state.config.worker_saturation * ws.nthreads), 1)
-    return full - (len(ws.processing) - len(ws.long_running))
+def task_slots(state: SchedulerState, nthreads: int) -> float:
+    """How many tasks a worker of so many threads takes before it is saturated; may be infinite."""
+    saturation = state.config.worker_saturation
+    return saturation if math.isinf(saturation) else max(math.ceil(saturation * nthreads), 1)
 
 
 def is_available(ws: WorkerState) -> bool:
@@ -55,11 +55,12 @@ def update_idle(state: SchedulerState, ws: WorkerState) -> None:
 
     To be called whenever what it processes has changed.
     """
-    if not state.total_nthreads or ws.status == "closed":
+    total_nthreads = state.total_nthreads
+    if not total_nthreads or ws.status == "closed":
         return
-    if ws in state.saturated:
+    if state.saturated and ws in state.saturated:
         del state.saturated[ws]
-    if not is_available(ws):
+    if ws.clogged or ws.status != "running":
         state.idle.discard(ws)
         state.idle_load.discard(ws)
         return
@@ -69,7 +70,7 @@ def update_idle(state: SchedulerState, ws: WorkerState) -> None:
         state.idle.add(ws)
     else:
         occ = occupancy(state, ws)
-        average = state.total_occupancy / state.total_nthreads
+        average = state.total_occupancy / total_nthreads
         if occ < nthreads * average / 2:
             state.idle.add(ws)
         else:
@@ -78,8 +79,7 @@ def update_idle(state: SchedulerState, ws: WorkerState) -> None:
                 pending = occ * (n - nthreads) / (n * nthreads)
                 if 0.4 < pending > 1.9 * average:
                     state.saturated[ws] = None
-    saturation = state.config.worker_saturation
-    if saturation == math.inf or slots_available(state, ws) > 0:
+    if n - len(ws.long_running) < ws.task_slots:
         state.idle_load.put(ws, n / nthreads)
     else:
         state.idle_load.discard(ws)

@@ -383,7 +383,7 @@ class WorkerState:
         last_seen, time_delay: seconds.
         memory_unmanaged_old, memory_unmanaged_history: see stock's MemoryState; bytes.
         clogged: its connection takes nothing more: it gets no new tasks.
-        memory_limit_known: False where it did not say.
+        task_slots: tasks (less those that seceded) at which it is saturated; may be infinite.
     """
 
     address: str
@@ -418,6 +418,7 @@ class WorkerState:
     memory_unmanaged_old: int = 0
     memory_unmanaged_history: deque[tuple[float, int]] = field(default_factory=deque)
     clogged: bool = False
+    task_slots: float = 1
 
     def __post_init__(self) -> None:
         self.address_tuple = (self.address,)

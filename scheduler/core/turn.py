@@ -86,7 +86,7 @@ class Turn:
     def compute_id(self) -> str:
         """stimulus_id of the ``compute-task`` messages of this turn, named as stock names them."""
         if not self._compute_id:
-            self._compute_id = f"compute-task-{self.now}"
+            self._compute_id = f"compute-task-{self.state.transition_counter}"
         return self._compute_id
 
     def to_worker(self, address: str, message: Message) -> None:

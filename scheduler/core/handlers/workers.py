@@ -53,6 +53,7 @@ def handle_worker_joined(turn: Turn, stimulus: Stimulus) -> None:
         extra=message.extra or {},
         index=state.worker_added_count,
         last_seen=turn.now,
+        task_slots=placement.task_slots(state, message.nthreads),
     )
     state.workers[joined.address] = ws
     state.worker_added_count += 1
