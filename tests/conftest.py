@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_cluster import Cluster, scheduler_command
+from real_cluster import Cluster, overridden, scheduler_command
 
 # Functions of tests' programs travel by reference, as those of an installed package do.
 IMPORTABLE = {"PYTHONPATH": str(Path(__file__).parent / "integration")}
@@ -68,6 +68,8 @@ def _shared(
     folder = factory.mktemp(f"{kind}-{what}")
     name = f"{kind}-scheduler-{what}"
     options["config"] = {**IMPORTABLE, **options.get("config", {})}
+    if kind == "paceline" and not overridden():
+        options["options"] = ["--journal", str(folder / "run.journal")]
     cluster = Cluster(scheduler_command(kind), folder, name=name, **options)
     cluster.__enter__()
     clusters.append(cluster)

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from real_cluster import Cluster
+from real_cluster import Cluster, overridden, scheduler_command
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(100)]
 
@@ -67,6 +69,18 @@ def assert_same(actual: object, expected: object, where: str = "result") -> None
             assert_same(a, e, f"{where}[{i}]")
     else:
         assert actual == expected, where
+
+
+@pytest.mark.skipif(overridden(), reason="another command stands in paceline's place")
+@pytest.mark.parametrize("cluster", ["paceline", "paceline_nannies"])
+def test_all_of_it_replays(cluster: str, request: pytest.FixtureRequest) -> None:
+    """The journal of all programs above gives, in a fresh core, what was sent while they ran."""
+    journal = request.getfixturevalue(cluster).folder / "run.journal"
+    command = [*scheduler_command("paceline"), "replay", str(journal)]
+    environment = {**os.environ, "PYTHONHASHSEED": "3"}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=90)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    assert "the same outputs as in the run" in done.stdout, done.stdout[-2000:]
 
 
 def test_comparison_sees_differences() -> None:

@@ -26,6 +26,11 @@ STOCK = (sys.executable, "-m", "dask", "scheduler")
 PACELINE = (str(Path(sys.executable).parent / "paceline"),)
 
 
+def overridden() -> bool:
+    """Whether another command stands in paceline's place."""
+    return "PACELINE_TEST_COMMAND" in os.environ
+
+
 def scheduler_command(kind: str) -> tuple[str, ...]:
     """Command line of the scheduler called `stock` or `paceline`.
 
