@@ -74,6 +74,8 @@ async def _running_workers(
 ) -> list[str]:
     """Addresses of the workers that may be used, sorted; waits for one."""
     state = server.state
+    if isinstance(workers, str):
+        workers = [workers]
     chosen = None if workers is None else [coerce_address(server, w) for w in workers]
 
     def running() -> list[str]:
