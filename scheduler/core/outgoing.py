@@ -45,7 +45,7 @@ def compute_message(turn: Turn, ts: TaskState) -> ComputeTask:
         stimulus_id=turn.compute_id,
         who_has=who_has,
         nbytes=nbytes,
-        run_spec=run_spec,  # type: ignore[arg-type]
+        run_spec=run_spec,
         resource_restrictions=details.resource_restrictions if details is not None else None,
         actor=ts.actor,
         annotations=(details.annotations if details is not None else None) or {},
