@@ -98,7 +98,7 @@ class SchedulerFacade:
 
     Attributes:
         plugin_host: where plugins live.
-        periodic_callbacks: empty; code that stops one of stock's finds none.
+        periodic_callbacks: of plugins; code that stops one of stock's finds none. They end with the scheduler.
     """
 
     def __init__(self, server: Any, scheduler: Any) -> None:
@@ -371,6 +371,23 @@ class SchedulerFacade:
         for end in range(len(keys), 0, -size):
             part = {key: recommendations[key] for key in keys[max(0, end - size) : end]}
             self._port.tell(stimuli.MakeTransitions(part), stimulus_id=stimulus_id)
+
+    @property
+    def memory(self) -> Any:
+        """distributed's ``MemoryState`` of all workers together."""
+        from distributed.scheduler import MemoryState
+
+        return MemoryState.sum(*(ws.memory for ws in self.workers.values()))
+
+    def request_acquire_replicas(
+        self, addr: str, keys: Iterable[Any], *, stimulus_id: str
+    ) -> None:
+        """Ask a worker to fetch copies when it has time."""
+        self._port.tell(stimuli.MoveReplicas(acquire={addr: list(keys)}), stimulus_id=stimulus_id)
+
+    def request_remove_replicas(self, addr: str, keys: Iterable[Any], *, stimulus_id: str) -> None:
+        """Ask a worker to drop copies that others have too."""
+        self._port.tell(stimuli.MoveReplicas(drop={addr: list(keys)}), stimulus_id=stimulus_id)
 
     def stimulus_queue_slots_maybe_opened(self, *, stimulus_id: str) -> None:
         """Queued tasks go to workers that have room."""

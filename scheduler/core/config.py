@@ -11,6 +11,18 @@ import math
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+#: Ways to measure the memory of a worker: see ``memory.MemoryUse``.
+MEASURES = (
+    "managed",
+    "managed_total",
+    "optimistic",
+    "process",
+    "spilled",
+    "unmanaged",
+    "unmanaged_old",
+    "unmanaged_recent",
+)
+
 
 def knob(default: Any, key: str) -> Any:
     """A field whose value dask's configuration holds under ``key``."""
@@ -57,6 +69,17 @@ class SchedulerConfig:
     locks_lease_validation_interval_seconds: float = knob(
         10.0, "distributed.scheduler.locks.lease-validation-interval"
     )
+    amm_start: bool = knob(True, "distributed.scheduler.active-memory-manager.start")
+    amm_interval_seconds: float = knob(
+        2.0, "distributed.scheduler.active-memory-manager.interval"
+    )
+    amm_measure: str = knob("optimistic", "distributed.scheduler.active-memory-manager.measure")
+    rebalance_measure: str = knob("optimistic", "distributed.worker.memory.rebalance.measure")
+    rebalance_sender_min: float = knob(0.3, "distributed.worker.memory.rebalance.sender-min")
+    rebalance_recipient_max: float = knob(
+        0.6, "distributed.worker.memory.rebalance.recipient-max"
+    )
+    rebalance_gap: float = knob(0.1, "distributed.worker.memory.rebalance.sender-recipient-gap")
     computations_max: int = knob(100, "distributed.diagnostics.computations.max-history")
     erred_tasks_max: int = knob(100, "distributed.diagnostics.erred-tasks.max-history")
     heartbeat_min_seconds: float = 0.5
@@ -71,6 +94,10 @@ class SchedulerConfig:
             )
         if self.bandwidth <= 0:
             raise ValueError(f"`distributed.scheduler.bandwidth` must be > 0; got {self.bandwidth!r}")
+        for name in ("amm_measure", "rebalance_measure"):
+            if getattr(self, name) not in MEASURES:
+                key = self.dask_keys()[name]
+                raise ValueError(f"{key} must be one of {', '.join(MEASURES)}")
         if self.turn_tasks_max < 1:
             raise ValueError("a turn must handle at least one task")
 

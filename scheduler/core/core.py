@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol
 
 from paceline.protocol import messages as m
 
-from . import transitions
+from . import memory_manager, transitions
 from .config import SchedulerConfig
 from .handlers import clients, commands, graph, replicas, tasks, timers, workers
 from .ports import ErrorPort, PluginPort
@@ -27,6 +27,7 @@ from .stimuli import (
     GraphFailed,
     LogEventCommand,
     MakeTransitions,
+    MoveReplicas,
     ReleaseAll,
     ReplicasAdded,
     ReplicasLost,
@@ -133,6 +134,7 @@ HANDLERS: dict[type[Any], Handler] = {
     SetRestrictions: commands.handle_set_restrictions,
     WriteTask: commands.handle_write_task,
     MakeTransitions: commands.handle_make_transitions,
+    MoveReplicas: memory_manager.handle_move_replicas,
     LogEventCommand: handle_log_event,
     Continue: handle_continue,
     Tick: timers.handle_tick,

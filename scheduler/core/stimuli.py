@@ -262,6 +262,19 @@ class ReplicasLost:
 
 
 @dataclass(slots=True)
+class MoveReplicas:
+    """Ask workers to fetch or drop copies, when they have time and can do without.
+
+    Attributes:
+        acquire: address -> keys to fetch.
+        drop: address -> keys of which others have copies.
+    """
+
+    acquire: dict[str, list[Any]] = field(default_factory=dict)
+    drop: dict[str, list[Any]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
 class RetryKeys:
     """``Client.retry``. Replies with the keys that were touched."""
 

@@ -23,6 +23,7 @@ def default_extensions(config: SchedulerConfig) -> list[Machine]:
     machines import the core.
     """
     from .event_flags import Events
+    from .memory_manager import MemoryManager
     from .multi_locks import MultiLocks
     from .publish import PublishedDatasets
     from .queues import Queues
@@ -38,4 +39,5 @@ def default_extensions(config: SchedulerConfig) -> list[Machine]:
         Semaphores(config.locks_lease_validation_interval_seconds),
         Events(),
         MultiLocks(),
+        MemoryManager(config.amm_interval_seconds, config.amm_measure),
     ]

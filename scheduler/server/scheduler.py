@@ -293,6 +293,7 @@ class Scheduler:
         starting = [plugin.start(self.facade) for plugin in server.plugins.each() if hasattr(plugin, "start")]
         await asyncio.gather(*filter(inspect.isawaitable, starting))
         server.driver.start()
+        server.start_memory_manager()
         self._ticks.start()
         self._set_title(self.address)
 

@@ -16,9 +16,10 @@ from paceline.protocol.catalogue import TABLES
 from paceline.protocol.codec import OddMessage, UnknownMessage
 from paceline.protocol.connection import Connection
 from paceline.protocol.framing import pack_frames
+from paceline.protocol.messages.extension_rpc import AmmHandler
 from paceline.scheduler.core import stimuli
 from paceline.scheduler.extensions.replies import ErrorReply
-from paceline.workers_compat import shuffle
+from paceline.workers_compat import memory_policies, shuffle
 from paceline.workers_compat.facade import SchedulerFacade
 from paceline.workers_compat.scalars import close_value, read_scalar
 
@@ -250,6 +251,13 @@ class Server:
     def _close_scheduler(self, reason: str) -> None:
         self.spawn(self.scheduler.close(reason=reason), "close")
 
+    def start_memory_manager(self) -> None:
+        """Copies that nobody needs any more are dropped from now on, where the configuration says so."""
+        if memory_policies.are_custom():
+            memory_policies.start(self.plugins.facade)
+        elif self.state.config.amm_start:
+            self.tell(AmmHandler(method="start"))
+
     async def before_close(self) -> None:
         """The scheduler is about to close; everything still works."""
         await self.plugins_end("before_close")
@@ -273,6 +281,8 @@ class Server:
         for task in list(self._tasks):
             if task is not asyncio.current_task():
                 task.cancel()
+        for callback in self.plugins.facade.periodic_callbacks.values():
+            callback.stop()
         self.pool.close()
         await self.compilers.stop()
         self.driver.close()

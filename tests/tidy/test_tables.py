@@ -55,10 +55,8 @@ def test_transitions_are_called_what_they_do() -> None:
 # Served by nobody yet, and the issue that brings each. The peer gets an error that names the op.
 NOT_YET = {
     "steal-response": "4: work stealing; nobody is asked, so nobody answers",
-    "rebalance": "4: moving data",
     "performance_report": "6: with the dashboard",
     "connection_stream": "5: scheduler plugins that stream to the scheduler",
-    "amm_handler": "4: active memory manager",
     "memory_sampler_start": "4: memory sampler",
     "memory_sampler_stop": "4: memory sampler",
 }

@@ -1,4 +1,4 @@
-"""Requests that move data: gather, scatter, replicate.
+"""Requests that move data: gather, scatter, replicate, rebalance.
 
 Must not know: how (``flows/``).
 """
@@ -9,7 +9,7 @@ from typing import Any
 
 from paceline.protocol.messages import scheduler_rpc as r
 
-from ..flows import gather, replicate, scatter
+from ..flows import gather, rebalance, replicate, scatter
 from ..flows.ports import FlowHandler, FlowServer
 from .base import PeerPort
 from .lasting import lasting
@@ -52,9 +52,16 @@ async def handle_replicate(server: FlowServer, request: r.Replicate, peer: PeerP
     return await lasting(server, flow, "replicate")
 
 
+async def handle_rebalance(server: FlowServer, request: r.Rebalance, peer: PeerPort) -> Any:
+    """Data moves until each worker uses about as much memory."""
+    flow = rebalance.rebalance(server, request.keys, request.workers, request.stimulus_id)
+    return await lasting(server, flow, "rebalance")
+
+
 HANDLERS: dict[type, FlowHandler] = {
     r.Gather: handle_gather,
     r.Scatter: handle_scatter,
     r.UpdateDataRpc: handle_update_data,
     r.Replicate: handle_replicate,
+    r.Rebalance: handle_rebalance,
 }

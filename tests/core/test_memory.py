@@ -1,0 +1,223 @@
+"""Copies that are made and dropped while work goes on, and data that moves so that memory is even."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from env import Env
+from paceline.protocol import messages as m
+from paceline.scheduler.core.config import SchedulerConfig
+from paceline.scheduler.core.memory import measured, memory_use
+from paceline.scheduler.core.memory_manager import MemoryPlan, drop, reduce_replicas
+from paceline.scheduler.core.rebalancing import RebalancePlan
+from paceline.scheduler.core.stimuli import AnnotationSet, MoveReplicas
+from paceline.scheduler.core.turn import Outbox, Turn
+
+MakeEnv = Callable[..., Env]
+
+
+def on(worker: str, *keys: str) -> dict[str, Any]:
+    return {"annotations": {key: AnnotationSet(workers=[worker]) for key in keys}}
+
+
+def holders(env: Env, key: str) -> list[str]:
+    return [ws.address for ws in env.task(key).who_has]
+
+
+def reduce(env: Env, count: int = 1000) -> None:
+    """What the memory manager does when it is time."""
+    plan = MemoryPlan("managed")
+    reduce_replicas(env.state, plan, count)
+    turn = Turn(env.state, Outbox(), env.now, "", "amm")
+    for ws, tasks in plan.drops.items():
+        drop(turn, ws, tasks)
+    for address, messages in turn.outbox.workers.items():
+        env.outbox.workers.setdefault(address, []).extend(messages)
+    env.check()
+
+
+def uses(env: Env, address: str, process: int, spilled: int = 0, disk: int = 0) -> None:
+    metrics = {"memory": process, "spilled_bytes": {"memory": spilled, "disk": disk}}
+    env.beat(address, metrics=metrics)
+
+
+@pytest.fixture
+def trio(make_env: MakeEnv) -> Env:
+    """x lies on w0, w1 and w2."""
+    env = make_env()
+    env.join("w0", "w1", "w2")
+    env.submit({"x": []}, ["x"])
+    env.finish("x", nbytes=100)
+    for address in ("w1", "w2"):
+        env.fetched(address, "x")
+    env.take()
+    return env
+
+
+def test_measures(duo: Env) -> None:
+    duo.submit({"x": []}, ["x"])
+    duo.finish("x", nbytes=100)
+    uses(duo, "w0", 1000, spilled=40, disk=30)
+    use = memory_use(duo.worker("w0"))
+    assert (use.process, use.managed, use.spilled, use.managed_total) == (1000, 60, 30, 90)
+    assert use.unmanaged == 940 == use.unmanaged_old + use.unmanaged_recent
+    assert use.optimistic == 60 + use.unmanaged_old
+    uses(duo, "w0", 50)
+    assert memory_use(duo.worker("w0")).managed == 50
+
+
+def test_an_unknown_measure_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"active-memory-manager\.measure must be one of managed"):
+        SchedulerConfig(amm_measure="guess").check()
+
+
+def test_surplus_copies_go_from_the_fullest_worker(trio: Env) -> None:
+    trio.submit({"y": []}, ["y"], **on("w1", "y"))
+    trio.finish("y", nbytes=1000)
+    for address in ("w0", "w1", "w2"):
+        uses(trio, address, 10_000)
+    trio.take()
+    reduce(trio)
+    trio.expect("w1: remove-replicas x", "w0: remove-replicas x")
+    assert holders(trio, "x") == ["w2"]
+    reduce(trio)
+    trio.expect()
+
+
+def test_a_worker_that_refuses_keeps_its_copy(trio: Env) -> None:
+    reduce(trio)
+    trio.take()
+    trio.fetched("w0", "x")
+    assert holders(trio, "x")[-1] == "w0"
+    reduce(trio)
+    assert len(holders(trio, "x")) == 1
+
+
+def test_copies_that_tasks_need_stay(trio: Env) -> None:
+    trio.submit(
+        {"y": ["x"], "z": ["x"]},
+        ["y", "z"],
+        annotations={"y": AnnotationSet(workers=["w0"]), "z": AnnotationSet(workers=["w1"])},
+    )
+    trio.take()
+    reduce(trio)
+    trio.expect("w2: remove-replicas x")
+    trio.feed(MoveReplicas(drop={"w0": ["x"]}))
+    trio.expect()
+    assert holders(trio, "x") == ["w0", "w1"]
+
+
+def test_workers_that_leave_drop_first(trio: Env) -> None:
+    trio.status("w2", "closing_gracefully")
+    trio.take()
+    reduce(trio)
+    assert holders(trio, "x") in (["w0"], ["w1"])
+
+
+def test_the_copy_on_a_worker_that_stays_is_not_given_up_for_one_that_leaves(trio: Env) -> None:
+    trio.submit({"y": ["x"]}, ["y"], **on("w2", "y"))
+    trio.status("w2", "closing_gracefully")
+    trio.feed(MoveReplicas(drop={"w1": ["x"]}))
+    trio.take()
+    assert holders(trio, "x") == ["w0", "w2"]
+    reduce(trio)
+    trio.expect()
+
+
+def test_the_longest_unseen_are_looked_at_first(duo: Env) -> None:
+    keys = [f"k{i}" for i in range(4)]
+    duo.submit({key: [] for key in keys}, keys, **on("w0", *keys))
+    duo.finish(*keys)
+    duo.fetched("w1", *keys)
+    duo.submit({"y": ["k0"], "z": ["k0"]}, ["y", "z"])
+    duo.take()
+    for _ in keys:
+        reduce(duo, 1)
+    assert [len(holders(duo, key)) for key in keys[1:]] == [1, 1, 1]
+
+
+def test_moves_that_make_no_sense_are_ignored(trio: Env) -> None:
+    trio.feed(MoveReplicas({"w0": ["x", "no"], "gone": ["x"]}, {"w1": ["no"], "gone": ["x"]}))
+    trio.expect()
+
+
+def test_copies_are_fetched(duo: Env) -> None:
+    duo.submit({"x": []}, ["x"])
+    duo.finish("x", nbytes=7)
+    duo.take()
+    duo.feed(MoveReplicas(acquire={"w1": ["x"]}))
+    (message,) = duo.outbox.workers["w1"]
+    assert isinstance(message, m.AcquireReplicas)
+    assert (message.who_has, message.nbytes) == ({"x": ["w0"]}, {"x": 7})
+    duo.take()
+    duo.feed(MoveReplicas(drop={"w0": ["x"]}))
+    duo.expect()
+
+
+# ------------------------------------------------------------------ rebalance
+
+
+def filled(make_env: MakeEnv, *counts: int, nbytes: int = 100, **config: Any) -> Env:
+    """Workers w0, w1, ... of 10,000 bytes, with so many tasks each."""
+    env = make_env(rebalance_measure="managed", **config)
+    names = [f"w{i}" for i in range(len(counts))]
+    env.join(*names, memory_limit=10_000)
+    for name, count in zip(names, counts):
+        keys = [f"{name}-{i}" for i in range(count)]
+        env.submit({key: [] for key in keys}, keys, **on(name, *keys))
+        env.finish(*keys, nbytes=nbytes)
+        uses(env, name, 1_000_000)
+    env.take()
+    return env
+
+
+def moves(env: Env, **options: Any) -> list[str]:
+    plan = RebalancePlan(env.state, list(env.state.workers.values()), **options)
+    return [f"{s.address} {ts.key} {r.address}" for s, r, ts in plan.moves]
+
+
+def test_the_oldest_data_moves(make_env: MakeEnv) -> None:
+    env = filled(make_env, 6, 0, rebalance_sender_min=0.0, rebalance_gap=0.0)
+    assert moves(env) == ["w0 w0-0 w1", "w0 w0-1 w1", "w0 w0-2 w1"]
+    assert moves(env, keys={"w0-4"}) == ["w0 w0-4 w1"]
+
+
+def test_nothing_moves_while_memory_is_plenty(make_env: MakeEnv) -> None:
+    assert moves(filled(make_env, 20, 0)) == []
+    assert len(moves(filled(make_env, 60, 0))) == 25  # to within a gap of 5 % of the mean
+
+
+def test_full_workers_take_nothing(make_env: MakeEnv) -> None:
+    assert moves(filled(make_env, 95, 70)) == []
+
+
+def test_who_has_it_does_not_take_it(make_env: MakeEnv) -> None:
+    env = filled(make_env, 6, 0, 0, rebalance_sender_min=0.0, rebalance_gap=0.0)
+    env.fetched("w1", "w0-0", "w0-1")
+    assert all(
+        "w1" not in move.split()[2:] for move in moves(env) if move.split()[1] in ("w0-0", "w0-1")
+    )
+
+
+def test_an_empty_cluster(make_env: MakeEnv) -> None:
+    env = make_env()
+    assert RebalancePlan(env.state, []).moves == []
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_it_ends_and_memory_is_more_even(make_env: MakeEnv, seed: int) -> None:
+    rng = random.Random(seed)
+    counts = [rng.choice((0, 3, 20, 60)) for _ in range(rng.randint(2, 7))]
+    env = filled(make_env, *counts, rebalance_sender_min=0.0, nbytes=rng.choice((10, 100)))
+    used = {ws.address: measured(ws, "managed") for ws in env.state.workers.values()}
+    spread = max(used.values()) - min(used.values())
+    plan = RebalancePlan(env.state, list(env.state.workers.values()))
+    assert len(plan.moves) == len({move.task for move in plan.moves})
+    for sender, recipient, ts in plan.moves:
+        assert ts in sender.has_what and ts not in recipient.has_what
+        used[sender.address] -= ts.nbytes
+        used[recipient.address] += ts.nbytes
+    assert max(used.values()) - min(used.values()) <= spread
