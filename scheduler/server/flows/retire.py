@@ -18,6 +18,7 @@ from paceline.scheduler.core.state import TaskState, WorkerState
 from paceline.scheduler.core.stimuli import (
     CloseWorker,
     LogEventCommand,
+    MoveReplicas,
     SetWorkerStatus,
     WorkerGone,
 )
@@ -27,10 +28,14 @@ from .replicate import gather_on_worker
 
 logger = logging.getLogger("distributed.scheduler")
 
-#: Rounds of moving data in which nothing arrived; after so many a worker is not retired.
+#: Workers are asked to fetch data when they have time; where none arrives for so long, they are asked for an answer.
+PATIENCE_SECONDS = 30.0
+#: Rounds of asking for an answer in which nothing arrived; after so many a worker is not retired.
 FRUITLESS_ROUNDS_MAX = 10
 #: Pause after a round in which nothing arrived, seconds.
 FRUITLESS_PAUSE_SECONDS = 0.1
+#: How often it is looked whether data has arrived, seconds: the more there is, the more seldom.
+POLL_MIN_SECONDS, POLL_MAX_SECONDS, POLL_SECONDS_PER_KEY = 0.01, 0.5, 0.0025
 
 
 async def retire_workers(
@@ -142,17 +147,21 @@ async def _retire(
 async def _move_data(server: FlowServer, ws: WorkerState) -> str:
     """Copy to others what nobody else has. Returns why that could not be done, or ""."""
     fruitless = 0
+    patient = True
     while _present(server, ws):
         if ws.actors:
             keys = [ts.key for ts in ws.actors]
             return f"it holds actor(s) {keys}, which can't be moved"
-        unique = [ts for ts in ws.has_what if not ts.actor and not _is_safe(server, ts)]
+        unique = _unique(server, ws)
         if not unique:
             return ""
         plan = _recipients(server, unique)
         if not plan:
             return "unique data could not be moved to any other worker"
         logger.info("Retiring worker %s; %d keys are being moved away.", ws.address, len(unique))
+        if patient:
+            patient = await _ask_and_wait(server, ws, plan)
+            continue
         failures = await asyncio.gather(*(gather_on_worker(server, a, w) for a, w in plan.items()))
         if sum(map(len, failures)) < len(unique):
             fruitless = 0
@@ -162,6 +171,40 @@ async def _move_data(server: FlowServer, ws: WorkerState) -> str:
             return f"{len(unique)} keys could not be copied to other workers"
         await asyncio.sleep(FRUITLESS_PAUSE_SECONDS)
     return ""
+
+
+async def _ask_and_wait(
+    server: FlowServer, ws: WorkerState, plan: dict[str, dict[Key, list[str]]]
+) -> bool:
+    """Ask recipients to fetch copies beside their work, and wait until they have, or one of them is there no more.
+
+    Returns False when nothing arrives any more: then something is wrong, and they have to say what.
+    """
+    server.tell(MoveReplicas(acquire={address: list(keys) for address, keys in plan.items()}))
+    left = len(_unique(server, ws))
+    until = time.monotonic() + PATIENCE_SECONDS
+    while time.monotonic() < until:
+        pause = min(POLL_MAX_SECONDS, len(ws.has_what) * POLL_SECONDS_PER_KEY)
+        await asyncio.sleep(max(POLL_MIN_SECONDS, pause))
+        before, left = left, len(_unique(server, ws))
+        if not left or not _present(server, ws) or ws.actors:
+            return True
+        if left < before:
+            until = time.monotonic() + PATIENCE_SECONDS
+        if not all(_takes(server, address) for address in plan):
+            return True
+    return False
+
+
+def _takes(server: FlowServer, address: str) -> bool:
+    """Whether a worker takes data."""
+    ws = server.state.workers.get(address)
+    return ws is not None and ws in server.state.running
+
+
+def _unique(server: FlowServer, ws: WorkerState) -> list[TaskState]:
+    """What would be lost with the worker."""
+    return [ts for ts in ws.has_what if not ts.actor and not _is_safe(server, ts)]
 
 
 def _present(server: FlowServer, ws: WorkerState) -> bool:

@@ -6,16 +6,18 @@ Must not know: what any flow does.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from paceline.protocol.messages import RegisterWorker
+from paceline.protocol.messages import AcquireReplicas, RegisterWorker
 from paceline.scheduler.core.config import SchedulerConfig
 from paceline.scheduler.core.stimuli import (
     ClientJoined,
     DataPlaced,
+    ReplicasAdded,
     Stimulus,
     WorkerGone,
     WorkerJoined,
@@ -85,6 +87,15 @@ class FakeServer:
         )
         for address, messages in outbox.workers.items():
             self.sent += [(address, message) for message in messages]
+            for message in messages:
+                if isinstance(message, AcquireReplicas) and address in self.answers:
+                    asyncio.get_running_loop().call_soon(self._acquire, address, message)
+
+    def _acquire(self, address: str, message: AcquireReplicas) -> None:
+        """A worker is to fetch copies when it has time: it does, unless it answers with an error."""
+        with contextlib.suppress(OSError):
+            self.answers[address](message)
+            self.tell(ReplicasAdded(address, list(message.who_has)))
 
     async def rpc_call(
         self,

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from paceline.protocol.messages import (
+    AcquireReplicas,
     Close,
     FreeKeysRpc,
     WorkerGather,
@@ -29,7 +30,7 @@ def worker(request: Any) -> Any:
             return {"status": "OK", "nbytes": dict.fromkeys(data, 7)}
         case WorkerGather():
             return {"status": "OK"}
-        case FreeKeysRpc():
+        case FreeKeysRpc() | AcquireReplicas():
             return None
     raise AssertionError(request)
 
@@ -162,11 +163,42 @@ async def test_data_that_cannot_be_copied_keeps_its_worker(
     server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retire_module, "FRUITLESS_PAUSE_SECONDS", 0)
+    monkeypatch.setattr(retire_module, "PATIENCE_SECONDS", 0.05)
     a = server.add_worker(1, worker)
     server.add_worker(2)
     server.place("x", a)
     assert await retire_workers(server, [a]) == {}
     assert server.state.workers[a].status == "running"
+
+
+async def test_a_recipient_that_leaves_is_replaced(server: Any) -> None:
+    def leaving(request: Any) -> Any:
+        server.remove_worker(b)
+        raise ConnectionResetError
+
+    a, b = server.add_worker(1, worker), server.add_worker(2, leaving)
+    server.place("x", a)
+    retiring = asyncio.create_task(retire_workers(server, [a]))
+    while b in server.state.workers:
+        await asyncio.sleep(0)
+    c = server.add_worker(3, worker)
+    assert list(await retiring) == [a]
+    assert server.holders("x") == {c}
+
+
+async def test_data_that_no_worker_fetches_by_itself_is_asked_for(
+    server: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(request: Any) -> Any:
+        if isinstance(request, AcquireReplicas):
+            raise ConnectionResetError  # it never finds the time
+        return worker(request)
+
+    monkeypatch.setattr(retire_module, "PATIENCE_SECONDS", 0.05)
+    a, b = server.add_worker(1, worker), server.add_worker(2, busy)
+    server.place("x", a)
+    assert list(await retire_workers(server, [a])) == [a]
+    assert server.holders("x") == {b}
 
 
 async def test_retire_without_removing(server: Any) -> None:
