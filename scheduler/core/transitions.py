@@ -407,6 +407,8 @@ def transition_memory_released(
     if ts.actor and ts.who_wants:
         recs[ts] = "erred"
         return
+    if ts.waiters_count:
+        _recall_dependents(turn, ts, recs)
     _free_replicas(turn, ts)
     _enter(ts, "released")
     if ts.who_wants:
@@ -419,7 +421,7 @@ def transition_memory_released(
         recs[ts] = "waiting" if erred_dependency(ts) is None else "erred"
     if ts.waiters_count:
         for dts in ts.dependents:
-            if dts.state in ("no-worker", "processing", "queued"):
+            if dts.state in ("no-worker", "queued"):
                 recs[dts] = "waiting"
 
 
@@ -501,8 +503,6 @@ def become_data(
 def _dispatch(turn: Turn, ts: TaskState, ws: WorkerState, recs: Recommendations) -> None:
     """Send the task to a worker."""
     state = turn.state
-    if ts.run_id and ts.waiters_count:
-        _recall_dependents(turn, ts, recs)
     mirrors.start_processing(state, ts, ws)
     _enter(ts, "processing")
     placement.update_idle(state, ws)
@@ -518,10 +518,11 @@ def _dispatch(turn: Turn, ts: TaskState, ws: WorkerState, recs: Recommendations)
 
 
 def _recall_dependents(turn: Turn, ts: TaskState, recs: Recommendations) -> None:
-    """The task's data was there once: dependents that were sent to workers for it are taken back first.
+    """The task's data is lost or to be freed: dependents that were sent to workers are taken back first.
 
-    A stock worker that is fetching the data, is asked to compute it, and only then to forget the dependent,
-    forgets the data with the dependent and never computes it.
+    A stock worker that is told of the data before it is told of the dependent misses the data when it comes to
+    run the dependent; and where it is fetching the data, and is asked to compute it, and only then to forget the
+    dependent, it forgets the data with the dependent and never computes it.
     """
     for dts in list(ts.dependents):
         if dts.state == "processing":
