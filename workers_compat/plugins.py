@@ -18,7 +18,7 @@ from typing import Any
 from paceline.protocol.payload import Payload
 from paceline.scheduler.core.handlers.commands import write_task
 from paceline.scheduler.core.ports import TurnWrites
-from paceline.scheduler.core.state import SchedulerState, TaskState
+from paceline.scheduler.core.state import TASK_STATES, SchedulerState, TaskState
 from paceline.scheduler.core.stimuli import WriteTask
 
 from .unpickling import plugin_name
@@ -75,6 +75,7 @@ class Plugins:
         self._state = state
         self._spawn = spawn
         self._hooks: dict[str, list[Callable[..., Any]]] = {}
+        self._finishes: frozenset[str] = frozenset()
         self._find_hooks()
 
     # where they live
@@ -131,6 +132,8 @@ class Plugins:
             hook: [getattr(plugin, hook) for plugin in plugins if overrides(plugin, hook)]
             for hook in (*CORE_HOOKS, *OTHER_HOOKS)
         }
+        listening = [each for each in plugins if overrides(each, "transition")]
+        self._finishes = frozenset().union(*(_finishes(each) for each in listening))
         heard = any(self._hooks[hook] for hook in CORE_HOOKS)
         self._state.plugins = self if heard else None
 
@@ -160,7 +163,7 @@ class Plugins:
     ) -> None:
         """See ``core.ports.PluginPort``."""
         self._count()
-        if not self._hooks["transition"]:
+        if finish not in self._finishes:
             return
         if finish == "forgotten":
             self.leaving[ts.key] = TaskView(ts, self.sight, edges)
@@ -308,6 +311,11 @@ def overrides(plugin: Any, hook: str) -> bool:
     if not callable(method):
         return False
     return getattr(method, "__func__", method) is not getattr(SchedulerPlugin, hook, None)
+
+
+def _finishes(plugin: Any) -> Iterable[str]:
+    """States that a plugin's ``transition`` wants to hear of; a plugin of ours may say which (``FINISHES``)."""
+    return getattr(plugin, "FINISHES", TASK_STATES)
 
 
 def takes_keyword(function: Callable[..., Any], name: str) -> bool:

@@ -32,6 +32,9 @@ class SleepingShufflePlugin(ShuffleSchedulerPlugin):
         host: where plugins live.
     """
 
+    FINISHES = ("erred", "forgotten", "released")
+    """What its ``transition`` does not pass over."""
+
     def __init__(self, host: Plugins) -> None:
         self._host = host
         super().__init__(host.facade)
