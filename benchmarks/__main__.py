@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--stock", default=shlex.join(STOCK), help="the command compared with")
     parser.add_argument("--paceline", default=shlex.join(PACELINE), help="the command measured")
     options = parser.parse_args()
-    warnings.filterwarnings("ignore", message="Mismatched versions")  # zero workers tell none
+    warnings.filterwarnings("ignore", message="\\s*Mismatched versions")  # zero workers tell none
     commands = shlex.split(options.stock), shlex.split(options.paceline)
     parts = []
     if options.only != "latency":
