@@ -30,6 +30,8 @@ from .views import ClientView, TaskView, Views, WorkerView, opened
 
 logger = logging.getLogger("distributed.scheduler")
 
+#: States in which a task looks for a worker anew when its restrictions change.
+UNPLACED = ("no-worker", "queued")
 _REQUEST_FIELDS = frozenset(Request.__struct_fields__)
 _OWN = frozenset(("_server", "_scheduler", "_port", "_folder", "_monitor", "plugin_host", "handlers", "_extensions"))
 
@@ -355,7 +357,11 @@ class SchedulerFacade:
         if self.plugin_host.depth:
             for key, names in plain.items():
                 self.plugin_host.write(stimuli.WriteTask(key, "worker_restrictions", names))
-        self._port.tell(stimuli.SetRestrictions(plain))
+            tasks = self._server.state.tasks
+            unplaced = (key for key in plain if key in tasks and tasks[key].state in UNPLACED)
+            plain = {key: plain[key] for key in unplaced}
+        if plain:
+            self._port.tell(stimuli.SetRestrictions(plain))
 
     def transitions(self, recommendations: Mapping[Any, str], stimulus_id: str) -> None:
         """Send tasks to other states: key -> "released", "waiting", "processing" or "forgotten"; the last is first.
