@@ -10,7 +10,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from dask._task_spec import Alias
 from distributed.protocol.pickle import dumps
+from distributed.shuffle._core import barrier_key
 from distributed.shuffle._scheduler_plugin import ShuffleSchedulerPlugin
 from distributed.shuffle._worker_plugin import ShuffleWorkerPlugin
 
@@ -23,6 +25,16 @@ NAME = "shuffle"
 def worker_plugin() -> bytes:
     """The plugin that every worker needs, pickled."""
     return bytes(dumps(ShuffleWorkerPlugin()))
+
+
+def _fused(task: Any) -> Any:
+    """The task that an alias stands for, where it runs or has run; None for what is no alias."""
+    if len(task.dependencies) != 1:
+        return None
+    (source,) = task.dependencies
+    if source.state not in ("processing", "memory") or not isinstance(task.run_spec, Alias):
+        return None
+    return source
 
 
 class SleepingShufflePlugin(ShuffleSchedulerPlugin):
@@ -50,6 +62,20 @@ class SleepingShufflePlugin(ShuffleSchedulerPlugin):
         if self._shuffles:
             self._host.wake(NAME)
         return answer
+
+    def _restart_recommendations(self, id: Any) -> dict[Any, str]:
+        """What stock begins again, and transfers that stand behind an alias because dask fused them with their input.
+
+        Of those stock takes what a transfer has sent in the run that failed for sent in the next one, when its end was
+        on its way as the shuffle began again; the barrier then finds no shuffle.
+        """
+        recommendations: dict[Any, str] = super()._restart_recommendations(id)
+        if recommendations:
+            for transfer in self.scheduler.tasks[barrier_key(id)].dependencies:
+                source = _fused(transfer)
+                if source is not None:
+                    recommendations[source.key] = "released"
+        return recommendations
 
     def transition(self, key: Any, start: Any, finish: Any, *args: Any, **kwargs: Any) -> None:
         """What stock's does; when the last shuffle is forgotten there is nothing to do any more."""

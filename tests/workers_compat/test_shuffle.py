@@ -10,6 +10,7 @@ from pathlib import Path
 import dask
 import pandas as pd
 import pytest
+from dask import array as da
 from dask import dataframe as dd
 from distributed import Client, SchedulerPlugin, Worker
 from paceline.scheduler.server.replay import replay
@@ -107,6 +108,24 @@ async def test_a_worker_is_lost_in_the_middle(world):
     assert await future == 20 * 144
     (last,) = world.plugin._shuffles.values()
     assert shuffle.archived and len(last) > 1
+
+
+async def test_transfers_behind_an_alias_begin_again(world):
+    """dask fuses a transfer with its input, and leaves an alias for the barrier to depend on."""
+    x = da.ones((40, 40), chunks=(20, 40)).map_blocks(slow, dtype=float)
+    total = x.rechunk((40, 20), method="p2p").sum()
+    future = world.client.compute(total, optimize_graph=True)
+    shuffle = await begun(world)
+    barrier = world.scheduler.facade.tasks[f"shuffle-barrier-{shuffle.id}"]
+    aliases = [ts for ts in barrier.dependencies if len(ts.dependencies) == 1]
+    assert aliases, "dask fuses no longer"
+    recommended = world.plugin._restart_recommendations(shuffle.id)
+    begun_again = {ts.key for alias in aliases for ts in alias.dependencies}
+    running = {key for key in begun_again if world.state.tasks[key].state in ("processing", "memory")}
+    assert running and running <= set(recommended)
+    world.plugin._restart_shuffle(shuffle.id, world.scheduler.facade, stimulus_id="test")
+    assert {world.state.tasks[key].state for key in running} <= {"processing", "waiting"}
+    assert await future == 1600
 
 
 async def test_all_at_once_after_the_barrier(world):
