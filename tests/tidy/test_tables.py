@@ -57,8 +57,6 @@ NOT_YET = {
     "steal-response": "4: work stealing; nobody is asked, so nobody answers",
     "performance_report": "6: with the dashboard",
     "connection_stream": "5: scheduler plugins that stream to the scheduler",
-    "memory_sampler_start": "4: memory sampler",
-    "memory_sampler_stop": "4: memory sampler",
 }
 # What a client's stream says of graphs and data goes by way of the driver's children and flows.
 BY_THE_STREAM = {"update-graph", "update-data"}

@@ -10,10 +10,14 @@ import contextlib
 import random
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from paceline.workers_compat import config
 
 from .logs import LOG_FORMAT, LOG_LENGTH, LogKeeper
+
+if TYPE_CHECKING:
+    from .memory_sampler import MemorySampler
 
 #: Results that a gather collects in memory; what is beyond is received into a temporary file.
 GATHER_MEMORY_NBYTES = 64 * 2**20
@@ -35,6 +39,7 @@ class FlowState:
         gather_memory_nbytes: see GATHER_MEMORY_NBYTES.
         spool_directory: where temporary files go (dask's ``temporary-directory``); None is the system's
             place for them.
+        memory_samplers: key -> sampler at work.
         log: the last lines of the log.
     """
 
@@ -47,6 +52,7 @@ class FlowState:
     random: random.Random = field(default_factory=random.Random)
     gather_memory_nbytes: int = GATHER_MEMORY_NBYTES
     spool_directory: str | None = field(default_factory=lambda: config.get("temporary-directory"))
+    memory_samplers: dict[str, MemorySampler] = field(default_factory=dict)
     log: LogKeeper = field(default_factory=lambda: _log_keeper())
 
     def close(self) -> None:

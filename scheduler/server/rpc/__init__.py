@@ -32,6 +32,7 @@ MODULES: tuple[str, ...] = (
     "data",
     "diagnostics",
     "feed",
+    "memory",
     "plugins",
     "task_records",
 )
