@@ -82,7 +82,6 @@ class SchedulerConfig:
     rebalance_gap: float = knob(0.1, "distributed.worker.memory.rebalance.sender-recipient-gap")
     computations_max: int = knob(100, "distributed.diagnostics.computations.max-history")
     erred_tasks_max: int = knob(100, "distributed.diagnostics.erred-tasks.max-history")
-    heartbeat_min_seconds: float = 0.5
     turn_tasks_max: int = 2000
 
     def check(self) -> None:

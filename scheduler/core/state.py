@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -610,7 +609,3 @@ class SchedulerState:
             if address is not None:
                 ws = self.workers.get(address)
         return ws
-
-    def addresses(self, tasks: Iterable[WorkerState]) -> Iterator[str]:
-        """Addresses of workers."""
-        return (ws.address for ws in tasks)

@@ -13,6 +13,7 @@ from paceline.protocol.messages import AdjustHeartbeatInterval, CancelledKeys, M
 from .. import mirrors
 from ..needs import Recommendations, end_fire_and_forget, is_missed, release_wish
 from ..outgoing import report_message
+from ..queries import heartbeat_interval
 from ..state import ClientState, SchedulerState, TaskState
 from ..stimuli import Stimulus
 from ..transitions import fill_slots, run, transition
@@ -23,17 +24,6 @@ FIRE_AND_FORGET = "fire-and-forget"
 
 #: Clients are asked to be heard of this many times more seldom than workers.
 CLIENT_HEARTBEAT_FACTOR = 10
-
-
-def heartbeat_interval(n: int) -> float:
-    """Seconds between a worker's heartbeats in a cluster of ``n``: at most 200 a second in all."""
-    if n <= 10:
-        return 0.5
-    if n < 50:
-        return 1.0
-    if n < 200:
-        return 2.0
-    return n / 200 + 1
 
 
 def handle_client_joined(turn: Turn, stimulus: Stimulus) -> None:

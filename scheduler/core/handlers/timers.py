@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from ..failures import Failure
 from ..needs import Recommendations
+from ..queries import heartbeat_interval
 from ..state import SchedulerState, TaskState
 from ..stimuli import CloseScheduler, RestartWorkers, Stimulus
 from ..transitions import fill_slots, run, transition
 from ..turn import Turn
-from .clients import heartbeat_interval
 from .workers import refresh_no_workers
 
 #: A worker is not given up before it has missed this many heartbeats.
