@@ -26,8 +26,13 @@ from distributed.protocol.pickle import dumps as stock_dumps
 
 from .shared_buffers import SHARE_MIN_NBYTES, SpecSink, pickle_apart
 
+OPENINGS_MAX = 64
+"""So many functions of a graph have openings of their own. A graph seldom has more than a few."""
+
 RENEW_PICKLER_NBYTES = 262_144
 """After a pickle of this size the pickler is made anew: clearing a memo costs as much as it ever held."""
+
+_START, _POP, _STOP = b"\x80\x05", b"0", b"."
 
 _TASK_SLOTS = tuple(Task.get_all_slots())
 _task_state = operator.attrgetter(*_TASK_SLOTS)
@@ -70,6 +75,43 @@ class TaskPickler(_pickle.Pickler):
         return NotImplemented
 
 
+class Opening:
+    """How the pickles of all tasks with one function begin.
+
+    It names what they have in common (the classes of nodes, the function), and leaves that in the memo of whoever
+    reads it. A pickler with the same memo then writes the rest of a task's pickle.
+
+    Attributes:
+        function: kept, since it is known by its id.
+        fits: whether such an opening can be made.
+        data: the first bytes of each pickle; empty before it is made.
+        memo: the pickler's memo after them.
+    """
+
+    __slots__ = ("data", "fits", "function", "memo")
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+        self.fits = True
+        self.data = b""
+        self.memo: Any = None
+
+    def make(self, known: ByValue) -> None:
+        """Pickle the function. One that fails, or is large, has no opening."""
+        sink = SpecSink()
+        pickler = TaskPickler(sink, known)
+        try:
+            pickler.dump((Task, TaskRef, self.function))
+            pickle, buffers = sink.finish()
+        except Exception:
+            self.fits = False
+            return
+        self.fits = not buffers and pickle.startswith(_START) and pickle.endswith(_STOP)
+        if self.fits:
+            self.data = pickle[: -len(_STOP)] + _POP
+            self.memo = pickler.memo
+
+
 class SpecPickler:
     """Pickles the tasks of one graph."""
 
@@ -77,23 +119,39 @@ class SpecPickler:
         self._known = ByValue()
         self._sink = SpecSink()
         self._pickler = TaskPickler(self._sink, self._known)
+        self._openings: dict[int, Opening] = {}
 
     def dumps(self, spec: Any) -> tuple[bytes, list[PickleBuffer | bytes]]:
         """The pickle of a task and its out-of-band buffers.
 
         Raises whatever makes stock's own pickling of it fail.
         """
+        opening = self._opening(spec.func) if type(spec) is Task else None
+        pickler = self._pickler
+        if opening is None:
+            pickler.clear_memo()
+        else:
+            pickler.memo = opening.memo
         try:
-            self._pickler.dump(spec)
+            pickler.dump(spec)
         except Exception:
             self._renew()
             return as_stock(spec)
         data, buffers = self._sink.finish()
         if len(data) > RENEW_PICKLER_NBYTES:
             self._renew()
-        else:
-            self._pickler.clear_memo()
-        return data, buffers
+        return data if opening is None else opening.data + data[len(_START) :], buffers
+
+    def _opening(self, function: Any) -> Opening | None:
+        """The opening for tasks with this function; it is worth its making from the second of them on."""
+        opening = self._openings.get(id(function))
+        if opening is None:
+            if len(self._openings) < OPENINGS_MAX:
+                self._openings[id(function)] = Opening(function)
+            return None
+        if not opening.data and opening.fits:
+            opening.make(self._known)
+        return opening if opening.fits else None
 
     def _renew(self) -> None:
         self._sink = SpecSink()

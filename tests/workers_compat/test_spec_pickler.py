@@ -69,7 +69,14 @@ def send(tasks):
 def test_all_kinds_of_nodes():
     tasks = [
         Task("a", add, 1, TaskRef("b"), kw=TaskRef("c")),
-        Task("b", add, List(TaskRef("a"), 3), Dict({"x": TaskRef("y")}), {"plain": [1]}, _data_producer=True),
+        Task(
+            "b",
+            add,
+            List(TaskRef("a"), 3),
+            Dict({"x": TaskRef("y")}),
+            {"plain": [1]},
+            _data_producer=True,
+        ),
         Alias("c", "d"),
         DataNode("e", {1: 2}),
         Task(("f", 0), functools.partial(add, 1), "text", b"bytes", None, 2.5),
@@ -155,7 +162,9 @@ def test_arrays_of_one_size_and_other_content():
 )
 def test_large_values_inside_tasks_are_stored_once(value):
     n = 8
-    got, shared, inline = send([Task(i, len, value, ["before", value, "after", i]) for i in range(n)])
+    got, shared, inline = send(
+        [Task(i, len, value, ["before", value, "after", i]) for i in range(n)]
+    )
     size = len(value) if isinstance(value, bytes | bytearray) else 0
     if size >= IN_BAND_MIN_NBYTES:
         assert shared.nbytes == size
@@ -178,7 +187,16 @@ def test_many_large_values_in_one_task_keep_their_places():
     big = [bytes([i]) * (IN_BAND_MIN_NBYTES + i) for i in range(5)]
     text = ["abc" * 40_000, "d" * 70_000]
     array = np.arange(50_000)
-    args = (big[0], array, text[0], big[1], [big[2], text[1], big[3]], array * 2, {"k": big[4]}, big[0])
+    args = (
+        big[0],
+        array,
+        text[0],
+        big[1],
+        [big[2], text[1], big[3]],
+        array * 2,
+        {"k": big[4]},
+        big[0],
+    )
     got, shared, _ = send([Task(i, len, *args, i) for i in range(3)])
     assert len(shared) == 9
     for task in got:
@@ -252,3 +270,21 @@ def test_speed(where, request):
             pickler.dumps(task)
         best = min(best, time.perf_counter() - started)
     assert best / len(tasks) < 30e-6
+
+
+def test_tasks_with_one_function_begin_alike_and_open_alike():
+    tasks = [Task(("x", i), add, TaskRef(("y", i)), i, [f"text {i}"], kw=add) for i in range(4)]
+    got, _, _ = send(tasks)
+    assert got == tasks
+    pickler = SpecPickler()
+    first, second, third = [pickler.dumps(spec)[0] for spec in tasks[:3]]
+    assert second[:60] == third[:60] != first[:60]
+
+
+def test_a_function_that_has_no_opening_is_pickled_each_time(by_value):
+    array = np.zeros(100_000)
+    closure = closing_over(array, b"x" * 100_000)
+    tasks = [Task(i, closure, i) for i in range(3)]
+    got, shared, _ = send(tasks)
+    assert [task() for task in got] == [100_000, 100_001, 100_002]
+    assert shared.nbytes < 1_100_000
