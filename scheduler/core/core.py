@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol
 
 from paceline.protocol import messages as m
 
-from . import memory_manager, transitions
+from . import memory_manager, placement, transitions
 from .config import SchedulerConfig
 from .handlers import clients, commands, graph, replicas, tasks, timers, workers
 from .ports import ErrorPort, PluginPort
@@ -207,6 +207,8 @@ class SchedulerCore:
         kind = type(message)
         if kind is WorkerGone or kind is ClientGone or kind is ReleaseAll:
             self._tell_machines(turn, message)
+        if self.state.restless:
+            placement.settle(self.state)
         if self._check is not None:
             self._check(self.state)
         return outbox

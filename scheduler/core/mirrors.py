@@ -38,13 +38,15 @@ def add_replica(state: SchedulerState, ts: TaskState, ws: WorkerState) -> None:
         _take_network(state, ws, nbytes)
     ws.has_what[ts] = None
     ws.nbytes += nbytes
-    if not ts.who_has:
-        for dependent in ts.dependents:
-            if dependent.state == "waiting":
-                dependent.waiting_count -= 1
-    ts.who_has = with_item(ts.who_has, ws)
-    if len(ts.who_has) == 2:
-        state.replicated_tasks[ts] = None
+    if ts.who_has:
+        ts.who_has = with_item(ts.who_has, ws)
+        if len(ts.who_has) == 2:
+            state.replicated_tasks[ts] = None
+        return
+    ts.who_has = (ws,)
+    for dependent in ts.dependents:
+        if dependent.state == "waiting":
+            dependent.waiting_count -= 1
 
 
 def remove_replica(state: SchedulerState, ts: TaskState, ws: WorkerState) -> None:
@@ -109,7 +111,8 @@ def add_dependencies(ts: TaskState, dependencies: tuple[TaskState, ...]) -> None
     ts.dependencies = present + dependencies
     group_dependencies = ts.group.dependencies
     for dts in dependencies:
-        dts.dependents = with_item(dts.dependents, ts)
+        dependents = dts.dependents
+        dts.dependents = with_item(dependents, ts) if dependents else (ts,)
         group_dependencies[dts.group] = None
 
 
@@ -171,10 +174,15 @@ def add_duration(
     if action == "compute":
         if group.stop < stop:
             group.stop = stop
-        if group.start == 0.0 or group.start > start:
+        if group.start > start or group.start == 0.0:
             group.start = start
         old = prefix.duration_average
-        set_duration_average(state, prefix, seconds if old < 0 else 0.5 * seconds + 0.5 * old)
+        if old < 0:
+            set_duration_average(state, prefix, seconds)
+        else:
+            average = 0.5 * seconds + 0.5 * old
+            prefix.duration_average = average
+            state.compute_occupancy += (average - old) * prefix.processing_count
 
 
 def occupancy(state: SchedulerState, ws: WorkerState) -> float:
@@ -198,7 +206,8 @@ def start_processing(state: SchedulerState, ts: TaskState, ws: WorkerState) -> N
     counts = ws.prefix_counts
     counts[prefix] = counts.get(prefix, 0) + 1
     prefix.processing_count += 1
-    state.compute_occupancy += expected_duration(state, prefix)
+    seconds = prefix.duration_average
+    state.compute_occupancy += seconds if seconds >= 0 else expected_duration(state, prefix)
     if ts.dependencies:
         _add_needs(state, ts, ws)
     details = ts.details
@@ -257,7 +266,8 @@ def _leave_prefix_count(state: SchedulerState, ts: TaskState, ws: WorkerState) -
         ws.prefix_counts[prefix] = left
     else:
         del ws.prefix_counts[prefix]
-    state.compute_occupancy -= expected_duration(state, prefix)
+    seconds = prefix.duration_average
+    state.compute_occupancy -= seconds if seconds >= 0 else expected_duration(state, prefix)
     prefix.processing_count -= 1
 
 

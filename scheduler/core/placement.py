@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 from .mirrors import data_nbytes, occupancy
 from .state import SchedulerState, TaskState, WorkerState
@@ -33,10 +34,13 @@ def is_rootish(state: SchedulerState, ts: TaskState) -> bool:
     dependencies = group.dependencies
     if not dependencies:
         return True
-    return (
-        len(dependencies) < state.config.rootish_taskgroup
-        and sum(g.n_added for g in dependencies) < state.config.rootish_taskgroup_dependencies
-    )
+    config = state.config
+    if len(dependencies) >= config.rootish_taskgroup:
+        return False
+    n_tasks = 0
+    for other in dependencies:
+        n_tasks += other.n_added
+    return n_tasks < config.rootish_taskgroup_dependencies
 
 
 def task_slots(state: SchedulerState, nthreads: int) -> float:
@@ -53,7 +57,7 @@ def is_available(ws: WorkerState) -> bool:
 def update_idle(state: SchedulerState, ws: WorkerState) -> None:
     """Bring the worker's membership in ``idle``, ``idle_load`` and ``saturated`` up to date.
 
-    To be called whenever what it processes has changed.
+    Where what it processes has changed, ``state.restless`` takes it down, and ``settle`` does this once.
     """
     total_nthreads = state.total_nthreads
     if not total_nthreads or ws.status == "closed":
@@ -70,7 +74,7 @@ def update_idle(state: SchedulerState, ws: WorkerState) -> None:
         state.idle.add(ws)
     else:
         occ = occupancy(state, ws)
-        average = state.total_occupancy / total_nthreads
+        average = (state.compute_occupancy + state.network_occ / state.bandwidth) / total_nthreads
         if occ < nthreads * average / 2:
             state.idle.add(ws)
         else:
@@ -85,6 +89,18 @@ def update_idle(state: SchedulerState, ws: WorkerState) -> None:
         state.idle_load.discard(ws)
 
 
+def settle(state: SchedulerState) -> None:
+    """``idle``, ``idle_load`` and ``saturated`` follow the loads that have changed."""
+    restless = state.restless
+    if not restless:
+        return
+    workers = state.workers
+    for ws in restless:
+        if workers.get(ws.address) is ws:
+            update_idle(state, ws)
+    restless.clear()
+
+
 def leave_idle(state: SchedulerState, ws: WorkerState) -> None:
     """The worker gets nothing new: it is neither idle nor saturated."""
     state.idle.discard(ws)
@@ -94,11 +110,13 @@ def leave_idle(state: SchedulerState, ws: WorkerState) -> None:
 
 def place_rootish_queued(state: SchedulerState) -> WorkerState | None:
     """The least loaded worker with a slot for a root-ish task; None: the task is queued."""
+    settle(state)
     return state.idle_load.least()
 
 
 def place_rootish_together(state: SchedulerState, ts: TaskState) -> WorkerState | None:
     """A worker for a root-ish task when there is no queuing: its siblings go in runs to the same one."""
+    settle(state)
     pool: Iterable[WorkerState] = state.idle if len(state.idle) else state.running
     group = ts.group
     ws = group.last_worker
@@ -132,6 +150,7 @@ def place_non_rootish(state: SchedulerState, ts: TaskState) -> WorkerState | Non
 
 def _place_unrelated(state: SchedulerState) -> WorkerState | None:
     """A task without dependencies or restrictions: an idle worker, in turn."""
+    settle(state)
     pool: list[WorkerState]
     n = len(state.idle)
     if n >= SMALL_CLUSTER:
@@ -153,40 +172,62 @@ def _place_unrelated(state: SchedulerState) -> WorkerState | None:
 def _place_near_data(
     state: SchedulerState, ts: TaskState, valid: dict[WorkerState, None] | None
 ) -> WorkerState | None:
-    candidates: dict[WorkerState, None]
-    running = state.running
-    if ts.actor:
-        candidates = running
-    else:
-        candidates = {}
-        for dts in ts.dependencies:
-            for ws in dts.who_has:
-                if ws in running:
-                    candidates[ws] = None
-    if valid is None:
-        candidates = candidates or running
-    else:
-        candidates = {ws: None for ws in candidates if ws in valid} or valid
-        if not candidates and ts.loose_restrictions:
-            return _place_near_data(state, ts, None)
-    if not candidates:
-        return None
-    if len(candidates) == 1:
-        return next(iter(candidates))
-    return _starts_soonest(state, ts, candidates)
-
-
-def _starts_soonest(
-    state: SchedulerState, ts: TaskState, candidates: dict[WorkerState, None]
-) -> WorkerState:
-    """One pass over the dependencies tells what each candidate would have to fetch."""
+    """One pass over the dependencies tells who has them, and so what each candidate would have to fetch."""
     total = 0
     local: dict[WorkerState, int] = {}
     for dts in ts.dependencies:
-        nbytes = data_nbytes(state, dts)
+        nbytes = dts.nbytes
+        if nbytes < 0:
+            nbytes = state.config.default_data_size_nbytes
         total += nbytes
         for ws in dts.who_has:
             local[ws] = local.get(ws, 0) + nbytes
+    candidates = _candidates(state, local, ts.actor, valid)
+    if not candidates:
+        return (
+            _place_near_data(state, ts, None)
+            if valid is not None and ts.loose_restrictions
+            else None
+        )
+    if len(candidates) == 1:
+        return next(iter(candidates))
+    return _starts_soonest(state, ts, candidates, local, total)
+
+
+def _candidates(
+    state: SchedulerState,
+    local: dict[WorkerState, int],
+    actor: bool,
+    valid: dict[WorkerState, None] | None,
+) -> dict[WorkerState, Any]:
+    """Running workers that hold some of the data, and may run the task; if none does, all that may."""
+    running = state.running
+    if actor:
+        holders: dict[WorkerState, Any] = running
+    else:
+        holders = local
+        for ws in local:
+            if ws not in running:
+                holders = {ws: None for ws in local if ws in running}
+                break
+    if valid is None:
+        return holders or running
+    return {ws: None for ws in holders if ws in valid} or valid
+
+
+def _starts_soonest(
+    state: SchedulerState,
+    ts: TaskState,
+    candidates: dict[WorkerState, Any],
+    local: dict[WorkerState, int],
+    total: int,
+) -> WorkerState:
+    """The candidate with the smallest sum of work before it and transfer of what it lacks.
+
+    Args:
+        local: worker -> bytes of the dependencies that it has.
+        total: bytes of all dependencies.
+    """
     bandwidth = state.bandwidth
     best: WorkerState | None = None
     best_cost: tuple[float, ...] = ()
@@ -244,9 +285,7 @@ def _addresses_on_hosts(state: SchedulerState, hosts: Iterable[str]) -> dict[str
     return out
 
 
-def _addresses_with_resources(
-    state: SchedulerState, needed: dict[str, float]
-) -> dict[str, None]:
+def _addresses_with_resources(state: SchedulerState, needed: dict[str, float]) -> dict[str, None]:
     out: dict[str, None] | None = None
     for resource, amount in needed.items():
         supply = state.resources.get(resource, {})

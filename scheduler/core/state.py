@@ -497,6 +497,8 @@ class SchedulerState:
         idle: workers with too little to do (fewer tasks than threads, or less than half the average).
         idle_load: running workers that may get root-ish tasks, by load.
         saturated: workers with much more to do than the average.
+        restless: workers whose load changed in this turn; ``idle``, ``idle_load`` and ``saturated`` follow before they
+            are read (``placement.settle``), and when the turn ends.
         unrunnable: tasks in state no-worker -> since when (seconds since the epoch).
         queued: tasks in state queued, by priority.
         replicated_tasks: tasks that several workers have.
@@ -524,7 +526,7 @@ class SchedulerState:
         "cumulative_worker_metrics", "dropped_graphs", "erred_tasks", "errors", "events", "generation", "graphs",
         "host_info", "idle", "idle_load", "idle_since", "idle_transition_counter", "last_graph_at",
         "n_tasks", "network_occ", "no_workers_since", "plugins", "queued", "replicated_tasks",
-        "resources", "run_ids", "running", "saturated", "task_groups", "task_metadata",
+        "resources", "restless", "run_ids", "running", "saturated", "task_groups", "task_metadata",
         "task_prefixes", "tasks", "timers", "total_memory", "total_nthreads", "transition_counter",
         "transition_log", "unrunnable", "validate", "worker_added_count", "worker_removed_count",
         "workers",
@@ -544,9 +546,7 @@ class SchedulerState:
         self.validate = config.validate
         self.tasks: dict[Key, TaskState] = {}
         self.workers: dict[str, WorkerState] = {}
-        self.clients: dict[str, ClientState] = {
-            "fire-and-forget": ClientState("fire-and-forget")
-        }
+        self.clients: dict[str, ClientState] = {"fire-and-forget": ClientState("fire-and-forget")}
         self.aliases: dict[Any, str] = {}
         self.host_info: dict[str, dict[str, Any]] = {}
         self.resources: dict[str, dict[str, float]] = {}
@@ -554,6 +554,7 @@ class SchedulerState:
         self.idle: IndexedSet[WorkerState] = IndexedSet()
         self.idle_load: LoadBuckets[WorkerState] = LoadBuckets()
         self.saturated: dict[WorkerState, None] = {}
+        self.restless: dict[WorkerState, None] = {}
         self.unrunnable: dict[TaskState, float] = {}
         self.queued: PriorityQueue[TaskState] = PriorityQueue()
         self.replicated_tasks: dict[TaskState, None] = {}

@@ -69,14 +69,20 @@ from .turn import Turn
 # ------------------------------------------------------------------ the one place where states change
 
 
-def _enter(ts: TaskState, state: str) -> None:
-    """Assign a task's state, and the counts that mirror it."""
-    before = ts.state
+def _count(ts: TaskState, state: str) -> None:
+    """Assign a task's state where it needs its dependencies as much as before, and the counts that mirror it."""
     group = ts.group
     counts = group.states
-    counts[before] -= 1
+    counts[ts.state] -= 1
     counts[state] += 1
     group.prefix.state_counts[state] += 1
+    ts.state = state
+
+
+def _enter(ts: TaskState, state: str) -> None:
+    """Assign a task's state, and the counts that mirror it, those of its dependencies too."""
+    before = ts.state
+    _count(ts, state)
     if before in ACTIVE_STATES:
         if state not in ACTIVE_STATES:
             for dts in ts.dependencies:
@@ -87,7 +93,6 @@ def _enter(ts: TaskState, state: str) -> None:
     elif state in ACTIVE_STATES:
         for dts in ts.dependencies:
             dts.waiters_count += 1
-    ts.state = state
 
 
 # ------------------------------------------------------------------ running recommendations
@@ -134,14 +139,13 @@ def transition(
     Args:
         detail: what the transition needs to know of its cause: a TaskFinished or a Failure.
     """
-    state = turn.state
     start = ts.state
-    if start == finish or start == "forgotten":
-        return
-    function = TRANSITIONS.get((start, finish))
+    function = _BY_START[start].get(finish)
     if function is None:
-        _transition_through_released(turn, ts, finish, recs)
+        if start != finish and start != "forgotten":
+            _transition_through_released(turn, ts, finish, recs)
         return
+    state = turn.state
     state.transition_counter += 1
     made: Recommendations = {}
     plugins = state.plugins
@@ -155,12 +159,14 @@ def transition(
         plugins.transition(ts, start, actual, turn.stimulus_id, detail, edges)
     state.transition_log.append((ts.key, start, actual, made, turn.stimulus_id, turn.now))
     if actual == "forgotten":
-        mirrors.forget_group(state, ts.group)
+        group = ts.group
+        if group.states["forgotten"] == group.n_added:
+            mirrors.forget_group(state, group)
     if not made:
         return
     # at once: nobody in between takes its dependencies for unneeded, or waits for lost data
     at_once = made.get(ts) if actual == "released" else None
-    if at_once in ("waiting", "forgotten"):
+    if at_once == "waiting" or at_once == "forgotten":
         del made[ts]
         recs.update(made)
         transition(turn, ts, at_once, recs)
@@ -355,16 +361,17 @@ def transition_processing_memory(
     if detail.nbytes is not None:
         mirrors.set_nbytes(state, ts, detail.nbytes)
     mirrors.stop_processing(state, ts)
-    placement.update_idle(state, ws)
-
+    state.restless[ws] = None
     mirrors.add_replica(state, ts, ws)
     recommend_ready_dependents(ts, recs)
     _enter(ts, "memory")
     let_go_of_dependencies(ts, recs)
     typename = detail.typename or ""
     ts.type = typename
-    group.types[typename] = group.types.get(typename, 0) + 1
-    group.prefix.types[typename] = group.prefix.types.get(typename, 0) + 1
+    types = group.types
+    types[typename] = types.get(typename, 0) + 1
+    types = group.prefix.types
+    types[typename] = types.get(typename, 0) + 1
     if ts.who_wants:
         report = KeyInMemory(key=ts.key, type=detail.type)
         for cs in ts.who_wants:
@@ -504,8 +511,9 @@ def _dispatch(turn: Turn, ts: TaskState, ws: WorkerState, recs: Recommendations)
     """Send the task to a worker."""
     state = turn.state
     mirrors.start_processing(state, ts, ws)
-    _enter(ts, "processing")
-    placement.update_idle(state, ws)
+    ts.waiting_count = 0
+    _count(ts, "processing")
+    state.restless[ws] = None
     state.n_tasks += 1
     if ts.actor:
         ws.actors[ts] = None
@@ -546,7 +554,7 @@ def _leave_worker(state: SchedulerState, ts: TaskState) -> WorkerState | None:
         ws.actors.pop(ts, None)
     if state.workers.get(ws.address) is not ws:
         return None
-    placement.update_idle(state, ws)
+    state.restless[ws] = None
     return ws
 
 
@@ -584,7 +592,8 @@ def _err(turn: Turn, ts: TaskState, recs: Recommendations, failure: Failure | No
 def _forget(turn: Turn, ts: TaskState, recs: Recommendations) -> None:
     """Out of the state: dependents are lost with it, dependencies may go too."""
     state = turn.state
-    _free_replicas(turn, ts)
+    if ts.who_has:
+        _free_replicas(turn, ts)
     dependents, ts.dependents = ts.dependents, ()
     for dts in dependents:
         dts.has_lost_dependencies = True
@@ -619,10 +628,11 @@ def fill_slots(turn: Turn) -> None:
     """
     state = turn.state
     queued = state.queued
-    if not len(queued) or not len(state.idle_load):
+    if not len(queued):
         return
     recs: Recommendations = {}
     for _ in range(state.config.turn_tasks_max):
+        placement.settle(state)
         ts = queued.peek() if len(state.idle_load) else None
         if ts is None:
             return
@@ -651,9 +661,7 @@ def schedule_unrunnable(turn: Turn, workers: Iterable[WorkerState], recs: Recomm
 
 
 #: (start, finish) -> function(turn, task, recommendations to write, detail of the cause).
-TRANSITIONS: dict[
-    tuple[str, str], Callable[[Turn, TaskState, Recommendations, Any], None]
-] = {
+TRANSITIONS: dict[tuple[str, str], Callable[[Turn, TaskState, Recommendations, Any], None]] = {
     ("released", "waiting"): transition_released_waiting,
     ("released", "erred"): transition_released_erred,
     ("released", "forgotten"): transition_released_forgotten,
@@ -673,6 +681,12 @@ TRANSITIONS: dict[
     ("memory", "erred"): transition_memory_erred,
     ("memory", "forgotten"): transition_memory_forgotten,
     ("erred", "released"): transition_erred_released,
+}
+
+#: The same by start, for the one place that looks a transition up.
+_BY_START = {
+    start: {f: function for (s, f), function in TRANSITIONS.items() if s == start}
+    for start in TASK_STATES
 }
 
 #: Pairs that no stimulus asks for, and why. All others that TRANSITIONS lacks go through released.

@@ -298,9 +298,11 @@ def _stage_insert(turn: Turn, graph: PendingGraph, budget: int) -> int:
                 _warn_collision(turn, graph, ts, dependencies)
         tasks.append(ts)
         if dependencies and row not in graph.collisions:
-            if any(d.state == "forgotten" for d in dependencies):  # since the commit began
-                ts.has_lost_dependencies = True
-                dependencies = tuple(d for d in dependencies if d.state != "forgotten")
+            for dts in dependencies:
+                if dts.state == "forgotten":  # since the commit began
+                    ts.has_lost_dependencies = True
+                    dependencies = tuple(d for d in dependencies if d.state != "forgotten")
+                    break
             mirrors.add_dependencies(ts, dependencies)
         if ts.priority is None:
             _prioritise(ts, graph, row)
