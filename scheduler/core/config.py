@@ -43,9 +43,7 @@ class SchedulerConfig:
     default_task_durations_seconds: dict[str, float] = field(
         default_factory=dict, metadata={"dask": "distributed.scheduler.default-task-durations"}
     )
-    unknown_task_duration_seconds: float = knob(
-        0.5, "distributed.scheduler.unknown-task-duration"
-    )
+    unknown_task_duration_seconds: float = knob(0.5, "distributed.scheduler.unknown-task-duration")
     worker_saturation: float = knob(1.1, "distributed.scheduler.worker-saturation")
     rootish_taskgroup: int = knob(5, "distributed.scheduler.rootish-taskgroup")
     rootish_taskgroup_dependencies: int = knob(
@@ -56,29 +54,21 @@ class SchedulerConfig:
     no_workers_timeout_seconds: float | None = knob(
         None, "distributed.scheduler.no-workers-timeout"
     )
-    events_cleanup_delay_seconds: float = knob(
-        3600.0, "distributed.scheduler.events-cleanup-delay"
-    )
+    events_cleanup_delay_seconds: float = knob(3600.0, "distributed.scheduler.events-cleanup-delay")
     validate: bool = knob(False, "distributed.scheduler.validate")
     low_level_log_length: int = knob(1000, "distributed.admin.low-level-log-length")
-    memory_recent_to_old_seconds: float = knob(
-        30.0, "distributed.worker.memory.recent-to-old-time"
-    )
+    memory_recent_to_old_seconds: float = knob(30.0, "distributed.worker.memory.recent-to-old-time")
     memory_terminate: float | bool = knob(0.95, "distributed.worker.memory.terminate")
     locks_lease_timeout_seconds: float = knob(30.0, "distributed.scheduler.locks.lease-timeout")
     locks_lease_validation_interval_seconds: float = knob(
         10.0, "distributed.scheduler.locks.lease-validation-interval"
     )
     amm_start: bool = knob(True, "distributed.scheduler.active-memory-manager.start")
-    amm_interval_seconds: float = knob(
-        2.0, "distributed.scheduler.active-memory-manager.interval"
-    )
+    amm_interval_seconds: float = knob(2.0, "distributed.scheduler.active-memory-manager.interval")
     amm_measure: str = knob("optimistic", "distributed.scheduler.active-memory-manager.measure")
     rebalance_measure: str = knob("optimistic", "distributed.worker.memory.rebalance.measure")
     rebalance_sender_min: float = knob(0.3, "distributed.worker.memory.rebalance.sender-min")
-    rebalance_recipient_max: float = knob(
-        0.6, "distributed.worker.memory.rebalance.recipient-max"
-    )
+    rebalance_recipient_max: float = knob(0.6, "distributed.worker.memory.rebalance.recipient-max")
     rebalance_gap: float = knob(0.1, "distributed.worker.memory.rebalance.sender-recipient-gap")
     computations_max: int = knob(100, "distributed.diagnostics.computations.max-history")
     erred_tasks_max: int = knob(100, "distributed.diagnostics.erred-tasks.max-history")
@@ -92,7 +82,9 @@ class SchedulerConfig:
                 + repr(self.worker_saturation)
             )
         if self.bandwidth <= 0:
-            raise ValueError(f"`distributed.scheduler.bandwidth` must be > 0; got {self.bandwidth!r}")
+            raise ValueError(
+                f"`distributed.scheduler.bandwidth` must be > 0; got {self.bandwidth!r}"
+            )
         for name in ("amm_measure", "rebalance_measure"):
             if getattr(self, name) not in MEASURES:
                 key = self.dask_keys()[name]

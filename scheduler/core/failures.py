@@ -42,9 +42,7 @@ def inherited_failure(ts: TaskState) -> Failure | None:
     return None if blame is None else Failure(cause=blame)
 
 
-def record_failure(
-    state: SchedulerState, ts: TaskState, failure: Failure, now: float
-) -> TaskState:
+def record_failure(state: SchedulerState, ts: TaskState, failure: Failure, now: float) -> TaskState:
     """Write into the task, and into the history of errors, why it failed. Returns the task to blame.
 
     Args:
@@ -90,9 +88,7 @@ def clear_failure(turn: Turn, ts: TaskState, recs: Recommendations) -> None:
 
 def report_erred(turn: Turn, ts: TaskState, blame: TaskState) -> None:
     if ts.who_wants:
-        report = TaskErredReport(
-            key=ts.key, exception=blame.exception, traceback=blame.traceback
-        )
+        report = TaskErredReport(key=ts.key, exception=blame.exception, traceback=blame.traceback)
         for cs in ts.who_wants:
             turn.to_client(cs.client_key, report)
 
@@ -123,7 +119,13 @@ def huge_inputs_failure(turn: Turn, ts: TaskState, ws: WorkerState) -> Failure |
 
 def format_nbytes(n: float) -> str:
     """Bytes in words, as dask writes them: ``1.00 MiB``."""
-    for unit, size in (("PiB", 2**50), ("TiB", 2**40), ("GiB", 2**30), ("MiB", 2**20), ("kiB", 2**10)):
+    for unit, size in (
+        ("PiB", 2**50),
+        ("TiB", 2**40),
+        ("GiB", 2**30),
+        ("MiB", 2**20),
+        ("kiB", 2**10),
+    ):
         if n >= size * 0.9:
             return f"{n / size:.2f} {unit}"
     return f"{n} B"

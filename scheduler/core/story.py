@@ -27,11 +27,7 @@ def story(state: SchedulerState, *keys_or_stimuli: Any) -> list[Transition]:
     wanted = {k.key if isinstance(k, TaskState) else k for k in keys_or_stimuli}
     out = []
     for key, start, finish, recommended, stimulus_id, seconds in state.transition_log:
-        if (
-            key in wanted
-            or stimulus_id in wanted
-            or any(ts.key in wanted for ts in recommended)
-        ):
+        if key in wanted or stimulus_id in wanted or any(ts.key in wanted for ts in recommended):
             by_key = {ts.key: to for ts, to in recommended.items()}
             out.append((key, start, finish, by_key, stimulus_id, seconds))
     return out

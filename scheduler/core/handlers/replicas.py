@@ -45,9 +45,7 @@ def add_keys(turn: Turn, ws: WorkerState, keys: Iterable[Key]) -> None:
         else:
             redundant.append(key)
     if redundant:
-        turn.to_worker(
-            ws.address, RemoveReplicas(keys=redundant, stimulus_id=turn.stimulus_id)
-        )
+        turn.to_worker(ws.address, RemoveReplicas(keys=redundant, stimulus_id=turn.stimulus_id))
 
 
 def handle_release_worker_data(turn: Turn, stimulus: Stimulus) -> None:

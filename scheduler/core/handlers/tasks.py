@@ -84,9 +84,7 @@ def handle_long_running(turn: Turn, stimulus: Stimulus) -> None:
     if seconds is not None:
         prefix = ts.group.prefix
         old = prefix.duration_average
-        mirrors.set_duration_average(
-            state, prefix, seconds if old < 0 else (old + seconds) / 2
-        )
+        mirrors.set_duration_average(state, prefix, seconds if old < 0 else (old + seconds) / 2)
     mirrors.start_long_running(state, ts, ws)
     placement.update_idle(state, ws)
     fill_slots(turn)
