@@ -100,10 +100,11 @@ class GraphIndex:
         if not any(self.dependencies[place] for place in among):
             return self._unconnected(among)
         needs = self.dependencies
+        keys = self.keys
         order = quick_order(
             {place: frozenset(needs[place]) if needs[place] else _NOTHING for place in among},
             {place: not isinstance(self.specs[place], DataNode) for place in among},
-            lambda place: str(self.keys[place]),
+            lambda place: str(keys[place]),
         )
         if order is None:
             order = self._plainly_ordered(among)

@@ -12,6 +12,7 @@ Must not know: keys beyond their text; tasks; pickles.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from types import FunctionType
 from typing import Any
@@ -28,6 +29,7 @@ _HELPERS = (
     "_connecting_to_roots",
     "istask",
     "DataNode",
+    "defaultdict",
 )
 _NOBODY: frozenset[int] = frozenset()
 _NONE = range(0)
@@ -53,27 +55,28 @@ def quick_order(
     if not all(name in namespace for name in _HELPERS):
         return None
     hands = _Hands(dependencies)
+    changed: dict[str, Any] = {
+        **namespace,
+        "DependenciesMapping": hands.dependencies_of,
+        "reverse_dict": hands.dependents_of,
+        "ndependencies": hands.counts,
+        "_connecting_to_roots": hands.connected,
+        "DataNode": hands.outsider,
+        "istask": bool,
+        "str": text,
+        "defaultdict": hands.table,
+    }
     quick = FunctionType(
-        plain.__code__,
-        {
-            **namespace,
-            "DependenciesMapping": hands.dependencies_of,
-            "reverse_dict": hands.dependents_of,
-            "ndependencies": hands.counts,
-            "_connecting_to_roots": hands.connected,
-            "DataNode": hands.outsider,
-            "istask": bool,
-            "str": text,
-        },
-        plain.__name__,
-        plain.__defaults__,
-        plain.__closure__,
+        plain.__code__, changed, plain.__name__, plain.__defaults__, plain.__closure__
     )
     quick.__kwdefaults__ = plain.__kwdefaults__
     try:
         found: dict[int, int] = quick(is_task)
     except Exception:
         return None
+    finally:
+        hands.let_go()
+        changed.clear()
     return found
 
 
@@ -109,6 +112,18 @@ class _Hands:
         self._given = dependencies
         self._needs = _Needs(dependencies)
         self._upwards: list[int] = []
+        self._given_out: list[dict[int, Any]] = [dependencies, self._needs]
+
+    def table(self, factory: Callable[[], Any]) -> dict[Any, Any]:
+        """In place of a ``defaultdict``: one that can be emptied."""
+        made: dict[Any, Any] = defaultdict(factory)
+        self._given_out.append(made)
+        return made
+
+    def let_go(self) -> None:
+        """Empty what was given out: dask's functions hold it in a cycle, which only a collection would find."""
+        for mapping in self._given_out:
+            mapping.clear()
 
     def dependencies_of(self, _dsk: Any) -> _Needs:
         """In place of dask's lazy mapping: all is known already."""
@@ -129,6 +144,7 @@ class _Hands:
                 else:
                     dependents[other] = {place}
         needs.dependents = dependents
+        self._given_out.append(dependents)
         return dependents
 
     def counts(
@@ -143,7 +159,9 @@ class _Hands:
             for other in needs[place]:
                 count += total[other]
             total[place] = count
-        return {place: len(needed) for place, needed in needs.items()}, total
+        n_needed = {place: len(needed) for place, needed in needs.items()}
+        self._given_out += (n_needed, total)
+        return n_needed, total
 
     def connected(
         self, needs: Mapping[int, Any], dependents: Mapping[int, Any]
@@ -162,8 +180,11 @@ class _Hands:
             found: tuple[Mapping[int, Any], dict[int, int]] = original(needs, dependents)
             return found
         if to_roots:
-            return _counted(self._upwards, ends, needs, dependents)
-        return _collected(self._upwards[::-1], ends, needs, dependents)
+            made = _counted(self._upwards, ends, needs, dependents)
+        else:
+            made = _collected(self._upwards[::-1], ends, needs, dependents)
+        self._given_out += made
+        return made
 
 
 def upwards(needs: Mapping[int, Any], dependents: Mapping[int, Any]) -> list[int]:
