@@ -134,6 +134,17 @@ class Profile(Request, frozen=True, kw_only=True, tag="profile"):
     key: Any = None
 
 
+class Explain(Request, frozen=True, kw_only=True, tag="explain"):
+    """Why a task does not run. Not an op of stock's.
+    Returns: what ``paceline.scheduler.core.explain`` says; with ``"summary"`` and ``"words"`` in English.
+
+    Attributes:
+        key: which; None for what holds up the cluster as a whole.
+    """
+
+    key: Any = None
+
+
 class PerformanceReport(Request, frozen=True, kw_only=True, tag="performance_report"):
     """Returns: HTML.
 

@@ -1,4 +1,4 @@
-"""The command ``paceline``: the options of ``dask scheduler``, and ``paceline replay``.
+"""The command ``paceline``: the options of ``dask scheduler``, ``paceline replay`` and ``paceline explain``.
 
 ``paceline`` alone starts a scheduler, as ``dask scheduler`` does: same options, same log lines, same exit codes.
 Options that are not built yet say so and end the process.
@@ -178,6 +178,25 @@ def replay(file: str, until: int | None, show: bool, key: str | None) -> None:
     click.echo(f"outputs {report.digest}")
     if report.errors:
         sys.exit(1)
+
+
+@main.command()
+@click.argument("key", required=False)
+@click.option("--address", default=None, help="Where the scheduler listens, as tcp://127.0.0.1:8786")
+@click.option("--scheduler-file", type=click.Path(exists=True, dir_okay=False), default=None, help="The file that it wrote its address to")
+@click.option("--json", "as_json", is_flag=True, help="All that is known, as JSON")
+@click.option("--timeout", type=float, default=30.0, show_default=True, help="Seconds to wait for the answer")
+def explain(
+    key: str | None, address: str | None, scheduler_file: str | None, as_json: bool, timeout: float
+) -> None:
+    """Why is my task not running? Without KEY: what holds up the cluster."""
+    from .explaining import EXIT_NO_ANSWER, report
+
+    try:
+        click.echo(report(read_key(key), address, scheduler_file, as_json, timeout))
+    except ValueError as error:
+        click.echo(f"Error: {error}", err=True)
+        sys.exit(EXIT_NO_ANSWER)
 
 
 def read_key(text: str | None) -> Any:

@@ -285,6 +285,11 @@ class ClientStream(Stream):
         else:
             super().special(message)
 
+    @property
+    def n_graphs(self) -> int:
+        """Its graphs that are being compiled."""
+        return sum(1 for gate in self._gates if gate.graph_id and gate.outcome is None)
+
     def _update_graph(self, message: Any) -> None:
         server = self.peer.server
         graph_id = server.next_graph_id()

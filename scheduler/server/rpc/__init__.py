@@ -31,6 +31,7 @@ MODULES: tuple[str, ...] = (
     "cluster",
     "data",
     "diagnostics",
+    "explain",
     "feed",
     "memory",
     "plugins",

@@ -57,11 +57,13 @@ class ServerPort(Protocol):
     Attributes:
         core: the scheduler core. Read it; never write.
         state: ``core.state``.
+        driver: who feeds the core, and holds the streams of workers and clients.
         scheduler: the ``Scheduler`` object that owns this server (``address``, ``close``, ``id``, ...).
     """
 
     core: SchedulerCore
     state: SchedulerState
+    driver: Any
     scheduler: Any
 
     def now(self) -> float:

@@ -1,0 +1,68 @@
+"""``paceline explain``: a question over a socket, and what is printed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from fake_peers import client
+from paceline.protocol import messages as m
+from paceline.scheduler.server import cli
+from paceline.scheduler.server.asking import AskError, ask_scheduler
+from paceline.scheduler.server.scheduler import Scheduler
+
+
+async def ask_running(*arguments: str) -> str:
+    """Run the command against a scheduler on which a client asks for a key that nobody makes."""
+    async with Scheduler(host="127.0.0.1", dashboard=False, compile_in_threads=True) as scheduler:
+        alice = await client(scheduler)
+        alice.say([m.ClientDesiresKeys(keys=["x"], client="client-1")])
+        while "x" not in scheduler.server.state.tasks:
+            await asyncio.sleep(0.01)
+        runner = CliRunner()
+        command = ["explain", *arguments, "--address", scheduler.address]
+        result = await asyncio.to_thread(runner.invoke, cli.main, command)
+        assert result.exit_code == 0, result.output
+        return str(result.output)
+
+
+async def test_a_task() -> None:
+    text = await ask_running("x")
+    assert text.startswith("x: released")
+    assert "nobody has sent a graph" in text
+    assert "Wanted by client-1." in text
+
+
+async def test_a_key_that_is_a_tuple() -> None:
+    assert "does not know ('x', 0)" in await ask_running("('x', 0)")
+
+
+async def test_the_cluster() -> None:
+    text = await ask_running()
+    assert "Workers: 0 (none), 0 threads" in text
+    assert "Tasks:   1 released" in text
+
+
+async def test_all_that_is_known() -> None:
+    found = json.loads(await ask_running("x", "--json"))
+    assert found["state"] == "released"
+    assert found["wanted_by"]["clients"] == ["client-1"]
+
+
+def test_nobody_there() -> None:
+    result = CliRunner().invoke(cli.main, ["explain", "x", "--address", "tcp://127.0.0.1:1"])
+    assert result.exit_code == 1
+    assert "cannot ask tcp://127.0.0.1:1" in result.output
+    with pytest.raises(AskError, match="tcp only"):
+        ask_scheduler("ucx://127.0.0.1:1", m.Explain())
+
+
+def test_the_address_is_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "scheduler.json"
+    file.write_text("{}")
+    result = CliRunner().invoke(cli.main, ["explain", "x", "--scheduler-file", str(file)])
+    assert result.exit_code == 1
+    assert "names no address" in result.output
