@@ -6,7 +6,8 @@ Must not know: what they hold.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
@@ -148,6 +149,47 @@ class PriorityQueue(Generic[T]):
 
     def __len__(self) -> int:
         return len(self._serial)
+
+
+class Trail(Generic[T]):
+    """Sequences to be walked to their end, some members at a time; the first that came goes first."""
+
+    __slots__ = ("_at", "_parts")
+
+    def __init__(self) -> None:
+        self._parts: deque[Sequence[T]] = deque()
+        self._at = 0
+
+    def add(self, members: Sequence[T]) -> None:
+        """More to walk, after what is there. The sequence must not change any more."""
+        if members:
+            self._parts.append(members)
+
+    def take(self, count: int) -> Sequence[T]:
+        """The next members, at most ``count``, of one sequence; none are left where none come."""
+        if not self._parts:
+            return ()
+        members = self._parts[0]
+        first = self._at
+        self._at += count
+        if self._at >= len(members):
+            self._parts.popleft()
+            self._at = 0
+        return members[first : first + count]
+
+    def clear(self) -> None:
+        self._parts.clear()
+        self._at = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._parts)
+
+    def __iter__(self) -> Iterator[T]:
+        """What is still to be walked."""
+        first = self._at
+        for members in self._parts:
+            yield from members[first:]
+            first = 0
 
 
 class Timers:

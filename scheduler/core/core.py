@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol
 
 from paceline.protocol import messages as m
 
-from . import memory_manager, placement, transitions
+from . import later, memory_manager, placement, transitions
 from .config import SchedulerConfig
 from .handlers import clients, commands, graph, replicas, tasks, timers, workers
 from .ports import ErrorPort, PluginPort
@@ -69,8 +69,7 @@ class Machine(Protocol):
 def handle_continue(turn: Turn, stimulus: Stimulus) -> None:
     """Go on with long work: first what follows from the past, then graphs, then the queue."""
     state = turn.state
-    if state.backlog:
-        transitions.run_backlog(turn)
+    later.go_on(turn)
     if state.commits:
         graph.run_commits(turn)
     transitions.fill_slots(turn)

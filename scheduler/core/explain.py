@@ -115,7 +115,7 @@ def _facts(state: SchedulerState, ts: TaskState, now: float) -> dict[str, Any]:
         out["restrictions"] = limits
     if ts.state == "waiting":
         out["waits_for"] = waits_for(state, ts, now)
-        out["reminder"] = ts in state.backlog or bool(state.commits)
+        out["reminder"] = state.has_unfinished
     elif ts.state == "processing":
         out["worker"] = on_worker(state, ts, now)
     elif ts.state == "queued":

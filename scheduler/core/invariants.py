@@ -60,13 +60,19 @@ class View:
         state: all of it.
         in_commit: tasks that the commit under way has still to come to, or has brought halfway.
         pins: what holds the externals of commits.
+        let_go: tasks that somebody has let go of, and that were not looked at since.
+        departing: tasks of workers that are gone.
     """
 
-    __slots__ = ("in_commit", "pins", "state")
+    __slots__ = ("departing", "in_commit", "let_go", "pins", "state")
 
     def __init__(self, state: SchedulerState) -> None:
         self.state = state
         self.pins = [graph.pin for graph in state.commits if graph.pin is not None]
+        self.let_go = frozenset(state.let_go)
+        self.departing = frozenset(
+            ts for departure in state.departures for ts in departure.tasks[departure.done :]
+        )
         self.in_commit: frozenset[TaskState] = frozenset()
         if state.commits:
             graph = state.commits[0]
@@ -76,9 +82,13 @@ class View:
                 self.in_commit = frozenset(graph.tasks)
 
     def is_pending(self, ts: TaskState) -> bool:
-        """Whether a later turn will look at the task: it is in the backlog, or in a commit under way."""
-        return ts in self.state.backlog or ts in self.in_commit
-
+        """Whether a later turn will look at the task."""
+        return (
+            ts in self.state.backlog
+            or ts in self.in_commit
+            or ts in self.let_go
+            or ts in self.departing
+        )
 
     def is_wanted(self, ts: TaskState) -> bool:
         """Whether a client (a pin is none) or a dependent that is to run needs its data."""
@@ -146,7 +156,8 @@ def _wishes(view: View, ts: TaskState) -> Iterator[str]:
     for cs in ts.who_wants:
         if ts not in cs.wants_what:
             yield f"{cs!r} does not want it"
-        if state.clients.get(cs.client_key) is not cs and cs not in view.pins:
+        known = state.clients.get(cs.client_key) is cs or cs in state.leaving
+        if not known and cs not in view.pins:
             yield f"wanted by {cs!r}, which is not known"
 
 
@@ -458,7 +469,8 @@ def _totals(view: View, state: SchedulerState) -> Iterator[str]:
 
 
 def _network(view: View, state: SchedulerState) -> Iterator[str]:
-    gone = {ts.processing_on for ts in state.backlog if ts.processing_on is not None}
+    pending = (*state.backlog, *view.let_go, *view.departing)
+    gone = {ts.processing_on for ts in pending if ts.processing_on is not None}
     workers = {**dict.fromkeys(state.workers.values()), **dict.fromkeys(gone)}
     network = sum(ws.network_occ for ws in workers)
     if state.network_occ != network:
@@ -483,7 +495,7 @@ def _held_rows(view: View, state: SchedulerState) -> Iterator[str]:
 INVARIANTS: tuple[Invariant, ...] = (
     Invariant(1, "task", "a task is in state.tasks under its key, its group in task_groups", _known),
     Invariant(2, "task", "dependencies and dependents mirror each other, among known tasks", _edges),
-    Invariant(3, "task", "who_wants mirrors wants_what of known clients and pins", _wishes),
+    Invariant(3, "task", "who_wants mirrors wants_what of known clients, leaving ones, and pins", _wishes),
     Invariant(4, "task", "who_has mirrors has_what of known workers; more than one is replicated", _holders),
     Invariant(5, "task", "waiting_count and waiters_count count what they say", _holder_counts),
     Invariant(6, "task", "processing_on is set exactly in processing, on a known worker", _placed),

@@ -1,6 +1,6 @@
 """Who needs a task's data, what failed above it, and what follows for others: recommendations, nothing more.
 
-Must not know: transitions; messages.
+Must not know: transitions; messages; what a turn sends.
 """
 
 from __future__ import annotations
@@ -9,9 +9,13 @@ from typing import Any
 
 from . import mirrors
 from .state import ACTIVE_STATES, ClientState, SchedulerState, TaskState
+from .turn import Turn
 
 #: What is to become of tasks: task -> state to go to, the last one first.
 Recommendations = dict[TaskState, str]
+
+#: A task with more dependencies than this costs a turn as much as so many more transitions as it has times this many.
+EDGES_MIN = 16
 
 
 # ------------------------------------------------------------------ who needs it
@@ -43,11 +47,28 @@ def erred_dependency(ts: TaskState) -> TaskState | None:
 # ------------------------------------------------------------------ what follows for others
 
 
-def let_go_of_dependencies(ts: TaskState, recs: Recommendations) -> None:
+def let_go_of_dependencies(turn: Turn, ts: TaskState, recs: Recommendations) -> None:
     """It needs them no longer; perhaps nobody does (then what was recommended for them before is void)."""
-    for dts in ts.dependencies:
+    dependencies = ts.dependencies
+    if len(dependencies) > EDGES_MIN and are_for_later(turn, dependencies):
+        return
+    for dts in dependencies:
         if not dts.waiters_count and not dts.who_wants and dts.state != "erred":
             recs[dts] = "released"
+
+
+def are_for_later(turn: Turn, tasks: tuple[TaskState, ...]) -> bool:
+    """Whether these many tasks, which somebody needs no longer, are looked at in later turns (``due`` decides then).
+
+    Where they are not, they count as some more of this turn's transitions.
+    """
+    if len(tasks) <= turn.budget:
+        turn.budget -= len(tasks) // EDGES_MIN
+        return False
+    turn.budget -= len(tasks) // EDGES_MIN
+    turn.state.let_go.add(tasks)
+    turn.wants_continue()
+    return True
 
 
 def recommend_ready_dependents(ts: TaskState, recs: Recommendations) -> None:

@@ -18,12 +18,13 @@ from paceline.protocol.keys import Key
 from paceline.protocol.payload import Payload
 
 from .config import SchedulerConfig
-from .containers import IndexedSet, LoadBuckets, PriorityQueue, Timers
+from .containers import IndexedSet, LoadBuckets, PriorityQueue, Timers, Trail
 from .small_set import SmallSet
 
 if TYPE_CHECKING:
     from paceline.scheduler.extensions.events import EventLog
 
+    from .departures import Departure
     from .graphs import PendingGraph
     from .ports import ErrorPort, PluginPort
 
@@ -510,7 +511,11 @@ class SchedulerState:
         compute_occupancy: sum over prefixes of expected duration times tasks processing, seconds.
         network_occ: bytes that processing tasks still need to fetch, over all workers.
         total_nthreads, total_memory: over all workers.
-        backlog: recommendations put off to later turns (see transitions.py), in order.
+        backlog: recommendations put off to later turns (``later.py``), in order.
+        let_go: tasks that somebody needs no longer, or that lost their data: later turns see what follows.
+        departures: workers that are gone, and whose tasks later turns look at (``departures.py``).
+        leaving: clients that are gone, and whose wishes later turns end.
+        debris: tasks that a restart forgot, to be taken apart in later turns (``restarting.py``).
         graphs: graphs being taken in, by number.
         dropped_graphs: numbers of graphs that were given up: what still comes of them is ignored.
         commits: graphs whose commit is under way, in order.
@@ -523,13 +528,12 @@ class SchedulerState:
     __slots__ = (
         "aliases", "backlog", "bandwidth", "bandwidth_types", "bandwidth_workers", "client_added_count",
         "client_removed_count", "clients", "commits", "computations", "compute_occupancy", "config",
-        "cumulative_worker_metrics", "dropped_graphs", "erred_tasks", "errors", "events", "generation", "graphs",
-        "host_info", "idle", "idle_load", "idle_since", "idle_transition_counter", "last_graph_at",
-        "n_tasks", "network_occ", "no_workers_since", "plugins", "queued", "replicated_tasks",
-        "resources", "restless", "run_ids", "running", "saturated", "task_groups", "task_metadata",
-        "task_prefixes", "tasks", "timers", "total_memory", "total_nthreads", "transition_counter",
-        "transition_log", "unrunnable", "validate", "worker_added_count", "worker_removed_count",
-        "workers",
+        "cumulative_worker_metrics", "debris", "departures", "dropped_graphs", "erred_tasks", "errors", "events",
+        "generation", "graphs", "host_info", "idle", "idle_load", "idle_since", "idle_transition_counter",
+        "last_graph_at", "leaving", "let_go", "n_tasks", "network_occ", "no_workers_since", "plugins", "queued",
+        "replicated_tasks", "resources", "restless", "run_ids", "running", "saturated", "task_groups",
+        "task_metadata", "task_prefixes", "tasks", "timers", "total_memory", "total_nthreads", "transition_counter",
+        "transition_log", "unrunnable", "validate", "worker_added_count", "worker_removed_count", "workers",
     )  # fmt: skip
 
     def __init__(
@@ -579,6 +583,10 @@ class SchedulerState:
         self.total_nthreads = 0
         self.total_memory = 0
         self.backlog: dict[TaskState, str] = {}
+        self.let_go: Trail[TaskState] = Trail()
+        self.departures: deque[Departure] = deque()
+        self.leaving: deque[ClientState] = deque()
+        self.debris: Trail[TaskState] = Trail()
         self.graphs: dict[int, PendingGraph] = {}
         self.dropped_graphs: dict[int, None] = {}
         self.commits: deque[PendingGraph] = deque()
@@ -596,6 +604,14 @@ class SchedulerState:
     def total_occupancy(self) -> float:
         """Seconds of work that is assigned to workers, transfers included."""
         return max(0.0, self.compute_occupancy) + self.network_occ / self.bandwidth
+
+    @property
+    def has_unfinished(self) -> bool:
+        """Whether later turns have something to look at."""
+        return bool(
+            self.backlog or self.let_go or self.departures or self.leaving or self.commits
+            or self.debris
+        )  # fmt: skip
 
     @property
     def is_idle(self) -> bool:

@@ -21,8 +21,7 @@ is left, and a transition may recommend more. A pair that TRANSITIONS does not h
 A transition writes to ``recs`` and to the turn, and never looks at a clock.
 
 No turn makes more than ``config.turn_tasks_max`` transitions. What is left goes to ``state.backlog`` and comes
-back with ``Continue``. Other stimuli have their turn between, so an entry of the backlog is a reminder, not an
-order: ``needs.due`` decides anew when its time comes.
+back with ``Continue`` (``later.py``).
 
 Must not know: message formats beyond those it sends; how placement decides.
 """
@@ -31,7 +30,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from itertools import islice
 from typing import Any
 
 from paceline.protocol.messages import (
@@ -51,16 +49,16 @@ from .failures import (
     record_failure,
     report_erred,
 )
-from .needs import Recommendations as Recommendations
 from .needs import (
-    due,
+    EDGES_MIN,
+    are_for_later,
     end_fire_and_forget,
     erred_dependency,
     is_wanted,
     let_go_of_dependencies,
-    priority_of,
     recommend_ready_dependents,
 )
+from .needs import Recommendations as Recommendations
 from .outgoing import compute_message
 from .small_set import without_item
 from .state import ACTIVE_STATES, TASK_STATES, SchedulerState, TaskState, WorkerState
@@ -103,9 +101,8 @@ def run(turn: Turn, recs: Recommendations) -> None:
     while recs:
         if turn.budget <= 0:
             # the order of a turn (last in, first out) becomes first in, first out
-            while recs:
-                ts, finish = recs.popitem()
-                turn.state.backlog[ts] = finish
+            turn.state.backlog.update(reversed(recs.items()))
+            recs.clear()
             turn.wants_continue()
             return
         ts, finish = recs.popitem()
@@ -113,22 +110,6 @@ def run(turn: Turn, recs: Recommendations) -> None:
             continue  # recommended before that was known
         transition(turn, ts, finish, recs)
         turn.budget -= 1
-
-
-def run_backlog(turn: Turn) -> None:
-    """Go on with what earlier turns put off."""
-    backlog = turn.state.backlog
-    recs: Recommendations = {}
-    for ts, finish in list(islice(backlog.items(), turn.budget)):
-        if turn.budget <= 0:
-            break
-        del backlog[ts]
-        what = due(turn.state, ts, finish)
-        if what is not None:
-            recs[ts] = what
-            run(turn, recs)
-    if backlog:
-        turn.wants_continue()
 
 
 def transition(
@@ -240,7 +221,7 @@ def transition_released_erred(
             recs[dts] = "erred"
     _enter(ts, "erred")
     ts.ensure_details().exception_blame = blame
-    let_go_of_dependencies(ts, recs)
+    let_go_of_dependencies(turn, ts, recs)
     report_erred(turn, ts, blame)
     end_fire_and_forget(turn.state, ts, recs)
 
@@ -365,7 +346,7 @@ def transition_processing_memory(
     mirrors.add_replica(state, ts, ws)
     recommend_ready_dependents(ts, recs)
     _enter(ts, "memory")
-    let_go_of_dependencies(ts, recs)
+    let_go_of_dependencies(turn, ts, recs)
     typename = detail.typename or ""
     ts.type = typename
     types = group.types
@@ -465,7 +446,7 @@ def transition_erred_released(
         for cs in ts.who_wants:
             turn.to_client(cs.client_key, retried)
     _enter(ts, "released")
-    let_go_of_dependencies(ts, recs)  # they may have been tried again for it alone
+    let_go_of_dependencies(turn, ts, recs)  # they may have been tried again for it alone
 
 
 # ------------------------------------------------------------------ data that was not computed
@@ -497,7 +478,7 @@ def become_data(
         mirrors.add_replica(state, ts, ws)
     if start != "memory":
         _enter(ts, "memory")
-        let_go_of_dependencies(ts, recs)
+        let_go_of_dependencies(turn, ts, recs)
         state.transition_counter += 1
         state.transition_log.append((ts.key, start, "memory", {}, turn.stimulus_id, turn.now))
     recommend_ready_dependents(ts, recs)
@@ -566,7 +547,7 @@ def _release_active(turn: Turn, ts: TaskState, recs: Recommendations) -> None:
     elif is_wanted(ts) and erred_dependency(ts) is None:
         recs[ts] = "waiting"
         return
-    let_go_of_dependencies(ts, recs)
+    let_go_of_dependencies(turn, ts, recs)
 
 
 def _err(turn: Turn, ts: TaskState, recs: Recommendations, failure: Failure | None) -> None:
@@ -584,7 +565,7 @@ def _err(turn: Turn, ts: TaskState, recs: Recommendations, failure: Failure | No
     blame = record_failure(state, ts, failure, turn.now)
     for dts in waiting:
         recs[dts] = "erred"
-    let_go_of_dependencies(ts, recs)
+    let_go_of_dependencies(turn, ts, recs)
     report_erred(turn, ts, blame)
     end_fire_and_forget(state, ts, recs)
 
@@ -601,13 +582,14 @@ def _forget(turn: Turn, ts: TaskState, recs: Recommendations) -> None:
         if dts.state not in ("memory", "erred"):
             recs[dts] = "forgotten"
     _enter(ts, "forgotten")
-    for dts in ts.dependencies:
+    dependencies, ts.dependencies = ts.dependencies, ()
+    later = len(dependencies) > EDGES_MIN and are_for_later(turn, dependencies)
+    for dts in dependencies:
         dependents = dts.dependents
         # most have one dependent: this task
         dts.dependents = () if len(dependents) == 1 else without_item(dependents, ts)
-        if not dts.dependents and not dts.who_wants:
+        if not dts.dependents and not dts.who_wants and not later:
             recs[dts] = "forgotten"
-    ts.dependencies = ()
     if ts.who_wants:
         report = CancelledKeys(keys=[ts.key], reason="already forgotten")
         for cs in ts.who_wants:
@@ -619,6 +601,13 @@ def _forget(turn: Turn, ts: TaskState, recs: Recommendations) -> None:
         state.task_metadata.pop(ts.key, None)
     ts.processing_on = None
     ts.details = None
+
+
+def take_apart(ts: TaskState) -> None:
+    """A task that was forgotten with all others lets go of them, so that each is freed by itself."""
+    ts.state = "forgotten"
+    ts.dependencies = ts.dependents = ts.who_has = ts.who_wants = ()
+    ts.processing_on = ts.details = None
 
 
 def fill_slots(turn: Turn) -> None:
@@ -642,22 +631,6 @@ def fill_slots(turn: Turn) -> None:
         if recs:
             run(turn, recs)
     turn.wants_continue()
-
-
-def schedule_unrunnable(turn: Turn, workers: Iterable[WorkerState], recs: Recommendations) -> None:
-    """Workers became available: tasks in no-worker that they may run are recommended."""
-    state = turn.state
-    if not state.unrunnable:
-        return
-    available = dict.fromkeys(workers)
-    runnable = []
-    for ts in state.unrunnable:
-        valid = placement.valid_workers(state, ts)
-        if valid is None or ts.loose_restrictions or any(ws in valid for ws in available):
-            runnable.append(ts)
-    runnable.sort(key=priority_of, reverse=True)
-    for ts in runnable:
-        recs[ts] = "processing"
 
 
 #: (start, finish) -> function(turn, task, recommendations to write, detail of the cause).

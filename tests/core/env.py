@@ -168,7 +168,7 @@ class Env:
             return
         state = self.state
         validate_state(state)
-        if state.backlog or state.commits:
+        if state.has_unfinished:
             assert self.wants_continue, "there is more to do, and nobody was asked to go on"
         if not self.wants_continue:
             idle = len(state.queued) and len(state.idle_load)

@@ -450,7 +450,7 @@ class World:
         """All that is wanted is there or has failed, and clients know."""
         state = self.state
         validate_state(state)
-        assert not state.backlog and not state.commits and not self.continue_pending
+        assert not state.has_unfinished and not self.continue_pending
         for ts in state.tasks.values():
             if ts.state in ("memory", "erred"):
                 continue
@@ -469,7 +469,9 @@ class World:
 
     def _check_beliefs(self, client: ModelClient) -> None:
         held = {ts.key for ts in self.state.clients[client.name].wants_what}
-        assert held <= client.futures.keys(), f"{client.name} let go of {held - client.futures.keys()}"
+        assert held <= client.futures.keys(), (
+            f"{client.name} let go of {held - client.futures.keys()}"
+        )
         for key, status in client.futures.items():
             ts = self.state.tasks.get(key)
             if status == "cancelled":
@@ -485,7 +487,9 @@ class World:
             self.clients.pop(client.name)
             self.feed(ClientGone(client.name), client.name)
         for ts in self.state.clients["fire-and-forget"].wants_what:
-            assert ts.state in ("no-worker", "waiting", "released"), f"{ts} was fired and not forgotten"
+            assert ts.state in ("no-worker", "waiting", "released"), (
+                f"{ts} was fired and not forgotten"
+            )
         self.feed(ClientGone("fire-and-forget"))
         while self.agenda.step():
             pass
@@ -495,9 +499,8 @@ class World:
         state = self.state
         validate_state(state)
         assert not state.tasks, list(state.tasks.values())[:5]
-        assert not state.task_groups and not state.graphs and not state.backlog
+        assert not state.task_groups and not state.graphs and not state.has_unfinished
         assert abs(state.compute_occupancy) < 1e-6 and state.network_occ == 0
         for worker in self.workers.values():
             assert not worker.data, f"{worker.address} keeps {list(worker.data)}"
             assert not worker.jobs, f"{worker.address} keeps {list(worker.jobs)}"
-

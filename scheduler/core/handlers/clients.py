@@ -11,12 +11,14 @@ from paceline.protocol.keys import Key
 from paceline.protocol.messages import AdjustHeartbeatInterval, CancelledKeys, Message, Restart
 
 from .. import mirrors
+from ..departures import part_with_client
 from ..needs import Recommendations, end_fire_and_forget, is_missed, release_wish
 from ..outgoing import report_message
 from ..queries import heartbeat_interval
+from ..restarting import forget_everything
 from ..state import ClientState, SchedulerState, TaskState
 from ..stimuli import Stimulus
-from ..transitions import fill_slots, run, transition
+from ..transitions import fill_slots, run
 from ..turn import Turn
 
 #: The client that stands for futures whose results nobody waits for.
@@ -53,9 +55,10 @@ def handle_client_gone(turn: Turn, stimulus: Stimulus) -> None:
 
     for graph_id in [g.graph_id for g in state.graphs.values() if g.client == name]:
         drop_graph(turn, graph_id)
-    release_wishes(turn, list(reversed(cs.wants_what)), cs)
-    if name != FIRE_AND_FORGET:
-        del state.clients[name]
+    del state.clients[name]
+    if name == FIRE_AND_FORGET:
+        state.clients[name] = ClientState(name)
+    part_with_client(turn, cs)
     state.client_removed_count += 1
     fill_slots(turn)
     if state.plugins is not None:
@@ -132,24 +135,11 @@ def client_releases_keys(turn: Turn, keys: Collection[Key], client: str) -> None
         return
     tasks = [ts for ts in map(state.tasks.get, keys) if ts is not None]
     _withdraw(state, client, keys)
-    release_wishes(turn, tasks, cs)
-    fill_slots(turn)
-
-
-def release_wishes(turn: Turn, tasks: list[TaskState], cs: ClientState) -> None:
-    """``cs`` gives up its wishes of these tasks, the first of them last. What follows may take several turns."""
     recs: Recommendations = {}
-    now, later = tasks[: turn.budget], tasks[turn.budget :]
-    for ts in now:
+    for ts in tasks:
         release_wish(ts, cs, recs)
-    backlog = turn.state.backlog
-    for ts in later:
-        mirrors.remove_wish(ts, cs)
-        if not ts.who_wants:
-            backlog[ts] = "released"
-    if later:
-        turn.wants_continue()
     run(turn, recs)
+    fill_slots(turn)
 
 
 def _withdraw(state: SchedulerState, client: str, keys: Iterable[Key]) -> None:
@@ -166,9 +156,7 @@ def handle_cancel_keys(turn: Turn, stimulus: Stimulus) -> None:
     client = message.client or stimulus.source
     cs = state.clients.get(client)
     turn.log(20, f"Client {client} requests to cancel {len(message.keys)} keys")
-    turn.log_event(
-        client, {"action": "cancel", "count": len(message.keys), "force": message.force}
-    )
+    turn.log_event(client, {"action": "cancel", "count": len(message.keys), "force": message.force})
     if cs is None:
         return
     cancelled, holders = _collect_cancelled(turn, message.keys, cs, message.force)
@@ -274,40 +262,13 @@ def handle_retry_keys(turn: Turn, stimulus: Stimulus) -> None:
 
 
 def handle_release_all(turn: Turn, stimulus: Stimulus) -> None:
-    """The first act of a restart: all wishes end, all tasks are forgotten, histories are cleared.
-
-    One turn: nothing may see half of it.
-    """
+    """The first act of a restart: all wishes end, all tasks are forgotten, histories are cleared."""
     from .graph import drop_graph
 
     state = turn.state
     for graph_id in list(state.graphs):
         drop_graph(turn, graph_id)
-    state.commits.clear()
-    state.backlog.clear()
-    recs: Recommendations = {}
-    for cs in list(state.clients.values()):
-        for ts in reversed(list(cs.wants_what)):
-            release_wish(ts, cs, recs)
-    run_to_the_end(turn, recs)
-    leftovers: Recommendations = dict.fromkeys(reversed(list(state.tasks.values())), "forgotten")
-    for ts in leftovers:
-        ts.has_lost_dependencies = True
-    run_to_the_end(turn, leftovers)
-    state.task_metadata.clear()
-    state.computations.clear()
-    state.erred_tasks.clear()
-    state.task_groups.clear()
-    state.task_prefixes.clear()
-    state.compute_occupancy = 0.0
-    state.network_occ = 0
+    forget_everything(turn)
     _to_all_clients(turn, Restart())
     if state.plugins is not None:
         state.plugins.restart()
-
-
-def run_to_the_end(turn: Turn, recs: Recommendations) -> None:
-    """As ``run``, however long it takes."""
-    while recs:
-        ts, finish = recs.popitem()
-        transition(turn, ts, finish, recs)

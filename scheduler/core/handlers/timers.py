@@ -116,7 +116,7 @@ def is_busy(state: SchedulerState) -> bool:
     """Whether anything is being taken in, waits for a worker, or runs."""
     return bool(
         state.graphs
-        or state.backlog
+        or state.has_unfinished
         or len(state.queued)
         or state.unrunnable
         or any(ws.processing for ws in state.workers.values())

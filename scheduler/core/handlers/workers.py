@@ -5,27 +5,23 @@ Must not know: connections; how a worker is started or stopped.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from paceline.protocol.keys import Key
 from paceline.protocol.messages import Close, RemoveWorker, WorkerStatusChange
 
 from .. import mirrors, placement
-from ..state import SchedulerState, TaskState, WorkerState
+from ..departures import Departure, lose_data, part_with_worker
+from ..needs import priority_of
+from ..state import SchedulerState, WorkerState
 from ..stimuli import DropWorkerConnection, SetWorkerStatus, Stimulus, WorkerGone
 from ..transitions import (
-    Failure,
     Recommendations,
     fill_slots,
     run,
-    schedule_unrunnable,
-    transition,
 )
 from ..turn import Turn
-
-#: A task that was there at this many times ``allowed_failures + 1`` unexpected deaths errs, blamed or not.
-WITNESS_FACTOR = 3
-
 
 # ------------------------------------------------------------------ coming
 
@@ -79,6 +75,22 @@ def _use_worker(turn: Turn, ws: WorkerState) -> None:
         schedule_unrunnable(turn, [ws], recs)
         run(turn, recs)
         fill_slots(turn)
+
+
+def schedule_unrunnable(turn: Turn, workers: Iterable[WorkerState], recs: Recommendations) -> None:
+    """Workers became available: tasks in no-worker that they may run are recommended."""
+    state = turn.state
+    if not state.unrunnable:
+        return
+    available = dict.fromkeys(workers)
+    runnable = []
+    for ts in state.unrunnable:
+        valid = placement.valid_workers(state, ts)
+        if valid is None or ts.loose_restrictions or any(ws in valid for ws in available):
+            runnable.append(ts)
+    runnable.sort(key=priority_of, reverse=True)
+    for ts in runnable:
+        recs[ts] = "processing"
 
 
 # ------------------------------------------------------------------ living
@@ -279,13 +291,10 @@ def handle_worker_gone(turn: Turn, stimulus: Stimulus) -> None:
     _strike_off(state, ws)
 
     recs: Recommendations = {}
-    processing = [ts.key for ts in ws.processing]
-    killers = [] if gone.expected else blamed_tasks(state, ws)
-    for ts in reversed(list(ws.processing)):
-        recs[ts] = "released"
-    if not gone.expected:
-        _blame(turn, ws, killers, recs)
-    recomputed, lost = _lose_data(state, ws, recs)
+    departure = Departure(ws, gone.expected, list(ws.processing))
+    part_with_worker(turn, departure, recs)
+    recomputed, lost = lose_data(turn, ws, recs)
+    processing = [ts.key for ts in departure.tasks]
     _tell_losses(turn, ws, processing, recomputed, lost, gone.expected)
     run(turn, recs)
     refresh_no_workers(state, turn.now)
@@ -319,85 +328,6 @@ def _strike_off(state: SchedulerState, ws: WorkerState) -> None:
     del state.workers[ws.address]
     state.worker_removed_count += 1
     ws.status = "closed"
-
-
-def blamed_tasks(state: SchedulerState, ws: WorkerState) -> list[TaskState]:
-    """Tasks that can have killed the worker: those its last heartbeat showed executing, and as many of the
-    best placed others as it has threads, which can have started since.
-
-    Stock blames everything that was assigned to the worker.
-    """
-    executing = [ts for ts in ws.processing if ts in ws.executing]
-    others = [ts for ts in ws.processing if ts not in ws.executing]
-    others.sort(key=lambda ts: ts.priority or ())
-    return executing + others[: ws.nthreads]
-
-
-def _blame(
-    turn: Turn, ws: WorkerState, killers: list[TaskState], recs: Recommendations
-) -> None:
-    state = turn.state
-    allowed = state.config.allowed_failures
-    for ts in ws.processing:
-        ts.ensure_details().witnessed_deaths += 1
-    for ts in killers:
-        ts.suspicious += 1
-        ts.group.prefix.suspicious += 1
-    for ts in list(ws.processing):
-        assert ts.details is not None
-        witnessed = ts.details.witnessed_deaths
-        if ts.suspicious <= allowed and witnessed < WITNESS_FACTOR * (allowed + 1):
-            continue
-        del recs[ts]
-        failure = Failure(
-            cause=ts,
-            worker=ws.address,
-            exception=state.errors.killed_worker(ts.key, worker_facts(ws), allowed),
-            exception_text="KilledWorker",
-        )
-        turn.log(
-            40,
-            f"Task {ts.key!s} marked as failed because {max(ts.suspicious, witnessed)} workers died"
-            " while trying to run it",
-        )
-        transition(turn, ts, "erred", recs, failure)
-
-
-def worker_facts(ws: WorkerState) -> dict[str, Any]:
-    """What an error or an event tells of a worker."""
-    return {
-        "address": ws.address,
-        "name": ws.name,
-        "status": ws.status,
-        "nthreads": ws.nthreads,
-        "memory_limit": ws.memory_limit,
-        "local_directory": ws.local_directory,
-        "services": ws.services,
-        "nanny": ws.nanny,
-        "pid": ws.pid,
-        "server_id": ws.server_id,
-        "extra": ws.extra,
-    }
-
-
-def _lose_data(
-    state: SchedulerState, ws: WorkerState, recs: Recommendations
-) -> tuple[list[Key], list[Key]]:
-    """Take the worker out of who_has. Returns keys to be made again, and keys of data that is lost."""
-    recomputed: list[Key] = []
-    lost: list[Key] = []
-    for ts in list(ws.has_what):
-        mirrors.remove_replica(state, ts, ws)
-        if ts in ws.actors:
-            recs[ts] = "erred"
-        elif not ts.who_has:
-            if ts.run_spec is not None:
-                recomputed.append(ts.key)
-                recs[ts] = "released"
-            else:
-                lost.append(ts.key)
-                recs[ts] = "forgotten"
-    return recomputed, lost
 
 
 def _tell_losses(
