@@ -102,7 +102,19 @@ def annotation_set(found: Mapping[str, Any]) -> AnnotationSet:
             out.retries = int(value)
         elif name == "priority":
             out.priority = plain_number(value)
+        elif name == "span":
+            out.span = span_path(value)
+            out.value_less_span = closed_unless_plain({n: v for n, v in found.items() if n != "span"})
     return out
+
+
+def span_path(value: Any) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+    """Names and ids of a span, as ``distributed.span`` annotates them; None for anything else."""
+    try:
+        names, ids = tuple(map(str, value["name"])), tuple(map(str, value["ids"]))
+    except (TypeError, KeyError):
+        return None
+    return (names, ids) if ids and len(names) == len(ids) else None
 
 
 def plain_workers(value: Any) -> list[Any]:

@@ -109,7 +109,7 @@ def _compiled(
         received_at=request.received_at,
         materialized_seconds=materialized - started,
         ordered_seconds=ordered_at - materialized,
-        code=request.code,
+        code=code_or_none(request.code),
         span_metadata=plain_or_closed(request.span_metadata),
         global_annotations=described(submission),
         n_tasks=len(needed) if culled else index.size,
@@ -217,6 +217,16 @@ def plain_or_closed(value: Any) -> Any:
     except Exception:
         return value
     return inner if is_plain(inner) else value
+
+
+def code_or_none(code: Any) -> Any:
+    """Source lines as they were sent; None where there are none, closed or not."""
+    if not isinstance(code, Payload):
+        return code or None
+    try:
+        return code if unpickled(code) else None
+    except Exception:
+        return None
 
 
 def described(submission: Mapping[str, Any] | None) -> dict[str, Any] | None:

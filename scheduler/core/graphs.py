@@ -11,6 +11,7 @@ from typing import Any
 from paceline.protocol.keys import Key
 from paceline.protocol.payload import Payload
 
+from .spans import SpanPath
 from .state import ClientState, Computation, TaskGroup, TaskState
 from .stimuli import AnnotationSet, GraphChunk, GraphCommit
 
@@ -39,6 +40,8 @@ class PendingGraph:
         dropped: it was given up while it was being committed.
         sweeps: other turns came between, or a dependency has failed: *sweep* has something to do.
         withdrawn: wanted keys that the client gave up before *claim* was through.
+        spans: group -> span that its first annotated task names.
+        other_spans: tasks that may name another span than their group's, with their annotations.
         generation: of its priorities.
     """
 
@@ -73,6 +76,8 @@ class PendingGraph:
     sweeps: bool = False
     withdrawn: dict[Key, None] = field(default_factory=dict)
     computation: Computation | None = None
+    spans: dict[TaskGroup, SpanPath] = field(default_factory=dict)
+    other_spans: list[tuple[TaskState, AnnotationSet | None]] = field(default_factory=list)
     generation: float = 0.0
 
     def add(self, chunk: GraphChunk) -> None:

@@ -47,6 +47,7 @@ def forget_everything(turn: Turn) -> None:
     state.task_metadata.clear()
     state.computations.clear()
     state.erred_tasks.clear()
+    state.spans.all_groups_over()
     state.task_groups.clear()
     state.task_prefixes.clear()
     state.compute_occupancy = 0.0

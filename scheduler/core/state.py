@@ -20,6 +20,7 @@ from paceline.protocol.payload import Payload
 from .config import SchedulerConfig
 from .containers import IndexedSet, LoadBuckets, PriorityQueue, Timers, Trail
 from .small_set import SmallSet
+from .spans import SpanTree, note_code
 
 if TYPE_CHECKING:
     from paceline.scheduler.extensions.events import EventLog
@@ -456,7 +457,7 @@ class Computation:
     Attributes:
         start: seconds since the epoch.
         groups: task groups it brought.
-        code: source lines of the client, as sent.
+        codes: source lines of clients, as sent, each once.
         id: its number as a string.
         annotations: global annotations of its graphs.
     """
@@ -464,15 +465,17 @@ class Computation:
     start: float
     id: str
     groups: dict[TaskGroup, None] = field(default_factory=dict)
-    code: list[Any] = field(default_factory=list)
+    codes: dict[bytes, Any] = field(default_factory=dict)
     annotations: dict[str, Any] = field(default_factory=dict)
 
     @property
     def stop(self) -> float:
-        """When its last task finished, seconds since the epoch; -1 while it goes on."""
-        if not self.groups:
-            return -1.0
-        return max(g.stop for g in self.groups) if all(g.done for g in self.groups) else -1.0
+        """When a task of it finished last, seconds since the epoch; -1 without tasks."""
+        return max((group.stop for group in self.groups), default=-1.0)
+
+    def add_code(self, code: Any) -> None:
+        """Keep source lines, where they are new."""
+        note_code(self.codes, code)
 
     @property
     def states(self) -> dict[str, int]:
@@ -504,6 +507,7 @@ class SchedulerState:
         queued: tasks in state queued, by priority.
         replicated_tasks: tasks that several workers have.
         task_groups, task_prefixes: by name.
+        spans: task groups under the names that clients gave them.
         task_metadata: what clients set (``Client.set_metadata``).
         generation, last_graph_at: of the last graph that opened a generation.
         n_tasks: tasks ever sent to a worker.
@@ -531,7 +535,7 @@ class SchedulerState:
         "cumulative_worker_metrics", "debris", "departures", "dropped_graphs", "erred_tasks", "errors", "events",
         "generation", "graphs", "host_info", "idle", "idle_load", "idle_since", "idle_transition_counter",
         "last_graph_at", "leaving", "let_go", "n_tasks", "network_occ", "no_workers_since", "plugins", "queued",
-        "replicated_tasks", "resources", "restless", "run_ids", "running", "saturated", "task_groups",
+        "replicated_tasks", "resources", "restless", "run_ids", "running", "saturated", "spans", "task_groups",
         "task_metadata", "task_prefixes", "tasks", "timers", "total_memory", "total_nthreads", "transition_counter",
         "transition_log", "unrunnable", "validate", "worker_added_count", "worker_removed_count", "workers",
     )  # fmt: skip
@@ -565,6 +569,7 @@ class SchedulerState:
         self.task_groups: dict[str, TaskGroup] = {}
         self.task_prefixes: dict[str, TaskPrefix] = {}
         self.task_metadata: dict[Any, Any] = {}
+        self.spans = SpanTree()
         self.computations: deque[Computation] = deque(maxlen=config.computations_max)
         self.erred_tasks: deque[ErredTask] = deque(maxlen=config.erred_tasks_max)
         self.transition_log: deque[tuple[Any, ...]] = deque(maxlen=config.low_level_log_length)
@@ -616,7 +621,9 @@ class SchedulerState:
     @property
     def is_idle(self) -> bool:
         """Whether every task there is has finished computing."""
-        return all(group.done for group in self.task_groups.values())
+        if self.queued or self.unrunnable or self.backlog or self.departures:
+            return False
+        return not any(ws.processing for ws in self.workers.values())
 
     def resolve_worker(self, name: Any) -> WorkerState | None:
         """The worker of this address or alias."""

@@ -46,6 +46,8 @@ class AnnotationSet:
         resources: resource name -> amount needed, or None.
         retries: how often the task may err before it stays erred, or None.
         priority: the user's priority; higher runs earlier; None where not annotated.
+        span: names and ids of the span that it belongs to, from the root down, or None.
+        value_less_span: ``value`` without it, where it has one.
     """
 
     value: Any = None
@@ -54,6 +56,8 @@ class AnnotationSet:
     resources: dict[str, float] | None = None
     retries: int | None = None
     priority: float | None = None
+    span: tuple[tuple[str, ...], tuple[str, ...]] | None = None
+    value_less_span: Any = None
 
 
 @dataclass(slots=True)

@@ -17,6 +17,7 @@ from paceline.protocol.messages import CancelledKeys, TaskErredReport
 from paceline.protocol.payload import Payload
 
 from .. import mirrors
+from ..graph_spans import note_span, observe_spans
 from ..graphs import PendingGraph
 from ..needs import Recommendations, due, erred_dependency, is_wanted, release_wish
 from ..state import (
@@ -261,8 +262,7 @@ def _computation(turn: Turn, commit: GraphCommit) -> Computation:
     else:
         computation = Computation(start=turn.now, id=f"computation-{state.transition_counter}")
         state.computations.append(computation)
-    if commit.code:
-        computation.code.append(commit.code)
+    computation.add_code(commit.code)
     if commit.global_annotations:
         computation.annotations.update(commit.global_annotations)
     return computation
@@ -317,7 +317,11 @@ def _specify(turn: Turn, graph: PendingGraph, row: int, ts: TaskState) -> None:
     """What a graph says of a task besides its run_spec and dependencies."""
     number = graph.annotations.get(row)
     if number is not None:
-        _annotate(turn, ts, graph.annotation_sets[number])
+        annotations = graph.annotation_sets[number]
+        _annotate(turn, ts, annotations)
+        note_span(graph, ts, annotations)
+    elif ts.group.span_id is not None:
+        graph.other_spans.append((ts, None))
     ts.data_producer = row in graph.data_producers
 
 
@@ -470,6 +474,7 @@ def _mark_actors(turn: Turn, graph: PendingGraph) -> None:
         ts = state.tasks.get(key)
         if ts is not None:
             ts.actor = True
+    observe_spans(turn, graph)
     if state.plugins is not None:
         state.plugins.update_graph(
             client=graph.client,

@@ -59,6 +59,7 @@ def handle_worker_joined(turn: Turn, stimulus: Stimulus) -> None:
     info["nthreads"] = info.get("nthreads", 0) + ws.nthreads
     state.total_memory += ws.memory_limit
     state.total_nthreads += ws.nthreads
+    state.spans.note_threads(state.total_nthreads, turn.now)
     _heartbeat(turn, ws, message)
     if placement.is_available(ws):
         state.running[ws] = None
@@ -121,6 +122,9 @@ def _heartbeat(turn: Turn, ws: WorkerState, message: Any) -> None:
     totals = state.cumulative_worker_metrics
     for name, value in (metrics.get("digests_total_since_heartbeat") or {}).items():
         totals[name] = totals.get(name, 0.0) + value
+    extensions = getattr(message, "extensions", None)
+    if extensions and extensions.get("spans"):
+        state.spans.add_metrics(extensions["spans"])
     ws.metrics = metrics
     _learn_memory(state, ws, metrics, turn.now)
     host_info = getattr(message, "host_info", None)
@@ -289,6 +293,7 @@ def handle_worker_gone(turn: Turn, stimulus: Stimulus) -> None:
         turn.to_worker(ws.address, Close(reason="scheduler-remove-worker"))
     turn.instruct(DropWorkerConnection(ws.address))
     _strike_off(state, ws)
+    state.spans.note_threads(state.total_nthreads, turn.now)
 
     recs: Recommendations = {}
     departure = Departure(ws, gone.expected, list(ws.processing))
