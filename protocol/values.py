@@ -18,6 +18,7 @@ import msgspec
 
 from .compression import Buffer
 from .errors import LocalProtocolError, RemoteProtocolError
+from .flat_map import FlatMap
 from .payload import Kind, Payload, count_frames
 
 #: Given a payload, the number in it, or the payload itself when it holds something else.
@@ -153,13 +154,17 @@ class ValueWriter:
             LocalProtocolError: msgpack cannot say it.
         """
         try:
-            packed: bytes = msgpack.packb(value, default=self.convert, use_bin_type=True)
+            packed: bytes = msgpack.packb(value, default=self._convert_whole, use_bin_type=True)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise LocalProtocolError(f"a value cannot be sent: {error}") from error
         return packed
 
+    def _convert_whole(self, value: Any) -> Any:
+        """As ``convert``, where nothing ready-made can be written."""
+        return dict(value) if type(value) is FlatMap else self.convert(value)
+
     def convert(self, value: Any) -> Any:
-        """What msgpack says instead of ``value``."""
+        """What msgspec says instead of ``value``."""
         if isinstance(value, Payload):
             frames = self.frames
             index = len(frames)
@@ -169,6 +174,8 @@ class ValueWriter:
             return {_PLACEHOLDERS[value.kind]: index}
         if isinstance(value, set | frozenset):
             return {"__Set__": True, "as-list": list(value)}
+        if type(value) is FlatMap:
+            return msgspec.Raw(value.packed())
         if isinstance(value, msgspec.Struct):
             return struct_to_dict(value)
         if isinstance(value, Enum):

@@ -95,7 +95,7 @@ def report_erred(turn: Turn, ts: TaskState, blame: TaskState) -> None:
 
 def huge_inputs_failure(turn: Turn, ts: TaskState, ws: WorkerState) -> Failure | None:
     """The failure of a task whose inputs are larger than its worker's memory; None where they fit."""
-    nbytes = sum(dts.nbytes for dts in ts.dependencies)
+    nbytes = sum([dts.nbytes for dts in ts.dependencies])
     if nbytes <= ws.memory_limit:
         return None
     text = (

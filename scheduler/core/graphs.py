@@ -15,6 +15,15 @@ from .spans import SpanPath
 from .state import ClientState, Computation, TaskGroup, TaskState
 from .stimuli import AnnotationSet, GraphChunk, GraphCommit
 
+#: A row is looked at this many times before its graph is done.
+STAGES_OF_A_ROW = 5
+
+#: So many dependencies count as one more row.
+EDGES_A_ROW = 16
+
+#: Nobody counts the dependencies of a graph that has no more than this.
+EDGES_FREE = 10_000
+
 
 @dataclass(slots=True, eq=False)
 class PendingGraph:
@@ -30,6 +39,7 @@ class PendingGraph:
         graph_id, client: whose it is.
         commit: the GraphCommit, once it came.
         stage: name of the stage under way.
+        n_edges: how many dependencies all rows have.
         cursor: next row of that stage.
         tasks: row -> its TaskState, filled by *insert*.
         needed: per row, whether *wake* is to wake it.
@@ -51,6 +61,7 @@ class PendingGraph:
     groups: list[int] = field(default_factory=list)
     group_names: list[tuple[str, str]] = field(default_factory=list)
     dependencies: list[list[int]] = field(default_factory=list)
+    n_edges: int = 0
     externals: list[Key] = field(default_factory=list)
     run_specs: list[bytes | Payload] = field(default_factory=list)
     priorities: list[int] = field(default_factory=list)
@@ -80,6 +91,44 @@ class PendingGraph:
     other_spans: list[tuple[TaskState, AnnotationSet | None]] = field(default_factory=list)
     generation: float = 0.0
 
+    def rows_up(self, end: int, budget: int) -> tuple[int, int]:
+        """Up to which row a stage goes in this turn, and what that takes of the budget: a row is one, and so are so
+        many dependencies.
+        """
+        first = self.cursor
+        last = min(end, first + budget)
+        if self.n_edges <= EDGES_FREE:
+            return last, last - first
+        edges = 0
+        for row in range(first, last):
+            edges += len(self.dependencies[row])
+            if edges >= budget * EDGES_A_ROW:
+                last = row + 1
+                break
+        return last, last - first + edges // EDGES_A_ROW
+
+    def rows_down(self, budget: int) -> tuple[int, int]:
+        """Down to which row a stage goes in this turn, when it goes from the last to the first; else as ``rows_up``."""
+        first = self.cursor
+        last = max(0, first - budget)
+        if self.n_edges <= EDGES_FREE:
+            return last, first - last
+        edges = 0
+        for row in range(first - 1, last - 1, -1):
+            edges += len(self.dependencies[row])
+            if edges >= budget * EDGES_A_ROW:
+                last = row
+                break
+        return last, first - last + edges // EDGES_A_ROW
+
+    def fits(self, budget: int) -> bool:
+        """Whether all stages together take no more than one turn."""
+        assert self.commit is not None
+        size = len(self.keys)
+        if self.n_edges > EDGES_FREE:
+            size += self.n_edges // EDGES_A_ROW + 1
+        return size * STAGES_OF_A_ROW + len(self.commit.keys) < budget
+
     def add(self, chunk: GraphChunk) -> None:
         """Take in a chunk's columns."""
         first = len(self.keys)
@@ -87,6 +136,7 @@ class PendingGraph:
         self.groups += chunk.groups
         self.group_names += [(name, prefix) for name, prefix in chunk.new_groups]
         self.dependencies += chunk.dependencies
+        self.n_edges += sum(map(len, chunk.dependencies))
         self.externals += chunk.new_externals
         self.priorities += chunk.priorities
         self.buffers += chunk.buffers

@@ -9,6 +9,9 @@ from __future__ import annotations
 from .small_set import with_item, without_item
 from .state import ClientState, SchedulerState, TaskGroup, TaskPrefix, TaskState, WorkerState
 
+#: From more dependencies than this on, it pays to look at all of them at once.
+MANY = 1_000
+
 # ------------------------------------------------------------------ data: who_has, has_what
 
 
@@ -105,15 +108,20 @@ def add_dependencies(ts: TaskState, dependencies: tuple[TaskState, ...]) -> None
     """``ts`` takes the data of ``dependencies``; those it has already are left out."""
     present = ts.dependencies
     if present:
-        dependencies = tuple(d for d in dependencies if d not in present)
+        known = dict.fromkeys(present)
+        dependencies = tuple(d for d in dependencies if d not in known)
         if not dependencies:
             return
     ts.dependencies = present + dependencies
     group_dependencies = ts.group.dependencies
+    alone = (ts,)
+    group = None
     for dts in dependencies:
         dependents = dts.dependents
-        dts.dependents = with_item(dependents, ts) if dependents else (ts,)
-        group_dependencies[dts.group] = None
+        dts.dependents = with_item(dependents, ts) if dependents else alone
+        if dts.group is not group:
+            group = dts.group
+            group_dependencies[group] = None
 
 
 def remove_dependency(state: SchedulerState, ts: TaskState, dts: TaskState) -> None:
@@ -227,12 +235,12 @@ def stop_processing(state: SchedulerState, ts: TaskState) -> WorkerState:
     else:
         _leave_prefix_count(state, ts, ws)
     needs = ws.needs_what
-    if needs:
+    if not ws.processing:
+        _settle_network(state, ws)
+    elif needs:
         for dts in ts.dependencies:
             if dts in needs:
                 _drop_need(state, dts, ws)
-    if not ws.processing:
-        _settle_network(state, ws)
     details = ts.details
     if details is not None and details.resource_restrictions:
         for resource, amount in details.resource_restrictions.items():
@@ -275,14 +283,32 @@ def _add_needs(state: SchedulerState, ts: TaskState, ws: WorkerState) -> None:
     """Dependencies that the worker does not have are to be fetched."""
     has_what = ws.has_what
     needs = ws.needs_what
+    if not needs and len(ts.dependencies) > MANY:
+        _add_many_needs(state, ts, ws)
+        return
     total = 0
+    default = state.config.default_data_size_nbytes
     for dts in ts.dependencies:
         if dts in has_what:
             continue
         count = needs.get(dts, 0)
         needs[dts] = count + 1
         if not count:
-            total += data_nbytes(state, dts)
+            nbytes = dts.nbytes
+            total += nbytes if nbytes >= 0 else default
+    ws.network_occ += total
+    state.network_occ += total
+
+
+def _add_many_needs(state: SchedulerState, ts: TaskState, ws: WorkerState) -> None:
+    """As ``_add_needs`` for a worker that needs nothing yet: the same at less cost for each of very many."""
+    has_what = ws.has_what
+    missing = [dts for dts in ts.dependencies if dts not in has_what]
+    sizes = [dts.nbytes for dts in missing]
+    total = sum(sizes)
+    if sizes and min(sizes) < 0:
+        total = sum(data_nbytes(state, dts) for dts in missing)
+    ws.needs_what = dict.fromkeys(missing, 1)
     ws.network_occ += total
     state.network_occ += total
 
@@ -303,7 +329,7 @@ def _take_network(state: SchedulerState, ws: WorkerState, nbytes: int) -> None:
 
 
 def _settle_network(state: SchedulerState, ws: WorkerState) -> None:
-    """Nothing is processing there: what rounding left over is dropped."""
+    """Nothing is processing there, so nothing is to be fetched."""
     if ws.network_occ:
         state.network_occ -= min(ws.network_occ, state.network_occ)
         ws.network_occ = 0

@@ -5,7 +5,9 @@ Must not know: when they are sent.
 
 from __future__ import annotations
 
-from paceline.protocol.keys import Key
+from typing import Any
+
+from paceline.protocol.flat_map import FlatMap
 from paceline.protocol.messages import (
     CancelledKeys,
     ComputeTask,
@@ -15,8 +17,12 @@ from paceline.protocol.messages import (
 )
 from paceline.protocol.payload import Payload
 
-from .state import TaskState
+from .small_set import SmallSet
+from .state import TaskState, WorkerState
 from .turn import Turn
+
+#: From more dependencies than this on, nobody builds maps of them.
+FLAT_MIN = 1_000
 
 
 def compute_message(turn: Turn, ts: TaskState) -> ComputeTask:
@@ -26,9 +32,15 @@ def compute_message(turn: Turn, ts: TaskState) -> ComputeTask:
     if isinstance(run_spec, bytes):
         run_spec = Payload("pickled", run_spec, ())
     assert ts.priority is not None, ts
-    who_has: dict[Key, tuple[str, ...]] = {}
-    nbytes: dict[Key, int] = {}
-    for dts in ts.dependencies:
+    who_has: Any = {}
+    nbytes: Any = {}
+    dependencies = ts.dependencies
+    if len(dependencies) > FLAT_MIN:
+        keys = [dts.key for dts in dependencies]
+        who_has = FlatMap.of(keys, _addresses([dts.who_has for dts in dependencies]))
+        nbytes = FlatMap.of(keys, [dts.nbytes for dts in dependencies])
+        dependencies = ()
+    for dts in dependencies:
         holders = dts.who_has
         key = dts.key
         if len(holders) == 1:
@@ -51,6 +63,15 @@ def compute_message(turn: Turn, ts: TaskState) -> ComputeTask:
         annotations=(details.annotations if details is not None else None) or {},
         span_id=ts.group.span_id,
     )
+
+
+def _addresses(all_holders: list[SmallSet[WorkerState]]) -> list[tuple[str, ...]]:
+    return [
+        holders[0].address_tuple
+        if type(holders) is tuple and len(holders) == 1
+        else tuple([ws.address for ws in holders])
+        for holders in all_holders
+    ]
 
 
 def report_message(ts: TaskState) -> Message | None:

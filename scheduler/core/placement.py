@@ -15,6 +15,9 @@ from typing import Any
 from .mirrors import data_nbytes, occupancy
 from .state import SchedulerState, TaskState, WorkerState
 
+#: Of more dependencies than this, some stand for all.
+SAMPLE_MAX = 10_000
+
 #: Below this many candidates the least occupied is looked for; above, one is picked in turn.
 SMALL_CLUSTER = 20
 
@@ -175,13 +178,20 @@ def _place_near_data(
     """One pass over the dependencies tells who has them, and so what each candidate would have to fetch."""
     total = 0
     local: dict[WorkerState, int] = {}
-    for dts in ts.dependencies:
+    dependencies = ts.dependencies
+    if len(dependencies) > SAMPLE_MAX:
+        dependencies = dependencies[:: len(dependencies) // SAMPLE_MAX]
+    for dts in dependencies:
         nbytes = dts.nbytes
         if nbytes < 0:
             nbytes = state.config.default_data_size_nbytes
         total += nbytes
         for ws in dts.who_has:
             local[ws] = local.get(ws, 0) + nbytes
+    if dependencies is not ts.dependencies:
+        share = len(ts.dependencies) // len(dependencies)
+        total *= share
+        local = {ws: nbytes * share for ws, nbytes in local.items()}
     candidates = _candidates(state, local, ts.actor, valid)
     if not candidates:
         return (

@@ -36,9 +36,6 @@ from ..turn import Turn
 #: Sub-tasks come a little before what submitted them.
 SUBTASK_GENERATION_STEP = 0.01
 
-#: A row is looked at this many times before its graph is done: more rows than that take several turns.
-STAGES_OF_A_ROW = 5
-
 #: So many dropped graphs are remembered, to ignore what their compilers had sent already.
 DROPPED_GRAPHS_MAX = 10_000
 
@@ -205,7 +202,7 @@ def _begin(turn: Turn, graph: PendingGraph, budget: int) -> bool:
     graph.resolved_groups = [None] * len(graph.group_names)
     graph.needed = bytearray(len(graph.keys))
     graph.computation = _computation(turn, commit)
-    if len(graph.keys) * STAGES_OF_A_ROW + len(commit.keys) >= budget:  # more than this turn
+    if not graph.fits(budget):
         graph.sweeps = True
         graph.pin = ClientState(f"graph-{graph.graph_id}")
         for ts in graph.external_tasks:
@@ -274,7 +271,7 @@ def _computation(turn: Turn, commit: GraphCommit) -> Computation:
 def _stage_insert(turn: Turn, graph: PendingGraph, budget: int) -> int:
     state = turn.state
     first = graph.cursor
-    last = min(len(graph.keys), first + budget)
+    last, cost = graph.rows_up(len(graph.keys), budget)
     tasks = graph.tasks
     externals = graph.external_tasks
     for row in range(first, last):
@@ -310,7 +307,7 @@ def _stage_insert(turn: Turn, graph: PendingGraph, budget: int) -> int:
     if last == len(graph.keys):
         graph.stage = "claim"
         graph.cursor = 0
-    return last - first
+    return cost
 
 
 def _specify(turn: Turn, graph: PendingGraph, row: int, ts: TaskState) -> None:
@@ -328,13 +325,15 @@ def _specify(turn: Turn, graph: PendingGraph, row: int, ts: TaskState) -> None:
 def _same_dependencies(ts: TaskState, dependencies: tuple[TaskState, ...]) -> bool:
     """Whether a known task has just these dependencies. Those that it has lost may come back with its graph."""
     present = ts.dependencies
+    if present == dependencies:
+        return True
     if len(present) == len(dependencies):
-        return not present or all(d in present for d in dependencies)
+        known = dict.fromkeys(present)
+        return all(d in known for d in dependencies)
     if not ts.has_lost_dependencies or ts.state in ACTIVE_STATES:
         return False
-    if any(d.state == "forgotten" for d in dependencies) or any(
-        d not in dependencies for d in present
-    ):
+    known = dict.fromkeys(dependencies)
+    if any(d.state == "forgotten" for d in dependencies) or any(d not in known for d in present):
         return False
     ts.has_lost_dependencies = False
     return True
@@ -494,7 +493,7 @@ def _stage_wish(turn: Turn, graph: PendingGraph, budget: int) -> int:
     What nobody wants (any more) and nothing depends on is forgotten here.
     """
     first = graph.cursor
-    last = max(0, first - budget)
+    last, cost = graph.rows_down(budget)
     tasks = graph.tasks
     needed = graph.needed
     tasks_by_key = turn.state.tasks
@@ -514,7 +513,7 @@ def _stage_wish(turn: Turn, graph: PendingGraph, budget: int) -> int:
     graph.cursor = last
     if last == 0:
         graph.stage = "wake"
-    return first - last
+    return cost
 
 
 # -- wake: needed tasks to waiting, dependencies first
@@ -522,7 +521,7 @@ def _stage_wish(turn: Turn, graph: PendingGraph, budget: int) -> int:
 
 def _stage_wake(turn: Turn, graph: PendingGraph, budget: int) -> int:
     first = graph.cursor
-    last = min(len(graph.tasks), first + budget)
+    last, cost = graph.rows_up(len(graph.tasks), budget)
     tasks_by_key = turn.state.tasks
     ready = graph.ready
     needed = graph.needed
@@ -548,7 +547,7 @@ def _stage_wake(turn: Turn, graph: PendingGraph, budget: int) -> int:
         graph.stage = "sweep"
         if not graph.sweeps:
             graph.cursor = 0
-    return last - first
+    return cost
 
 
 def _placing_order(ts: TaskState) -> Any:
@@ -561,7 +560,7 @@ def _placing_order(ts: TaskState) -> Any:
 def _stage_sweep(turn: Turn, graph: PendingGraph, budget: int) -> int:
     """Rows from the last to the first: dependents before what they depend on."""
     first = graph.cursor
-    last = max(0, first - budget)
+    last, cost = graph.rows_down(budget)
     for row in range(first - 1, last - 1, -1):
         ts = graph.tasks[row]
         if ts.state in ACTIVE_STATES and not is_wanted(ts):
@@ -570,7 +569,7 @@ def _stage_sweep(turn: Turn, graph: PendingGraph, budget: int) -> int:
     if last == 0:
         graph.stage = "place"
         graph.ready.sort(key=_placing_order)
-    return first - last
+    return cost
 
 
 # -- undo: the graph was dropped in the middle of its commit
