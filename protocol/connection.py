@@ -21,7 +21,8 @@ from .codec import Codec
 from .compression import Buffer
 from .errors import LocalProtocolError
 from .framing import Frames
-from .handshake import Agreement, local_offer, negotiate
+from .handshake import IN_PLACE, Agreement, local_offer, negotiate
+from .in_place import InPlaceCodec
 from .messages.base import CloseRequest, CloseStream, Message, OddMessage, UnknownMessage
 from .values import ScalarReader, ValueCloser
 
@@ -118,7 +119,8 @@ class Connection:
 
     Args:
         role: "listener" accepted the connection, "connector" dialled.
-        offer: what our handshake says otherwise than ``local_offer()``.
+        offer: what our handshake says otherwise than ``local_offer()``; with ``local_offer(in_place=True)`` the second encoding is
+            spoken with a peer that offers it too.
         same_host: both ends are on one host.
         serves: the table of requests that this end serves.
         read_scalar, close_value: see ``Codec``.
@@ -126,13 +128,15 @@ class Connection:
     Attributes:
         phase: where in its life it is.
         agreement: what both sides can; None before the handshake.
-        codec: how it reads and writes.
+        codec: how it reads and writes; after the handshake, in the encoding agreed on.
     """
 
     __slots__ = (
+        "_close_value",
         "_in",
         "_offer",
         "_out",
+        "_read_scalar",
         "_same_host",
         "_serves",
         "_started",
@@ -156,6 +160,8 @@ class Connection:
         self.phase: Phase = "handshake"
         self.agreement: Agreement | None = None
         self.codec = Codec(read_scalar=read_scalar, close_value=close_value)
+        self._read_scalar = read_scalar
+        self._close_value = close_value
         self._offer = {**local_offer(), **(offer or {})}
         self._same_host = same_host
         self._serves: Direction = serves
@@ -188,6 +194,10 @@ class Connection:
         if phase == "handshake":
             remote = self.codec.decode_value(frames)
             agreement = negotiate(self._offer, remote, self._same_host)
+            if agreement.encoding == IN_PLACE:
+                self.codec = InPlaceCodec(
+                    read_scalar=self._read_scalar, close_value=self._close_value
+                )
             self.agreement = self.codec.agreement = agreement
             self._move("handshake")
             return [HandshakeDone(agreement)]

@@ -13,6 +13,9 @@ closed: what a client sends now, a worker reads later. Therefore:
   whatever was agreed.) Should a protocol 6 come, what may be announced is the least of what all peers have said:
   ``least_pickle_protocol``.
 
+- Encodings: ``"encodings": ["in-place"]`` is a word of ours (``in_place.py``), said only when asked for. Stock looks at no key that it
+  does not know (``Comm.handshake_configuration``) and never says this one, so a stock peer is always spoken to in the stock encoding.
+
 Stock means to announce ``"pickle-protocol": 4, "compression": None`` where the scheduler listens (``Scheduler.start_unsafe``), but
 its TCP listener drops these overrides: it announces 5 and the configured compression there. To workers that it dials
 it announces 4, so results gathered through a stock scheduler are pickled in band. Both are seen in captures (a test
@@ -26,13 +29,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from .compression import is_available
 from .errors import RemoteProtocolError
 
 #: What all peers read, and what we announce.
 PICKLE_PROTOCOL = 5
+#: Ways to put values into frames: what every peer speaks, and what two of ours may agree on.
+Encoding = Literal["stock", "in-place"]
+IN_PLACE: Encoding = "in-place"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,24 +49,30 @@ class Agreement:
         compression: codec that payload frames may be compressed with, or None.
         pickle_protocol: highest protocol of pickles.
         python: version of the peer's Python; () where it does not say.
+        encoding: how values are put into frames.
     """
 
     compression: str | None = None
     pickle_protocol: int = PICKLE_PROTOCOL
     python: tuple[int, ...] = ()
+    encoding: Encoding = "stock"
 
 
 def local_offer(
     compression: str | None = None,
     pickle_protocol: int = PICKLE_PROTOCOL,
     python: tuple[int, ...] | None = None,
+    in_place: bool = False,
 ) -> dict[str, Any]:
     """What we say. The defaults are safe for any peer (see above)."""
-    return {
+    offer: dict[str, Any] = {
         "compression": compression,
         "python": tuple(sys.version_info[:3]) if python is None else python,
         "pickle-protocol": pickle_protocol,
     }
+    if in_place:
+        offer["encodings"] = [IN_PLACE]
+    return offer
 
 
 def least_pickle_protocol(announced: Iterable[int], ours: int = PICKLE_PROTOCOL) -> int:
@@ -94,4 +106,10 @@ def negotiate(local: Mapping[str, Any], remote: Any, same_host: bool = False) ->
     python = remote.get("python")
     if not isinstance(python, tuple | list) or not all(type(part) is int for part in python):
         python = ()
-    return Agreement(compression, min(local["pickle-protocol"], theirs), tuple(python))
+    encoding = IN_PLACE if _offers_in_place(local) and _offers_in_place(remote) else "stock"
+    return Agreement(compression, min(local["pickle-protocol"], theirs), tuple(python), encoding)
+
+
+def _offers_in_place(offer: Mapping[str, Any]) -> bool:
+    encodings = offer.get("encodings")
+    return isinstance(encodings, list | tuple) and IN_PLACE in encodings

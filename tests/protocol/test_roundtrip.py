@@ -1,4 +1,4 @@
-"""Any message survives a round trip, through bytes in any pieces; and stock reads the same in it."""
+"""Any message survives a round trip in both encodings, through bytes in any pieces; and stock reads the same in its own."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from paceline.protocol.catalogue import RPC_DIRECTIONS, STREAM_DIRECTIONS, TABLES
 from paceline.protocol.codec import Codec
 from paceline.protocol.framing import FrameReader, pack_frames
+from paceline.protocol.in_place import InPlaceCodec
 from paceline.protocol.messages import Message
 from paceline.protocol.payload import Payload, serialized_payload
 from paceline.protocol.values import struct_to_dict
@@ -97,6 +98,7 @@ STREAM_MESSAGES = {
 RELAXED = settings(
     max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
 )
+both_codecs = pytest.mark.parametrize("codec", [Codec(), InPlaceCodec()], ids=["stock", "in-place"])
 
 
 def over_the_wire(frames: list[Any], step: int = 13) -> list[Any]:
@@ -107,12 +109,12 @@ def over_the_wire(frames: list[Any], step: int = 13) -> list[Any]:
     return list(received)
 
 
+@both_codecs
 @pytest.mark.parametrize("direction", STREAM_DIRECTIONS)
-def test_any_batch(direction: Any) -> None:
+def test_any_batch(direction: Any, codec: Codec) -> None:
     @RELAXED
     @given(st.lists(STREAM_MESSAGES[direction], max_size=5), st.integers(1, 50))
     def check(messages: list[Message], step: int) -> None:
-        codec = Codec()
         frames = codec.encode(messages)
         received = codec.decode_batch(over_the_wire(frames, step), direction)
         assert received == messages
@@ -125,12 +127,12 @@ def test_any_batch(direction: Any) -> None:
     check()
 
 
+@both_codecs
 @pytest.mark.parametrize("direction", STREAM_DIRECTIONS)
-def test_the_lenient_reading_gives_the_same(direction: Any) -> None:
+def test_the_lenient_reading_gives_the_same(direction: Any, codec: Codec) -> None:
     @RELAXED
     @given(st.lists(STREAM_MESSAGES[direction], max_size=5))
     def check(messages: list[Message]) -> None:
-        codec = Codec()
         unknown: dict[str, Any] = {"op": "of-a-plugin", "value": (1,)}
         received = codec.decode_batch(codec.encode([*messages, unknown]), direction)
         assert received[:-1] == messages
@@ -139,23 +141,26 @@ def test_the_lenient_reading_gives_the_same(direction: Any) -> None:
     check()
 
 
+@both_codecs
 @pytest.mark.parametrize("direction", RPC_DIRECTIONS)
-def test_any_request(direction: Any) -> None:
+def test_any_request(direction: Any, codec: Codec) -> None:
     @RELAXED
     @given(st.one_of(*(structs(op.cls) for op in TABLES[direction].values())), st.integers(1, 50))
     def check(message: Message, step: int) -> None:
-        codec = Codec()
         received = codec.decode_rpc(over_the_wire(codec.encode(message), step), direction)
         assert received == message
 
     check()
 
 
-@RELAXED
-@given(VALUE)
-def test_any_value(value: Any) -> None:
-    codec = Codec()
-    assert codec.decode_value(over_the_wire(codec.encode(value))) == value
+@both_codecs
+def test_any_value(codec: Codec) -> None:
+    @RELAXED
+    @given(VALUE)
+    def check(value: Any) -> None:
+        assert codec.decode_value(over_the_wire(codec.encode(value))) == value
+
+    check()
 
 
 @pytest.mark.parametrize("direction", STREAM_DIRECTIONS)
