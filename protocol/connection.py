@@ -11,7 +11,7 @@ Must not know: sockets, time, what messages mean beyond those that move it from 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
@@ -23,6 +23,7 @@ from .errors import LocalProtocolError
 from .framing import Frames
 from .handshake import IN_PLACE, Agreement, local_offer, negotiate
 from .in_place import InPlaceCodec
+from .long_batch import pieces_of
 from .messages.base import CloseRequest, CloseStream, Message, OddMessage, UnknownMessage
 from .values import ScalarReader, ValueCloser
 
@@ -106,9 +107,11 @@ class Batch:
 
     Attributes:
         messages: of the direction's classes, ``UnknownMessage`` or ``OddMessage``. ``CloseStream`` comes last.
+        more: what follows in the same batch where that is long: lists of messages, each decoded when it is asked for; else None.
     """
 
     messages: list[Any]
+    more: Iterator[list[Any]] | None = None
 
 
 Event = HandshakeDone | Request | Value | Batch
@@ -254,12 +257,32 @@ class Connection:
         self.phase = following
 
     def _batch(self, frames: Sequence[Buffer]) -> list[Event]:
-        messages = self.codec.decode_batch(frames, self._in)
-        if CloseStream in set(map(type, messages)):
-            ends = next(i for i, message in enumerate(messages) if type(message) is CloseStream)
-            del messages[ends + 1 :]
+        pieces = pieces_of(frames[0]) if frames else None
+        if pieces is None:
+            messages = self.codec.decode_batch(frames, self._in)
+            self._ends(messages)
+            return [Batch(messages)]
+        more = self._decoded(pieces, frames[1:])
+        return [Batch(next(more), more)]
+
+    def _decoded(self, pieces: Iterator[bytes], others: Sequence[Buffer]) -> Iterator[list[Any]]:
+        """The messages of a long batch, piece by piece."""
+        for piece in pieces:
+            messages = self.codec.decode_batch([piece, *others], self._in)
+            ends = self._ends(messages)
+            yield messages
+            if ends:
+                return
+
+    def _ends(self, messages: list[Any]) -> bool:
+        """Whether the stream ends with one of these; what follows that is taken out."""
+        if CloseStream not in set(map(type, messages)):
+            return False
+        ends = next(i for i, message in enumerate(messages) if type(message) is CloseStream)
+        del messages[ends + 1 :]
+        if (self.phase, "goodbye") in PHASES:  # it may be over by the time that this is decoded
             self._move("goodbye")
-        return [Batch(messages)]
+        return True
 
     def _one(self, frames: Sequence[Buffer]) -> Event:
         """A message of the RPC phase."""

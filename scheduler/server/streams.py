@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.protocol import messages as m
@@ -36,6 +36,15 @@ INBOX_MAX = 5_000
 WAITING_MESSAGES_MAX = 10_000
 
 
+class _Rest:
+    """What is not decoded yet of a long batch, in its place among the messages that wait."""
+
+    __slots__ = ("pieces",)
+
+    def __init__(self, pieces: Iterator[list[Any]]) -> None:
+        self.pieces = pieces
+
+
 class Stream:
     """What workers' and clients' streams have in common.
 
@@ -55,6 +64,8 @@ class Stream:
         self._known = peer.server.core_types
         self._inbox: deque[Any] = deque()
         self._inbox_held = False
+        self._held = False
+        self._n_rests = 0
         self._lost = False
         logger.info("Starting established connection to %s", peer.address)
 
@@ -97,30 +108,54 @@ class Stream:
             self._wait(messages)
         else:
             self._take(messages)
+        if event.more is not None and not self.ended:
+            self._n_rests += 1
+            self._wait([_Rest(event.more)])
+            self._hold()
 
     def _wait(self, messages: list[Any]) -> None:
         """This wake-up has handled enough."""
         self._inbox += messages
         self._driver.defer(self)
-        if len(self._inbox) > INBOX_MAX and not self._inbox_held:
+        if len(self._inbox) > INBOX_MAX:
+            self._hold()
+
+    def _hold(self) -> None:
+        if not self._inbox_held:
             self._inbox_held = True
             self.peer.server.transport.pause_reading(self.peer.number)
+
+    def _read_on(self) -> None:
+        if not self._inbox_held and not self._held:
+            self.peer.server.transport.resume_reading(self.peer.number)
 
     def go_on(self, count: int) -> bool:
         """Handle up to ``count`` messages that waited. Returns whether there are more."""
         inbox = self._inbox
-        if len(inbox) <= count:
-            messages = list(inbox)
-            inbox.clear()
-        else:
-            messages = [inbox.popleft() for _ in range(count)]
+        if inbox and type(inbox[0]) is _Rest:
+            self._unfold(inbox.popleft())
+        messages: list[Any] = []
+        while inbox and len(messages) < count and type(inbox[0]) is not _Rest:
+            messages.append(inbox.popleft())
         self._take(messages)
-        if self._inbox_held and len(inbox) <= INBOX_MAX // 2:
+        if self.ended:
+            inbox.clear()
+            self._n_rests = 0
+        if self._inbox_held and not self._n_rests and len(inbox) <= INBOX_MAX // 2:
             self._inbox_held = False
-            self.peer.server.transport.resume_reading(self.peer.number)
+            self._read_on()
         if not inbox and self._lost:
             self._part()
         return bool(inbox)
+
+    def _unfold(self, rest: _Rest) -> None:
+        """The next piece of a long batch takes its place among the messages."""
+        piece = next(rest.pieces, None)
+        if piece is None:
+            self._n_rests -= 1
+        else:
+            self._inbox.appendleft(rest)
+            self._inbox.extendleft(reversed(piece))
 
     def _take(self, messages: list[Any]) -> None:
         if self.ended:
@@ -225,9 +260,7 @@ class WorkerStream(Stream):
 
     def gone(self) -> None:
         now = self._driver.clock()
-        self._driver.feed(
-            stimuli.WorkerGone(self.name), stimulus_id=f"handle-worker-cleanup-{now}"
-        )
+        self._driver.feed(stimuli.WorkerGone(self.name), stimulus_id=f"handle-worker-cleanup-{now}")
 
 
 class _Gate:
@@ -236,14 +269,16 @@ class _Gate:
     Attributes:
         graph_id: which graph.
         outcome: its commit or failure, once that came.
+        is_open: its outcome was handled, and what is behind it passes.
         behind: messages that came after it, before the next graph.
     """
 
-    __slots__ = ("behind", "graph_id", "outcome")
+    __slots__ = ("behind", "graph_id", "is_open", "outcome")
 
     def __init__(self, graph_id: int) -> None:
         self.graph_id = graph_id
         self.outcome: Any = None
+        self.is_open = False
         self.behind: list[Any] = []
 
 
@@ -256,7 +291,6 @@ class ClientStream(Stream):
         super().__init__(peer, name)
         self._gates: deque[_Gate] = deque()
         self._n_waiting = 0
-        self._held = False
         self._backlog = ClientBacklog(name)
         self._slow = False
         self._specials: dict[type, Callable[[Any], None]] = {
@@ -323,17 +357,39 @@ class ClientStream(Stream):
             if gate.graph_id == reply.graph_id:
                 gate.outcome = reply
                 break
-        while self._gates and self._gates[0].outcome is not None:
-            gate = self._gates.popleft()
-            self._driver.feed(
-                gate.outcome, self.name, stimulus_id=f"update-graph-{self._driver.clock()}"
-            )
-            if gate.behind:
-                self._n_waiting -= len(gate.behind)
-                self._driver.feed_batch(self.name, gate.behind)
+        if self._open_gates(max(0, self._driver.messages_left)):
+            self._driver.defer(self)
+
+    def _open_gates(self, count: int) -> bool:
+        """Graphs that are through let pass what came after them, up to ``count`` messages. Returns whether there is more."""
+        gates = self._gates
+        while gates and gates[0].outcome is not None:
+            gate = gates[0]
+            if not gate.is_open:
+                gate.is_open = True
+                self._driver.feed(
+                    gate.outcome, self.name, stimulus_id=f"update-graph-{self._driver.clock()}"
+                )
+            if len(gate.behind) > count:
+                passing, gate.behind = gate.behind[:count], gate.behind[count:]
+            else:
+                passing = gate.behind
+                gates.popleft()
+            if passing:
+                count -= len(passing)
+                self._n_waiting -= len(passing)
+                self._driver.feed_batch(self.name, passing)
+            if gates and gates[0] is gate:
+                break
         if self._held and self._n_waiting <= WAITING_MESSAGES_MAX // 2:
             self._held = False
-            self.peer.server.transport.resume_reading(self.peer.number)
+            self._read_on()
+        return bool(gates) and gates[0].outcome is not None
+
+    def go_on(self, count: int) -> bool:
+        """See ``StreamPort``: what waits behind graphs came first."""
+        more = self._open_gates(count)
+        return super().go_on(count) or more
 
     def _update_data(self, message: Any) -> None:
         placed = stimuli.DataPlaced(
@@ -376,7 +432,8 @@ class ClientStream(Stream):
     def gone(self) -> None:
         logger.info("Remove client %s", self.name)
         for gate in self._gates:
-            self._driver.feed(stimuli.GraphDropped(gate.graph_id), self.name)
+            if not gate.is_open:
+                self._driver.feed(stimuli.GraphDropped(gate.graph_id), self.name)
         self._gates.clear()
         if self.name not in self._driver.client_streams:
             now = self._driver.clock()

@@ -1,0 +1,125 @@
+"""Long batches come in pieces, and say what they said."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from paceline.protocol import messages as m
+from paceline.protocol.codec import Codec
+from paceline.protocol.connection import Batch, Connection
+from paceline.protocol.errors import RemoteProtocolError
+from paceline.protocol.long_batch import LONG_BATCH_NBYTES, PIECE_KEYS, PIECE_NBYTES, pieces_of
+
+KEYS: list[Any] = [("some-name-of-a-task", i) for i in range(20_000)]
+
+
+def stream(kind: Any) -> Connection:
+    connection = Connection("listener")
+    other = Connection("connector")
+    connection.receive_frames(other.start())
+    other.receive_frames(connection.start())
+    connection.become_stream(kind)
+    return connection
+
+
+def received(connection: Connection, frames: list[Any]) -> list[list[Any]]:
+    (event,) = connection.receive_frames(frames)
+    assert type(event) is Batch
+    return [event.messages, *(event.more or ())]
+
+
+def packed(batch: list[Any]) -> bytes:
+    return msgspec.msgpack.encode(batch)
+
+
+def release(*keys: Any) -> dict[str, Any]:
+    return {"op": "client-releases-keys", "keys": list(keys), "client": "c"}
+
+
+def test_a_short_batch_is_one() -> None:
+    pieces = received(stream("client"), [packed([release(key) for key in KEYS[:100]])])
+    assert len(pieces) == 1
+    assert pieces_of(packed([release(*KEYS[:100])])) is None
+
+
+def test_many_messages() -> None:
+    pieces = received(stream("client"), [packed([release(key) for key in KEYS])])
+    assert len(pieces) > 20
+    assert [msg.keys for piece in pieces for msg in piece] == [[key] for key in KEYS]
+
+
+@pytest.mark.parametrize("as_set", [False, True])
+def test_very_many_keys_in_one_message(as_set: bool) -> None:
+    keys: Any = {"__Set__": True, "as-list": KEYS} if as_set else KEYS
+    before = release("before")
+    batch = [before, {"op": "client-releases-keys", "keys": keys, "client": "c"}, release("after")]
+    pieces = received(stream("client"), [packed(batch)])
+    found = [key for piece in pieces for msg in piece for key in msg.keys]
+    assert found == ["before", *KEYS, "after"]
+    assert max(len(msg.keys) for piece in pieces for msg in piece) == PIECE_KEYS
+    assert {msg.client for piece in pieces for msg in piece} == {"c"}
+
+
+def test_of_workers() -> None:
+    batch = [{"op": "add-keys", "keys": KEYS, "stimulus_id": "s"}]
+    pieces = received(stream("worker"), [packed(batch)])
+    assert all(type(msg) is m.AddKeys for piece in pieces for msg in piece)
+    assert [key for piece in pieces for msg in piece for key in msg.keys] == KEYS
+
+
+def test_what_cannot_be_cut_stays_whole() -> None:
+    long = {"op": "something-of-a-plugin", "text": "x" * LONG_BATCH_NBYTES}
+    pieces = received(stream("client"), [packed([long, release("k")])])
+    (odd,), (last,) = pieces
+    assert odd.raw["text"] == long["text"]
+    assert last.keys == ["k"]
+
+
+def test_closed_values_are_found_in_their_frames() -> None:
+    error = {"__Pickled__": 2}
+    erred = {
+        "op": "task-erred", "key": "k", "run_id": 1, "exception": error, "traceback": None,
+        "exception_text": "x" * PIECE_NBYTES, "traceback_text": "", "stimulus_id": "s",
+        "startstops": [], "thread": None, "status": "error",
+    }  # fmt: skip
+    frames: list[Any] = [
+        packed([erred] * 3),
+        b"\x82\xa4nope\x00\xa1x\x01",
+        packed({"num-sub-frames": 0}),
+    ]
+    whole = Codec().decode_batch(frames, "worker_to_scheduler")
+    pieces = received(stream("worker"), frames)
+    assert len(pieces) == 3
+    found = [msg for piece in pieces for msg in piece]
+    assert [type(msg) for msg in found] == [type(msg) for msg in whole]
+    assert found[0].exception.header == whole[0].exception.header
+
+
+def test_an_odd_message_costs_only_itself() -> None:
+    batch: list[Any] = [release(key) for key in KEYS]
+    batch[7] = {"op": "client-releases-keys", "keys": 17, "client": "c"}
+    batch[8] = 5
+    pieces = received(stream("client"), [packed(batch)])
+    kinds = [type(msg).__name__ for piece in pieces for msg in piece]
+    assert len(kinds) == len(KEYS)
+    assert kinds[7:9] == ["OddMessage", "OddMessage"]
+    assert kinds.count("OddMessage") == 2
+
+
+def test_nothing_after_the_goodbye() -> None:
+    batch: list[Any] = [release(key) for key in KEYS]
+    batch.insert(5_000, {"op": "close-stream"})
+    connection = stream("client")
+    pieces = received(connection, [packed(batch)])
+    found = [msg for piece in pieces for msg in piece]
+    assert len(found) == 5_001
+    assert type(found[-1]) is m.CloseStream
+    assert connection.phase == "closed"
+
+
+def test_no_msgpack_at_all() -> None:
+    connection = stream("client")
+    with pytest.raises(RemoteProtocolError):
+        connection.receive_frames([b"\xc1" * (LONG_BATCH_NBYTES + 1)])

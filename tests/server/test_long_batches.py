@@ -1,0 +1,99 @@
+"""Clients and workers that say very much at once: all of it is heard, in order, and others are served between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import cloudpickle
+import pytest
+from dask._expr import LLGExpr
+from fake_peers import client, worker
+from paceline.protocol import messages as m
+from paceline.protocol.payload import serialized_payload
+from paceline.scheduler.server.scheduler import Scheduler
+
+MANY = 15_000
+
+
+@pytest.fixture
+async def scheduler() -> AsyncIterator[Scheduler]:
+    options = {"host": "127.0.0.1", "port": 0, "dashboard": False}
+    async with Scheduler(**options, compile_in_threads=True) as made:
+        yield made
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(40):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def keys() -> list[str]:
+    return [f"a-task-with-a-name-{i}" for i in range(MANY)]
+
+
+async def test_a_client_that_lets_go_of_very_much(scheduler: Scheduler) -> None:
+    state = scheduler.server.state
+    alice, bob = await client(scheduler, "alice"), await client(scheduler, "bob")
+    alice.say([m.ClientDesiresKeys(keys=keys(), client="alice")])
+    alice.say([m.ClientReleasesKeys(keys=[key], client="alice") for key in keys()])
+    alice.say([m.ClientDesiresKeys(keys=["last"], client="alice")])
+    seen: set[int] = set()
+
+    def gone() -> bool:
+        seen.add(len(state.tasks))
+        return list(state.tasks) == ["last"]
+
+    bob.say([m.ClientDesiresKeys(keys=["of-bob"], client="bob")])
+    await until(lambda: "of-bob" in state.tasks)
+    bob.say([m.ClientReleasesKeys(keys=["of-bob"], client="bob")])
+    await until(gone)
+    assert len(seen) > 5  # in many turns of the loop
+
+
+async def test_a_worker_that_fetched_very_much(scheduler: Scheduler) -> None:
+    state = scheduler.server.state
+    await client(scheduler, "alice")
+    peer = await worker(scheduler)
+    (ws,) = state.workers.values()
+    scheduler.server.driver.feed(_placed(ws.address))
+    other = await worker(scheduler, address="tcp://127.0.0.1:2", name="other")
+    other.say([m.AddKeys(keys=keys(), stimulus_id="s")])
+    other.say([m.ReleaseWorkerData(key=keys()[-1], stimulus_id="s")])
+    two = state.workers["tcp://127.0.0.1:2"]
+    await until(lambda: len(two.has_what) == MANY - 1 and keys()[-1] in state.tasks)
+    assert len(ws.has_what) == MANY
+    peer.writer.close()
+
+
+def _placed(address: str) -> Any:
+    from paceline.scheduler.core.stimuli import DataPlaced
+
+    return DataPlaced({k: [address] for k in keys()}, dict.fromkeys(keys(), 8), client="alice")
+
+
+async def test_very_much_behind_a_graph_keeps_its_order(scheduler: Scheduler) -> None:
+    state = scheduler.server.state
+    alice = await client(scheduler, "alice")
+    dsk = {key: (sum, [i, 1]) for i, key in enumerate(keys())}
+    expr = serialized_payload(
+        {"serializer": "pickle", "writeable": []}, [cloudpickle.dumps(LLGExpr(dsk))]
+    )
+    alice.say([m.UpdateGraph(expr_ser=expr, keys=keys())])
+    alice.say([m.ClientReleasesKeys(keys=[key], client="alice") for key in keys()])
+    small = serialized_payload(
+        {"serializer": "pickle", "writeable": []}, [cloudpickle.dumps(LLGExpr({"x": (sum, [1])}))]
+    )
+    alice.say([m.UpdateGraph(expr_ser=small, keys=["x"])])
+    await until(lambda: keys()[0] in state.tasks)
+    await until(lambda: list(state.tasks) == ["x"] and not state.has_unfinished)
+
+
+async def test_a_client_that_goes_in_the_middle(scheduler: Scheduler) -> None:
+    state = scheduler.server.state
+    alice = await client(scheduler, "alice")
+    alice.say([m.ClientDesiresKeys(keys=keys(), client="alice")])
+    alice.writer.close()
+    await until(lambda: "alice" not in state.clients and not state.tasks)
