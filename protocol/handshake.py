@@ -106,10 +106,11 @@ def negotiate(local: Mapping[str, Any], remote: Any, same_host: bool = False) ->
     python = remote.get("python")
     if not isinstance(python, tuple | list) or not all(type(part) is int for part in python):
         python = ()
-    encoding = IN_PLACE if _offers_in_place(local) and _offers_in_place(remote) else "stock"
+    encoding = IN_PLACE if offers_in_place(local) and offers_in_place(remote) else "stock"
     return Agreement(compression, min(local["pickle-protocol"], theirs), tuple(python), encoding)
 
 
-def _offers_in_place(offer: Mapping[str, Any]) -> bool:
-    encodings = offer.get("encodings")
+def offers_in_place(offer: Any) -> bool:
+    """Whether this handshake, as it came, offers the second encoding."""
+    encodings = offer.get("encodings") if isinstance(offer, Mapping) else None
     return isinstance(encodings, list | tuple) and IN_PLACE in encodings

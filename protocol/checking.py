@@ -1,0 +1,213 @@
+"""Whether a message is as the catalogue says: its op, the names of its fields, their types.
+
+Stricter than the codec, which takes what stock peers send: here a field that the class does not name, a float where it says
+``int`` or a missing field is a violation, also in a stream, and all of a message's violations are told, not the first.
+
+Must not know: bytes, connections, what messages mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal
+
+import msgspec
+
+from .catalogue import TABLES, Direction, Op
+from .messages.base import Message
+from .messages.replies import ErrorReply, Reply
+from .payload import Payload
+from .values import READ_ERRORS
+
+#: What is wrong. "unreadable": no msgpack, a placeholder that points nowhere, or bytes that are no messages. "out of place": nobody
+#: may say this here.
+Kind = Literal[
+    "unknown op", "unknown field", "missing field", "wrong type", "unreadable", "out of place"
+]
+
+#: Statuses of a reply that tells of a failure, whatever was asked.
+FAILURES = frozenset(("error", "uncaught-error"))
+
+_BINARY = (bytes, bytearray, memoryview)
+#: What a key may be, or be made of.
+_KEY_TYPES = (str, bytes, int, float)
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One thing that is not as the catalogue says.
+
+    Attributes:
+        kind: what is wrong.
+        op: of which message; "identity (reply)" is the reply to one.
+        path: to the field, like ``$.nbytes``.
+        text: in words.
+    """
+
+    kind: Kind
+    op: str
+    path: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}: {self.op or 'no op'} {self.path}: {self.text}"
+
+
+class _Shape:
+    """What is known of a class's fields.
+
+    Attributes:
+        cls: the class.
+        fields: name on the wire -> field.
+        nested: names of those in which structs may stand.
+    """
+
+    __slots__ = ("cls", "fields", "nested")
+
+    def __init__(self, cls: type[msgspec.Struct]) -> None:
+        self.cls = cls
+        self.fields = {field.encode_name: field for field in msgspec.structs.fields(cls)}
+        self.nested = tuple(n for n, field in self.fields.items() if _has_struct(field.type))
+
+
+def _has_struct(hint: Any) -> bool:
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        return True
+    return any(_has_struct(x) for x in getattr(hint, "__args__", ()))
+
+
+def _classes() -> Iterator[type[msgspec.Struct]]:
+    yield ErrorReply
+    for table in TABLES.values():
+        for op in table.values():
+            yield op.cls
+            if op.reply is not None:
+                yield op.reply
+
+
+_SHAPES: Mapping[type[msgspec.Struct], _Shape] = MappingProxyType(
+    {cls: _Shape(cls) for cls in dict.fromkeys(_classes())}
+)
+
+
+def check_message(raw: Any, direction: Direction) -> list[Violation]:
+    """What is wrong with an opened message of a stream, or a request.
+
+    Args:
+        raw: as ``ValueReader`` gives it.
+        direction: which way it goes.
+    """
+    if not isinstance(raw, dict) or not isinstance(raw.get("op"), str):
+        return [Violation("wrong type", "", "$", f"expected a map with an op, got {_kind(raw)}")]
+    name = raw["op"]
+    op = TABLES[direction].get(name)
+    if op is None:
+        return [Violation("unknown op", name, "$.op", f"not in the table {direction}")]
+    fields = {key: value for key, value in raw.items() if key != "op"}
+    found = list(_struct(fields, op.cls, name, "$"))
+    if not found:
+        found += _keys(raw, op.cls, name)
+    return found
+
+
+def check_reply(value: Any, op: Op) -> list[Violation]:
+    """What is wrong with the reply to a request of this op."""
+    name = f"{op.name} (reply)"
+    if isinstance(value, dict) and value.get("status") in FAILURES and "exception" in value:
+        return list(_struct(value, ErrorReply, name, "$"))
+    cls = op.reply
+    if cls is None:
+        return []
+    if not isinstance(value, dict):
+        return [Violation("wrong type", name, "$", f"expected {_name(cls)}, got {_kind(value)}")]
+    return list(_struct(value, cls, name, "$"))
+
+
+# ------------------------------------------------------------------ how
+
+
+def _struct(
+    raw: dict[Any, Any], cls: type[msgspec.Struct], op: str, path: str
+) -> Iterator[Violation]:
+    """Violations in the fields of a message, a reply, or a struct in one."""
+    shape = _SHAPES.get(cls) or _Shape(cls)
+    extra = getattr(cls, "EXTRA_FIELD", None)
+    for name, value in raw.items():
+        field = shape.fields.get(name) if isinstance(name, str) and name != extra else None
+        where = f"{path}.{name}"
+        if field is None:
+            if extra is None:
+                yield Violation("unknown field", op, where, _kind(value))
+            continue
+        try:
+            msgspec.convert(value, field.type, dec_hook=_keep, builtin_types=_BINARY)
+        except READ_ERRORS as error:
+            text, _, inner = str(error).partition(" - at `$")
+            yield Violation("wrong type", op, where + inner.rstrip("`"), text or repr(error))
+            continue
+        if name in shape.nested:
+            yield from _nested(value, field.type, op, where)
+    for name, field in shape.fields.items():
+        if field.required and name not in raw:
+            yield Violation("missing field", op, f"{path}.{name}", "must be there")
+
+
+def _nested(value: Any, hint: Any, op: str, path: str) -> Iterator[Violation]:
+    """Violations in structs that stand in a value of the right type."""
+    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+        if isinstance(value, dict):
+            tag = hint.__struct_config__.tag_field
+            raw = value if tag is None else {k: x for k, x in value.items() if k != tag}
+            yield from _struct(raw, hint, op, path)
+        return
+    args: tuple[Any, ...] = getattr(hint, "__args__", ())
+    if isinstance(value, list | tuple):
+        for position, x in enumerate(value):
+            for inner in args:
+                yield from _nested(x, inner, op, f"{path}[{position}]")
+    elif isinstance(value, dict):
+        origin = getattr(hint, "__origin__", None)
+        for inner in args:
+            if origin is not dict:  # a union
+                yield from _nested(value, inner, op, path)
+        if origin is dict:
+            for key, x in value.items():
+                yield from _nested(x, args[1], op, f"{path}[{key!r}]")
+
+
+def _keys(raw: dict[str, Any], cls: type[Message], op: str) -> Iterator[Violation]:
+    """Violations where keys of tasks stand."""
+    fields = _SHAPES[cls].fields
+    for name in cls.KEY_FIELDS:
+        if raw.get(name) is None and not fields[name].required:
+            continue
+        if name in raw and not is_key(raw[name]):
+            yield Violation("wrong type", op, f"$.{name}", f"{_kind(raw[name])} is no key")
+    for name in (*cls.KEYS_FIELDS, *cls.KEY_MAPS):
+        for key in raw.get(name) or ():
+            if not is_key(key):
+                yield Violation("wrong type", op, f"$.{name}[...]", f"{_kind(key)} is no key")
+
+
+def is_key(value: Any) -> bool:
+    """Whether it may name a task."""
+    if isinstance(value, tuple):
+        return all(map(is_key, value))
+    return isinstance(value, _KEY_TYPES)
+
+
+def _keep(kind: type, value: Any) -> Any:
+    """``dec_hook``: closed values are as they are."""
+    if kind is Payload and isinstance(value, Payload):
+        return value
+    raise ValueError(f"expected a closed value, got {_kind(value)}")
+
+
+def _kind(value: Any) -> str:
+    return "null" if value is None else type(value).__name__
+
+
+def _name(cls: type[Reply]) -> str:
+    return cls.__name__

@@ -1,0 +1,158 @@
+"""Bytes to messages' frames for somebody who only looks on: what is too much to keep is counted and left out.
+
+``framing.FrameReader`` is for an end of a connection, which needs every byte. An onlooker needs frame 0 and headers; of a
+gather of gigabytes it keeps the first few megabytes, and of the rest its size.
+
+Must not know: what frames mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import unpack_from
+
+from .compression import Buffer
+from .errors import RemoteProtocolError
+from .framing import Frames, Limits, frame_nbytes
+
+#: Of one message so many bytes of frames are kept, the first ones.
+KEPT_MAX_NBYTES = 16 * 2**20
+
+_U64 = 8
+
+
+class OmittedFrame(bytes):
+    """Stands for a frame that was not kept; it is empty.
+
+    Attributes:
+        omitted_nbytes: size of the frame.
+    """
+
+    omitted_nbytes: int
+
+    def __new__(cls, nbytes: int) -> OmittedFrame:
+        """A stand-in for a frame of so many bytes."""
+        frame = super().__new__(cls)
+        frame.omitted_nbytes = nbytes
+        return frame
+
+
+def real_nbytes(frame: Buffer) -> int:
+    """Size of a frame on the wire, bytes, whether it was kept or not."""
+    return frame.omitted_nbytes if isinstance(frame, OmittedFrame) else frame_nbytes(frame)
+
+
+def wire_nbytes(frames: Sequence[Buffer]) -> int:
+    """Size of a message on the wire, bytes, its prelude included."""
+    return _U64 * (2 + len(frames)) + sum(map(real_nbytes, frames))
+
+
+class Skimmer:
+    """Puts messages together from what passes, in pieces of any size. It holds at most a prelude and ``kept_nbytes``.
+
+    Args:
+        limits: what a prelude may claim.
+        kept_nbytes: of one message so much is kept.
+    """
+
+    __slots__ = ("_frames", "_kept", "_left", "_lengths", "_limits", "_prelude", "_skip")
+
+    def __init__(self, limits: Limits | None = None, kept_nbytes: int = KEPT_MAX_NBYTES) -> None:
+        self._limits = limits or Limits()
+        self._kept = kept_nbytes
+        self._left = kept_nbytes  # of the message that is coming
+        self._prelude = bytearray()
+        self._lengths: tuple[int, ...] | None = None  # of the message that is coming
+        self._frames: list[Buffer] = []  # of it, so far; the last may be incomplete
+        self._skip = 0  # bytes of an omitted frame that are still to come
+
+    @property
+    def is_idle(self) -> bool:
+        """Nothing of a message has come that is not complete."""
+        return not self._prelude and self._lengths is None
+
+    def feed(self, data: Buffer) -> list[Frames]:
+        """Takes the next bytes, which may be reused afterwards. Returns the messages that are complete now.
+
+        Raises:
+            RemoteProtocolError: these are no messages; nothing more can be read.
+        """
+        view = memoryview(data)
+        messages: list[Frames] = []
+        while True:
+            if self._lengths is None:
+                view = self._take_prelude(view)
+                if self._lengths is None:
+                    return messages
+            view = self._take_frames(view)
+            if self._skip or len(self._frames) < len(self._lengths or ()) or not self._is_whole():
+                return messages
+            messages.append([f if isinstance(f, OmittedFrame) else bytes(f) for f in self._frames])
+            self._lengths, self._frames, self._left = None, [], self._kept
+
+    def _take_prelude(self, view: memoryview) -> memoryview:
+        prelude = self._prelude
+        while True:
+            need = 2 * _U64
+            if len(prelude) >= need:
+                count = unpack_from("<Q", prelude, _U64)[0]
+                need += count * _U64
+                if count > self._limits.max_frames or need > self._limits.max_prelude_nbytes:
+                    raise RemoteProtocolError(f"a message claims {count} frames")
+                if len(prelude) == need:
+                    break
+            taken = min(need - len(prelude), len(view))
+            if not taken:
+                return view
+            prelude += view[:taken]
+            view = view[taken:]
+        first = unpack_from("<Q", prelude)[0]
+        lengths = unpack_from(f"<{count}Q", prelude, 2 * _U64)
+        total = sum(lengths)
+        if total > self._limits.max_message_nbytes:
+            raise RemoteProtocolError(f"a message claims {total} bytes")
+        if not _U64 * (1 + count) <= first <= _U64 * (1 + count) + total:
+            raise RemoteProtocolError(f"a message of {count} frames claims {first} bytes")
+        self._lengths = lengths
+        self._prelude = bytearray()
+        return view
+
+    def _take_frames(self, view: memoryview) -> memoryview:
+        lengths, frames = self._lengths or (), self._frames
+        if self._skip:
+            taken = min(self._skip, len(view))
+            self._skip -= taken
+            view = view[taken:]
+            if self._skip:
+                return view
+        while True:
+            if frames and not self._is_whole():
+                last = frames[-1]
+                assert isinstance(last, bytearray)
+                taken = min(lengths[len(frames) - 1] - len(last), len(view))
+                last += view[:taken]
+                view = view[taken:]
+                if not self._is_whole():
+                    return view
+            if len(frames) == len(lengths):
+                return view
+            length = lengths[len(frames)]
+            if length <= self._left:
+                self._left -= length
+                frames.append(bytearray())
+                continue
+            frames.append(OmittedFrame(length))
+            taken = min(length, len(view))
+            self._skip = length - taken
+            view = view[taken:]
+            if self._skip:
+                return view
+
+    def _is_whole(self) -> bool:
+        """Whether the last frame is complete (or omitted)."""
+        if not self._frames:
+            return True
+        last = self._frames[-1]
+        if isinstance(last, OmittedFrame):
+            return True
+        return len(last) == (self._lengths or ())[len(self._frames) - 1]

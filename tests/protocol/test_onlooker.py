@@ -1,0 +1,324 @@
+"""Somebody between the ends sees each message, what it is, and what is wrong with it; and holds no more than it must."""
+
+from __future__ import annotations
+
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from paceline.protocol.catalogue import TABLES
+from paceline.protocol.checked import CheckedConnection
+from paceline.protocol.checking import check_message, check_reply, is_key
+from paceline.protocol.codec import Codec
+from paceline.protocol.connection import Connection
+from paceline.protocol.errors import RemoteProtocolError
+from paceline.protocol.framing import FrameReader, Limits, pack_frames
+from paceline.protocol.handshake import local_offer
+from paceline.protocol.messages import (
+    ComputeTask,
+    GetData,
+    HeartbeatWorker,
+    RegisterClient,
+    RegisterWorker,
+    TaskFinished,
+)
+from paceline.protocol.onlooker import Onlooker, Seen
+from paceline.protocol.payload import pickled_payload
+from paceline.protocol.skimming import OmittedFrame, Skimmer, wire_nbytes
+
+CAPTURES = Path(__file__).parent / "captures"
+HELLO = Codec().encode(local_offer())
+
+
+def greeted(*serves: Any) -> Onlooker:
+    onlooker = Onlooker(serves or ("scheduler_rpc",))
+    (one,), (two,) = onlooker.see("down", HELLO), onlooker.see("up", HELLO)
+    assert one.kind == two.kind == "handshake" and not one.violations + two.violations
+    assert onlooker.phase == "rpc"
+    return onlooker
+
+
+def say(onlooker: Onlooker, way: Any, value: Any) -> Seen:
+    (seen,) = onlooker.see(way, Codec().encode(value))
+    return seen
+
+
+def kinds(seen: Seen) -> list[tuple[str, str]]:
+    return [(violation.kind, violation.path) for violation in seen.violations]
+
+
+# ------------------------------------------------------------------ following a connection
+
+
+@pytest.mark.parametrize(
+    "name", sorted(p.name[:-7] for p in CAPTURES.glob("scheduler-*.up.bin")), ids=str
+)
+def test_stock_peers_do_as_the_catalogue_says(name: str) -> None:
+    """What was captured of connections to a stock scheduler: one request, one reply; then the stream."""
+    onlooker = Onlooker()
+    up, down = (
+        Skimmer().feed((CAPTURES / f"{name}.{way}.bin").read_bytes()) for way in ("up", "down")
+    )
+    found: list[str] = []
+    for pair in zip_longest(up, down):
+        for way, frames in zip(("up", "down"), pair, strict=True):
+            if frames is not None:
+                for seen in onlooker.see(way, frames):  # type: ignore[arg-type]
+                    assert seen.kind != "unreadable"
+                    found += map(str, seen.violations)
+    assert found == []
+    assert onlooker.peer
+
+
+def test_requests_and_their_replies() -> None:
+    onlooker = greeted()
+    asked = say(onlooker, "up", HeartbeatWorker(address="tcp://a:1"))
+    assert (asked.kind, asked.op, onlooker.peer) == (
+        "request",
+        "heartbeat_worker",
+        "worker tcp://a:1",
+    )
+    answered = say(
+        onlooker, "down", {"status": "OK", "time": 1.0, "heartbeat-interval": 1, "more": 1}
+    )
+    assert (answered.kind, answered.op) == ("reply", "heartbeat_worker")
+    assert kinds(answered) == [("unknown field", "$.more")]
+    assert kinds(say(onlooker, "down", "OK")) == [("out of place", "$")]
+    assert kinds(say(onlooker, "up", "OK")) == [("out of place", "$")]
+
+
+def test_a_failure_may_answer_anything() -> None:
+    onlooker = greeted()
+    say(onlooker, "up", HeartbeatWorker(address="tcp://a:1"))
+    failure = {
+        "status": "uncaught-error",
+        "exception": None,
+        "traceback": None,
+        "exception_text": "",
+    }
+    assert kinds(say(onlooker, "down", failure)) == []
+
+
+def test_worker_becomes_a_stream_when_it_is_accepted() -> None:
+    for status, phase in (("OK", "worker-stream"), ("error", "rpc")):
+        onlooker = greeted()
+        assert not say(
+            onlooker, "up", RegisterWorker(address="tcp://a:1", name="x", reply=False)
+        ).violations
+        assert onlooker.phase == "rpc"
+        assert say(onlooker, "down", {"status": status, "time": 1.0}).op == "register-worker"
+        assert onlooker.phase == phase
+    assert onlooker.peer == "worker x"
+
+
+def test_a_client_becomes_a_stream_at_once() -> None:
+    onlooker = greeted()
+    say(onlooker, "up", RegisterClient(client="c", reply=False))
+    seen = say(onlooker, "down", [{"op": "stream-start"}])
+    assert (seen.kind, seen.op, seen.direction) == ("stream", "stream-start", "scheduler_to_client")
+    assert not seen.violations
+
+
+def test_get_data_is_acknowledged() -> None:
+    onlooker = greeted("worker_rpc", "nanny_rpc")
+    say(onlooker, "up", GetData(keys=["x"]))
+    say(onlooker, "down", {"status": "OK", "data": {"x": pickled_payload(b"1")}})
+    seen = say(onlooker, "up", "OK")
+    assert (seen.kind, seen.op, seen.violations) == ("value", "get_data", [])
+
+
+def test_the_request_inside_a_broadcast_is_looked_at() -> None:
+    onlooker = greeted()
+    request = {"op": "broadcast", "msg": {"op": "get_logs", "n": "x"}, "workers": None}
+    outer, inner = onlooker.see("up", Codec().encode(request))
+    assert not outer.violations
+    assert (inner.kind, inner.direction, kinds(inner)) == (
+        "inner",
+        "worker_rpc",
+        [("wrong type", "$.n")],
+    )
+
+
+def test_the_second_encoding_is_followed() -> None:
+    offer = local_offer(in_place=True)
+    onlooker, ends = Onlooker(), (Connection("listener", offer), Connection("connector", offer))
+    hellos = ends[0].start(), ends[1].start()
+    for way, end, hello in (("down", ends[1], hellos[0]), ("up", ends[0], hellos[1])):
+        onlooker.see(way, hello)  # type: ignore[arg-type]
+        end.receive_frames(hello)
+    frames = ends[1].send({"op": "echo", "data": [pickled_payload(b"p", [b"123"])]})
+    (seen,) = onlooker.see("up", frames)
+    assert seen.value["data"] == (pickled_payload(b"p", [b"123"]),)
+    assert not seen.violations
+
+
+def test_bytes_of_a_batch_are_shared_out() -> None:
+    onlooker = greeted()
+    say(onlooker, "up", RegisterClient(client="c", reply=False))
+    frames = Codec().encode(
+        [{"op": "key-in-memory", "key": "x"}, {"op": "event", "event": pickled_payload(b"1" * 500)}]
+    )
+    seen = onlooker.see("down", frames)
+    assert sum(s.nbytes for s in seen) == len(b"".join(pack_frames(frames))) == wire_nbytes(frames)
+    assert seen[1].nbytes > 500 and [s.n_frames for s in seen] == [2, 0]
+
+
+def test_what_cannot_be_read() -> None:
+    onlooker = greeted()
+    (seen,) = onlooker.see("up", [b"\xc1"])
+    assert (seen.kind, kinds(seen)) == ("unreadable", [("unreadable", "$")])
+    (seen,) = onlooker.see("up", [])
+    assert seen.kind == "unreadable"
+    (seen,) = Onlooker().see("up", Codec().encode([1]))
+    assert kinds(seen) == [("wrong type", "$")]
+
+
+# ------------------------------------------------------------------ checking
+
+
+GOOD: dict[str, Any] = {"op": "task-finished", "key": ("x", 1), "nbytes": 1, "startstops": ({"action": "compute", "start": 1.0, "stop": 2},)}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({}, []),
+        ({"op": "no-such"}, [("unknown op", "$.op")]),
+        ({"op": 1}, [("wrong type", "$")]),
+        ({"extra": 1, "other": 2}, [("unknown field", "$.extra"), ("unknown field", "$.other")]),
+        ({"nbytes": 3.0}, [("wrong type", "$.nbytes")]),
+        ({"nbytes": "3", "run_id": None}, [("wrong type", "$.nbytes"), ("wrong type", "$.run_id")]),
+        ({"key": None}, [("wrong type", "$.key")]),
+        ({"key": ("x", {"y": 1})}, [("wrong type", "$.key")]),
+        ({"thread": pickled_payload(b"1")}, [("wrong type", "$.thread")]),
+        ({"startstops": [{"action": "x"}]}, [("wrong type", "$.startstops[0]")]),
+        (
+            {"startstops": ({"action": "x", "start": 1, "stop": 2, "no": 3},)},
+            [("unknown field", "$.startstops[0].no")],
+        ),
+    ],
+)
+def test_violations_of_a_message(change: dict[str, Any], expected: Any) -> None:
+    found = check_message({**GOOD, **change}, "worker_to_scheduler")
+    assert [(violation.kind, violation.path) for violation in found] == expected
+    assert all(str(violation) for violation in found)
+
+
+def test_missing_fields() -> None:
+    found = check_message({"op": "free-keys"}, "scheduler_to_worker")
+    assert [(v.kind, v.path) for v in found] == [
+        ("missing field", "$.keys"),
+        ("missing field", "$.stimulus_id"),
+    ]
+
+
+def test_text_is_no_binary() -> None:
+    """msgspec would take base64 for bytes."""
+    found = check_reply(1, TABLES["scheduler_rpc"]["heartbeat_worker"])
+    assert [v.kind for v in found] == ["wrong type"]
+
+
+def test_keys() -> None:
+    assert all(map(is_key, ("", b"", 1, 1.5, (), ("x", (1, b"y")))))
+    assert not any(map(is_key, (None, [], ("x", None), {"a": 1})))
+
+
+# ------------------------------------------------------------------ what we send
+
+
+def test_a_checked_connection_reports_what_it_sends() -> None:
+    reports: list[str] = []
+    ours = CheckedConnection(
+        "listener", report=lambda violation, seen: reports.append(str(violation))
+    )
+    theirs = Connection("connector")
+    for frames in (ours.start(),):
+        theirs.receive_frames(frames)
+    ours.receive_frames(theirs.start())
+    ours.receive_frames(theirs.send(HeartbeatWorker(address="a")))
+    ours.send({"status": "OK", "time": "now"})
+    assert len(reports) == 1 and "heartbeat_worker (reply) $.time" in reports[0]
+    ours.receive_frames(theirs.send(RegisterWorker(address="a", reply=False)))
+    ours.send({"status": "OK", "time": 1.0, "heartbeat-interval": 1.0, "worker-plugins": {}})
+    ours.become_stream("worker")
+    theirs.become_stream("worker")
+    reports.clear()
+    ours.receive_frames(theirs.send([TaskFinished(key="x", nbytes="wrong, but not ours")]))  # type: ignore[arg-type]
+    assert reports == []
+    task = ComputeTask(key="x", run_id=1.5, priority=(1,), stimulus_id="", who_has={}, nbytes={}, run_spec=None)  # type: ignore[arg-type]  # fmt: skip
+    ours.send([task])
+    assert len(reports) == 1 and "$.run_id" in reports[0]
+
+
+def test_a_checked_connection_that_dialled() -> None:
+    reports: list[str] = []
+    ours = CheckedConnection(
+        "connector", report=lambda violation, seen: reports.append(str(violation))
+    )
+    theirs = Connection("listener", serves="nanny_rpc")
+    hello, answer = theirs.start(), ours.start()
+    ours.receive_frames(hello)
+    theirs.receive_frames(answer)
+    ours.send({"op": "kill", "timeout": 1})
+    ours.send({"op": "no-such"})
+    assert [text.split(":")[0] for text in reports] == ["unknown op"]
+
+
+# ------------------------------------------------------------------ skimming
+
+
+@given(st.lists(st.lists(st.binary(max_size=60), max_size=5), max_size=4), st.integers(1, 40))
+def test_skimmed_as_a_peer_reads_it(messages: list[list[bytes]], step: int) -> None:
+    data = b"".join(b"".join(pack_frames(frames)) for frames in messages)
+    skimmer = Skimmer()
+    got = [m for i in range(0, len(data), step) for m in skimmer.feed(data[i : i + step])]
+    assert got == messages == FrameReader().feed(data)
+    assert skimmer.is_idle
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 90), max_size=6), max_size=4), st.integers(1, 300)
+)  # fmt: skip
+def test_what_is_too_much_is_left_out(messages: list[list[int]], step: int) -> None:
+    data = b"".join(b"".join(pack_frames([bytes(n) for n in sizes])) for sizes in messages)
+    skimmer = Skimmer(kept_nbytes=100)
+    got = [m for i in range(0, len(data), step) for m in skimmer.feed(data[i : i + step])]
+    assert [[getattr(f, "omitted_nbytes", len(f)) for f in m] for m in got] == messages
+    for frames in got:
+        assert sum(map(len, frames)) <= 100
+        left = 100
+        for frame in frames:
+            if not isinstance(frame, OmittedFrame):
+                left -= len(frame)
+            else:
+                assert frame.omitted_nbytes > left
+    assert sum(map(wire_nbytes, got)) == len(data)
+
+
+@pytest.mark.parametrize(
+    "words", [(0, 1, 1), (99, 1, 1), (8, 2**40), (2**60, 2**22 + 1), (16 + 2**40, 1, 2**40)]
+)
+def test_what_is_no_message(words: tuple[int, ...]) -> None:
+    data = b"".join(word.to_bytes(8, "little") for word in words)
+    with pytest.raises(RemoteProtocolError):
+        Skimmer(Limits(max_message_nbytes=2**30)).feed(data)
+
+
+def test_placeholders_of_omitted_frames() -> None:
+    """The header, the frames, or all of a message may be too large; none of it is a violation."""
+    small, large = pickled_payload(b"1", [bytes(5000)]), pickled_payload(bytes(5000))
+    for value in ({"op": "echo", "data": small}, {"op": "echo", "data": large}):
+        onlooker = greeted()
+        (frames,) = Skimmer(kept_nbytes=1000).feed(b"".join(pack_frames(Codec().encode(value))))
+        (seen,) = onlooker.see("up", frames)
+        assert seen.omitted and not seen.violations and seen.nbytes > 5000
+    onlooker = greeted()
+    whole = b"".join(pack_frames([msgpack.packb({"op": "echo", "data": bytes(5000)})]))
+    (frames,) = Skimmer(kept_nbytes=1000).feed(whole)
+    (seen,) = onlooker.see("up", frames)
+    assert seen.omitted and not seen.violations
+    assert not say(onlooker, "down", 1).violations, "the reply to a request that was not read"
