@@ -26,10 +26,13 @@ from paceline.scheduler.core.handlers.commands import ASKABLE
 
 from .annotations import closed_unless_plain
 from .plugins import Plugins
+from .span_views import ComputationView, SpansView
 from .views import ClientView, TaskView, Views, WorkerView, opened
 
 logger = logging.getLogger("distributed.scheduler")
 
+#: How often this process is measured where the configuration does not say, seconds.
+MONITOR_SECONDS = 0.5
 #: States in which a task looks for a worker anew when its restrictions change.
 UNPLACED = ("no-worker", "queued")
 _REQUEST_FIELDS = frozenset(Request.__struct_fields__)
@@ -108,7 +111,8 @@ class SchedulerFacade:
         self._scheduler = scheduler
         self.plugin_host = Plugins(self, server.state, server.spawn)
         self.plugin_host.tell = server.tell
-        self._extensions: dict[str, Any] = {"spans": None}
+        spans = SpansView(server.state, lambda: server.now())
+        self._extensions: dict[str, Any] = {"spans": spans}
         self._port = DeferringServer(server, lambda: self.plugin_host.depth > 0)
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._monitor: Any = None
@@ -204,6 +208,16 @@ class SchedulerFacade:
         return {self._task(ts) for ts in self._server.state.replicated_tasks}
 
     @property
+    def computations(self) -> list[ComputationView]:
+        """What came while the cluster was busy, one after another; oldest first."""
+        return [ComputationView(each) for each in self._server.state.computations]
+
+    @property
+    def total_nthreads_history(self) -> list[tuple[float, int]]:
+        """(since, threads of the cluster), oldest first; seconds since the epoch."""
+        return self._server.state.spans.threads
+
+    @property
     def transition_log(self) -> list[Any]:
         """The last transitions, oldest first, as stock's named tuples."""
         from distributed.scheduler import Transition
@@ -289,11 +303,18 @@ class SchedulerFacade:
 
     @property
     def monitor(self) -> Any:
-        """distributed's ``SystemMonitor`` of this process; it measures when ``update`` is called."""
+        """distributed's ``SystemMonitor`` of this process; it measures from when somebody first asks for it."""
         if self._monitor is None:
             from distributed.system_monitor import SystemMonitor
+            from tornado.ioloop import PeriodicCallback
 
-            self._monitor = SystemMonitor(maxlen=1)
+            from .config import get, seconds
+
+            self._monitor = SystemMonitor()
+            interval = seconds(get("distributed.admin.system-monitor.interval")) or MONITOR_SECONDS
+            measuring = PeriodicCallback(self._monitor.update, interval * 1000)
+            self.periodic_callbacks["monitor"] = measuring
+            measuring.start()
         return self._monitor
 
     @property
@@ -337,6 +358,25 @@ class SchedulerFacade:
     def remove_plugin(self, name: str | None = None) -> None:
         """Call its hooks no more. Raises ValueError when there is none of this name."""
         self.plugin_host.remove(str(name))
+
+    def get_profile(self, **options: Any) -> Any:
+        """Statistical profiles of workers; to be awaited. Options of the request ``profile``."""
+        return self.handlers["profile"](**options)
+
+    def get_profile_metadata(
+        self,
+        workers: Iterable[str] | None = None,
+        start: float = 0,
+        stop: float | None = None,
+        profile_cycle_interval: Any = None,
+    ) -> Any:
+        """How many samples were taken when; to be awaited. See ``flows.diagnostics.profile_metadata``."""
+        from .config import get, seconds
+
+        cycle = profile_cycle_interval or get("distributed.worker.profile.cycle")
+        return self._server.profile_metadata(
+            workers=workers, start=start, stop=stop, bin_seconds=seconds(cycle, "ms")
+        )
 
     def register_worker_plugin(
         self, comm: Any, plugin: bytes, name: str | None = None, idempotent: bool | None = None

@@ -341,7 +341,7 @@ def annotations_by_type(tasks: Iterable[TaskState]) -> dict[str, dict[Any, Any]]
     return found
 
 
-_NOT_TOLD = frozenset(("op", "key", "report", "stimulus_id"))
+_NOT_TOLD = frozenset(("op", "key", "report", "run_id", "stimulus_id"))
 
 
 def transition_arguments(ts: TaskState, detail: Any) -> dict[str, Any]:

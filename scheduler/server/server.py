@@ -258,6 +258,12 @@ class Server:
         elif self.state.config.amm_start:
             self.tell(AmmHandler(method="start"))
 
+    async def profile_metadata(self, **options: Any) -> dict[str, Any]:
+        """See ``flows.diagnostics.profile_metadata``."""
+        from .flows.diagnostics import profile_metadata
+
+        return await profile_metadata(self, **options)
+
     async def before_close(self) -> None:
         """The scheduler is about to close; everything still works."""
         await self.plugins_end("before_close")

@@ -18,6 +18,10 @@ THIRD_PARTY = {
         *("dask", "distributed", "cloudpickle", "tornado", "msgspec", "msgpack", "numpy", "tlz"),
         *("click", "setproctitle"),  # options of preloads; what `ps` calls the compiler
         "tblib",  # distributed's own dependency: tracebacks that clients open
+        *(
+            "bokeh",
+            "sortedcontainers",
+        ),  # performance reports; what stock gives programs as sorted sets
     },
     "paceline.scheduler.server": {
         *("uvloop", "tornado", "click", "prometheus_client", "psutil", "setproctitle"),

@@ -19,6 +19,8 @@ from .logs import LOG_FORMAT, LOG_LENGTH, LogKeeper
 if TYPE_CHECKING:
     from .memory_sampler import MemorySampler
 
+#: Performance reports that are drawn at the same time: each takes a processor and some hundred megabytes.
+DRAWN_AT_ONCE_MAX = 2
 #: Results that a gather collects in memory; what is beyond is received into a temporary file.
 GATHER_MEMORY_NBYTES = 64 * 2**20
 
@@ -40,6 +42,7 @@ class FlowState:
         spool_directory: where temporary files go (dask's ``temporary-directory``); None is the system's
             place for them.
         memory_samplers: key -> sampler at work.
+        drawing: held while a performance report is drawn.
         log: the last lines of the log.
     """
 
@@ -53,6 +56,9 @@ class FlowState:
     gather_memory_nbytes: int = GATHER_MEMORY_NBYTES
     spool_directory: str | None = field(default_factory=lambda: config.get("temporary-directory"))
     memory_samplers: dict[str, MemorySampler] = field(default_factory=dict)
+    drawing: asyncio.Semaphore = field(
+        default_factory=lambda: asyncio.Semaphore(DRAWN_AT_ONCE_MAX)
+    )
     log: LogKeeper = field(default_factory=lambda: _log_keeper())
 
     def close(self) -> None:

@@ -11,7 +11,7 @@ from paceline.protocol.messages import scheduler_rpc as r
 from paceline.protocol.messages import worker_rpc
 from paceline.workers_compat import versions
 
-from ..flows import broadcast, diagnostics, dump
+from ..flows import broadcast, diagnostics, dump, performance_report
 from ..flows.ports import FlowHandler, FlowServer
 from .base import PeerPort
 
@@ -62,6 +62,15 @@ async def handle_profile(server: FlowServer, request: r.Profile, peer: PeerPort)
     )
 
 
+async def handle_performance_report(
+    server: FlowServer, request: r.PerformanceReport, peer: PeerPort
+) -> str:
+    """A page about what was computed since a time."""
+    return await performance_report.performance_report(
+        server, request.start, request.last_count, request.code, request.mode
+    )
+
+
 async def handle_get_cluster_state(
     server: FlowServer, request: r.GetClusterState, peer: PeerPort
 ) -> Any:
@@ -91,6 +100,7 @@ HANDLERS: dict[type, FlowHandler] = {
     r.Versions: handle_versions,
     r.BenchmarkHardware: handle_benchmark_hardware,
     r.Profile: handle_profile,
+    r.PerformanceReport: handle_performance_report,
     r.GetClusterState: handle_get_cluster_state,
     r.DumpState: handle_dump_state,
     r.DumpClusterStateToUrl: handle_dump_cluster_state_to_url,

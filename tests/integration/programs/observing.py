@@ -1,0 +1,217 @@
+"""Programs that look at work: spans, computations, profiles, task streams, metadata, reports, samplers.
+
+They must not know which scheduler serves them. What depends on time is reduced to its shape.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.array as da
+from dask import delayed
+from distributed import Client, get_task_metadata, get_task_stream, performance_report, span, wait
+
+TIMEOUT_SECONDS = 60
+POLL_SECONDS = 0.05
+
+
+def settled(client: Client, look: Any, good: Any) -> Any:
+    """What ``look(dask_scheduler)`` gives on the scheduler once ``good`` of it is true."""
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while not good(found := client.run_on_scheduler(look)) and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+    return found
+
+
+def spans_of_a_workflow(client: Client) -> object:
+    """Names, parents, sums and states of spans that were opened one in another."""
+    with span("wf") as wf_id:
+        with span("load"):
+            x = da.ones(40, chunks=10, dtype="int64") + 1
+        with span("sum"):
+            total = x.sum()
+        future = client.compute(total)
+    value = future.result()
+
+    def look(dask_scheduler: Any) -> Any:
+        root = dask_scheduler.extensions["spans"].spans[wf_id]
+        return {
+            "names": sorted(each.name for each in root.traverse_spans()),
+            "parents": sorted(each.parent is not None for each in root.traverse_spans()),
+            "tasks": sum(root.states.values()),
+            "nbytes": root.nbytes_total,
+            "actions": sorted(root.all_durations),
+            "done": root.done,
+            "times": 0 < root.enqueued <= root.start <= root.stop,
+            "id": root.annotation["ids"] == (wf_id,),
+        }
+
+    return value, settled(client, look, lambda found: found["done"])
+
+
+def fine_performance_metrics(client: Client) -> object:
+    """What workers measured while tasks of a span ran, once heartbeats have brought it."""
+    with span("measured") as span_id:
+        client.submit(time.sleep, 0.05, key="sleep-1", pure=False).result()
+
+    def look(dask_scheduler: Any) -> Any:
+        measured = dask_scheduler.extensions["spans"].spans[span_id]
+        metrics = measured.cumulative_worker_metrics
+        everywhere = dask_scheduler.cumulative_worker_metrics
+        mine = [name for name in metrics if name[2] != "idle or other spans"]
+        return {
+            "names": sorted(name for name in metrics if name[0] == "execute"),
+            "asleep": metrics.get(("execute", "sleep", "thread-noncpu", "seconds"), 0) > 0.04,
+            "in all": all(everywhere.get(name, 0) >= metrics[name] - 1e-9 for name in mine),
+            "threads": sum(n for _, _, n in measured.nthreads_intervals) > 0,
+        }
+
+    return settled(client, look, lambda found: found["asleep"])
+
+
+def the_default_span_is_not_told_of(client: Client) -> object:
+    """Tasks see the span that they were submitted in; those in none see nothing."""
+    with span("outer", "inner") as inner:
+        there = client.submit(dask.get_annotations, key="there").result()
+    elsewhere = client.submit(dask.get_annotations, key="elsewhere").result()
+    return there["span"]["name"], there["span"]["ids"][-1] == inner, elsewhere
+
+
+def computations_of_two_graphs(client: Client) -> object:
+    """The last computations: their groups, states and how they end."""
+    for key in ("lonely-a", "lonely-b"):
+        client.submit(operator.add, 1, 2, key=key, pure=False).result()
+
+    def look(dask_scheduler: Any) -> Any:
+        return [
+            (sorted(group.name for group in each.groups), each.stop >= each.start, list(each.code))
+            for each in list(dask_scheduler.computations)[-2:]
+        ]
+
+    return client.run_on_scheduler(look)
+
+
+def groups_and_prefixes(client: Client) -> object:
+    """What groups and prefixes tell while their tasks are there."""
+    futures = client.map(operator.neg, range(10), key=[f"neg-{i}" for i in range(10)])
+    doubled = delayed(sum)([da.ones(20, chunks=5).sum() for _ in range(2)]).persist()
+    wait([*futures, doubled])
+
+    def look(dask_scheduler: Any) -> Any:
+        prefix = dask_scheduler.task_prefixes["neg"]
+        return {
+            "states": {k: v for k, v in prefix.states.items() if v},
+            "types": sorted(prefix.types),
+            "groups": len(prefix.groups),
+            "nbytes": prefix.nbytes_total > 0,
+            "durations": sorted(prefix.all_durations),
+            "average": prefix.duration_average >= 0,
+            "lengths": sorted(len(g) for g in dask_scheduler.task_groups.values()),
+        }
+
+    return client.run_on_scheduler(look)
+
+
+def task_stream_of_a_block(client: Client) -> object:
+    """Records of the tasks that finished in a block, and what a record holds."""
+    with get_task_stream(client=client) as stream:
+        client.gather(client.map(operator.add, range(5), range(5), pure=False))
+    (first, *_) = stream.data
+    return len(stream.data), sorted(first), sorted(first["startstops"][0]), first["status"]
+
+
+def metadata_of_a_block(client: Client) -> object:
+    """Metadata and final states of the tasks of a block."""
+    with get_task_metadata() as tasks:
+        good = client.submit(operator.add, 1, 2, key="good", pure=False)
+        bad = client.submit(operator.truediv, 1, 0, key="bad", pure=False)
+        wait([good, bad])
+    return sorted(tasks.metadata), tasks.state, [sorted(v) for v in tasks.metadata.values()]
+
+
+def profiles(client: Client) -> object:
+    """The shape of workers' profiles, merged and not; that of tasks shows what they did."""
+    client.gather(client.map(time.sleep, [0.2] * 4, pure=False))
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while not (merged := client.profile())["count"] and time.monotonic() < deadline:
+        time.sleep(POLL_SECONDS)
+    each = client.profile(merge_workers=False)
+    nothing = client.profile(key="no-such-prefix")
+    server = client.profile(server=True)
+    addresses = sorted(client.scheduler_info(n_workers=-1)["workers"])
+    return (
+        sorted(merged),
+        merged["identifier"],
+        merged["count"] > 0,
+        sorted(each) == addresses,
+        {address in addresses for address in each},
+        nothing,
+        sorted(server),
+        sorted(client.profile(scheduler=True)),
+    )
+
+
+def profile_metadata(client: Client) -> object:
+    """How many samples were taken when, as dashboards ask for it."""
+    client.gather(client.map(time.sleep, [0.2] * 4, pure=False))
+
+    async def look(dask_scheduler: Any) -> Any:
+        found = await dask_scheduler.get_profile_metadata(profile_cycle_interval="1s")
+        return found
+
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    while not (found := client.run_on_scheduler(look))["counts"]:
+        assert time.monotonic() < deadline
+        time.sleep(POLL_SECONDS)
+    times = [at for at, _ in found["counts"]]
+    return (
+        sorted(found),
+        times == sorted(times),
+        all(isinstance(n, int) for _, n in found["counts"]),
+        {len(pair) for column in found["keys"].values() for pair in column},
+    )
+
+
+def a_performance_report(client: Client) -> object:
+    """The page that a block leaves: its tabs, and what the first of them says."""
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "report.html"
+        with performance_report(filename=str(file), mode="inline"):
+            da.ones((40, 40), chunks=(10, 10)).sum().compute()
+        page = file.read_text()
+    titles = re.findall(
+        r'"title":"([^"]*\([^"]*\)|Summary|Task Stream|System|Scheduler Logs)"', page
+    )
+    tasks = re.search(r"number of tasks: (\d+)", page)
+    return (
+        sorted(set(titles)),
+        tasks is not None and int(tasks[1]) >= 16,
+        "compute time" in page,
+        "da.ones((40, 40)" in page,
+        f"Workers: {len(client.scheduler_info(n_workers=-1)['workers'])}" in page,
+        "Dask Performance Report" in page,
+    )
+
+
+def hardware(client: Client) -> object:
+    """Bandwidths of workers: which are measured."""
+    found = client.benchmark_hardware()
+    shape = {mode: sorted(sizes) for mode, sizes in found.items()}
+    return shape, all(v > 0 for sizes in found.values() for v in sizes.values())
+
+
+def a_memory_sampler(client: Client) -> object:
+    """Samples of the cluster's memory over a block."""
+    from distributed.diagnostics import MemorySampler
+
+    sampler = MemorySampler()
+    with sampler.sample("block", client=client, interval=0.05):
+        client.submit(time.sleep, 0.3, pure=False).result()
+    frame = sampler.to_pandas()
+    return list(frame.columns), bool(len(frame) > 2), bool((frame["block"].dropna() > 0).all())
