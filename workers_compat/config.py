@@ -53,6 +53,8 @@ def read_value(name: str, found: Any, default: Any) -> Any:
         return {prefix: float(parse_timedelta(text)) for prefix, text in (found or {}).items()}
     if found is None:
         return None if default is None or name == "worker_ttl_seconds" else _own(default)
+    if name == "work_stealing_interval_seconds":
+        return float(parse_timedelta(found, default="ms"))
     if name.endswith("_seconds"):
         return float(parse_timedelta(found))
     if name.endswith("_nbytes"):

@@ -70,6 +70,10 @@ class SchedulerConfig:
     rebalance_sender_min: float = knob(0.3, "distributed.worker.memory.rebalance.sender-min")
     rebalance_recipient_max: float = knob(0.6, "distributed.worker.memory.rebalance.recipient-max")
     rebalance_gap: float = knob(0.1, "distributed.worker.memory.rebalance.sender-recipient-gap")
+    work_stealing: bool = knob(True, "distributed.scheduler.work-stealing")
+    work_stealing_interval_seconds: float = knob(
+        1.0, "distributed.scheduler.work-stealing-interval"
+    )
     computations_max: int = knob(100, "distributed.diagnostics.computations.max-history")
     erred_tasks_max: int = knob(100, "distributed.diagnostics.erred-tasks.max-history")
     turn_tasks_max: int = 2000
@@ -89,6 +93,11 @@ class SchedulerConfig:
             if getattr(self, name) not in MEASURES:
                 key = self.dask_keys()[name]
                 raise ValueError(f"{key} must be one of {', '.join(MEASURES)}")
+        if self.work_stealing_interval_seconds <= 0:
+            raise ValueError(
+                "`distributed.scheduler.work-stealing-interval` must be > 0; "
+                f"got {self.work_stealing_interval_seconds!r}"
+            )
         if self.turn_tasks_max < 1:
             raise ValueError("a turn must handle at least one task")
 

@@ -10,12 +10,14 @@ from typing import Any, ClassVar, Protocol
 
 from paceline.protocol import messages as m
 
-from . import later, memory_manager, placement, transitions
+from . import later, memory_manager, placement, stealing, transitions
 from .config import SchedulerConfig
 from .handlers import clients, commands, graph, replicas, tasks, timers, workers
 from .ports import ErrorPort, PluginPort
 from .state import SchedulerState
 from .stimuli import (
+    AskBack,
+    BalanceWork,
     ClientGone,
     ClientJoined,
     CloseWorker,
@@ -36,7 +38,9 @@ from .stimuli import (
     SetMetadata,
     SetRestrictions,
     SetWorkerStatus,
+    StealingDue,
     Stimulus,
+    SwitchStealing,
     Tick,
     TimerDue,
     WorkerBeat,
@@ -103,6 +107,7 @@ HANDLERS: dict[type[Any], Handler] = {
     m.ReleaseWorkerData: replicas.handle_release_worker_data,
     m.RequestRefreshWhoHas: replicas.handle_request_refresh_who_has,
     m.WorkerStatusChange: workers.handle_worker_status_change,
+    m.StealResponse: stealing.handle_steal_response,
     # from clients
     m.ClientDesiresKeys: clients.handle_client_desires_keys,
     m.ClientReleasesKeys: clients.handle_client_releases_keys,
@@ -134,6 +139,10 @@ HANDLERS: dict[type[Any], Handler] = {
     WriteTask: commands.handle_write_task,
     MakeTransitions: commands.handle_make_transitions,
     MoveReplicas: memory_manager.handle_move_replicas,
+    SwitchStealing: stealing.handle_switch_stealing,
+    BalanceWork: stealing.handle_balance_work,
+    AskBack: stealing.handle_ask_back,
+    StealingDue: stealing.handle_stealing_due,
     LogEventCommand: handle_log_event,
     Continue: handle_continue,
     Tick: timers.handle_tick,

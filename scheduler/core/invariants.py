@@ -26,6 +26,7 @@ from .state import (
     TaskState,
     WorkerState,
 )
+from .steals import is_live
 
 #: How far sums of floating-point numbers may be from what is computed afresh, relative and in seconds.
 SECONDS_TOLERANCE = 1e-6
@@ -492,6 +493,34 @@ def _held_rows(view: View, state: SchedulerState) -> Iterator[str]:
             yield f"graph {graph.graph_id} is being committed, and is not held"
 
 
+def _steals(view: View, state: SchedulerState) -> Iterator[str]:
+    steals = state.steals
+    seconds: dict[WorkerState, float] = {}
+    tasks: dict[WorkerState, int] = {}
+    for ts, steal in steals.in_flight.items():
+        for ws, gained, count in (
+            (steal.victim, -steal.victim_seconds, -1),
+            (steal.thief, steal.thief_seconds, 1),
+        ):
+            seconds[ws] = seconds.get(ws, 0.0) + gained
+            tasks[ws] = tasks.get(ws, 0) + count
+        if steal.victim is steal.thief:
+            yield f"{ts!r} is asked back from {steal.victim!r} for itself"
+        if is_live(state, ts, steal) and (ts.state != "processing" or ts not in steal.victim.processing):
+            yield f"{ts!r} is asked back from {steal.victim!r}, which does not process it"
+    names = [steal.stimulus_id for steal in steals.in_flight.values()]
+    if len(set(names)) != len(names):
+        yield f"two requests have one name: {names}"
+    for ws in {**seconds, **steals.occupancy}:
+        found, expected = steals.occupancy.get(ws, 0.0), seconds.get(ws, 0.0)
+        if not isclose(found, expected, rel_tol=SECONDS_TOLERANCE, abs_tol=SECONDS_TOLERANCE):
+            yield f"{ws!r} gains {expected} seconds of work, not {found}"
+        if steals.tasks.get(ws, 0) != tasks.get(ws, 0):
+            yield f"{ws!r} gains {tasks.get(ws, 0)} tasks, not {steals.tasks.get(ws, 0)}"
+    if not steals.timer and (steals.in_flight or steals.running):
+        yield "nobody will look at what is in flight, nor at the balance"
+
+
 INVARIANTS: tuple[Invariant, ...] = (
     Invariant(1, "task", "a task is in state.tasks under its key, its group in task_groups", _known),
     Invariant(2, "task", "dependencies and dependents mirror each other, among known tasks", _edges),
@@ -519,6 +548,7 @@ INVARIANTS: tuple[Invariant, ...] = (
     Invariant(52, "state", "totals, aliases, host_info and collections follow from workers and tasks", _totals),
     Invariant(53, "state", "network_occ is the sum of the workers'", _network),
     Invariant(54, "state", "held rows have made no tasks; commits are held, of clients that are there", _held_rows),
+    Invariant(60, "state", "tasks asked back are processing on their victims, or the request is void; sums add up", _steals),
 )  # fmt: skip
 
 

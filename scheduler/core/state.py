@@ -21,6 +21,7 @@ from .config import SchedulerConfig
 from .containers import IndexedSet, LoadBuckets, PriorityQueue, Timers, Trail
 from .small_set import SmallSet
 from .spans import SpanTree, note_code
+from .steals import Steals
 
 if TYPE_CHECKING:
     from paceline.scheduler.extensions.events import EventLog
@@ -520,6 +521,7 @@ class SchedulerState:
         departures: workers that are gone, and whose tasks later turns look at (``departures.py``).
         leaving: clients that are gone, and whose wishes later turns end.
         debris: tasks that a restart forgot, to be taken apart in later turns (``restarting.py``).
+        steals: tasks that workers were asked to give back for others (``stealing.py``).
         graphs: graphs being taken in, by number.
         dropped_graphs: numbers of graphs that were given up: what still comes of them is ignored.
         commits: graphs whose commit is under way, in order.
@@ -535,8 +537,8 @@ class SchedulerState:
         "cumulative_worker_metrics", "debris", "departures", "dropped_graphs", "erred_tasks", "errors", "events",
         "generation", "graphs", "host_info", "idle", "idle_load", "idle_since", "idle_transition_counter",
         "last_graph_at", "leaving", "let_go", "n_tasks", "network_occ", "no_workers_since", "plugins", "queued",
-        "replicated_tasks", "resources", "restless", "run_ids", "running", "saturated", "spans", "task_groups",
-        "task_metadata", "task_prefixes", "tasks", "timers", "total_memory", "total_nthreads", "transition_counter",
+        "replicated_tasks", "resources", "restless", "run_ids", "running", "saturated", "spans", "steals",
+        "task_groups", "task_metadata", "task_prefixes", "tasks", "timers", "total_memory", "total_nthreads", "transition_counter",
         "transition_log", "unrunnable", "validate", "worker_added_count", "worker_removed_count", "workers",
     )  # fmt: skip
 
@@ -592,6 +594,7 @@ class SchedulerState:
         self.departures: deque[Departure] = deque()
         self.leaving: deque[ClientState] = deque()
         self.debris: Trail[TaskState] = Trail()
+        self.steals = Steals(config.work_stealing_interval_seconds)
         self.graphs: dict[int, PendingGraph] = {}
         self.dropped_graphs: dict[int, None] = {}
         self.commits: deque[PendingGraph] = deque()

@@ -107,18 +107,19 @@ class GraphCommit:
 
     Attributes:
         graph_id: which graph.
-        keys: what the client asked for; its futures.
+        keys: what the client asked for, its futures, as far as ``rows`` does not say it.
         client: who sent the graph.
         user_priority: of the whole submission (a number), or per key.
         fifo_timeout_seconds: graphs that follow within this time get the same generation.
         submitting_task: key of the task whose code sent the graph, or None.
-        actors: True (all ``keys``), or the keys of tasks that make actors.
+        actors: True (all that was asked for), or the keys of tasks that make actors.
         received_at: when the graph arrived, seconds since the epoch.
         materialized_seconds, ordered_seconds: time spent compiling, for the event that stock logs.
         code: the client's source lines (stock's ``code``), closed or plain.
         span_metadata: as the client sent it, closed or plain.
         global_annotations: annotations of the submission as sent (plain), for computations.
         n_tasks: tasks in the graph after culling.
+        rows: what the client asked for and is a row of this graph, by number; before ``keys``.
     """
 
     graph_id: int
@@ -135,6 +136,7 @@ class GraphCommit:
     span_metadata: Any = None
     global_annotations: dict[str, Any] | None = None
     n_tasks: int = 0
+    rows: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -349,6 +351,40 @@ class WriteTask:
     key: Any
     field: str
     value: Any
+
+
+@dataclass(slots=True)
+class SwitchStealing:
+    """Look at the balance of work every so often (``stealing.py``), or no more.
+
+    Attributes:
+        interval_seconds: how often from now on; None: as before.
+    """
+
+    running: bool
+    interval_seconds: float | None = None
+
+
+@dataclass(slots=True)
+class BalanceWork:
+    """Look at the balance of work once, now."""
+
+
+@dataclass(slots=True)
+class AskBack:
+    """Somebody wants a task to move: its worker is asked for it.
+
+    Attributes:
+        thief: address of the worker that is to get it.
+    """
+
+    key: Any
+    thief: str
+
+
+@dataclass(slots=True)
+class StealingDue:
+    """Timer: it is time to look at the balance of work."""
 
 
 @dataclass(slots=True)

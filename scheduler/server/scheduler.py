@@ -22,7 +22,7 @@ from typing import Any
 
 from paceline.scheduler.core import queries
 from paceline.workers_compat import config as dask_config
-from paceline.workers_compat import preloads
+from paceline.workers_compat import preloads, work_stealing
 
 from . import addresses
 from .assembly import build_core
@@ -288,6 +288,8 @@ class Scheduler:
             self._write_scheduler_file(self.scheduler_file)
         for plugin in self.plugins_to_add:
             server.plugins.add(plugin)
+        if self._config.work_stealing:
+            work_stealing.WorkStealing(server.plugins.facade).begin()
         if self.preloads is not None:
             await self.preloads.start()
         starting = [plugin.start(self.facade) for plugin in server.plugins.each() if hasattr(plugin, "start")]

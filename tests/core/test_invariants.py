@@ -13,7 +13,7 @@ from paceline.scheduler.core.invariants import (
     validate_task,
 )
 from paceline.scheduler.core.state import ClientState
-from paceline.scheduler.core.stimuli import AnnotationSet
+from paceline.scheduler.core.stimuli import AnnotationSet, AskBack
 
 Break = Callable[[Env], None]
 
@@ -254,6 +254,23 @@ def transfers_of_all(env: Env) -> None:
 def a_graph_of_nobody(env: Env) -> None:
     env.turn(env.rows({"z": []}, client="alice")[0], "alice")
     env.state.graphs[1_000] = env.state.graphs.popitem()[1]
+
+
+def asked_back(env: Env) -> None:
+    """b is asked back for the worker that does not have it."""
+    env.turn(AskBack("b", "w1" if env.where("b") == "w0" else "w0"))
+
+
+@breaks(60)
+def a_steal_that_adds_nothing(env: Env) -> None:
+    asked_back(env)
+    env.state.steals.occupancy.clear()
+
+
+@breaks(60)
+def a_steal_that_nobody_looks_at(env: Env) -> None:
+    asked_back(env)
+    env.state.steals.timer = 0
 
 
 @pytest.mark.parametrize("name", BREAKS)

@@ -53,6 +53,7 @@ def _cancelled(message: m.CancelledKeys) -> str:
 WORDS: dict[type[Any], Any] = {
     m.ComputeTask: _compute,
     m.FreeKeys: lambda x: f"free-keys {_join(x.keys)}",
+    m.StealRequest: lambda x: f"steal-request {_key(x.key)} ({x.stimulus_id})",
     m.RemoveReplicas: lambda x: f"remove-replicas {_join(x.keys)}",
     m.RefreshWhoHas: lambda x: f"refresh-who-has {_places(x.who_has)}",
     m.Close: lambda x: f"close ({x.reason})",

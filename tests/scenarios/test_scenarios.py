@@ -20,11 +20,14 @@ from env import Env
 from paceline.protocol import messages as m
 from paceline.scheduler.core.stimuli import (
     AnnotationSet,
+    AskBack,
+    BalanceWork,
     ClientGone,
     Continue,
     DataPlaced,
     ReleaseAll,
     RetryKeys,
+    SwitchStealing,
     WorkerClogged,
     WorkerGone,
 )
@@ -348,6 +351,50 @@ def reschedule(play: Scenario, words: list[str]) -> None:
 def where_is(play: Scenario, words: list[str]) -> None:
     """``where is w1 x``: the worker w1 asks."""
     play.feed(m.RequestRefreshWhoHas(keys=keys(words[1:])), words[0])
+
+
+@command("balance")
+def balance(play: Scenario, words: list[str]) -> None:
+    """Look who has too much to do."""
+    play.feed(BalanceWork())
+
+
+@command("ask back")
+def ask_back(play: Scenario, words: list[str]) -> None:
+    """``ask back x w1``: whoever has x is asked for it, for w1."""
+    play.feed(AskBack(key(words[0]), words[1]))
+
+
+@command("stealing")
+def stealing(play: Scenario, words: list[str]) -> None:
+    """``stealing on``, ``stealing off``"""
+    play.feed(SwitchStealing(words[0] == "on"))
+
+
+@command("answer")
+def answer(play: Scenario, words: list[str]) -> None:
+    """``answer w0 x ready steal-0``: w0 was asked for x, which was ready there. ``none``: it does not know it."""
+    address, name, found, request = words
+    state = None if found == "none" else found
+    play.feed(m.StealResponse(key=key(name), state=state, stimulus_id=request), address)
+
+
+@command("stolen")
+def stolen(play: Scenario, words: list[str]) -> list[str]:
+    """The last line of the log of stealing, without times and loads."""
+    events = play.env.core.state.events.get("stealing")
+    what, *rest = events[-1][1]
+    if what == "request":
+        return [f"request {shown(r[2])} {r[4]} -> {r[6]} at level {r[1]}" for r in rest[0]]
+    return [" ".join([what, *(shown(r) for r in rest)])]
+
+
+@command("in flight")
+def in_flight(play: Scenario, words: list[str]) -> list[str]:
+    """What is on its way, and how many tasks each worker gains by it."""
+    steals = play.env.state.steals
+    gains = " ".join(f"{ws.address}{n:+d}" for ws, n in steals.tasks.items() if n)
+    return [f"{shown(ts.key)}" for ts in steals.in_flight] + ([gains] if gains else [])
 
 
 @command("states")

@@ -85,6 +85,8 @@ class StockWorker:
             self._handle(stock.RemoveWorkerEvent(worker=message.worker, stimulus_id=name))
         elif kind is m.WorkerStatusChange:
             self.set_status(message.status)
+        elif kind is m.StealRequest:
+            self._handle(stock.StealRequestEvent(key=message.key, stimulus_id=name))
         elif kind is m.Close:
             self.world.worker_closes(self)
         else:
@@ -170,6 +172,8 @@ class StockWorker:
             return m.AddKeys(keys=list(said.keys))
         if isinstance(said, stock.RequestRefreshWhoHasMsg):
             return m.RequestRefreshWhoHas(keys=list(said.keys))
+        if isinstance(said, stock.StealResponseMsg):
+            return m.StealResponse(key=said.key, state=said.state, stimulus_id=said.stimulus_id)
         if isinstance(said, stock.RescheduleMsg):
             return m.Reschedule(key=said.key)
         if isinstance(said, stock.LongRunningMsg):

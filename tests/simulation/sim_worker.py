@@ -130,6 +130,15 @@ class ModelWorker:
             elif job.state != "cancelled":
                 del self.jobs[key]
 
+    def on_steal_request(self, message: m.StealRequest) -> None:
+        """Give the task back if it does not run yet."""
+        key = message.key
+        job = self.jobs.get(key)
+        state = job.state if job is not None else ("memory" if key in self.data else None)
+        if state in ("waiting", "ready"):
+            del self.jobs[key]
+        self.tell(m.StealResponse(key=key, state=state, stimulus_id=message.stimulus_id))
+
     def on_remove_replicas(self, message: m.RemoveReplicas) -> None:
         for key in message.keys:
             if key in self.data:
@@ -284,6 +293,7 @@ HANDLERS: dict[type[Any], Any] = {
     m.ComputeTask: ModelWorker.on_compute_task,
     m.FreeKeys: ModelWorker.on_free_keys,
     m.RemoveReplicas: ModelWorker.on_remove_replicas,
+    m.StealRequest: ModelWorker.on_steal_request,
     m.RefreshWhoHas: ModelWorker.on_refresh_who_has,
     m.RemoveWorker: ModelWorker.on_remove_worker,
     m.Close: ModelWorker.on_close,

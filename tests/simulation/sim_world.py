@@ -20,6 +20,7 @@ from paceline.scheduler.core.invariants import validate_state, validate_tasks
 from paceline.scheduler.core.placement import valid_workers
 from paceline.scheduler.core.stimuli import (
     AnnotationSet,
+    AskBack,
     ClientGone,
     ClientJoined,
     Continue,
@@ -28,9 +29,12 @@ from paceline.scheduler.core.stimuli import (
     ReleaseAll,
     RestartWorkers,
     RetryKeys,
+    SetTimer,
     SetWorkerStatus,
     Stimulus,
+    SwitchStealing,
     Tick,
+    TimerDue,
     WantsContinue,
     WorkerBeat,
     WorkerClogged,
@@ -51,6 +55,8 @@ TURNS_MAX = 60_000
 #: Messages between peers and core take this long, by the seed's choice of network (seconds).
 LATENCIES = ((0.0, 0.0), (0.001, 0.005), (0.001, 0.2), (0.01, 3.0))
 BEAT_SECONDS = 1.0
+#: How often the balance of work is looked at.
+STEALING_SECONDS = (0.02, 0.1, 1.0)
 
 WorkerClass = Callable[["World", str, int], Any]
 
@@ -97,6 +103,7 @@ class World:
         self.digest = hashlib.sha256()
         self.story: list[str] = []
         self.faults = True
+        self.stealing = rng.random() < 0.8
         self.seen_keys: dict[Any, None] = {}
 
     # ------------------------------------------------------------------ the driver
@@ -137,6 +144,8 @@ class World:
         if type(instruction) is WantsContinue and not self.continue_pending:
             self.continue_pending = True
             self.agenda.after(self.rng.choice([0.0, 0.0, 0.01, 0.1]), self._continue)
+        elif type(instruction) is SetTimer:
+            self.agenda.at(instruction.when, self.feed, TimerDue(instruction.timer_id))
         elif type(instruction) is RestartWorkers:
             for address in instruction.addresses:
                 self.later(0.0, self.feed, WorkerGone(address))
@@ -340,6 +349,10 @@ class World:
         if self.hazards:
             for _ in range(rng.choice([0, 1, 3, 8])):
                 self.later(rng.uniform(0, 25), self._fault)
+            for _ in range(rng.choice([0, 0, 5, 20])):
+                self.later(rng.uniform(0, 25), self._ask_back)
+        if self.stealing:
+            self.feed(SwitchStealing(True, rng.choice(STEALING_SECONDS)))
         self.later(1.0, self._tick)
 
     def _tick(self) -> None:
@@ -424,10 +437,20 @@ class World:
             self.add_worker(resources={"gpu": 1} if rng.random() < 0.3 else None)
         elif draw < 0.95 and len(self.clients) > 1:
             self.lose_client(rng.choice(list(self.clients.values())))
+        elif draw < 0.96:
+            self.feed(SwitchStealing(rng.random() < 0.5))
         elif draw < 0.98:
             self.feed(ReleaseAll())
         elif worker is not None and worker.data:
             worker.lose_copy(rng.choice(list(worker.data)))
+
+    def _ask_back(self) -> None:
+        """Somebody moves a task by hand."""
+        busy = [ts for ts in self.state.tasks.values() if ts.state == "processing"]
+        if busy and self.state.workers:
+            ts = self.rng.choice(busy)
+            thief = self.rng.choice(list(self.state.workers))
+            self.feed(AskBack(ts.key, thief))
 
     def _clog(self, address: str, clogged: bool) -> None:
         self.feed(WorkerClogged(address, clogged and self.faults))
@@ -437,6 +460,7 @@ class World:
     def settle(self) -> None:
         """No more faults; what was begun comes to its end."""
         self.faults = False
+        self.feed(SwitchStealing(False))
         self.add_worker(resources={"gpu": 2})
         for worker in list(self.workers.values()):
             self.feed(SetWorkerStatus(worker.address, "running"))
@@ -451,6 +475,7 @@ class World:
         state = self.state
         validate_state(state)
         assert not state.has_unfinished and not self.continue_pending
+        assert not state.steals.in_flight and not state.steals.timer
         for ts in state.tasks.values():
             if ts.state in ("memory", "erred"):
                 continue

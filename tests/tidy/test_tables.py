@@ -54,7 +54,6 @@ def test_transitions_are_called_what_they_do() -> None:
 
 # Served by nobody yet, and the issue that brings each. The peer gets an error that names the op.
 NOT_YET = {
-    "steal-response": "4: work stealing; nobody is asked, so nobody answers",
     "connection_stream": "5: scheduler plugins that stream to the scheduler",
 }
 # What a client's stream says of graphs and data goes by way of the driver's children and flows.

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from paceline.scheduler.core.state import TASK_STATES, SchedulerState
+from paceline.scheduler.core.steals import COST_MULTIPLIERS
 from prometheus_client import (
     CollectorRegistry,
     GCCollector,
@@ -47,6 +48,7 @@ class SchedulerMetrics:
         self._state = state
         self._ticks = ticks
         self._prefix = f"{namespace}_scheduler_" if namespace else "scheduler_"
+        self._stealing_prefix = f"{namespace}_stealing_" if namespace else "stealing_"
         self._gc_policy = gc_policy
         self._counters = counters
 
@@ -59,6 +61,7 @@ class SchedulerMetrics:
         yield from self._peers()
         yield from self._tasks()
         yield from self._prefixes()
+        yield from self._stealing()
         yield from self._process()
 
     def _gauge(self, name: str, text: str, value: float) -> Metric:
@@ -160,6 +163,28 @@ class SchedulerMetrics:
             for state, count in prefix.state_counts.items():
                 totals.add_metric([prefix.name, state], count)
         yield from (compute, transfer, output, totals)
+
+    def _stealing(self) -> Iterator[Metric]:
+        """Where the configuration switches stealing off, stock shows none of it."""
+        state = self._state
+        if not state.config.work_stealing:
+            return
+        label = ["cost_multiplier"]
+        count = CounterMetricFamily(
+            self._stealing_prefix + "request_count_total",
+            "Total number of stealing requests per cost multiplier.",
+            labels=label,
+        )
+        cost = CounterMetricFamily(
+            self._stealing_prefix + "request_cost_total",
+            "Total cost of stealing requests per cost multiplier.",
+            labels=label,
+        )
+        steals = state.steals
+        for level, multiplier in enumerate(COST_MULTIPLIERS):
+            count.add_metric([str(multiplier)], steals.level_counts[level])
+            cost.add_metric([str(multiplier)], steals.level_costs[level])
+        yield from (count, cost)
 
     def _process(self) -> Iterator[Metric]:
         if self._gc_policy is not None:

@@ -1,0 +1,488 @@
+"""Work stealing: tasks that wait on busy workers go to workers that have nothing to do.
+
+Every so often the balance is looked at. While nobody is idle, or nobody has more than it can run, that is all. Else tasks
+of the busiest workers are weighed: by the *level* of what moving them costs against what they cost, cheap moves first, and
+each goes to the idle worker on which it would start soonest, where that is soon enough. The worker that has it is asked
+(``steal-request``) and gives it back unless it runs by now (``steal-response``); only then does it move.
+
+Nothing is kept for tasks between looks, so that stealing costs them nothing. One look weighs a bounded number of tasks; the
+next one goes on where it stopped.
+
+Levels, costs and the words of the event log are those of stock's ``distributed/stealing.py``.
+
+Must not know: the clock; who asks for statistics.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Iterable
+from itertools import chain, islice
+from math import log2
+from typing import TypeVar
+
+from paceline.protocol.messages import StealRequest, StealResponse
+
+from . import mirrors, placement
+from .outgoing import compute_message
+from .state import SchedulerState, TaskState, WorkerState
+from .steals import COST_MULTIPLIERS, Steal, live
+from .stimuli import AskBack, StealingDue, Stimulus, SwitchStealing
+from .transitions import fill_slots, run
+from .turn import Turn
+
+T = TypeVar("T")
+
+#: Seconds that a move takes besides the transfer of data (stock: ``LATENCY``).
+LATENCY_SECONDS = 0.1
+#: Tasks that are expected to take less, by the configured durations, never move (stock: ``fast_tasks``).
+FAST_SECONDS = 0.001
+#: A worker that is not saturated is asked for tasks only when it has more work than this.
+BUSY_SECONDS = 0.2
+#: When nobody is saturated, tasks of so many of the busiest workers are weighed.
+BUSIEST_MAX = 10
+#: A worker that takes nothing new (paused, retiring, clogged) is not expected to begin anything for so long.
+UNAVAILABLE_SECONDS = 1.0
+
+#: Tasks that one look weighs, over all workers; those with many dependencies count for more. And at least so many a worker.
+TASKS_WEIGHED_MAX = 1_000
+TASKS_WEIGHED_MIN = 20
+#: Workers that one look takes into account.
+WORKERS_LOOKED_AT_MAX = 2_000
+VICTIMS_MAX = 100
+THIEVES_MAX = 250
+#: Requests that may be on their way at a time.
+IN_FLIGHT_MAX = 10_000
+#: Tasks with more dependencies never move: the message alone would cost more than the task.
+DEPENDENCIES_MAX = 10_000
+#: So many dependencies count as one more task weighed.
+DEPENDENCIES_A_TASK = 16
+#: For a task with up to ten dependencies, so many idle workers that hold some of them are compared.
+HOLDERS_COMPARED_MAX = 20
+
+#: States in which a worker has given the task back, and in which it keeps it, by their names there.
+GIVEN_BACK = frozenset({"ready", "constrained", "waiting"})
+KEPT = frozenset({"memory", "executing", "long-running", "cancelled", "resumed"})
+#: It does not have it at all.
+UNKNOWN = frozenset({"released", None})
+
+
+# ------------------------------------------------------------------ what a move costs
+
+
+def cost_level(state: SchedulerState, ts: TaskState) -> tuple[float, int] | None:
+    """What moving a task costs against what it costs itself, and the level of that; None: it never moves.
+
+    Stock: ``steal_time_ratio``.
+    """
+    prefix = ts.group.prefix
+    if state.config.default_task_durations_seconds.get(prefix.name, 1.0) <= FAST_SECONDS:
+        return None
+    dependencies = ts.dependencies
+    if not dependencies:
+        return 0.0, 0
+    seconds = mirrors.expected_duration(state, prefix)
+    if seconds <= 0 or len(dependencies) > DEPENDENCIES_MAX:
+        return None
+    nbytes = sum([mirrors.data_nbytes(state, dts) for dts in dependencies])
+    ratio = (nbytes / state.bandwidth + LATENCY_SECONDS) / seconds
+    level = max(1, round(log2(ratio) + 6))
+    return (ratio, level) if level < len(COST_MULTIPLIERS) else None
+
+
+def stealable(state: SchedulerState, ws: WorkerState) -> list[list[TaskState]]:
+    """Level of cost -> the worker's tasks that could move, the last that came first."""
+    return _weigh(state, ws, 0, len(ws.processing))[0]
+
+
+def _weigh(
+    state: SchedulerState, ws: WorkerState, offset: int, budget: int
+) -> tuple[list[list[TaskState]], int]:
+    """Tasks of a worker by level of cost, and the offset to go on at next time; 0 where none is left.
+
+    The last that came are the first: those before them are the next to run.
+
+    Args:
+        offset: so many of the last are left out.
+        budget: how many to look at.
+    """
+    levels: list[list[TaskState]] = [[] for _ in COST_MULTIPLIERS]
+    in_flight = state.steals.in_flight
+    long_running = ws.long_running
+    executing = ws.executing
+    for ts in islice(reversed(ws.processing), offset, None):
+        if budget <= 0:
+            return levels, offset
+        offset += 1
+        budget -= 1 + len(ts.dependencies) // DEPENDENCIES_A_TASK
+        if ts in in_flight or ts in executing or ts in long_running:
+            continue
+        found = cost_level(state, ts)
+        if found is not None:
+            levels[found[1]].append(ts)
+    return levels, 0
+
+
+# ------------------------------------------------------------------ who has too much, who too little
+
+
+class Loads:
+    """Workers' work, with what is in flight taken as arrived. What they process does not change while one looks."""
+
+    def __init__(self, state: SchedulerState) -> None:
+        self.state = state
+        self._occupancy: dict[WorkerState, float] = {}
+        average = state.total_occupancy / state.total_nthreads if state.total_nthreads else 0.0
+        self._idle_below = average / 2
+
+    def seconds(self, ws: WorkerState) -> float:
+        """Seconds of work before the worker."""
+        found = self._occupancy.get(ws)
+        if found is None:
+            found = self._occupancy[ws] = mirrors.occupancy(self.state, ws)
+        return found + self.state.steals.occupancy.get(ws, 0.0)
+
+    def tasks(self, ws: WorkerState) -> int:
+        """Tasks that it has."""
+        return len(ws.processing) + self.state.steals.tasks.get(ws, 0)
+
+    def is_unoccupied(self, ws: WorkerState) -> bool:
+        """Whether it has too little to do, as ``placement.update_idle`` has it."""
+        nthreads = ws.nthreads
+        return self.tasks(ws) < nthreads or self.seconds(ws) < nthreads * self._idle_below
+
+
+def _victims(state: SchedulerState, loads: Loads) -> list[WorkerState]:
+    """Workers whose tasks are weighed, the busiest first."""
+    found = dict.fromkeys(_window(state.saturated, VICTIMS_MAX, state.steals.cursor))
+    if not found or len(state.running) < len(state.workers):
+        busy = []
+        for ws in _window(state.workers.values(), WORKERS_LOOKED_AT_MAX, state.steals.cursor):
+            if not ws.processing or ws in state.idle:
+                continue
+            if not placement.is_available(ws):
+                found[ws] = None
+            elif not state.saturated and loads.tasks(ws) > ws.nthreads:
+                if loads.seconds(ws) > BUSY_SECONDS:
+                    busy.append(ws)
+        found.update(dict.fromkeys(heapq.nlargest(BUSIEST_MAX, busy, key=loads.seconds)))
+    return sorted(islice(found, VICTIMS_MAX), key=loads.seconds, reverse=True)
+
+
+def _window(items: Collection[T], size: int, cursor: int) -> Iterable[T]:
+    """All of them, or so many, beginning with another one each time."""
+    n = len(items)
+    if n <= size:
+        return items
+    first = cursor % n
+    return islice(chain(islice(items, first, None), items), size)
+
+
+class Thieves:
+    """Idle workers that may still get tasks in this look; the least loaded is found without looking at the others."""
+
+    def __init__(self, state: SchedulerState, loads: Loads) -> None:
+        self.state = state
+        self.loads = loads
+        self._members: dict[WorkerState, tuple[float, int, int]] = {}
+        self._heap: list[tuple[tuple[float, int, int], WorkerState]] = []
+        for ws in _window(state.idle, THIEVES_MAX, state.steals.cursor):
+            if loads.is_unoccupied(ws):
+                self._members[ws] = rank = self._rank(ws)
+                self._heap.append((rank, ws))
+        heapq.heapify(self._heap)
+
+    def __bool__(self) -> bool:
+        return bool(self._members)
+
+    def _rank(self, ws: WorkerState) -> tuple[float, int, int]:
+        return self.loads.seconds(ws) / ws.nthreads, ws.nbytes, ws.index
+
+    def given(self, ws: WorkerState) -> None:
+        """A task is on its way there."""
+        if self.loads.is_unoccupied(ws):
+            self._members[ws] = rank = self._rank(ws)
+            heapq.heappush(self._heap, (rank, ws))
+        else:
+            del self._members[ws]
+
+    def _least(self) -> WorkerState | None:
+        heap = self._heap
+        while heap:
+            rank, ws = heap[0]
+            if self._members.get(ws) == rank:
+                return ws
+            heapq.heappop(heap)
+        return None
+
+    def choose(self, ts: TaskState) -> WorkerState | None:
+        """The one on which the task would start soonest; None where it may go to none of them."""
+        members = self._members
+        valid = placement.valid_workers(self.state, ts)
+        if valid is not None:
+            allowed = [ws for ws in valid if ws in members]
+            if allowed or not ts.loose_restrictions:
+                return self._soonest(ts, allowed)
+        if ts.actor:
+            return self._soonest(ts, members)
+        least = self._least()
+        if not ts.dependencies or least is None:
+            return least
+        return self._soonest(ts, dict.fromkeys((*self._holders(ts), least)))
+
+    def _holders(self, ts: TaskState) -> Iterable[WorkerState]:
+        """Idle workers that hold some of its dependencies."""
+        dependencies = ts.dependencies
+        most = 10 * HOLDERS_COMPARED_MAX // max(10, len(dependencies))
+        found: dict[WorkerState, None] = {}
+        for dts in dependencies:
+            if len(found) >= most:
+                break
+            for ws in islice(dts.who_has, HOLDERS_COMPARED_MAX):
+                if ws in self._members:
+                    found[ws] = None
+        return islice(found, most)
+
+    def _soonest(self, ts: TaskState, workers: Iterable[WorkerState]) -> WorkerState | None:
+        best: WorkerState | None = None
+        best_cost: tuple[float, ...] = ()
+        for ws in workers:
+            seconds, nbytes, index = self._members[ws]
+            start = seconds + placement.fetch_seconds(self.state, ts, ws)
+            cost: tuple[float, ...] = (start, nbytes, index)
+            if ts.actor:
+                cost = (len(ws.actors), *cost)
+            if (best is None or cost < best_cost) and _fits(self.state, ts, ws):
+                best, best_cost = ws, cost
+        return best
+
+
+def _fits(state: SchedulerState, ts: TaskState, ws: WorkerState) -> bool:
+    """Whether the worker has memory for the task's inputs at all."""
+    if not ws.memory_limit or not state.config.memory_terminate:
+        return True
+    return sum([dts.nbytes for dts in ts.dependencies]) <= ws.memory_limit
+
+
+# ------------------------------------------------------------------ looking at the balance
+
+
+def balance(turn: Turn) -> None:
+    """Ask workers that have too much for tasks that idle ones could begin sooner."""
+    state = turn.state
+    steals = state.steals
+    if steals.in_flight or steals.offsets:
+        steals.sweep(state)
+    n_idle = len(state.idle)
+    if not n_idle or n_idle == len(state.workers):
+        return
+    steals.cursor += 1
+    loads = Loads(state)
+    victims = _victims(state, loads)
+    if not victims:
+        return
+    thieves = Thieves(state, loads)
+    if not thieves:
+        return
+    asked = _ask_for_tasks(turn, victims, thieves, loads)
+    if asked:
+        turn.log_event("stealing", ("request", asked))
+        steals.rounds += 1
+
+
+def _ask_for_tasks(
+    turn: Turn, victims: list[WorkerState], thieves: Thieves, loads: Loads
+) -> list[tuple[object, ...]]:
+    """Cheap moves first, whoever has the task. Returns what was asked for, as stock logs it."""
+    state = turn.state
+    steals = state.steals
+    quota = max(TASKS_WEIGHED_MIN, TASKS_WEIGHED_MAX // len(victims))
+    weighed = []
+    for victim in victims:
+        levels, offset = _weigh(state, victim, steals.offsets.pop(victim, 0), quota)
+        if offset:
+            steals.offsets[victim] = offset
+        weighed.append(levels)
+    asked: list[tuple[object, ...]] = []
+    for level in range(len(COST_MULTIPLIERS)):
+        for ts in chain.from_iterable(levels[level] for levels in weighed):
+            if not thieves or len(steals.in_flight) >= IN_FLIGHT_MAX:
+                return asked
+            thief = thieves.choose(ts)
+            if thief is None:
+                continue
+            told = _ask_if_worth_it(turn, ts, level, thief, loads)
+            if told is not None:
+                asked.append(told)
+                thieves.given(thief)
+    return asked
+
+
+def _ask_if_worth_it(
+    turn: Turn, ts: TaskState, level: int, thief: WorkerState, loads: Loads
+) -> tuple[object, ...] | None:
+    """Ask for a task where the thief would be done with it before the victim is halfway there."""
+    state = turn.state
+    steals = state.steals
+    victim = ts.processing_on
+    assert victim is not None
+    compute = mirrors.expected_duration(state, ts.group.prefix)
+    on_victim = compute + placement.fetch_seconds(state, ts, victim)
+    on_thief = compute + placement.fetch_seconds(state, ts, thief)
+    before_victim = loads.seconds(victim)
+    before_thief = loads.seconds(thief)
+    if placement.is_available(victim):
+        deadline = before_victim - on_victim / 2
+    else:
+        deadline = before_victim + UNAVAILABLE_SECONDS
+    if before_thief + on_thief > deadline:
+        return None
+    _ask(turn, ts, victim, thief, on_victim, on_thief)
+    steals.level_counts[level] += 1
+    steals.level_costs[level] += on_victim
+    places = (victim.address, before_victim, thief.address, before_thief)
+    return (turn.now, level, ts.key, on_victim, *places)
+
+
+def _ask(
+    turn: Turn,
+    ts: TaskState,
+    victim: WorkerState,
+    thief: WorkerState,
+    on_victim: float,
+    on_thief: float,
+) -> None:
+    steals = turn.state.steals
+    stimulus_id = f"steal-{steals.request_count}"
+    steals.request_count += 1
+    steals.add(ts, Steal(victim, thief, ts.run_id, on_victim, on_thief, stimulus_id))
+    turn.to_worker(victim.address, StealRequest(key=ts.key, stimulus_id=stimulus_id))
+
+
+# ------------------------------------------------------------------ answers
+
+
+def handle_steal_response(turn: Turn, stimulus: Stimulus) -> None:
+    """A worker gives a task back, or keeps it. Stock: ``move_task_confirm``."""
+    state = turn.state
+    message: StealResponse = stimulus.message
+    ts = state.tasks.get(message.key)
+    if ts is None:
+        return  # let go in between
+    steal = state.steals.in_flight.get(ts)
+    said = (message.key, message.state, stimulus.source, message.stimulus_id)
+    if steal is not None and steal.stimulus_id != message.stimulus_id:
+        turn.log_event("stealing", ("stale-response", *said))
+        return
+    is_void = live(state, ts) is None
+    state.steals.take(ts)
+    if steal is None or is_void:
+        turn.log_event("stealing", ("already-aborted", *said))
+        return
+    _settle(turn, ts, steal, message.state)
+
+
+def _settle(turn: Turn, ts: TaskState, steal: Steal, answer: str | None) -> None:
+    """The victim has answered for the attempt that it has."""
+    state = turn.state
+    victim, thief = steal.victim, steal.thief
+    places = (ts.key, answer, victim.address, thief.address, steal.stimulus_id)
+    state.restless[victim] = None
+    if answer in KEPT:
+        turn.log_event("stealing", ("already-computing", *places))
+    elif answer in GIVEN_BACK and _may_move(state, ts, thief):
+        _move(turn, ts, thief)
+        turn.log_event("stealing", ("confirm", *places))
+    else:
+        gone = state.workers.get(thief.address) is not thief
+        turn.log_event("stealing", ("reschedule", gone, *places))
+        if answer not in GIVEN_BACK and answer not in UNKNOWN:
+            turn.log(30, f"Worker {victim.address} was asked for {ts.key!r} and says {answer!r}")
+        run(turn, {ts: "released"})
+    fill_slots(turn)
+
+
+def _may_move(state: SchedulerState, ts: TaskState, thief: WorkerState) -> bool:
+    """Whether the thief still is where the task is to go, and the task's inputs are still there."""
+    if state.workers.get(thief.address) is not thief or not placement.is_available(thief):
+        return False
+    if not all(dts.who_has for dts in ts.dependencies):
+        return False
+    valid = placement.valid_workers(state, ts)
+    return valid is None or thief in valid or ts.loose_restrictions
+
+
+def _move(turn: Turn, ts: TaskState, thief: WorkerState) -> None:
+    """The task is the thief's: another attempt."""
+    state = turn.state
+    victim = mirrors.stop_processing(state, ts)
+    mirrors.start_processing(state, ts, thief)
+    if ts.actor:
+        victim.actors.pop(ts, None)
+        thief.actors[ts] = None
+    state.restless[thief] = None
+    turn.to_worker(thief.address, compute_message(turn, ts))
+
+
+# ------------------------------------------------------------------ when
+
+
+def handle_switch_stealing(turn: Turn, stimulus: Stimulus) -> None:
+    """Look at the balance every so often from now on, or no more. Requests on their way come to their end."""
+    command: SwitchStealing = stimulus.message
+    steals = turn.state.steals
+    if command.interval_seconds is not None:
+        steals.interval_seconds = command.interval_seconds
+    steals.running = command.running
+    turn.cancel_timer(steals.timer)
+    steals.timer = 0
+    _look_again(turn)
+
+
+def handle_stealing_due(turn: Turn, stimulus: Stimulus) -> None:
+    """It is time to look at the balance."""
+    steals = turn.state.steals
+    steals.timer = 0
+    if steals.running:
+        balance(turn)
+    else:
+        steals.sweep(turn.state)
+    _look_again(turn)
+
+
+def _look_again(turn: Turn) -> None:
+    steals = turn.state.steals
+    if steals.running or steals.in_flight:
+        steals.timer = turn.call_at(turn.now + steals.interval_seconds, StealingDue())
+
+
+def handle_balance_work(turn: Turn, stimulus: Stimulus) -> None:
+    """Look at the balance once, now."""
+    balance(turn)
+    _keep_in_sight(turn)
+
+
+def handle_ask_back(turn: Turn, stimulus: Stimulus) -> None:
+    """Somebody wants a task to move to a certain worker: the one that has it is asked."""
+    state = turn.state
+    command: AskBack = stimulus.message
+    ts = state.tasks.get(command.key)
+    thief = state.workers.get(command.thief)
+    if ts is None or thief is None or ts.processing_on in (None, thief):
+        return
+    victim = ts.processing_on
+    assert victim is not None
+    if live(state, ts) is not None or state.workers.get(victim.address) is not victim:
+        return
+    state.steals.take(ts)
+    compute = mirrors.expected_duration(state, ts.group.prefix)
+    on_victim = compute + placement.fetch_seconds(state, ts, victim)
+    on_thief = compute + placement.fetch_seconds(state, ts, thief)
+    _ask(turn, ts, victim, thief, on_victim, on_thief)
+    _keep_in_sight(turn)
+
+
+def _keep_in_sight(turn: Turn) -> None:
+    """Void requests are swept though nobody looks at the balance."""
+    if not turn.state.steals.timer:
+        _look_again(turn)
