@@ -5,6 +5,8 @@ They must not know what a test computes. When a test fails, the ends of its proc
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,30 @@ def clusters(request: pytest.FixtureRequest) -> Iterator[list[Cluster]]:
     yield running
     for cluster in reversed(running):
         cluster.close()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def violations_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Every scheduler that is started holds what it sends against the catalogue, and writes here what is not allowed."""
+    path = tmp_path_factory.mktemp("checks") / "violations.jsonl"
+    path.touch()
+    os.environ["PACELINE_CHECK_MESSAGES"] = str(path)
+    yield path
+    del os.environ["PACELINE_CHECK_MESSAGES"]
+
+
+@pytest.fixture(autouse=True)
+def only_what_the_catalogue_allows(
+    violations_file: Path, request: pytest.FixtureRequest
+) -> Iterator[None]:
+    """A test fails when a scheduler sent what it may not while it ran (or while its fixtures started, or before)."""
+    yield
+    text = violations_file.read_text()
+    violations_file.write_text("")
+    if text and not request.node.get_closest_marker("violations"):
+        lines = [json.loads(line) for line in text.splitlines()]
+        told = "\n".join(f"{line['text']}\n    in {line['message']}" for line in lines[:20])
+        pytest.fail(f"{len(lines)} violations of the catalogue:\n{told}", pytrace=False)
 
 
 ClusterFactory = Callable[..., Cluster]

@@ -8,14 +8,15 @@ from __future__ import annotations
 import asyncio
 import builtins
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from paceline.protocol import messages as m
 from paceline.protocol.catalogue import TABLES
 from paceline.protocol.codec import OddMessage, UnknownMessage
-from paceline.protocol.connection import Connection
 from paceline.protocol.framing import pack_frames
+from paceline.protocol.handshake import local_offer
 from paceline.protocol.messages.extension_rpc import AmmHandler
 from paceline.scheduler.core import stimuli
 from paceline.scheduler.extensions.replies import ErrorReply
@@ -23,6 +24,7 @@ from paceline.workers_compat import memory_policies, shuffle
 from paceline.workers_compat.facade import SchedulerFacade
 from paceline.workers_compat.scalars import close_value, read_scalar
 
+from .checks import connection_factory
 from .driver import CoreFailure, Driver
 from .peers import Handshaking, Peer
 from .pool import Outgoing, Pool
@@ -38,6 +40,9 @@ if TYPE_CHECKING:
     from .journal import JournalWriter
 
 logger = logging.getLogger("distributed.scheduler")
+
+#: What those who dial us are offered. Stock peers do not look at the second encoding.
+OFFER: Mapping[str, Any] = MappingProxyType(local_offer(in_place=True))
 
 
 class Server:
@@ -87,6 +92,7 @@ class Server:
         self._block(blocked_handlers)
         self.core_types = frozenset(core.handlers)
         self.peers: dict[int, Peer] = {}
+        self._new_connection = connection_factory()
         self._last_graph_id = 0
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -94,8 +100,9 @@ class Server:
 
     def opened(self, number: int, facts: PeerFacts) -> None:
         """See ``transport.SeamSink``."""
-        connection = Connection(
+        connection = self._new_connection(
             "connector" if facts.outgoing else "listener",
+            offer=None if facts.outgoing else OFFER,
             same_host=facts.same_host,
             read_scalar=read_scalar,
             close_value=close_value,

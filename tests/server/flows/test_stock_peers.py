@@ -121,6 +121,7 @@ async def test_run_on_workers_and_its_errors() -> None:
         assert await client.run(lambda: 1, workers=[nobody], on_error="ignore") == {}
 
 
+@pytest.mark.violations  # it sends a worker what is no list of keys
 async def test_an_error_of_a_worker_reaches_the_client_as_it_is() -> None:
     async with cluster(1) as (_scheduler, client, workers):
         msg = {"op": "get_story", "keys_or_stimuli": 5}
