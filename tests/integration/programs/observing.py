@@ -127,12 +127,12 @@ def task_stream_of_a_block(client: Client) -> object:
 
 
 def metadata_of_a_block(client: Client) -> object:
-    """Metadata and final states of the tasks of a block."""
+    """Which tasks of a block left metadata, and their final states."""
     with get_task_metadata() as tasks:
         good = client.submit(operator.add, 1, 2, key="good", pure=False)
         bad = client.submit(operator.truediv, 1, 0, key="bad", pure=False)
         wait([good, bad])
-    return sorted(tasks.metadata), tasks.state, [sorted(v) for v in tasks.metadata.values()]
+    return sorted(tasks.metadata), tasks.state
 
 
 def profiles(client: Client) -> object:
@@ -197,13 +197,6 @@ def a_performance_report(client: Client) -> object:
         f"Workers: {len(client.scheduler_info(n_workers=-1)['workers'])}" in page,
         "Dask Performance Report" in page,
     )
-
-
-def hardware(client: Client) -> object:
-    """Bandwidths of workers: which are measured."""
-    found = client.benchmark_hardware()
-    shape = {mode: sorted(sizes) for mode, sizes in found.items()}
-    return shape, all(v > 0 for sizes in found.values() for v in sizes.values())
 
 
 def a_memory_sampler(client: Client) -> object:
