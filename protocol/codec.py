@@ -10,6 +10,7 @@ Must not know: sockets, phases, what messages mean.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeVar, Union
@@ -41,6 +42,8 @@ from .values import (
 __all__ = ["Codec", "OddMessage", "Received", "UnknownMessage"]
 
 T = TypeVar("T")
+#: Of more keys than this, all are looked at together.
+MANY_KEYS = 32
 #: What reading a message may give.
 Received = Message | UnknownMessage | OddMessage
 
@@ -357,6 +360,9 @@ def _open_fields(message: Any, plan: _Plan, frames: Sequence[Buffer]) -> None:
             if type(keys) is not list:
                 raise TypeError("expected keys")
             force_setattr(message, name, keys)
+        if len(keys) > MANY_KEYS:
+            keys[:] = _many_keys(keys)
+            continue
         for position, key in enumerate(keys):
             if type(key) in _NO_KEYS:
                 keys[position] = _plain_key(key)
@@ -364,6 +370,16 @@ def _open_fields(message: Any, plan: _Plan, frames: Sequence[Buffer]) -> None:
         payload = getattr(message, name)
         if payload is not None:
             force_setattr(message, name, payload_at(payload.kind, payload.index, frames))
+
+
+def _many_keys(keys: list[Any]) -> list[Any]:
+    """The same at less cost for each."""
+    plain = [tuple(key) if type(key) is list else key for key in keys]
+    try:
+        deque(map(hash, plain), maxlen=0)
+    except TypeError:  # there are lists in some, or they are no keys
+        return [_plain_key(key) if type(key) in _NO_KEYS else key for key in keys]
+    return plain
 
 
 def _op_of(raw: Buffer) -> str:

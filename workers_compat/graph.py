@@ -98,9 +98,11 @@ def _compiled(
         priorities = index.ordered(needed if culled else list(range(index.size)))
     in_order = index.topological(needed, priorities)
     ordered_at = time.perf_counter()
+    rows, elsewhere = by_row(wanted, index, in_order)
     commit = GraphCommit(
         graph_id=request.graph_id,
-        keys=by_row(wanted, index, in_order),
+        keys=elsewhere,
+        rows=rows,
         client=request.client,
         user_priority=request.user_priority,
         fifo_timeout_seconds=parse_timedelta(request.fifo_timeout) or 0.0,
@@ -147,9 +149,7 @@ def materialize(
     return tasks, by_type, isinstance(expr, LLGExpr)
 
 
-def keywords_apart(
-    expr: Any, graph: dict[Any, Any], wanted: Collection[Any]
-) -> dict[Any, Any]:
+def keywords_apart(expr: Any, graph: dict[Any, Any], wanted: Collection[Any]) -> dict[Any, Any]:
     """The graph of ``Client.map`` with large keyword arguments under keys of their own.
 
     Stock's client calls such an argument's key by the bare name of the keyword, so that a second call
@@ -277,8 +277,10 @@ def actor_keys(actors: Any) -> Any:
     return plain_keys(actors)
 
 
-def by_row(wanted: Iterable[Any], index: GraphIndex, in_order: list[int]) -> list[Any]:
-    """Wanted keys in the order of their rows; those without a row last, by their text."""
+def by_row(
+    wanted: Iterable[Any], index: GraphIndex, in_order: list[int]
+) -> tuple[list[int], list[Any]]:
+    """Rows of wanted keys, in order; and the keys without a row, by their text."""
     here = []
     elsewhere = []
     for key in dict.fromkeys(wanted):
@@ -289,8 +291,10 @@ def by_row(wanted: Iterable[Any], index: GraphIndex, in_order: list[int]) -> lis
             elsewhere.append(key)
     if len(here) > 1:
         row_of = {place: row for row, place in enumerate(in_order)}
-        here.sort(key=row_of.__getitem__)
-    return [plain_key(index.keys[place]) for place in here] + sorted(elsewhere, key=repr)
+        rows = sorted([row_of[place] for place in here])
+    else:
+        rows = [in_order.index(place) for place in here]
+    return rows, sorted(elsewhere, key=repr)
 
 
 # ------------------------------------------------------------------ from tasks to rows

@@ -127,7 +127,24 @@ class PendingGraph:
         size = len(self.keys)
         if self.n_edges > EDGES_FREE:
             size += self.n_edges // EDGES_A_ROW + 1
-        return size * STAGES_OF_A_ROW + len(self.commit.keys) < budget
+        return size * STAGES_OF_A_ROW + self.n_wanted < budget
+
+    @property
+    def n_wanted(self) -> int:
+        """How many keys the client asked for."""
+        assert self.commit is not None
+        return len(self.commit.rows) + len(self.commit.keys)
+
+    def wanted(self, first: int = 0, last: int | None = None) -> list[Key]:
+        """Keys that the client asked for, from the ``first`` on to the one before the ``last``."""
+        commit = self.commit
+        assert commit is not None
+        n_rows = len(commit.rows)
+        end = self.n_wanted if last is None else last
+        keys = [self.keys[row] for row in commit.rows[first:end]]
+        if end > n_rows:
+            keys += commit.keys[max(0, first - n_rows) : end - n_rows]
+        return keys
 
     def add(self, chunk: GraphChunk) -> None:
         """Take in a chunk's columns."""

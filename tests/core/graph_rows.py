@@ -63,7 +63,9 @@ def compile_rows(
                 groups[name] = len(groups)
                 chunk.new_groups.append((name, key_split(key)))
             chunk.groups.append(groups[name])
-            chunk.dependencies.append([_dependency(d, number, externals, chunk) for d in graph[key]])
+            chunk.dependencies.append(
+                [_dependency(d, number, externals, chunk) for d in graph[key]]
+            )
             chunk.run_specs.append(b"run " + repr(key).encode())
             chunk.priorities.append(rows.priorities.get(key, first + row))
             if key in rows.producers:
@@ -76,7 +78,10 @@ def compile_rows(
                 chunk.annotations[row] = sets.index(annotation)
         out.append(chunk)
     commit = {"n_tasks": len(order), **rows.commit}
-    out.append(GraphCommit(graph_id, list(want), client, **commit))
+    wanted = list(want)
+    n_rows = next((i for i, key in enumerate(wanted) if key not in number), len(wanted))
+    by_number = [number[key] for key in wanted[:n_rows]]
+    out.append(GraphCommit(graph_id, wanted[n_rows:], client, rows=by_number, **commit))
     return out
 
 

@@ -63,6 +63,11 @@ class Compiled:
         return self.last
 
     @property
+    def wanted(self) -> list[Any]:
+        """What the client asked for, in the order in which it gets it."""
+        return [self.keys[row] for row in self.commit.rows] + self.commit.keys
+
+    @property
     def failure(self) -> GraphFailed:
         assert isinstance(self.last, GraphFailed), self.last
         return self.last

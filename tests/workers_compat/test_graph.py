@@ -49,7 +49,7 @@ def test_a_diamond(compile):
     assert set(c.keys) == {"top-1", ("left", 0), ("right", 0), "root"}
     assert_topological(c)
     assert c.needs("top-1") in ([("left", 0), ("right", 0)], [("right", 0), ("left", 0)])
-    assert c.commit.keys == ["top-1"]
+    assert c.wanted == ["top-1"]
     assert c.commit.n_tasks == 4
     assert c.run()["top-1"] == 32
     assert c.group(("left", 0)) == ("left", "left")
@@ -75,9 +75,11 @@ def test_rows_are_numbered_through_all_chunks(compile):
         lambda: (da.arange(60, chunks=10) + 1).sum(),
         lambda: da.ones((20, 20), chunks=(5, 5)) @ da.ones((20, 20), chunks=(5, 5)),
         lambda: da.random.default_rng(1).random((20, 20), chunks=5).rechunk((4, 10)),
-        lambda: dd.from_pandas(pd.DataFrame({"k": list("abab") * 5, "v": range(20)}), npartitions=4)
-        .groupby("k")
-        .v.mean(),
+        lambda: (
+            dd.from_pandas(pd.DataFrame({"k": list("abab") * 5, "v": range(20)}), npartitions=4)
+            .groupby("k")
+            .v.mean()
+        ),
         lambda: dask.datasets.timeseries("2000-01-01", "2000-01-05", seed=1)[["x", "y"]].max(),
         lambda: db.from_sequence(range(20), npartitions=4).map(lambda x: x * 2).filter(bool).sum(),
         lambda: delayed(sum)([delayed(add)(i, 1) for i in range(10)]),
@@ -90,7 +92,7 @@ def test_collections_give_what_dask_computes(compile, make):
     c = compile(collection, chunk_size=5)
     assert isinstance(c.commit, GraphCommit), c.last
     assert_topological(c)
-    (key,) = c.commit.keys
+    (key,) = c.wanted
     got = c.run()[key]
     if hasattr(expected, "equals"):
         assert expected.equals(got)
@@ -116,7 +118,7 @@ def test_futures_are_external_dependencies(compile):
 def test_wanted_keys_that_are_not_in_the_graph_come_last(compile):
     c = compile({"a": Alias("a", "b"), "x": Task("x", add, 1, 1)}, ["b", "a", "x"])
     assert set(c.keys) == {"a", "x"}
-    assert c.commit.keys[-1] == "b"
+    assert c.wanted[-1] == "b"
     assert c.needs("a") == ["b"]
 
 
@@ -134,7 +136,9 @@ def test_the_clients_own_order_is_kept_and_may_be_no_order(compile):
 
 
 def test_a_key_that_the_order_does_not_name_comes_last(compile):
-    c = compile({"a": Task("a", add, TaskRef("b"), 1), "b": DataNode("b", 1)}, internal_priority={"a": 0})
+    c = compile(
+        {"a": Task("a", add, TaskRef("b"), 1), "b": DataNode("b", 1)}, internal_priority={"a": 0}
+    )
     assert c.keys == ["b", "a"]
     assert c.priorities == [1, 0]
 
@@ -160,9 +164,19 @@ def test_a_deep_chain_in_no_order(compile):
 
 
 def test_all_kinds_of_keys(compile):
-    keys = ["s", b"bytes", 1, 2.5, ("t", 0), ("t", ("nested", (1, b"x"))), ("", ""), (1, 2), -(2**63)]
+    keys = [
+        "s",
+        b"bytes",
+        1,
+        2.5,
+        ("t", 0),
+        ("t", ("nested", (1, b"x"))),
+        ("", ""),
+        (1, 2),
+        -(2**63),
+    ]
     c = compile({k: Task(k, add, 1, i) for i, k in enumerate(keys)}, keys)
-    assert set(c.commit.keys) == set(keys)
+    assert set(c.wanted) == set(keys)
     assert set(c.keys) == set(keys)
     assert c.run() == {k: 1 + i for i, k in enumerate(keys)}
 
@@ -172,7 +186,7 @@ def test_numpys_scalars_in_keys_become_pythons(compile):
     c = compile({key: Task(key, add, 1, 1)}, [key])
     assert c.keys == [("x", 3, "a")]
     assert [type(e) for e in c.keys[0]] == [str, int, str]
-    assert c.commit.keys == c.keys
+    assert c.wanted == c.keys
     assert plain_key(True) == 1
 
 
@@ -218,7 +232,9 @@ def test_what_the_commit_repeats(compile, close):
 
 
 def test_a_missing_module_is_told_as_stock_tells_it(compile):
-    payload = serialized_payload({"serializer": "pickle", "writeable": ()}, [b"\x80\x05cnosuch\nfoo\n."])
+    payload = serialized_payload(
+        {"serializer": "pickle", "writeable": ()}, [b"\x80\x05cnosuch\nfoo\n."]
+    )
     c = compile(CompileRequest(1, "c", payload, ["a", ("b", 1)]))
     assert c.failure.keys == ["a", ("b", 1)]
     error = c.exception
@@ -247,9 +263,13 @@ class Raises:
         return exec, (f"raise {self.what}",)
 
 
-@pytest.mark.parametrize("what", ["SystemExit(3)", "KeyboardInterrupt", "MemoryError", "RecursionError"])
+@pytest.mark.parametrize(
+    "what", ["SystemExit(3)", "KeyboardInterrupt", "MemoryError", "RecursionError"]
+)
 def test_nothing_that_a_graph_raises_gets_out(compile, what):
-    payload = serialized_payload({"serializer": "pickle", "writeable": ()}, [pickle.dumps(Raises(what))])
+    payload = serialized_payload(
+        {"serializer": "pickle", "writeable": ()}, [pickle.dumps(Raises(what))]
+    )
     c = compile(CompileRequest(1, "c", payload, ["a"]))
     assert isinstance(c.exception, RuntimeError)
     assert what.split("(")[0] in c.failure.text
@@ -296,7 +316,7 @@ for again in [made, *stored]:
     for chunk in c.chunks:
         print(chunk.keys, chunk.dependencies, chunk.groups, chunk.new_groups, chunk.new_externals, chunk.priorities)
         print(chunk.spec_buffers, [len(s) for s in chunk.run_specs])
-    print(c.commit.keys)
+    print(c.commit.rows, c.commit.keys)
 """
 
 

@@ -218,7 +218,7 @@ def is_lost(ts: TaskState | None) -> bool:
 def _refuse_lost(turn: Turn, graph: PendingGraph, missing: list[Key]) -> None:
     commit = graph.commit
     assert commit is not None
-    keys = commit.keys
+    keys = graph.wanted()
     for key in missing[:10]:
         turn.log(
             20,
@@ -441,10 +441,11 @@ def _stage_claim(turn: Turn, graph: PendingGraph, budget: int) -> int:
     commit = graph.commit
     assert commit is not None
     first = graph.cursor
-    last = min(len(commit.keys), first + budget)
+    n_wanted = graph.n_wanted
+    last = min(n_wanted, first + budget)
     cs = state.clients[graph.client]
     unknown = []
-    for key in commit.keys[first:last]:
+    for key in graph.wanted(first, last):
         if key in graph.withdrawn:
             continue
         ts = state.tasks.get(key)
@@ -456,7 +457,7 @@ def _stage_claim(turn: Turn, graph: PendingGraph, budget: int) -> int:
     if unknown:
         turn.to_client(graph.client, CancelledKeys(keys=unknown, reason="lost dependencies"))
     graph.cursor = last
-    if last == len(commit.keys):
+    if last == n_wanted:
         _mark_actors(turn, graph)
         graph.stage = "wish"
         graph.cursor = len(graph.tasks)
@@ -468,7 +469,7 @@ def _mark_actors(turn: Turn, graph: PendingGraph) -> None:
     state = turn.state
     commit = graph.commit
     assert commit is not None
-    actors = commit.keys if commit.actors is True else (commit.actors or ())
+    actors = graph.wanted() if commit.actors is True else (commit.actors or ())
     for key in actors:
         ts = state.tasks.get(key)
         if ts is not None:
@@ -477,7 +478,7 @@ def _mark_actors(turn: Turn, graph: PendingGraph) -> None:
     if state.plugins is not None:
         state.plugins.update_graph(
             client=graph.client,
-            keys=commit.keys,
+            keys=graph.wanted(),
             tasks=graph.tasks,
             new_tasks=graph.new_tasks,
             stimulus_id=turn.stimulus_id,
