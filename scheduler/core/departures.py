@@ -159,19 +159,15 @@ def lose_data(turn: Turn, ws: WorkerState, recs: Recommendations) -> tuple[list[
     What follows for tasks of which nobody has the data is added to ``recs``; where they are very many, it is left
     to later turns.
     """
-    state = turn.state
-    recomputed: list[Key] = []
-    lost: list[Key] = []
-    alone: list[TaskState] = []
-    for ts in list(ws.has_what):
-        mirrors.remove_replica(state, ts, ws)
-        if ts in ws.actors:
-            recs[ts] = "erred"
-        elif not ts.who_has:
-            alone.append(ts)
-            (lost if ts.run_spec is None else recomputed).append(ts.key)
+    actors = [ts for ts in ws.actors if ts in ws.has_what]
+    alone = mirrors.remove_all_data(turn.state, ws)
+    if actors:
+        recs.update(dict.fromkeys(actors, "erred"))
+        alone = [ts for ts in alone if ts not in ws.actors]
+    recomputed = [ts.key for ts in alone if ts.run_spec is not None]
+    lost = [ts.key for ts in alone if ts.run_spec is None]
     if len(alone) > max(turn.budget, 0):
-        state.let_go.add(alone)
+        turn.state.let_go.add(alone)
         turn.wants_continue()
     else:
         for ts in alone:

@@ -65,6 +65,23 @@ def remove_replica(state: SchedulerState, ts: TaskState, ws: WorkerState) -> Non
         _data_is_gone(ts)
 
 
+def remove_all_data(state: SchedulerState, ws: WorkerState) -> list[TaskState]:
+    """``ws`` is gone with all that it had. Returns the tasks that nobody has any more, in its order."""
+    alone: list[TaskState] = []
+    for ts in list(ws.has_what):
+        holders = ts.who_has
+        if len(holders) > 1:
+            remove_replica(state, ts, ws)
+            continue
+        ts.who_has = ()
+        if ts.dependents:
+            _data_is_gone(ts)
+        alone.append(ts)
+    ws.has_what.clear()
+    ws.nbytes = 0
+    return alone
+
+
 def remove_all_replicas(state: SchedulerState, ts: TaskState) -> None:
     """Nobody has the data of ``ts`` any more."""
     if not ts.who_has:

@@ -54,6 +54,21 @@ def coerce_address(state: SchedulerState, address: Any) -> str:
     return found if "://" in found else f"tcp://{found}"
 
 
+def address_or_host(state: SchedulerState, name: Any) -> str | None:
+    """The address that a user means by ``name`` in a restriction; None where it is a host's name.
+
+    Host names inside addresses are resolved by the compiler of the graph; here only what needs no look-up.
+    """
+    if name in state.aliases:
+        return state.aliases[name]
+    if not isinstance(name, str) or ":" not in name:
+        return None
+    scheme, rest = coerce_address(state, name).split("://", 1)
+    if rest.startswith("localhost:"):
+        rest = "127.0.0.1" + rest[len("localhost") :]
+    return f"{scheme}://{rest}"
+
+
 def workers_list(state: SchedulerState, workers: Iterable[str] | None) -> list[str]:
     """Addresses of the workers that are named by address or by a part of it (a host), in order of registration.
 

@@ -447,13 +447,6 @@ class DropWorkerConnection:
 
 
 @dataclass(slots=True)
-class DropClientConnection:
-    """Close the client's stream once what was sent is written."""
-
-    client: str
-
-
-@dataclass(slots=True)
 class CloseScheduler:
     """Shut down (idle timeout)."""
 

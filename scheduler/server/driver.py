@@ -116,7 +116,6 @@ class Driver:
             stimuli.SetTimer: self._set_timer,
             stimuli.LogLine: self._log_line,
             stimuli.DropWorkerConnection: self._drop_worker,
-            stimuli.DropClientConnection: self._drop_client,
             stimuli.CloseScheduler: self._close,
         }
 
@@ -319,11 +318,6 @@ class Driver:
 
     def _drop_worker(self, instruction: stimuli.DropWorkerConnection) -> None:
         stream = self.worker_streams.get(instruction.address)
-        if stream is not None:
-            stream.close_when_written()
-
-    def _drop_client(self, instruction: stimuli.DropClientConnection) -> None:
-        stream = self.client_streams.get(instruction.client)
         if stream is not None:
             stream.close_when_written()
 

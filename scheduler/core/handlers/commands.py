@@ -11,10 +11,10 @@ from __future__ import annotations
 from typing import Any
 
 from .. import mirrors, transitions
+from ..queries import address_or_host
 from ..state import SchedulerState, TaskState
 from ..stimuli import MakeTransitions, Stimulus, WriteTask
 from ..turn import Turn
-from .graph import coerce_address
 
 #: What may be written on a task; all else is the scheduler's own.
 WRITABLE = (
@@ -74,7 +74,7 @@ def _write_priority(state: SchedulerState, ts: TaskState, priority: Any) -> None
 def _restrict(state: SchedulerState, ts: TaskState, addresses: Any) -> None:
     if isinstance(addresses, str):
         addresses = [addresses]
-    named = [coerce_address(state, a) or str(a) for a in addresses or ()]
+    named = [address_or_host(state, a) or str(a) for a in addresses or ()]
     if named or ts.details is not None:
         ts.ensure_details().worker_restrictions = dict.fromkeys(named) or None
 

@@ -20,6 +20,7 @@ from .. import mirrors
 from ..graph_spans import note_span, observe_spans
 from ..graphs import PendingGraph
 from ..needs import Recommendations, due, erred_dependency, is_wanted, release_wish
+from ..queries import address_or_host
 from ..state import (
     ACTIVE_STATES,
     ClientState,
@@ -370,7 +371,7 @@ def _annotate(turn: Turn, ts: TaskState, annotations: AnnotationSet) -> None:
         hosts: dict[str, None] = {}
         workers: dict[str, None] = {}
         for name in annotations.workers:
-            address = coerce_address(turn.state, name)
+            address = address_or_host(turn.state, name)
             if address is None:
                 hosts[str(name)] = None
             else:
@@ -382,25 +383,6 @@ def _annotate(turn: Turn, ts: TaskState, annotations: AnnotationSet) -> None:
         details.resource_restrictions = annotations.resources
     if annotations.retries is not None:
         ts.retries = annotations.retries
-
-
-def coerce_address(state: SchedulerState, name: Any) -> str | None:
-    """The address that a user means by ``name``: an alias, or an address with or without scheme.
-
-    None where it is neither: a host's name. Names of hosts inside addresses are resolved by the
-    compiler of the graph; here only what needs no look-up.
-    """
-    address = state.aliases.get(name)
-    if address is not None:
-        return address
-    if not isinstance(name, str) or ":" not in name:
-        return None
-    if "://" not in name:
-        name = "tcp://" + name
-    scheme, rest = name.split("://", 1)
-    if rest.startswith("localhost:"):
-        rest = "127.0.0.1" + rest[len("localhost") :]
-    return f"{scheme}://{rest}"
 
 
 def _warn_collision(

@@ -13,7 +13,7 @@ from ..addresses import resolve
 from .ports import FlowServer
 
 
-def coerce_address(server: FlowServer, worker: Any) -> str:
+def resolved_address(server: FlowServer, worker: Any) -> str:
     """The address of a worker given by address, alias, ``(host, port)``, or address with a host name.
 
     Raises:

@@ -14,7 +14,7 @@ from paceline.protocol.keys import Key
 from paceline.protocol.messages import worker_rpc
 from paceline.scheduler.core.stimuli import DataPlaced, LogEventCommand
 
-from .addresses import coerce_address
+from .addresses import resolved_address
 from .ports import FlowServer
 from .replicate import replicate
 
@@ -76,7 +76,7 @@ async def _running_workers(
     state = server.state
     if isinstance(workers, str):
         workers = [workers]
-    chosen = None if workers is None else [coerce_address(server, w) for w in workers]
+    chosen = None if workers is None else [resolved_address(server, w) for w in workers]
 
     def running() -> list[str]:
         if chosen is None:
@@ -113,7 +113,7 @@ def update_data(
     """
     placed: dict[Key, list[str]] = {}
     for key, workers in who_has.items():
-        placed[key] = [coerce_address(server, w) for w in workers]
+        placed[key] = [resolved_address(server, w) for w in workers]
         for address in placed[key]:
             if address not in server.state.workers:
                 raise KeyError(address)
