@@ -46,7 +46,7 @@ UNAVAILABLE_SECONDS = 1.0
 
 #: Tasks that one look weighs, over all workers; those with many dependencies count for more. And at least so many a worker.
 TASKS_WEIGHED_MAX = 1_000
-TASKS_WEIGHED_MIN = 20
+TASKS_WEIGHED_MIN = 10
 #: Workers that one look takes into account.
 WORKERS_LOOKED_AT_MAX = 2_000
 VICTIMS_MAX = 100
@@ -154,19 +154,26 @@ class Loads:
 
 def _victims(state: SchedulerState, loads: Loads) -> list[WorkerState]:
     """Workers whose tasks are weighed, the busiest first."""
-    found = dict.fromkeys(_window(state.saturated, VICTIMS_MAX, state.steals.cursor))
-    if not found or len(state.running) < len(state.workers):
-        busy = []
-        for ws in _window(state.workers.values(), WORKERS_LOOKED_AT_MAX, state.steals.cursor):
-            if not ws.processing or ws in state.idle:
-                continue
-            if not placement.is_available(ws):
-                found[ws] = None
-            elif not state.saturated and loads.tasks(ws) > ws.nthreads:
-                if loads.seconds(ws) > BUSY_SECONDS:
-                    busy.append(ws)
-        found.update(dict.fromkeys(heapq.nlargest(BUSIEST_MAX, busy, key=loads.seconds)))
-    return sorted(islice(found, VICTIMS_MAX), key=loads.seconds, reverse=True)
+    cursor = state.steals.cursor
+    found = list(_window(state.saturated, VICTIMS_MAX, cursor)) or _busiest(state, loads)
+    if len(state.running) < len(state.workers):
+        workers = _window(state.workers.values(), WORKERS_LOOKED_AT_MAX, cursor)
+        found += [ws for ws in workers if ws.processing and not placement.is_available(ws)]
+    return sorted(found[:VICTIMS_MAX], key=loads.seconds, reverse=True)
+
+
+def _busiest(state: SchedulerState, loads: Loads) -> list[WorkerState]:
+    """Where nobody is saturated: workers that have more than they can run, though not much more than others."""
+    workers = _window(state.running, WORKERS_LOOKED_AT_MAX, state.steals.cursor)
+    crowded = [ws for ws in workers if len(ws.processing) > ws.nthreads]
+    busy = [
+        ws
+        for ws in crowded
+        if ws not in state.idle
+        and loads.tasks(ws) > ws.nthreads
+        and loads.seconds(ws) > BUSY_SECONDS
+    ]
+    return heapq.nlargest(BUSIEST_MAX, busy, key=loads.seconds)
 
 
 def _window(items: Collection[T], size: int, cursor: int) -> Iterable[T]:

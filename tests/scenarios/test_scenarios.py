@@ -27,6 +27,7 @@ from paceline.scheduler.core.stimuli import (
     DataPlaced,
     ReleaseAll,
     RetryKeys,
+    SetRestrictions,
     SwitchStealing,
     WorkerClogged,
     WorkerGone,
@@ -363,6 +364,12 @@ def balance(play: Scenario, words: list[str]) -> None:
 def ask_back(play: Scenario, words: list[str]) -> None:
     """``ask back x w1``: whoever has x is asked for it, for w1."""
     play.feed(AskBack(key(words[0]), words[1]))
+
+
+@command("restrict")
+def restrict(play: Scenario, words: list[str]) -> None:
+    """``restrict x w0``: x may run on w0 only, from now on."""
+    play.feed(SetRestrictions({key(words[0]): words[1:]}))
 
 
 @command("stealing")

@@ -295,6 +295,10 @@ class World:
             rows.commit["actors"] = rng.sample(list(graph), 1)
         if rng.random() < 0.2:
             rows.annotations = dict.fromkeys(rng.sample(list(graph), 1), self._annotation())
+        elif rng.random() < 0.3 and self.workers:  # too much for one worker: others have to take it
+            crowded = [self.workers[rng.choice(list(self.workers))].address]
+            together = AnnotationSet(workers=crowded, allow_other_workers=True)
+            rows.annotations = dict.fromkeys(graph, together)
         size = rng.choice([1, 4, 1000])
         for part in compile_rows(graph, self.graph_count, want, client.name, rows, size):
             self.from_client(client, part)

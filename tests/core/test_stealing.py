@@ -1,0 +1,328 @@
+"""Work stealing: what a look at the balance asks for, what it costs, and what the table of requests adds up to.
+
+What becomes of requests is in ``tests/scenarios/steal*.txt``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from math import inf
+from typing import Any
+
+import pytest
+from env import Env
+from paceline.protocol import messages as m
+from paceline.scheduler.core import stealing
+from paceline.scheduler.core.config import SchedulerConfig
+from paceline.scheduler.core.stealing import balance, cost_level
+from paceline.scheduler.core.steals import COST_MULTIPLIERS
+from paceline.scheduler.core.stimuli import (
+    AnnotationSet,
+    AskBack,
+    BalanceWork,
+    StealingDue,
+    SwitchStealing,
+    TimerDue,
+)
+from paceline.scheduler.core.turn import Outbox, Turn
+
+MakeEnv = Callable[..., Env]
+
+
+def crowd(env: Env, address: str, graph: dict[Any, list[Any]], strictly: bool = False) -> None:
+    """Give a worker tasks; others may take them unless ``strictly``."""
+    where = AnnotationSet(workers=[address], allow_other_workers=not strictly)
+    env.submit(graph, list(graph), annotations=dict.fromkeys(graph, where))
+    env.take()
+
+
+def tasks(n: int, name: str = "x") -> dict[Any, list[Any]]:
+    return {(name, i): [] for i in range(n)}
+
+
+def asked(env: Env) -> list[Any]:
+    """Keys that workers were asked for by a look at the balance."""
+    env.turn(BalanceWork())
+    box, env.outbox = env.outbox, Outbox()
+    said = [message for messages in box.workers.values() for message in messages]
+    return [message.key for message in said if type(message) is m.StealRequest]
+
+
+def answer(env: Env, key: Any, state: str | None = "ready") -> None:
+    steal = env.state.steals.in_flight[env.task(key)]
+    response = m.StealResponse(key=key, state=state, stimulus_id=steal.stimulus_id)
+    env.feed(response, steal.victim.address)
+
+
+@pytest.fixture
+def two(make_env: MakeEnv) -> Env:
+    """w0 and w1; root-ish tasks are not queued."""
+    env = make_env(worker_saturation=inf)
+    env.join("w0", "w1")
+    env.take()
+    return env
+
+
+# ------------------------------------------------------------------ what is asked for
+
+
+def test_nothing_while_all_are_idle_or_busy(two: Env) -> None:
+    assert asked(two) == []
+    crowd(two, "w0", tasks(4))
+    crowd(two, "w1", tasks(4, "y"))
+    assert not len(two.state.idle)
+    assert asked(two) == []
+    assert two.state.steals.cursor == 0  # it did not even look
+
+
+def test_the_last_that_came_goes_first(two: Env) -> None:
+    crowd(two, "w0", tasks(6))
+    assert asked(two) == [("x", 5), ("x", 4)]
+
+
+def test_what_is_in_flight_counts_as_arrived(two: Env) -> None:
+    crowd(two, "w0", tasks(6))
+    first = asked(two)
+    assert asked(two) == []  # the thief has enough on its way
+    steals = two.state.steals
+    assert steals.tasks == {two.worker("w0"): -2, two.worker("w1"): 2}
+    assert steals.occupancy[two.worker("w1")] == pytest.approx(1.0)
+    for key in first:
+        answer(two, key)
+    assert not steals.in_flight and not steals.occupancy and not steals.tasks
+    assert two.processing("w1") == first
+
+
+def test_a_worker_with_one_task_a_thread_keeps_them(make_env: MakeEnv) -> None:
+    env = make_env(worker_saturation=inf)
+    env.join("w0", nthreads=2)
+    env.join("w1")
+    crowd(env, "w0", tasks(2))
+    assert asked(env) == []
+
+
+def test_short_work_is_not_worth_it(two: Env) -> None:
+    two.submit({"warm": []}, annotations={"warm": AnnotationSet(workers=["w0"])})
+    two.finish("warm", seconds=0.001)
+    crowd(two, "w0", tasks(20, "warm"))
+    assert asked(two) == []
+
+
+def test_what_runs_is_not_asked_for(two: Env) -> None:
+    crowd(two, "w0", tasks(4))
+    two.beat("w0", executing={("x", 3): 0.1, ("x", 2): 0.1})
+    assert asked(two) == [("x", 1)]
+
+
+def test_cheap_moves_go_first(make_env: MakeEnv) -> None:
+    env = make_env(worker_saturation=inf)
+    env.join("w0", "w1")
+    crowd(env, "w0", {"big": [], "small": []}, strictly=True)
+    env.finish("big", nbytes=20_000_000)
+    env.finish("small", nbytes=100)
+    crowd(env, "w0", {("free", i): [] for i in range(3)})
+    crowd(env, "w0", {("light", i): ["small"] for i in range(3)})
+    crowd(env, "w0", {("heavy", i): ["big"] for i in range(3)})
+    assert [key[0] for key in asked(env)] == ["free"] * 3
+    levels = [cost_level(env.state, env.task((name, 0))) for name in ("free", "light", "heavy")]
+    assert [found and found[1] for found in levels] == [0, 4, 5]
+
+
+def test_data_decides_who_gets_it(make_env: MakeEnv) -> None:
+    env = make_env(worker_saturation=inf)
+    env.join("w0", "w1", "w2", "w3")
+    crowd(env, "w0", {"data": []}, strictly=True)
+    env.finish("data", nbytes=10_000_000)
+    env.fetched("w2", "data")
+    crowd(env, "w0", {("y", i): ["data"] for i in range(8)})
+    assert asked(env)
+    gains = {ws.address: n for ws, n in env.state.steals.tasks.items()}
+    first = next(iter(env.state.steals.in_flight.values()))
+    assert first.thief.address == "w2"
+    assert gains["w2"] >= max(gains.get("w1", 0), gains.get("w3", 0))
+
+
+def test_a_worker_too_small_for_the_inputs_gets_nothing(make_env: MakeEnv) -> None:
+    env = make_env(worker_saturation=inf)
+    env.join("w0", memory_limit=10_000)
+    env.join("w1", memory_limit=10)
+    crowd(env, "w0", {"data": []}, strictly=True)
+    env.finish("data", nbytes=1000)
+    crowd(env, "w0", {("y", i): ["data"] for i in range(8)})
+    assert asked(env) == []
+
+
+def test_an_actor_that_is_not_made_yet_moves(two: Env) -> None:
+    where = AnnotationSet(workers=["w0"], allow_other_workers=True)
+    graph = {("make", i): [] for i in range(4)}
+    two.submit(
+        graph, list(graph), annotations=dict.fromkeys(graph, where), commit={"actors": True}
+    )
+    key = asked(two)[0]
+    answer(two, key)
+    actors = [[ts.key for ts in two.worker(address).actors] for address in ("w0", "w1")]
+    assert key not in actors[0] and key in actors[1]
+
+
+# ------------------------------------------------------------------ what a look costs
+
+
+def test_no_task_is_left_out_however_many_there_are(two: Env, monkeypatch: Any) -> None:
+    monkeypatch.setattr(stealing, "TASKS_WEIGHED_MAX", 10)
+    crowd(two, "w0", tasks(3))
+    crowd(two, "w0", tasks(47, "pinned"), strictly=True)
+    found: list[Any] = []
+    looks = 0
+    while not found:
+        found = asked(two)
+        looks += 1
+        assert looks < 10
+    assert looks == 5  # ten of fifty at a time
+    assert found[0] == ("x", 2)
+    assert asked(two) == []
+
+
+def test_a_look_weighs_no_more_than_it_may(two: Env, monkeypatch: Any) -> None:
+    weighed: list[Any] = []
+    monkeypatch.setattr(stealing, "TASKS_WEIGHED_MAX", 50)
+    monkeypatch.setattr(stealing, "cost_level", lambda state, ts: weighed.append(ts))
+    crowd(two, "w0", tasks(500))
+    asked(two)
+    assert len(weighed) == 50
+    asked(two)
+    assert len({ts.key for ts in weighed}) == 100
+
+
+def test_dependencies_count(two: Env, monkeypatch: Any) -> None:
+    monkeypatch.setattr(stealing, "TASKS_WEIGHED_MAX", 30)
+    data = tasks(stealing.DEPENDENCIES_A_TASK * 9, "data")
+    crowd(two, "w0", data, strictly=True)
+    two.finish(*data)
+    crowd(two, "w0", {("y", i): list(data) for i in range(9)})
+    assert asked(two) == [("y", 8), ("y", 7), ("y", 6)]
+    assert two.state.steals.offsets == {two.worker("w0"): 3}
+
+
+def test_very_many_workers_take_turns(make_env: MakeEnv, monkeypatch: Any) -> None:
+    monkeypatch.setattr(stealing, "VICTIMS_MAX", 2)
+    monkeypatch.setattr(stealing, "THIEVES_MAX", 2)
+    env = make_env(worker_saturation=inf)
+    busy = [f"b{i}" for i in range(4)]
+    env.join(*busy, *[f"i{i}" for i in range(5)])
+    for address in busy:
+        crowd(env, address, tasks(40, address))
+    assert len(env.state.saturated) == 4
+    victims: dict[str, None] = {}
+    for _ in range(5):
+        victims.update(dict.fromkeys(key[0] for key in asked(env)))
+    assert set(victims) == set(busy)
+
+
+# ------------------------------------------------------------------ levels
+
+
+def test_levels_are_stocks() -> None:
+    from distributed.stealing import WorkStealing
+
+    assert COST_MULTIPLIERS == WorkStealing.cost_multipliers
+
+
+@pytest.mark.parametrize(
+    ("seconds", "nbytes", "level"),
+    [(1.0, 100, 3), (0.1, 100, 6), (0.1, 10**8, 9), (0.001, 10**9, None), (1e6, 0, 1), (0, 0, None)],
+)
+def test_levels(two: Env, seconds: float, nbytes: int, level: int | None) -> None:
+    crowd(two, "w0", {"data": []}, strictly=True)
+    two.finish("data", nbytes=nbytes)
+    crowd(two, "w0", {"y": ["data"]})
+    two.task("y").prefix.duration_average = seconds
+    two.checks = False
+    found = cost_level(two.state, two.task("y"))
+    assert (found and found[1]) == level
+
+
+def test_fast_tasks_never_move(make_env: MakeEnv) -> None:
+    env = make_env(worker_saturation=inf, default_task_durations_seconds={"shuffle-split": 1e-6})
+    env.join("w0")
+    crowd(env, "w0", tasks(3, "shuffle-split"))
+    assert cost_level(env.state, env.task(("shuffle-split", 0))) is None
+
+
+def test_by_worker_and_level(two: Env) -> None:
+    crowd(two, "w0", tasks(3))
+    levels = stealing.stealable(two.state, two.worker("w0"))
+    assert [ts.key for ts in levels[0]] == [("x", 2), ("x", 1), ("x", 0)]
+    assert len(levels) == len(COST_MULTIPLIERS) and not any(levels[1:])
+
+
+# ------------------------------------------------------------------ when
+
+
+def due(env: Env, seconds: float = 1.0) -> None:
+    """The timer is due."""
+    env.now += seconds
+    env.feed(TimerDue(env.state.steals.timer))
+
+
+def test_it_looks_every_so_often_until_it_is_told_not_to(two: Env) -> None:
+    steals = two.state.steals
+    two.feed(SwitchStealing(True, 0.2))
+    timer = steals.timer
+    assert timer and steals.interval_seconds == 0.2
+    two.feed(SwitchStealing(True))
+    assert steals.timer != timer  # the old one is void
+    due(two)
+    assert steals.timer
+    crowd(two, "w0", tasks(6))
+    due(two)
+    assert len(steals.in_flight) == 2 and steals.rounds == 1
+    two.feed(SwitchStealing(False))
+    assert steals.timer, "somebody has to see what is in flight come to its end"
+    answer(two, ("x", 5))
+    two.finish(("x", 4))
+    due(two)
+    assert not steals.in_flight and not steals.timer
+    crowd(two, "w0", tasks(6, "more"))
+    assert steals.rounds == 1
+
+
+def test_what_somebody_asks_for_by_hand_is_swept_too(two: Env) -> None:
+    crowd(two, "w0", tasks(2))
+    two.feed(AskBack(("x", 1), "w1"))
+    assert two.state.steals.timer
+    two.lose("w0")
+    due(two)
+    assert not two.state.steals.in_flight and not two.state.steals.timer
+
+
+def test_statistics(two: Env) -> None:
+    crowd(two, "w0", tasks(6))
+    asked(two)
+    steals = two.state.steals
+    assert steals.level_counts == [2] + [0] * 14
+    assert steals.level_costs[0] == pytest.approx(1.0)
+    (_, (what, entries)), *_ = two.state.events.get("stealing")
+    assert what == "request"
+    when, level, key, cost, *places = entries[0]
+    assert (when, level, key, cost) == (two.now, 0, ("x", 5), 0.5)
+    assert places == ["w0", 3.0, "w1", 0.0]
+
+
+def test_interval_must_be_positive() -> None:
+    with pytest.raises(ValueError, match="work-stealing-interval"):
+        SchedulerConfig(work_stealing_interval_seconds=0).check()
+
+
+def test_a_timer_of_long_ago_does_no_harm(two: Env) -> None:
+    two.feed(StealingDue())
+    assert not two.state.steals.timer
+
+
+def moves(env: Env) -> Iterable[Any]:
+    turn = Turn(env.state, Outbox(), env.now, "", "look")
+    balance(turn)
+    return turn.outbox.workers
+
+
+def test_nobody_has_to_be_there(env: Env) -> None:
+    assert not moves(env)
