@@ -1,0 +1,241 @@
+"""A soak: three clients run random programs on workers that come to harm, and a checker asks whether all goes on.
+
+``python tests/soak/soak.py --minutes 30 --seed 1 --scheduler paceline`` prints a report as JSON; its exit code says
+whether everything held: every answer right, or an error that a fault explains; nothing stuck; no key left at the end,
+and the memory of the scheduler where it was.
+
+It must not know: how the scheduler works.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import json
+import shlex
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent / "support")]
+
+from real_cluster import Cluster, scheduler_command  # noqa: E402
+from soak_faults import WORKERS_MIN, Faults  # noqa: E402
+from soak_programs import PROGRAM_TIMEOUT_SECONDS, PROGRAMS, WrongResult  # noqa: E402
+
+N_CLIENTS = 3
+#: How often the checker looks, seconds.
+CHECK_SECONDS = 10
+#: Nothing finished for so long, with work to do: stuck. Longer than a worker is ever cut off, and than its time to live.
+STUCK_SECONDS = 60
+#: Words of errors that a lost worker causes; each is held against the log of faults too.
+EXPLAINED = ("KilledWorker", "CancelledError", "lost", "P2P", "CommClosed", "not running", "TimeoutError", "OSError")  # fmt: skip
+
+CONFIG = {
+    "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "8s",
+    "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "10",
+    "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "10s",
+    "PYTHONPATH": str(Path(__file__).parent),
+}
+
+
+@dataclass
+class Report:
+    """What came of it.
+
+    Attributes:
+        finished: program -> how often it ended well.
+        explained: errors that a fault explains, by kind.
+        failures: what nothing explains.
+    """
+
+    finished: Counter[str] = field(default_factory=Counter)
+    explained: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)
+    failures: list[str] = field(default_factory=list)
+    rss_mb: tuple[float, float] = (0.0, 0.0)
+    keys_left: int = 0
+
+
+class Soak:
+    """One run."""
+
+    def __init__(self, cluster: Cluster, seed: int, seconds: float) -> None:
+        self._cluster = cluster
+        self._seed = seed
+        self._deadline = time.monotonic() + seconds
+        self._lock = threading.Lock()
+        self._running: dict[str, tuple[str, float]] = {}
+        self._progress_at = time.monotonic()
+        self.report = Report()
+
+    def run(self) -> Report:
+        """All of it."""
+        from distributed import Client
+
+        with Client(self._cluster.address, name="checker") as checker:
+            self._warm_up(checker)
+            start_rss = self._rss_mb()
+            faults = Faults(self._cluster, checker, Random(f"{self._seed}-faults"))
+            faults.start()
+            threads = [
+                threading.Thread(
+                    target=self._client, args=(n, faults), name=f"client-{n}", daemon=True
+                )
+                for n in range(N_CLIENTS)
+            ]
+            for thread in threads:
+                thread.start()
+            self._check(checker, threads)
+            faults.stop()
+            self.report.faults = Counter(fault.kind for fault in faults.log)
+            self._check_the_end(checker, start_rss)
+        return self.report
+
+    def _warm_up(self, client: Any) -> None:
+        for number, program in enumerate(PROGRAMS):
+            program(client, Random(f"warm-{number}"))
+        gc.collect()  # an exception's frames hold futures
+
+    def _client(self, number: int, faults: Faults) -> None:
+        from distributed import Client
+
+        draw = Random(f"{self._seed}-client-{number}")
+        with Client(self._cluster.address, name=f"soak-{number}", set_as_default=False) as client:
+            while time.monotonic() < self._deadline and not self.report.failures:
+                program = draw.choice(PROGRAMS)
+                self._one(client, program, draw.randrange(2**32), f"client-{number}", faults)
+
+    def _one(self, client: Any, program: Any, seed: int, who: str, faults: Faults) -> None:
+        started = time.time()
+        with self._lock:
+            self._running[who] = (program.__name__, started)
+        try:
+            with client.as_current():
+                program(client, Random(seed))
+        except WrongResult as error:
+            self._fail(f"{program.__name__}({seed}): {error}")
+        except BaseException as error:
+            self._judge(error, program.__name__, seed, started, faults)
+        else:
+            self.report.finished[program.__name__] += 1
+        finally:
+            with self._lock:
+                del self._running[who]
+            self._progress_at = time.monotonic()
+
+    def _judge(
+        self, error: BaseException, program: str, seed: int, started: float, faults: Faults
+    ) -> None:
+        """An error is explained by a fault of its time, and by its words."""
+        text = f"{type(error).__name__}: {error}"
+        causes = [f for f in faults.between(started, time.time()) if f.kind != "add"]
+        if causes and any(word in text for word in EXPLAINED):
+            self.report.explained[type(error).__name__] += 1
+        else:
+            trace = "".join(traceback.format_exception(error))[-3000:]
+            self._fail(f"{program}({seed}): {text}\nfaults then: {causes}\n{trace}")
+
+    def _fail(self, text: str) -> None:
+        self.report.failures.append(text)
+
+    def _check(self, checker: Any, threads: list[threading.Thread]) -> None:
+        """Every few seconds: does anything finish?"""
+        seen = -1
+        while any(thread.is_alive() for thread in threads):
+            time.sleep(min(CHECK_SECONDS, 1 + max(0, self._deadline - time.monotonic())))
+            states = checker.sync(checker.scheduler.get_task_prefix_states)
+            finished = sum(
+                counts.get("memory", 0) + counts.get("erred", 0) for counts in states.values()
+            )
+            if finished != seen:
+                seen = finished
+                self._progress_at = time.monotonic()
+            with self._lock:
+                running = dict(self._running)
+            oldest = min((start for _, start in running.values()), default=time.time())
+            stuck = time.monotonic() - self._progress_at > STUCK_SECONDS
+            if running and (stuck or time.time() - oldest > 2 * PROGRAM_TIMEOUT_SECONDS):
+                self._fail(f"stuck: {running}; states {states}; {self._explain(checker)}")
+                return
+
+    def _explain(self, checker: Any) -> str:
+        processing = checker.processing()
+        return f"processing: { {w: keys[:5] for w, keys in processing.items()} }"[:3000]
+
+    def _check_the_end(self, checker: Any, start_rss: float) -> None:
+        """All keys are forgotten, and the memory is where it was."""
+        deadline = time.monotonic() + 30
+        left = -1
+        while time.monotonic() < deadline:
+            states = checker.sync(checker.scheduler.get_task_prefix_states)
+            left = sum(sum(n for s, n in c.items() if s != "forgotten") for c in states.values())
+            if not left:
+                break
+            time.sleep(0.5)
+        self.report.keys_left = left
+        if left:
+            self._fail(f"{left} keys left: {states}")
+        time.sleep(3)
+        self.report.rss_mb = (round(start_rss, 1), round(self._rss_mb(), 1))
+
+    def _rss_mb(self) -> float:
+        import psutil
+
+        return float(psutil.Process(self._cluster.processes[0].pid).memory_info().rss) / 2**20
+
+
+def soak(command: tuple[str, ...], seed: int, seconds: float, folder: Path) -> tuple[Report, str]:
+    """Run one; returns the report and the ends of the logs."""
+    cluster = Cluster(
+        command, folder, nannies=(False, True) * (WORKERS_MIN // 2), nthreads=2, config=CONFIG
+    )
+    with cluster:
+        report = Soak(cluster, seed, seconds).run()
+        return report, cluster.logs() if report.failures else ""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--minutes", type=float, default=30)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--scheduler", default="paceline", help="paceline, stock, or a command line"
+    )
+    parser.add_argument(
+        "--validate", action="store_true", help="paceline checks its invariants after each turn"
+    )
+    options = parser.parse_args()
+    kind = options.scheduler
+    command = scheduler_command(kind) if kind in ("paceline", "stock") else tuple(shlex.split(kind))
+    if options.validate:
+        CONFIG["DASK_DISTRIBUTED__SCHEDULER__VALIDATE"] = "true"
+    with contextlib.ExitStack() as stack:
+        folder = Path(
+            stack.enter_context(
+                tempfile.TemporaryDirectory(prefix="soak-", ignore_cleanup_errors=True)
+            )
+        )
+        report, logs = soak(command, options.seed, options.minutes * 60, folder)
+    if logs:
+        print(logs, file=sys.stderr)
+    print(
+        json.dumps(
+            {"scheduler": kind, "seed": options.seed, "minutes": options.minutes, **vars(report)},
+            default=str,
+            indent=1,
+        )
+    )
+    return 1 if report.failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,124 @@
+"""What befalls the workers of a soak: processes that are killed, stopped, paused, retired and added, as a seed draws it.
+
+It must not know: what is being computed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from real_cluster import Cluster, Process
+
+#: So many worker processes at least and at most.
+WORKERS_MIN, WORKERS_MAX = 4, 8
+#: Seconds between faults, at least and at most.
+PAUSE_SECONDS = (2.0, 9.0)
+#: A worker is cut off for so long: less than its time to live, or more.
+STOPPED_SECONDS = (1.0, 4.0, 12.0)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something that was done to a worker.
+
+    Attributes:
+        at: seconds since the epoch; ``until``: when its effect is over at the latest.
+        kind: kill, stop, pause, retire or add.
+        worker: its name.
+    """
+
+    at: float
+    until: float
+    kind: str
+    worker: str
+
+
+class Faults(threading.Thread):
+    """Does it, until told to stop. ``log`` says what was done."""
+
+    def __init__(self, cluster: Cluster, client: Any, draw: Random) -> None:
+        super().__init__(daemon=True, name="faults")
+        self._cluster = cluster
+        self._client = client
+        self._draw = draw
+        self._stopping = threading.Event()
+        self.workers: list[Process] = [p for p in cluster.processes if p.name.startswith("worker")]
+        self.log: list[Fault] = []
+        self.errors: list[str] = []
+
+    def run(self) -> None:
+        while not self._stopping.wait(self._draw.uniform(*PAUSE_SECONDS)):
+            kind = self._draw.choice(["kill", "stop", "pause", "retire", "add", "add"])
+            self.workers = [p for p in self.workers if p.running]
+            if kind == "add" or len(self.workers) <= WORKERS_MIN:
+                self._add()
+                continue
+            worker = self._draw.choice(self.workers)
+            try:
+                getattr(self, f"befall_{kind}")(worker)
+            except Exception as error:  # the fault may meet a worker that is just going
+                self.errors.append(f"{kind} {worker.name}: {type(error).__name__}: {error}")
+
+    def stop(self) -> None:
+        """No more faults; every worker goes on."""
+        self._stopping.set()
+        self.join(60)
+        for worker in self.workers:
+            with contextlib.suppress(OSError):
+                os.killpg(worker.pid, signal.SIGCONT)
+
+    def between(self, start: float, stop: float) -> list[Fault]:
+        """What had an effect in this time."""
+        return [fault for fault in self.log if fault.at <= stop and fault.until >= start]
+
+    def _note(self, kind: str, worker: Process, seconds: float = 30.0) -> None:
+        now = time.time()
+        self.log.append(Fault(now, now + seconds, kind, worker.name))
+
+    def _add(self) -> None:
+        if len(self.workers) < WORKERS_MAX:
+            worker = self._cluster.add_worker(nanny=self._draw.random() < 0.4)
+            self.workers.append(worker)
+            self._note("add", worker, 0.0)
+
+    def befall_kill(self, worker: Process) -> None:
+        self._note("kill", worker)
+        worker.kill()
+
+    def befall_stop(self, worker: Process) -> None:
+        seconds = self._draw.choice(STOPPED_SECONDS)
+        self._note("stop", worker, seconds + 30.0)
+        os.killpg(worker.pid, signal.SIGSTOP)
+        self._stopping.wait(seconds)
+        os.killpg(worker.pid, signal.SIGCONT)
+
+    def befall_pause(self, worker: Process) -> None:
+        self._note("pause", worker, 0.0)
+        address = self._address(worker)
+        if address is not None:
+            self._client.run(_set_status, "paused", workers=[address], on_error="ignore")
+            self._stopping.wait(self._draw.uniform(1, 5))
+            self._client.run(_set_status, "running", workers=[address], on_error="ignore")
+
+    def befall_retire(self, worker: Process) -> None:
+        self._note("retire", worker)
+        address = self._address(worker)
+        if address is not None:
+            self._client.retire_workers([address])
+
+    def _address(self, worker: Process) -> str | None:
+        workers = self._client.scheduler_info(n_workers=-1)["workers"]
+        return next((a for a, w in workers.items() if w["name"] == worker.name), None)
+
+
+def _set_status(name: str, dask_worker: Any = None) -> None:
+    from distributed.core import Status
+
+    dask_worker.status = Status[name]
