@@ -52,6 +52,8 @@ CHILDREN_MAX = 4
 WAITING_MESSAGES_MAX = 8
 #: Deaths in a row, before a child was ready, after which graphs fail instead of waiting for the next.
 EARLY_DEATHS_MAX = 3
+#: A child that still works on a graph so long after it was cancelled is ended, and another one started.
+CANCELLED_SECONDS = 3.0
 #: How long a child may take to end when it is told to, seconds.
 STOP_SECONDS = 2.0
 #: Tasks in a chunk: a chunk is one turn of the core, some milliseconds.
@@ -105,6 +107,7 @@ class _Child(asyncio.Protocol):
         leaving: it was told to end.
         gone: it has ended.
         ignored: graphs that were taken from it and of which it has not said its last word.
+        sent: all graphs of which it has not said its last word, in order: it works on the first.
     """
 
     pool: ChildCompilers
@@ -116,6 +119,7 @@ class _Child(asyncio.Protocol):
     splitter: MessageSplitter = field(default_factory=MessageSplitter)
     head_since: float = 0.0
     ignored: set[int] = field(default_factory=set)
+    sent: dict[int, None] = field(default_factory=dict)
     ready: bool = False
     leaving: bool = False
     gone: bool = False
@@ -197,6 +201,18 @@ class ChildCompilers:
         for child in self._children:
             if graph_id in child.jobs:
                 self._withdraw(child, graph_id)
+                self._loop.call_later(CANCELLED_SECONDS, self._end_if_stuck, child, graph_id)
+
+    def _end_if_stuck(self, child: _Child, graph_id: int) -> None:
+        """A cancel takes effect between the chunks of a graph. Where that does not come (an expression that goes on for
+        ever while it is read) the child ends; graphs behind this one go to the next.
+        """
+        if child.gone or next(iter(child.sent), None) != graph_id:
+            return
+        logger.info(
+            "The graph compiler %d is ended: it did not stop for a cancel", child.process.pid
+        )
+        child.process.kill()
 
     def _withdraw(self, child: _Child, graph_id: int) -> _Job:
         child.ignored.add(graph_id)
@@ -240,6 +256,7 @@ class ChildCompilers:
         else:
             self._loop.call_later(SLOW_SECONDS, self._relieve, child)
         child.jobs[job.request.graph_id] = job
+        child.sent[job.request.graph_id] = None
         child.send(job.request)
 
     def _pick(self, large: bool, graph_id: int = 0) -> _Child | None:
@@ -295,7 +312,9 @@ class ChildCompilers:
         self._children.append(child)
         child.send(
             ChildSetup(
-                config=config.plain(), sys_path=list(sys.path), files=dict(self._files),
+                config=config.plain(),
+                sys_path=list(sys.path),
+                files=dict(self._files),
                 chunk_size=CHUNK_TASKS,
             )
         )
@@ -306,7 +325,9 @@ class ChildCompilers:
 
     async def _connect(self, child: _Child) -> None:
         await self._loop.connect_read_pipe(lambda: child, child.process.stdout)
-        transport, _ = await self._loop.connect_write_pipe(asyncio.BaseProtocol, child.process.stdin)
+        transport, _ = await self._loop.connect_write_pipe(
+            asyncio.BaseProtocol, child.process.stdin
+        )
         child.writable(transport)
 
     def child_lost(self, child: _Child) -> None:
@@ -330,7 +351,8 @@ class ChildCompilers:
         logger.warning("The graph compiler %d ended with exit code %s", child.process.pid, code)
         self._early_deaths = 0 if child.ready else self._early_deaths + 1
         jobs = list(child.jobs.values())
-        if jobs and (child.ready or self._early_deaths >= EARLY_DEATHS_MAX):
+        at_work = bool(jobs) and next(iter(child.sent)) == jobs[0].request.graph_id
+        if at_work and (child.ready or self._early_deaths >= EARLY_DEATHS_MAX):
             head = jobs.pop(0)
             head.on_reply(_failed(head.request, _death_text(code)))
         if not child.helper and self._early_deaths < EARLY_DEATHS_MAX:
@@ -374,6 +396,7 @@ class ChildCompilers:
             return
         job = child.jobs.get(reply.graph_id)  # type: ignore[union-attr]
         if kind is GraphDone:
+            child.sent.pop(reply.graph_id, None)  # type: ignore[union-attr]
             if reply.graph_id in child.ignored:  # type: ignore[union-attr]
                 child.ignored.discard(reply.graph_id)  # type: ignore[union-attr]
             else:
@@ -431,7 +454,9 @@ class ThreadCompilers:
                 if request.graph_id in self._cancelled:
                     break
                 slots.acquire()
-                self._loop.call_soon_threadsafe(self._deliver, request.graph_id, reply, on_reply, slots)
+                self._loop.call_soon_threadsafe(
+                    self._deliver, request.graph_id, reply, on_reply, slots
+                )
         except RuntimeError:  # the loop is closed
             return
         except BaseException as error:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from paceline.protocol.payload import serialized_payload
 from paceline.scheduler.core.stimuli import GraphChunk, GraphCommit, GraphFailed
+from paceline.scheduler.server import children
 from paceline.scheduler.server.children import ChildCompilers, ThreadCompilers
 from paceline.workers_compat.graph_table import CompileRequest
 
@@ -116,6 +117,45 @@ async def test_a_stuck_graph_does_not_hold_up_those_behind_it() -> None:
         await compilers.stop()
 
 
+class Endless:
+    """An expression that takes for ever to read."""
+
+    def __reduce__(self) -> Any:
+        return exec, ("import time; time.sleep(1000)",)
+
+
+@pytest.mark.parametrize("others_wait", [False, True])
+async def test_a_cancelled_graph_that_does_not_end_costs_its_child(
+    monkeypatch: pytest.MonkeyPatch, others_wait: bool
+) -> None:
+    monkeypatch.setattr(children, "CANCELLED_SECONDS", 0.2)
+    monkeypatch.setattr(children, "SLOW_SECONDS", 1000.0)  # nobody else helps out
+    compilers = ChildCompilers()
+    compilers.start()
+    try:
+        expr, keys = expression(3)
+        await compiled(compilers, request(1, expr, keys))  # the child is up
+        heard: list[Any] = []
+        compilers.compile(request(2, Endless(), ["x"]), heard.append)
+        behind = asyncio.ensure_future(compiled(compilers, request(3, expr, keys)))
+        if not others_wait:
+            behind.cancel()
+            compilers.cancel(3)
+        await asyncio.sleep(0.1)
+        compilers.cancel(2)
+        if others_wait:
+            assert type((await behind)[-1]) is GraphCommit
+        else:
+            async with asyncio.timeout(30):
+                while any(2 in child.sent for child in compilers._children):
+                    await asyncio.sleep(0.01)
+        again = await compiled(compilers, request(4, expr, keys))
+        assert type(again[-1]) is GraphCommit
+        assert not heard
+    finally:
+        await compilers.stop()
+
+
 async def test_cancelled_graphs_are_silent(compilers: Any) -> None:
     expr, keys = expression(2000)
     heard: list[Any] = []
@@ -124,5 +164,3 @@ async def test_cancelled_graphs_are_silent(compilers: Any) -> None:
     done = await compiled(compilers, request(2, expr, keys))
     assert type(done[-1]) is GraphCommit
     assert not any(type(r) is GraphCommit for r in heard)
-
-
