@@ -155,9 +155,7 @@ def test_a_worker_too_small_for_the_inputs_gets_nothing(make_env: MakeEnv) -> No
 def test_an_actor_that_is_not_made_yet_moves(two: Env) -> None:
     where = AnnotationSet(workers=["w0"], allow_other_workers=True)
     graph = {("make", i): [] for i in range(4)}
-    two.submit(
-        graph, list(graph), annotations=dict.fromkeys(graph, where), commit={"actors": True}
-    )
+    two.submit(graph, list(graph), annotations=dict.fromkeys(graph, where), commit={"actors": True})
     key = asked(two)[0]
     answer(two, key)
     actors = [[ts.key for ts in two.worker(address).actors] for address in ("w0", "w1")]
@@ -224,12 +222,19 @@ def test_very_many_workers_take_turns(make_env: MakeEnv, monkeypatch: Any) -> No
 def test_levels_are_stocks() -> None:
     from distributed.stealing import WorkStealing
 
-    assert COST_MULTIPLIERS == WorkStealing.cost_multipliers
+    assert WorkStealing.cost_multipliers == COST_MULTIPLIERS
 
 
 @pytest.mark.parametrize(
     ("seconds", "nbytes", "level"),
-    [(1.0, 100, 3), (0.1, 100, 6), (0.1, 10**8, 9), (0.001, 10**9, None), (1e6, 0, 1), (0, 0, None)],
+    [
+        (1.0, 100, 3),
+        (0.1, 100, 6),
+        (0.1, 10**8, 9),
+        (0.001, 10**9, None),
+        (1e6, 0, 1),
+        (0, 0, None),
+    ],
 )
 def test_levels(two: Env, seconds: float, nbytes: int, level: int | None) -> None:
     crowd(two, "w0", {"data": []}, strictly=True)

@@ -39,6 +39,8 @@ async def test_pages(http: HttpServer) -> None:
         "dask_scheduler_client_connections_added_total 0.0",
         "dask_scheduler_tick_count_total",
         "process_cpu_seconds_total",
+        'dask_stealing_request_count_total{cost_multiplier="1.03125"} 0.0',
+        'dask_stealing_request_cost_total{cost_multiplier="257.0"} 0.0',
     ):
         assert name in metrics
 
