@@ -38,7 +38,10 @@ import msgspec
 from .compression import Buffer
 from .errors import LocalProtocolError, RemoteProtocolError
 from .framing import Frames
+from .handshake import IN_PLACE, Encoding
+from .in_place import InPlaceReader, InPlaceWriter
 from .payload import Payload, payload_header
+from .skimming import real_nbytes
 from .values import ValueReader, ValueWriter, struct_to_dict
 
 #: Integers up to here are kept by every reader of JSON.
@@ -62,35 +65,49 @@ class _WireReader(ValueReader):
 
     def convert(self, value: dict[Any, Any]) -> Any:
         """What a map stands for."""
-        if len(value) == 2 and value.get("__Set__") is True and "as-list" in value:
-            if isinstance(value["as-list"], tuple):
-                return _WireSet(value["as-list"])
-        elif len(value) == 1:
-            return super().convert(value)
-        return value
+        return super().convert(value) if len(value) == 1 else _with_order(value)
+
+
+class _InPlaceWireReader(InPlaceReader):
+    """The same in the second encoding."""
+
+    __slots__ = ()
+
+    def convert(self, value: dict[Any, Any]) -> Any:
+        """What a map stands for."""
+        return super().convert(value) if len(value) == 1 else _with_order(value)
+
+
+def _with_order(value: dict[Any, Any]) -> Any:
+    """A set as what keeps its order; anything else is itself."""
+    if len(value) == 2 and value.get("__Set__") is True and "as-list" in value:
+        if isinstance(value["as-list"], tuple):
+            return _WireSet(value["as-list"])
+    return value
 
 
 # ------------------------------------------------------------------ whole messages
 
 
-def frames_to_json(frames: Sequence[Buffer]) -> Any:
-    """One message of the wire.
+def frames_to_json(frames: Sequence[Buffer], encoding: Encoding = "stock") -> Any:
+    """One message of the wire. The form is the same in both encodings.
 
     Raises:
         RemoteProtocolError: it cannot be read.
     """
     if not frames:
         raise RemoteProtocolError("a message without frames")
-    return to_json(_WireReader(frames).read(frames[0]))
+    reader = _InPlaceWireReader(frames) if encoding == IN_PLACE else _WireReader(frames)
+    return to_json(reader.read(frames[0]))
 
 
-def json_to_frames(form: Any) -> Frames:
+def json_to_frames(form: Any, encoding: Encoding = "stock") -> Frames:
     """The frames of the message.
 
     Raises:
         LocalProtocolError: this is no such form.
     """
-    writer = ValueWriter()
+    writer = InPlaceWriter() if encoding == IN_PLACE else ValueWriter()
     writer.frames[0] = writer.pack(_read(form, wire=True, depth=0))
     return writer.frames
 
@@ -130,70 +147,95 @@ def _no_constant(name: str) -> Any:
 # ------------------------------------------------------------------ values to JSON
 
 
-def to_json(value: Any, depth: int = 0) -> Any:
+def to_json(value: Any, max_nbytes: int | None = None) -> Any:
     """A value as the codec gives it: tuples, sets, ``Payload`` objects and messages in it, too.
 
     Args:
-        depth: how deep in another it stands.
+        max_nbytes: bytes longer than that (frames, too) become ``{"$omitted": length}``, from which there is no way back.
 
     Raises:
         RemoteProtocolError: it is nested too deeply, or the header of a payload is broken.
         LocalProtocolError: the wire cannot say it.
     """
-    if value is None or value is True or value is False or type(value) is str:
-        return value
-    if depth > DEPTH_MAX:
-        raise RemoteProtocolError(f"a value is nested more than {DEPTH_MAX} deep")
-    if isinstance(value, int):
-        number = int(value)
-        return number if abs(number) <= SAFE_INTEGER_MAX else {"$int": str(number)}
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else {"$float": repr(float(value))}
-    if isinstance(value, str):
-        return str(value)
-    if isinstance(value, bytes | bytearray | memoryview):
-        return {"$bytes": bytes(value).hex()}
-    depth += 1
-    if isinstance(value, _WireSet):
-        return {"$set": [to_json(x, depth) for x in value]}
-    if isinstance(value, list | tuple) and not isinstance(value, msgpack.ExtType):
-        return [to_json(x, depth) for x in value]
-    if isinstance(value, dict):
-        return _map_to_json(value, depth)
-    if isinstance(value, Payload):
-        return _payload_to_json(value, depth)
-    if isinstance(value, set | frozenset):
-        return {"$set": [to_json(x, depth) for x in sorted(value, key=repr)]}
-    if isinstance(value, msgspec.Struct):
-        fields = struct_to_dict(value)
-        extra = getattr(value, "EXTRA_FIELD", None)
-        if extra is not None:
-            fields.update(fields.pop(extra))
-        return _map_to_json(fields, depth)
-    if isinstance(value, msgpack.ExtType):
-        return {"$ext": [value.code, value.data.hex()]}
-    if isinstance(value, msgpack.Timestamp):
-        return {"$ext": [-1, value.to_bytes().hex()]}
-    raise LocalProtocolError(f"a value of type {type(value).__name__} has no JSON form")
+    return _Former(max_nbytes).form(value, 0)
 
 
-def _map_to_json(value: dict[Any, Any], depth: int) -> dict[str, Any]:
-    if all(isinstance(key, str) and not key.startswith("$") for key in value):
-        return {str(key): to_json(x, depth) for key, x in value.items()}
-    return {"$map": [[to_json(key, depth), to_json(x, depth)] for key, x in value.items()]}
+class _Former:
+    """Makes forms.
 
+    Args:
+        max_nbytes: see ``to_json``.
+    """
 
-def _payload_to_json(payload: Payload, depth: int) -> dict[str, Any]:
-    header = payload_header(payload)
-    body: dict[str, Any] = {"header": to_json(header, depth)}
-    try:
-        is_plain = msgpack.packb(header, use_bin_type=True) == payload.header
-    except (ValueError, TypeError, OverflowError):
-        is_plain = False
-    if not is_plain:
-        body["header_hex"] = bytes(payload.header).hex()
-    body["frames"] = [bytes(frame).hex() for frame in payload.frames]
-    return {f"${payload.kind}": body}
+    __slots__ = ("_max_nbytes",)
+
+    def __init__(self, max_nbytes: int | None) -> None:
+        self._max_nbytes = max_nbytes
+
+    def form(self, value: Any, depth: int) -> Any:
+        """What stands for a value that is so deep in another."""
+        if value is None or value is True or value is False or type(value) is str:
+            return value
+        if depth > DEPTH_MAX:
+            raise RemoteProtocolError(f"a value is nested more than {DEPTH_MAX} deep")
+        if isinstance(value, int):
+            number = int(value)
+            return number if abs(number) <= SAFE_INTEGER_MAX else {"$int": str(number)}
+        if isinstance(value, float):
+            return float(value) if math.isfinite(value) else {"$float": repr(float(value))}
+        if isinstance(value, str):
+            return str(value)
+        if isinstance(value, bytes | bytearray | memoryview):
+            if self._is_long(value):
+                return {"$omitted": real_nbytes(value)}
+            return {"$bytes": bytes(value).hex()}
+        depth += 1
+        if isinstance(value, _WireSet):
+            return {"$set": [self.form(x, depth) for x in value]}
+        if isinstance(value, list | tuple) and not isinstance(value, msgpack.ExtType):
+            return [self.form(x, depth) for x in value]
+        if isinstance(value, dict):
+            return self._map(value, depth)
+        if isinstance(value, Payload):
+            return self._payload(value, depth)
+        if isinstance(value, set | frozenset):
+            return {"$set": [self.form(x, depth) for x in sorted(value, key=repr)]}
+        if isinstance(value, msgspec.Struct):
+            fields = struct_to_dict(value)
+            extra = getattr(value, "EXTRA_FIELD", None)
+            if extra is not None:
+                fields.update(fields.pop(extra))
+            return self._map(fields, depth)
+        if isinstance(value, msgpack.ExtType):
+            return {"$ext": [value.code, value.data.hex()]}
+        if isinstance(value, msgpack.Timestamp):
+            return {"$ext": [-1, value.to_bytes().hex()]}
+        raise LocalProtocolError(f"a value of type {type(value).__name__} has no JSON form")
+
+    def _map(self, value: dict[Any, Any], depth: int) -> dict[str, Any]:
+        if all(isinstance(key, str) and not key.startswith("$") for key in value):
+            return {str(key): self.form(x, depth) for key, x in value.items()}
+        return {"$map": [[self.form(k, depth), self.form(x, depth)] for k, x in value.items()]}
+
+    def _payload(self, payload: Payload, depth: int) -> dict[str, Any]:
+        if self._is_long(payload.header):
+            return {f"${payload.kind}": {"$omitted": payload.nbytes}}
+        header = payload_header(payload)
+        body: dict[str, Any] = {"header": self.form(header, depth)}
+        try:
+            is_plain = msgpack.packb(header, use_bin_type=True) == payload.header
+        except (ValueError, TypeError, OverflowError):
+            is_plain = False
+        if not is_plain:
+            body["header_hex"] = bytes(payload.header).hex()
+        body["frames"] = [
+            {"$omitted": real_nbytes(frame)} if self._is_long(frame) else bytes(frame).hex()
+            for frame in payload.frames
+        ]
+        return {f"${payload.kind}": body}
+
+    def _is_long(self, data: Buffer) -> bool:
+        return self._max_nbytes is not None and real_nbytes(data) > self._max_nbytes
 
 
 # ------------------------------------------------------------------ and back

@@ -34,7 +34,7 @@ PENDING_MAX = 1024
 
 #: After these requests the end that listened goes on talking.
 _LASTING = frozenset(("feed", "subscribe_worker_status"))
-#: These say ``reply: False`` and are answered all the same, by hand.
+#: These are answered by hand, also where they say ``reply: False``.
 _ANSWERED_BY_HAND = frozenset(("register-worker", "register_nanny"))
 #: After the answers to these the asker says a last word ("OK", {"status": "ok"}).
 _ACKNOWLEDGED = frozenset(("get_data", "register_nanny"))
@@ -221,6 +221,8 @@ class Onlooker:
             )
         elif value.get("reply", True) is not False or name in _ANSWERED_BY_HAND:
             self._pending.append(op or name)
+            if name == "register_nanny" and value.get("reply", True) is not False:
+                self._pending.append(name)  # stock answers by hand, and then once more with None
         self._note_peer(name, value)
         if direction == "scheduler_rpc":
             if name == "register-client":

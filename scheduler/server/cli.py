@@ -1,4 +1,4 @@
-"""The command ``paceline``: the options of ``dask scheduler``, ``paceline replay`` and ``paceline explain``.
+"""The command ``paceline``: the options of ``dask scheduler``, ``paceline replay`` and ``paceline explain``; ``protocol_cli.py`` has more.
 
 ``paceline`` alone starts a scheduler, as ``dask scheduler`` does: same options, same log lines, same exit codes.
 Options that are not built yet say so and end the process.
@@ -20,6 +20,8 @@ from collections.abc import Callable
 from typing import Any
 
 import click
+
+from . import protocol_cli
 
 logger = logging.getLogger("distributed.scheduler")
 
@@ -209,6 +211,10 @@ def read_key(text: str | None) -> Any:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
         return text
+
+
+for command in protocol_cli.COMMANDS:
+    main.add_command(command)
 
 
 def listen_options(

@@ -67,8 +67,10 @@ def test_values_come_back(value: object) -> None:
 @given(values)
 def test_frames_of_values_come_back(value: object) -> None:
     frames = json_to_frames(to_json(value))
-    again = json_to_frames(frames_to_json(frames))
-    assert [bytes(x) for x in again] == [bytes(x) for x in frames]
+    form = frames_to_json(frames)
+    assert [bytes(x) for x in json_to_frames(form)] == [bytes(x) for x in frames]
+    in_place = json_to_frames(form, "in-place")
+    assert frames_to_json(in_place, "in-place") == form
 
 
 def test_what_it_looks_like() -> None:
@@ -128,3 +130,17 @@ def test_documents_follow_each_other() -> None:
     assert list(documents('{"a":1}\n[2]\n\n 3 ')) == [{"a": 1}, [2], 3]
     with pytest.raises(LocalProtocolError):
         list(documents("{"))
+
+
+def test_long_bytes_can_be_left_out() -> None:
+    value = {"a": bytes(11), "b": pickled_payload(b"1", [bytes(11), b"2"]), "c": b"3"}
+    form = to_json(value, max_nbytes=10_000)
+    assert from_json(form) == value
+    short = to_json({**value, "d": pickled_payload(bytes(90))}, max_nbytes=50)
+    assert short["a"] == {"$bytes": "00" * 11}
+    assert short["d"] == {"$pickled": {"$omitted": 123}}
+    shorter = to_json({"b": serialized_payload({}, [bytes(99)]), "e": bytes(99)}, max_nbytes=50)
+    assert shorter["b"]["$serialized"]["frames"] == [{"$omitted": 99}]
+    assert shorter["e"] == {"$omitted": 99}
+    with pytest.raises(LocalProtocolError):
+        from_json(short)

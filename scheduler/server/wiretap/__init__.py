@@ -1,0 +1,4 @@
+"""``paceline wiretap``: a proxy between peers and a scheduler that shows, checks and counts what they say.
+
+``proxy.py`` forwards bytes and hands messages to an observer; ``report.py`` is that observer; ``command.py`` runs both.
+"""

@@ -1,0 +1,299 @@
+"""What is told of messages that pass: a line each, JSON lines, counts.
+
+Must not know: sockets, the command line.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, TextIO
+
+import click
+from paceline.protocol.catalogue import TABLES
+from paceline.protocol.errors import ProtocolError
+from paceline.protocol.json_form import dumps, to_json
+from paceline.protocol.onlooker import Seen
+from paceline.protocol.payload import Payload
+from paceline.protocol.skimming import OmittedFrame, real_nbytes
+
+from .proxy import Tapped
+
+#: Ops that are counted by name; a peer can invent any number of them.
+COUNTED_OPS_MAX: Final = 1000
+#: Of a field's value so many characters are shown.
+VALUE_MAX_LENGTH: Final = 60
+#: Elements of a collection that are shown.
+SHOWN_ELEMENTS_MAX: Final = 4
+#: Bytes longer than this are left out of JSON lines.
+JSONL_BYTES_MAX_NBYTES: Final = 64 * 2**10
+
+#: Fields that say little to somebody who reads along.
+QUIET_FIELDS = frozenset(("op", "reply", "close", "serializers", "stimulus_id"))
+#: Where keys of tasks stand in requests whose classes do not say so.
+KEY_NAMES = ("key", "keys", "who_has", "nbytes", "data", "executing", "keys_or_stimuli")
+
+_MARKS = {
+    "request": "?",
+    "reply": "=",
+    "inner": "(inside)",
+    "value": "~",
+    "handshake": "",
+    "stream": "",
+    "unreadable": "",
+}
+_COLOURS = {
+    "request": "cyan",
+    "reply": "blue",
+    "inner": "cyan",
+    "value": "blue",
+    "stream": "green",
+    "handshake": "white",
+    "unreadable": "red",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which messages are shown; all that is given must hold.
+
+    Attributes:
+        ops: patterns (``task-*``), of which one must fit; () for any.
+        peer: must be in the peer's name or address.
+        key: a key of a task that must be named; a pattern if it is a str.
+    """
+
+    ops: tuple[str, ...] = ()
+    peer: str | None = None
+    key: Any = None
+
+    def fits(self, tapped: Tapped, seen: Seen) -> bool:
+        """Whether the message is shown."""
+        if self.ops and not any(fnmatch.fnmatchcase(seen.op, op) for op in self.ops):
+            return False
+        if self.peer is not None and self.peer not in f"{tapped.onlooker.peer} {tapped.address}":
+            return False
+        return self.key is None or any(map(self._is_key, keys_in(seen)))
+
+    def _is_key(self, key: Any) -> bool:
+        if isinstance(self.key, str):
+            return fnmatch.fnmatchcase(key if isinstance(key, str) else repr(key), self.key)
+        return bool(key == self.key)
+
+
+def keys_in(seen: Seen) -> Iterator[Any]:
+    """Keys of tasks that a message names."""
+    if not isinstance(seen.value, dict):
+        return
+    names = list(KEY_NAMES)
+    op = TABLES[seen.direction].get(seen.op) if seen.direction else None
+    if op is not None:
+        names += [*op.cls.KEY_FIELDS, *op.cls.KEYS_FIELDS, *op.cls.KEY_MAPS]
+    for name in dict.fromkeys(names):
+        value = seen.value.get(name)
+        is_one = name == "key" or (op is not None and name in op.cls.KEY_FIELDS)
+        if is_one and name in seen.value:
+            yield value
+        elif isinstance(value, tuple | set | dict):
+            yield from value
+
+
+# ------------------------------------------------------------------ one line a message
+
+
+def line(tapped: Tapped, when: float, seen: Seen, *, colour: bool = False) -> str:
+    """What is printed of a message."""
+    clock = time.strftime("%H:%M:%S", time.localtime(when)) + f".{int(when % 1 * 1000):03d}"
+    peer = tapped.onlooker.peer or tapped.address
+    name = seen.op or seen.kind
+    arrow = "→" if seen.way == "up" else "←"
+    head = f"{name}{_MARKS[seen.kind]}"
+    if colour:
+        clock = click.style(clock, dim=True)
+        head = click.style(head, fg=_COLOURS[seen.kind], bold=True)
+    size = f"{seen.nbytes} B" + (", in part" if seen.omitted else "")
+    return f"{clock} #{tapped.number} {peer} {arrow} {head} {fields(seen.value)} ({size})"
+
+
+def fields(value: Any) -> str:
+    """The fields of a message, shortened."""
+    if not isinstance(value, dict):
+        return "" if value is None else short(value)
+    return " ".join(f"{k}={short(x)}" for k, x in value.items() if k not in QUIET_FIELDS)
+
+
+def short(value: Any) -> str:
+    """A value in few characters, on one line."""
+    if isinstance(value, Payload):
+        return f"<{value.kind} {len(value.header) + sum(map(real_nbytes, value.frames))} B>"
+    if isinstance(value, OmittedFrame):
+        return f"<{value.omitted_nbytes} B>"
+    if isinstance(value, bytes | bytearray) and len(value) > VALUE_MAX_LENGTH // 2:
+        return f"<{len(value)} B>"
+    if isinstance(value, tuple | list | set | frozenset) and len(value) > SHOWN_ELEMENTS_MAX:
+        shown = ", ".join(short(x) for x, _ in zip(value, range(SHOWN_ELEMENTS_MAX)))
+        return _cut(f"({shown}, … {len(value)})")
+    if isinstance(value, tuple | list):
+        return _cut("(" + ", ".join(map(short, value)) + ")")
+    if isinstance(value, dict):
+        shown = ", ".join(
+            f"{short(k)}: {short(x)}" for (k, x), _ in zip(value.items(), range(SHOWN_ELEMENTS_MAX))
+        )
+        return _cut(
+            "{" + shown + (f", … {len(value)}" if len(value) > SHOWN_ELEMENTS_MAX else "") + "}"
+        )
+    if isinstance(value, str):
+        return _cut(repr(value[: VALUE_MAX_LENGTH + 1]))
+    return _cut(repr(value))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= VALUE_MAX_LENGTH else text[: VALUE_MAX_LENGTH - 1] + "…"
+
+
+# ------------------------------------------------------------------ JSON lines
+
+
+def record(tapped: Tapped, when: float, seen: Seen) -> str:
+    """One line of JSON. The message is in the form of ``json_form``, long bytes left out."""
+    try:
+        form = to_json(seen.value, JSONL_BYTES_MAX_NBYTES)
+    except ProtocolError as error:
+        form = {"$unreadable": str(error)}
+    return dumps(
+        {
+            "time": when,
+            "connection": tapped.number,
+            "peer": tapped.onlooker.peer or tapped.address,
+            "way": seen.way,
+            "kind": seen.kind,
+            "direction": seen.direction,
+            "op": seen.op,
+            "nbytes": seen.nbytes,
+            "frames": seen.n_frames,
+            "message": form,
+            "violations": [str(violation) for violation in seen.violations],
+        }
+    )
+
+
+# ------------------------------------------------------------------ counts
+
+
+@dataclass(slots=True)
+class Count:
+    """Of one op that goes one way.
+
+    Attributes:
+        n: messages.
+        nbytes: their size.
+        n_violations: in them.
+    """
+
+    n: int = 0
+    nbytes: int = 0
+    n_violations: int = 0
+
+
+@dataclass(slots=True)
+class Stats:
+    """Counts.
+
+    Attributes:
+        counts: (direction or way, kind, op) -> count.
+        started, ended: times of the first and the last message, seconds since the epoch.
+        kinds: kind of violation -> how many.
+    """
+
+    counts: dict[tuple[str, str, str], Count] = field(default_factory=dict)
+    started: float = 0.0
+    ended: float = 0.0
+    kinds: dict[str, int] = field(default_factory=dict)
+
+    def add(self, when: float, seen: Seen) -> None:
+        """Count a message."""
+        self.started = self.started or when
+        self.ended = when
+        name: tuple[str, str, str] = (seen.direction or seen.way, seen.kind, seen.op)
+        if name not in self.counts and len(self.counts) >= COUNTED_OPS_MAX:
+            name = ("", seen.kind, "(others)")
+        count = self.counts.setdefault(name, Count())
+        count.n += 1
+        count.nbytes += seen.nbytes
+        count.n_violations += len(seen.violations)
+        for violation in seen.violations:
+            self.kinds[violation.kind] = self.kinds.get(violation.kind, 0) + 1
+
+    @property
+    def n_violations(self) -> int:
+        """All of them."""
+        return sum(self.kinds.values())
+
+    def summary(self, n_connections: int) -> str:
+        """One line."""
+        n = sum(count.n for count in self.counts.values())
+        nbytes = sum(count.nbytes for count in self.counts.values())
+        found = ", ".join(f"{n} x {kind}" for kind, n in sorted(self.kinds.items()))
+        violations = f"{self.n_violations} violations ({found})" if found else "no violations"
+        seconds = self.ended - self.started
+        return f"{n} messages, {nbytes} bytes, on {n_connections} connections in {seconds:.1f} s; {violations}"
+
+    def table(self) -> Iterator[str]:
+        """Lines: counts, bytes and rates per op, the most bytes first."""
+        seconds = max(self.ended - self.started, 1e-3)
+        yield f"{'direction':<20} {'op':<36} {'messages':>9} {'per s':>9} {'bytes':>12} {'bytes/s':>11} {'violations':>10}"
+        rows = sorted(self.counts.items(), key=lambda item: (-item[1].nbytes, item[0]))
+        for (direction, kind, op), count in rows:
+            name = f"{op or kind}{_MARKS.get(kind, '')}"
+            yield (
+                f"{direction:<20} {name:<36} {count.n:>9} {count.n / seconds:>9.1f} {count.nbytes:>12} "
+                f"{count.nbytes / seconds:>11.0f} {count.n_violations:>10}"
+            )
+
+
+class Reporter:
+    """The observer of a tap.
+
+    Args:
+        show: prints a line; None to print nothing but violations.
+        warn: prints a violation.
+        chosen: which messages are shown and written; all are checked and counted.
+        jsonl: takes a record of each.
+        colour: for a terminal.
+    """
+
+    def __init__(
+        self,
+        show: Callable[[str], None] | None,
+        warn: Callable[[str], None],
+        *,
+        chosen: Filter | None = None,
+        jsonl: TextIO | None = None,
+        colour: bool = False,
+    ) -> None:
+        self._show = show
+        self._warn = warn
+        self._chosen = chosen or Filter()
+        self._jsonl = jsonl
+        self._colour = colour
+        self.stats = Stats()
+
+    def __call__(self, tapped: Tapped, when: float, seen: Seen) -> None:
+        """A message has passed."""
+        self.stats.add(when, seen)
+        chosen = self._chosen.fits(tapped, seen)
+        if chosen and self._jsonl is not None:
+            self._jsonl.write(record(tapped, when, seen) + "\n")
+        text = ""
+        if self._show is not None and (chosen or seen.violations):
+            text = line(tapped, when, seen, colour=self._colour)
+            self._show(text)
+        for violation in seen.violations:
+            told = (
+                f"    !! {violation}"
+                if text
+                else f"!! {tapped.onlooker.peer or tapped.address}: {violation}"
+            )
+            self._warn(click.style(told, fg="red", bold=True) if self._colour else told)
