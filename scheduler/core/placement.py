@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
-from .mirrors import data_nbytes, occupancy
+from .mirrors import data_nbytes, expected_duration, occupancy
 from .state import SchedulerState, TaskState, WorkerState
 
 #: Of more dependencies than this, some stand for all.
@@ -146,8 +146,11 @@ def place_non_rootish(state: SchedulerState, ts: TaskState) -> WorkerState | Non
     if not state.running:
         return None
     valid = valid_workers(state, ts)
-    if valid is None and not ts.dependencies and not ts.actor:
-        return _place_unrelated(state)
+    if valid is None:
+        if not ts.dependencies and not ts.actor:
+            return _place_unrelated(state)
+    elif valid and ts.resource_restrictions:
+        return min(valid, key=lambda ws: _cost_with_resources(state, ts, ws))
     return _place_near_data(state, ts, valid)
 
 
@@ -260,6 +263,33 @@ def start_estimate(state: SchedulerState, ts: TaskState, ws: WorkerState) -> tup
     """When ``ts`` would start on the worker (seconds from now), then how much the worker holds (bytes)."""
     start = occupancy(state, ws) / ws.nthreads + fetch_seconds(state, ts, ws)
     return (len(ws.actors), start, ws.nbytes) if ts.actor else (start, ws.nbytes)
+
+
+def _cost_with_resources(state: SchedulerState, ts: TaskState, ws: WorkerState) -> tuple[float, ...]:
+    """As ``start_estimate``, with the wait for resources that other tasks have taken before it.
+
+    Stock looks at what workers supply, not at what is free of it.
+    """
+    rounds = resource_rounds(ws, ts.resource_restrictions or {})
+    wait = (rounds - 1) * expected_duration(state, ts.group.prefix)
+    *first, start, nbytes = start_estimate(state, ts, ws)
+    return (*first, start + wait, nbytes)
+
+
+def resource_rounds(ws: WorkerState, needed: dict[str, float]) -> int:
+    """One where the worker has so much free; two where what it is given now has to end first, and so on."""
+    rounds = 1
+    for resource, amount in needed.items():
+        supplied = ws.resources.get(resource, 0)
+        if supplied > 0:
+            rounds = max(rounds, math.ceil((ws.used_resources.get(resource, 0) + amount) / supplied))
+    return rounds
+
+
+def is_overcommitted(ws: WorkerState) -> bool:
+    """Whether tasks wait on the worker for resources that others of its tasks have."""
+    supplied = ws.resources
+    return any(used > supplied.get(resource, 0) for resource, used in ws.used_resources.items())
 
 
 def valid_workers(state: SchedulerState, ts: TaskState) -> dict[WorkerState, None] | None:

@@ -49,6 +49,7 @@ TASKS_WEIGHED_MAX = 1_000
 TASKS_WEIGHED_MIN = 10
 #: Workers that one look takes into account.
 WORKERS_LOOKED_AT_MAX = 2_000
+SUPPLIERS_LOOKED_AT_MAX = 250
 VICTIMS_MAX = 100
 THIEVES_MAX = 250
 #: Requests that may be on their way at a time.
@@ -92,7 +93,12 @@ def cost_level(state: SchedulerState, ts: TaskState) -> tuple[float, int] | None
 
 def stealable(state: SchedulerState, ws: WorkerState) -> list[list[TaskState]]:
     """Level of cost -> the worker's tasks that could move, the last that came first."""
-    return _weigh(state, ws, 0, len(ws.processing))[0]
+    levels: list[list[TaskState]] = [[] for _ in COST_MULTIPLIERS]
+    for ts in reversed(ws.processing):
+        found = None if ts in ws.long_running else cost_level(state, ts)
+        if found is not None and ts not in state.steals.in_flight:
+            levels[found[1]].append(ts)
+    return levels
 
 
 def _weigh(
@@ -110,6 +116,7 @@ def _weigh(
     in_flight = state.steals.in_flight
     long_running = ws.long_running
     executing = ws.executing
+    has_threads = ws in state.idle
     for ts in islice(reversed(ws.processing), offset, None):
         if budget <= 0:
             return levels, offset
@@ -117,6 +124,8 @@ def _weigh(
         budget -= 1 + len(ts.dependencies) // DEPENDENCIES_A_TASK
         if ts in in_flight or ts in executing or ts in long_running:
             continue
+        if has_threads and not ts.resource_restrictions:
+            continue  # it waits for nothing
         found = cost_level(state, ts)
         if found is not None:
             levels[found[1]].append(ts)
@@ -159,6 +168,8 @@ def _victims(state: SchedulerState, loads: Loads) -> list[WorkerState]:
     if len(state.running) < len(state.workers):
         workers = _window(state.workers.values(), WORKERS_LOOKED_AT_MAX, cursor)
         found += [ws for ws in workers if ws.processing and not placement.is_available(ws)]
+    if state.resources:
+        found = list(dict.fromkeys((*found, *_short_of_resources(state))))
     return sorted(found[:VICTIMS_MAX], key=loads.seconds, reverse=True)
 
 
@@ -176,12 +187,21 @@ def _busiest(state: SchedulerState, loads: Loads) -> list[WorkerState]:
     return heapq.nlargest(BUSIEST_MAX, busy, key=loads.seconds)
 
 
+def _short_of_resources(state: SchedulerState) -> Iterable[WorkerState]:
+    """Workers whose tasks wait for resources, though threads may be free."""
+    for addresses in state.resources.values():
+        for address in _window(addresses, SUPPLIERS_LOOKED_AT_MAX, state.steals.cursor):
+            ws = state.workers[address]
+            if placement.is_overcommitted(ws):
+                yield ws
+
+
 def _window(items: Collection[T], size: int, cursor: int) -> Iterable[T]:
     """All of them, or so many, beginning with another one each time."""
     n = len(items)
     if n <= size:
         return items
-    first = cursor % n
+    first = cursor * size % n
     return islice(chain(islice(items, first, None), items), size)
 
 
@@ -225,14 +245,17 @@ class Thieves:
     def choose(self, ts: TaskState) -> WorkerState | None:
         """The one on which the task would start soonest; None where it may go to none of them."""
         members = self._members
+        victim = ts.processing_on
         valid = placement.valid_workers(self.state, ts)
         if valid is not None:
-            allowed = [ws for ws in valid if ws in members]
+            allowed = [ws for ws in valid if ws in members and ws is not victim]
             if allowed or not ts.loose_restrictions:
                 return self._soonest(ts, allowed)
         if ts.actor:
             return self._soonest(ts, members)
         least = self._least()
+        if least is victim:
+            return None  # it waits there for resources, not for a thread
         if not ts.dependencies or least is None:
             return least
         return self._soonest(ts, dict.fromkeys((*self._holders(ts), least)))
@@ -281,7 +304,7 @@ def balance(turn: Turn) -> None:
     if steals.in_flight or steals.offsets:
         steals.sweep(state)
     n_idle = len(state.idle)
-    if not n_idle or n_idle == len(state.workers):
+    if not n_idle or (n_idle == len(state.workers) and not state.resources):
         return
     steals.cursor += 1
     loads = Loads(state)

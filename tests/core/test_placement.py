@@ -142,6 +142,37 @@ def test_resources(env: Env) -> None:
     assert env.worker("w2").used_resources == {"gpu": 1, "disk": 1}
 
 
+def test_resources_that_are_free_come_first(env: Env) -> None:
+    """Stock gives it to the worker with less to do, whose GPU is taken."""
+    env.join("w0", "w1", nthreads=4, resources={"gpu": 1})
+    gpu = AnnotationSet(resources={"gpu": 1})
+    env.submit({"a": []}, annotations={"a": gpu})
+    assert env.where("a") == "w0"
+    others = {("x", i): [] for i in range(4)}
+    env.submit(others, annotations=dict.fromkeys(others, AnnotationSet(workers=["w1"])))
+    env.submit({"b": []}, annotations={"b": gpu})
+    assert env.where("b") == "w1"
+
+
+def test_tasks_with_resources_do_not_pile_up_where_their_data_is(env: Env) -> None:
+    env.join("w0", "w1", nthreads=4, resources={"cores": 128})
+    graph = {"root": [], **{("g", i): ["root"] for i in range(6)}}
+    annotated = AnnotationSet(resources={"cores": 100})
+    env.submit(graph, annotations={key: annotated for key in graph if key != "root"})
+    env.finish("root")
+    assert [len(env.processing(address)) for address in ("w0", "w1")] == [3, 3]
+
+
+def test_large_data_is_worth_the_wait_for_resources(env: Env) -> None:
+    env.join("w0", "w1", nthreads=4, resources={"gpu": 1})
+    gpu = AnnotationSet(resources={"gpu": 1})
+    env.submit({"big": []}, annotations={"big": AnnotationSet(workers=["w0"])})
+    env.finish("big", nbytes=10**10)
+    graph = {("g", i): ["big"] for i in range(3)}
+    env.submit(graph, annotations=dict.fromkeys(graph, gpu))
+    assert len(env.processing("w0")) == 3
+
+
 def test_actors_spread(env: Env) -> None:
     env.join("w0", "w1")
     env.submit({"data": []})

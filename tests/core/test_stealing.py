@@ -211,7 +211,7 @@ def test_very_many_workers_take_turns(make_env: MakeEnv, monkeypatch: Any) -> No
         crowd(env, address, tasks(40, address))
     assert len(env.state.saturated) == 4
     victims: dict[str, None] = {}
-    for _ in range(5):
+    for _ in range(10):
         victims.update(dict.fromkeys(key[0] for key in asked(env)))
     assert set(victims) == set(busy)
 
@@ -331,3 +331,42 @@ def moves(env: Env) -> Iterable[Any]:
 
 def test_nobody_has_to_be_there(env: Env) -> None:
     assert not moves(env)
+
+
+# ------------------------------------------------------------------ resources
+
+
+def gpu_tasks(env: Env, n: int, name: str = "train") -> list[Any]:
+    graph = tasks(n, name)
+    env.submit(
+        graph, list(graph), annotations=dict.fromkeys(graph, AnnotationSet(resources={"gpu": 1}))
+    )
+    env.take()
+    return list(graph)
+
+
+def test_tasks_that_wait_for_resources_go_where_they_are_free(make_env: MakeEnv) -> None:
+    """The first worker has threads for all of them, and one GPU."""
+    env = make_env()
+    env.join("w0", nthreads=8, resources={"gpu": 1})
+    gpu_tasks(env, 4)
+    assert asked(env) == []
+    env.join("plain", nthreads=8)
+    assert asked(env) == []
+    env.join("w1", nthreads=8, resources={"gpu": 1})
+    assert len(env.state.idle) == 3
+    keys = asked(env)
+    assert keys == [("train", 3), ("train", 2)]
+    for key in keys:
+        answer(env, key, "constrained")
+    assert env.processing("w1") == keys
+    assert asked(env) == []
+
+
+def test_tasks_that_wait_for_nothing_stay(make_env: MakeEnv) -> None:
+    env = make_env()
+    env.join("w0", nthreads=8, resources={"gpu": 1})
+    gpu_tasks(env, 2)
+    crowd(env, "w0", tasks(3))
+    env.join("w1", nthreads=8)
+    assert asked(env) == []
