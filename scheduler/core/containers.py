@@ -152,44 +152,43 @@ class PriorityQueue(Generic[T]):
 
 
 class Trail(Generic[T]):
-    """Sequences to be walked to their end, some members at a time; the first that came goes first."""
+    """Sequences to be walked to their end, some members at a time; the first that came goes first.
 
-    __slots__ = ("_at", "_parts")
+    What has been walked is let go of at once, so that it is not freed all together in the end.
+    """
+
+    __slots__ = ("_parts",)
 
     def __init__(self) -> None:
-        self._parts: deque[Sequence[T]] = deque()
-        self._at = 0
+        self._parts: deque[list[T]] = deque()  # each from its last member to its first
 
     def add(self, members: Sequence[T]) -> None:
-        """More to walk, after what is there. The sequence must not change any more."""
+        """More to walk, after what is there."""
         if members:
-            self._parts.append(members)
+            self._parts.append(list(reversed(members)))
 
-    def take(self, count: int) -> Sequence[T]:
-        """The next members, at most ``count``, of one sequence; none are left where none come."""
-        if not self._parts:
-            return ()
+    def take(self, count: int) -> list[T]:
+        """The next members, at most ``count``, of one sequence."""
+        if not self._parts or count <= 0:
+            return []
         members = self._parts[0]
-        first = self._at
-        self._at += count
-        if self._at >= len(members):
+        taken = members[-count:]
+        taken.reverse()
+        del members[-count:]
+        if not members:
             self._parts.popleft()
-            self._at = 0
-        return members[first : first + count]
+        return taken
 
     def clear(self) -> None:
         self._parts.clear()
-        self._at = 0
 
     def __bool__(self) -> bool:
         return bool(self._parts)
 
     def __iter__(self) -> Iterator[T]:
         """What is still to be walked."""
-        first = self._at
         for members in self._parts:
-            yield from members[first:]
-            first = 0
+            yield from reversed(members)
 
 
 class Timers:

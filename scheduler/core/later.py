@@ -54,7 +54,7 @@ def run_let_go(turn: Turn) -> None:
     """Go on with tasks that somebody needed, and needs no longer."""
     state = turn.state
     recs: Recommendations = {}
-    for ts in state.let_go.take(max(turn.budget, 0)):
+    for ts in state.let_go.take(turn.budget):
         what = due(state, ts, "released")
         if what is not None:
             recs[ts] = what

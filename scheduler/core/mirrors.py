@@ -9,8 +9,8 @@ from __future__ import annotations
 from .small_set import with_item, without_item
 from .state import ClientState, SchedulerState, TaskGroup, TaskPrefix, TaskState, WorkerState
 
-#: From more dependencies than this on, it pays to look at all of them at once.
-MANY = 1_000
+#: What a task with more dependencies than this has to fetch is not counted as work of its worker.
+NEEDS_MAX = 20_000
 
 # ------------------------------------------------------------------ data: who_has, has_what
 
@@ -254,7 +254,7 @@ def stop_processing(state: SchedulerState, ts: TaskState) -> WorkerState:
     needs = ws.needs_what
     if not ws.processing:
         _settle_network(state, ws)
-    elif needs:
+    elif needs and len(ts.dependencies) <= NEEDS_MAX:
         for dts in ts.dependencies:
             if dts in needs:
                 _drop_need(state, dts, ws)
@@ -300,8 +300,7 @@ def _add_needs(state: SchedulerState, ts: TaskState, ws: WorkerState) -> None:
     """Dependencies that the worker does not have are to be fetched."""
     has_what = ws.has_what
     needs = ws.needs_what
-    if not needs and len(ts.dependencies) > MANY:
-        _add_many_needs(state, ts, ws)
+    if len(ts.dependencies) > NEEDS_MAX:
         return
     total = 0
     default = state.config.default_data_size_nbytes
@@ -313,19 +312,6 @@ def _add_needs(state: SchedulerState, ts: TaskState, ws: WorkerState) -> None:
         if not count:
             nbytes = dts.nbytes
             total += nbytes if nbytes >= 0 else default
-    ws.network_occ += total
-    state.network_occ += total
-
-
-def _add_many_needs(state: SchedulerState, ts: TaskState, ws: WorkerState) -> None:
-    """As ``_add_needs`` for a worker that needs nothing yet: the same at less cost for each of very many."""
-    has_what = ws.has_what
-    missing = [dts for dts in ts.dependencies if dts not in has_what]
-    sizes = [dts.nbytes for dts in missing]
-    total = sum(sizes)
-    if sizes and min(sizes) < 0:
-        total = sum(data_nbytes(state, dts) for dts in missing)
-    ws.needs_what = dict.fromkeys(missing, 1)
     ws.network_occ += total
     state.network_occ += total
 

@@ -2,11 +2,39 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass
 from random import Random
 
-from paceline.scheduler.core.containers import IndexedSet, LoadBuckets, PriorityQueue, Timers
+from paceline.scheduler.core.containers import IndexedSet, LoadBuckets, PriorityQueue, Timers, Trail
 from paceline.scheduler.core.small_set import TUPLE_MAX, SmallSet, with_item, without_item
+
+
+def test_a_trail_is_walked_in_order_and_lets_go_of_what_is_behind() -> None:
+    trail: Trail[object] = Trail()
+    assert not trail and trail.take(3) == []
+    trail.add((1, 2, 3, 4, 5))
+    trail.add(())
+    trail.add([6])
+    assert list(trail) == [1, 2, 3, 4, 5, 6]
+    assert trail.take(2) == [1, 2]
+    assert trail.take(0) == trail.take(-1) == []
+    assert list(trail) == [3, 4, 5, 6]
+    assert trail.take(10) == [3, 4, 5]
+    assert trail.take(10) == [6]
+    assert not trail and list(trail) == []
+
+    class Thing:
+        pass
+
+    things = [Thing(), Thing()]
+    first = weakref.ref(things[0])
+    trail.add(things)
+    del things
+    trail.take(1)
+    assert first() is None
+    trail.clear()
+    assert not trail
 
 
 def test_indexed_set() -> None:
