@@ -1,0 +1,183 @@
+"""What others say while the end of a worker, a client, or of everything is looked at in turns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from env import Env
+from paceline.protocol import messages as m
+from paceline.scheduler.core.stimuli import (
+    ClientGone,
+    ClientJoined,
+    Continue,
+    ReleaseAll,
+    WorkerGone,
+    WorkerJoined,
+)
+
+WIDTH = 36
+KEYS: list[Any] = [("x", i) for i in range(WIDTH)]
+
+
+def wide() -> dict[Any, list[Any]]:
+    """Many tasks, and one that takes them all."""
+    return {**{key: [] for key in KEYS}, "total": list(KEYS)}
+
+
+def crowd(**config: Any) -> Env:
+    """Everything goes to workers at once, and three tasks are a turn."""
+    env = Env(turn_tasks_max=3, worker_saturation=float("inf"), **config)
+    env.client("alice", "bob")
+    env.join("w0", "w1", nthreads=2)
+    return env
+
+
+def turns(env: Env, count: int) -> None:
+    for _ in range(count):
+        if env.wants_continue:
+            env.turn(Continue())
+
+
+def join(env: Env, address: str) -> None:
+    message = m.RegisterWorker(address=address, name=address, nthreads=2)
+    env.turn(WorkerJoined(address, f"host-{address}", message), address)
+
+
+def outcome(env: Env) -> dict[Any, str]:
+    env.go_on()
+    env.work()
+    return {key: ts.state for key, ts in env.state.tasks.items()}
+
+
+Between = Callable[[Env], None]
+
+BETWEEN: dict[str, Between] = {
+    "nothing": lambda env: None,
+    "worker dies": lambda env: env.turn(WorkerGone("w1")),
+    "worker leaves": lambda env: env.turn(WorkerGone("w1", expected=True)),
+    "worker comes back": lambda env: join(env, "w0"),
+    "client goes": lambda env: env.turn(ClientGone("alice"), "alice"),
+    "client comes back": lambda env: env.turn(ClientJoined("alice"), "alice"),
+    "cancel": lambda env: env.turn(m.CancelKeys(keys=["total", *KEYS[:9]], client="alice", force=True), "alice"),
+    "release": lambda env: env.turn(m.ClientReleasesKeys(keys=["total"], client="alice"), "alice"),
+    "desire": lambda env: env.turn(m.ClientDesiresKeys(keys=["total"], client="bob"), "bob"),
+    "restart": lambda env: env.turn(ReleaseAll()),
+}  # fmt: skip
+
+
+def between(env: Env, what: str) -> None:
+    if what.startswith("worker") and what != "worker comes back":
+        if "w1" not in env.state.workers:
+            return
+    elif (what == "worker comes back" and "w0" in env.state.workers) or (
+        what in ("cancel", "release") and "alice" not in env.state.clients
+    ):
+        return
+    BETWEEN[what](env)
+
+
+def everybody_leaves(env: Env) -> None:
+    """Nothing is left behind."""
+    for name in ("alice", "bob"):
+        env.turn(ClientGone(name), name)
+    env.feed(ClientGone("fire-and-forget"))
+    assert not env.state.tasks and not env.state.task_groups
+    assert not env.state.has_unfinished
+    assert all(not ws.processing and not ws.has_what for ws in env.state.workers.values())
+
+
+@pytest.mark.parametrize("what", BETWEEN)
+@pytest.mark.parametrize("turn", [0, 2, 7, 15])
+@pytest.mark.parametrize("begun", ["processing", "memory"])
+def test_while_a_worker_is_parted_with(what: str, turn: int, begun: str) -> None:
+    env = crowd(allowed_failures=10)
+    env.submit(wide(), want=["total", *KEYS[:9]])
+    if begun == "memory":
+        env.work()
+    join(env, "w2")
+    env.go_on()
+    env.turn(WorkerGone("w0"))
+    turns(env, turn)
+    between(env, what)
+    found = outcome(env)
+    if what not in ("client goes", "cancel", "restart", "release", "desire"):
+        assert found["total"] == "memory"
+    elif what in ("client goes", "restart"):
+        assert not found
+    everybody_leaves(env)
+
+
+@pytest.mark.parametrize("what", BETWEEN)
+@pytest.mark.parametrize("turn", [0, 2, 7, 15])
+@pytest.mark.parametrize("begun", ["processing", "memory"])
+def test_while_a_client_is_parted_with(what: str, turn: int, begun: str) -> None:
+    env = crowd()
+    env.submit(wide(), want=["total", *KEYS])
+    if begun == "memory":
+        env.work()
+    env.turn(ClientGone("alice"), "alice")
+    assert "alice" not in env.state.clients
+    turns(env, turn)
+    between(env, what)
+    found = outcome(env)
+    if what == "desire":
+        assert set(found) <= {"total", *KEYS}
+    else:
+        assert not found
+    everybody_leaves(env)
+
+
+@pytest.mark.parametrize("what", BETWEEN)
+@pytest.mark.parametrize("turn", [0, 2, 7])
+def test_while_many_dependencies_are_let_go(what: str, turn: int) -> None:
+    env = crowd()
+    env.submit(wide())
+    for address in ("w0", "w1"):
+        for key in env.processing(address):
+            env.finish(key)
+    key = "total"
+    env.turn(env.finished(key), env.where(key))
+    assert env.state.let_go
+    turns(env, turn)
+    between(env, what)
+    found = outcome(env)
+    if what in ("nothing", "desire", "worker comes back", "client comes back"):
+        assert found["total"] == "memory"
+        assert set(found.values()) <= {"memory", "released"}
+        assert list(found.values()).count("memory") == 1
+    everybody_leaves(env)
+
+
+@pytest.mark.parametrize("turn", [0, 1, 3, 8])
+def test_everything_is_forgotten_at_once_and_the_next_graph_finds_a_clean_house(turn: int) -> None:
+    env = crowd()
+    env.submit(wide(), want=["total", *KEYS])
+    old = env.task("total")
+    env.take()
+    env.turn(ReleaseAll())
+    assert not env.state.tasks
+    sent = env.take()
+    assert "alice: restart" in sent
+    freed = [line for line in sent if "free-keys" in line]
+    assert len(freed) == 2
+    turns(env, turn)
+    for part in env.rows(wide(), client="bob"):
+        env.turn(part, "bob")
+    assert outcome(env)["total"] == "memory"
+    assert old.state == "forgotten" and not old.dependencies
+    everybody_leaves(env)
+
+
+def test_tasks_far_down_a_crowded_worker_are_witnesses_too() -> None:
+    env = crowd(allowed_failures=0)
+    env.submit({key: [] for key in KEYS}, want=KEYS)
+    for round_ in range(3):
+        for address in list(env.state.workers):
+            env.turn(WorkerGone(address))
+        env.go_on()
+        if round_ < 2:
+            assert {ts.state for ts in env.state.tasks.values()} <= {"no-worker", "queued", "erred"}
+        env.join(f"again-{round_}", nthreads=1)
+    assert set(outcome(env).values()) == {"erred"}
