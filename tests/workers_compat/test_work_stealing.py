@@ -166,6 +166,6 @@ def test_interval(text, seconds):
 
 
 def test_an_interval_that_is_none():
-    with dask.config.set({"distributed.scheduler.work-stealing-interval": "soon"}):
-        with pytest.raises(ConfigError, match="work-stealing-interval"):
-            scheduler_config()
+    soon = dask.config.set({"distributed.scheduler.work-stealing-interval": "soon"})
+    with soon, pytest.raises(ConfigError, match="work-stealing-interval"):
+        scheduler_config()
