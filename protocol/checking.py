@@ -28,7 +28,8 @@ Kind = Literal[
 ]
 
 #: Statuses of a reply that tells of a failure, whatever was asked.
-FAILURES = frozenset(("error", "uncaught-error"))
+UNCAUGHT = "uncaught-error"
+FAILURES = frozenset(("error", UNCAUGHT))
 
 _BINARY = (bytes, bytearray, memoryview)
 #: What a key may be, or be made of.
@@ -115,9 +116,11 @@ def check_message(raw: Any, direction: Direction) -> list[Violation]:
 def check_reply(value: Any, op: Op) -> list[Violation]:
     """What is wrong with the reply to a request of this op."""
     name = f"{op.name} (reply)"
-    if isinstance(value, dict) and value.get("status") in FAILURES and "exception" in value:
-        return list(_struct(value, ErrorReply, name, "$"))
     cls = op.reply
+    if isinstance(value, dict) and value.get("status") in FAILURES and "exception" in value:
+        if cls is None and value["status"] != UNCAUGHT:
+            return []  # what a ``feed`` sends may look so
+        return list(_struct(value, ErrorReply, name, "$"))
     if cls is None:
         return []
     if not isinstance(value, dict):
