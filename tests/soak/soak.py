@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import gc
 import json
 import shlex
 import sys
@@ -82,7 +81,7 @@ class Soak:
         from distributed import Client
 
         with Client(self._cluster.address, name="checker") as checker:
-            self._warm_up(checker)
+            self._warm_up()
             start_rss = self._rss_mb()
             faults = Faults(self._cluster, checker, Random(f"{self._seed}-faults"))
             faults.start()
@@ -100,10 +99,14 @@ class Soak:
             self._check_the_end(checker, start_rss)
         return self.report
 
-    def _warm_up(self, client: Any) -> None:
-        for number, program in enumerate(PROGRAMS):
-            program(client, Random(f"warm-{number}"))
-        gc.collect()  # an exception's frames hold futures
+    def _warm_up(self) -> None:
+        """By a client of its own: exceptions of the ``raising`` program hold its futures as long as it lives."""
+        from distributed import Client
+
+        with Client(self._cluster.address, name="warm-up", set_as_default=False) as client:
+            for number, program in enumerate(PROGRAMS):
+                with client.as_current():
+                    program(client, Random(f"warm-{number}"))
 
     def _client(self, number: int, faults: Faults) -> None:
         from distributed import Client
