@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgpack
@@ -194,7 +194,7 @@ class _Former:
             return {"$set": [self.form(x, depth) for x in value]}
         if isinstance(value, list | tuple) and not isinstance(value, msgpack.ExtType):
             return [self.form(x, depth) for x in value]
-        if isinstance(value, dict):
+        if isinstance(value, Mapping):
             return self._map(value, depth)
         if isinstance(value, Payload):
             return self._payload(value, depth)
@@ -212,7 +212,7 @@ class _Former:
             return {"$ext": [-1, value.to_bytes().hex()]}
         raise LocalProtocolError(f"a value of type {type(value).__name__} has no JSON form")
 
-    def _map(self, value: dict[Any, Any], depth: int) -> dict[str, Any]:
+    def _map(self, value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
         if all(isinstance(key, str) and not key.startswith("$") for key in value):
             return {str(key): self.form(x, depth) for key, x in value.items()}
         return {"$map": [[self.form(k, depth), self.form(x, depth)] for k, x in value.items()]}

@@ -172,7 +172,7 @@ class Onlooker:
         try:
             if way not in self._offers:
                 return [self._handshake(way, frames, nbytes)]
-            if self.phase == "rpc" or (way == "down" and self._registering):
+            if self.phase in ("handshake", "rpc") or (way == "down" and self._registering):
                 return self._one(way, frames, nbytes)
             return self._batch(way, frames, nbytes)
         except RemoteProtocolError as error:
@@ -191,7 +191,8 @@ class Onlooker:
         except RemoteProtocolError as error:
             seen.violations.append(Violation("wrong type", "handshake", "$", str(error)))
         if len(self._offers) == 2:
-            self.phase = "rpc"
+            if self.phase == "handshake":
+                self.phase = "rpc"
             if all(map(offers_in_place, self._offers.values())):
                 self._encoding = IN_PLACE
         return seen
