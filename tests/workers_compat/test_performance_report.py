@@ -1,0 +1,63 @@
+"""The page of a performance report, drawn from facts alone."""
+
+from __future__ import annotations
+
+import pytest
+from distributed import profile
+from paceline.scheduler.server.flows import performance_report as flow
+from paceline.workers_compat.performance_report import PastMonitor, ReportFacts, draw, summary
+
+pytest.importorskip("bokeh")
+
+
+def facts(**more):
+    record = {
+        "key": "x-1", "worker": "tcp://127.0.0.1:1", "thread": 5, "status": "OK", "type": b"",
+        "startstops": [{"action": "compute", "start": 10.0, "stop": 12.5}],
+    }  # fmt: skip
+    values = {
+        "task_stream": [record],
+        "compute": profile.create(),
+        "administrative": profile.create(),
+        "scheduler": profile.create(),
+        "bandwidth_workers": {("tcp://127.0.0.1:1", "tcp://127.0.0.1:2"): 1e6},
+        "bandwidth_types": {"int": 1e6},
+        "worker_names": {"tcp://127.0.0.1:1": "alice"},
+        "monitor": {
+            "cpu": [1.0, 2.0], "memory": [1e6, 2e6], "time": [10.0, 10.5], "num_fds": [3, 4],
+            "host_net_io.read_bps": [0.0, 1.0], "host_net_io.write_bps": [0.0, 1.0],
+        },
+        "logs": [(10.0, "INFO", "a line")],
+    }  # fmt: skip
+    return ReportFacts(10.0, 13.0, **{**values, **more})
+
+
+def test_the_summary_says_what_was_done():
+    page = summary(facts(code="if a < b:\n    pass", nworkers=2, nthreads=4, memory=2**30))
+    for part in ("Duration: 3.00 s", "number of tasks: 1", "compute time: 2.50 s", "Workers: 2"):
+        assert part in page
+    assert "if a &lt; b:" in page
+
+
+def test_a_page_with_all_tabs():
+    page = draw(facts(mode="inline"))
+    assert page.lstrip().startswith("<!DOCTYPE html>")
+    for title in ("Summary", "Task Stream", "System", "Scheduler Logs", "Bandwidth (Types)"):
+        assert f'"title":"{title}"' in page
+
+
+def test_plots_may_change_what_a_monitor_gives():
+    monitor = PastMonitor({"time": [1.0]}, {})
+    monitor.range_query(0)["time"][0] = 1000.0
+    assert monitor.range_query(0) == {"time": [1.0]}
+    assert monitor.count == 1
+
+
+async def test_a_child_draws():
+    page = await flow.draw(vars(facts()))
+    assert "Dask Performance Report" in page
+
+
+async def test_a_child_that_fails_says_why():
+    with pytest.raises(RuntimeError, match="could not be drawn"):
+        await flow.draw(vars(facts(compute={"no": "profile"})))
