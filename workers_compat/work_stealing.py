@@ -157,7 +157,7 @@ class WorkStealing:
         return {
             task(ts): {
                 "victim": worker(steal.victim),
-                "thief": worker(steal.thief),
+                "thief": None if steal.thief is None else worker(steal.thief),
                 "victim_duration": steal.victim_seconds,
                 "thief_duration": steal.thief_seconds,
                 "stimulus_id": steal.stimulus_id,
@@ -171,7 +171,8 @@ class WorkStealing:
         gains: defaultdict[Any, float] = defaultdict(float)
         for _, steal in self._live():
             gains[self.scheduler._worker(steal.victim)] -= steal.victim_seconds
-            gains[self.scheduler._worker(steal.thief)] += steal.thief_seconds
+            if steal.thief is not None:
+                gains[self.scheduler._worker(steal.thief)] += steal.thief_seconds
         return gains
 
     @property
@@ -180,7 +181,8 @@ class WorkStealing:
         gains: defaultdict[Any, int] = defaultdict(int)
         for _, steal in self._live():
             gains[self.scheduler._worker(steal.victim)] -= 1
-            gains[self.scheduler._worker(steal.thief)] += 1
+            if steal.thief is not None:
+                gains[self.scheduler._worker(steal.thief)] += 1
         return gains
 
     @property

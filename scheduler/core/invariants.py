@@ -502,6 +502,8 @@ def _steals(view: View, state: SchedulerState) -> Iterator[str]:
             (steal.victim, -steal.victim_seconds, -1),
             (steal.thief, steal.thief_seconds, 1),
         ):
+            if ws is None:
+                continue
             seconds[ws] = seconds.get(ws, 0.0) + gained
             tasks[ws] = tasks.get(ws, 0) + count
         if steal.victim is steal.thief:

@@ -378,7 +378,7 @@ def _ask(
     turn: Turn,
     ts: TaskState,
     victim: WorkerState,
-    thief: WorkerState,
+    thief: WorkerState | None,
     on_victim: float,
     on_thief: float,
 ) -> None:
@@ -387,6 +387,20 @@ def _ask(
     steals.request_count += 1
     steals.add(ts, Steal(victim, thief, ts.run_id, on_victim, on_thief, stimulus_id))
     turn.to_worker(victim.address, StealRequest(key=ts.key, stimulus_id=stimulus_id))
+
+
+def take_back(turn: Turn, ws: WorkerState) -> None:
+    """A worker is to begin nothing more: it is asked for all that it does not run yet, to be placed anew."""
+    state = turn.state
+    steals = state.steals
+    for ts in reversed(ws.processing):
+        if len(steals.in_flight) >= IN_FLIGHT_MAX:
+            break
+        if ts in ws.long_running or live(state, ts) is not None:
+            continue
+        steals.take(ts)
+        _ask(turn, ts, ws, None, mirrors.expected_duration(state, ts.group.prefix), 0.0)
+    _keep_in_sight(turn)
 
 
 # ------------------------------------------------------------------ answers
@@ -416,15 +430,16 @@ def _settle(turn: Turn, ts: TaskState, steal: Steal, answer: str | None) -> None
     """The victim has answered for the attempt that it has."""
     state = turn.state
     victim, thief = steal.victim, steal.thief
-    places = (ts.key, answer, victim.address, thief.address, steal.stimulus_id)
+    thief_address = thief.address if thief is not None else None
+    places = (ts.key, answer, victim.address, thief_address, steal.stimulus_id)
     state.restless[victim] = None
     if answer in KEPT:
         turn.log_event("stealing", ("already-computing", *places))
-    elif answer in GIVEN_BACK and _may_move(state, ts, thief):
+    elif answer in GIVEN_BACK and thief is not None and _may_move(state, ts, thief):
         _move(turn, ts, thief)
         turn.log_event("stealing", ("confirm", *places))
     else:
-        gone = state.workers.get(thief.address) is not thief
+        gone = thief is not None and state.workers.get(thief.address) is not thief
         turn.log_event("stealing", ("reschedule", gone, *places))
         if answer not in GIVEN_BACK and answer not in UNKNOWN:
             turn.log(30, f"Worker {victim.address} was asked for {ts.key!r} and says {answer!r}")

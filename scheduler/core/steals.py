@@ -25,7 +25,7 @@ class Steal:
 
     Attributes:
         victim: who has it.
-        thief: who is to get it.
+        thief: who is to get it; None where it is to be placed anew.
         run_id: the attempt that is asked back.
         victim_seconds: work that the victim is rid of, transfers included.
         thief_seconds: work that the thief gets, transfers included.
@@ -33,7 +33,7 @@ class Steal:
     """
 
     victim: WorkerState
-    thief: WorkerState
+    thief: WorkerState | None
     run_id: int
     victim_seconds: float
     thief_seconds: float
@@ -80,7 +80,8 @@ class Steals:
         """A worker is asked for a task."""
         self.in_flight[ts] = steal
         self._shift(steal.victim, -steal.victim_seconds, -1)
-        self._shift(steal.thief, steal.thief_seconds, 1)
+        if steal.thief is not None:
+            self._shift(steal.thief, steal.thief_seconds, 1)
 
     def take(self, ts: TaskState) -> Steal | None:
         """The request is answered, or void; None where there is none."""
@@ -89,7 +90,8 @@ class Steals:
             return None
         if self.in_flight:
             self._shift(steal.victim, steal.victim_seconds, 1)
-            self._shift(steal.thief, -steal.thief_seconds, -1)
+            if steal.thief is not None:
+                self._shift(steal.thief, -steal.thief_seconds, -1)
         else:  # sums of floating-point numbers begin anew
             self.occupancy.clear()
             self.tasks.clear()

@@ -28,6 +28,7 @@ from paceline.scheduler.core.stimuli import (
     ReleaseAll,
     RetryKeys,
     SetRestrictions,
+    SetWorkerStatus,
     SwitchStealing,
     WorkerClogged,
     WorkerGone,
@@ -176,6 +177,12 @@ def worker_leaves(play: Scenario, words: list[str]) -> None:
 def status(play: Scenario, words: list[str]) -> None:
     """``status w0 paused``"""
     play.feed(m.WorkerStatusChange(status=words[1]), words[0])
+
+
+@command("retire")
+def retire(play: Scenario, words: list[str]) -> None:
+    """The scheduler tells a worker that it is to go."""
+    play.feed(SetWorkerStatus(words[0], "closing_gracefully"))
 
 
 @command("beat")

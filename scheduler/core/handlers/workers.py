@@ -15,6 +15,7 @@ from .. import mirrors, placement
 from ..departures import Departure, lose_data, part_with_worker
 from ..needs import priority_of
 from ..state import SchedulerState, WorkerState
+from ..stealing import take_back
 from ..stimuli import DropWorkerConnection, SetWorkerStatus, Stimulus, WorkerGone
 from ..transitions import (
     Recommendations,
@@ -217,6 +218,8 @@ def handle_set_worker_status(turn: Turn, stimulus: Stimulus) -> None:
             WorkerStatusChange(status=command.status, stimulus_id=turn.stimulus_id),
         )
         change_status(turn, ws, command.status)
+        if command.status == "closing_gracefully":
+            take_back(turn, ws)
 
 
 def handle_close_worker(turn: Turn, stimulus: Stimulus) -> None:

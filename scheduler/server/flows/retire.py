@@ -10,6 +10,7 @@ import heapq
 import logging
 import time
 from collections.abc import Collection, Iterable
+from itertools import islice
 from typing import Any
 
 from paceline.protocol.keys import Key
@@ -34,6 +35,10 @@ PATIENCE_SECONDS = 30.0
 FRUITLESS_ROUNDS_MAX = 10
 #: Pause after a round in which nothing arrived, seconds.
 FRUITLESS_PAUSE_SECONDS = 0.1
+#: A log line names at most this many keys.
+KEYS_IN_LOG_LINE = 20
+#: Tasks that a worker runs may so long come to their end before it goes.
+RUNNING_SECONDS = 30.0
 #: How often it is looked whether data has arrived, seconds: the more there is, the more seldom.
 POLL_MIN_SECONDS, POLL_MAX_SECONDS, POLL_SECONDS_PER_KEY = 0.01, 0.5, 0.0025
 
@@ -74,14 +79,15 @@ async def retire_workers(
         before = {ws.address: ws.status for ws in chosen}
         for ws in chosen:  # at once: neither is to send its data to another
             server.tell(SetWorkerStatus(ws.address, "closing_gracefully"), stimulus_id=stimulus_id)
-        went = await asyncio.gather(
+        reasons = await asyncio.gather(
             *(
                 _retire(server, ws, before[ws.address], close_workers, remove, stimulus_id)
                 for ws in chosen
             )
         )
-    retired = [ws for ws, gone in zip(chosen, went) if gone]
-    _log(server, retired, [ws for ws in chosen if ws not in retired], stimulus_id)
+    retired = [ws for ws, reason in zip(chosen, reasons) if not reason]
+    kept = {ws: reason for ws, reason in zip(chosen, reasons) if reason}
+    _log(server, retired, kept, stimulus_id)
     return {ws.address: queries.worker_identity(ws) for ws in retired}
 
 
@@ -123,10 +129,13 @@ async def _retire(
     close: bool,
     remove: bool,
     stimulus_id: str,
-) -> bool:
-    """Move a worker's data and let it go. False when it stays."""
+) -> str:
+    """Let a worker finish what it runs, move its data and let it go. Returns why it stays, or ""."""
     try:
         reason = await _move_data(server, ws)
+        if not reason and ws.processing:
+            await _let_finish(server, ws)
+            reason = await _move_data(server, ws)
     except BaseException:
         server.tell(SetWorkerStatus(ws.address, status_before), stimulus_id=stimulus_id)
         raise
@@ -135,13 +144,27 @@ async def _retire(
         logger.warning(
             "Could not retire worker %r: %s (stimulus_id=%r)", ws.address, reason, stimulus_id
         )
-        return False
+        return reason
     if remove:
         server.tell(WorkerGone(ws.address, expected=True, close=close), stimulus_id=stimulus_id)
     elif close and _present(server, ws):
         server.tell(CloseWorker(ws.address), stimulus_id=stimulus_id)
     logger.info("Retired worker %r (stimulus_id=%r)", ws.address, stimulus_id)
-    return True
+    return ""
+
+
+async def _let_finish(server: FlowServer, ws: WorkerState) -> None:
+    """Wait for the tasks that the worker runs; what it had not begun it was asked for when its status changed."""
+    logger.info("Retiring worker %s; %d tasks run there.", ws.address, len(ws.processing))
+    ended = await server.wait_for(
+        lambda: not ws.processing or not _present(server, ws), RUNNING_SECONDS
+    )
+    if not ended:
+        keys = [ts.key for ts in islice(ws.processing, KEYS_IN_LOG_LINE)]
+        logger.warning(
+            "Worker %s is retired while it still runs %d tasks, which begin anew elsewhere: %s",
+            ws.address, len(ws.processing), keys,
+        )  # fmt: skip
 
 
 async def _move_data(server: FlowServer, ws: WorkerState) -> str:
@@ -233,17 +256,22 @@ def _recipients(
 
 
 def _log(
-    server: FlowServer, retired: list[WorkerState], kept: list[WorkerState], stimulus_id: str
+    server: FlowServer,
+    retired: list[WorkerState],
+    kept: dict[WorkerState, str],
+    stimulus_id: str,
 ) -> None:
+    """Say who went, and of each that stays why."""
     went = [ws.address for ws in retired]
-    stayed = [ws.address for ws in kept]
     event = {
         "action": "retire-workers",
         "retired": went,
-        "could-not-retire": stayed,
+        "could-not-retire": [ws.address for ws in kept],
         "stimulus_id": stimulus_id,
     }
     server.tell(LogEventCommand(["all"], event))
-    for addresses, action in ((went, "retired"), (stayed, "could-not-retire")):
-        if addresses:
-            server.tell(LogEventCommand(addresses, {"action": action, "stimulus_id": stimulus_id}))
+    if went:
+        server.tell(LogEventCommand(went, {"action": "retired", "stimulus_id": stimulus_id}))
+    for ws, reason in kept.items():
+        why = {"action": "could-not-retire", "stimulus_id": stimulus_id, "reason": reason}
+        server.tell(LogEventCommand([ws.address], why))
