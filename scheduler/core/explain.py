@@ -369,6 +369,7 @@ def on_worker(state: SchedulerState, ts: TaskState, now: float) -> dict[str, Any
         "status": ws.status,
         "clogged": ws.clogged,
         "silent_seconds": max(0.0, now - ws.last_seen),
+        "ttl_seconds": state.config.worker_ttl_seconds,
         "nthreads": ws.nthreads,
         "processing": len(ws.processing),
         "ahead": ahead,

@@ -14,6 +14,8 @@ Facts = Mapping[str, Any]
 ERROR_TEXT_MAX: Final = 500
 #: So many things are named one by one in a sentence.
 NAMED_MAX: Final = 3
+#: What executes for longer is worth a look at its call stack, seconds.
+LONG_SECONDS: Final = 10.0
 #: A worker that was not heard of for so long is mentioned, seconds.
 SILENT_SECONDS: Final = 15.0
 
@@ -34,6 +36,8 @@ def say(facts: Facts) -> list[str]:
     out += _wanted(facts)
     if facts["state"] == "waiting":
         out += _below(facts["waits_for"])
+    if facts["state"] == "processing" and (facts["worker"]["executing"] or 0) > LONG_SECONDS:
+        out.append("Client.call_stack(keys=[...]) shows what its thread does now.")
     if facts.get("suspicious"):
         out.append(f"Workers died {facts['suspicious']} times while it ran there.")
     out += _cluster(facts["cluster"], facts)
@@ -52,8 +56,8 @@ def _unknown(facts: Facts) -> str:
         return f"{key} is in a graph of {graphs['client']} that is being taken in."
     if facts.get("compiling"):
         return (
-            f"The scheduler does not know {key}; {count(facts['compiling'], 'graph')} of clients "
-            "are being read at this moment, it may be in one of them."
+            f"The scheduler does not know {key} yet: it may be in what is being read at this moment, "
+            f"{count(facts['compiling'], 'graph')} of clients."
         )
     if facts["story"]:
         return (
@@ -115,11 +119,20 @@ def _queued(facts: Facts) -> str:
         return f"{key} can run, but there is no worker{lasting(facts)}: start one."
     if not queue["n_running"]:
         return f"{key} is queued{lasting(facts)}, and no worker takes tasks: {_statuses(facts['cluster'])}."
+    text = (
+        f"{key} is queued{lasting(facts)}: many tasks of its kind begin anew, and these are held back on the "
+        "scheduler until a worker has a slot"
+    )
+    if queue["n_with_slots"]:
+        full = f"{count(queue['n_with_slots'], 'worker')} of {queue['n_running']} have one now"
+    else:
+        full = (
+            f"{count(queue['n_running'], 'worker')} with {number(queue['slots'])} slots have "
+            f"{count(queue['tasks_on_workers'], 'task')}"
+        )
+    knob = f"(distributed.scheduler.worker-saturation: {queue['saturation']})"
     return (
-        f"{key} is queued{lasting(facts)}: its group has many tasks that begin anew, and such tasks are held back "
-        f"on the scheduler while workers have {number(queue['slots'])} slots for {queue['tasks_on_workers']} tasks "
-        f"(distributed.scheduler.worker-saturation: {queue['saturation']}). "
-        f"{queue['before']} of {queue['length']} queued tasks go before it."
+        f"{text}. {full} {knob}. {queue['before']} of {queue['length']} queued tasks go before it."
     )
 
 
@@ -130,7 +143,9 @@ def _processing(facts: Facts) -> str:
     silent = worker["silent_seconds"]
     text = f"{key} was sent to {where}{ago(facts)}"
     if silent > SILENT_SECONDS:
-        return f"{text}; that worker has not been heard of for {seconds(silent)}."
+        return (
+            f"{text}; that worker has not been heard of for {seconds(silent)}{_given_up(worker)}."
+        )
     if worker["seceded"]:
         return f"{text} and runs there, outside of its thread pool (seceded)."
     if worker["executing"] is not None:
@@ -153,6 +168,14 @@ def _processing(facts: Facts) -> str:
         busy = named(show(each["key"]) for each in worker["busy_with"])
         return f"{text}, whose {count(worker['nthreads'], 'thread')} execute {busy}; it waits for a free one."
     return f"{text}; the last heartbeat did not show it executing."
+
+
+def _given_up(worker: Facts) -> str:
+    """What becomes of a worker that stays silent."""
+    ttl = worker["ttl_seconds"]
+    if not ttl:
+        return " (it stopped, its machine is gone, or a task holds its GIL; nobody gives it up: worker-ttl is off)"
+    return f" (it stopped, its machine is gone, or a task holds its GIL); after {seconds(ttl)} it is given up"
 
 
 def _memory(facts: Facts) -> str:

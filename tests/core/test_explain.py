@@ -94,6 +94,7 @@ def test_a_queue_behind_full_workers(duo: Env) -> None:
     assert last["queue"]["before"] == last["queue"]["length"] - 1
     assert "worker-saturation" in last["summary"]
     assert f"{last['queue']['before']} of {last['queue']['length']} queued tasks" in last["summary"]
+    assert "2 workers with 4 slots have 4 tasks" in last["summary"]
 
 
 def test_a_task_that_waits_leads_to_what_it_waits_for_in_the_end(duo: Env) -> None:
@@ -116,6 +117,7 @@ def test_a_worker_that_was_not_heard_of(duo: Env) -> None:
     duo.now += 100
     told = ask(duo, "x")
     assert "has not been heard of for 100.0 s" in told["summary"]
+    assert "after 5 minutes it is given up" in told["summary"]
 
 
 def test_what_executes(duo: Env) -> None:
@@ -126,6 +128,7 @@ def test_what_executes(duo: Env) -> None:
     assert told["worker"]["executing"] == 29.5
     assert "has been executing for 29.5 s" in told["summary"]
     assert "30.0 s ago" in told["summary"]
+    assert any("call_stack" in line for line in told["words"])
 
 
 def test_what_waits_for_a_thread(env: Env) -> None:

@@ -395,3 +395,15 @@ def test_arguments_become_requests():
     with pytest.raises(TypeError):
         build_request(r.WhoHas, (1, 2, 3, 4), {})
     assert Task is not None
+
+
+async def test_why_a_task_does_not_run(world):
+    future = world.client.submit(inc, 1, key="x", resources={"GPU": 1})
+
+    async def ask(dask_scheduler):
+        return dask_scheduler.explain(key="x")["summary"]
+
+    while "GPU" not in (said := await world.client.run_on_scheduler(ask)):
+        await asyncio.sleep(0.01)
+    assert "it needs GPU >= 1, which none supply" in said
+    del future
