@@ -304,6 +304,7 @@ class SchedulerFacade:
     @property
     def monitor(self) -> Any:
         """distributed's ``SystemMonitor`` of this process; it measures from when somebody first asks for it."""
+        self._server.flows.own_profile.wake()  # a performance report begins with this
         if self._monitor is None:
             from distributed.system_monitor import SystemMonitor
             from tornado.ioloop import PeriodicCallback

@@ -78,13 +78,13 @@ async def profile(
     """The workers' statistical profiles, merged or worker -> profile.
 
     Args:
-        scheduler: of the scheduler instead; it takes none, so that is empty.
+        scheduler: of the scheduler's event loop instead, from when somebody first asks for it.
         server_threads: of the workers' event loops, not their tasks.
         start, stop: seconds since the epoch.
         key: of tasks with this prefix.
     """
     if scheduler:
-        return merged_profile([])
+        return server.flows.own_profile.get(start, stop)
     request = worker_rpc.WorkerProfile(start=start, stop=stop, key=key, server=server_threads)
     replies = await _ask_each(server, workers, request)
     return merged_profile(list(replies.values())) if merge_workers else replies

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from paceline.workers_compat import config
+from paceline.workers_compat.own_profile import OwnProfile
 
 from .logs import LOG_FORMAT, LOG_LENGTH, LogKeeper
 
@@ -43,6 +44,7 @@ class FlowState:
             place for them.
         memory_samplers: key -> sampler at work.
         drawing: held while a performance report is drawn.
+        own_profile: what the event loop does, while somebody asks.
         log: the last lines of the log.
     """
 
@@ -59,11 +61,13 @@ class FlowState:
     drawing: asyncio.Semaphore = field(
         default_factory=lambda: asyncio.Semaphore(DRAWN_AT_ONCE_MAX)
     )
+    own_profile: OwnProfile = field(default_factory=OwnProfile)
     log: LogKeeper = field(default_factory=lambda: _log_keeper())
 
     def close(self) -> None:
-        """Let go of what lives outside: the log handler."""
+        """Let go of what lives outside: the log handler, the sampling thread."""
         self.log.close()
+        self.own_profile.close()
 
 
 def _log_keeper() -> LogKeeper:

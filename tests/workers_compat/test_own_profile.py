@@ -1,0 +1,58 @@
+"""The scheduler's own profile: taken while somebody asks."""
+
+from __future__ import annotations
+
+import time
+
+import dask
+import pytest
+from paceline.workers_compat import own_profile
+from paceline.workers_compat.own_profile import OwnProfile
+
+
+@pytest.fixture
+def mine():
+    with dask.config.set({"distributed.worker.profile.cycle": "20ms"}):
+        found = OwnProfile()
+        yield found
+        found.close()
+
+
+def spin_until(done) -> None:
+    """This thread is what is sampled: it must not sleep."""
+    deadline = time.monotonic() + 20
+    while not done() and time.monotonic() < deadline:
+        sum(range(1000))
+
+
+def frames(tree) -> set:
+    return {tree["description"]["name"]}.union(*map(frames, tree["children"].values()))
+
+
+def test_what_a_thread_does(mine):
+    assert mine.get()["count"] == 0
+    spin_until(lambda: mine.get()["count"] > 5)
+    assert "spin_until" in frames(mine.get())
+    assert mine.get(start=time.time() + 100)["count"] == 0
+
+
+def test_it_ends_when_nobody_asks(mine, monkeypatch):
+    mine.wake()
+    assert mine.running
+    monkeypatch.setattr(own_profile, "UNASKED_SECONDS", 0.0)
+    spin_until(lambda: not mine.running)
+    assert not mine.running
+    monkeypatch.setattr(own_profile, "UNASKED_SECONDS", 600.0)
+    mine.wake()
+    assert mine.running
+    mine.close()
+    spin_until(lambda: not mine.running)
+    mine.wake()
+    assert not mine.running
+
+
+def test_no_profiles_at_all():
+    with dask.config.set({"distributed.worker.profile.enabled": False}):
+        quiet = OwnProfile()
+        assert quiet.get()["count"] == 0
+        assert not quiet.running
