@@ -23,8 +23,8 @@ from paceline.workers_compat import errors
 from .rpc.base import NO_REPLY, NoReply, RemoteError
 
 if TYPE_CHECKING:
+    from .seam import PeerFacts
     from .server import Server
-    from .transport import PeerFacts
 
 logger = logging.getLogger("distributed.scheduler")
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from paceline.protocol import messages as m
 from paceline.protocol.catalogue import TABLES
 from paceline.protocol.codec import OddMessage, UnknownMessage
-from paceline.protocol.framing import pack_frames
 from paceline.protocol.handshake import local_offer
 from paceline.protocol.messages.extension_rpc import AmmHandler
 from paceline.scheduler.core import stimuli
@@ -29,7 +28,8 @@ from .driver import CoreFailure, Driver
 from .peers import Handshaking, Peer
 from .pool import Outgoing, Pool
 from .rpc import build_handlers
-from .transport import PeerFacts, Transport
+from .seam import PeerFacts
+from .transport import Transport
 
 if TYPE_CHECKING:
     from paceline.scheduler.core.core import SchedulerCore
@@ -143,7 +143,7 @@ class Server:
 
     def write(self, number: int, frames: Any) -> None:
         """Write one message."""
-        self.transport.write(number, pack_frames(frames))
+        self.transport.write(number, frames)
 
     # ServerPort
 

@@ -1,4 +1,4 @@
-"""Sockets and frames: what lies below the seam.
+"""Connections and frames: what lies below the seam.
 
 Above the seam a connection is a number. What crosses it: ``opened``, ``frames_in``, ``paused``, ``resumed``,
 ``closed`` upwards; ``write``, ``pause_reading``, ``resume_reading``, ``close``, ``abort`` downwards, and ``dial`` for
@@ -7,6 +7,9 @@ day be held by a process of their own.
 
 Each connection is one buffered protocol around a ``FrameReader``: large frames are received straight into their
 own memory. What is written within one turn of the event loop goes out as one write per peer.
+
+``tcp`` is spoken here. Other schemes have a *carrier* each (``carriers.py``), whose connections do what
+``SocketConnection`` does; above the seam nobody can tell them apart.
 
 Must not know: what frames mean (codecs, handshakes, phases), the core, the clock.
 """
@@ -17,18 +20,18 @@ import asyncio
 import logging
 import socket
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
 from paceline.protocol.errors import RemoteProtocolError
-from paceline.protocol.framing import SCRATCH_NBYTES, Allocator, FrameReader, Limits
+from paceline.protocol.framing import SCRATCH_NBYTES, Allocator, FrameReader, Limits, pack_frames
 
-from .addresses import WILDCARDS, join_host_port
+from .addresses import WILDCARDS, contact_host, join_host_port
+from .seam import Buffer, Carrier, Link, Listening, PeerFacts, SeamSink
+from .sockets import SocketOptions, bind_sockets, set_socket_options
 
 logger = logging.getLogger("distributed.scheduler")
-
-Buffer = bytes | bytearray | memoryview
 
 #: A peer with more than this waiting to be written is slow: it is told upwards as ``paused``.
 WRITE_HIGH_WATER_NBYTES = 4 * 2**20
@@ -38,63 +41,20 @@ WRITE_LOW_WATER_NBYTES = 2**20
 JOIN_MAX_NBYTES = 128 * 2**10
 #: Connections that wait to be accepted: a large cluster may connect all at once.
 LISTEN_BACKLOG = 2048
-#: How often a random port is tried again when IPv4 has it and IPv6 has not.
-BIND_ATTEMPTS = 5
-#: Keepalive: a silent peer is probed so often before its connection is given up.
-KEEPALIVE_PROBES = 10
+#: Schemes that encryption, where it is required, rules out.
+PLAIN_SCHEMES = frozenset({"tcp", "ws"})
+#: The carrier of schemes that have none of their own.
+ANY_SCHEME = "*"
 
 
-@dataclass(frozen=True, slots=True)
-class PeerFacts:
-    """What is known of a connection when it opens.
-
-    Attributes:
-        peer_address: ``tcp://host:port`` of the other end.
-        local_address: of ours.
-        same_host: both ends have the same IP address.
-        outgoing: we dialled.
-    """
-
-    peer_address: str
-    local_address: str
-    same_host: bool
-    outgoing: bool
+class EncryptionRequired(OSError, RuntimeError):
+    """``distributed.comm.require-encryption`` is on, and the address is not encrypted. Stock raises RuntimeError."""
 
 
-class SeamSink(Protocol):
-    """What lies above the seam."""
-
-    def opened(self, number: int, facts: PeerFacts) -> None:
-        """A connection is there, accepted or dialled."""
-
-    def frames_in(self, number: int, sequence: int, messages: list[Any]) -> None:
-        """Messages (lists of frames) came in order; ``sequence`` counts those before on this connection."""
-
-    def paused(self, number: int) -> None:
-        """The peer reads slowly: more than the high-water mark waits to be written."""
-
-    def resumed(self, number: int) -> None:
-        """Less than the low-water mark waits."""
-
-    def closed(self, number: int, reason: str) -> None:
-        """The connection is gone; nothing of this number follows."""
-
-
-@dataclass(frozen=True, slots=True)
-class SocketOptions:
-    """How sockets are set up. Durations in seconds.
-
-    Attributes:
-        keepalive_seconds: a peer that answers no probe for so long is gone (stock's ``comm.timeouts.tcp``).
-            Linux's TCP_USER_TIMEOUT stays unset: it would end the connection of a worker whose task
-            holds the GIL for long, as that reads nothing.
-    """
-
-    keepalive_seconds: int = 30
-
-
-class _Connection(asyncio.BufferedProtocol):
+class SocketConnection(asyncio.BufferedProtocol):
     """One socket."""
+
+    scheme = "tcp"
 
     __slots__ = (
         "_closing",
@@ -134,7 +94,7 @@ class _Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
         self._owner.setup_socket(transport)
-        self._facts = _facts(transport, self._facts.outgoing)
+        self._facts = socket_facts(transport, self._facts.outgoing, self.scheme)
         self._owner.connection_made(self)
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -166,11 +126,11 @@ class _Connection(asyncio.BufferedProtocol):
 
     # what the owner calls
 
-    def write(self, buffers: Sequence[Buffer]) -> bool:
+    def write(self, frames: Sequence[Buffer]) -> bool:
         """Collect. Returns whether it had nothing to write before."""
         if self._closing:
             return False
-        self._out += buffers
+        self._out += pack_frames(frames)
         self._sent += 1
         if self._dirty:
             return False
@@ -243,6 +203,11 @@ class Listener:
         """The address it is bound to; may be a wildcard."""
         return f"{self.scheme}://{join_host_port(self.host, self.port)}"
 
+    @property
+    def contact_address(self) -> str:
+        """An address that others can reach it by."""
+        return f"{self.scheme}://{join_host_port(contact_host(self.host), self.port)}"
+
     def close(self) -> None:
         """Accept nothing more; connections stay."""
         for server in self._servers:
@@ -256,6 +221,8 @@ class Transport:
         sink: what lies above the seam.
         limits: what a message's prelude may claim.
         options: socket options.
+        carriers: what speaks schemes other than ``tcp``.
+        require_encryption: ``tcp`` is neither listened on nor dialled.
     """
 
     def __init__(
@@ -263,6 +230,8 @@ class Transport:
         sink: SeamSink,
         limits: Limits | None = None,
         options: SocketOptions | None = None,
+        carriers: Mapping[str, Carrier] = MappingProxyType({}),
+        require_encryption: bool = False,
     ) -> None:
         self.sink = sink
         self.limits = limits or Limits()
@@ -271,8 +240,10 @@ class Transport:
         self.scratch = memoryview(bytearray(SCRATCH_NBYTES))
         self._loop = asyncio.get_running_loop()
         self._vectored = _writes_vectors(self._loop)
-        self._connections: dict[int, _Connection] = {}
-        self._dirty: list[_Connection] = []
+        self._carriers = carriers
+        self._require_encryption = require_encryption
+        self._connections: dict[int, Link] = {}
+        self._dirty: list[Link] = []
         self._last_number = 0
 
     def __len__(self) -> int:
@@ -280,10 +251,10 @@ class Transport:
 
     # downwards
 
-    def write(self, number: int, buffers: Sequence[Buffer]) -> None:
-        """Write one message's buffers; they must not change afterwards. A closed connection takes nothing."""
+    def write(self, number: int, frames: Sequence[Buffer]) -> None:
+        """Write one message's frames; they must not change afterwards. A closed connection takes nothing."""
         connection = self._connections.get(number)
-        if connection is not None and connection.write(buffers):
+        if connection is not None and connection.write(frames):
             if not self._dirty:
                 self._loop.call_soon(self.flush)
             self._dirty.append(connection)
@@ -335,7 +306,7 @@ class Transport:
         if connection is not None:
             connection.drop(reason)
 
-    async def listen(self, scheme: str, host: str, port: int) -> Listener:
+    async def listen(self, scheme: str, host: str, port: int) -> Listening:
         """Accept connections.
 
         Args:
@@ -344,12 +315,26 @@ class Transport:
 
         Raises:
             OSError: the address cannot be had.
+            ValueError: nothing here speaks the scheme.
+        """
+        self._check(scheme, f"{scheme}://{join_host_port(host, port)}")
+        if scheme != "tcp":
+            return await self._carrier(scheme).listen(self, host, port)
+        return await self.listen_on_sockets(
+            scheme, host, port, lambda: SocketConnection(self, outgoing=False)
+        )
+
+    async def listen_on_sockets(
+        self, scheme: str, host: str, port: int, factory: Callable[[], asyncio.BaseProtocol]
+    ) -> Listener:
+        """Sockets of all families, each connection of which ``factory`` takes.
+
+        Raises:
+            OSError: the address cannot be had.
         """
         sockets = bind_sockets(host, port)
         servers: list[asyncio.AbstractServer] = [
-            await self._loop.create_server(
-                lambda: _Connection(self, outgoing=False), sock=listening, backlog=LISTEN_BACKLOG
-            )
+            await self._loop.create_server(factory, sock=listening, backlog=LISTEN_BACKLOG)
             for listening in sockets
         ]
         if not servers:
@@ -357,16 +342,33 @@ class Transport:
         real_port = int(sockets[0].getsockname()[1]) if port == 0 else port
         return Listener(servers, scheme, host or "0.0.0.0", real_port)
 
-    async def dial(self, host: str, port: int) -> int:
+    async def dial(self, host: str, port: int, scheme: str = "tcp") -> int:
         """Connect; ``opened`` has been told when this returns the connection's number.
 
         Raises:
-            OSError: nobody is there.
+            OSError: nobody is there, or encryption is required.
+            ValueError: nothing here speaks the scheme.
         """
+        self._check(scheme, f"{scheme}://{join_host_port(host, port)}")
+        if scheme != "tcp":
+            return await self._carrier(scheme).dial(self, host, port)
         _, connection = await self._loop.create_connection(
-            lambda: _Connection(self, outgoing=True), host, port
+            lambda: SocketConnection(self, outgoing=True), host, port
         )
         return connection.number
+
+    def _check(self, scheme: str, address: str) -> None:
+        if self._require_encryption and scheme in PLAIN_SCHEMES:
+            raise EncryptionRequired(
+                "encryption required by Dask configuration, "
+                f"refusing communication from/to {address!r}"
+            )
+
+    def _carrier(self, scheme: str) -> Carrier:
+        carrier = self._carriers.get(scheme) or self._carriers.get(ANY_SCHEME)
+        if carrier is None:
+            raise ValueError(f"nothing here speaks {scheme}://")
+        return carrier
 
     async def close_all(self, timeout: float) -> None:
         """Close every connection once written; abort those that take longer than ``timeout`` seconds."""
@@ -399,12 +401,12 @@ class Transport:
         except OSError as error:  # a platform without one of them
             logger.debug("socket options: %s", error)
 
-    def connection_made(self, connection: _Connection) -> None:
+    def connection_made(self, connection: Link) -> None:
         """A connection opened."""
         self._connections[connection.number] = connection
         self.sink.opened(connection.number, connection.facts)
 
-    def connection_lost(self, connection: _Connection, reason: str) -> None:
+    def connection_lost(self, connection: Link, reason: str) -> None:
         """A connection is gone."""
         if self._connections.pop(connection.number, None) is not None:
             self.sink.closed(connection.number, reason)
@@ -418,69 +420,13 @@ class Transport:
                 transport.write(piece)
 
 
-def bind_sockets(host: str, port: int) -> list[socket.socket]:
-    """Sockets bound to ``host`` and one port on all of its families.
-
-    Raises:
-        OSError: none could be bound.
-    """
-    if host not in ("",):
-        found = socket.getaddrinfo(
-            host, port, socket.AF_UNSPEC, socket.SOCK_STREAM, 0, socket.AI_PASSIVE
-        )
-        family, _, _, _, where = found[0]
-        return [_bind(socket.AddressFamily(family), str(where[0]), port)]
-    for attempt in range(BIND_ATTEMPTS):
-        first = _bind(socket.AF_INET, "0.0.0.0", port)
-        if not socket.has_ipv6:
-            return [first]
-        try:
-            return [first, _bind(socket.AF_INET6, "::", int(first.getsockname()[1]))]
-        except OSError:
-            if port or attempt == BIND_ATTEMPTS - 1:  # no IPv6 here
-                return [first]
-            first.close()
-    return []
-
-
-def _bind(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        if sys.platform != "win32":
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        sock.setblocking(False)
-        sock.bind((host, port))
-    except BaseException:
-        sock.close()
-        raise
-    return sock
-
-
-def set_socket_options(sock: Any, options: SocketOptions) -> None:
-    """No delay for small messages; notice a peer whose machine is gone.
-
-    Raises:
-        OSError: the platform refuses one.
-    """
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    if sys.platform != "linux":
-        return
-    idle = max(2, options.keepalive_seconds // 4)
-    interval = max(1, (options.keepalive_seconds - idle) // KEEPALIVE_PROBES)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval)
-
-
-def _facts(transport: Any, outgoing: bool) -> PeerFacts:
+def socket_facts(transport: Any, outgoing: bool, scheme: str) -> PeerFacts:
+    """What a socket's transport says of its ends."""
     peer = transport.get_extra_info("peername") or ("", 0)
     local = transport.get_extra_info("sockname") or ("", 0)
     return PeerFacts(
-        peer_address=f"tcp://{join_host_port(str(peer[0]), int(peer[1]))}",
-        local_address=f"tcp://{join_host_port(str(local[0]), int(local[1]))}",
+        peer_address=f"{scheme}://{join_host_port(str(peer[0]), int(peer[1]))}",
+        local_address=f"{scheme}://{join_host_port(str(local[0]), int(local[1]))}",
         same_host=peer[0] == local[0] and peer[0] not in WILDCARDS,
         outgoing=outgoing,
     )

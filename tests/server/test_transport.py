@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import uvloop
-from paceline.protocol.framing import pack_frames
 from paceline.scheduler.server.transport import PeerFacts, Transport
 
 
@@ -84,7 +83,7 @@ async def test_messages_both_ways(pair: Any) -> None:
     big = bytes(3_000_000)
     sent = [[b"a", b"", b"bc"], [b"head", big, memoryview(big)[:70_000]], [b"z"]]
     for frames in sent:
-        transport.write(mine, pack_frames(frames))
+        transport.write(mine, frames)
     await sink.until(lambda: len(sink.messages.get(theirs, ())) == 3)
     assert [[bytes(f) for f in frames] for frames in sink.messages[theirs]] == [
         [bytes(f) for f in frames] for frames in sent
@@ -110,7 +109,7 @@ async def test_one_write_for_what_was_collected(pair: Any) -> None:
 
     connection._transport = Counting()
     for i in range(5):
-        transport.write(number, pack_frames([b"%d" % i]))
+        transport.write(number, [b"%d" % i])
     await reader.readexactly(5 * 25)
     assert len(writes) == 1
     writer.close()
@@ -135,7 +134,7 @@ async def test_a_slow_reader_is_told_of(pair: Any) -> None:
     (number,) = sink.facts
     piece = bytes(2**20)
     for _ in range(20):
-        transport.write(number, pack_frames([piece]))
+        transport.write(number, [piece])
     await sink.until(lambda: sink.has("paused", number))
     assert transport.unwritten_nbytes(number) > 0
     sock.setblocking(False)
@@ -154,7 +153,7 @@ async def test_reading_can_be_held_back(pair: Any) -> None:
     await sink.until(lambda: len(sink.facts) == 2)
     theirs = next(n for n in sink.facts if n != mine)
     transport.pause_reading(theirs)
-    transport.write(mine, pack_frames([b"x"]))
+    transport.write(mine, [b"x"])
     await asyncio.sleep(0.05)
     assert theirs not in sink.messages
     transport.resume_reading(theirs)
