@@ -389,11 +389,11 @@ def _ask(
     turn.to_worker(victim.address, StealRequest(key=ts.key, stimulus_id=stimulus_id))
 
 
-def take_back(turn: Turn, ws: WorkerState) -> None:
-    """A worker is to begin nothing more: it is asked for all that it does not run yet, to be placed anew."""
+def take_back(turn: Turn, ws: WorkerState, tasks: Iterable[TaskState]) -> None:
+    """A worker is to begin these no more: it is asked for those that it does not run yet, to be placed anew."""
     state = turn.state
     steals = state.steals
-    for ts in reversed(ws.processing):
+    for ts in tasks:
         if len(steals.in_flight) >= IN_FLIGHT_MAX:
             break
         if ts in ws.long_running or live(state, ts) is not None:

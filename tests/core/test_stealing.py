@@ -373,3 +373,19 @@ def test_tasks_that_wait_for_nothing_stay(make_env: MakeEnv) -> None:
     crowd(env, "w0", tasks(3))
     env.join("w1", nthreads=8)
     assert asked(env) == []
+
+
+def test_what_a_worker_no_longer_supplies_is_asked_back(make_env: MakeEnv) -> None:
+    env = make_env()
+    env.join("w0", nthreads=4, resources={"gpu": 2})
+    gpu_tasks(env, 3)
+    assert env.ask(m.SetResources(worker="w0", resources={"gpu": 1})) == "OK"
+    env.expect()
+    assert env.ask(m.SetResources(worker="w0", resources={"gpu": 0})) == "OK"
+    assert len(env.take()) == 3
+    answer(env, ("train", 0), "executing")
+    answer(env, ("train", 1), "constrained")
+    env.finish(("train", 2))
+    assert env.states(*tasks(3, "train")) == ["processing", "no-worker", "memory"]
+    env.ask(m.SetResources(worker="w0", resources={"gpu": 1}))
+    assert env.states(("train", 1)) == ["processing"]

@@ -14,7 +14,7 @@ from paceline.protocol.messages import Close, RemoveWorker, WorkerStatusChange
 from .. import mirrors, placement
 from ..departures import Departure, lose_data, part_with_worker
 from ..needs import priority_of
-from ..state import SchedulerState, WorkerState
+from ..state import SchedulerState, TaskState, WorkerState
 from ..stealing import take_back
 from ..stimuli import DropWorkerConnection, SetWorkerStatus, Stimulus, WorkerGone
 from ..transitions import (
@@ -190,7 +190,7 @@ def set_resources(state: SchedulerState, ws: WorkerState, resources: dict[str, f
 
 
 def handle_set_resources(turn: Turn, stimulus: Stimulus) -> None:
-    """RPC ``set_resources``: tasks that waited for them may run now."""
+    """RPC ``set_resources``: tasks that waited for them may run now; those that can no more go elsewhere."""
     message = stimulus.message
     ws = turn.state.workers.get(message.worker)
     if ws is None:
@@ -198,7 +198,14 @@ def handle_set_resources(turn: Turn, stimulus: Stimulus) -> None:
         return
     set_resources(turn.state, ws, message.resources or {})
     turn.reply(stimulus.request_id, "OK")
+    take_back(turn, ws, [ts for ts in ws.processing if _asks_too_much(ts, ws)])
     _use_worker(turn, ws)
+
+
+def _asks_too_much(ts: TaskState, ws: WorkerState) -> bool:
+    """Whether the worker does not supply what the task needs, however long it waits."""
+    needed = ts.resource_restrictions or {}
+    return any(amount > ws.resources.get(resource, 0) for resource, amount in needed.items())
 
 
 def handle_worker_status_change(turn: Turn, stimulus: Stimulus) -> None:
@@ -219,7 +226,7 @@ def handle_set_worker_status(turn: Turn, stimulus: Stimulus) -> None:
         )
         change_status(turn, ws, command.status)
         if command.status == "closing_gracefully":
-            take_back(turn, ws)
+            take_back(turn, ws, reversed(ws.processing))
 
 
 def handle_close_worker(turn: Turn, stimulus: Stimulus) -> None:
