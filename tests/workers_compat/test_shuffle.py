@@ -110,6 +110,35 @@ async def test_a_worker_is_lost_in_the_middle(world):
     assert shuffle.archived and len(last) > 1
 
 
+async def test_nobody_is_left_and_another_comes(world):
+    """A shuffle that begins again while no worker runs waits for one (distributed#8088)."""
+    future = world.client.compute(by_p2p(frame(5).map_partitions(slow)))
+    shuffle = await begun(world)
+    while len(shuffle.participating_workers) < 2:
+        await asyncio.sleep(0.01)
+    for worker in world.workers:
+        await worker.close()
+    while world.state.workers:
+        await asyncio.sleep(0.01)
+    async with Worker(world.scheduler.address, nthreads=1):
+        assert await future == 5 * 144
+
+
+async def test_tasks_are_stolen_in_the_middle(world):
+    """What a shuffle has sent to one worker may run on another, or stays where the shuffle wants it."""
+    world.scheduler.facade.periodic_callbacks["stealing"].callback_time = 50
+    steals = world.state.steals
+    future = world.client.compute(
+        by_p2p(frame(10).map_partitions(slow)),
+        workers=[world.workers[0].address],
+        allow_other_workers=True,
+    )
+    assert await future == 10 * 144
+    assert steals.rounds
+    (runs,) = world.plugin._shuffles.values()
+    assert len(runs) == 1, "it began again"
+
+
 async def test_transfers_behind_an_alias_begin_again(world):
     """dask fuses a transfer with its input, and leaves an alias for the barrier to depend on."""
     x = da.ones((40, 40), chunks=(20, 40)).map_blocks(slow, dtype=float)
