@@ -255,10 +255,7 @@ class SchedulerFacade:
     @property
     def status(self) -> Any:
         """distributed's ``Status``."""
-        from distributed.core import Status
-
-        status = self._scheduler.status
-        return Status.lookup.get(status, Status.undefined)
+        return self._scheduler.status
 
     @property
     def loop(self) -> Any:

@@ -50,7 +50,7 @@ def validate_preload_argv(ctx: click.Context, param: click.Parameter, value: Any
     return preloads.validate_argv(ctx, param, value)
 
 
-@click.group(cls=DefaultGroup, context_settings={"ignore_unknown_options": True})
+@click.group(name="paceline", cls=DefaultGroup, context_settings={"ignore_unknown_options": True})
 def main() -> None:
     """paceline: a scheduler for Dask clusters."""
 
@@ -128,10 +128,10 @@ def scheduler(
     preload_argv: tuple[str, ...],
 ) -> None:
     """Launch a scheduler."""
-    if tls_ca_file or tls_cert or tls_key:
-        raise click.UsageError("TLS is not built yet: paceline speaks tcp only")
     if jupyter:
         raise click.UsageError("--jupyter is not built yet: start Jupyter beside the scheduler")
+    if tls_ca_file or tls_cert or tls_key:
+        raise click.UsageError("TLS is not built yet: paceline speaks tcp only")
     address = listen_options(host, port, interface, protocol)
     if pid_file:
         write_pid_file(pid_file)
@@ -215,6 +215,11 @@ def read_key(text: str | None) -> Any:
 
 for command in protocol_cli.COMMANDS:
     main.add_command(command)
+
+
+def dask_scheduler() -> None:
+    """The command ``dask-scheduler``, whose name distributed gave up in 2026.6."""
+    scheduler(prog_name="dask-scheduler")
 
 
 def listen_options(

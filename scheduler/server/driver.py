@@ -43,6 +43,9 @@ AFTER_TURN_MAX = 1_000
 SHARE_MIN_MESSAGES = 16
 
 
+Handle = Callable[[Stimulus, float, Outbox], Any]
+
+
 class StreamPort(Protocol):
     """A worker's or client's stream, as the driver sees it."""
 
@@ -100,7 +103,7 @@ class Driver:
         self._loop = asyncio.get_running_loop()
         self._after_turn: list[Stimulus] = []
         self.writes = None if journal is None else TurnWrites()
-        self._handle: Callable[[Stimulus, float, Outbox], Any] = core.handle
+        self._handle: Handle = core.handle
         if journal is not None:
             self._handle = self._handle_journaled
         self._outbox = Outbox()
@@ -156,6 +159,10 @@ class Driver:
         if not self._flush_scheduled:
             self._flush_scheduled = True
             self._loop.call_soon(self.flush)
+
+    def around_turns(self, wrap: Callable[[Handle], Handle]) -> None:
+        """Let something else handle stimuli, from the next batch on; ``wrap`` is given what does so now."""
+        self._handle = wrap(self._handle)
 
     def defer(self, stream: StreamPort) -> None:
         """A stream has messages that wait for a later wake-up."""

@@ -22,16 +22,18 @@ from typing import Any
 
 from paceline.scheduler.core import queries
 from paceline.workers_compat import config as dask_config
-from paceline.workers_compat import preloads, work_stealing
+from paceline.workers_compat import local_cluster, preloads, work_stealing
 
 from . import addresses
 from .assembly import build_core
 from .children import ChildCompilers, Compilers, ThreadCompilers
 from .flows.registry import FlowState
 from .gc_policy import GcPolicy
-from .http.metrics import MetricsPage, SchedulerMetrics
-from .http.server import HttpServer, routes
+from .http.assembly import start_http
+from .http.dashboard import Dashboard
+from .http.server import HttpServer
 from .journal import JournalWriter
+from .measures import MeasuredCompilers, Measures
 from .server import Server
 from .ticks import Ticks
 from .transport import Listener
@@ -65,7 +67,6 @@ class Scheduler:
 
     Attributes:
         id: unique to this scheduler.
-        status: "init", "running", "closing", "closed" or "failed".
         services: {"dashboard": server} as stock has it.
         time_started: seconds since the epoch.
     """
@@ -101,7 +102,7 @@ class Scheduler:
         _refuse(not_built)
         dask_config.initialize()
         self.id = f"Scheduler-{uuid.uuid4()}"
-        self.status = "init"
+        self._phase = "init"
         self.services: dict[str, Any] = {}
         self.scheduler_file = scheduler_file or None
         self.contact_address = contact_address or dask_config.get(
@@ -140,6 +141,9 @@ class Scheduler:
         self._ticks: Ticks | None = None
         self._gc_policy: GcPolicy | None = None
         self._http: HttpServer | None = None
+        self._pages: Dashboard | None = None
+        self._measures = Measures()
+        self.jupyter = False
         self.time_started = 0.0
 
     def __repr__(self) -> str:
@@ -168,6 +172,11 @@ class Scheduler:
         await self.close()
 
     # facts
+
+    @property
+    def status(self) -> Any:
+        """distributed's ``Status``: init, running, closing, closed or failed."""
+        return local_cluster.status(self._phase)
 
     @property
     def server(self) -> Server:
@@ -247,21 +256,22 @@ class Scheduler:
             RuntimeError: an earlier start failed.
         """
         async with self._start_lock:
-            if self.status == "failed":
+            if self._phase == "failed":
                 raise RuntimeError("Scheduler failed to start.")
-            if self.status != "init":
+            if self._phase != "init":
                 return self
             try:
                 await self._start()
             except BaseException as error:
                 await self.close(reason=f"failure-to-start-{type(error)}")
-                self.status = "failed"
+                self._phase = "failed"
                 raise
-            self.status = "running"
+            self._phase = "running"
         return self
 
     async def _start(self) -> None:
-        compilers: Compilers = ThreadCompilers() if self._compile_in_threads else ChildCompilers()
+        made: Compilers = ThreadCompilers() if self._compile_in_threads else ChildCompilers()
+        compilers = MeasuredCompilers(made, self._measures)
         compilers.start()
         if self._own_process:
             self._gc_policy = GcPolicy()
@@ -281,6 +291,8 @@ class Scheduler:
         )
         self.time_started = server.now()
         self._ticks = Ticks()
+        self._ticks.on_tick = self._measures.on_tick
+        self._measures.watch(server.driver)
         await self._listen(server)
         self._start_http()
         self._say_where()
@@ -310,19 +322,37 @@ class Scheduler:
             self._listeners.append(await server.transport.listen(scheme, host, port))
 
     def _start_http(self) -> None:
-        if self._dashboard is False and self._dashboard_address is None:
-            return
         assert self._server is not None and self._ticks is not None
-        namespace = dask_config.get("distributed.dashboard.prometheus.namespace", "dask")
-        metrics = SchedulerMetrics(
-            self._server.state, self._ticks, namespace, self._gc_policy, self._counters
-        )
         where = addresses.dashboard_addresses(self._dashboard_address, DEFAULT_DASHBOARD_PORT)
         host = "" if self._dashboard_address is not None else addresses.address_host(self._start_addresses[0])
-        self._http = HttpServer(
-            routes(MetricsPage(metrics), self._facts), where, host, self._http_prefix
+        wanted = self._dashboard or (self._dashboard is None and bool(self._dashboard_address))
+        self._http, self._pages = start_http(
+            self._server,
+            self._ticks,
+            where,
+            default_host=host,
+            prefix=self._http_prefix,
+            dashboard=wanted,
+            facts=self._facts,
+            measures=self._measures,
+            gc_policy=self._gc_policy,
         )
         self.services["dashboard"] = self._http
+
+    @property
+    def http_server(self) -> HttpServer | None:
+        """What serves pages; None before the start."""
+        return self._http
+
+    @property
+    def http_application(self) -> Any:
+        """The tornado application, to add pages to."""
+        return self._http.application if self._http is not None else None
+
+    @property
+    def tick_seconds(self) -> float:
+        """Between the last two ticks of the event loop."""
+        return self._ticks.seconds if self._ticks is not None else 0.0
 
     def _say_where(self) -> None:
         for contact in self.contact_addresses:
@@ -351,12 +381,6 @@ class Scheduler:
             "tasks": len(state.tasks),
         }
 
-    def _counters(self) -> dict[str, float]:
-        return {
-            "stimuli": float(self.server.driver.n_stimuli),
-            "internal_errors": float(self.server.driver.n_core_errors),
-        }
-
     def _write_scheduler_file(self, path: str) -> None:
         """Write it in one step: others poll for it and read it at once."""
         temporary = f"{path}.{os.getpid()}.tmp"
@@ -381,16 +405,16 @@ class Scheduler:
         Args:
             timeout: for peers to hang up, seconds.
         """
-        if self.status in ("closing", "closed", "failed"):
+        if self._phase in ("closing", "closed", "failed"):
             await self.finished()
             return
-        self.status = "closing"
+        self._phase = "closing"
         logger.info("Closing scheduler. Reason: %s", reason)
         self._set_title("closing")
         try:
             await self._close(CLOSE_SECONDS if timeout is None else timeout)
         finally:
-            self.status = "closed"
+            self._phase = "closed"
             self._remove_scheduler_file()
             atexit.unregister(self._remove_scheduler_file)
             self._finished.set()
@@ -406,6 +430,8 @@ class Scheduler:
             self._ticks.stop()
         if self._http is not None:
             self._http.stop()
+        if self._pages is not None:
+            await self._pages.stop()
         for listener in self._listeners:
             listener.close()
         if server is not None:
@@ -439,3 +465,7 @@ def _refuse(options: dict[str, Any]) -> None:
             warnings.warn(f"the option {name}= has no effect on paceline", stacklevel=3)
         else:
             raise TypeError(f"unexpected keyword argument {name!r}")
+
+
+#: Of workers on this machine and a ``Scheduler``; options as of distributed's class of this name.
+LocalCluster = local_cluster.local_cluster(Scheduler, ("tcp",))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 
 logger = logging.getLogger("distributed.scheduler")
 
@@ -24,6 +25,8 @@ class Ticks:
         count: ticks so far.
         last: when the last one was (``time.monotonic``).
         longest_seconds: between two ticks, since ``reset``.
+        seconds: between the last two.
+        on_tick: called with how late each tick is, seconds.
     """
 
     def __init__(
@@ -32,6 +35,8 @@ class Ticks:
         self.count = 0
         self.last = time.monotonic()
         self.longest_seconds = 0.0
+        self.seconds = interval
+        self.on_tick: Callable[[float], None] | None = None
         self._interval = interval
         self._limit = limit
         self._loop = asyncio.get_running_loop()
@@ -58,6 +63,9 @@ class Ticks:
         seconds = now - self.last
         self.last = now
         self.count += 1
+        self.seconds = seconds
+        if self.on_tick is not None:
+            self.on_tick(max(0.0, seconds - self._interval))
         self.longest_seconds = max(self.longest_seconds, seconds)
         if seconds > self._limit:
             logger.info(

@@ -1,55 +1,168 @@
-"""Health, metrics, and ports that are taken."""
+"""Pages: health, metrics, stock's own about workers and tasks, and ports that are taken."""
 
 from __future__ import annotations
 
+import json
+import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 
+import dask.config
+import distributed
 import pytest
-from paceline.scheduler.server.assembly import build_core
-from paceline.scheduler.server.http.metrics import MetricsPage, SchedulerMetrics
-from paceline.scheduler.server.http.server import HttpServer, routes
-from paceline.scheduler.server.ticks import Ticks
-from paceline.workers_compat.config import scheduler_config
-from tornado.httpclient import AsyncHTTPClient
+from paceline.scheduler import Scheduler
+from paceline.scheduler.server.http.pages import jsonable
+from paceline.scheduler.server.http.server import HttpServer
+from tornado.httpclient import AsyncHTTPClient, HTTPClientError
+from tornado.websocket import websocket_connect
 
 
 @pytest.fixture
-async def http() -> Iterator[HttpServer]:
-    core = build_core(scheduler_config())
-    page = MetricsPage(SchedulerMetrics(core.state, Ticks()))
-    server = HttpServer(routes(page, lambda: {"workers": "<3>"}), [("127.0.0.1", 0)], prefix="/a/")
-    yield server
-    server.stop()
+async def scheduler() -> AsyncIterator[Scheduler]:
+    options = {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
+    async with Scheduler(**options, http_prefix="/a/", dashboard=False) as scheduler:
+        yield scheduler
 
 
-async def get(server: HttpServer, path: str) -> str:
-    answer = await AsyncHTTPClient().fetch(f"http://127.0.0.1:{server.port}{path}")
+async def get(port: int, path: str) -> str:
+    answer = await AsyncHTTPClient().fetch(f"http://127.0.0.1:{port}{path}", request_timeout=60)
     return str(answer.body.decode())
 
 
-async def test_pages(http: HttpServer) -> None:
-    assert await get(http, "/a/health") == "ok"
-    assert "&lt;3&gt;" in await get(http, "/a/")
-    metrics = await get(http, "/a/metrics")
-    for name in (
-        "dask_scheduler_clients 0.0",
-        'dask_scheduler_workers{state="idle"} 0.0',
-        'dask_scheduler_tasks{state="processing"} 0.0',
-        "dask_scheduler_client_connections_added_total 0.0",
-        "dask_scheduler_tick_count_total",
-        "process_cpu_seconds_total",
-        'dask_stealing_request_count_total{cost_multiplier="1.03125"} 0.0',
-        'dask_stealing_request_cost_total{cost_multiplier="257.0"} 0.0',
+async def test_our_own_pages(scheduler: Scheduler) -> None:
+    port = scheduler.http_server.port
+    assert await get(port, "/a/health") == "ok"
+    assert scheduler.address in await get(port, "/a/")
+    counts = json.loads(await get(port, "/a/json/counts.json"))
+    assert counts["tasks"] == counts["workers"] == 0
+    identity = json.loads(await get(port, "/a/json/identity.json"))
+    assert identity["id"] == scheduler.id
+    paths = json.loads(await get(port, "/a/sitemap.json"))["paths"]
+    assert {"/a/health", "/a/api/v1/get_workers", "/a/statics/css/base.css"} <= set(paths)
+    assert jsonable({("a", 1): (2.5, None)}) == {"('a', 1)": [2.5, None]}
+
+
+async def test_without_a_dashboard_there_are_no_plots(scheduler: Scheduler) -> None:
+    port = scheduler.http_server.port
+    assert json.loads(await get(port, "/a/individual-plots.json")) == {}
+    with pytest.raises(HTTPClientError, match="404"):
+        await get(port, "/a/status")
+
+
+async def test_stocks_pages(scheduler: Scheduler) -> None:
+    port = scheduler.http_server.port
+    async with (
+        distributed.Worker(scheduler.address, name="alice", dashboard_address=":0") as worker,
+        distributed.Client(scheduler.address, asynchronous=True) as client,
     ):
-        assert name in metrics
+        await client.submit(sum, [1, 2], key="x")
+        erred = client.submit(int, "no number", key="y")
+        await distributed.wait(erred)
+        future = client.submit(sum, [1, 2], key=("z", 0))
+        await future
+        assert "alice" in await get(port, "/a/info/main/workers.html")
+        assert "alice" in await get(port, f"/a/info/worker/{worker.address.replace('/', '%2F')}.html")
+        assert "no number" in await get(port, "/a/info/main/exceptions.html")
+        assert "Register worker" in await get(port, "/a/info/main/logs.html")
+        assert "memory" in await get(port, "/a/info/task/('z',%200).html")
+        for page in ("logs", "call-stacks"):
+            assert await get(port, f"/a/info/{page}/{worker.address.replace('/', '%2F')}.html")
+        assert "not actively running" in await get(port, "/a/info/call-stack/('z',%200).html")
 
 
-async def test_a_taken_port_gives_another_and_a_warning(http: HttpServer) -> None:
-    with pytest.warns(UserWarning, match=f"Port {http.port} is already in use"):
-        other = HttpServer([], [("127.0.0.1", http.port)])
-    assert other.port != http.port
+async def test_commands(scheduler: Scheduler) -> None:
+    port = scheduler.http_server.port
+    async with distributed.Worker(scheduler.address, name="alice", dashboard_address=":0"):
+        found = json.loads(await get(port, "/a/api/v1/get_workers"))
+        assert [each["name"] for each in found["workers"]] == ["alice"]
+        assert json.loads(await get(port, "/a/api/v1/adaptive_target")) == {"workers": 0}
+        assert "idle_since" in json.loads(await get(port, "/a/api/v1/check_idle"))
+        answer = await AsyncHTTPClient().fetch(
+            f"http://127.0.0.1:{port}/a/api/v1/retire_workers", method="POST", body='{"n": 1}'
+        )
+        (retired,) = json.loads(answer.body).values()
+        assert retired["name"] == "alice"
+
+
+async def test_event_stream(scheduler: Scheduler) -> None:
+    socket = await websocket_connect(f"ws://127.0.0.1:{scheduler.http_server.port}/a/eventstream")
+    async with (
+        distributed.Worker(scheduler.address, name="alice", dashboard_address=":0"),
+        distributed.Client(scheduler.address, asynchronous=True) as client,
+    ):
+        await client.submit(sum, [1, 2], key="x")
+        heard = []
+        while "transition" not in heard:
+            heard.append(json.loads(str(await socket.read_message()))["name"])
+    assert heard[0] == "add_worker" and {"add_client", "update_graph"} < set(heard)
+    socket.close()
+
+
+def names(metrics: str) -> set[str]:
+    """Names of metrics with their labels, as far as they are the scheduler's."""
+    lines = [line for line in metrics.splitlines() if line.startswith("dask_")]
+    return {re.sub(r'="[^"]*"', "", line.rpartition(" ")[0]) for line in lines}
+
+
+def kinds(metrics: str) -> set[str]:
+    """Lines that say of which type metrics are."""
+    return {line for line in metrics.splitlines() if line.startswith("# TYPE dask_")}
+
+
+async def test_every_metric_of_stocks_is_there(scheduler: Scheduler) -> None:
+    options = {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0", "dashboard": False}
+    async with distributed.Scheduler(**options, port=0) as stock:
+        texts = []
+        for each, prefix in ((scheduler, "/a"), (stock, "")):
+            async with (
+                distributed.Worker(each.address, dashboard_address=":0"),
+                distributed.Client(each.address, asynchronous=True) as client,
+            ):
+                await client.submit(sum, [1, 2])
+                semaphore = await distributed.Semaphore(2, name="s")
+                await semaphore.acquire()
+                texts.append(await get(each.http_server.port, f"{prefix}/metrics"))
+                await semaphore.release()
+                await semaphore.close()
+    ours, theirs = texts
+    assert names(theirs) <= names(ours)
+    assert kinds(theirs) <= kinds(ours)
+    for name in ("turn_seconds_bucket", "loop_lag_seconds_sum", "graph_compile_seconds_count"):
+        assert f"dask_scheduler_{name}" in ours
+    assert re.search(r'sampled_messages_total\{op="[a-z-]+"\} \d', ours)
+    assert 'outgoing_buffer_bytes{of="all",peers="workers"}' in ours
+
+
+async def test_where_bokeh_is_missing_a_page_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paceline.workers_compat.pages.has_bokeh", lambda: False)
+    async with Scheduler(host="127.0.0.1", dashboard_address="127.0.0.1:0") as scheduler:
+        assert "bokeh is not installed" in await get(scheduler.http_server.port, "/")
+        assert await get(scheduler.http_server.port, "/health") == "ok"
+
+
+async def test_several_addresses() -> None:
+    async with Scheduler(
+        host="127.0.0.1", dashboard_address="127.0.0.1:0,127.0.0.1:0", dashboard=False
+    ) as scheduler:
+        assert scheduler.services["dashboard"].port == scheduler.http_server.port
+
+
+async def test_a_taken_port_gives_another_and_a_warning() -> None:
+    first = HttpServer([], [("127.0.0.1", 0)])
+    with pytest.warns(UserWarning, match=f"Port {first.port} is already in use"):
+        other = HttpServer([], [("127.0.0.1", first.port)])
+    assert other.port != first.port
     other.stop()
+    first.stop()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         HttpServer([], [("127.0.0.1", 0)]).stop()
+
+
+async def test_files_that_https_cannot_use_are_told_at_the_start() -> None:
+    key = "distributed.scheduler.dashboard.tls"
+    with (
+        dask.config.set({f"{key}.cert": "/no/such/file"}),
+        pytest.raises(ValueError, match=re.escape(key)),
+    ):
+        await Scheduler(host="127.0.0.1", dashboard_address="127.0.0.1:0")

@@ -164,7 +164,7 @@ async def test_closing_tells_workers(scheduler: Scheduler) -> None:
     said = await alice.messages()
     assert [type(x) for x in said] == [m.Close, m.CloseStream]
     assert said[0].reason == "scheduler-close"
-    assert scheduler.status == "closed"
+    assert scheduler.status.name == "closed"
     await scheduler.finished()
 
 

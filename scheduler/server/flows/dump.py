@@ -22,7 +22,7 @@ logger = logging.getLogger("distributed.scheduler")
 
 def own_state(server: FlowServer, exclude: Collection[str] = ()) -> dict[str, Any]:
     """This scheduler's state."""
-    facts = {**server.scheduler.identity(), "status": server.scheduler.status}
+    facts = {**server.scheduler.identity(), "status": server.scheduler.status.name}
     return dump_state(server.state, facts, exclude)
 
 

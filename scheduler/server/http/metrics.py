@@ -5,12 +5,13 @@ Must not know: HTTP.
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from paceline.scheduler.core.state import TASK_STATES, SchedulerState
+from paceline.scheduler.core import scaling
+from paceline.scheduler.core.state import TASK_STATES
 from paceline.scheduler.core.steals import COST_MULTIPLIERS
+from paceline.scheduler.extensions.semaphores import Semaphores
 from prometheus_client import (
     CollectorRegistry,
     GCCollector,
@@ -18,16 +19,23 @@ from prometheus_client import (
     ProcessCollector,
     generate_latest,
 )
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
+
+from .. import measures as m
 
 if TYPE_CHECKING:
     from ..gc_policy import GcPolicy
+    from ..server import Server
     from ..ticks import Ticks
 
 #: The client that holds futures nobody waits for; not a connection.
 FIRE_AND_FORGET = "fire-and-forget"
 
-Metric = GaugeMetricFamily | CounterMetricFamily
+Metric = GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily
 
 
 class SchedulerMetrics:
@@ -39,18 +47,21 @@ class SchedulerMetrics:
 
     def __init__(
         self,
-        state: SchedulerState,
+        server: Server,
         ticks: Ticks,
         namespace: str = "dask",
         gc_policy: GcPolicy | None = None,
-        counters: Callable[[], dict[str, float]] | None = None,
+        measures: m.Measures | None = None,
     ) -> None:
-        self._state = state
+        self._server = server
+        self._state = server.state
         self._ticks = ticks
-        self._prefix = f"{namespace}_scheduler_" if namespace else "scheduler_"
-        self._stealing_prefix = f"{namespace}_stealing_" if namespace else "stealing_"
+        start = f"{namespace}_" if namespace else ""
+        self._prefix = start + "scheduler_"
+        self._stealing_prefix = start + "stealing_"
+        self._semaphore_prefix = start + "semaphore_"
         self._gc_policy = gc_policy
-        self._counters = counters
+        self._measures = measures
 
     def describe(self) -> list[Any]:
         """Nothing is known before it is asked for."""
@@ -62,7 +73,11 @@ class SchedulerMetrics:
         yield from self._tasks()
         yield from self._prefixes()
         yield from self._stealing()
+        yield from self._semaphores()
         yield from self._process()
+        yield from self._queues()
+        if self._measures is not None:
+            yield from self._measured(self._measures)
 
     def _gauge(self, name: str, text: str, value: float) -> Metric:
         return GaugeMetricFamily(self._prefix + name, text, value=value)
@@ -83,6 +98,11 @@ class SchedulerMetrics:
             "client_connections_removed",
             "Total number of client connections removed",
             state.client_removed_count,
+        )
+        yield self._gauge(
+            "desired_workers",
+            "Number of workers scheduler needs for task graph",
+            scaling.adaptive_target(state, scaling.TARGET_DURATION_SECONDS),
         )
         workers = GaugeMetricFamily(
             self._prefix + "workers", "Number of workers known by scheduler", labels=["state"]
@@ -187,14 +207,22 @@ class SchedulerMetrics:
         yield from (count, cost)
 
     def _process(self) -> Iterator[Metric]:
-        if self._gc_policy is not None:
+        monitor = self._server.plugins.facade.monitor
+        monitor.update()
+        if monitor.monitor_gil_contention:
             yield self._counter(
-                "gc_collection",
-                "Total time spent on garbage collection",
-                self._gc_policy.seconds,
+                "gil_contention",
+                "GIL contention metric",
+                monitor.cumulative_gil_contention,
                 unit="seconds",
             )
-        yield self._counter("last_time", "SystemMonitor last time", time.time())
+        yield self._counter(
+            "gc_collection",
+            "Total time spent on garbage collection",
+            self._gc_policy.seconds if self._gc_policy is not None else 0.0,
+            unit="seconds",
+        )
+        yield self._counter("last_time", "SystemMonitor last time", monitor.last_time)
         yield self._gauge(
             "tick_duration_maximum_seconds",
             "Maximum tick duration observed since Prometheus last scraped metrics",
@@ -205,8 +233,84 @@ class SchedulerMetrics:
             "Total number of ticks observed since the server started",
             self._ticks.count,
         )
-        for name, value in (self._counters() if self._counters else {}).items():
-            yield self._counter(name, "Counted since the server started", value)
+        driver = self._server.driver
+        text = "Counted since the server started"
+        yield self._counter("stimuli", text, driver.n_stimuli)
+        yield self._counter("internal_errors", text, driver.n_core_errors)
+
+    def _semaphores(self) -> Iterator[Metric]:
+        semaphores = self._server.core.machines.get("semaphores")
+        if not isinstance(semaphores, Semaphores):
+            return
+        counts = semaphores.metrics
+        leases = {name: len(semaphores.leases[name]) for name in semaphores.max_leases}
+        kinds: tuple[tuple[type[Any], str, str, Any, str], ...] = (
+            (GaugeMetricFamily, "max_leases", "Maximum leases allowed", semaphores.max_leases, ""),
+            (GaugeMetricFamily, "active_leases", "Leases that are held", leases, ""),
+            (GaugeMetricFamily, "pending_leases", "Leases that are waited for", counts["pending"], ""),
+            (CounterMetricFamily, "acquire_total", "Leases ever acquired", counts["acquire_total"], ""),
+            (CounterMetricFamily, "release_total", "Leases ever released", counts["release_total"], ""),
+            (
+                *(GaugeMetricFamily, "average_pending_lease_time"),
+                "Moving average of the time that it took to acquire a lease",
+                *(counts["average_pending_lease_time"], "s"),
+            ),
+        )
+        for family, name, text, values, unit in kinds:
+            metric = family(
+                self._semaphore_prefix + name, f"{text}, per semaphore", labels=["name"], unit=unit
+            )
+            for semaphore in semaphores.max_leases:
+                metric.add_metric([str(semaphore)], values[semaphore])
+            yield metric
+
+    def _queues(self) -> Iterator[Metric]:
+        """What waits, and where."""
+        server, state = self._server, self._state
+        waiting = GaugeMetricFamily(
+            self._prefix + "waiting", "What waits inside of the scheduler", labels=["for"]
+        )
+        waiting.add_metric(["a later turn"], len(state.backlog))
+        waiting.add_metric(["a free thread"], len(state.queued))
+        waiting.add_metric(["a worker that may run it"], len(state.unrunnable))
+        waiting.add_metric(["graphs being taken in"], len(state.graphs))
+        yield waiting
+        buffered = GaugeMetricFamily(
+            self._prefix + "outgoing_buffer",
+            "Bytes that were written and that a peer has not taken yet",
+            labels=["peers", "of"],
+            unit="bytes",
+        )
+        driver = server.driver
+        for peers, streams in (("workers", driver.worker_streams), ("clients", driver.client_streams)):
+            sizes = [
+                server.transport.unwritten_nbytes(stream.peer.number)  # type: ignore[attr-defined]
+                for stream in streams.values()
+            ]
+            buffered.add_metric([peers, "all"], sum(sizes))
+            buffered.add_metric([peers, "the largest"], max(sizes, default=0))
+        yield buffered
+        yield self._gauge("connections", "Open connections of all kinds", len(server.peers))
+
+    def _measured(self, measures: m.Measures) -> Iterator[Metric]:
+        yield self._histogram("turn", "Duration of a turn, of those that were sampled", measures.turns)
+        ops = CounterMetricFamily(
+            self._prefix + "sampled_messages",
+            "Stimuli among the turns that were sampled, by op",
+            labels=["op"],
+        )
+        for op, count in measures.ops.items():
+            ops.add_metric([op], count)
+        yield ops
+        yield self._histogram("loop_lag", "How late ticks of the event loop came", measures.lags)
+        yield self._histogram(
+            "graph_compile", "From a graph's arrival to its compiler's last word", measures.compiles
+        )
+
+    def _histogram(self, name: str, text: str, found: m.Histogram) -> Metric:
+        return HistogramMetricFamily(
+            self._prefix + name, text, found.buckets(), found.total, unit="seconds"
+        )
 
 
 class MetricsPage:

@@ -1,22 +1,19 @@
-"""The HTTP server: routes, and ports that may be taken.
+"""The HTTP server: which handler a path has, and ports that may be taken.
 
 Must not know: what the pages say.
 """
 
 from __future__ import annotations
 
-import html
 import logging
 import socket
+import ssl
 import warnings
-from collections.abc import Callable
 from typing import Any
 
-from tornado import web
+from tornado import httputil, web
 from tornado.httpserver import HTTPServer as TornadoServer
 from tornado.netutil import bind_sockets
-
-from .metrics import MetricsPage
 
 logger = logging.getLogger("distributed.scheduler")
 
@@ -26,41 +23,29 @@ BIND_ATTEMPTS = 3
 Route = tuple[str, type[web.RequestHandler], dict[str, Any]]
 
 
-class HealthHandler(web.RequestHandler):
-    """Says that the event loop turns."""
+class PageApplication(web.Application):
+    """Our own routes; what none of them matches goes to the applications that others add, in order.
 
-    def get(self) -> None:
-        self.set_header("Content-Type", "text/plain; charset=utf-8")
-        self.write("ok")
+    Attributes:
+        applications: tornado applications, as stock's ``http_application`` has them: bokeh's, Jupyter's, of plugins.
+    """
 
+    def __init__(self, routes: list[Route]) -> None:
+        super().__init__(list(routes))
+        self.applications: list[web.Application] = []
 
-class MetricsHandler(web.RequestHandler):
-    """What Prometheus scrapes."""
+    def add_application(self, application: web.Application) -> None:
+        """Serve what it serves, beside our own routes."""
+        self.applications.append(application)
 
-    def initialize(self, page: MetricsPage) -> None:
-        self._page = page
-
-    def get(self) -> None:
-        self.set_header("Content-Type", self._page.content_type)
-        self.write(self._page.render())
-
-
-class PlainPage(web.RequestHandler):
-    """A page for whoever opens the port in a browser."""
-
-    def initialize(self, facts: Callable[[], dict[str, Any]]) -> None:
-        self._facts = facts
-
-    def get(self) -> None:
-        rows = "".join(
-            f"<tr><th align=left>{html.escape(str(k))}</th><td>{html.escape(str(v))}</td></tr>"
-            for k, v in self._facts().items()
-        )
-        self.write(
-            "<!doctype html><title>paceline</title><h1>paceline</h1>"
-            f"<table>{rows}</table>"
-            "<p><a href='health'>health</a> <a href='metrics'>metrics</a></p>"
-        )
+    def find_handler(self, request: httputil.HTTPServerRequest, **kwargs: Any) -> Any:
+        """See tornado."""
+        handler = super().find_handler(request, **kwargs)
+        for application in self.applications:
+            if handler and not issubclass(handler.handler_class, web.ErrorHandler):
+                break
+            handler = application.find_handler(request, **kwargs) or handler
+        return handler
 
 
 class HttpServer:
@@ -68,12 +53,16 @@ class HttpServer:
 
     Attributes:
         address, port: of the first one, as bound.
+        application: what serves; routes can be added to it.
+        prefix: before every path: ``""`` or ``"/a"``.
+        tls: whether it speaks https.
 
     Args:
         routes: path below the prefix, handler, its arguments.
         addresses: (host, port); a port that is taken is replaced by a free one, with stock's warning.
         default_host: for addresses without a host.
         prefix: before every path.
+        ssl_context: for https.
 
     Raises:
         OSError: no port could be had.
@@ -85,11 +74,13 @@ class HttpServer:
         addresses: list[tuple[str, int]],
         default_host: str = "",
         prefix: str = "",
+        ssl_context: ssl.SSLContext | None = None,
     ) -> None:
-        prefix = "/" + prefix.strip("/") if prefix.strip("/") else ""
+        self.prefix = prefix = "/" + prefix.strip("/") if prefix.strip("/") else ""
         rules = [(prefix + path, handler, options) for path, handler, options in routes]
-        self.application = web.Application(rules)
-        self._server = TornadoServer(self.application)
+        self.application = PageApplication(rules)
+        self.tls = ssl_context is not None
+        self._server = TornadoServer(self.application, ssl_options=ssl_context)
         bound = [self._bind(host or default_host, port) for host, port in addresses]
         self.address, self.port = bound[0]
 
@@ -122,12 +113,3 @@ def _sockets(host: str, port: int) -> list[socket.socket]:
         except OSError as error:
             problem = error
     raise problem
-
-
-def routes(page: MetricsPage, facts: Callable[[], dict[str, Any]]) -> list[Route]:
-    """What is served by default."""
-    return [
-        (r"/health", HealthHandler, {}),
-        (r"/metrics", MetricsHandler, {"page": page}),
-        (r"/", PlainPage, {"facts": facts}),
-    ]

@@ -1,0 +1,89 @@
+"""Puts the HTTP server of a scheduler together.
+
+Must not know: what pages show; connections of workers and clients.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from paceline.workers_compat import config, pages
+
+from .dashboard import Dashboard, EmbeddedDashboard, MissingDashboard
+from .metrics import MetricsPage, SchedulerMetrics
+from .pages import routes
+from .server import HttpServer
+
+if TYPE_CHECKING:
+    from ..gc_policy import GcPolicy
+    from ..measures import Measures
+    from ..server import Server
+    from ..ticks import Ticks
+
+TLS = "distributed.scheduler.dashboard.tls."
+
+
+def start_http(
+    server: Server,
+    ticks: Ticks,
+    addresses: list[tuple[str, int]],
+    *,
+    default_host: str,
+    prefix: str,
+    dashboard: bool,
+    facts: Callable[[], dict[str, Any]],
+    measures: Measures,
+    gc_policy: GcPolicy | None = None,
+) -> tuple[HttpServer, Dashboard | None]:
+    """Serve pages from now on.
+
+    Args:
+        addresses: (host, port) to listen on.
+        default_host: for addresses without a host.
+        prefix: before every path.
+        dashboard: whether there is to be one.
+        facts: for the plain front page.
+
+    Raises:
+        OSError: no port could be had. ValueError: the configuration's TLS files cannot be used.
+    """
+    facade = server.plugins.facade
+    prefix = "/" + prefix.strip("/") if prefix.strip("/") else ""
+    namespace = config.get("distributed.dashboard.prometheus.namespace", "dask")
+    metrics = SchedulerMetrics(server, ticks, namespace or "", gc_policy, measures)
+    shown: Dashboard | None = None
+    if dashboard:
+        shown = EmbeddedDashboard(facade, prefix) if pages.has_bokeh() else MissingDashboard(prefix)
+    found = routes(
+        MetricsPage(metrics),
+        facts,
+        facade,
+        server.state,
+        shown.routes() if shown is not None else None,
+        prefix,
+    )
+    http = HttpServer(found, addresses, default_host, prefix, ssl_context())
+    if shown is not None:
+        shown.connect(http)
+    return http, shown
+
+
+def ssl_context() -> ssl.SSLContext | None:
+    """For https, as ``distributed.scheduler.dashboard.tls`` says; None for http.
+
+    Raises:
+        ValueError: a file cannot be used.
+    """
+    certificate = config.get(TLS + "cert")
+    if not certificate:
+        return None
+    try:
+        context = ssl.create_default_context(
+            ssl.Purpose.CLIENT_AUTH, cafile=config.get(TLS + "ca-file")
+        )
+        context.load_cert_chain(certificate, keyfile=config.get(TLS + "key"))
+    except (OSError, ssl.SSLError) as error:
+        raise ValueError(f"the files of `{TLS.rstrip('.')}` cannot be used: {error}") from error
+    return context

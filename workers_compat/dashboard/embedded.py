@@ -1,0 +1,82 @@
+"""distributed's dashboard in the scheduler's own process, over the facade: for schedulers that are embedded in programs.
+
+Importing this imports bokeh.
+
+Must not know: when it is wanted.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from types import SimpleNamespace
+from typing import Any
+
+from distributed.dashboard.core import BokehApplication
+from distributed.dashboard.scheduler import applications, template_variables
+from paceline.workers_compat.pages import PageScheduler
+from tornado.ioloop import IOLoop
+
+
+class Topics(dict[str, Any]):
+    """The event log's topics; one that is not there yet is empty."""
+
+    def __missing__(self, name: str) -> Any:
+        return SimpleNamespace(events=(), count=0)
+
+
+class DashboardScheduler(PageScheduler):
+    """The scheduler for distributed's components: the facade, with what they ask for beside."""
+
+    @property
+    def counters(self) -> dict[str, Any]:
+        """Stock's counters of messages: none."""
+        return {}
+
+    @property
+    def digests(self) -> None:
+        """Stock's digests, which it keeps where crick is installed: none."""
+        return None
+
+    @property
+    def _broker(self) -> Any:
+        """The log of events."""
+        return SimpleNamespace(_topics=Topics(self._facade._server.state.events.topics))
+
+    @property
+    def _tick_interval_observed(self) -> float:
+        """How far apart the event loop's ticks are, seconds."""
+        return float(self._facade._scheduler.tick_seconds)
+
+    @property
+    def jupyter(self) -> bool:
+        """Whether Jupyter is served beside."""
+        return bool(self._facade._scheduler.jupyter)
+
+    @property
+    def cumulative_worker_metrics(self) -> Any:
+        """Sums of what workers report."""
+        return defaultdict(int, self._facade.cumulative_worker_metrics)
+
+    def benchmark_hardware(self) -> Any:
+        """Bandwidths of workers; to be awaited."""
+        return self._facade.handlers["benchmark_hardware"]()
+
+
+def make_application(facade: Any, http_server: Any, prefix: str) -> Any:
+    """A tornado application with all of the dashboard's pages, started in the running loop.
+
+    Args:
+        http_server: has the ``port`` that is served.
+        prefix: before every path.
+    """
+    scheduler = DashboardScheduler(facade)
+    object.__setattr__(scheduler, "http_server", http_server)
+    application = BokehApplication(
+        applications,
+        scheduler,
+        prefix=prefix,
+        template_variables=template_variables(scheduler),
+    )
+    application.initialize(IOLoop.current())
+    application.start()
+    return application

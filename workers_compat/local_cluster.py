@@ -1,0 +1,44 @@
+"""``LocalCluster`` as distributed has it, with another scheduler in it; and its enumeration of states.
+
+Must not know: how that scheduler works.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from distributed import LocalCluster
+from distributed.core import Status
+
+
+def status(name: str) -> Status:
+    """distributed's ``Status`` of this name."""
+    return Status[name]
+
+
+def local_cluster(scheduler_class: type, protocols: tuple[str, ...]) -> type[LocalCluster]:
+    """A ``LocalCluster`` that starts a scheduler of this class.
+
+    Args:
+        protocols: what the class can listen on; where distributed would choose another, the first of them is used.
+    """
+
+    class PacelineLocalCluster(LocalCluster):
+        """Workers on this machine, processes or threads, and paceline's scheduler in this process.
+
+        Options as of distributed's ``LocalCluster``.
+        """
+
+        def _start(self) -> Any:
+            spec = self.scheduler_spec
+            spec["cls"] = scheduler_class
+            protocol = spec["options"].get("protocol") or ""
+            if isinstance(protocol, str) and protocol and protocol.split("://")[0] not in protocols:
+                spec["options"]["protocol"] = f"{protocols[0]}://"
+                for worker in (self.new_spec, *self.worker_spec.values()):
+                    if str(worker.get("options", {}).get("protocol")) == protocol:
+                        worker["options"]["protocol"] = f"{protocols[0]}://"
+            return super()._start()
+
+    PacelineLocalCluster.__name__ = PacelineLocalCluster.__qualname__ = "LocalCluster"
+    return PacelineLocalCluster
