@@ -71,8 +71,8 @@ class PastMonitor:
         vars(self).update(facts)
 
     def range_query(self, start: int) -> dict[str, list[Any]]:
-        """All there is (``start`` was minded when it was gathered); the plots change what they get."""
-        return {name: list(values) for name, values in self.quantities.items()}
+        """Values from a number on; the plots ask twice, and change what they get."""
+        return {name: values[start:] for name, values in self.quantities.items()}
 
     def update(self) -> None:
         """Nothing is measured any more."""

@@ -51,6 +51,7 @@ def test_plots_may_change_what_a_monitor_gives():
     monitor.range_query(0)["time"][0] = 1000.0
     assert monitor.range_query(0) == {"time": [1.0]}
     assert monitor.count == 1
+    assert monitor.range_query(1) == {"time": []}  # what is drawn already is not drawn again
 
 
 async def test_a_child_draws():

@@ -46,6 +46,7 @@ async def performance_report(
     )
     state = server.state
     monitor = server.plugins.facade.monitor
+    monitor.update()  # plots need a value, however short the time was
     workers = list(state.workers.values())
     facts = {
         "start": start,
