@@ -45,8 +45,8 @@ def usher(client: Client, name: str, n: int) -> None:
         Queue(f"{name}-done-{rank}", client=client).put(ranks)
 
 
-def addresses(client: Client) -> list[str]:
-    return sorted(client.scheduler_info()["workers"])
+def addresses(of: Client) -> list[str]:
+    return sorted(of.scheduler_info()["workers"])
 
 
 def one_on_each_worker(client: Client) -> list[Any]:
