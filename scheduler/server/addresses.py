@@ -16,6 +16,8 @@ import psutil
 DEFAULT_SCHEME = "tcp"
 #: Where a datagram socket is pointed (nothing is sent) to learn which of our addresses others see.
 WELL_KNOWN_HOST = {socket.AF_INET: "8.8.8.8", socket.AF_INET6: "2001:4860:4860::8888"}
+#: Schemes whose addresses are hosts and ports.
+IP_SCHEMES = frozenset({"tcp", "tls", "ws", "wss"})
 #: Hosts that mean every interface.
 WILDCARDS = frozenset({"", "0.0.0.0", "::"})
 
@@ -62,8 +64,9 @@ def join_host_port(host: str, port: int | None = None) -> str:
 
 
 def address_host(address: str) -> str:
-    """The host part of an address; ``""`` where there is none."""
-    return split_host_port(split_address(address)[1], 0)[0]
+    """The host part of an address; ``""`` where there is none. ``inproc://host/pid/number`` has one too."""
+    _, host, _ = parts(address, 0)
+    return host.partition("/")[0]
 
 
 def address_host_port(address: str) -> tuple[str, int]:
@@ -73,6 +76,18 @@ def address_host_port(address: str) -> tuple[str, int]:
         ValueError: it has no port.
     """
     return split_host_port(split_address(address)[1])
+
+
+def parts(address: str, default_port: int | None = None) -> tuple[str, str, int]:
+    """Scheme, host and port. Where the scheme has no ports, all after it is the host and the port is 0.
+
+    Raises:
+        ValueError: there is no port and no default, or it is not a number.
+    """
+    scheme, location = split_address(address)
+    if scheme not in IP_SCHEMES:
+        return scheme, location, 0
+    return scheme, *split_host_port(location, default_port)
 
 
 def normalize(address: str) -> str:
@@ -97,8 +112,9 @@ def resolve(address: str) -> str:
     Raises:
         OSError: the name is unknown.
     """
-    scheme, location = split_address(address)
-    host, port = split_host_port(location)
+    scheme, host, port = parts(address)
+    if scheme not in IP_SCHEMES:
+        return f"{scheme}://{host}"
     if host and not is_ip(host):
         found = socket.getaddrinfo(host, 1234, socket.AF_UNSPEC, socket.SOCK_STREAM)
         families = {family: str(where[0]) for family, _, _, _, where in reversed(found)}

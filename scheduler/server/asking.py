@@ -26,7 +26,7 @@ def ask_scheduler(address: str, request: Any, timeout: float = 30.0) -> Any:
     """The scheduler's reply.
 
     Args:
-        address: ``tcp://host:port``.
+        address: ``tcp://host:port``; for ``tls://`` certificates come from the configuration.
         timeout: seconds for all of it.
 
     Raises:
@@ -35,11 +35,11 @@ def ask_scheduler(address: str, request: Any, timeout: float = 30.0) -> Any:
     if "://" not in address:
         address = f"tcp://{address}"
     scheme, _ = split_address(address)
-    if scheme != "tcp":
-        raise AskError(f"cannot ask {address}: this command speaks tcp only")
+    if scheme not in ("tcp", "tls"):
+        raise AskError(f"cannot ask {address}: this command speaks tcp and tls only")
     ends_at = time.monotonic() + timeout
     try:
-        with socket.create_connection(address_host_port(address), timeout=timeout) as sock:
+        with _connect(address, scheme == "tls", timeout) as sock:
             reply = _converse(sock, request, ends_at)
     except TimeoutError as error:
         raise AskError(f"{address} did not answer within {timeout:g} s") from error
@@ -48,6 +48,23 @@ def ask_scheduler(address: str, request: Any, timeout: float = 30.0) -> Any:
     if isinstance(reply, dict) and reply.get("status") == "uncaught-error":
         raise AskError(f"{address}: {reply.get('exception_text')}")
     return reply
+
+
+def _connect(address: str, encrypted: bool, timeout: float) -> socket.socket:
+    host, port = address_host_port(address)
+    sock = socket.create_connection((host, port), timeout=timeout)
+    if not encrypted:
+        return sock
+    from paceline.workers_compat import security
+
+    try:
+        context = security.read().dial
+        if context is None:
+            raise AskError(f"{address} needs distributed.comm.tls.* in the configuration")
+        return context.wrap_socket(sock, server_hostname=host)
+    except BaseException:
+        sock.close()
+        raise
 
 
 def _converse(sock: socket.socket, request: Any, ends_at: float) -> Any:

@@ -130,8 +130,10 @@ def scheduler(
     """Launch a scheduler."""
     if jupyter:
         raise click.UsageError("--jupyter is not built yet: start Jupyter beside the scheduler")
-    if tls_ca_file or tls_cert or tls_key:
-        raise click.UsageError("TLS is not built yet: paceline speaks tcp only")
+    files = {"tls_ca_file": tls_ca_file, "tls_scheduler_cert": tls_cert, "tls_scheduler_key": tls_key}
+    security = {name: value for name, value in files.items() if value}
+    if security and not host and not protocol:
+        protocol = "tls"
     address = listen_options(host, port, interface, protocol)
     if pid_file:
         write_pid_file(pid_file)
@@ -147,6 +149,7 @@ def scheduler(
         preload_argv=preload_argv,
         idle_timeout=idle_timeout,
         journal=journal,
+        security=security or None,
     )
 
 

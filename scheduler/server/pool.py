@@ -14,7 +14,7 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .addresses import address_host_port, split_address
+from .addresses import parts
 from .peers import HANDSHAKE_SECONDS, Peer, Silent
 from .rpc.base import RemoteError
 
@@ -212,11 +212,8 @@ class Pool:
         return outgoing
 
     async def _connect(self, address: str) -> Outgoing:
-        scheme, _ = split_address(address)
-        if scheme != "tcp":
-            raise OSError(f"cannot connect to {address}: {scheme}:// is not built")
-        host, port = address_host_port(address)
-        number = await self._server.transport.dial(host, port)
+        scheme, host, port = parts(address)
+        number = await self._server.transport.dial(host, port, scheme)
         peer = self._server.peers.get(number)
         outgoing = peer.mode if peer is not None else None
         if not isinstance(outgoing, Outgoing):

@@ -23,6 +23,7 @@ from typing import Any
 from paceline.scheduler.core import queries
 from paceline.workers_compat import config as dask_config
 from paceline.workers_compat import local_cluster, preloads, work_stealing
+from paceline.workers_compat import security as tls
 
 from . import addresses
 from .assembly import build_core
@@ -34,9 +35,9 @@ from .http.dashboard import Dashboard
 from .http.server import HttpServer
 from .journal import JournalWriter
 from .measures import MeasuredCompilers, Measures
+from .seam import Listening
 from .server import Server
 from .ticks import Ticks
-from .transport import Listener
 
 logger = logging.getLogger("distributed.scheduler")
 
@@ -45,7 +46,7 @@ CLOSE_SECONDS = 2.0
 DEFAULT_DASHBOARD_PORT = 8787
 
 #: Options of stock that have no counterpart yet; a value other than the default is refused.
-NOT_BUILT = {"jupyter": False, "security": None, "service_kwargs": None, "services": None}
+NOT_BUILT = {"jupyter": False, "service_kwargs": None, "services": None}
 
 
 class Scheduler:
@@ -61,6 +62,7 @@ class Scheduler:
         plugins: scheduler plugins.
         contact_address: how others are told to reach us.
         blocked_handlers: ops that are refused.
+        security: a ``Security`` object of distributed, or its keywords as a dictionary; by default the configuration.
         journal: write every stimulus to this file.
         own_process: the process is ours: its garbage collection is managed, graphs are compiled in child processes.
         compile_in_threads: compile graphs in threads of this process; by default where it is not our own.
@@ -93,6 +95,7 @@ class Scheduler:
         plugins: Sequence[Any] = (),
         contact_address: str | None = None,
         blocked_handlers: Sequence[str] | None = None,
+        security: Any = None,
         journal: str | None = None,
         own_process: bool = False,
         compile_in_threads: bool | None = None,
@@ -121,6 +124,10 @@ class Scheduler:
         if blocked_handlers is None:
             blocked_handlers = dask_config.get("distributed.scheduler.blocked-handlers", [])
         self._blocked_handlers = frozenset(blocked_handlers or ())
+        self._tls = tls.read(security)
+        self.security = self._tls.security
+        if self._tls.required and not protocol:
+            protocol = "tls"
         self._start_addresses = addresses.listen_addresses(
             host, port, interface, protocol, self.default_port
         )
@@ -134,7 +141,7 @@ class Scheduler:
         preload = preload or dask_config.get("distributed.scheduler.preload", [])
         preload_argv = preload_argv or dask_config.get("distributed.scheduler.preload-argv", [])
         self.preloads = preloads.load(self, preload, preload_argv) if preload else None
-        self._listeners: list[Listener] = []
+        self._listeners: list[Listening] = []
         self._finished = asyncio.Event()
         self._start_lock = asyncio.Lock()
         self._server: Server | None = None
@@ -210,10 +217,7 @@ class Scheduler:
     @property
     def contact_addresses(self) -> list[str]:
         """An address per listener that others can reach."""
-        return [
-            f"{x.scheme}://{addresses.join_host_port(addresses.contact_host(x.host), x.port)}"
-            for x in self._listeners
-        ]
+        return [listener.contact_address for listener in self._listeners]
 
     @property
     def listen_address(self) -> str:
@@ -288,6 +292,7 @@ class Scheduler:
             blocked_handlers=self._blocked_handlers,
             gc_policy=self._gc_policy,
             journal=journal,
+            tls=self._tls,
         )
         self.time_started = server.now()
         self._ticks = Ticks()
@@ -313,12 +318,7 @@ class Scheduler:
 
     async def _listen(self, server: Server) -> None:
         for address in self._start_addresses:
-            scheme, location = addresses.split_address(address)
-            if scheme != "tcp":
-                raise ValueError(
-                    f"cannot listen on {address}: paceline speaks tcp only, {scheme}:// is not built yet"
-                )
-            host, port = addresses.split_host_port(location, self.default_port)
+            scheme, host, port = addresses.parts(address, self.default_port)
             self._listeners.append(await server.transport.listen(scheme, host, port))
 
     def _start_http(self) -> None:

@@ -22,7 +22,9 @@ from paceline.scheduler.extensions.replies import ErrorReply
 from paceline.workers_compat import memory_policies, shuffle
 from paceline.workers_compat.facade import SchedulerFacade
 from paceline.workers_compat.scalars import close_value, read_scalar
+from paceline.workers_compat.security import Tls
 
+from .carriers import carriers
 from .checks import connection_factory
 from .driver import CoreFailure, Driver
 from .peers import Handshaking, Peer
@@ -69,6 +71,7 @@ class Server:
         blocked_handlers: frozenset[str] = frozenset(),
         gc_policy: GcPolicy | None = None,
         journal: JournalWriter | None = None,
+        tls: Tls | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.core = core
@@ -83,7 +86,10 @@ class Server:
         self.driver.instructions[stimuli.RestartWorkers] = self._restart_silent
         self.driver.record_sinks.append(self.plugins.on_records)
         self.plugins.writes = self.driver.writes
-        self.transport = Transport(self)
+        tls = tls or Tls()
+        self.transport = Transport(
+            self, carriers=carriers(tls), require_encryption=tls.required
+        )
         self.pool = Pool(self)
         self.compilers = compilers
         self.handlers = build_handlers()

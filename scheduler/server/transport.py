@@ -22,10 +22,11 @@ import socket
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 from paceline.protocol.errors import RemoteProtocolError
 from paceline.protocol.framing import SCRATCH_NBYTES, Allocator, FrameReader, Limits, pack_frames
+from paceline.workers_compat.security import certificate_names
 
 from .addresses import WILDCARDS, contact_host, join_host_port
 from .seam import Buffer, Carrier, Link, Listening, PeerFacts, SeamSink
@@ -183,6 +184,13 @@ class SocketConnection(asyncio.BufferedProtocol):
         return self._transport
 
 
+class Closable(Protocol):
+    """A listening socket, as asyncio's servers are."""
+
+    def close(self) -> None:
+        """Accept nothing more."""
+
+
 class Listener:
     """Sockets that accept connections.
 
@@ -191,7 +199,7 @@ class Listener:
     """
 
     def __init__(
-        self, servers: list[asyncio.AbstractServer], scheme: str, host: str, port: int
+        self, servers: Sequence[Closable], scheme: str, host: str, port: int
     ) -> None:
         self._servers = servers
         self.scheme = scheme
@@ -320,21 +328,11 @@ class Transport:
         self._check(scheme, f"{scheme}://{join_host_port(host, port)}")
         if scheme != "tcp":
             return await self._carrier(scheme).listen(self, host, port)
-        return await self.listen_on_sockets(
-            scheme, host, port, lambda: SocketConnection(self, outgoing=False)
-        )
-
-    async def listen_on_sockets(
-        self, scheme: str, host: str, port: int, factory: Callable[[], asyncio.BaseProtocol]
-    ) -> Listener:
-        """Sockets of all families, each connection of which ``factory`` takes.
-
-        Raises:
-            OSError: the address cannot be had.
-        """
         sockets = bind_sockets(host, port)
         servers: list[asyncio.AbstractServer] = [
-            await self._loop.create_server(factory, sock=listening, backlog=LISTEN_BACKLOG)
+            await self._loop.create_server(
+                lambda: SocketConnection(self, outgoing=False), sock=listening, backlog=LISTEN_BACKLOG
+            )
             for listening in sockets
         ]
         if not servers:
@@ -429,6 +427,7 @@ def socket_facts(transport: Any, outgoing: bool, scheme: str) -> PeerFacts:
         local_address=f"{scheme}://{join_host_port(str(local[0]), int(local[1]))}",
         same_host=peer[0] == local[0] and peer[0] not in WILDCARDS,
         outgoing=outgoing,
+        names=certificate_names(transport.get_extra_info("peercert")) if scheme == "tls" else (),
     )
 
 

@@ -56,7 +56,7 @@ def test_nobody_there() -> None:
     result = CliRunner().invoke(cli.main, ["explain", "x", "--address", "tcp://127.0.0.1:1"])
     assert result.exit_code == 1
     assert "cannot ask tcp://127.0.0.1:1" in result.output
-    with pytest.raises(AskError, match="tcp only"):
+    with pytest.raises(AskError, match="tcp and tls only"):
         ask_scheduler("ucx://127.0.0.1:1", m.Explain())
 
 

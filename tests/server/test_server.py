@@ -205,7 +205,7 @@ async def test_scheduler_file_and_options(tmp_path: Any) -> None:
         assert facts["services"] == {"dashboard": made.services["dashboard"].port}
         assert "not-running" not in repr(made)
     assert not path.exists()
-    with pytest.raises(ValueError, match="not built"):
+    with pytest.raises(ValueError, match="needs certificates"):
         await Scheduler(host="127.0.0.1", protocol="tls", port=0, dashboard=False)
     with pytest.raises(TypeError, match="unexpected keyword"):
         Scheduler(no_such_option=1)
