@@ -10,9 +10,9 @@ from typing import Any, ClassVar, Protocol
 
 from paceline.protocol import messages as m
 
-from . import later, memory_manager, placement, stealing, transitions
+from . import later, memory_manager, placement, steal_requests, transitions
 from .config import SchedulerConfig
-from .handlers import clients, commands, graph, replicas, tasks, timers, workers
+from .handlers import clients, commands, graph, replicas, stealing, tasks, timers, workers
 from .ports import ErrorPort, PluginPort
 from .state import SchedulerState
 from .stimuli import (
@@ -107,7 +107,7 @@ HANDLERS: dict[type[Any], Handler] = {
     m.ReleaseWorkerData: replicas.handle_release_worker_data,
     m.RequestRefreshWhoHas: replicas.handle_request_refresh_who_has,
     m.WorkerStatusChange: workers.handle_worker_status_change,
-    m.StealResponse: stealing.handle_steal_response,
+    m.StealResponse: steal_requests.handle_steal_response,
     # from clients
     m.ClientDesiresKeys: clients.handle_client_desires_keys,
     m.ClientReleasesKeys: clients.handle_client_releases_keys,

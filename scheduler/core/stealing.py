@@ -2,13 +2,13 @@
 
 Every so often the balance is looked at. While nobody is idle, or nobody has more than it can run, that is all. Else tasks
 of the busiest workers are weighed: by the *level* of what moving them costs against what they cost, cheap moves first, and
-each goes to the idle worker on which it would start soonest, where that is soon enough. The worker that has it is asked
-(``steal-request``) and gives it back unless it runs by now (``steal-response``); only then does it move.
+each goes to the idle worker on which it would start soonest, where that is soon enough: the worker that has it is asked for
+it (``steal_requests.py``). Workers that take nothing new, and those whose tasks wait for resources, are asked too.
 
 Nothing is kept for tasks between looks, so that stealing costs them nothing. One look weighs a bounded number of tasks; the
 next one goes on where it stopped.
 
-Levels, costs and the words of the event log are those of stock's ``distributed/stealing.py``.
+Levels and costs are those of stock's ``distributed/stealing.py``.
 
 Must not know: the clock; who asks for statistics.
 """
@@ -21,14 +21,10 @@ from itertools import chain, islice
 from math import log2
 from typing import TypeVar
 
-from paceline.protocol.messages import StealRequest, StealResponse
-
 from . import mirrors, placement
-from .outgoing import compute_message
 from .state import SchedulerState, TaskState, WorkerState
-from .steals import COST_MULTIPLIERS, Steal, live
-from .stimuli import AskBack, StealingDue, Stimulus, SwitchStealing
-from .transitions import fill_slots, run
+from .steal_requests import IN_FLIGHT_MAX, ask
+from .steals import COST_MULTIPLIERS
 from .turn import Turn
 
 T = TypeVar("T")
@@ -52,20 +48,12 @@ WORKERS_LOOKED_AT_MAX = 2_000
 SUPPLIERS_LOOKED_AT_MAX = 250
 VICTIMS_MAX = 100
 THIEVES_MAX = 250
-#: Requests that may be on their way at a time.
-IN_FLIGHT_MAX = 10_000
 #: Tasks with more dependencies never move: the message alone would cost more than the task.
 DEPENDENCIES_MAX = 10_000
 #: So many dependencies count as one more task weighed.
 DEPENDENCIES_A_TASK = 16
 #: For a task with up to ten dependencies, so many idle workers that hold some of them are compared.
 HOLDERS_COMPARED_MAX = 20
-
-#: States in which a worker has given the task back, and in which it keeps it, by their names there.
-GIVEN_BACK = frozenset({"ready", "constrained", "waiting"})
-KEPT = frozenset({"memory", "executing", "long-running", "cancelled", "resumed"})
-#: It does not have it at all.
-UNKNOWN = frozenset({"released", None})
 
 
 # ------------------------------------------------------------------ what a move costs
@@ -367,167 +355,8 @@ def _ask_if_worth_it(
         deadline = before_victim + UNAVAILABLE_SECONDS
     if before_thief + on_thief > deadline:
         return None
-    _ask(turn, ts, victim, thief, on_victim, on_thief)
+    ask(turn, ts, victim, thief, on_victim, on_thief)
     steals.level_counts[level] += 1
     steals.level_costs[level] += on_victim
     places = (victim.address, before_victim, thief.address, before_thief)
     return (turn.now, level, ts.key, on_victim, *places)
-
-
-def _ask(
-    turn: Turn,
-    ts: TaskState,
-    victim: WorkerState,
-    thief: WorkerState | None,
-    on_victim: float,
-    on_thief: float,
-) -> None:
-    steals = turn.state.steals
-    stimulus_id = f"steal-{steals.request_count}"
-    steals.request_count += 1
-    steals.add(ts, Steal(victim, thief, ts.run_id, on_victim, on_thief, stimulus_id))
-    turn.to_worker(victim.address, StealRequest(key=ts.key, stimulus_id=stimulus_id))
-
-
-def take_back(turn: Turn, ws: WorkerState, tasks: Iterable[TaskState]) -> None:
-    """A worker is to begin these no more: it is asked for those that it does not run yet, to be placed anew."""
-    state = turn.state
-    steals = state.steals
-    for ts in tasks:
-        if len(steals.in_flight) >= IN_FLIGHT_MAX:
-            break
-        if ts in ws.long_running or live(state, ts) is not None:
-            continue
-        steals.take(ts)
-        _ask(turn, ts, ws, None, mirrors.expected_duration(state, ts.group.prefix), 0.0)
-    _keep_in_sight(turn)
-
-
-# ------------------------------------------------------------------ answers
-
-
-def handle_steal_response(turn: Turn, stimulus: Stimulus) -> None:
-    """A worker gives a task back, or keeps it. Stock: ``move_task_confirm``."""
-    state = turn.state
-    message: StealResponse = stimulus.message
-    ts = state.tasks.get(message.key)
-    if ts is None:
-        return  # let go in between
-    steal = state.steals.in_flight.get(ts)
-    said = (message.key, message.state, stimulus.source, message.stimulus_id)
-    if steal is not None and steal.stimulus_id != message.stimulus_id:
-        turn.log_event("stealing", ("stale-response", *said))
-        return
-    is_void = live(state, ts) is None
-    state.steals.take(ts)
-    if steal is None or is_void:
-        turn.log_event("stealing", ("already-aborted", *said))
-        return
-    _settle(turn, ts, steal, message.state)
-
-
-def _settle(turn: Turn, ts: TaskState, steal: Steal, answer: str | None) -> None:
-    """The victim has answered for the attempt that it has."""
-    state = turn.state
-    victim, thief = steal.victim, steal.thief
-    thief_address = thief.address if thief is not None else None
-    places = (ts.key, answer, victim.address, thief_address, steal.stimulus_id)
-    state.restless[victim] = None
-    if answer in KEPT:
-        turn.log_event("stealing", ("already-computing", *places))
-    elif answer in GIVEN_BACK and thief is not None and _may_move(state, ts, thief):
-        _move(turn, ts, thief)
-        turn.log_event("stealing", ("confirm", *places))
-    else:
-        gone = thief is not None and state.workers.get(thief.address) is not thief
-        turn.log_event("stealing", ("reschedule", gone, *places))
-        if answer not in GIVEN_BACK and answer not in UNKNOWN:
-            turn.log(30, f"Worker {victim.address} was asked for {ts.key!r} and says {answer!r}")
-        run(turn, {ts: "released"})
-    fill_slots(turn)
-
-
-def _may_move(state: SchedulerState, ts: TaskState, thief: WorkerState) -> bool:
-    """Whether the thief still is where the task is to go, and the task's inputs are still there."""
-    if state.workers.get(thief.address) is not thief or not placement.is_available(thief):
-        return False
-    if not all(dts.who_has for dts in ts.dependencies):
-        return False
-    valid = placement.valid_workers(state, ts)
-    return valid is None or thief in valid or ts.loose_restrictions
-
-
-def _move(turn: Turn, ts: TaskState, thief: WorkerState) -> None:
-    """The task is the thief's: another attempt."""
-    state = turn.state
-    victim = mirrors.stop_processing(state, ts)
-    mirrors.start_processing(state, ts, thief)
-    if ts.actor:
-        victim.actors.pop(ts, None)
-        thief.actors[ts] = None
-    state.restless[thief] = None
-    turn.to_worker(thief.address, compute_message(turn, ts))
-
-
-# ------------------------------------------------------------------ when
-
-
-def handle_switch_stealing(turn: Turn, stimulus: Stimulus) -> None:
-    """Look at the balance every so often from now on, or no more. Requests on their way come to their end."""
-    command: SwitchStealing = stimulus.message
-    steals = turn.state.steals
-    if command.interval_seconds is not None:
-        steals.interval_seconds = command.interval_seconds
-    steals.running = command.running
-    turn.cancel_timer(steals.timer)
-    steals.timer = 0
-    _look_again(turn)
-
-
-def handle_stealing_due(turn: Turn, stimulus: Stimulus) -> None:
-    """It is time to look at the balance."""
-    steals = turn.state.steals
-    steals.timer = 0
-    if steals.running:
-        balance(turn)
-    else:
-        steals.sweep(turn.state)
-    _look_again(turn)
-
-
-def _look_again(turn: Turn) -> None:
-    steals = turn.state.steals
-    if steals.running or steals.in_flight:
-        steals.timer = turn.call_at(turn.now + steals.interval_seconds, StealingDue())
-
-
-def handle_balance_work(turn: Turn, stimulus: Stimulus) -> None:
-    """Look at the balance once, now."""
-    balance(turn)
-    _keep_in_sight(turn)
-
-
-def handle_ask_back(turn: Turn, stimulus: Stimulus) -> None:
-    """Somebody wants a task to move to a certain worker: the one that has it is asked."""
-    state = turn.state
-    command: AskBack = stimulus.message
-    ts = state.tasks.get(command.key)
-    thief = state.workers.get(command.thief)
-    if ts is None or thief is None or ts.processing_on in (None, thief):
-        return
-    victim = ts.processing_on
-    assert victim is not None
-    if live(state, ts) is not None or state.workers.get(victim.address) is not victim:
-        return
-    state.steals.take(ts)
-    compute = mirrors.expected_duration(state, ts.group.prefix)
-    on_victim = compute + placement.fetch_seconds(state, ts, victim)
-    on_thief = compute + placement.fetch_seconds(state, ts, thief)
-    _ask(turn, ts, victim, thief, on_victim, on_thief)
-    _keep_in_sight(turn)
-
-
-def _keep_in_sight(turn: Turn) -> None:
-    """Void requests are swept though nobody looks at the balance."""
-    if not turn.state.steals.timer:
-        _look_again(turn)

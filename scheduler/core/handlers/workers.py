@@ -15,7 +15,7 @@ from .. import mirrors, placement
 from ..departures import Departure, lose_data, part_with_worker
 from ..needs import priority_of
 from ..state import SchedulerState, TaskState, WorkerState
-from ..stealing import take_back
+from ..steal_requests import take_back
 from ..stimuli import DropWorkerConnection, SetWorkerStatus, Stimulus, WorkerGone
 from ..transitions import (
     Recommendations,
