@@ -70,9 +70,11 @@ class HandshakeDone:
 
     Attributes:
         agreement: what both sides can.
+        remote: what it said, as it came.
     """
 
     agreement: Agreement
+    remote: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +205,7 @@ class Connection:
                 )
             self.agreement = self.codec.agreement = agreement
             self._move("handshake")
-            return [HandshakeDone(agreement)]
+            return [HandshakeDone(agreement, remote)]
         return []
 
     def become_stream(self, kind: Literal["worker", "client"]) -> None:

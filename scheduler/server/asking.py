@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from paceline.protocol.connection import Connection, HandshakeDone, Value
 from paceline.protocol.framing import FrameReader, pack_frames
+from paceline.workers_compat import shared_secret
 
 from .addresses import address_host_port, split_address
 
@@ -68,7 +69,10 @@ def _connect(address: str, encrypted: bool, timeout: float) -> socket.socket:
 
 
 def _converse(sock: socket.socket, request: Any, ends_at: float) -> Any:
-    connection = Connection("connector")
+    secret = shared_secret.configured()
+    connection = Connection(
+        "connector", secret.proof(shared_secret.CONNECTOR) if secret is not None else None
+    )
     frames = FrameReader()
     _write(sock, connection.start())
     asked = False

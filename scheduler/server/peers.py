@@ -19,6 +19,7 @@ from paceline.protocol import connection as c
 from paceline.protocol import messages as m
 from paceline.protocol.errors import RemoteProtocolError
 from paceline.workers_compat import errors
+from paceline.workers_compat.shared_secret import CONNECTOR
 
 from .rpc.base import NO_REPLY, NoReply, RemoteError
 
@@ -162,6 +163,12 @@ class Handshaking(Silent):
 
     def event(self, event: Any) -> None:
         self._timer.cancel()
+        secret = self._peer.server.secret
+        if secret is not None:
+            refusal = secret.refusal(event.remote, CONNECTOR)
+            if refusal is not None:
+                self._peer.server.transport.drop(self._peer.number, refusal)
+                return
         self._peer.mode = Requests(self._peer)
 
     def closed(self, reason: str) -> None:

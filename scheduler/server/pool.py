@@ -14,6 +14,8 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from paceline.workers_compat.shared_secret import LISTENER
+
 from .addresses import parts
 from .peers import HANDSHAKE_SECONDS, Peer, Silent
 from .rpc.base import RemoteError
@@ -77,6 +79,12 @@ class Outgoing(Silent):
 
     def event(self, event: Any) -> None:
         first, self.greeted = not self.greeted, True
+        if first and self.peer.server.secret is not None:
+            refusal = self.peer.server.secret.refusal(event.remote, LISTENER)
+            if refusal is not None:
+                self.closed(refusal)
+                self.peer.server.transport.drop(self.peer.number, refusal)
+                return
         if self._future is not None and not self._future.done():
             self._future.set_result(event)
         elif not first:  # nobody asked

@@ -22,7 +22,7 @@ from typing import Any
 
 from paceline.scheduler.core import queries
 from paceline.workers_compat import config as dask_config
-from paceline.workers_compat import local_cluster, preloads, work_stealing
+from paceline.workers_compat import local_cluster, preloads, shared_secret, work_stealing
 from paceline.workers_compat import security as tls
 
 from . import addresses
@@ -293,6 +293,7 @@ class Scheduler:
             gc_policy=self._gc_policy,
             journal=journal,
             tls=self._tls,
+            secret=shared_secret.configured(),
         )
         self.time_started = server.now()
         self._ticks = Ticks()

@@ -23,6 +23,7 @@ from paceline.workers_compat import memory_policies, shuffle
 from paceline.workers_compat.facade import SchedulerFacade
 from paceline.workers_compat.scalars import close_value, read_scalar
 from paceline.workers_compat.security import Tls
+from paceline.workers_compat.shared_secret import CONNECTOR, LISTENER, Secret
 
 from .carriers import carriers
 from .checks import connection_factory
@@ -55,6 +56,7 @@ class Server:
         scheduler: the ``Scheduler`` object that owns it.
         peers: connection number -> Peer.
         handlers: message class -> handler of an RPC request.
+        secret: what peers must prove to know; None for nothing.
         core_types: message classes that the core or an extension handles.
         validate: check everything.
         flows: what flows keep between requests.
@@ -72,6 +74,7 @@ class Server:
         gc_policy: GcPolicy | None = None,
         journal: JournalWriter | None = None,
         tls: Tls | None = None,
+        secret: Secret | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
         self.core = core
@@ -86,6 +89,7 @@ class Server:
         self.driver.instructions[stimuli.RestartWorkers] = self._restart_silent
         self.driver.record_sinks.append(self.plugins.on_records)
         self.plugins.writes = self.driver.writes
+        self.secret = secret
         tls = tls or Tls()
         self.transport = Transport(
             self, carriers=carriers(tls), require_encryption=tls.required
@@ -108,7 +112,7 @@ class Server:
         """See ``transport.SeamSink``."""
         connection = self._new_connection(
             "connector" if facts.outgoing else "listener",
-            offer=None if facts.outgoing else OFFER,
+            offer=self._offer(facts.outgoing),
             same_host=facts.same_host,
             read_scalar=read_scalar,
             close_value=close_value,
@@ -116,6 +120,13 @@ class Server:
         peer = self.peers[number] = Peer(self, number, facts, connection)
         peer.mode = Outgoing(peer) if facts.outgoing else Handshaking(peer)
         self.write(number, connection.start())
+
+    def _offer(self, outgoing: bool) -> Mapping[str, Any] | None:
+        """What our handshake says otherwise than by default."""
+        offer = None if outgoing else OFFER
+        if self.secret is None:
+            return offer
+        return {**(offer or {}), **self.secret.proof(CONNECTOR if outgoing else LISTENER)}
 
     def frames_in(self, number: int, sequence: int, messages: list[Any]) -> None:
         """See ``transport.SeamSink``."""

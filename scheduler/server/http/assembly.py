@@ -5,6 +5,7 @@ Must not know: what pages show; connections of workers and clients.
 
 from __future__ import annotations
 
+import os
 import ssl
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from .dashboard import Dashboard, EmbeddedDashboard, MissingDashboard
 from .metrics import MetricsPage, SchedulerMetrics
 from .pages import routes
 from .server import HttpServer
+from .token import TokenGate
 
 if TYPE_CHECKING:
     from ..gc_policy import GcPolicy
@@ -64,10 +66,28 @@ def start_http(
         shown.routes() if shown is not None else None,
         prefix,
     )
-    http = HttpServer(found, addresses, default_host, prefix, ssl_context())
+    http = HttpServer(found, addresses, default_host, prefix, ssl_context(), gate(prefix))
     if shown is not None:
         shown.connect(http)
     return http, shown
+
+
+def gate(prefix: str) -> TokenGate | None:
+    """What asks for the token of ``paceline.http.token``, or of the file ``paceline.http.token-file``; None where there is none.
+
+    Raises:
+        ValueError: the file cannot be read or is empty.
+    """
+    token, path = config.get("paceline.http.token"), config.get("paceline.http.token-file")
+    if not token and path:
+        try:
+            with open(os.path.expanduser(path), encoding="utf-8") as file:
+                token = file.read().strip()
+        except OSError as error:
+            raise ValueError(f"paceline.http.token-file cannot be read: {error}") from error
+        if not token:
+            raise ValueError(f"paceline.http.token-file: {path} is empty")
+    return TokenGate(str(token), [prefix + "/health"]) if token else None
 
 
 def ssl_context() -> ssl.SSLContext | None:

@@ -15,6 +15,8 @@ from tornado import httputil, web
 from tornado.httpserver import HTTPServer as TornadoServer
 from tornado.netutil import bind_sockets
 
+from .token import TokenGate
+
 logger = logging.getLogger("distributed.scheduler")
 
 #: How often another free port is tried.
@@ -30,8 +32,9 @@ class PageApplication(web.Application):
         applications: tornado applications, as stock's ``http_application`` has them: bokeh's, Jupyter's, of plugins.
     """
 
-    def __init__(self, routes: list[Route]) -> None:
+    def __init__(self, routes: list[Route], gate: TokenGate | None = None) -> None:
         super().__init__(list(routes))
+        self._gate = gate
         self.applications: list[web.Application] = []
 
     def add_application(self, application: web.Application) -> None:
@@ -40,6 +43,10 @@ class PageApplication(web.Application):
 
     def find_handler(self, request: httputil.HTTPServerRequest, **kwargs: Any) -> Any:
         """See tornado."""
+        if self._gate is not None:
+            refusing = self._gate.refusing(request)
+            if refusing is not None:
+                return self.get_handler_delegate(request, *refusing)
         handler = super().find_handler(request, **kwargs)
         for application in self.applications:
             if handler and not issubclass(handler.handler_class, web.ErrorHandler):
@@ -63,6 +70,7 @@ class HttpServer:
         default_host: for addresses without a host.
         prefix: before every path.
         ssl_context: for https.
+        gate: who may see pages; None for everybody.
 
     Raises:
         OSError: no port could be had.
@@ -75,10 +83,11 @@ class HttpServer:
         default_host: str = "",
         prefix: str = "",
         ssl_context: ssl.SSLContext | None = None,
+        gate: TokenGate | None = None,
     ) -> None:
         self.prefix = prefix = "/" + prefix.strip("/") if prefix.strip("/") else ""
         rules = [(prefix + path, handler, options) for path, handler, options in routes]
-        self.application = PageApplication(rules)
+        self.application = PageApplication(rules, gate)
         self.tls = ssl_context is not None
         self._server = TornadoServer(self.application, ssl_options=ssl_context)
         bound = [self._bind(host or default_host, port) for host, port in addresses]

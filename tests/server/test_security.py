@@ -1,0 +1,182 @@
+"""Who may see pages, who knows the secret, which handlers are blocked."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import subprocess
+import sys
+from typing import Any
+
+import dask.config
+import pytest
+from distributed import Client, Worker
+from paceline.scheduler.server.scheduler import Scheduler
+from paceline.workers_compat import shared_secret
+from paceline.workers_compat.shared_secret import CONNECTOR, LISTENER, Secret, SecretError
+from tornado.httpclient import AsyncHTTPClient, HTTPResponse
+
+from tests.support.fake_peers import Peer
+
+SECRET = "correct horse battery staple"
+
+
+async def get(url: str, **options: Any) -> HTTPResponse:
+    return await AsyncHTTPClient().fetch(url, raise_error=False, follow_redirects=False, **options)
+
+
+async def test_pages_ask_for_the_token(tmp_path: Any) -> None:
+    (tmp_path / "token").write_text("open-sesame\n")
+    with dask.config.set({"paceline.http.token-file": str(tmp_path / "token")}):
+        async with Scheduler(host="127.0.0.1", port=0, dashboard_address="127.0.0.1:0") as scheduler:
+            base = f"http://127.0.0.1:{scheduler.services['dashboard'].port}"
+            assert (await get(f"{base}/health")).code == 200
+            for path in ("/metrics", "/", "/status", "/info/main/workers.html", "/nothing"):
+                refused = await get(base + path)
+                assert (refused.code, b"asks for a token" in refused.body) == (401, True), path
+            for wrong in ("Bearer open-sesam", "Basic open-sesame", "open-sesame", "Bearer é"):
+                assert (await get(f"{base}/metrics", headers={"Authorization": wrong})).code == 401
+            right = await get(f"{base}/metrics", headers={"Authorization": "Bearer open-sesame"})
+            assert (right.code, b"dask_scheduler" in right.body) == (200, True)
+            assert (await get(f"{base}/metrics?token=wrong")).code == 401
+            kept = await get(f"{base}/metrics?a=1&token=open-sesame")
+            assert (kept.code, kept.headers["Location"]) == (302, "/metrics?a=1")
+            cookie = kept.headers["Set-Cookie"].split(";")[0]
+            assert "open-sesame" not in cookie
+            assert (await get(f"{base}/metrics", headers={"Cookie": cookie})).code == 200
+
+
+async def test_an_address_that_leads_elsewhere_is_not_followed() -> None:
+    with dask.config.set({"paceline.http.token": "t"}):
+        async with Scheduler(host="127.0.0.1", port=0, dashboard_address="127.0.0.1:0") as scheduler:
+            base = f"http://127.0.0.1:{scheduler.services['dashboard'].port}"
+            assert (await get(f"{base}//elsewhere.example/x?token=t")).headers["Location"] == "/x"
+
+
+async def test_blocked_handlers_fail_in_words_and_others_work() -> None:
+    with dask.config.set({"distributed.scheduler.blocked-handlers": ["run_function", "feed"]}):
+        scheduler = Scheduler(host="127.0.0.1", port=0, dashboard_address=":0")
+    async with scheduler, Client(scheduler.address, asynchronous=True) as client:
+        with pytest.raises(ValueError, match="'run_function' handler has been explicitly disallowed"):
+            await client.run_on_scheduler(lambda: 1)
+        assert (await client.scheduler.identity())["type"] == "Scheduler"
+
+
+# ------------------------------------------------------------------ the secret
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_proofs() -> None:
+    clock = Clock()
+    ours, theirs = Secret(SECRET.encode(), clock), Secret(SECRET.encode(), clock)
+    proof = {"compression": None, **theirs.proof(CONNECTOR)}
+    assert SECRET not in repr(proof) and SECRET not in repr(ours)
+    assert ours.refusal(proof, LISTENER) == "it proved another secret than the cluster's"  # reflected
+    assert ours.refusal(proof, CONNECTOR) is None
+    assert ours.refusal(proof, CONNECTOR) == "its proof was used before"
+    other = Secret(b"another one entirely", clock).proof(CONNECTOR)
+    assert "another secret" in str(ours.refusal(other, CONNECTOR))
+    late = theirs.proof(CONNECTOR)
+    clock.now += shared_secret.GOOD_SECONDS + 1
+    assert "+301 s ago: do the clocks differ?" in str(ours.refusal(late, CONNECTOR))
+    early = theirs.proof(CONNECTOR)
+    clock.now -= shared_secret.GOOD_SECONDS + 1
+    assert "do the clocks differ?" in str(ours.refusal(early, CONNECTOR))
+
+
+@pytest.mark.parametrize(
+    "handshake", [None, 1, {}, {"paceline-proof": 1}, {"paceline-proof": ["a", "b"]}, {"paceline-proof": ["a", 1, None]}, {"paceline-proof": ["\ud800", "é", "é"]}]
+)  # fmt: skip
+def test_what_is_no_proof(handshake: Any) -> None:
+    assert Secret(SECRET.encode()).refusal(handshake, CONNECTOR)
+
+
+def test_used_proofs_are_forgotten_when_they_are_too_old_anyway() -> None:
+    clock = Clock()
+    secret = Secret(SECRET.encode(), clock)
+    for _ in range(100):
+        assert secret.refusal(secret.proof(CONNECTOR), CONNECTOR) is None
+        clock.now += 60
+    assert len(secret._used) <= 11
+
+
+def test_which_secret(tmp_path: Any) -> None:
+    assert shared_secret.configured() is None
+    with dask.config.set({"paceline.security.secret": "short"}), pytest.raises(SecretError, match="shorter than 16 bytes"):
+        shared_secret.configured()
+    with dask.config.set({"paceline.security.secret-file": str(tmp_path / "x")}), pytest.raises(SecretError, match="cannot be read"):
+        shared_secret.configured()
+
+
+async def test_strangers_are_refused_in_words(caplog: Any) -> None:
+    with dask.config.set({"paceline.security.secret": SECRET}):
+        async with Scheduler(host="127.0.0.1", port=0, dashboard_address=":0") as scheduler:
+            caplog.set_level(logging.WARNING)
+            peer = await Peer.dial(scheduler)
+            assert await peer.ended()
+            assert "it does not know the cluster's secret" in caplog.text
+            with pytest.raises(OSError):
+                await Client(scheduler.address, asynchronous=True, timeout=1)
+
+
+PROGRAM = """
+import asyncio, sys, dask.config
+import numpy
+from distributed import Client, Worker
+from distributed.core import rpc
+
+async def main(address):
+    async with Worker(address) as worker, Client(address, asynchronous=True) as client:
+        assert await client.submit(sum, [1, 2]) == 3
+        future = await client.scatter(numpy.ones(100), direct=False)  # the scheduler dials the worker
+        assert (await client.gather(future, direct=False)).sum() == 100
+        assert await client.submit(len, future) == 100
+        print(worker.address, flush=True)
+        await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+async def test_stock_peers_with_the_preload_and_a_worker_that_is_closed_to_strangers() -> None:
+    preload = "paceline.workers_compat.secret_preload"
+    names = {f"DASK_DISTRIBUTED__{role}__PRELOAD": f"['{preload}']" for role in ("WORKER", "CLIENT")}
+    environment = {**os.environ, **names, "DASK_PACELINE__SECURITY__SECRET": SECRET}
+    with dask.config.set({"paceline.security.secret": SECRET}):
+        async with Scheduler(host="127.0.0.1", port=0, dashboard_address=":0") as scheduler:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-c", PROGRAM, scheduler.address,
+                env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            )  # fmt: skip
+            assert process.stdin is not None and process.stdout is not None
+            async with asyncio.timeout(60):
+                address = (await process.stdout.readline()).decode().strip()
+            assert address.startswith("tcp://")
+            from distributed.core import connect
+
+            comm = await connect(address)  # a stranger, who sees the worker hang up
+            with pytest.raises(OSError):
+                await comm.write({"op": "identity", "reply": True})
+                await comm.read()
+            comm.abort()
+            process.stdin.write(b"\n")
+            async with asyncio.timeout(60):
+                assert await process.wait() == 0
+
+
+async def test_a_worker_that_proves_nothing_is_not_dialled_for_long() -> None:
+    async with (
+        Scheduler(host="127.0.0.1", port=0, dashboard_address=":0") as scheduler,
+        Worker(scheduler.address) as worker,
+    ):
+        scheduler.server.secret = Secret(SECRET.encode())
+        with pytest.raises(OSError, match="does not know the cluster's secret"):
+            await scheduler.server.rpc_call(worker.address, {"op": "identity", "reply": True})
