@@ -8,7 +8,6 @@ Must not know: what is in it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -19,15 +18,19 @@ _HEADS = {0xDC: 3, 0xDD: 5}
 _MAP32 = b"\xdf"
 
 
-@dataclass(slots=True, eq=False, repr=False)
 class FlatMap(Mapping[Any, Any]):
     """A map to be sent. Whoever looks a key up in it pays for the whole of it.
+
+    It is no dataclass on purpose: msgspec would write its field, and not ask what to write.
 
     Attributes:
         flat: key, value, key, value, ...; no key twice.
     """
 
-    flat: list[Any]
+    __slots__ = ("flat",)
+
+    def __init__(self, flat: list[Any]) -> None:
+        self.flat = flat
 
     @classmethod
     def of(cls, keys: Sequence[Any], values: Sequence[Any]) -> FlatMap:
@@ -43,8 +46,16 @@ class FlatMap(Mapping[Any, Any]):
         members = memoryview(array)[_HEADS.get(array[0], 1) :]
         return b"".join((_MAP32, (len(self.flat) // 2).to_bytes(4, "big"), members))
 
+    def as_dict(self) -> dict[Any, Any]:
+        """The same to look things up in."""
+        return dict(zip(self.flat[::2], self.flat[1::2], strict=True))
+
+    def items(self) -> Any:
+        """Pairs, at once."""
+        return self.as_dict().items()
+
     def __getitem__(self, key: Any) -> Any:
-        return dict(zip(self.flat[::2], self.flat[1::2], strict=True))[key]
+        return self.as_dict()[key]
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.flat[::2])

@@ -161,7 +161,7 @@ class ValueWriter:
 
     def _convert_whole(self, value: Any) -> Any:
         """As ``convert``, where nothing ready-made can be written."""
-        return dict(value) if type(value) is FlatMap else self.convert(value)
+        return value.as_dict() if type(value) is FlatMap else self.convert(value)
 
     def convert(self, value: Any) -> Any:
         """What msgspec says instead of ``value``."""

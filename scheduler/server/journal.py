@@ -20,7 +20,7 @@ import logging
 import os
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -139,8 +139,8 @@ class ValueCodec:
             return str(value)
         if isinstance(value, float):
             return float(value)
-        if isinstance(value, dict):
-            return dict(value)
+        if isinstance(value, Mapping):
+            return dict(value.items())
         if isinstance(value, list | tuple):
             return list(value)
         return msgpack.ExtType(EXT_OTHER, f"{kind.__module__}.{kind.__qualname__}".encode())
