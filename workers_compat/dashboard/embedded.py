@@ -7,21 +7,43 @@ Must not know: when it is wanted.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from types import SimpleNamespace
 from typing import Any
 
 from distributed.dashboard.core import BokehApplication
 from distributed.dashboard.scheduler import applications, template_variables
 from paceline.workers_compat.pages import PageScheduler
+from paceline.workers_compat.views import opened
 from tornado.ioloop import IOLoop
 
+from .shapes import layered
 
-class Topics(dict[str, Any]):
-    """The event log's topics; one that is not there yet is empty."""
 
-    def __missing__(self, name: str) -> Any:
-        return SimpleNamespace(events=(), count=0)
+class Topics:
+    """The event log's topics, opened; one that is not there yet is empty."""
+
+    def __init__(self, topics: dict[Any, Any]) -> None:
+        self._topics = topics
+
+    def __getitem__(self, name: str) -> Any:
+        topic = self._topics.get(name)
+        if topic is None:
+            return SimpleNamespace(events=(), count=0)
+        return SimpleNamespace(
+            events=[(when, opened(event)) for when, event in topic.events], count=topic.count
+        )
+
+
+class GroupView:
+    """A task group with other dependencies."""
+
+    def __init__(self, core: Any) -> None:
+        self.core = core
+        self.dependencies: list[GroupView] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.core, name)
 
 
 class DashboardScheduler(PageScheduler):
@@ -46,6 +68,24 @@ class DashboardScheduler(PageScheduler):
     def _tick_interval_observed(self) -> float:
         """How far apart the event loop's ticks are, seconds."""
         return float(self._facade._scheduler.tick_seconds)
+
+    @property
+    def io_loop(self) -> Any:
+        """tornado's loop, with the profile that stock takes of it: none."""
+        loop = IOLoop.current()
+        if not hasattr(loop, "profile"):
+            loop.profile = deque()  # type: ignore[attr-defined]
+        return loop
+
+    @property
+    def task_groups(self) -> dict[str, Any]:
+        """Name -> group, its dependencies without those that the graph of groups cannot draw."""
+        groups = self._facade._server.state.task_groups
+        links = layered({name: [d.name for d in group.dependencies] for name, group in groups.items()})
+        views = {name: GroupView(group) for name, group in groups.items()}
+        for name, others in links.items():
+            views[name].dependencies = [views[other] for other in others]
+        return views
 
     @property
     def jupyter(self) -> bool:

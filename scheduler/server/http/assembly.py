@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.workers_compat import config, pages
 
+from . import dashboard_child
 from .dashboard import Dashboard, EmbeddedDashboard, MissingDashboard
 from .metrics import MetricsPage, SchedulerMetrics
 from .pages import routes
@@ -38,6 +39,7 @@ def start_http(
     facts: Callable[[], dict[str, Any]],
     measures: Measures,
     gc_policy: GcPolicy | None = None,
+    own_process: bool = False,
 ) -> tuple[HttpServer, Dashboard | None]:
     """Serve pages from now on.
 
@@ -47,6 +49,7 @@ def start_http(
         prefix: before every path.
         dashboard: whether there is to be one.
         facts: for the plain front page.
+        own_process: this process is the scheduler's own: the dashboard is in another one.
 
     Raises:
         OSError: no port could be had. ValueError: the configuration's TLS files cannot be used.
@@ -57,7 +60,7 @@ def start_http(
     metrics = SchedulerMetrics(server, ticks, namespace or "", gc_policy, measures)
     shown: Dashboard | None = None
     if dashboard:
-        shown = EmbeddedDashboard(facade, prefix) if pages.has_bokeh() else MissingDashboard(prefix)
+        shown = _dashboard(facade, prefix, ticks, own_process)
     found = routes(
         MetricsPage(metrics),
         facts,
@@ -88,6 +91,19 @@ def gate(prefix: str) -> TokenGate | None:
         if not token:
             raise ValueError(f"paceline.http.token-file: {path} is empty")
     return TokenGate(str(token), [prefix + "/health"]) if token else None
+
+
+def _dashboard(facade: Any, prefix: str, ticks: Ticks, own_process: bool) -> Dashboard:
+    if not pages.has_bokeh():
+        return MissingDashboard(prefix)
+    if not own_process or config.get(TLS + "cert") or not dashboard_child.possible():
+        # programs have one process; a connection that is encrypted here cannot be handed over
+        return EmbeddedDashboard(facade, prefix)
+
+    def facts() -> dict[str, Any]:
+        return {"tick_seconds": ticks.seconds, "cpu": facade.monitor.recent().get("cpu", 0.0)}
+
+    return dashboard_child.ChildDashboard(facade, prefix, facts)
 
 
 def ssl_context() -> ssl.SSLContext | None:

@@ -54,9 +54,14 @@ class NoDashboard(web.RequestHandler):
         self._reason = reason
 
     def get(self) -> None:
-        self.write(
+        self.say(self, self._reason)
+
+    @staticmethod
+    def say(handler: web.RequestHandler, reason: str) -> None:
+        """Write the page. ``reason`` is HTML."""
+        handler.write(
             "<!doctype html><title>paceline</title><h1>No dashboard here</h1>"
-            f"<p>{self._reason}</p>"
+            f"<p>{reason}</p>"
             "<p>These pages work without it: <a href='info/main/workers.html'>workers</a>, "
             "<a href='json/counts.json'>counts</a>, <a href='health'>health</a>, "
             "<a href='metrics'>metrics</a>.</p>"
