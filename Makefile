@@ -14,7 +14,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 p
 BIN = $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-slow lint format bench bench-smoke wheel clean
+.PHONY: help demo test test-all test-slow lint format bench bench-smoke reference vectors docs wheel clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -56,8 +56,17 @@ bench: $(call STAMP,test)  ## cost per task, side by side with the stock schedul
 bench-smoke: $(call STAMP,test)  ## the same in seconds, to see that it runs
 	$(BIN)/python -m benchmarks --smoke
 
+reference: $(call STAMP,test)  ## docs/protocol.md and what else follows from the code
+	$(BIN)/python docs/reference
+
+vectors: $(call STAMP,test)  ## docs/vectors/, captured between stock peers
+	$(BIN)/python tests/wiretap/make_vectors.py
+
+docs: $(call STAMP,docs)  ## the documentation as a site with search, in site/
+	$(BIN)/mkdocs build --quiet
+
 wheel: $(call STAMP,test)  ## dist/*.whl
 	$(BIN)/python -m build --wheel
 
 clean:  ## forget the environment and what was built
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis

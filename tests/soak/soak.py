@@ -26,9 +26,9 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent / "support")]
 
-from real_cluster import Cluster, scheduler_command  # noqa: E402
-from soak_faults import WORKERS_MIN, Faults  # noqa: E402
-from soak_programs import PROGRAM_TIMEOUT_SECONDS, PROGRAMS, WrongResult  # noqa: E402
+from real_cluster import Cluster, scheduler_command
+from soak_faults import WORKERS_MIN, Faults
+from soak_programs import PROGRAM_TIMEOUT_SECONDS, PROGRAMS, WrongResult
 
 N_CLIENTS = 3
 #: How often the checker looks, seconds.

@@ -1,0 +1,154 @@
+"""What the code says of a message: its docstring taken apart, its fields with their types in words.
+
+It must not know: how that is laid out on a page.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import types
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from paceline.protocol.in_place import fields_of
+from paceline.protocol.messages.base import Message, Request
+from paceline.protocol.payload import Payload
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field.
+
+    Attributes:
+        name: on the wire.
+        type: in words.
+        default: as JSON-like text; None where the field must be there.
+        place: inline, offloaded or either.
+        meaning: from the docstring.
+    """
+
+    name: str
+    type: str
+    default: str | None
+    place: str
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Described:
+    """A class of messages or replies.
+
+    Attributes:
+        text: what it is for, without the parts below.
+        returns: what a request returns, or "".
+        fields: of its own; those of every request are left out.
+    """
+
+    text: str
+    returns: str
+    fields: tuple[Field, ...]
+
+
+def described(cls: type[msgspec.Struct]) -> Described:
+    """All that the class says of itself."""
+    text, _ = _split(inspect.getdoc(cls) or "")
+    meanings = {}
+    for base in reversed(cls.__mro__):
+        meanings.update(_meanings(_split(inspect.cleandoc(base.__dict__.get("__doc__") or ""))[1]))
+    text, _, returns = text.partition("Returns:")
+    common = {f.name for f in msgspec.structs.fields(Request)} if issubclass(cls, Request) and cls is not Request else set()
+    places = {attribute.name: attribute.place for attribute in fields_of(cls)}
+    fields = tuple(
+        Field(
+            f.encode_name, type_in_words(cls, f), default_of(f), places[f.encode_name],
+            meanings.get(f.name, ""),
+        )
+        for f in msgspec.structs.fields(cls)
+        if f.name not in common
+    )  # fmt: skip
+    return Described(_joined(text), _joined(returns), fields)
+
+
+def undocumented(cls: type[msgspec.Struct]) -> list[str]:
+    """Names of fields without a word on them."""
+    return [field.name for field in described(cls).fields if not field.meaning]
+
+
+def _split(doc: str) -> tuple[str, str]:
+    text, _, attributes = doc.partition("\nAttributes:\n")
+    return text, attributes
+
+
+def _meanings(attributes: str) -> dict[str, str]:
+    found: dict[str, str] = {}
+    names: list[str] = []
+    for line in attributes.splitlines():
+        match = re.match(r"^ {4}([A-Za-z_][\w, ]*): (.*)$", line)
+        if match:
+            names = [name.strip() for name in match[1].split(",")]
+            found.update(dict.fromkeys(names, match[2]))
+        elif line.startswith(" " * 5):
+            for name in names:
+                found[name] += " " + line.strip()
+    return found
+
+
+def _joined(text: str) -> str:
+    return "\n\n".join(" ".join(part.split()) for part in text.strip().split("\n\n") if part.strip())
+
+
+def default_of(field: Any) -> str | None:
+    """The default of a field that may be absent."""
+    if field.default is not msgspec.NODEFAULT:
+        value = field.default
+    elif field.default_factory is not msgspec.NODEFAULT:
+        value = field.default_factory()
+    else:
+        return None
+    if isinstance(value, msgspec.Struct):
+        return type(value).__name__
+    words = {None: "nil", True: "true", False: "false"}
+    return words[value] if value is None or isinstance(value, bool) else repr(value).replace("'", '"')
+
+
+def type_in_words(cls: Any, field: Any) -> str:
+    """What may stand in a field."""
+    if issubclass(cls, Message):
+        if field.name in cls.KEY_FIELDS:
+            return "key"
+        if field.name in cls.KEYS_FIELDS:
+            return "array of keys" + (" or nil" if "None" in str(field.type) else "")
+        if field.name in cls.KEY_MAPS:
+            inner = getattr(field.type, "__args__", (Any, Any))
+            value = inner[1] if len(inner) > 1 and inner[1] is not type(None) else Any
+            return f"map of key to {words(value)}"
+    return words(field.type)
+
+
+_NAMES = {
+    "str": "text", "int": "integer", "float": "float", "bool": "boolean", "bytes": "bytes", "NoneType": "nil",
+    "dict": "map", "list": "array", "tuple": "array", "set": "set", "frozenset": "set",
+}  # fmt: skip
+
+
+def words(hint: Any) -> str:
+    """A type in the words of the page."""
+    if hint is Any:
+        return "any value"
+    if hint is Payload:
+        return "closed value"
+    args = getattr(hint, "__args__", ())
+    if isinstance(hint, types.UnionType) or str(getattr(hint, "__origin__", "")) == "typing.Union":
+        return " or ".join(words(arg) for arg in args)
+    origin = getattr(hint, "__origin__", None)
+    if origin is not None and args:
+        name = getattr(origin, "__name__", str(origin))
+        if name == "dict":
+            return f"map of {words(args[0])} to {words(args[1])}"
+        if name == "Literal":
+            return " or ".join(f'"{arg}"' for arg in args)
+        return f"{_NAMES.get(name, name)} of " + ", ".join(words(a) for a in args if a is not Ellipsis)
+    name = getattr(hint, "__name__", str(hint))
+    return _NAMES.get(name, name)

@@ -1,0 +1,179 @@
+"""``docs/protocol.md``: the narrative, then every message of the catalogue.
+
+It must not know: how classes are taken apart (``classes``), where stock has what (``stock_places``).
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from classes import Field, described
+from paceline.protocol.catalogue import OPS, RPC_DIRECTIONS, TABLES, Direction, Op
+from paceline.protocol.messages import replies
+from paceline.protocol.messages.base import Request
+from stock_places import PLACES_MAX, Places, places
+
+HERE = Path(__file__).parent
+VECTORS = HERE.parent / "vectors"
+#: An example longer than this is cut.
+EXAMPLE_MAX = 700
+
+#: direction -> its title, and what is true of all its messages.
+TABLE_TEXTS: dict[Direction, tuple[str, str]] = {
+    "worker_to_scheduler": (
+        "Worker to scheduler",
+        "In batches on the stream that `register-worker` began, in its phase `worker-stream`. The scheduler knows whose stream it is, so "
+        "none of these names the worker. None has a reply. What the scheduler cannot use (an unknown op, a field of a wrong type) it "
+        "logs and skips; the others of the batch count.",
+    ),
+    "scheduler_to_worker": (
+        "Scheduler to worker",
+        "In batches on the same stream. A stock worker turns most of them into events of its state machine, in the order in which they "
+        "came. None has a reply; what follows comes as messages of the other direction. A stock worker that meets an op it does not "
+        "know, or an argument too many, logs an error and closes: send nothing that is not here.",
+    ),
+    "client_to_scheduler": (
+        "Client to scheduler",
+        "In batches on the stream that `register-client` began, in its phase `client-stream`. None has a reply; what goes wrong with a graph "
+        "comes back as `task-erred` of each key that was asked for.",
+    ),
+    "scheduler_to_client": (
+        "Scheduler to client",
+        "In batches on the same stream. The first one is `stream-start`.",
+    ),
+    "scheduler_rpc": (
+        "Requests to the scheduler",
+        "On a connection in its phase `rpc`, one request at a time; the reply is the next message. Anybody may ask: clients, workers, nannies, tools.",
+    ),
+    "worker_rpc": (
+        "Requests to a worker",
+        "On a connection to the worker's own address. The scheduler, clients with direct connections, and other workers ask.",
+    ),
+    "nanny_rpc": ("Requests to a nanny", "On a connection to the nanny's address."),
+}  # fmt: skip
+
+
+def protocol() -> str:
+    """The page."""
+    parts = [path.read_text().strip() for path in sorted((HERE / "narrative").glob("*.md"))]
+    found = places(OPS)
+    since: dict[str, str] = json.loads((HERE / "since.json").read_text())
+    parts.append("## Every message\n\n" + _contents())
+    for direction, table in TABLES.items():
+        title, text = TABLE_TEXTS[direction]
+        parts.append(f"## {title}\n\n{text}")
+        if direction == "scheduler_rpc":
+            parts.append("Every request may have these fields besides its own:\n\n" + _table(described(Request).fields, since))
+        parts += [_op(op, found[op.name], since) for op in sorted(table.values(), key=lambda op: op.name)]
+    parts.append("## Replies that are structures\n\n" + _replies(since))
+    return "\n\n".join(parts) + "\n"
+
+
+def _contents() -> str:
+    lines = []
+    for direction, table in TABLES.items():
+        names = ", ".join(f"[`{name}`](#{anchor(direction, name)})" for name in sorted(table))
+        lines.append(f"- **{TABLE_TEXTS[direction][0]}** ({len(table)}): {names}")
+    return "\n".join(lines)
+
+
+def anchor(direction: str, op: str) -> str:
+    """Where an op is on the page."""
+    return f"{direction}-{op}".replace("_", "-").lower()
+
+
+def _op(op: Op, where: Places, since: dict[str, str]) -> str:
+    about = described(op.cls)
+    parts = [f'<a id="{anchor(op.direction, op.name)}"></a>\n\n### `{op.name}`' + _new(op.name, since), about.text]
+    if about.fields:
+        parts.append(_table(about.fields, since))
+    elif op.direction not in RPC_DIRECTIONS:
+        parts.append("It has no fields.")
+    if op.direction in RPC_DIRECTIONS:
+        parts.append(_reply(op, about.returns))
+    parts.append(_stock(op, where))
+    example = _example(op.direction, op.name, "message")
+    if example:
+        parts.append(example)
+    answer = _example(op.direction, op.name, "reply")
+    if answer:
+        parts.append("Its reply:\n\n" + answer)
+    return "\n\n".join(part for part in parts if part)
+
+
+def _reply(op: Op, returns: str) -> str:
+    if op.reply is not None:
+        text = f"**Reply:** [{op.reply.__name__}](#{op.reply.__name__.lower()})."
+        return f"{text} {returns}" if returns else text
+    return f"**Reply:** {returns}" if returns else "**Reply:** nil."
+
+
+def _stock(op: Op, where: Places) -> str:
+    """Where stock says it and handles it, as far as this direction goes."""
+    server = {"scheduler_rpc": "scheduler", "worker_rpc": "worker", "nanny_rpc": "nanny"}.get(op.direction, "")
+    handled = list(where.handled)
+    if server in ("worker", "nanny"):
+        handled = [h for h in handled if h.startswith((server, "core", "shuffle"))]
+    elif server:
+        handled = [h for h in handled if not h.startswith(("worker.", "nanny.", "client."))]
+    said = ", ".join(f"`{name}`" for name in list(where.said)[:PLACES_MAX])
+    took = ", ".join(f"`{name}`" for name in handled[:PLACES_MAX])
+    words = [f"said by {said}" if said else "", f"taken by {took}" if took else ""]
+    text = "; ".join(word for word in words if word)
+    ours = {"core": "a turn of the core", "server": "the server", "extension": "a machine beside the core", "connection": "the connection", "peer": ""}[op.handler]
+    parts = [f"*Stock:* {text}." if text else "", f"*Here:* {ours}." if ours else ""]
+    return " ".join(part for part in parts if part)
+
+
+def _table(fields: tuple[Field, ...], since: dict[str, str]) -> str:
+    lines = ["| field | type | if absent | meaning |", "|---|---|---|---|"]
+    for field in fields:
+        absent = "**must be there**" if field.default is None else f"`{field.default}`"
+        kind = field.type + (", offloaded" if field.place == "offloaded" else "")
+        meaning = field.meaning.replace("|", "\\|") + _new(field.name, since)
+        lines.append(f"| `{field.name}` | {kind} | {absent} | {meaning} |")
+    return "\n".join(lines)
+
+
+def _new(word: str, since: dict[str, str]) -> str:
+    return f" *(since {since[word]})*" if word in since else ""
+
+
+def _replies(since: dict[str, str]) -> str:
+    parts = []
+    for name, cls in sorted(vars(replies).items()):
+        if isinstance(cls, type) and issubclass(cls, replies.Reply) and cls is not replies.Reply:
+            about = described(cls)
+            parts.append(f'<a id="{name.lower()}"></a>\n\n### {name}\n\n{about.text}\n\n{_table(about.fields, since)}')
+    return "\n\n".join(parts)
+
+
+def _example(direction: str, op: str, kind: str) -> str:
+    """A captured message, as JSON, in short."""
+    stem = op if kind == "message" else f"{op}.{kind}"
+    path = VECTORS / direction / f"{stem}.json"
+    if not path.exists() or (direction, stem) not in _captured():
+        return ""
+    text = json.dumps(_short(json.loads(path.read_text())), separators=(", ", ": "), ensure_ascii=False)
+    if len(text) > EXAMPLE_MAX:
+        text = text[:EXAMPLE_MAX] + " ..."
+    return f"```json\n{text}\n```"
+
+
+def _captured() -> set[tuple[str, str]]:
+    index: dict[str, Any] = msgspec.json.decode((VECTORS / "index.json").read_bytes())
+    return {tuple(e["vector"].split("/", 1)) for e in index["vectors"] if e["source"] == "captured"}
+
+
+def _short(value: Any) -> Any:
+    """Long bytes cut in the middle."""
+    if isinstance(value, dict):
+        return {key: _short(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_short(inner) for inner in value]
+    if isinstance(value, str) and len(value) > 80:
+        return f"{value[:40]}...({len(value)} characters)"
+    return value

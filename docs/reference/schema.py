@@ -1,0 +1,58 @@
+"""JSON Schema of every message, in the form in which ``paceline decode`` prints it.
+
+It must not know: Markdown.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+from classes import described
+from paceline.protocol.catalogue import TABLES
+from paceline.protocol.payload import Payload
+
+
+def schema() -> str:
+    """The file."""
+    classes: dict[str, type[msgspec.Struct]] = {}
+    ops: dict[str, Any] = {}
+    for direction, table in TABLES.items():
+        for op in table.values():
+            classes[op.cls.__name__] = op.cls
+            ops.setdefault(direction, {})[op.name] = {"$ref": f"#/$defs/{op.cls.__name__}"}
+            if op.reply is not None:
+                classes[op.reply.__name__] = op.reply
+    _, components = msgspec.json.schema_components(
+        classes.values(), schema_hook=_hook, ref_template="#/$defs/{name}"
+    )
+    for name, cls in classes.items():
+        _describe(components[name], cls)
+    document = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Messages of Dask's protocol, distributed 2026.8.0",
+        "description": "Generated from paceline.protocol.catalogue. Arrays that are keys, and values marked with $bytes, $map and "
+        "the like, are as docs/protocol.md says in 'Messages as JSON'.",
+        "ops": ops,
+        "$defs": dict(sorted(components.items())),
+    }
+    return json.dumps(document, indent=1, default=_plain) + "\n"
+
+
+def _hook(kind: type) -> dict[str, Any]:
+    if kind is Payload:
+        return {"description": "A closed value.", "type": "object"}
+    raise NotImplementedError(f"no schema for {kind}")
+
+
+def _describe(component: dict[str, Any], cls: type[msgspec.Struct]) -> None:
+    about = described(cls)
+    component["description"] = about.text
+    for field in about.fields:
+        if field.meaning and field.name in component.get("properties", {}):
+            component["properties"][field.name]["description"] = field.meaning
+
+
+def _plain(value: Any) -> Any:
+    return {"$bytes": value.hex()} if isinstance(value, bytes) else repr(value)

@@ -1,0 +1,51 @@
+"""First releases: which ops and fields came to Dask after 2024.1.0.
+
+``python docs/reference/since.py GIT_DIR`` reads the tags of a clone of distributed and writes ``since.json``: word -> the first
+release whose source has it as a text or a name. What 2024.1.0 has already is left out.
+
+It must not know: messages.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+FIRST = "2024.1.0"
+FILE = Path(__file__).parent / "since.json"
+
+
+def since(git_dir: str, words: set[str]) -> dict[str, str]:
+    """Word -> release."""
+    tags = _git(git_dir, "tag").split()
+    releases = sorted((t for t in tags if re.fullmatch(r"202[4-9]\.\d+\.\d+", t)), key=lambda t: tuple(map(int, t.split("."))))
+    found: dict[str, str] = {}
+    missing = set(words)
+    for release in releases:
+        text = _git(git_dir, "grep", "-hIoE", r"[A-Za-z_][A-Za-z0-9_-]*", release, "--", "distributed/*.py", ":!*/tests/*")
+        there = set(text.split()) & missing
+        missing -= there
+        if release != FIRST:
+            found.update(dict.fromkeys(there, release))
+        if not missing:
+            break
+    return dict(sorted(found.items()))
+
+
+def _git(git_dir: str, *command: str) -> str:
+    return subprocess.run(["git", "--git-dir", git_dir, *command], capture_output=True, text=True, check=False).stdout
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parent))
+    from classes import described
+    from paceline.protocol.catalogue import TABLES
+
+    wanted = set()
+    for table in TABLES.values():
+        for op in table.values():
+            wanted |= {op.name, *(f.name for f in described(op.cls).fields)}
+    FILE.write_text(json.dumps(since(sys.argv[1], wanted), indent=1) + "\n")
