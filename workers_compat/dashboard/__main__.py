@@ -176,15 +176,16 @@ def _pages(setup: Setup, ask: Any) -> tuple[Any, Any]:
 
     dask.config.update(dask.config.config, setup.config, priority="new")
     from distributed.dashboard.core import BokehApplication
-    from distributed.dashboard.scheduler import applications, template_variables
+    from distributed.dashboard.scheduler import template_variables
     from tornado.ioloop import IOLoop
 
+    from .applications import pages
     from .mirror import MirrorScheduler
 
     mirror = MirrorScheduler(ask, IOLoop.current(), setup.jupyter, setup.facts)
     mirror.http_server = SimpleNamespace(port=setup.port)
     application = BokehApplication(
-        applications, mirror, prefix=setup.prefix, template_variables=template_variables(mirror)
+        pages(), mirror, prefix=setup.prefix, template_variables=template_variables(mirror)
     )
     application.initialize(IOLoop.current())
     application.start()

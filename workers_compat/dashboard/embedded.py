@@ -12,12 +12,12 @@ from types import SimpleNamespace
 from typing import Any
 
 from distributed.dashboard.core import BokehApplication
-from distributed.dashboard.scheduler import applications, template_variables
+from distributed.dashboard.scheduler import template_variables
 from paceline.workers_compat.pages import PageScheduler
 from paceline.workers_compat.views import opened
 from tornado.ioloop import IOLoop
 
-from .shapes import layered
+from .applications import pages
 
 
 class Topics:
@@ -33,17 +33,6 @@ class Topics:
         return SimpleNamespace(
             events=[(when, opened(event)) for when, event in topic.events], count=topic.count
         )
-
-
-class GroupView:
-    """A task group with other dependencies."""
-
-    def __init__(self, core: Any) -> None:
-        self.core = core
-        self.dependencies: list[GroupView] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.core, name)
 
 
 class DashboardScheduler(PageScheduler):
@@ -78,16 +67,6 @@ class DashboardScheduler(PageScheduler):
         return loop
 
     @property
-    def task_groups(self) -> dict[str, Any]:
-        """Name -> group, its dependencies without those that the graph of groups cannot draw."""
-        groups = self._facade._server.state.task_groups
-        links = layered({name: [d.name for d in group.dependencies] for name, group in groups.items()})
-        views = {name: GroupView(group) for name, group in groups.items()}
-        for name, others in links.items():
-            views[name].dependencies = [views[other] for other in others]
-        return views
-
-    @property
     def jupyter(self) -> bool:
         """Whether Jupyter is served beside."""
         return bool(self._facade._scheduler.jupyter)
@@ -112,7 +91,7 @@ def make_application(facade: Any, http_server: Any, prefix: str) -> Any:
     scheduler = DashboardScheduler(facade)
     object.__setattr__(scheduler, "http_server", http_server)
     application = BokehApplication(
-        applications,
+        pages(),
         scheduler,
         prefix=prefix,
         template_variables=template_variables(scheduler),

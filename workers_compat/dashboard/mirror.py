@@ -20,8 +20,6 @@ from distributed.diagnostics.progress import GroupTiming
 from distributed.diagnostics.task_stream import TaskStreamPlugin
 from distributed.scheduler import MemoryState
 
-from .shapes import layered
-
 logger = logging.getLogger("distributed.scheduler")
 
 #: A topic that no page has read for so long is not asked for, seconds. The slowest page reads every 5 s.
@@ -485,9 +483,9 @@ class MirrorScheduler:
             self._links[name] = facts["dependencies"]
             group = self._groups.setdefault(name, SimpleNamespace(name=name))
             vars(group).update(facts, prefix=SimpleNamespace(name=facts["prefix"]))
-        if news["gone"] or news["changed"]:
-            for name, others in layered(self._links).items():
-                self._groups[name].dependencies = [self._groups[other] for other in others]
+        groups = self._groups
+        for name, others in self._links.items():
+            groups[name].dependencies = [groups[other] for other in others if other in groups]
         self._timing.grew({name: group.compute for name, group in self._groups.items()})
 
     def _apply_stream(self, records: Iterable[tuple[Any, ...]]) -> None:

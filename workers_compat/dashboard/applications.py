@@ -1,0 +1,62 @@
+"""The dashboard's pages: distributed's, but for the graph of task groups.
+
+distributed sorts groups with ``dask.order`` and expects dependencies first, which ``dask.order`` does not promise (2026.8: its
+page fails for many graphs). Ours places them itself. Importing this imports bokeh.
+
+Must not know: which scheduler is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from distributed.dashboard.components.scheduler import (
+    BOKEH_THEME,
+    TaskGroupGraph,
+    add_periodic_callback,
+    env,
+    individual_doc,
+)
+from distributed.dashboard.scheduler import applications
+
+from .shapes import placed
+
+#: Milliseconds between looks at the groups.
+UPDATE_MILLISECONDS = 200
+
+
+class GroupGraph(TaskGroupGraph):
+    """Task groups as boxes, and arrows between them."""
+
+    def update_layout(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Where boxes and arrows are. (group -> x and y), (group -> the groups that its arrows come from)."""
+        groups = self.scheduler.task_groups
+        links = {
+            name: [other.name for other in group.dependencies if other.name != name]
+            for name, group in groups.items()
+        }
+        where, links = placed(links)
+        nodes = {name: {"x": x, "y": y} for name, (x, y) in where.items()}
+        arrows = {
+            name: {"nstart": set(others), "nend": [name] * len(set(others))} for name, others in links.items()
+        }
+        return nodes, arrows
+
+
+def groups_page(scheduler: Any, extra: dict[str, Any], doc: Any) -> None:
+    """The page of task groups."""
+    graph = GroupGraph(scheduler, sizing_mode="stretch_both")
+    doc.title = "Dask: Task Groups Graph"
+    graph.update()
+    add_periodic_callback(doc, graph, UPDATE_MILLISECONDS)
+    doc.add_root(graph.root)
+    doc.template = env.get_template("simple.html")
+    doc.template_variables.update(extra)
+    doc.theme = BOKEH_THEME
+
+
+def pages() -> dict[str, Callable[..., Any]]:
+    """Path -> what makes its document."""
+    own = {"/groups": groups_page, "/individual-groups": individual_doc(GroupGraph, UPDATE_MILLISECONDS)}
+    return {**applications, **own}
