@@ -18,6 +18,13 @@ MUTATORS = {
     *("remove", "discard", "appendleft", "popleft", "sort", "reverse", "__setitem__"),
 }
 CACHES = {"lru_cache", "cache"}
+# what turns messages into bytes, and what writes down those that pass
+CODECS = {
+    "protocol/codec.py",
+    "protocol/in_place.py",
+    "scheduler/server/wiretap/report.py",
+    "scheduler/server/checks.py",
+}
 
 
 def name_of(node: ast.AST) -> str:
@@ -39,6 +46,8 @@ def test_state_of_a_task_is_assigned_in_transitions_only() -> None:
             continue
         if source.room == "paceline.protocol":
             continue
+        if source.where == "workers_compat/dashboard/mirror.py":
+            continue  # what a page shows of a task is no task
         for node in ast.walk(source.tree):
             for target in assigned(node):
                 if isinstance(target, ast.Attribute) and target.attr == "state":
@@ -67,7 +76,7 @@ def test_no_message_is_a_bare_dict() -> None:
     found = [
         f"{source.where}:{node.lineno}: {ast.unparse(node)[:80]}"
         for source in sources()
-        if source.where != "protocol/codec.py"
+        if source.where not in CODECS
         for node in ast.walk(source.tree)
         if isinstance(node, ast.Dict)
         and any(isinstance(key, ast.Constant) and key.value == "op" for key in node.keys)
