@@ -245,8 +245,9 @@ class InPlaceCodec(Codec):
             except RemoteProtocolError as error:
                 if not in_a_list:
                     raise
-                op = _op_of(raw)
-                messages.append(OddMessage(op, "$", str(error), {"op": op}))
+                op, found = _op_of(raw), {}
+                found["op"] = op
+                messages.append(OddMessage(op, "$", str(error), found))
                 continue
             if isinstance(value, dict):
                 messages.append(self.as_message(value, direction))

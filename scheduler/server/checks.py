@@ -1,7 +1,7 @@
 """For tests: every message that this process sends is held against the catalogue.
 
 Where the environment variable ``PACELINE_CHECK_MESSAGES`` names a file, connections are ``CheckedConnection``s, and each violation is a line
-in that file: JSON with "text", "op", "way" and "message". Processes append to one file. Without the variable nothing of this is there.
+in that file: JSON with "text", "kind", "way" and "message". Processes append to one file. Without the variable nothing of this is there.
 
 Must not know: what messages mean.
 """
@@ -55,7 +55,7 @@ class Reporter:
             return
         line = {
             "text": str(violation),
-            "op": seen.op,
+            "kind": seen.kind,
             "way": seen.way,
             "message": repr(seen.value)[:MESSAGE_MAX_LENGTH],
         }

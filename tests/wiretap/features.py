@@ -433,18 +433,20 @@ async def leaving(c: TappedCluster) -> None:
     await until(lambda: c.workers[1].status.name == "closed")
     nanny = c.nannies[0]
     await client.restart_workers([nanny.worker_address], timeout=90)
-    await client.restart(
-        timeout=90, wait_for_workers=False
-    )  # workers without nannies do not come back
+    # workers without nannies do not come back
+    await client.restart(timeout=90, wait_for_workers=False)
     asked = client.rpc(nanny.address)
     await asked.close_gracefully()
     await asked.kill(timeout=5)
-    await asked.terminate(timeout=5)
+    with suppress(OSError):
+        await asked.terminate(timeout=5)
     third = await c.add_worker("hugo")
-    await client.rpc(third.address).terminate(nanny=False)
+    with suppress(OSError):  # it may be gone before it has answered
+        await client.rpc(third.address).terminate(nanny=False)
     fourth = await c.add_worker("ines")
-    await client.scheduler.unregister(address=fourth.address)
-    await client.scheduler.terminate()
+    await client.scheduler.unregister(address=fourth.address, stimulus_id="features")
+    with suppress(OSError):
+        await client.scheduler.terminate()
     await asyncio.sleep(0.3)
 
 

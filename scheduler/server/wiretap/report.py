@@ -162,21 +162,20 @@ def record(tapped: Tapped, when: float, seen: Seen) -> str:
         form = to_json(seen.value, JSONL_BYTES_MAX_NBYTES)
     except ProtocolError as error:
         form = {"$unreadable": str(error)}
-    return dumps(
-        {
-            "time": when,
-            "connection": tapped.number,
-            "peer": tapped.onlooker.peer or tapped.address,
-            "way": seen.way,
-            "kind": seen.kind,
-            "direction": seen.direction,
-            "op": seen.op,
-            "nbytes": seen.nbytes,
-            "frames": seen.n_frames,
-            "message": form,
-            "violations": [str(violation) for violation in seen.violations],
-        }
-    )
+    told = {
+        "time": when,
+        "connection": tapped.number,
+        "peer": tapped.onlooker.peer or tapped.address,
+        "way": seen.way,
+        "kind": seen.kind,
+        "direction": seen.direction,
+        "nbytes": seen.nbytes,
+        "frames": seen.n_frames,
+        "violations": [str(violation) for violation in seen.violations],
+    }
+    told["op"] = seen.op
+    told["message"] = form
+    return dumps(told)
 
 
 # ------------------------------------------------------------------ counts
