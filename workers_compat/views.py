@@ -8,12 +8,11 @@ Must not know: who looks; when hooks run.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.protocol.payload import Payload, payload_header, payload_pickle
+from paceline.protocol.payload import Payload, payload_header
 from paceline.scheduler.core import mirrors, queries
 from paceline.scheduler.core.handlers.commands import WRITABLE
 from paceline.scheduler.core.state import SchedulerState, TaskState
@@ -21,6 +20,7 @@ from paceline.scheduler.core.stimuli import WriteTask
 
 from .annotations import closed_unless_plain
 from .errors import stock_worker_state
+from .unpickling import opened, opened_or_refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,9 +157,13 @@ class TaskView(View):
 
     @property
     def run_spec(self) -> Any:
-        """Its specification, unpickled now; None for pure data."""
+        """Its specification, unpickled now; None for pure data.
+
+        Raises:
+            PickleForbidden: not in this process.
+        """
         payload = queries.run_spec_payload(self._core)
-        return None if payload is None else opened(payload)
+        return None if payload is None else opened_or_refused(payload, "a task's specification (a P2P barrier's?)")
 
     def get_nbytes(self) -> int:
         """Size of its data in bytes; a guess where unknown."""
@@ -287,14 +291,6 @@ class Views(Mapping[Any, Any]):
 
     def __repr__(self) -> str:
         return repr(dict(self._items))
-
-
-def opened(value: Any) -> Any:
-    """A closed value unpickled, as this process can; a plain one as it is."""
-    if not isinstance(value, Payload):
-        return value
-    data, buffers = payload_pickle(value)
-    return pickle.loads(data, buffers=buffers)
 
 
 def serialized(payload: Payload | None) -> Any:

@@ -22,7 +22,13 @@ from typing import Any
 
 from paceline.scheduler.core import queries
 from paceline.workers_compat import config as dask_config
-from paceline.workers_compat import local_cluster, preloads, shared_secret, work_stealing
+from paceline.workers_compat import (
+    local_cluster,
+    preloads,
+    shared_secret,
+    unpickling,
+    work_stealing,
+)
 from paceline.workers_compat import security as tls
 
 from . import addresses
@@ -137,7 +143,7 @@ class Scheduler:
         self._journal_path = journal
         self._own_process = own_process
         threads = not own_process if compile_in_threads is None else compile_in_threads
-        self._compile_in_threads = threads
+        self._compile_in_threads = threads and unpickling.is_allowed()
         preload = preload or dask_config.get("distributed.scheduler.preload", [])
         preload_argv = preload_argv or dask_config.get("distributed.scheduler.preload-argv", [])
         self.preloads = preloads.load(self, preload, preload_argv) if preload else None

@@ -30,9 +30,10 @@ async def feed(server: FlowServer, request: r.Feed, peer: PeerPort) -> None:
     """
     if not request.function:
         raise TypeError("a feed needs a function")
-    function = unpickle(request.function)
-    setup = unpickle(request.setup) if request.setup else None
-    teardown = unpickle(request.teardown) if request.teardown else None
+    what = "the functions of a feed"
+    function = unpickle(request.function, what)
+    setup = unpickle(request.setup, what) if request.setup else None
+    teardown = unpickle(request.teardown, what) if request.teardown else None
     facade = server.plugins.facade
     interval = max(seconds(request.interval) or 1.0, INTERVAL_MIN_SECONDS)
     state: Any = setup(facade) if setup is not None else None

@@ -41,7 +41,7 @@ async def run_function(
         Exception: what makes the pickles fail to open. ValueError: ``wait`` is False for a plain function.
     """
     server.tell(LogEventCommand(["all"], {"action": "run-function", "function": function}))
-    call = unpickle(function)
+    call = unpickle(function, "a function to run in it")
     is_coroutine = is_coroutine_function(call)
     if not wait and not is_coroutine:
         raise ValueError("Combination not supported: wait=False needs an async function")

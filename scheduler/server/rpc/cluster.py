@@ -91,7 +91,7 @@ def handle_workers_to_close(
 def _opened_key(options: dict[str, Any]) -> dict[str, Any]:
     """Options of ``workers_to_close``; their ``key`` is a pickled function of the sender's."""
     if isinstance(options.get("key"), bytes):
-        return {**options, "key": unpickle(options["key"])}
+        return {**options, "key": unpickle(options["key"], "the function `key` of workers_to_close")}
     return options
 
 
