@@ -11,8 +11,13 @@ from paceline.workers_compat.security import Tls
 
 from .seam import Carrier
 from .tls import TlsCarrier
+from .websocket import WebSocketCarrier
 
 
 def carriers(tls: Tls) -> Mapping[str, Carrier]:
     """Scheme -> its carrier."""
-    return {"tls": TlsCarrier(tls)}
+    return {
+        "tls": TlsCarrier(tls),
+        "ws": WebSocketCarrier("ws", tls),
+        "wss": WebSocketCarrier("wss", tls),
+    }

@@ -44,6 +44,7 @@ from .measures import MeasuredCompilers, Measures
 from .seam import Listening
 from .server import Server
 from .ticks import Ticks
+from .websocket import WebSocketCarrier
 
 logger = logging.getLogger("distributed.scheduler")
 
@@ -307,6 +308,7 @@ class Scheduler:
         self._measures.watch(server.driver)
         await self._listen(server)
         self._start_http()
+        self._share_port_of_pages(server)
         self._say_where()
         if self.scheduler_file:
             self._write_scheduler_file(self.scheduler_file)
@@ -326,7 +328,24 @@ class Scheduler:
     async def _listen(self, server: Server) -> None:
         for address in self._start_addresses:
             scheme, host, port = addresses.parts(address, self.default_port)
+            if scheme in ("ws", "wss") and port and port in self._page_ports():
+                continue  # shared, once the pages are there
             self._listeners.append(await server.transport.listen(scheme, host, port))
+
+    def _page_ports(self) -> list[int]:
+        where = addresses.dashboard_addresses(self._dashboard_address, DEFAULT_DASHBOARD_PORT)
+        return [port for _, port in where]
+
+    def _share_port_of_pages(self, server: Server) -> None:
+        """Web sockets on the port that the pages have, as stock's do."""
+        for number, address in enumerate(self._start_addresses):
+            scheme, _, port = addresses.parts(address, self.default_port)
+            if scheme in ("ws", "wss") and port and port in self._page_ports():
+                assert self._http is not None
+                if self._http.port != port:
+                    raise OSError(f"cannot listen on {address}: the port is taken")
+                shared = WebSocketCarrier(scheme, self._tls).share(server.transport, self._http)
+                self._listeners.insert(number, shared)
 
     def _start_http(self) -> None:
         assert self._server is not None and self._ticks is not None

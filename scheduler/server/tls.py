@@ -251,10 +251,11 @@ class TlsCarrier:
 
     async def _greet(self, transport: Transport, sock: socket.socket) -> None:
         try:
-            where = sock.getpeername()
+            host, port = sock.getpeername()[:2]
         except OSError:  # gone already
             sock.close()
             return
+        address = f"tls://{join_host_port(host, port)}"
         connection = TlsConnection(transport, False, self._tls)
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
@@ -265,10 +266,10 @@ class TlsCarrier:
                 ssl_shutdown_timeout=SHUTDOWN_SECONDS,
             )
         except OSError as error:
-            self._refusals.note(where, why(error))
+            self._refusals.note(address, why(error))
         else:
             if not connection.is_open:
-                self._refusals.note(where, connection.refusal or "it hung up")
+                self._refusals.note(address, connection.refusal or "it hung up")
 
 
 class Accepting:
@@ -319,10 +320,10 @@ class Refusals:
     def __init__(self) -> None:
         self._seen: dict[tuple[str, str], tuple[float, int]] = {}
 
-    def note(self, where: tuple[Any, ...], reason: str) -> None:
-        """The peer with this socket address was refused."""
+    def note(self, address: str, reason: str) -> None:
+        """The peer with this address was refused."""
         now = asyncio.get_running_loop().time()
-        host, port = str(where[0]), int(where[1])
+        host = address.rpartition(":")[0]
         said_at, count = self._seen.pop((host, reason), (now - REFUSAL_SECONDS, 0))
         if now - said_at < REFUSAL_SECONDS:
             self._seen[(host, reason)] = (said_at, count + 1)
@@ -332,7 +333,7 @@ class Refusals:
             del self._seen[next(iter(self._seen))]
         logger.warning(
             "TLS handshake failed with remote %r: %s%s",
-            f"tls://{join_host_port(host, port)}",
+            address,
             reason,
             f" ({count} times more from this host before)" if count else "",
         )

@@ -45,14 +45,23 @@ class PageApplication(web.Application):
     def __init__(self, routes: list[Route], gate: TokenGate | None = None) -> None:
         super().__init__(list(routes))
         self._gate = gate
+        self._peers: tuple[str, type[web.RequestHandler], dict[str, Any]] | None = None
         self.applications: list[web.Application] = []
 
     def add_application(self, application: web.Application) -> None:
         """Serve what it serves, beside our own routes."""
         self.applications.append(application)
 
+    def serve_peers(self, path: str, handler: type[web.RequestHandler], arguments: dict[str, Any]) -> None:
+        """Web sockets on this path are workers and clients, who know no token; other requests are for pages."""
+        self._peers = (path, handler, arguments)
+
     def find_handler(self, request: httputil.HTTPServerRequest, **kwargs: Any) -> Any:
         """See tornado."""
+        if self._peers is not None:
+            path, handler_class, arguments = self._peers
+            if request.path == path and request.headers.get("Upgrade", "").lower() == "websocket":
+                return self.get_handler_delegate(request, handler_class, arguments)
         if self._gate is not None:
             refusing = self._gate.refusing(request)
             if refusing is not None:

@@ -1,0 +1,160 @@
+"""Transports other than tcp and tls, with stock peers: web sockets, several at once, IPv6, inside the process."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import uvloop
+from distributed import Client, Worker
+from distributed.security import Security
+from paceline.scheduler.server.carriers import carriers
+from paceline.scheduler.server.scheduler import Scheduler
+from paceline.scheduler.server.transport import Transport
+from paceline.workers_compat.security import Tls
+from tornado.httpclient import AsyncHTTPClient
+from tornado.websocket import websocket_connect
+
+from tests.server.test_transport import Sink
+from tests.support.certificates import Authority, keywords
+
+
+@pytest.fixture(params=[asyncio.DefaultEventLoopPolicy, uvloop.EventLoopPolicy], ids=["asyncio", "uvloop"])
+def event_loop_policy(request: Any) -> Any:
+    return request.param()
+
+
+async def work(scheduler: Scheduler, address: str | None = None, **options: Any) -> None:
+    """What any transport must carry: tasks, large values both ways through the scheduler, errors, goodbyes."""
+    address = address or scheduler.address
+    async with (
+        Worker(address, **options) as worker,
+        Client(address, asynchronous=True, **options) as client,
+    ):
+        assert worker.address.split("://")[0] == address.split("://")[0]
+        assert await client.submit(lambda x: x + 1, 1) == 2
+        array = np.arange(3_000_000)
+        future = await client.scatter(array, direct=False)
+        back = await client.gather(future, direct=False)
+        assert (back == array).all()
+        assert await client.gather(client.map(lambda x: x * 2, range(100))) == list(range(0, 200, 2))
+        with pytest.raises(ZeroDivisionError):
+            await client.submit(lambda: 1 / 0)
+    async with asyncio.timeout(10):
+        while scheduler.server.state.workers or len(scheduler.server.state.clients) > 1:
+            await asyncio.sleep(0.01)
+
+
+async def test_web_sockets() -> None:
+    async with Scheduler(protocol="ws", host="127.0.0.1", port=0, dashboard_address=":0") as scheduler:
+        assert scheduler.address.startswith("ws://127.0.0.1:")
+        await work(scheduler)
+
+
+async def test_encrypted_web_sockets(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    security = Security(**keywords(authority, authority.issue("n")), require_encryption=True)
+    async with Scheduler(
+        protocol="wss", security=security, host="127.0.0.1", port=0, dashboard_address=":0"
+    ) as scheduler:
+        assert scheduler.address.startswith("wss://127.0.0.1:")
+        await work(scheduler, security=security)
+
+
+async def test_web_sockets_on_the_port_of_the_pages() -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    async with Scheduler(
+        protocol="ws", host="127.0.0.1", port=port, dashboard_address=f"127.0.0.1:{port}"
+    ) as scheduler:
+        assert scheduler.address == f"ws://127.0.0.1:{port}"
+        assert scheduler.services["dashboard"].port == port
+        assert (await AsyncHTTPClient().fetch(f"http://127.0.0.1:{port}/health")).code == 200
+        await work(scheduler)
+
+
+async def test_several_at_once(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    security = Security(**keywords(authority, authority.issue("n")), require_encryption=False)
+    async with Scheduler(
+        protocol=["tcp", "ws", "tls"], port=[0, 0, 0], host="127.0.0.1", security=security, dashboard_address=":0"
+    ) as scheduler:
+        tcp, ws, tls = scheduler.contact_addresses
+        assert [x.split("://")[0] for x in (tcp, ws, tls)] == ["tcp", "ws", "tls"]
+        async with (
+            Worker(ws, security=security),
+            Worker(tls, security=security),
+            Client(tcp, asynchronous=True) as client,
+        ):
+            await client.wait_for_workers(2)
+            values = await client.scatter(list(range(4)), broadcast=True, direct=False)
+            assert await client.gather(values, direct=False) == [0, 1, 2, 3]
+
+
+@pytest.mark.skipif(not socket.has_ipv6, reason="no IPv6 here")
+async def test_ipv6() -> None:
+    try:
+        async with Scheduler(host="tcp://[::1]:0", port=None, dashboard_address=":0") as scheduler:
+            assert scheduler.address.startswith("tcp://[::1]:")
+            await work(scheduler)
+    except OSError as error:
+        if "Cannot assign requested address" in str(error):
+            pytest.skip("no IPv6 here")
+        raise
+
+
+async def ws_transport(sink: Sink) -> tuple[Transport, int]:
+    transport = Transport(sink, carriers=carriers(Tls()))
+    listener = await transport.listen("ws", "127.0.0.1", 0)
+    return transport, listener.port  # type: ignore[attr-defined]
+
+
+async def test_web_socket_seam() -> None:
+    sink = Sink()
+    transport, port = await ws_transport(sink)
+    mine = await transport.dial("127.0.0.1", port, "ws")
+    await sink.until(lambda: len(sink.facts) == 2)
+    theirs = next(n for n in sink.facts if n != mine)
+    assert sink.facts[mine].peer_address == f"ws://127.0.0.1:{port}"
+    for frames in ([b"a", b""], [], [b"b" * 20_000_000, memoryview(b"c")]):
+        transport.write(mine, frames)
+        transport.write(theirs, frames)
+    await sink.until(lambda: [len(sink.messages.get(n, [])) for n in (mine, theirs)] == [3, 3])
+    for number in (mine, theirs):
+        assert sink.messages[number] == [[b"a", b""], [], [b"b" * 20_000_000, b"c"]]
+    transport.pause_reading(theirs)
+    for _ in range(20):
+        transport.write(mine, [b"x" * 2_000_000])
+    await sink.until(lambda: sink.has("paused", mine))
+    transport.close(mine)  # once it is written
+    transport.resume_reading(theirs)
+    await sink.until(lambda: sink.has("closed", theirs))
+    assert len(sink.messages[theirs]) == 23
+    await transport.close_all(1)
+    with pytest.raises(OSError):
+        await transport.dial("127.0.0.1", 1, "ws")
+
+
+@pytest.mark.parametrize("said", [b"123", b"\xff" * 8, "text"])
+async def test_a_peer_that_breaks_the_framing_is_dropped(said: Any, caplog: Any) -> None:
+    sink = Sink()
+    transport, port = await ws_transport(sink)
+    stranger = await websocket_connect(f"ws://127.0.0.1:{port}")
+    await stranger.write_message(struct.pack("<Q", 1), binary=True)
+    await stranger.write_message(b"fine", binary=True)
+    await stranger.write_message(said, binary=type(said) is bytes)
+    await sink.until(lambda: any(event[0] == "closed" for event in sink.events))
+    assert list(sink.messages.values()) == [[[b"fine"]]]
+    assert "malformed frame" in caplog.text
+    await transport.close_all(1)
+
+
+async def test_what_nobody_speaks() -> None:
+    with pytest.raises(ValueError, match=r"nothing here speaks foo://|unknown address scheme 'foo'"):
+        await Scheduler(protocol="foo", host="127.0.0.1", port=0, dashboard_address=":0")
