@@ -106,7 +106,11 @@ class MirrorTaskStream(TaskStreamPlugin):
 
 
 class MirrorGroupTiming(GroupTiming):
-    """Seconds of computing by group and second, from sums that grow."""
+    """Seconds of computing by prefix and second, from sums that grow.
+
+    Stock's knows groups; a browser that draws each of some hundred groups stands still, and programs that run for long
+    have thousands.
+    """
 
     read: Callable[[], None] | None = None
 
@@ -126,7 +130,7 @@ class MirrorGroupTiming(GroupTiming):
         self._nthreads = value
 
     def grew(self, spent: dict[str, float]) -> None:
-        """Group -> seconds that its tasks computed in all."""
+        """Prefix -> seconds that its tasks computed in all."""
         now = time.time()
         self.time[-1] = now
         while self.time[-1] - self.time[-2] > self.dt:
@@ -264,7 +268,7 @@ class MirrorScheduler:
         self.proc = SimpleNamespace(cpu_percent=lambda: self._base.get("cpu", 0.0))
         stream, timing = MirrorTaskStream(self), MirrorGroupTiming(self)
         stream.read = lambda: self.read("stream")
-        timing.read = lambda: self.read("groups")
+        timing.read = lambda: self.read("prefixes")
         self.plugins: dict[str, Any] = {stream.name: stream, timing.name: timing}
         self._stream, self._timing = stream, timing
         self._broker = SimpleNamespace(_topics=Topics(self._read_topic))
@@ -474,6 +478,8 @@ class MirrorScheduler:
             self._prefixes.pop(name, None)
         for name, facts in news["changed"].items():
             self._prefixes[name] = SimpleNamespace(name=name, **facts)
+        spent = {name: p.all_durations.get("compute", 0.0) for name, p in self._prefixes.items()}
+        self._timing.grew(spent)
 
     def _apply_groups(self, news: dict[str, Any]) -> None:
         for name in news["gone"]:
@@ -486,7 +492,6 @@ class MirrorScheduler:
         groups = self._groups
         for name, others in self._links.items():
             groups[name].dependencies = [groups[other] for other in others if other in groups]
-        self._timing.grew({name: group.compute for name, group in self._groups.items()})
 
     def _apply_stream(self, records: Iterable[tuple[Any, ...]]) -> None:
         for key, worker, thread, ok, startstops in records:

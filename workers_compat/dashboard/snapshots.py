@@ -260,7 +260,6 @@ def _group(group: TaskGroup) -> tuple[dict[str, Any], Any]:
         "prefix": group.prefix.name,
         "states": states,
         "duration": group.duration,
-        "compute": group.all_durations.get("compute", 0.0),
         "nbytes_total": group.nbytes_total,
         "types": list(group.types),
         "dependencies": [each.name for each in group.dependencies],

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 #: Tasks that are looked at for ``/json/counts.json`` before the loop turns.
 COUNT_SLICE = 20_000
 
+#: Browsers ask for an icon at a fixed place; it lies elsewhere.
+FAVICON = "/statics/images/favicon.ico"
+
 Facts = Callable[[], dict[str, Any]]
 
 
@@ -172,6 +175,7 @@ def routes(
             (r"/json/identity.json", IdentityHandler, {"identity": facade.identity}),
             (r"/individual-plots.json", IndividualPlots, {"plots": plots}),
         ]
+        found.append((r"/favicon.ico", web.RedirectHandler, {"url": prefix + FAVICON}))
         found += stock.stock_routes(facade, {path for path, _, _ in found})
     found += dashboard or [(r"/", PlainPage, {"facts": facts})]
     paths = stock.site_paths([path for path, _, _ in found], bool(dashboard))
