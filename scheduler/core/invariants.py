@@ -337,6 +337,12 @@ def _worker_counts(view: View, ws: WorkerState) -> Iterator[str]:
             used[resource] = used.get(resource, 0.0) + amount
     if ws.prefix_counts != counts:
         yield f"prefix_counts is {ws.prefix_counts}, not {counts}"
+    if ws.unknown_total != sum(ws.unknown_counts.values()):
+        yield f"unknown_total is {ws.unknown_total}, not the sum of {ws.unknown_counts}"
+    for known, found in ((True, ws.known_counts), (False, ws.unknown_counts)):
+        for prefix in found:
+            if mirrors.is_duration_known(prefix) is not known:
+                yield f"the duration of {prefix!r} is {'un' if known else ''}known, and counted otherwise"
     for dts, count in ws.needs_what.items():
         if dts in ws.has_what:
             yield f"needs_what holds {dts!r}, which it has"

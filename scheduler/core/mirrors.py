@@ -164,11 +164,27 @@ def expected_duration(state: SchedulerState, prefix: TaskPrefix) -> float:
     return state.config.unknown_task_duration_seconds
 
 
+def is_duration_known(prefix: TaskPrefix) -> bool:
+    """Whether anything is known of how long tasks of this prefix compute."""
+    return prefix.duration_average >= 0 or prefix.max_exec_time > 0
+
+
+def _now_known(state: SchedulerState, prefix: TaskPrefix) -> None:
+    """Something is, from now on: workers that are at such tasks count them elsewhere. Once in a prefix's life."""
+    for ws in state.workers.values():
+        count = ws.unknown_counts.pop(prefix, 0)
+        if count:
+            ws.unknown_total -= count
+            ws.known_counts[prefix] = count
+
+
 def set_duration_average(state: SchedulerState, prefix: TaskPrefix, seconds: float) -> None:
     """The moving average changes, and with it the expected work of all that is processing."""
     if not prefix.processing_count:
         prefix.duration_average = seconds
         return
+    if not is_duration_known(prefix):
+        _now_known(state, prefix)
     before = expected_duration(state, prefix)
     prefix.duration_average = seconds
     after = expected_duration(state, prefix)
@@ -177,6 +193,8 @@ def set_duration_average(state: SchedulerState, prefix: TaskPrefix, seconds: flo
 
 def add_exec_time(state: SchedulerState, prefix: TaskPrefix, seconds: float) -> None:
     """A task of this prefix has been executing for ``seconds`` and goes on."""
+    if not is_duration_known(prefix):
+        _now_known(state, prefix)
     before = expected_duration(state, prefix)
     prefix.max_exec_time = max(seconds, prefix.max_exec_time)
     if seconds > 2 * prefix.duration_average:
@@ -212,8 +230,8 @@ def add_duration(
 
 def occupancy(state: SchedulerState, ws: WorkerState) -> float:
     """Seconds of work that the worker has before it, transfers included."""
-    seconds = 0.0
-    for prefix, count in ws.prefix_counts.items():
+    seconds = ws.unknown_total * state.config.unknown_task_duration_seconds if ws.unknown_total else 0.0
+    for prefix, count in ws.known_counts.items():
         duration = prefix.duration_average
         if duration < 0:
             duration = expected_duration(state, prefix)
@@ -228,10 +246,14 @@ def start_processing(state: SchedulerState, ts: TaskState, ws: WorkerState) -> N
     ws.processing[ts] = None
     ts.processing_on = ws
     prefix = ts.group.prefix
-    counts = ws.prefix_counts
+    seconds = prefix.duration_average
+    if seconds >= 0 or prefix.max_exec_time > 0:
+        counts = ws.known_counts
+    else:
+        counts = ws.unknown_counts
+        ws.unknown_total += 1
     counts[prefix] = counts.get(prefix, 0) + 1
     prefix.processing_count += 1
-    seconds = prefix.duration_average
     state.compute_occupancy += seconds if seconds >= 0 else expected_duration(state, prefix)
     if ts.dependencies:
         _add_needs(state, ts, ws)
@@ -286,11 +308,15 @@ def start_long_running(state: SchedulerState, ts: TaskState, ws: WorkerState) ->
 
 def _leave_prefix_count(state: SchedulerState, ts: TaskState, ws: WorkerState) -> None:
     prefix = ts.group.prefix
-    left = ws.prefix_counts[prefix] - 1
+    counts = ws.known_counts
+    if prefix not in counts:
+        counts = ws.unknown_counts
+        ws.unknown_total -= 1
+    left = counts[prefix] - 1
     if left:
-        ws.prefix_counts[prefix] = left
+        counts[prefix] = left
     else:
-        del ws.prefix_counts[prefix]
+        del counts[prefix]
     seconds = prefix.duration_average
     state.compute_occupancy -= seconds if seconds >= 0 else expected_duration(state, prefix)
     prefix.processing_count -= 1

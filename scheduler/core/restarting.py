@@ -86,7 +86,9 @@ def _empty(turn: Turn, ws: WorkerState) -> None:
     ws.has_what = {}
     ws.actors = {}
     ws.needs_what = {}
-    ws.prefix_counts = {}
+    ws.known_counts = {}
+    ws.unknown_counts = {}
+    ws.unknown_total = 0
     ws.nbytes = 0
     ws.network_occ = 0
     ws.used_resources = dict.fromkeys(ws.resources, 0.0)

@@ -378,7 +378,9 @@ class WorkerState:
         nbytes: bytes of that data.
         needs_what: dependency not on it -> how many of its processing tasks need it.
         network_occ: bytes of those dependencies.
-        prefix_counts: prefix -> how many of its processing tasks (not seceded) have it.
+        known_counts: prefix -> how many of its processing tasks (not seceded) have it, where the duration is known.
+        unknown_counts: likewise where nothing is known of the duration yet.
+        unknown_total: sum of ``unknown_counts``: thousands of prefixes with one task each cost no more than one.
         actors: actors that live on it.
         resources, used_resources: supplied and taken amounts.
         metrics: of its last heartbeat.
@@ -410,7 +412,9 @@ class WorkerState:
     nbytes: int = 0
     needs_what: dict[TaskState, int] = field(default_factory=dict)
     network_occ: int = 0
-    prefix_counts: dict[TaskPrefix, int] = field(default_factory=dict)
+    known_counts: dict[TaskPrefix, int] = field(default_factory=dict)
+    unknown_counts: dict[TaskPrefix, int] = field(default_factory=dict)
+    unknown_total: int = 0
     actors: dict[TaskState, None] = field(default_factory=dict)
     resources: dict[str, float] = field(default_factory=dict)
     used_resources: dict[str, float] = field(default_factory=dict)
@@ -424,6 +428,11 @@ class WorkerState:
 
     def __post_init__(self) -> None:
         self.address_tuple = (self.address,)
+
+    @property
+    def prefix_counts(self) -> dict[TaskPrefix, int]:
+        """Prefix -> how many of its processing tasks (not seceded) have it."""
+        return {**self.known_counts, **self.unknown_counts}
 
     def __repr__(self) -> str:
         name = f", name: {self.name}" if self.name != self.address else ""

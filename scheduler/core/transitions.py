@@ -337,11 +337,11 @@ def transition_processing_memory(
     ws = ts.processing_on
     assert ws is not None
     group = ts.group
+    mirrors.stop_processing(state, ts)
     for startstop in detail.startstops:
         mirrors.add_duration(state, group, startstop.action, startstop.start, startstop.stop)
     if detail.nbytes is not None:
         mirrors.set_nbytes(state, ts, detail.nbytes)
-    mirrors.stop_processing(state, ts)
     state.restless[ws] = None
     mirrors.add_replica(state, ts, ws)
     recommend_ready_dependents(ts, recs)

@@ -189,7 +189,8 @@ def a_seceded_task_that_does_not_run(env: Env) -> None:
 
 @breaks(22)
 def occupancy_of_a_worker(env: Env) -> None:
-    env.worker("w0").prefix_counts.clear()
+    env.worker("w0").known_counts.clear()
+    env.worker("w0").unknown_counts.clear()
 
 
 @breaks(22)
