@@ -17,7 +17,6 @@ from typing import Any
 import dask
 import numpy as np
 import pandas as pd
-from dask.base import normalize_token
 from distributed import (
     Event,
     Future,
@@ -271,7 +270,7 @@ async def questions(c: TappedCluster) -> None:
     ):  # fmt: skip
         await ask()
     await scheduler.get_task_status(keys=[future.key, "none"])
-    await scheduler.echo(data={"a": [1, (2, {3})], "closed": normalize_token})
+    await scheduler.echo(data={"a": [1, (2, {3})], "closed": operator.itemgetter(1)})
     await scheduler.workers_to_close(n=1)
     await scheduler.workers_to_close(memory_ratio=2, attribute="name")
     await scheduler.set_resources(worker=c.workers[0].address, resources={"GPU": 2})
@@ -358,6 +357,7 @@ async def servers(c: TappedCluster) -> None:
     for ask in (asked.identity, asked.get_logs, asked.dump_state, asked.instantiate):
         await ask()
     await asked.echo(data=1)
+    await asked.restart(timeout=60)
     comm = await client.rpc.connect(nanny.address)
     await comm.write({"op": "connection_stream"})
     comm.abort()
@@ -445,6 +445,7 @@ async def leaving(c: TappedCluster) -> None:
         await client.rpc(third.address).terminate(nanny=False)
     fourth = await c.add_worker("ines")
     await client.scheduler.unregister(address=fourth.address, stimulus_id="features")
+    await c.add_worker("jack")
     with suppress(OSError):
         await client.scheduler.terminate()
     await asyncio.sleep(0.3)

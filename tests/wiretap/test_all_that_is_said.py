@@ -26,6 +26,7 @@ UNPROVOKED: dict[tuple[str, str], str] = {
     ("scheduler_to_worker", "cancel-compute"): "workers read it, no scheduler sends it",
     ("scheduler_to_client", "close"): "clients read it, no scheduler sends it",
     ("scheduler_to_client", "close-stream"): "clients are told stream-closed instead",
+    ("scheduler_to_client", "stream-closed"): "the connection is closed before it could be said",
     ("scheduler_to_client", "error"): "clients read it, no scheduler sends it",
 }
 #: Further ones, by scheduler.
