@@ -128,8 +128,6 @@ def scheduler(
     preload_argv: tuple[str, ...],
 ) -> None:
     """Launch a scheduler."""
-    if jupyter:
-        raise click.UsageError("--jupyter is not built yet: start Jupyter beside the scheduler")
     files = {"tls_ca_file": tls_ca_file, "tls_scheduler_cert": tls_cert, "tls_scheduler_key": tls_key}
     security = {name: value for name, value in files.items() if value}
     if security and not host and not protocol:
@@ -150,6 +148,7 @@ def scheduler(
         idle_timeout=idle_timeout,
         journal=journal,
         security=security or None,
+        jupyter=jupyter,
     )
 
 
@@ -202,6 +201,30 @@ def explain(
     except ValueError as error:
         click.echo(f"Error: {error}", err=True)
         sys.exit(EXIT_NO_ANSWER)
+
+
+@main.command()
+@click.option("--install/--remove", "wanted", default=None, help="Write or remove the file; without either, say what is")
+def takeover(wanted: bool | None) -> None:
+    """Stand in for `distributed.Scheduler` in commands that cannot be changed (off by default).
+
+    After --install, processes of this environment that have PACELINE_TAKEOVER=1 set start paceline where they name
+    distributed's class: `python -m distributed.cli.dask_scheduler`, `dask spec`, SSHCluster, SubprocessCluster.
+    """
+    from paceline.scheduler import takeover as module
+
+    path = module.pth_file()
+    try:
+        if wanted:
+            module.write_pth()
+        elif wanted is False:
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        raise click.ClickException(f"{path}: {error}") from error
+    if path.exists():
+        click.echo(f"{path} is there: processes with {module.VARIABLE}=1 are taken over")
+    else:
+        click.echo("Nothing is taken over")
 
 
 def read_key(text: str | None) -> Any:

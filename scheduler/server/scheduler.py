@@ -38,6 +38,7 @@ from .flows.registry import FlowState
 from .gc_policy import GcPolicy
 from .http.assembly import start_http
 from .http.dashboard import Dashboard
+from .http.jupyter import serve_jupyter
 from .http.server import HttpServer
 from .journal import JournalWriter
 from .measures import MeasuredCompilers, Measures
@@ -53,7 +54,7 @@ CLOSE_SECONDS = 2.0
 DEFAULT_DASHBOARD_PORT = 8787
 
 #: Options of stock that have no counterpart yet; a value other than the default is refused.
-NOT_BUILT = {"jupyter": False, "service_kwargs": None, "services": None}
+NOT_BUILT = {"service_kwargs": None, "services": None}
 
 
 class Scheduler:
@@ -71,6 +72,7 @@ class Scheduler:
         blocked_handlers: ops that are refused.
         security: a ``Security`` object of distributed, or its keywords as a dictionary; by default the configuration.
         journal: write every stimulus to this file.
+        jupyter: serve Jupyter beside the pages: whoever reaches them can run code here.
         own_process: the process is ours: its garbage collection is managed, graphs are compiled in child processes.
         compile_in_threads: compile graphs in threads of this process; by default where it is not our own.
 
@@ -104,6 +106,7 @@ class Scheduler:
         blocked_handlers: Sequence[str] | None = None,
         security: Any = None,
         journal: str | None = None,
+        jupyter: bool = False,
         own_process: bool = False,
         compile_in_threads: bool | None = None,
         loop: Any = None,
@@ -157,7 +160,7 @@ class Scheduler:
         self._http: HttpServer | None = None
         self._pages: Dashboard | None = None
         self._measures = Measures()
-        self.jupyter = False
+        self.jupyter = jupyter
         self.time_started = 0.0
 
     def __repr__(self) -> str:
@@ -365,6 +368,8 @@ class Scheduler:
             own_process=self._own_process,
         )
         self.services["dashboard"] = self._http
+        if self.jupyter:
+            self._jupyter_server_application = serve_jupyter(self._http, self.close)
 
     @property
     def http_server(self) -> HttpServer | None:
