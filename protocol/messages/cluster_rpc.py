@@ -336,7 +336,7 @@ class RetireWorkers(Request, frozen=True, kw_only=True, tag="retire_workers"):
     """Move the data off workers and let them go. Returns: address -> facts about it.
 
     Attributes:
-        workers: addresses.
+        workers: addresses. (``SpecCluster`` gives names here when it shrinks; they match nobody, as in stock.)
         names: names, instead of addresses.
         close_workers: close them.
         remove: remove them from the scheduler.
@@ -346,7 +346,7 @@ class RetireWorkers(Request, frozen=True, kw_only=True, tag="retire_workers"):
 
     EXTRA_FIELD: ClassVar[str | None] = "extra_arguments"
 
-    workers: list[str] | None = None
+    workers: list[Any] | None = None
     names: list[Any] | None = None
     close_workers: bool = False
     remove: bool = True

@@ -11,6 +11,7 @@ from itertools import repeat
 from typing import Any
 
 import psutil
+from paceline.workers_compat import foreign_comm
 
 #: The scheme of an address that names none.
 DEFAULT_SCHEME = "tcp"
@@ -65,8 +66,8 @@ def join_host_port(host: str, port: int | None = None) -> str:
 
 def address_host(address: str) -> str:
     """The host part of an address; ``""`` where there is none. ``inproc://host/pid/number`` has one too."""
-    _, host, _ = parts(address, 0)
-    return host.partition("/")[0]
+    scheme, host, _ = parts(address, 0)
+    return host if scheme in IP_SCHEMES else foreign_comm.host(scheme, host)
 
 
 def address_host_port(address: str) -> tuple[str, int]:
@@ -114,7 +115,7 @@ def resolve(address: str) -> str:
     """
     scheme, host, port = parts(address)
     if scheme not in IP_SCHEMES:
-        return f"{scheme}://{host}"
+        return f"{scheme}://{foreign_comm.resolve(scheme, host)}"
     if host and not is_ip(host):
         found = socket.getaddrinfo(host, 1234, socket.AF_UNSPEC, socket.SOCK_STREAM)
         families = {family: str(where[0]) for family, _, _, _, where in reversed(found)}
@@ -185,6 +186,8 @@ def listen_address(
     scheme, location = split_address(host or "")
     if protocol:
         scheme = protocol
+    if scheme == "inproc":  # no ports there
+        return f"inproc://{location}"
     found_host, found_port = split_host_port(location, default_port if port is None else int(port))
     if port is not None and found_port != 0 and int(port) and found_port != int(port):
         raise ValueError(f"port number given twice in options: host {host} and port {port}")

@@ -241,8 +241,8 @@ class Scheduler:
 
     @property
     def port(self) -> int:
-        """Port of the address."""
-        return addresses.address_host_port(self.address)[1]
+        """Port of the address; 0 where its scheme has none."""
+        return addresses.parts(self.address)[2]
 
     @property
     def workers(self) -> dict[str, Any]:
@@ -500,4 +500,4 @@ def _refuse(options: dict[str, Any]) -> None:
 
 
 #: Of workers on this machine and a ``Scheduler``; options as of distributed's class of this name.
-LocalCluster = local_cluster.local_cluster(Scheduler, ("tcp",))
+LocalCluster = local_cluster.local_cluster(Scheduler, ("tcp", "tls", "ws", "wss", "inproc"))

@@ -20,8 +20,7 @@ import asyncio
 import logging
 import socket
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from paceline.protocol.errors import RemoteProtocolError
@@ -44,8 +43,6 @@ JOIN_MAX_NBYTES = 128 * 2**10
 LISTEN_BACKLOG = 2048
 #: Schemes that encryption, where it is required, rules out.
 PLAIN_SCHEMES = frozenset({"tcp", "ws"})
-#: The carrier of schemes that have none of their own.
-ANY_SCHEME = "*"
 
 
 class EncryptionRequired(OSError, RuntimeError):
@@ -229,7 +226,7 @@ class Transport:
         sink: what lies above the seam.
         limits: what a message's prelude may claim.
         options: socket options.
-        carriers: what speaks schemes other than ``tcp``.
+        carriers: gives what speaks a scheme other than ``tcp``; raises ValueError where nothing does.
         require_encryption: ``tcp`` is neither listened on nor dialled.
     """
 
@@ -238,7 +235,7 @@ class Transport:
         sink: SeamSink,
         limits: Limits | None = None,
         options: SocketOptions | None = None,
-        carriers: Mapping[str, Carrier] = MappingProxyType({}),
+        carriers: Callable[[str], Carrier] | None = None,
         require_encryption: bool = False,
     ) -> None:
         self.sink = sink
@@ -363,10 +360,9 @@ class Transport:
             )
 
     def _carrier(self, scheme: str) -> Carrier:
-        carrier = self._carriers.get(scheme) or self._carriers.get(ANY_SCHEME)
-        if carrier is None:
+        if self._carriers is None:
             raise ValueError(f"nothing here speaks {scheme}://")
-        return carrier
+        return self._carriers(scheme)
 
     async def close_all(self, timeout: float) -> None:
         """Close every connection once written; abort those that take longer than ``timeout`` seconds."""

@@ -16,7 +16,6 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
-from paceline.protocol.framing import Allocator, frame_nbytes
 from paceline.workers_compat.security import Tls, certificate_names
 from tornado import web
 from tornado.httpclient import HTTPClientError, HTTPRequest
@@ -26,10 +25,11 @@ from tornado.websocket import WebSocketClosedError, WebSocketHandler, websocket_
 
 from .addresses import join_host_port
 from .http.server import HttpServer
+from .links import QueuedLink
 from .seam import Buffer, Listening, PeerFacts
 from .sockets import bind_sockets, set_socket_options
 from .tls import Refusals, no_certificates, why
-from .transport import LISTEN_BACKLOG, WRITE_HIGH_WATER_NBYTES, Listener, Transport
+from .transport import LISTEN_BACKLOG, Listener, Transport
 
 logger = logging.getLogger("distributed.scheduler")
 
@@ -40,8 +40,8 @@ CONNECT_SECONDS = 20.0
 FRAME_MAX_NBYTES = 2**30
 
 
-class WebSocketLink:
-    """One connection over a web socket. Its writes are done by a task that waits where the peer reads slowly.
+class WebSocketLink(QueuedLink):
+    """One connection over a web socket.
 
     Args:
         socket: tornado's handler (accepted) or connection (dialled): ``write_message`` and ``close``.
@@ -49,43 +49,28 @@ class WebSocketLink:
     """
 
     def __init__(self, owner: Transport, socket: Any, stream: Any, facts: PeerFacts) -> None:
-        self._owner = owner
+        super().__init__(owner, facts)
         self._socket = socket
         self._stream = stream
-        self._facts = facts
-        self._number = owner.next_number()
         self._frames: list[Any] = []
         self._missing = 0
         self._nbytes_in = 0
-        self._received = 0
-        self._out: list[Buffer] = []
-        self._unwritten_nbytes = 0
-        self._slow = False
-        self._dirty = False
-        self._closing = False
-        self._gone = False
-        self._close_when_written = False
-        self._reason = ""
-        self._writer: asyncio.Task[None] | None = None
-        self._reading = asyncio.Event()
-        self._reading.set()
 
-    @property
-    def number(self) -> int:
-        """See ``seam.Link``."""
-        return self._number
+    async def send(self, frames: Sequence[Buffer]) -> None:
+        try:
+            self._socket.write_message(_COUNT.pack(len(frames)), binary=True)
+            for frame in frames:
+                written = self._socket.write_message(bytes(frame), binary=True)
+                if self._stream.writing():
+                    await written
+        except (WebSocketClosedError, StreamClosedError) as error:
+            raise ConnectionError(str(error) or "closed") from error
 
-    @property
-    def facts(self) -> PeerFacts:
-        """See ``seam.Link``."""
-        return self._facts
+    def hang_up(self) -> None:
+        self._socket.close()
 
-    @property
-    def transport(self) -> Any:
-        """See ``seam.Link``."""
-        return self
-
-    # what comes
+    def cut(self) -> None:
+        self._stream.close()
 
     def received(self, data: Any) -> None:
         """One web socket message."""
@@ -119,114 +104,7 @@ class WebSocketLink:
 
     def _complete(self) -> None:
         frames, self._frames = self._frames, []
-        sequence = self._received
-        self._received += 1
-        self._owner.sink.frames_in(self._number, sequence, [frames])
-
-    async def may_read(self) -> None:
-        """Wait while nothing more is wanted of the peer."""
-        await self._reading.wait()
-
-    def lost(self, reason: str) -> None:
-        """The socket is closed."""
-        if self._gone:
-            return
-        self._gone = self._closing = True
-        self._out.clear()
-        self._reading.set()
-        if self._writer is not None:
-            self._writer.cancel()
-        self._owner.connection_lost(self, self._reason or reason)
-
-    # what the owner calls
-
-    def write(self, frames: Sequence[Buffer]) -> bool:
-        """See ``seam.Link``."""
-        if self._closing:
-            return False
-        self._out.append(_COUNT.pack(len(frames)))
-        self._out += frames
-        self._unwritten_nbytes += sum(map(frame_nbytes, frames))
-        if self._dirty:
-            return False
-        self._dirty = True
-        return True
-
-    def flush(self) -> None:
-        """See ``seam.Link``."""
-        self._dirty = False
-        if self._out and self._writer is None and not self._gone:
-            self._writer = asyncio.get_running_loop().create_task(self._write(), name="web socket")
-        if not self._slow and self._unwritten_nbytes > WRITE_HIGH_WATER_NBYTES:
-            self._slow = True
-            self._owner.sink.paused(self._number)
-
-    async def _write(self) -> None:
-        try:
-            while self._out:
-                out, self._out = self._out, []
-                for piece in out:
-                    data = piece if type(piece) is bytes else bytes(piece)
-                    written = self._socket.write_message(data, binary=True)
-                    self._unwritten_nbytes = max(0, self._unwritten_nbytes - len(data))
-                    if self._stream.writing():
-                        await written
-            if self._slow and not self._closing:
-                self._slow = False
-                self._owner.sink.resumed(self._number)
-        except (WebSocketClosedError, StreamClosedError) as error:
-            self.lost(str(error) or "closed")
-        finally:
-            self._writer = None
-            if self._out and not self._gone:
-                self.flush()
-            elif self._close_when_written:
-                self._socket.close()
-
-    def close(self) -> None:
-        """See ``seam.Link``."""
-        if self._closing:
-            return
-        self.flush()
-        self._closing = True
-        self._reason = self._reason or "closed"
-        if self._writer is None:
-            self._socket.close()
-        else:
-            self._close_when_written = True
-
-    def abort(self, reason: str) -> None:
-        """See ``seam.Link``."""
-        self._reason = self._reason or reason
-        self._closing = True
-        self._stream.close()
-        asyncio.get_running_loop().call_soon(self.lost, reason)
-
-    def drop(self, reason: str) -> None:
-        """See ``seam.Link``."""
-        logger.warning("Dropping connection to %s: %s", self._facts.peer_address, reason)
-        self.abort(reason)
-
-    def receive_large_into(self, allocate: Allocator | None) -> None:
-        """Frames come in memory of tornado's; whoever wanted them elsewhere copies them."""
-
-    # as asyncio's transports
-
-    def is_reading(self) -> bool:
-        """As asyncio's transports say it."""
-        return self._reading.is_set()
-
-    def pause_reading(self) -> None:
-        """As asyncio's transports do it."""
-        self._reading.clear()
-
-    def resume_reading(self) -> None:
-        """As asyncio's transports do it."""
-        self._reading.set()
-
-    def get_write_buffer_size(self) -> int:
-        """As asyncio's transports say it."""
-        return self._unwritten_nbytes
+        self.message(frames)
 
 
 class PeerHandler(WebSocketHandler):

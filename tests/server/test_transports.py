@@ -8,6 +8,7 @@ import struct
 from pathlib import Path
 from typing import Any
 
+import dask.config
 import numpy as np
 import pytest
 import uvloop
@@ -158,3 +159,62 @@ async def test_a_peer_that_breaks_the_framing_is_dropped(said: Any, caplog: Any)
 async def test_what_nobody_speaks() -> None:
     with pytest.raises(ValueError, match=r"nothing here speaks foo://|unknown address scheme 'foo'"):
         await Scheduler(protocol="foo", host="127.0.0.1", port=0, dashboard_address=":0")
+
+
+async def test_inside_the_process() -> None:
+    async with Scheduler(protocol="inproc://", host=None, port=0, dashboard_address=":0") as scheduler:
+        assert scheduler.address.startswith("inproc://")
+        assert scheduler.port == 0
+        await work(scheduler)
+
+
+async def test_a_worker_outside_and_a_client_inside() -> None:
+    async with (
+        Scheduler(protocol=["tcp", "inproc"], host=["127.0.0.1", None], port=[0, 0], dashboard_address=":0") as scheduler,
+        Worker(scheduler.contact_addresses[0]),
+        Client(scheduler.contact_addresses[1], asynchronous=True) as client,
+    ):
+        future = client.submit(np.arange, 10_000_000)  # in shards on the way
+        assert (await client.gather(future, direct=False) == np.arange(10_000_000)).all()
+
+
+def test_local_cluster_with_threads() -> None:
+    from paceline.scheduler import LocalCluster
+
+    with (
+        LocalCluster(processes=False, n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+    ):
+        assert cluster.scheduler_address.startswith("inproc://")
+        assert client.submit(sum, [1, 2]).result() == 3
+        assert client.gather(client.map(lambda x: x + 1, range(20))) == list(range(1, 21))
+
+
+async def test_a_scheme_that_a_package_registered(monkeypatch: Any) -> None:
+    from distributed.comm import tcp
+    from distributed.comm.registry import backends
+
+    class Comm(tcp.TCP):
+        pass
+
+    class Connector(tcp.TCPConnector):
+        prefix = "mine://"
+        comm_class = Comm
+
+    class Listener(tcp.TCPListener):
+        prefix = "mine://"
+        comm_class = Comm
+
+    class Backend(tcp.TCPBackend):
+        _connector_class = Connector
+        _listener_class = Listener
+
+    monkeypatch.setitem(backends, "mine", Backend())
+    async with Scheduler(protocol="mine", host="127.0.0.1", port=0, dashboard_address=":0") as scheduler:
+        assert scheduler.address.startswith("mine://127.0.0.1:")
+        await work(scheduler)
+    with (
+        pytest.raises(ValueError, match="what is pickled in messages over mine://"),
+        dask.config.set({"distributed.scheduler.pickle": False}),
+    ):
+        await Scheduler(protocol="mine", host="127.0.0.1", port=0, dashboard_address=":0")

@@ -1,0 +1,129 @@
+"""The one adaptor to ``distributed.comm``: for ``inproc://`` and schemes that packages register under ``distributed.comm.backends``.
+
+Such a comm gives and takes messages, not frames; here they become each other. To do that distributed opens what was pickled in
+place, so that these schemes, but for ``inproc`` where the peer is in this very process, are refused where pickles stay closed.
+
+Must not know: connections of the scheduler, the event loop's tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from distributed import protocol
+from distributed.comm.registry import get_backend
+from distributed.protocol.compression import decompress
+from distributed.protocol.serialize import Serialized
+
+from .unpickling import check_allowed
+
+INPROC = "inproc"
+#: What distributed says for "no security".
+NO_ARGUMENTS = {"ssl_context": None, "require_encryption": False}
+
+
+def listener(
+    scheme: str, location: str, handle: Callable[[Any], Awaitable[None]], arguments: dict[str, Any] | None
+) -> Any:
+    """A listener of the scheme's, not started; ``handle`` is given each comm before anything was said on it.
+
+    Args:
+        arguments: of ``Security.get_listen_args``.
+
+    Raises:
+        ValueError: nobody registered the scheme, or it may not be used here.
+    """
+    made = _backend(scheme).get_listener(location, handle, False, **(arguments or NO_ARGUMENTS))
+    made.on_connection = lambda comm, *_, **__: _Done()  # the handshake is ours
+    return made
+
+
+def connect(scheme: str, location: str, arguments: dict[str, Any] | None) -> Awaitable[Any]:
+    """A comm on which nothing was said.
+
+    Args:
+        arguments: of ``Security.get_connection_args``.
+
+    Raises:
+        ValueError: nobody registered the scheme, or it may not be used here.
+    """
+    connector = _backend(scheme).get_connector()
+    return connector.connect(location, deserialize=False, **(arguments or NO_ARGUMENTS))  # type: ignore[no-any-return]
+
+
+def resolve(scheme: str, location: str) -> str:
+    """The location in the form that the scheme knows it by; as it is where nobody knows the scheme."""
+    try:
+        return str(get_backend(scheme).resolve_address(location))
+    except Exception:
+        return location
+
+
+def host(scheme: str, location: str) -> str:
+    """The host that a location is on; the location itself where nobody knows."""
+    try:
+        return str(get_backend(scheme).get_address_host(location))
+    except Exception:
+        return location
+
+
+def same_host(comm: Any) -> bool:
+    """Whether both ends are on one machine, as far as the comm can say."""
+    try:
+        return bool(comm.same_host)
+    except Exception:
+        return False
+
+
+def to_message(frames: Sequence[Any], scheme: str) -> Any:
+    """What a comm is given: values stay closed."""
+    message = protocol.loads(list(frames), deserialize=False)
+    return _for_this_process(message) if scheme == INPROC else message
+
+
+def to_frames(message: Any) -> list[Any]:
+    """What a comm gave, as it would have been said over a socket."""
+    return list(protocol.dumps(message))
+
+
+def _backend(scheme: str) -> Any:
+    if scheme != INPROC:
+        check_allowed(f"what is pickled in messages over {scheme}://, which distributed reads")
+    return get_backend(scheme)
+
+
+def _for_this_process(value: Any) -> Any:
+    """Nobody will put it into frames and back: closed values get whole frames, and batches are lists, for the reader looks for closed
+    values in dictionaries and lists alone."""
+    if type(value) is dict:
+        return {key: _for_this_process(each) for key, each in value.items()}
+    if type(value) in (tuple, list):
+        if any(isinstance(each, dict | Serialized) for each in value):
+            return [_for_this_process(each) for each in value]
+        return value
+    if isinstance(value, Serialized):
+        return _whole(value)
+    return value
+
+
+def _whole(value: Serialized) -> Serialized:
+    header, frames = dict(value.header), list(value.frames)
+    if "compression" in header:
+        frames = decompress(header, frames)
+        del header["compression"]
+    counts = header.pop("split-num-sub-frames", None)
+    offsets = header.pop("split-offsets", None)
+    if counts is not None and offsets is not None:
+        frames = [
+            frames[offset] if count == 1 else bytearray().join(frames[offset : offset + count])
+            for count, offset in zip(counts, offsets, strict=True)
+        ]
+    return Serialized(header, frames)
+
+
+class _Done:
+    """An awaitable that has nothing to wait for."""
+
+    def __await__(self) -> Any:
+        return iter(())
