@@ -60,14 +60,15 @@ class TaskErredReport(Message, frozen=True, kw_only=True, tag="task-erred", omit
 
     Attributes:
         key: which.
-        exception: closed.
+        exception: closed; or a pickle as bytes, where the stock scheduler made it itself (``KilledWorker``, ``NoValidWorkerError``).
         traceback: closed.
     """
 
     KEY_FIELDS: ClassVar[tuple[str, ...]] = ("key",)
+    UNTYPED_FIELDS: ClassVar[tuple[str, ...]] = ("exception",)
 
     key: Any
-    exception: Payload | None = None
+    exception: Any = None
     traceback: Payload | None = None
 
 
