@@ -125,6 +125,23 @@ def get(key: str, default: Any = None) -> Any:
     return dask.config.get(key, default=default)
 
 
+def default_keys() -> list[str]:
+    """All keys that dask and distributed have defaults of, as ``distributed.scheduler.validate``."""
+    out: list[str] = []
+    for defaults in dask.config.defaults:
+        _walk(defaults, "", out)
+    return out
+
+
+def _walk(values: Any, start: str, out: list[str]) -> None:
+    for name, value in values.items():
+        key = start + str(name).replace("_", "-")
+        if isinstance(value, dict) and value:
+            _walk(value, key + ".", out)
+        else:
+            out.append(key)
+
+
 def seconds(value: Any, default: str = "seconds") -> float | None:
     """``"5 minutes"`` -> 300.0; None, False and "" mean no such time.
 

@@ -16,12 +16,13 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
 
 from . import protocol_cli
+from .operator import commands as operator_cli
 
 logger = logging.getLogger("distributed.scheduler")
 
@@ -239,7 +240,7 @@ def read_key(text: str | None) -> Any:
         return text
 
 
-for command in protocol_cli.COMMANDS:
+for command in (*protocol_cli.COMMANDS, *operator_cli.COMMANDS):
     main.add_command(command)
 
 
@@ -348,7 +349,22 @@ def loop_factory(wanted: str | None) -> Callable[[], asyncio.AbstractEventLoop] 
 async def start_and_finish(scheduler: Any) -> None:
     """Start it; return when it has finished."""
     await scheduler
+    if sys.stderr.isatty():
+        click.echo(what_next(scheduler.address, scheduler.services), err=True)
     await scheduler.finished()
+
+
+def what_next(address: str, services: Mapping[str, Any]) -> str:
+    """What a person types next. Nothing reads these lines: they are for terminals only."""
+    lines = [
+        "",
+        f"  Start workers:   dask worker {address}",
+        f'  In Python:       from distributed import Client; client = Client("{address}")',
+        f"  Watch:           paceline status {address}",
+    ]
+    if "dashboard" in services:
+        lines.append(f"  In a browser:    http://localhost:{services['dashboard'].port}/status")
+    return "\n".join([*lines, "  Ctrl-C ends it.", ""])
 
 
 async def wait_for_signal() -> int:

@@ -21,7 +21,9 @@ logger = logging.getLogger("distributed.scheduler")
 
 #: The module that runs the dashboard in this process; importing it imports bokeh.
 EMBEDDED = "paceline.workers_compat.dashboard.embedded"
-NO_BOKEH = "bokeh is not installed. <code>pip install 'paceline[dashboard]'</code> gives you the dashboard."
+NO_BOKEH = (
+    "bokeh is not installed. Dask needs bokeh for the dashboard: <code>pip install 'paceline[dashboard]'</code>"
+)
 
 
 class Dashboard(Protocol):

@@ -1,0 +1,85 @@
+"""Other ways to start: the names of old, distributed's own commands through the takeover, a cluster on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+
+import distributed
+import pytest
+from click.testing import CliRunner
+from dask.cli import cli as dask_cli
+from distributed.deploy.spec import SpecCluster
+from paceline.scheduler import LocalCluster, Scheduler, takeover
+from paceline.scheduler.server.cli import main
+
+
+def test_dask_paceline() -> None:
+    import dask.cli
+
+    dask.cli._register_command_ep(
+        dask_cli, type("EP", (), {"name": "paceline", "load": staticmethod(lambda: main)})()
+    )
+    result = CliRunner().invoke(dask_cli, ["paceline", "scheduler", "--version"])
+    assert result.exit_code == 0 and "paceline, version" in result.output
+
+
+def test_a_process_of_ones_own_is_known_by_its_command() -> None:
+    assert takeover.runs_a_scheduler(["python", "-m", "distributed.cli.dask_spec", "--spec", "{}"])
+    assert takeover.runs_a_scheduler(["/bin/python", "/bin/dask", "scheduler", "--port", "0"])
+    assert not takeover.runs_a_scheduler(["python", "program.py", "scheduler"])
+
+
+@pytest.mark.parametrize("way", ["module", "variable"])
+def test_takeover(way: str, tmp_path: object) -> None:
+    """A process that names distributed's class gets ours."""
+    program = "import distributed, distributed.deploy.local as local; print(local.Scheduler.__mro__[1].__module__)"
+    path = os.path.join(str(tmp_path), "named.py")
+    with open(path, "w") as file:
+        file.write(program)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    if way == "module":
+        command = [sys.executable, "-m", "paceline.scheduler.takeover", "-m", "named"]
+    else:
+        environment[takeover.VARIABLE] = "1"
+        command = [sys.executable, "-c", f"{takeover.PTH_TEXT}\n{program}"]
+    found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
+    assert found.stdout.split() == ["paceline.scheduler.server.scheduler"], found.stderr
+
+
+async def test_in_a_spec_cluster() -> None:
+    options = {"host": "127.0.0.1", "port": 0, "dashboard_address": "127.0.0.1:0"}
+    worker = {"cls": distributed.Worker, "options": {"nthreads": 1, "dashboard_address": ":0"}}
+    async with SpecCluster(
+        scheduler={"cls": Scheduler, "options": options}, worker=worker, asynchronous=True
+    ) as cluster:
+        cluster.scale(2)
+        await cluster
+        async with distributed.Client(cluster, asynchronous=True) as client:
+            await client.wait_for_workers(2)
+            assert await client.submit(sum, [1, 2]) == 3
+        assert cluster.scheduler.status == distributed.Status.running
+        cluster.scale(1)
+        while len(cluster.scheduler.workers) > 1:
+            await asyncio.sleep(0.01)
+
+
+def test_local_cluster() -> None:
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0") as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        assert isinstance(cluster.scheduler, Scheduler)
+        assert client.submit(sum, [1, 2]).result() == 3
+        assert len(client.scheduler_info()["workers"]) == 2
+
+
+async def test_two_at_once() -> None:
+    options = {"n_workers": 1, "processes": False, "dashboard_address": ":0", "asynchronous": True}
+    async with LocalCluster(**options) as one, LocalCluster(**options) as two:
+        assert one.scheduler_address != two.scheduler_address
+        for cluster in (one, two):
+            async with distributed.Client(cluster, asynchronous=True) as client:
+                assert await client.submit(len, "abc") == 3
