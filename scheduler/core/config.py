@@ -54,6 +54,9 @@ class SchedulerConfig:
     no_workers_timeout_seconds: float | None = knob(
         None, "distributed.scheduler.no-workers-timeout"
     )
+    # a client whose connection breaks keeps its keys so long; stock, and the default: not at all
+    client_grace_seconds: float = knob(0.0, "paceline.scheduler.client-grace")
+    client_grace_nbytes: int = knob(2**30, "paceline.scheduler.client-grace-bytes")
     events_cleanup_delay_seconds: float = knob(3600.0, "distributed.scheduler.events-cleanup-delay")
     validate: bool = knob(False, "distributed.scheduler.validate")
     low_level_log_length: int = knob(1000, "distributed.admin.low-level-log-length")

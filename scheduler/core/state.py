@@ -345,12 +345,16 @@ class ClientState:
         wants_what: tasks it holds futures of.
         versions: of its packages, as it sent them.
         last_seen: when it was last heard of, seconds since the epoch.
+        said_goodbye: it closes: what it holds is let go when its connection ends.
+        held_until: it is gone without a goodbye, and what it held is kept until then, seconds since the epoch; 0.0 for others.
     """
 
     client_key: str
     versions: Any = None
     wants_what: dict[TaskState, None] = field(default_factory=dict)
     last_seen: float = 0.0
+    said_goodbye: bool = False
+    held_until: float = 0.0
 
     def __repr__(self) -> str:
         return f"<Client {self.client_key!r}>"

@@ -24,6 +24,12 @@ from ..turn import Turn
 #: The client that stands for futures whose results nobody waits for.
 FIRE_AND_FORGET = "fire-and-forget"
 
+#: Clients inside tasks are called ``Client-worker-...``.
+WORKER_CLIENT = "-worker-"
+
+#: Clients whose keys are held at a time; of more, the one longest gone is let go.
+HELD_MAX = 100
+
 #: Clients are asked to be heard of this many times more seldom than workers.
 CLIENT_HEARTBEAT_FACTOR = 10
 
@@ -58,7 +64,10 @@ def handle_client_gone(turn: Turn, stimulus: Stimulus) -> None:
     del state.clients[name]
     if name == FIRE_AND_FORGET:
         state.clients[name] = ClientState(name)
-    part_with_client(turn, cs)
+    if _is_held(turn, cs):
+        hold(turn, cs)
+    else:
+        part_with_client(turn, cs)
     state.client_removed_count += 1
     fill_slots(turn)
     if state.plugins is not None:
@@ -67,6 +76,74 @@ def handle_client_gone(turn: Turn, stimulus: Stimulus) -> None:
 
 def handle_close_client(turn: Turn, stimulus: Stimulus) -> None:
     """A client says goodbye; what it held is let go when its stream ends."""
+    cs = turn.state.clients.get(stimulus.message.client or stimulus.source)
+    if cs is not None:
+        cs.said_goodbye = True
+
+
+# ------------------------------------------------------------------ clients that may come again
+
+
+def _is_held(turn: Turn, cs: ClientState) -> bool:
+    """Whether what a client that is gone holds is kept for a while.
+
+    A client that said goodbye wants nothing any more, and one of a task's (stock names it so) comes never again.
+    """
+    return bool(
+        turn.state.config.client_grace_seconds > 0
+        and cs.wants_what
+        and not cs.said_goodbye
+        and not cs.held_until
+        and WORKER_CLIENT not in cs.client_key
+        and cs.client_key != FIRE_AND_FORGET
+    )
+
+
+def hold(turn: Turn, cs: ClientState) -> None:
+    """What a client held is held by nobody in particular for a while: a client that comes again has forgotten its futures, and
+    the same program run again finds its keys."""
+    state = turn.state
+    name = cs.client_key
+    cs.client_key = f"held-{name}-{state.client_removed_count}"
+    cs.held_until = turn.now + state.config.client_grace_seconds
+    state.clients[cs.client_key] = cs
+    turn.log(
+        20,
+        f"Client {name} is gone without a goodbye: its {len(cs.wants_what)} keys are kept for "
+        f"{state.config.client_grace_seconds:g} s",
+    )
+    held = [each for each in state.clients.values() if each.held_until]
+    for oldest in held[: max(0, len(held) - HELD_MAX)]:
+        let_go(turn, oldest)
+
+
+def let_go(turn: Turn, cs: ClientState) -> None:
+    """The time of what was held is over."""
+    turn.log(20, f"Nobody came for {cs.client_key}: {len(cs.wants_what)} keys are let go")
+    del turn.state.clients[cs.client_key]
+    part_with_client(turn, cs)
+    fill_slots(turn)
+
+
+def check_held(turn: Turn) -> None:
+    """Let go of what was held long enough, and of what takes more memory than may be held so; the oldest first."""
+    state = turn.state
+    if state.config.client_grace_seconds <= 0:
+        return
+    was_idle = state.transition_counter == state.idle_transition_counter
+    allowed = state.config.client_grace_nbytes
+    for cs in [each for each in reversed(state.clients.values()) if each.held_until]:
+        if turn.now >= cs.held_until:
+            let_go(turn, cs)
+            continue
+        nbytes = sum(max(ts.nbytes, 0) for ts in cs.wants_what if ts.state == "memory")
+        allowed -= nbytes
+        if allowed < 0:
+            turn.log(30, f"{cs.client_key} holds more than paceline.scheduler.client-grace-bytes allows")
+            let_go(turn, cs)
+            allowed += nbytes
+    if was_idle:  # what nobody waits for keeps no cluster awake
+        state.idle_transition_counter = state.transition_counter
 
 
 def handle_client_desires_keys(turn: Turn, stimulus: Stimulus) -> None:

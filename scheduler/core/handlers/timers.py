@@ -12,6 +12,7 @@ from ..state import SchedulerState, TaskState
 from ..stimuli import CloseScheduler, RestartWorkers, Stimulus
 from ..transitions import fill_slots, run, transition
 from ..turn import Turn
+from .clients import check_held
 from .workers import refresh_no_workers
 
 #: A worker is not given up before it has missed this many heartbeats.
@@ -22,6 +23,7 @@ def handle_tick(turn: Turn, stimulus: Stimulus) -> None:
     """Look at every timeout that the core watches."""
     _check_worker_ttl(turn)
     _check_no_workers(turn)
+    check_held(turn)
     _check_idle(turn)
 
 
