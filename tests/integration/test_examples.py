@@ -13,13 +13,15 @@ import pytest
 from source_tree import ROOT
 
 EXAMPLES = ROOT / "examples"
-# run by `make demo`, and in continuous integration by name
-ELSEWHERE = {"demo.py"}
+# run by `make demo`, and in continuous integration by name; by test_protocol_examples.py
+ELSEWHERE = {"demo.py", "worker_on_protocol.py", "monitor.py"}
+# what others import
+SHARED = {"toy_cluster.py", "asyncio_link.py", "worker_parts.py"}
 PROGRAMS = sorted(path.name for path in EXAMPLES.glob("*.py") if path.name not in ELSEWHERE)
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("name", [name for name in PROGRAMS if name != "toy_cluster.py"])
+@pytest.mark.parametrize("name", [name for name in PROGRAMS if name not in SHARED])
 def test_example(name: str) -> None:
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / name)], capture_output=True, text=True, timeout=110
@@ -30,4 +32,4 @@ def test_example(name: str) -> None:
 
 def test_tour_names_every_example() -> None:
     named = set(re.findall(r"\]\((\w+\.py)\)", (EXAMPLES / "README.md").read_text()))
-    assert named | {"toy_cluster.py"} == {path.name for path in EXAMPLES.glob("*.py")}
+    assert named | SHARED == {path.name for path in EXAMPLES.glob("*.py")}
