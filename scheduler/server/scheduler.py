@@ -396,7 +396,7 @@ class Scheduler:
         template = dask_config.get(
             "distributed.dashboard.link", "{scheme}://{host}:{port}/status"
         )
-        facts = {**os.environ, "scheme": "http", "host": self.host, "port": service.port}
+        facts = {**os.environ, "scheme": "http", "host": addresses.join_host_port(self.host), "port": service.port}
         try:
             return str(template.format(**facts))
         except KeyError as error:

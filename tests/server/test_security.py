@@ -180,3 +180,20 @@ async def test_a_worker_that_proves_nothing_is_not_dialled_for_long() -> None:
         scheduler.server.secret = Secret(SECRET.encode())
         with pytest.raises(OSError, match="does not know the cluster's secret"):
             await scheduler.server.rpc_call(worker.address, {"op": "identity", "reply": True})
+
+
+async def test_a_program_that_is_cut_off_and_run_again_finds_its_keys() -> None:
+    with dask.config.set({"paceline.scheduler.client-grace": "1 minute"}):
+        scheduler = Scheduler(host="127.0.0.1", port=0, dashboard_address=":0")
+    async with scheduler, Worker(scheduler.address):
+        async with Client(scheduler.address, asynchronous=True) as first:
+            future = first.submit(os.urandom, 4, key="random", pure=False)
+            value = await future
+            first._reconnect = lambda: asyncio.Event().wait()  # it is gone for good
+            first.scheduler_comm.comm.abort()
+            async with asyncio.timeout(10):
+                while first.id in scheduler.server.state.clients:
+                    await asyncio.sleep(0.01)
+            async with Client(scheduler.address, asynchronous=True) as again:
+                assert await again.submit(os.urandom, 4, key="random", pure=False) == value
+        assert "random" in scheduler.server.state.tasks
