@@ -14,7 +14,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 p
 BIN = $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-slow lint format bench bench-smoke reference vectors docs wheel clean
+.PHONY: help demo test test-all test-slow lint format bench bench-smoke reference vectors docs wheel clean fuzz
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -61,6 +61,10 @@ reference: $(call STAMP,test)  ## docs/protocol.md and what else follows from th
 
 vectors: $(call STAMP,test)  ## docs/vectors/, captured between stock peers
 	$(BIN)/python tests/wiretap/make_vectors.py
+
+FUZZ_ARGS ?= --seconds 60
+fuzz: $(call STAMP,test)  ## a minute of broken messages; FUZZ_ARGS="--inputs N --seed K" for more
+	$(BIN)/python tests/protocol/fuzz.py $(FUZZ_ARGS)
 
 docs: $(call STAMP,docs)  ## the documentation as a site with search, in site/
 	$(BIN)/mkdocs build --quiet

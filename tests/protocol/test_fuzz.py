@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from contextlib import suppress
 from pathlib import Path
 from random import Random
@@ -124,3 +126,11 @@ def test_any_bytes() -> None:
         except RemoteProtocolError:
             with pytest.raises(RemoteProtocolError):
                 reader.feed(b"")
+
+
+def test_the_fuzzer_finds_nothing() -> None:
+    """A short round of what ``make fuzz`` runs."""
+    command = [sys.executable, str(Path(__file__).parent / "fuzz.py"), "--own", "--inputs", str(ROUNDS)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
+    assert f"{ROUNDS} inputs in" in done.stdout
