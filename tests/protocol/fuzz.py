@@ -22,6 +22,8 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
+from types import FunctionType
 from typing import Any
 from zlib import crc32
 
@@ -267,9 +269,26 @@ def with_atheris(atheris: Any, rounds: Rounds, inputs: int | None, seconds: floa
 
     options = [f"-runs={inputs}"] if inputs else []
     options += [f"-max_total_time={int(seconds)}"] if seconds else []
-    atheris.instrument_all()
-    atheris.Setup([sys.argv[0], *options, f"-seed={rounds.seed}", str(CORPUS)], one)
-    atheris.Fuzz()
+    options += [f"-timeout={int(HANG_SECONDS)}", f"-seed={rounds.seed + 1}"]  # its 0 means any
+    for function in functions():
+        atheris.instrument_func(function)
+    signal.setitimer(signal.ITIMER_REAL, 0)  # it has a clock of its own
+    with TemporaryDirectory() as learned:  # it writes what it finds worth keeping to the first folder
+        atheris.Setup([sys.argv[0], *options, learned, str(CORPUS)], one)
+        atheris.Fuzz()
+
+
+def functions() -> list[FunctionType]:
+    """Those of paceline's protocol, methods too."""
+    found: dict[int, FunctionType] = {}
+    for name in [name for name in sys.modules if name.startswith("paceline.protocol")]:
+        for thing in list(vars(sys.modules[name]).values()):
+            inner = vars(thing).values() if isinstance(thing, type) else (thing,)
+            for x in inner:
+                x = getattr(x, "__func__", x)
+                if isinstance(x, FunctionType) and x.__module__ == name:
+                    found[id(x)] = x
+    return list(found.values())
 
 
 def main() -> int:
