@@ -21,13 +21,13 @@ from typing import Any
 from paceline.protocol import messages as m
 from paceline.protocol.catalogue import TABLES
 from paceline.protocol.messages.base import Request
-from paceline.scheduler.core import stimuli, story
+from paceline.scheduler.core import invariants, stimuli, story
 from paceline.scheduler.core.handlers.commands import ASKABLE
 
 from .annotations import closed_unless_plain
 from .plugins import Plugins
 from .span_views import ComputationView, SpansView
-from .views import ClientView, TaskView, Views, WorkerView, opened
+from .views import ClientView, StreamView, TaskView, Views, WorkerView, opened
 
 logger = logging.getLogger("distributed.scheduler")
 
@@ -291,12 +291,16 @@ class SchedulerFacade:
     @property
     def stream_comms(self) -> Mapping[str, Any]:
         """Worker address -> its stream."""
-        return self._server.driver.worker_streams
+        return Views(self._server.driver.worker_streams, StreamView)
 
     @property
     def client_comms(self) -> Mapping[str, Any]:
         """Client name -> its stream."""
-        return self._server.driver.client_streams
+        return Views(self._server.driver.client_streams, StreamView)
+
+    def validate_state(self, allow_overlap: bool = False) -> None:
+        """Check all that must hold. Raises AssertionError."""
+        invariants.validate_state(self._server.state)
 
     @property
     def monitor(self) -> Any:

@@ -265,6 +265,23 @@ class ClientView(View):
         return {TaskView(ts, self._sight) for ts in self._core.wants_what}
 
 
+class StreamView:
+    """The stream of a worker or client, with the name that stock has for its connection."""
+
+    __slots__ = ("_stream",)
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    @property
+    def comm(self) -> Any:
+        """Who is at the other end."""
+        return self._stream.peer
+
+
 class Views(Mapping[Any, Any]):
     """A dict of the core's, its values seen through views; ``extra`` holds what is shown beside them."""
 

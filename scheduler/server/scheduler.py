@@ -246,8 +246,8 @@ class Scheduler:
 
     @property
     def workers(self) -> dict[str, Any]:
-        """Address -> WorkerState."""
-        return self.server.state.workers
+        """Address -> worker, as stock's ``WorkerState``."""
+        return dict(self.facade.workers)
 
     def identity(self, n_workers: int = -1) -> dict[str, Any]:
         """Who we are, and our workers, in stock's shape."""
@@ -426,6 +426,11 @@ class Scheduler:
             with contextlib.suppress(OSError):
                 os.remove(self.scheduler_file)
             self.scheduler_file = None
+
+    def stop(self) -> None:
+        """Listen no more, as stock's ``Server.stop``; ``close`` has done it already."""
+        for listener in self._listeners:
+            listener.close()
 
     async def finished(self) -> None:
         """Wait until it has closed."""

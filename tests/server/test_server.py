@@ -110,7 +110,7 @@ async def test_an_odd_message_costs_only_itself(scheduler: Scheduler, caplog: An
         ]
     )
     async with asyncio.timeout(5):
-        while scheduler.workers["tcp://127.0.0.1:1"].status != "paused":
+        while scheduler.workers["tcp://127.0.0.1:1"].status.name != "paused":
             await asyncio.sleep(0.01)
     assert "task-finished" in caplog.text
     assert "$.nbytes" in caplog.text
