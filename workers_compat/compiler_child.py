@@ -79,6 +79,7 @@ class CompilerChild:
         self._pipe = pipe
         self._waiting: deque[Any] = deque()
         self._cancelled: set[int] = set()
+        self._at_work = 0
         self._chunk_size = 1000
         self._uncollected = 0
         self.folder = ""
@@ -98,15 +99,27 @@ class CompilerChild:
 
         for request in self._pipe.receive(block):
             if isinstance(request, Cancel):
-                self._cancelled.add(request.graph_id)
+                self._cancel(request.graph_id)
             else:
                 self._waiting.append(request)
+
+    def _cancel(self, graph_id: int) -> None:
+        """What is waiting, or at work, is given up. A graph that is done with may come again: it was taken away too late,
+        and given to another child, which was slow.
+        """
+        from .graph_table import CompileRequest
+
+        waiting = (r.graph_id for r in self._waiting if isinstance(r, CompileRequest))
+        if graph_id == self._at_work or graph_id in waiting:
+            self._cancelled.add(graph_id)
 
     def _handle(self, request: Any) -> None:
         from .graph_table import ChildSetup, CompileRequest, UploadFile
 
         if isinstance(request, CompileRequest):
+            self._at_work = request.graph_id
             self._compile(request)
+            self._at_work = 0
             # graphs come in order: whatever was cancelled up to here is done with
             waiting = {r.graph_id for r in self._waiting if isinstance(r, CompileRequest)}
             self._cancelled &= waiting

@@ -24,7 +24,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from paceline.scheduler.core.stimuli import GraphFailed
+from paceline.scheduler.core.stimuli import GraphChunk, GraphFailed
 from paceline.workers_compat import config, errors
 from paceline.workers_compat.graph_table import (
     Cancel,
@@ -87,10 +87,11 @@ class Compilers(Protocol):
 
 @dataclass(slots=True)
 class _Job:
-    """A graph that was handed in."""
+    """A graph that was handed in. ``answered``: its commit or failure has come."""
 
     request: CompileRequest
     on_reply: OnReply
+    answered: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -401,9 +402,13 @@ class ChildCompilers:
                 child.ignored.discard(reply.graph_id)  # type: ignore[union-attr]
             else:
                 child.jobs.pop(reply.graph_id, None)  # type: ignore[union-attr]
+                if job is not None and not job.answered:
+                    logger.warning("The graph compiler %d gave a graph up", child.process.pid)
+                    job.on_reply(_failed(job.request, "the graph compiler gave it up"))
             child.head_since = self._loop.time()
             self._dismiss(child)
         elif job is not None:
+            job.answered = kind is not GraphChunk
             job.on_reply(reply)
 
     def _dismiss(self, child: _Child) -> None:

@@ -154,6 +154,14 @@ def test_cancelled_graphs_end_early(child, make_request):
     assert isinstance(child.until_done(3)[-1], GraphCommit)
 
 
+def test_a_graph_that_was_cancelled_too_late_may_come_again(child, make_request):
+    first = child.compile(simple(make_request, 1))
+    child.send(Cancel(1))
+    second = child.compile(simple(make_request, 1))
+    assert [type(reply) for reply in second] == [type(reply) for reply in first]
+    assert isinstance(second[-1], GraphCommit)
+
+
 def test_chunk_size_and_buffers(make_request):
     child = Child(chunk_size=10)
     big = np.arange(1_000_000)
