@@ -2,7 +2,8 @@
 
 Stock writes these in ``client.py``, ``queues.py``, ``variable.py`` and ``publish.py``, batched every 10 ms, and the
 stock scheduler adds the client's name where it is missing. Here the name comes with the stimulus; where a
-message has one, it counts (a worker's client speaks for itself).
+message has one, it counts (a worker's client speaks for itself). A name of nil is one to stock, which knows no such client and
+ends the stream: classes that a client here may send leave it out.
 
 Must not know: what the scheduler makes of them.
 """
@@ -54,7 +55,9 @@ class UpdateGraph(Message, frozen=True, kw_only=True, tag="update-graph"):
     stimulus_id: str | None = None
 
 
-class ClientDesiresKeys(Message, frozen=True, kw_only=True, tag="client-desires-keys"):
+class ClientDesiresKeys(
+    Message, frozen=True, kw_only=True, tag="client-desires-keys", omit_defaults=True
+):
     """The client has futures of these keys.
 
     Attributes:
@@ -68,7 +71,9 @@ class ClientDesiresKeys(Message, frozen=True, kw_only=True, tag="client-desires-
     client: str | None = None
 
 
-class ClientReleasesKeys(Message, frozen=True, kw_only=True, tag="client-releases-keys"):
+class ClientReleasesKeys(
+    Message, frozen=True, kw_only=True, tag="client-releases-keys", omit_defaults=True
+):
     """The client's last future of each of these keys is gone.
 
     Attributes:
@@ -114,7 +119,9 @@ class ReportKey(Message, frozen=True, kw_only=True, tag="report-key"):
     client: str | None = None
 
 
-class HeartbeatClient(Message, frozen=True, kw_only=True, tag="heartbeat-client"):
+class HeartbeatClient(
+    Message, frozen=True, kw_only=True, tag="heartbeat-client", omit_defaults=True
+):
     """The client is alive; answered with ``adjust-heartbeat-interval``.
 
     Attributes:
@@ -124,7 +131,7 @@ class HeartbeatClient(Message, frozen=True, kw_only=True, tag="heartbeat-client"
     client: str | None = None
 
 
-class CloseClient(Message, frozen=True, kw_only=True, tag="close-client"):
+class CloseClient(Message, frozen=True, kw_only=True, tag="close-client", omit_defaults=True):
     """The client goes; ``close-stream`` follows.
 
     Attributes:
@@ -136,7 +143,7 @@ class CloseClient(Message, frozen=True, kw_only=True, tag="close-client"):
     stimulus_id: str | None = None
 
 
-class SubscribeTopic(Message, frozen=True, kw_only=True, tag="subscribe-topic"):
+class SubscribeTopic(Message, frozen=True, kw_only=True, tag="subscribe-topic", omit_defaults=True):
     """Send the client the events of a topic.
 
     Attributes:
@@ -150,7 +157,9 @@ class SubscribeTopic(Message, frozen=True, kw_only=True, tag="subscribe-topic"):
     client: str | None = None
 
 
-class UnsubscribeTopic(Message, frozen=True, kw_only=True, tag="unsubscribe-topic"):
+class UnsubscribeTopic(
+    Message, frozen=True, kw_only=True, tag="unsubscribe-topic", omit_defaults=True
+):
     """Send the client no more events of a topic.
 
     Attributes:
