@@ -382,7 +382,7 @@ class Scheduler:
         return self._http.application if self._http is not None else None
 
     @property
-    def tick_seconds(self) -> float:
+    def tick_interval_observed(self) -> float:
         """Between the last two ticks of the event loop."""
         return self._ticks.seconds if self._ticks is not None else 0.0
 

@@ -128,7 +128,7 @@ async def test_every_metric_of_stocks_is_there(scheduler: Scheduler) -> None:
     assert names(theirs) <= names(ours)
     assert kinds(theirs) <= kinds(ours)
     for name in ("turn_seconds_bucket", "loop_lag_seconds_sum", "graph_compile_seconds_count"):
-        assert f"dask_scheduler_{name}" in ours
+        assert f"dask_paceline_{name}" in ours
     assert re.search(r'sampled_messages_total\{op="[a-z-]+"\} \d', ours)
     assert 'outgoing_buffer_bytes{of="all",peers="workers"}' in ours
 

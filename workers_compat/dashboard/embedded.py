@@ -56,7 +56,7 @@ class DashboardScheduler(PageScheduler):
     @property
     def _tick_interval_observed(self) -> float:
         """How far apart the event loop's ticks are, seconds."""
-        return float(self._facade._scheduler.tick_seconds)
+        return float(self._facade._scheduler.tick_interval_observed)
 
     @property
     def io_loop(self) -> Any:

@@ -58,6 +58,7 @@ class SchedulerMetrics:
         self._ticks = ticks
         start = f"{namespace}_" if namespace else ""
         self._prefix = start + "scheduler_"
+        self._own_prefix = start + "paceline_"
         self._stealing_prefix = start + "stealing_"
         self._semaphore_prefix = start + "semaphore_"
         self._gc_policy = gc_policy
@@ -235,8 +236,8 @@ class SchedulerMetrics:
         )
         driver = self._server.driver
         text = "Counted since the server started"
-        yield self._counter("stimuli", text, driver.n_stimuli)
-        yield self._counter("internal_errors", text, driver.n_core_errors)
+        for name, count in (("stimuli", driver.n_stimuli), ("internal_errors", driver.n_core_errors)):
+            yield CounterMetricFamily(self._own_prefix + name, text, value=count)
 
     def _semaphores(self) -> Iterator[Metric]:
         semaphores = self._server.core.machines.get("semaphores")
@@ -268,7 +269,7 @@ class SchedulerMetrics:
         """What waits, and where."""
         server, state = self._server, self._state
         waiting = GaugeMetricFamily(
-            self._prefix + "waiting", "What waits inside of the scheduler", labels=["for"]
+            self._own_prefix + "waiting", "What waits inside of the scheduler", labels=["for"]
         )
         waiting.add_metric(["a later turn"], len(state.backlog))
         waiting.add_metric(["a free thread"], len(state.queued))
@@ -276,7 +277,7 @@ class SchedulerMetrics:
         waiting.add_metric(["graphs being taken in"], len(state.graphs))
         yield waiting
         buffered = GaugeMetricFamily(
-            self._prefix + "outgoing_buffer",
+            self._own_prefix + "outgoing_buffer",
             "Bytes that were written and that a peer has not taken yet",
             labels=["peers", "of"],
             unit="bytes",
@@ -290,12 +291,14 @@ class SchedulerMetrics:
             buffered.add_metric([peers, "all"], sum(sizes))
             buffered.add_metric([peers, "the largest"], max(sizes, default=0))
         yield buffered
-        yield self._gauge("connections", "Open connections of all kinds", len(server.peers))
+        yield GaugeMetricFamily(
+            self._own_prefix + "connections", "Open connections of all kinds", value=len(server.peers)
+        )
 
     def _measured(self, measures: m.Measures) -> Iterator[Metric]:
         yield self._histogram("turn", "Duration of a turn, of those that were sampled", measures.turns)
         ops = CounterMetricFamily(
-            self._prefix + "sampled_messages",
+            self._own_prefix + "sampled_messages",
             "Stimuli among the turns that were sampled, by op",
             labels=["op"],
         )
@@ -309,7 +312,7 @@ class SchedulerMetrics:
 
     def _histogram(self, name: str, text: str, found: m.Histogram) -> Metric:
         return HistogramMetricFamily(
-            self._prefix + name, text, found.buckets(), found.total, unit="seconds"
+            self._own_prefix + name, text, found.buckets(), found.total, unit="seconds"
         )
 
 
