@@ -1,7 +1,6 @@
 """The command ``paceline``: the options of ``dask scheduler``, ``paceline replay`` and ``paceline explain``; ``protocol_cli.py`` has more.
 
 ``paceline`` alone starts a scheduler, as ``dask scheduler`` does: same options, same log lines, same exit codes.
-Options that are not built yet say so and end the process.
 
 Must not know: the core, connections.
 """
@@ -212,7 +211,7 @@ def takeover(wanted: bool | None) -> None:
     After --install, processes of this environment that have PACELINE_TAKEOVER=1 set start paceline where they name
     distributed's class: `python -m distributed.cli.dask_scheduler`, `dask spec`, SSHCluster, SubprocessCluster.
     """
-    from paceline.scheduler import takeover as module
+    from . import takeover as module
 
     path = module.pth_file()
     try:
@@ -329,7 +328,7 @@ def run_scheduler(**options: Any) -> None:
     try:
         with asyncio.Runner(loop_factory=loop_factory(config.get("distributed.admin.event-loop"))) as runner:
             runner.run(run())
-    except (ValueError, OSError) as error:  # options that cannot be carried out
+    except (ImportError, ValueError, OSError) as error:  # options that cannot be carried out
         raise click.ClickException(str(error)) from error
     finally:
         logger.info("End scheduler")

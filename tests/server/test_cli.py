@@ -111,7 +111,6 @@ def test_a_taken_port_is_said_in_a_line(tmp_path: Path) -> None:
     [
         (["--nonsense", "3"], "No such option"),
         (["extra"], "list --preload before them"),
-        (["--jupyter"], "not built yet"),
         (["--port", "1,2", "--protocol", "tcp"], "lists of equal length"),
     ],
 )

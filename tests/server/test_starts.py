@@ -12,7 +12,8 @@ import pytest
 from click.testing import CliRunner
 from dask.cli import cli as dask_cli
 from distributed.deploy.spec import SpecCluster
-from paceline.scheduler import LocalCluster, Scheduler, takeover
+from paceline.scheduler import LocalCluster, Scheduler
+from paceline.scheduler.server import takeover
 from paceline.scheduler.server.cli import main
 
 
@@ -41,7 +42,7 @@ def test_takeover(way: str, tmp_path: object) -> None:
         file.write(program)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     if way == "module":
-        command = [sys.executable, "-m", "paceline.scheduler.takeover", "-m", "named"]
+        command = [sys.executable, "-m", "paceline.scheduler.server.takeover", "-m", "named"]
     else:
         environment[takeover.VARIABLE] = "1"
         command = [sys.executable, "-c", f"{takeover.PTH_TEXT}\n{program}"]

@@ -26,6 +26,7 @@ THIRD_PARTY = {
     "paceline.scheduler.server": {
         *("uvloop", "tornado", "click", "prometheus_client", "psutil", "setproctitle"),
         *("msgspec", "msgpack"),  # requests of flows, the journal's records
+        *("rich", "jupyter_server", "traitlets"),  # optional: `paceline status`, `--jupyter`
     },
     "paceline.scheduler": set(),
 }

@@ -2,9 +2,9 @@
 
 Three ways, in the order in which to prefer them:
 
-- In a program: ``import paceline.scheduler.takeover; paceline.scheduler.takeover.install()``.
-- Before a module that is run with ``-m``: ``python -m paceline.scheduler.takeover -m distributed.cli.dask_scheduler --port 0``, or
-  ``remote_python="python -m paceline.scheduler.takeover"`` for tools that put ``-m distributed.cli.dask_spec`` behind it.
+- In a program: ``import paceline.scheduler.server.takeover; paceline.scheduler.server.takeover.install()``.
+- Before a module that is run with ``-m``: ``python -m paceline.scheduler.server.takeover -m distributed.cli.dask_scheduler --port 0``, or
+  ``remote_python="python -m paceline.scheduler.server.takeover"`` for tools that put ``-m distributed.cli.dask_spec`` behind it.
 - For commands that cannot be changed: ``paceline takeover --install`` writes a ``.pth`` file into this environment; from then on
   processes with ``PACELINE_TAKEOVER=1`` in their environment have the class replaced. ``paceline takeover --remove`` ends it.
 
@@ -27,7 +27,7 @@ VARIABLE = "PACELINE_TAKEOVER"
 PTH_NAME = "paceline-takeover.pth"
 PTH_TEXT = (
     f"import os; os.environ.get({VARIABLE!r}) == '1' and "
-    "__import__('paceline.scheduler.takeover', fromlist=['install']).install_quietly()\n"
+    "__import__('paceline.scheduler.server.takeover', fromlist=['install']).install_quietly()\n"
 )
 #: Modules that are a scheduler's process when they are run.
 OWN_PROCESSES = ("distributed.cli.dask_scheduler", "distributed.cli.dask_spec")
@@ -39,11 +39,11 @@ def install(own_process: bool | None = None) -> type:
     Args:
         own_process: schedulers have the process for themselves; None looks at how this process was started.
     """
-    import distributed
-    from distributed import scheduler as stock
-    from paceline.scheduler.server.scheduler import Scheduler
+    from paceline.workers_compat import replacing
 
-    standing: type = stock.Scheduler
+    from .scheduler import Scheduler
+
+    standing = replacing.standing_class()
     if getattr(standing, "takes_over", False):
         return standing
     own = runs_a_scheduler(sys.orig_argv) if own_process is None else own_process
@@ -57,10 +57,7 @@ def install(own_process: bool | None = None) -> type:
             super().__init__(**{"own_process": own, **options})
 
     TakenOver.__name__ = TakenOver.__qualname__ = "Scheduler"
-    for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] == "distributed" and vars(module).get("Scheduler") is standing:
-            module.Scheduler = TakenOver  # type: ignore[attr-defined]
-    distributed.Scheduler = stock.Scheduler = TakenOver
+    replacing.replace_class(TakenOver)
     return TakenOver
 
 
@@ -96,7 +93,7 @@ def write_pth() -> Path:
 def main() -> None:
     """``-m MODULE ARGUMENTS``: run it with the class replaced."""
     if len(sys.argv) < 3 or sys.argv[1] != "-m":
-        sys.exit("usage: python -m paceline.scheduler.takeover -m MODULE [ARGUMENTS]")
+        sys.exit("usage: python -m paceline.scheduler.server.takeover -m MODULE [ARGUMENTS]")
     module = sys.argv[2]
     install(own_process=runs_a_scheduler(sys.argv[1:]))
     sys.argv = [module, *sys.argv[3:]]
@@ -104,6 +101,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    from paceline.scheduler import takeover
+    # the module under its own name: what it replaces asks for it there
+    from paceline.scheduler.server import takeover
 
     takeover.main()
