@@ -77,7 +77,7 @@ class ChildDashboard:
         self._hands: socket.socket | None = None
         self._channel: _Channel | None = None
         self._waiting: list[tuple[socket.socket, bytes]] = []
-        self._ended_at = -AGAIN_SECONDS
+        self._ended_at = float("-inf")
         self._ready = False
         self._stopped = False
         self.error = ""
@@ -114,6 +114,11 @@ class ChildDashboard:
             process.kill()
             process.wait()
 
+    @property
+    def resting(self) -> bool:
+        """Whether the child has ended and is not to be started yet."""
+        return self._process is None and time.monotonic() - self._ended_at < AGAIN_SECONDS
+
     # browsers
 
     def take(self, connection: socket.socket, path: str) -> bool:
@@ -141,7 +146,7 @@ class ChildDashboard:
 
     def _begin(self) -> bool:
         """Start it. Returns whether it may still come to something."""
-        if self._stopped or time.monotonic() - self._ended_at < AGAIN_SECONDS:
+        if self._stopped or self.resting:
             return False
         assert self._http is not None
         ours, theirs = socket.socketpair()
@@ -314,5 +319,9 @@ class ElsewherePage(web.RequestHandler):
             NoDashboard.say(self, html.escape(self._dashboard.error))
             return
         self.set_header("Connection", "close")
+        if self._dashboard.resting:
+            self.set_header("Refresh", str(int(AGAIN_SECONDS)))
+            NoDashboard.say(self, "The dashboard's process has ended; it is started again soon.")
+            return
         self.set_header("Cache-Control", "no-store")
         self.redirect(self.request.uri or "/status", status=307)

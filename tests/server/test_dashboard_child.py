@@ -1,0 +1,74 @@
+"""The dashboard's process: pages come from it, health and metrics do not, and it may die."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import psutil
+import pytest
+from paceline.scheduler.server.http.server import request_path
+from tornado.httpclient import AsyncHTTPClient
+
+pytest.importorskip("bokeh")
+
+
+@pytest.fixture
+async def port(tmp_path: Path) -> AsyncIterator[int]:
+    """Of the pages of a scheduler in a process of its own."""
+    file = tmp_path / "scheduler.json"
+    options = ("--host", "127.0.0.1", "--port", "0", "--dashboard-address", "127.0.0.1:0")
+    command = [sys.executable, "-m", "paceline.scheduler", *options, "--scheduler-file", str(file)]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+    try:
+        async with asyncio.timeout(60):
+            while not file.exists():
+                await asyncio.sleep(0.05)
+        yield json.loads(file.read_text())["services"]["dashboard"]
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def dashboards() -> list[psutil.Process]:
+    """Dashboards among our descendants."""
+    found = psutil.Process().children(recursive=True)
+    return [p for p in found if "paceline.workers_compat.dashboard" in p.cmdline()]
+
+
+async def get(port: int, path: str) -> str:
+    answer = await AsyncHTTPClient().fetch(f"http://127.0.0.1:{port}{path}", request_timeout=60)
+    return str(answer.body.decode())
+
+
+async def test_pages_come_from_a_process_that_starts_with_the_first_and_may_die(port: int) -> None:
+    assert await get(port, "/health") == "ok"
+    assert not dashboards()
+    assert "bokeh" in await get(port, "/status")
+    (child,) = dashboards()
+    assert "individual-progress" in await get(port, "/sitemap.json")
+    child.send_signal(signal.SIGSTOP)
+    try:
+        assert await get(port, "/health") == "ok"
+        assert "dask_scheduler_workers" in await get(port, "/metrics")
+    finally:
+        os.kill(child.pid, signal.SIGKILL)
+    assert await get(port, "/health") == "ok"
+    async with asyncio.timeout(60):
+        while "bokeh" not in (page := await get(port, "/individual-progress")):
+            assert "started again" in page
+            await asyncio.sleep(0.2)
+    assert [p.pid for p in dashboards()] != [child.pid]
+
+
+def test_the_path_of_a_request_is_read_from_its_first_bytes() -> None:
+    assert request_path(b"GET /a/status?x=1 HTTP/1.1\r\nHost: h\r\n") == "/a/status"
+    assert request_path(b"GET /a/sta") is None
+    assert request_path(b"POST /status HTTP/1.1\r\n") is None
+    assert request_path(b"\x16\x03\x01\x02\x00") is None
