@@ -119,6 +119,10 @@ class Faults(threading.Thread):
 
 
 def _set_status(name: str, dask_worker: Any = None) -> None:
+    """Runs on the worker, which does not know this module's neighbours: it travels by value."""
     from distributed.core import Status
 
     dask_worker.status = Status[name]
+
+
+_set_status.__module__ = "__main__"
