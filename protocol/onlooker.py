@@ -54,6 +54,8 @@ class Seen:
         n_frames: of the whole batch, for its first message; 0 for the others.
         violations: what is wrong with it.
         omitted: parts of it were too large to be looked at.
+        n_messages: that came together in one batch; 1 for what came alone, 0 for what stands inside another message.
+        frames: all that came together, for the first message of it; None for the others.
     """
 
     way: Way
@@ -65,6 +67,8 @@ class Seen:
     n_frames: int
     violations: list[Violation] = field(default_factory=list)
     omitted: bool = False
+    n_messages: int = 1
+    frames: Sequence[Buffer] | None = None
 
 
 class _Look:
@@ -164,6 +168,15 @@ class Onlooker:
 
     def see(self, way: Way, frames: Sequence[Buffer]) -> list[Seen]:
         """What the next message is; each message of a batch."""
+        found = self._see(way, frames)
+        n_messages = sum(seen.kind != "inner" for seen in found)
+        for seen in found:
+            seen.n_messages = n_messages if seen.kind != "inner" else 0
+        if found:
+            found[0].frames = frames
+        return found
+
+    def _see(self, way: Way, frames: Sequence[Buffer]) -> list[Seen]:
         nbytes = wire_nbytes(frames)
         if not frames:
             return [self._unreadable(way, nbytes, 0, "a message without frames")]

@@ -451,4 +451,27 @@ async def leaving(c: TappedCluster) -> None:
     await asyncio.sleep(0.3)
 
 
+async def shapes(c: TappedCluster) -> None:
+    """Values whose frames are several, empty, worth compressing. No step of ``STEPS``: it shows no op."""
+    client = c.client
+    one, two = (worker.address for worker in c.workers)
+    frame = pd.DataFrame({"a": range(5), "b": [0.5] * 5, "c": list("vwxyz")})
+    values = [
+        np.arange(3),
+        np.zeros(4000),
+        np.zeros(0),
+        frame,
+        bytes(13_000),
+        [np.arange(4), np.arange(5)],
+    ]
+    for value in values:
+        (given,) = await client.scatter([value], workers=[one], hash=False)
+        await client.submit(len, given, workers=[two])
+        await client.gather(given, direct=False)
+    made = [client.submit(type(value), value, workers=[one]) for value in (b"x", 1.5)]
+    made += [client.submit(np.zeros, n, workers=[one]) for n in (0, 4000)]
+    await client.gather(client.map(id, made, workers=[two]))
+    await client.gather(client.map(operator.truediv, range(8), [0, 1] * 4), errors="skip")
+
+
 STEPS = (tasks, data, stealing, coordination, topics, questions, code, servers, shuffles, leaving)

@@ -1,9 +1,14 @@
 """Writes ``docs/vectors/``: for each op a message as bytes and as JSON, captured between stock peers where one could be.
 
 ``make vectors`` runs it. The stock scheduler, stock workers, nannies and clients do all that ``features`` has; what passes
-between them is kept, the smallest message of each kind. What they never say is made from the catalogue, and marked so.
+between them is kept as it passed, the smallest message of each kind. What only ever passes in batches with others is cut out
+of one, and what they never say is made from the catalogue: both are marked so.
 
-Names of this machine in the bytes are overwritten with others of their length.
+Beside these, ``shapes/``: whole batches, values of several frames, compressed and sharded ones. Stock peers are told to compress
+with zlib and to cut frames at ``SHARD``, so that they are small, and that they are on different hosts, for on one they compress
+nothing. Messages of a few kB are as ever.
+
+Names of this machine in the bytes are overwritten with others of their length; nothing else is changed.
 
 It must not know: how vectors are read.
 """
@@ -18,18 +23,24 @@ import shutil
 import socket
 import sys
 import sysconfig
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+SHARD = "12kB"
+os.environ["DASK_DISTRIBUTED__COMM__SHARD"] = SHARD  # read when distributed is imported
+os.environ["DASK_DISTRIBUTED__COMM__COMPRESSION"] = "zlib"
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent / "support")]
 
 import msgspec
 from distributed import Scheduler as StockScheduler
-from features import STEPS
+from distributed.comm.tcp import TCP
+from features import STEPS, shapes
 from paceline.protocol.catalogue import STREAM_DIRECTIONS, TABLES, Op
-from paceline.protocol.framing import pack_frames
+from paceline.protocol.framing import FrameReader, pack_frames
 from paceline.protocol.json_form import dumps, frames_to_json, json_to_frames, to_json
 from paceline.protocol.onlooker import Seen
+from paceline.protocol.payload import Payload, payload_header
 from tapped_cluster import Record, tapped_cluster
 
 ROOT = Path(__file__).parent.parent.parent
@@ -47,12 +58,19 @@ SAMPLES: dict[str, Any] = {
 }
 
 
+#: (direction, op, kind) of a vector.
+Name = tuple[str, str, str]
+#: A batch of so many messages is kept as one.
+BATCH_LENGTH = 3
+
+
 class Keeper(Record):
     """Keeps the smallest message of each kind."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.kept: dict[tuple[str, str, str], bytes] = {}
+        self.kept: dict[Name, bytes] = {}
+        self.cut: set[Name] = set()  # those taken out of a batch
 
     def __call__(self, tapped: Any, when: float, seen: Seen) -> None:
         super().__call__(tapped, when, seen)
@@ -65,20 +83,48 @@ class Keeper(Record):
         if seen.direction is None and seen.kind in ("request", "stream"):
             return
         direction = seen.direction or "connection"
-        value = [seen.value] if seen.kind == "stream" else seen.value
-        try:
-            frames = json_to_frames(to_json(value))
-        except Exception:
-            return
-        data = anonymous(b"".join(map(bytes, pack_frames(frames))))
-        name = (
-            direction,
-            seen.op or seen.kind,
-            "message" if seen.kind in ("stream", "request") else seen.kind,
-        )
-        old = self.kept.get(name)
-        if len(data) <= VECTOR_MAX_NBYTES and (old is None or len(data) < len(old)):
+        kind = "message" if seen.kind in ("stream", "request") else seen.kind
+        cut = seen.n_messages > 1
+        frames = json_to_frames(to_json([seen.value])) if cut else seen.frames
+        self.keep((direction, seen.op or seen.kind, kind), frames or (), cut)
+        if seen.frames is not None:
+            for shape in shapes_of(seen):
+                self.keep(("shapes", f"{direction}.{shape}", "shape"), seen.frames)
+
+    def keep(self, name: Name, frames: Sequence[Any], cut: bool = False) -> None:
+        """The smallest; one that came alone is better than any that did not."""
+        data = anonymous(b"".join(map(bytes, pack_frames(list(frames)))))
+        old = (name in self.cut, len(self.kept.get(name, b"")))
+        if len(data) <= VECTOR_MAX_NBYTES and (name not in self.kept or (cut, len(data)) < old):
             self.kept[name] = data
+            (self.cut.add if cut else self.cut.discard)(name)
+
+
+def payloads_in(value: Any) -> list[Payload]:
+    """Those at any depth."""
+    if isinstance(value, Payload):
+        return [value]
+    inner = value.values() if isinstance(value, dict) else value
+    if not isinstance(inner, str | bytes) and isinstance(inner, Iterable):
+        return [payload for x in inner for payload in payloads_in(x)]
+    return []
+
+
+def shapes_of(seen: Seen) -> list[str]:
+    """What is to be seen in the frames of a message, or of a batch for its first message."""
+    found = []
+    if seen.n_messages >= BATCH_LENGTH:
+        assert seen.frames is not None
+        found.append("batch-of-values" if len(seen.frames) >= 2 * BATCH_LENGTH else "batch")
+    headers = [payload_header(payload) for payload in payloads_in(seen.value)]
+    tests = {
+        "several-values": len(headers) > 2,
+        "several-frames": any(len(h.get("split-num-sub-frames") or ()) > 2 for h in headers),
+        "compressed": any(any(h.get("compression") or ()) for h in headers),
+        "sharded": any(any(n > 1 for n in h.get("split-num-sub-frames") or ()) for h in headers),
+        "empty-frame": any(0 in map(len, p.frames) for p in payloads_in(seen.value)),
+    }
+    return found + [name for name, is_so in tests.items() if is_so]
 
 
 def anonymous(data: bytes) -> bytes:
@@ -102,8 +148,9 @@ def anonymous(data: bytes) -> bytes:
 async def capture() -> Keeper:
     """All features, once, on the stock scheduler. A feature that fails here leaves its ops to the others."""
     keeper = Keeper()
+    TCP.same_host = property(lambda _: False)
     async with tapped_cluster(StockScheduler, keeper) as cluster:
-        for step in STEPS:
+        for step in (shapes, *STEPS):
             try:
                 async with asyncio.timeout(90):
                     await step(cluster)
@@ -136,10 +183,8 @@ def _sample(cls: Any, field: Any) -> Any:
     return SAMPLES["key"]
 
 
-def write(kept: dict[tuple[str, str, str], bytes]) -> None:
+def write(kept: dict[Name, bytes], cut: set[Name]) -> None:
     """The files, and their index."""
-    from paceline.protocol.framing import FrameReader
-
     shutil.rmtree(FOLDER, ignore_errors=True)
     captured = set(kept)
     for direction, table in TABLES.items():
@@ -148,7 +193,7 @@ def write(kept: dict[tuple[str, str, str], bytes]) -> None:
                 kept[direction, op.name, "message"] = constructed(op)
     entries = []
     for (direction, op_name, kind), data in sorted(kept.items()):
-        stem = f"{direction}/{op_name}" + ("" if kind == "message" else f".{kind}")
+        stem = f"{direction}/{op_name}" + ("" if kind in ("message", "shape") else f".{kind}")
         path = FOLDER / f"{stem}.bin"
         path.parent.mkdir(parents=True, exist_ok=True)
         (frames,) = FrameReader().feed(data)
@@ -160,18 +205,27 @@ def write(kept: dict[tuple[str, str, str], bytes]) -> None:
             "direction": direction, "op": op_name, "kind": kind, "vector": stem, "nbytes": len(data),
             "source": "captured" if (direction, op_name, kind) in captured else "constructed",
         })  # fmt: skip
+        if (direction, op_name, kind) in cut:
+            entries[-1]["cut_from_batch"] = True
     index = {
         "about": "Messages of Dask's protocol: VECTOR.bin is one message as it is on a socket, VECTOR.json what is in it.",
+        "source": "captured: these bytes passed between stock peers, but for names of a machine, overwritten with others of their "
+        "length. cut_from_batch: it passed in a batch with others, and has been encoded again alone. constructed: nobody said it; "
+        "encoded from the catalogue.",
+        "shapes": "shapes/DIRECTION.SHAPE: whole batches; compressed, sharded and empty frames, values of several; stock peers "
+        f"were told to compress with zlib, to cut frames at {SHARD}, and that they are on different hosts.",
         "release": "distributed 2026.8.0", "json": "docs/protocol.md, 'Messages as JSON'", "vectors": entries,
     }  # fmt: skip
     (FOLDER / "index.json").write_text(json.dumps(index, indent=1) + "\n")
     n = sum(entry["source"] == "captured" for entry in entries)
     print(
-        f"{len(entries)} vectors, {n} of them captured; {sum(e['nbytes'] for e in entries)} bytes"
+        f"{len(entries)} vectors, {n} of them captured ({len(cut)} cut out of batches); "
+        f"{sum(e['nbytes'] for e in entries)} bytes"
     )
 
 
 if __name__ == "__main__":
     logging.disable(logging.ERROR)
     os.environ.setdefault("DASK_DISTRIBUTED__LOGGING__DISTRIBUTED", "critical")
-    write(asyncio.run(capture()).kept)
+    keeper = asyncio.run(capture())
+    write(keeper.kept, keeper.cut)
