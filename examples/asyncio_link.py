@@ -1,4 +1,4 @@
-"""What the examples of other peers share: a connection on an asyncio socket, requests, and answers to them."""
+"""What the worker among the examples needs of sockets: a connection on asyncio, requests, and answers to them."""
 
 import asyncio
 from collections import defaultdict, deque

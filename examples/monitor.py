@@ -1,56 +1,71 @@
 """A client that computes nothing: it subscribes to topics of a scheduler and prints their events as they come.
 
-    python examples/monitor.py tcp://127.0.0.1:8786 all my-topic
+    python examples/monitor.py tcp://127.0.0.1:8786 all my-topic      (Ctrl-C ends it)
 
-Schedulers and workers log to "all", each worker under its address, and `client.log_event` and `worker.log_event` under
-what they like. It works with the stock scheduler, too, but for one thing: some events of "all" hold objects of that
-scheduler which it cannot always send, and it ends the stream of who listens.
+Schedulers and workers log to "all", `client.log_event` and `worker.log_event` under what they like. It works with the
+stock scheduler, too, but some events of "all" hold objects that it cannot send: it then ends the stream of who listens.
 """
 
 import argparse
-import asyncio
 import json
+import os
+import socket
+import time
 from contextlib import suppress
 from datetime import datetime
 
-from asyncio_link import GONE, Link
 from paceline.protocol import messages as m
+from paceline.protocol.connection import Batch, Connection, HandshakeDone
+from paceline.protocol.errors import ProtocolError
+from paceline.protocol.framing import FrameReader, pack_frames
 from paceline.protocol.json_form import to_json
 
 HEARTBEAT_SECONDS = 5.0
 SHOWN_NBYTES = 100  # of bytes in events
 
 
-async def watch(address: str, topics: list[str]) -> None:
-    """Prints until the scheduler goes."""
-    link = await Link.dial(address)
-    name = f"monitor-{id(link):x}"
-    link.say(m.RegisterClient(client=name, versions={"host": {}, "packages": {}}, reply=False))
-    link.connection.become_stream("client")
-    beating = None
-    try:
-        async for message in link.messages():
-            match message:
-                case m.StreamStart():  # the scheduler has us
-                    link.say([m.SubscribeTopic(topic=topic, client=name) for topic in topics])
-                    beating = asyncio.ensure_future(beat(link, name))
-                    print(f"listening to {', '.join(topics)}", flush=True)
-                case m.Event(topic=topic, event=(when, what)):
-                    at = datetime.fromtimestamp(when).time().isoformat("milliseconds")
-                    print(at, topic, json.dumps(to_json(what, SHOWN_NBYTES)), flush=True)
-                case m.StreamClosed():
-                    break
-    except GONE as error:
-        print(f"the scheduler is gone: {error}")
-    if beating is not None:
-        beating.cancel()
+class Monitor:
+    def __init__(self, address: str, topics: list[str]) -> None:
+        host, port = address.removeprefix("tcp://").rsplit(":", 1)
+        self.socket = socket.create_connection((host, int(port)), timeout=HEARTBEAT_SECONDS)
+        self.connection, self.reader = Connection("connector"), FrameReader()
+        self.name, self.topics = f"monitor-{os.getpid()}", topics
 
+    def say(self, value) -> None:
+        self.socket.sendall(b"".join(pack_frames(self.connection.send(value))))
 
-async def beat(link: Link, name: str) -> None:
-    """Says now and then that we are there. Stock takes a name of nil for a name: it must be said, or the field left out."""
-    while True:
-        link.say([m.HeartbeatClient(client=name)])
-        await asyncio.sleep(HEARTBEAT_SECONDS)
+    def watch(self) -> None:
+        """Prints until the scheduler goes."""
+        self.socket.sendall(b"".join(pack_frames(self.connection.start())))
+        beaten = time.monotonic()
+        while self.connection.phase != "closed":
+            with suppress(TimeoutError):
+                if not (data := self.socket.recv(2**18)):
+                    return
+                for frames in self.reader.feed(data):
+                    for event in self.connection.receive_frames(frames):
+                        self.take(event)
+            if time.monotonic() - beaten > HEARTBEAT_SECONDS:  # it is still there
+                self.say([m.HeartbeatClient(client=self.name)])
+                beaten = time.monotonic()
+
+    def take(self, event) -> None:
+        if isinstance(event, HandshakeDone):
+            self.say(m.RegisterClient(client=self.name, versions={}, reply=False))
+            self.connection.become_stream("client")
+        elif isinstance(event, Batch):
+            for part in (event.messages, *(event.more or ())):
+                for message in part:
+                    self.show(message)
+
+    def show(self, message: m.Message) -> None:
+        match message:
+            case m.StreamStart():  # the scheduler has us
+                self.say([m.SubscribeTopic(topic=x, client=self.name) for x in self.topics])
+                print(f"listening to {', '.join(self.topics)}", flush=True)
+            case m.Event(topic=topic, event=(when, what)):
+                at = datetime.fromtimestamp(when).time().isoformat("milliseconds")
+                print(at, topic, json.dumps(to_json(what, SHOWN_NBYTES)), flush=True)
 
 
 if __name__ == "__main__":
@@ -58,5 +73,7 @@ if __name__ == "__main__":
     parser.add_argument("scheduler")
     parser.add_argument("topics", nargs="*", default=["all"])
     options = parser.parse_args()
-    with suppress(KeyboardInterrupt):
-        asyncio.run(watch(options.scheduler, options.topics))
+    try:
+        Monitor(options.scheduler, options.topics).watch()
+    except (OSError, ProtocolError, KeyboardInterrupt) as error:
+        raise SystemExit(f"this is the end: {error!r}") from None
