@@ -88,6 +88,6 @@ async def serve(reader, writer, answer: Callable[[m.Message, int], Awaitable]) -
                 await writer.drain()
             if event.close or isinstance(event.message, m.CloseRequest):
                 break
-    except GONE:
+    except (*GONE, asyncio.CancelledError):  # it is gone, or we are to end
         pass
     writer.close()

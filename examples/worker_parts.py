@@ -5,7 +5,12 @@ import sys
 from importlib.metadata import distributions
 
 import cloudpickle
-from paceline.protocol.payload import Payload, payload_pickle, serialized_payload
+from paceline.protocol.payload import (
+    Payload,
+    payload_members,
+    payload_pickle,
+    serialized_payload,
+)
 
 PACKAGES = "dask distributed msgpack cloudpickle tornado toolz numpy pandas lz4"
 METRICS = {  # what a stock scheduler reads of a heartbeat
@@ -31,6 +36,11 @@ def opened(value):
     """What a closed value holds. This runs code of whoever closed it, as every worker of Dask does."""
     if not isinstance(value, Payload):
         return pickle.loads(value) if isinstance(value, bytes) else value
+    if members := payload_members(value):  # a collection that was closed one by one
+        kind, pairs = members
+        if kind == "dict":
+            return {key: opened(inner) for key, inner in pairs}
+        return {"list": list, "tuple": tuple, "set": set}[kind](opened(inner) for _, inner in pairs)
     pickled, buffers = payload_pickle(value)
     return pickle.loads(pickled, buffers=buffers)
 

@@ -177,6 +177,46 @@ def payload_pickle(
         ) from error
 
 
+def payload_members(
+    payload: Payload, max_nbytes: int = EXPANSION_MAX_NBYTES
+) -> tuple[str, list[tuple[Any, Payload]]] | None:
+    """What a list, tuple, set or dict holds whose members were serialized one by one, each in a family of its own.
+
+    Stock does so with collections that hold bytes, arrays and the like, at whatever depth, also for peers that read pickles
+    alone (``distributed.protocol.serialize.serialize``).
+
+    Args:
+        max_nbytes: what all of it may become, bytes.
+
+    Returns:
+        The collection's kind ("list", "tuple", "set" or "dict"), and its members in order, each with its key (None but in a
+        "dict"); members may be collections themselves. None: the payload is no such collection.
+
+    Raises:
+        RemoteProtocolError: the payload is broken, or becomes too large.
+    """
+    header = payload_header(payload)
+    if payload.kind != "serialized" or "is-collection" not in header:
+        return None
+    try:
+        kind = header["type-serialized"]
+        if kind not in ("list", "tuple", "set", "dict"):
+            raise ValueError(f"a collection of the kind {kind!r}")
+        parts = _merged(header, _expanded(header, payload.frames, max_nbytes))
+        members, start = [], 0
+        for sub, length in zip(header["sub-headers"], header["frame-lengths"], strict=True):
+            frames = parts[start : start + length]
+            if length < 0 or len(frames) != length:
+                raise ValueError("frames are missing")
+            # its compression is said once more in the header of the whole, and has been undone
+            about = {name: x for name, x in sub.items() if name not in ("key", "compression")}
+            members.append((sub.get("key"), serialized_payload(about, frames)))
+            start += length
+        return kind, members
+    except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
+        raise RemoteProtocolError(f"a collection of payloads is broken: {error!r}") from error
+
+
 def _expanded(header: dict[str, Any], frames: Sequence[Buffer], max_nbytes: int) -> list[Buffer]:
     """The frames without their compression."""
     names = header.get("compression")

@@ -57,7 +57,9 @@ def test_worker_and_monitor(kind: str, start_cluster: Callable[..., Cluster]) ->
         np.testing.assert_array_equal(client.gather(z), 2 * np.arange(1000) + 1)
         assert ours in client.who_has([z])["z"] and theirs in client.who_has([y])["y"]
         assert set(client.who_has([x])["x"]) == {ours, theirs}
-        del x, y, z
+        mixed = client.submit(lambda: {"a": [b"x", np.arange(3)], ("b", 1): ()}, workers=theirs)
+        assert client.submit(lambda got: got["a"][0] * 2, mixed, workers=ours).result() == b"xx"
+        del x, y, z, mixed
 
         # a chain wherever the schedulers put it
         chain = client.submit(lambda i: i, 0, pure=False)

@@ -24,6 +24,7 @@ from paceline.protocol.payload import (
     Payload,
     count_frames,
     payload_header,
+    payload_members,
     payload_pickle,
     pickled_header,
     pickled_payload,
@@ -193,3 +194,63 @@ def test_sizes_that_lie() -> None:
             expand(name, lzma.compress(b"x"))
         with pytest.raises(LocalProtocolError):
             compress(name, b"x")
+
+
+def opened_members(payload: Payload) -> Any:
+    """As a reader of pickles opens what a stock worker sends it."""
+    found = payload_members(payload)
+    if found is None:
+        return opened(payload)
+    kind, members = found
+    if kind == "dict":
+        return {key: opened_members(inner) for key, inner in members}
+    kinds: dict[str, Any] = {"list": list, "tuple": tuple, "set": set}
+    return kinds[kind](opened_members(inner) for _, inner in members)
+
+
+@pytest.mark.parametrize("context", [{}, {"compression": "zlib"}], ids=["plain", "zlib"])
+@pytest.mark.parametrize("size", [None, 7000], ids=["whole", "sharded"])
+def test_collections_of_stock(context: Any, size: int | None) -> None:
+    """Members of lists and maps are serialized one by one, also for readers of pickles alone."""
+    value = {
+        "a": [b"x", bytes(50_000), (np.arange(3000), "text")],
+        ("b", 1): {b"set"},
+        "empty": [[], {}, np.zeros(0)],
+        "c": {"deep": [{"deeper": np.ones(2)}]},
+    }
+    options = {"serializers": ["pickle"], "context": context, "frame_split_size": size}
+    payload = from_stock(to_serialize(value), **options)
+    assert payload_members(payload) is not None
+    np.testing.assert_equal(opened_members(payload), value)
+    lists = opened_members(from_stock(to_serialize([np.arange(9), b"x"]), **options))
+    np.testing.assert_equal(lists, [np.arange(9), b"x"])
+
+
+def test_no_collection() -> None:
+    assert payload_members(pickled_payload(pickle.dumps(1))) is None
+    assert payload_members(from_stock(to_serialize(1))) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"frame-lengths": (1, -1)},
+        {"frame-lengths": (1,)},
+        {"frame-lengths": (1, 5)},
+        {"frame-lengths": (1, "x")},
+        {"frame-lengths": (1, 2**64 - 1)},
+        {"frame-lengths": None},
+        {"sub-headers": 5},
+        {"sub-headers": (1, 2)},
+        {"type-serialized": "dict_keys"},
+        {"type-serialized": [1]},
+    ],
+)
+def test_broken_collections(change: Any) -> None:
+    header = {
+        **{"is-collection": True, "type-serialized": "list", "frame-lengths": (1, 1)},
+        "sub-headers": ({"serializer": "pickle"}, {"serializer": "pickle"}),
+    }
+    assert payload_members(serialized_payload(header, [b"a", b"b"])) is not None
+    with pytest.raises(RemoteProtocolError):
+        payload_members(serialized_payload({**header, **change}, [b"a", b"b"]))
