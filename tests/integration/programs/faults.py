@@ -152,6 +152,23 @@ def key_that_cannot_unpickle(client: Client) -> object:
 # --- below: under nannies
 
 
+def nannies_stand(client: Client, n_workers: int = 2) -> None:
+    """Wait until so many nannies say of themselves that their worker runs.
+
+    A worker registers before its nanny has heard that it started, and a nanny brings no new worker for one
+    that dies in that moment (distributed/nanny.py, `Nanny._on_worker_exit`, status `starting`).
+    """
+
+    def status(dask_worker: object) -> str:
+        return dask_worker.status.name
+
+    deadline = time.monotonic() + TIMEOUT_SECONDS
+    client.wait_for_workers(n_workers, timeout=TIMEOUT_SECONDS)
+    while list(client.run(status, nanny=True).values()).count("running") < n_workers:
+        assert time.monotonic() < deadline, "nannies did not start"
+        time.sleep(0.05)
+
+
 def worker_killed_in_the_middle(client: Client) -> object:
     """One worker is killed while a graph is half done; the result is right all the same."""
 
@@ -159,7 +176,7 @@ def worker_killed_in_the_middle(client: Client) -> object:
         time.sleep(0.03)
         return i
 
-    client.wait_for_workers(2, timeout=TIMEOUT_SECONDS)
+    nannies_stand(client)
     values = client.map(slow, range(60), pure=False)
     sums = client.map(operator.add, values[::2], values[1::2], pure=False)
     total = client.submit(sum, sums)
@@ -168,13 +185,13 @@ def worker_killed_in_the_middle(client: Client) -> object:
     pids = client.run(os.getpid)
     os.kill(next(iter(pids.values())), signal.SIGKILL)
     outcome = total.result(timeout=TIMEOUT_SECONDS)
-    client.wait_for_workers(2, timeout=TIMEOUT_SECONDS)
+    nannies_stand(client)
     return outcome
 
 
 def only_copy_lost(client: Client) -> object:
     """What only a dead worker held is computed again; what was scattered there is lost, and said to be."""
-    client.wait_for_workers(2, timeout=TIMEOUT_SECONDS)
+    nannies_stand(client)
     pids = client.run(os.getpid)
     address, pid = next(iter(pids.items()))
     kept = client.submit(operator.add, 20, 22, workers=[address], allow_other_workers=True)
@@ -185,13 +202,13 @@ def only_copy_lost(client: Client) -> object:
     while scattered.status == "finished" and time.monotonic() < deadline:
         time.sleep(0.05)
     result = client.submit(operator.add, kept, 1).result(timeout=TIMEOUT_SECONDS)
-    client.wait_for_workers(2, timeout=TIMEOUT_SECONDS)
+    nannies_stand(client)
     return result, scattered.status
 
 
 def task_that_kills_its_worker(client: Client) -> object:
     """A task that ends its process again and again is given up as KilledWorker; others go on."""
-    client.wait_for_workers(2, timeout=TIMEOUT_SECONDS)
+    nannies_stand(client)
 
     def suicide(x: int) -> None:
         os._exit(11)
@@ -201,6 +218,6 @@ def task_that_kills_its_worker(client: Client) -> object:
     wait(dependent, timeout=TIMEOUT_SECONDS)
     error = future.exception()
     healthy = client.submit(operator.add, 1, 1, pure=False).result(timeout=TIMEOUT_SECONDS)
-    client.wait_for_workers(2, timeout=TIMEOUT_SECONDS)
+    nannies_stand(client)
     kind = isinstance(error, KilledWorker)
     return kind, error.task, future.status, dependent.status, healthy
