@@ -26,8 +26,9 @@ from typing import Any
 
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent / "support")]
 
-from real_cluster import Cluster, scheduler_command
-from soak_faults import WORKERS_MIN, Faults
+from real_cluster import scheduler_command
+from soak_faults import WORKERS_MIN, Faults, RelayedCluster
+from soak_net import Net
 from soak_programs import PROGRAM_TIMEOUT_SECONDS, PROGRAMS, WrongResult
 
 N_CLIENTS = 3
@@ -35,6 +36,8 @@ N_CLIENTS = 3
 CHECK_SECONDS = 10
 #: Nothing finished for so long, with work to do: stuck. Longer than a worker is ever cut off, and than its time to live.
 STUCK_SECONDS = 60
+#: Memory of the scheduler at the end, against that after one round of the programs; of runs of so many seconds at least.
+MEMORY_GROWTH_MAX, MEMORY_SECONDS = 1.10, 600
 #: Words of errors that a lost worker causes; each is held against the log of faults too.
 EXPLAINED = ("KilledWorker", "CancelledError", "lost", "P2P", "CommClosed", "not running", "TimeoutError", "OSError")  # fmt: skip
 
@@ -67,9 +70,10 @@ class Report:
 class Soak:
     """One run."""
 
-    def __init__(self, cluster: Cluster, seed: int, seconds: float) -> None:
+    def __init__(self, cluster: RelayedCluster, seed: int, seconds: float) -> None:
         self._cluster = cluster
         self._seed = seed
+        self._seconds = seconds
         self._deadline = time.monotonic() + seconds
         self._lock = threading.Lock()
         self._running: dict[str, tuple[str, float]] = {}
@@ -171,8 +175,12 @@ class Soak:
                 return
 
     def _explain(self, checker: Any) -> str:
+        """What the scheduler says of it: ``explain`` where it knows the word."""
         processing = checker.processing()
-        return f"processing: { {w: keys[:5] for w, keys in processing.items()} }"[:3000]
+        said = f"processing: { {w: keys[:5] for w, keys in processing.items()} }"[:3000]
+        with contextlib.suppress(Exception):  # the stock scheduler does not
+            said += f"; {checker.sync(checker.scheduler.explain)}"[:3000]
+        return said
 
     def _check_the_end(self, checker: Any, start_rss: float) -> None:
         """All keys are forgotten, and the memory is where it was."""
@@ -188,7 +196,10 @@ class Soak:
         if left:
             self._fail(f"{left} keys left: {states}")
         time.sleep(3)
-        self.report.rss_mb = (round(start_rss, 1), round(self._rss_mb(), 1))
+        end_rss = self._rss_mb()
+        self.report.rss_mb = (round(start_rss, 1), round(end_rss, 1))
+        if self._seconds >= MEMORY_SECONDS and end_rss > MEMORY_GROWTH_MAX * start_rss:
+            self._fail(f"memory grew from {start_rss:.1f} to {end_rss:.1f} MB")
 
     def _rss_mb(self) -> float:
         import psutil
@@ -198,10 +209,11 @@ class Soak:
 
 def soak(command: tuple[str, ...], seed: int, seconds: float, folder: Path) -> tuple[Report, str]:
     """Run one; returns the report and the ends of the logs."""
-    cluster = Cluster(
+    cluster = RelayedCluster(
         command, folder, nannies=(False, True) * (WORKERS_MIN // 2), nthreads=2, config=CONFIG
     )
-    with cluster:
+    cluster.net, cluster.relays = Net(), {}
+    with cluster.net, cluster:
         report = Soak(cluster, seed, seconds).run()
         return report, cluster.logs() if report.failures else ""
 

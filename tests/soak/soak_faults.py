@@ -1,4 +1,4 @@
-"""What befalls the workers of a soak: processes that are killed, stopped, paused, retired and added, as a seed draws it.
+"""What befalls the workers of a soak: killed, stopped, partitioned, paused, retired and added, as a seed draws it.
 
 It must not know: what is being computed.
 """
@@ -15,9 +15,12 @@ from random import Random
 from typing import Any
 
 from real_cluster import Cluster, Process
+from soak_net import Net, Relay
 
 #: So many worker processes at least and at most.
 WORKERS_MIN, WORKERS_MAX = 4, 8
+#: What happens, each as likely as it is often named.
+KINDS = ("kill", "stop", "partition", "partition", "cut", "pause", "retire", "add", "add", "add", "add")  # fmt: skip
 #: Seconds between faults, at least and at most.
 PAUSE_SECONDS = (2.0, 9.0)
 #: A worker is cut off for so long: less than its time to live, or more.
@@ -30,7 +33,7 @@ class Fault:
 
     Attributes:
         at: seconds since the epoch; ``until``: when its effect is over at the latest.
-        kind: kill, stop, pause, retire or add.
+        kind: kill, stop, partition, cut, pause, retire or add.
         worker: its name.
     """
 
@@ -40,10 +43,30 @@ class Fault:
     worker: str
 
 
+class RelayedCluster(Cluster):
+    """A cluster each of whose workers reaches its scheduler through a relay of its own.
+
+    Attributes:
+        net: makes the relays; to be set before the cluster is entered.
+        relays: name of a worker -> its relay.
+    """
+
+    net: Net
+    relays: dict[str, Relay]
+
+    def add_worker(
+        self, *, nanny: bool = False, name: str | None = None, address: str = ""
+    ) -> Process:
+        relay = self.net.relay(address or self.address)
+        worker = super().add_worker(nanny=nanny, name=name, address=relay.address)
+        self.relays[worker.name] = relay
+        return worker
+
+
 class Faults(threading.Thread):
     """Does it, until told to stop. ``log`` says what was done."""
 
-    def __init__(self, cluster: Cluster, client: Any, draw: Random) -> None:
+    def __init__(self, cluster: RelayedCluster, client: Any, draw: Random) -> None:
         super().__init__(daemon=True, name="faults")
         self._cluster = cluster
         self._client = client
@@ -55,7 +78,7 @@ class Faults(threading.Thread):
 
     def run(self) -> None:
         while not self._stopping.wait(self._draw.uniform(*PAUSE_SECONDS)):
-            kind = self._draw.choice(["kill", "stop", "pause", "retire", "add", "add"])
+            kind = self._draw.choice(KINDS)
             self.workers = [p for p in self.workers if p.running]
             if kind == "add" or len(self.workers) <= WORKERS_MIN:
                 self._add()
@@ -98,6 +121,20 @@ class Faults(threading.Thread):
         os.killpg(worker.pid, signal.SIGSTOP)
         self._stopping.wait(seconds)
         os.killpg(worker.pid, signal.SIGCONT)
+
+    def befall_partition(self, worker: Process) -> None:
+        """Worker and scheduler do not hear of each other for a while; both go on."""
+        seconds = self._draw.choice(STOPPED_SECONDS)
+        self._note("partition", worker, seconds + 30.0)
+        relay = self._cluster.relays[worker.name]
+        self._cluster.net.do(relay, "hold")
+        self._stopping.wait(seconds)
+        self._cluster.net.do(relay, "heal")
+
+    def befall_cut(self, worker: Process) -> None:
+        """Connections between worker and scheduler break, once."""
+        self._note("cut", worker)
+        self._cluster.net.do(self._cluster.relays[worker.name], "cut")
 
     def befall_pause(self, worker: Process) -> None:
         self._note("pause", worker, 0.0)

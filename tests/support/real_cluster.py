@@ -161,10 +161,15 @@ class Cluster:
             time.sleep(0.05)
         raise TimeoutError(f"{process.name} gave no address:\n{process.tail()}")
 
-    def add_worker(self, *, nanny: bool = False, name: str | None = None) -> Process:
-        """Start one stock worker process; does not wait until it has registered."""
+    def add_worker(
+        self, *, nanny: bool = False, name: str | None = None, address: str = ""
+    ) -> Process:
+        """Start one stock worker process; does not wait until it has registered.
+
+        `address` stands for the scheduler's where there is something in between.
+        """
         name = name or f"worker-{len(self.processes)}"
-        command = [sys.executable, "-m", "dask", "worker", self.address, "--name", name]
+        command = [sys.executable, "-m", "dask", "worker", address or self.address, "--name", name]
         command += ["--nanny" if nanny else "--no-nanny", "--nthreads", str(self.nthreads)]
         command += ["--no-dashboard", "--host", "127.0.0.1", "--memory-limit", "0"]
         command += ["--death-timeout", "60", "--local-directory", str(self.folder / "work")]
