@@ -14,7 +14,7 @@ from typing import Any
 from distributed import protocol
 from distributed.comm.registry import get_backend
 from distributed.protocol.compression import decompress
-from distributed.protocol.serialize import Serialized
+from distributed.protocol.serialize import Serialize, Serialized, serialize_and_split
 
 from .unpickling import check_allowed
 
@@ -24,7 +24,10 @@ NO_ARGUMENTS = {"ssl_context": None, "require_encryption": False}
 
 
 def listener(
-    scheme: str, location: str, handle: Callable[[Any], Awaitable[None]], arguments: dict[str, Any] | None
+    scheme: str,
+    location: str,
+    handle: Callable[[Any], Awaitable[None]],
+    arguments: dict[str, Any] | None,
 ) -> Any:
     """A listener of the scheme's, not started; ``handle`` is given each comm before anything was said on it.
 
@@ -82,15 +85,46 @@ def to_message(frames: Sequence[Any], scheme: str) -> Any:
     return _for_this_process(message) if scheme == INPROC else message
 
 
-def to_frames(message: Any) -> list[Any]:
+def to_frames(message: Any, scheme: str = "") -> list[Any]:
     """What a comm gave, as it would have been said over a socket."""
-    return list(protocol.dumps(message))
+    return list(protocol.dumps(_closed(message) if scheme == INPROC else message))
 
 
 def _backend(scheme: str) -> Any:
     if scheme != INPROC:
         check_allowed(f"what is pickled in messages over {scheme}://, which distributed reads")
     return get_backend(scheme)
+
+
+class _Handle(bytes):
+    """A frame for a value that cannot leave this process (a lock, an open file): whoever reads it here gets the value itself, as with
+    stock's ``inproc``. It passes through the scheduler as other frames do, and lives as long as its message.
+
+    Attributes:
+        value: that one.
+    """
+
+    value: Any
+
+
+#: "serializer" of a closed value whose frame is a ``_Handle``. A peer outside this process is told that it knows no such family.
+_BY_REFERENCE = "this-process"
+
+
+def _closed(value: Any) -> Any:
+    """Values that are to be serialized and cannot be are replaced by handles; the others are serialized here, once."""
+    if type(value) is dict:
+        return {key: _closed(each) for key, each in value.items()}
+    if type(value) in (tuple, list):
+        return type(value)([_closed(each) for each in value])
+    if not isinstance(value, Serialize):
+        return value
+    try:
+        return Serialized(*serialize_and_split(value, on_error="raise"))
+    except Exception:
+        handle = _Handle()
+        handle.value = value.data
+        return Serialized({"serializer": _BY_REFERENCE}, [handle])
 
 
 def _for_this_process(value: Any) -> Any:
@@ -107,8 +141,10 @@ def _for_this_process(value: Any) -> Any:
     return value
 
 
-def _whole(value: Serialized) -> Serialized:
+def _whole(value: Serialized) -> Serialized | Serialize:
     header, frames = dict(value.header), list(value.frames)
+    if header.get("serializer") == _BY_REFERENCE and frames and isinstance(frames[0], _Handle):
+        return Serialize(frames[0].value)
     if "compression" in header:
         frames = decompress(header, frames)
         del header["compression"]

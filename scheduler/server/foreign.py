@@ -54,7 +54,7 @@ class CommLink(QueuedLink):
         try:
             while not self._gone:
                 await self.may_read()
-                self.message(foreign_comm.to_frames(await self._comm.read()))
+                self.message(foreign_comm.to_frames(await self._comm.read(), self._scheme))
         except (OSError, EOFError) as error:
             reason = str(error) or reason
         except Exception as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,9 @@ from tests.server.test_transport import Sink
 from tests.support.certificates import Authority, keywords
 
 
-@pytest.fixture(params=[asyncio.DefaultEventLoopPolicy, uvloop.EventLoopPolicy], ids=["asyncio", "uvloop"])
+@pytest.fixture(
+    params=[asyncio.DefaultEventLoopPolicy, uvloop.EventLoopPolicy], ids=["asyncio", "uvloop"]
+)
 def event_loop_policy(request: Any) -> Any:
     return request.param()
 
@@ -43,7 +46,9 @@ async def work(scheduler: Scheduler, address: str | None = None, **options: Any)
         future = await client.scatter(array, direct=False)
         back = await client.gather(future, direct=False)
         assert (back == array).all()
-        assert await client.gather(client.map(lambda x: x * 2, range(100))) == list(range(0, 200, 2))
+        assert await client.gather(client.map(lambda x: x * 2, range(100))) == list(
+            range(0, 200, 2)
+        )
         with pytest.raises(ZeroDivisionError):
             await client.submit(lambda: 1 / 0)
     async with asyncio.timeout(10):
@@ -52,7 +57,9 @@ async def work(scheduler: Scheduler, address: str | None = None, **options: Any)
 
 
 async def test_web_sockets() -> None:
-    async with Scheduler(protocol="ws", host="127.0.0.1", port=0, dashboard_address=":0") as scheduler:
+    async with Scheduler(
+        protocol="ws", host="127.0.0.1", port=0, dashboard_address=":0"
+    ) as scheduler:
         assert scheduler.address.startswith("ws://127.0.0.1:")
         await work(scheduler)
 
@@ -84,7 +91,11 @@ async def test_several_at_once(tmp_path: Path) -> None:
     authority = Authority(tmp_path)
     security = Security(**keywords(authority, authority.issue("n")), require_encryption=False)
     async with Scheduler(
-        protocol=["tcp", "ws", "tls"], port=[0, 0, 0], host="127.0.0.1", security=security, dashboard_address=":0"
+        protocol=["tcp", "ws", "tls"],
+        port=[0, 0, 0],
+        host="127.0.0.1",
+        security=security,
+        dashboard_address=":0",
     ) as scheduler:
         tcp, ws, tls = scheduler.contact_addresses
         assert [x.split("://")[0] for x in (tcp, ws, tls)] == ["tcp", "ws", "tls"]
@@ -157,12 +168,16 @@ async def test_a_peer_that_breaks_the_framing_is_dropped(said: Any, caplog: Any)
 
 
 async def test_what_nobody_speaks() -> None:
-    with pytest.raises(ValueError, match=r"nothing here speaks foo://|unknown address scheme 'foo'"):
+    with pytest.raises(
+        ValueError, match=r"nothing here speaks foo://|unknown address scheme 'foo'"
+    ):
         await Scheduler(protocol="foo", host="127.0.0.1", port=0, dashboard_address=":0")
 
 
 async def test_inside_the_process() -> None:
-    async with Scheduler(protocol="inproc://", host=None, port=0, dashboard_address=":0") as scheduler:
+    async with Scheduler(
+        protocol="inproc://", host=None, port=0, dashboard_address=":0"
+    ) as scheduler:
         assert scheduler.address.startswith("inproc://")
         assert scheduler.port == 0
         await work(scheduler)
@@ -170,7 +185,12 @@ async def test_inside_the_process() -> None:
 
 async def test_a_worker_outside_and_a_client_inside() -> None:
     async with (
-        Scheduler(protocol=["tcp", "inproc"], host=["127.0.0.1", None], port=[0, 0], dashboard_address=":0") as scheduler,
+        Scheduler(
+            protocol=["tcp", "inproc"],
+            host=["127.0.0.1", None],
+            port=[0, 0],
+            dashboard_address=":0",
+        ) as scheduler,
         Worker(scheduler.contact_addresses[0]),
         Client(scheduler.contact_addresses[1], asynchronous=True) as client,
     ):
@@ -182,12 +202,27 @@ def test_local_cluster_with_threads() -> None:
     from paceline.scheduler import LocalCluster
 
     with (
-        LocalCluster(processes=False, n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
+        LocalCluster(
+            processes=False, n_workers=2, threads_per_worker=1, dashboard_address=":0"
+        ) as cluster,
         Client(cluster) as client,
     ):
         assert cluster.scheduler_address.startswith("inproc://")
         assert client.submit(sum, [1, 2]).result() == 3
         assert client.gather(client.map(lambda x: x + 1, range(20))) == list(range(1, 21))
+
+
+def test_what_cannot_be_pickled_stays_what_it_is_inside_the_process() -> None:
+    from paceline.scheduler import LocalCluster
+
+    lock = threading.Lock()
+    with (
+        LocalCluster(processes=False, n_workers=1, dashboard_address=":0") as cluster,
+        Client(cluster) as client,
+    ):
+        [there] = client.scatter([lock])
+        assert client.submit(lambda each: each, there).result() is lock
+        assert client.submit(lambda each: each.locked(), there).result() is False
 
 
 async def test_a_scheme_that_a_package_registered(monkeypatch: Any) -> None:
@@ -210,7 +245,9 @@ async def test_a_scheme_that_a_package_registered(monkeypatch: Any) -> None:
         _listener_class = Listener
 
     monkeypatch.setitem(backends, "mine", Backend())
-    async with Scheduler(protocol="mine", host="127.0.0.1", port=0, dashboard_address=":0") as scheduler:
+    async with Scheduler(
+        protocol="mine", host="127.0.0.1", port=0, dashboard_address=":0"
+    ) as scheduler:
         assert scheduler.address.startswith("mine://127.0.0.1:")
         await work(scheduler)
     with (
