@@ -306,6 +306,10 @@ class SchedulerFacade:
     def monitor(self) -> Any:
         """distributed's ``SystemMonitor`` of this process; it measures from when somebody first asks for it."""
         self._server.flows.own_profile.wake()  # a performance report begins with this
+        return self.measuring()
+
+    def measuring(self) -> Any:
+        """``monitor``, for what reads it all the time (metrics, pages) and wants no profile of the event loop with it."""
         if self._monitor is None:
             from distributed.system_monitor import SystemMonitor
             from tornado.ioloop import PeriodicCallback
@@ -322,7 +326,7 @@ class SchedulerFacade:
     @property
     def proc(self) -> Any:
         """psutil's view of this process."""
-        return self.monitor.proc
+        return self.measuring().proc
 
     @property
     def idle_timeout(self) -> float | None:

@@ -41,7 +41,6 @@ OTHER_HOOKS = ("before_close", "close", "log_event", "valid_workers_downscaling"
 """Hooks that the server calls."""
 
 Spawn = Callable[[Any, str], Any]
-Tap = Callable[[TaskState, str, str, Any], None]
 
 
 class Plugins:
@@ -77,7 +76,6 @@ class Plugins:
         self._spawn = spawn
         self._hooks: dict[str, list[Callable[..., Any]]] = {}
         self._finishes: frozenset[str] = frozenset()
-        self._tap: Tap | None = None
         self._find_hooks()
 
     # where they live
@@ -124,12 +122,6 @@ class Plugins:
             del self.sleeping[name]
             self._find_hooks()
 
-    def tap(self, function: Tap | None) -> None:
-        """Call this at each transition too, with the core's own objects; None ends it. The dashboard's task stream
-        listens so, for less than a plugin costs."""
-        self._tap = function
-        self._find_hooks()
-
     def each(self) -> list[Any]:
         """The plugins, in order of registration."""
         return list(self.by_name.values())
@@ -142,7 +134,7 @@ class Plugins:
         }
         listening = [each for each in plugins if overrides(each, "transition")]
         self._finishes = frozenset().union(*(_finishes(each) for each in listening))
-        heard = self._tap is not None or any(self._hooks[hook] for hook in CORE_HOOKS)
+        heard = any(self._hooks[hook] for hook in CORE_HOOKS)
         self._state.plugins = self if heard else None
 
     # what plugins write
@@ -171,8 +163,6 @@ class Plugins:
     ) -> None:
         """See ``core.ports.PluginPort``."""
         self._count()
-        if self._tap is not None:
-            self._tap(ts, start, finish, detail)
         if finish not in self._finishes:
             return
         if finish == "forgotten":

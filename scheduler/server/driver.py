@@ -160,6 +160,19 @@ class Driver:
             self._flush_scheduled = True
             self._loop.call_soon(self.flush)
 
+    def listen(self, listener: Callable[[str, Sequence[Any]], None] | None) -> None:
+        """Tell one listener of each batch of a stream once it was handled; None ends it, and costs nothing."""
+        vars(self).pop("feed_batch", None)
+        if listener is None:
+            return
+        feed_batch = self.feed_batch
+
+        def feed_and_tell(source: str, messages: Sequence[Any]) -> None:
+            feed_batch(source, messages)
+            listener(source, messages)
+
+        self.feed_batch = feed_and_tell  # type: ignore[method-assign]
+
     def around_turns(self, wrap: Callable[[Handle], Handle]) -> None:
         """Let something else handle stimuli, from the next batch on; ``wrap`` is given what does so now."""
         self._handle = wrap(self._handle)

@@ -88,9 +88,11 @@ async def test_the_mirror_shows_what_the_scheduler_has(mirror: Any) -> None:
             await asyncio.sleep(0.01)
         mirror.apply(snapshots.news(mirror.wanted()))
         assert len(mirror.tasks) == 0 and not list(mirror.tasks)
-        assert scheduler.server.state.plugins is not None
+        assert "feed_batch" in vars(scheduler.server.driver)
         snapshots.stop()
+        assert "feed_batch" not in vars(scheduler.server.driver)
         assert scheduler.server.state.plugins is None
+        assert not scheduler.server.flows.own_profile.running
     mirror.apply(snapshots.news({"workers": None}))
     assert not mirror.workers
 

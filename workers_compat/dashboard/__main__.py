@@ -9,7 +9,9 @@ Must not know: the scheduler.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+import os
 import socket
 import sys
 import warnings
@@ -22,9 +24,11 @@ logger = logging.getLogger("distributed.scheduler")
 #: While a page is open, news are asked for this often, seconds; slower where gathering them costs the scheduler more
 #: than this share of its time.
 POLL_SECONDS = 0.1
-SHARE = 0.02
+SHARE = 0.01
 #: While none is: so that the next page begins with something.
 IDLE_SECONDS = 5.0
+#: How much this process steps back where others want the processor, too: scheduling comes first.
+NICENESS = 5
 #: A page that is opened reads what it needs within so long, seconds.
 OPENING_SECONDS = 3.0
 #: A page's question is given up after so long, seconds.
@@ -194,6 +198,8 @@ def _pages(setup: Setup, ask: Any) -> tuple[Any, Any]:
 
 def main() -> None:
     """Serve until the scheduler has gone."""
+    with contextlib.suppress(OSError, AttributeError):  # not everywhere
+        os.nice(NICENESS)
     warnings.simplefilter("ignore")
     news, hands = (socket.socket(fileno=int(number)) for number in sys.argv[1:3])
     for each in (news, hands):

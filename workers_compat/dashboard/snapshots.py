@@ -1,6 +1,7 @@
 """News of the scheduler for its dashboard: what changed since the last time, of what open pages read, as plain data.
 
-Nothing is gathered while nobody asks; tasks that finish are noted while a task stream is open, the last few of them.
+Nothing is gathered while nobody asks. While a task stream is open, the batches that workers sent last are kept as they came, and
+read when the stream is told: a task costs nothing until then.
 
 Must not know: pages; how news travel. The mirror of it is ``mirror.py``.
 """
@@ -9,10 +10,11 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from paceline.protocol.keys import Key
+from paceline.protocol.messages import TaskErred, TaskFinished
 from paceline.scheduler.core import mirrors
 from paceline.scheduler.core.state import (
     SchedulerState,
@@ -28,6 +30,10 @@ from ..views import opened
 STREAM_MAX = 1_000
 #: A task stream that nobody asked for in so long is noted no more, seconds.
 STREAM_SECONDS = 30.0
+#: Messages of workers that wait to be told of; some of them are of other kinds.
+HEARD_MAX = 2 * STREAM_MAX
+#: Messages that tell of a task that ran.
+RAN = (TaskFinished, TaskErred)
 #: Events of a topic that one piece of news tells of.
 EVENTS_MAX = 1_000
 #: Choices of span tags that pages have open at the same time.
@@ -45,6 +51,7 @@ class Snapshots:
     def __init__(self, facade: Any, facts: Callable[[], dict[str, Any]]) -> None:
         self._facade = facade
         self._state: SchedulerState = facade._server.state
+        self._driver: Any = facade._server.driver
         self._facts = facts
         self._workers: dict[str, Any] = {}
         self._prefixes: dict[str, Any] = {}
@@ -52,7 +59,8 @@ class Snapshots:
         self._tasks: dict[Key, str] = {}
         self._events: dict[str, int] = {}
         self._monitored = 0
-        self._stream: deque[tuple[Any, ...]] = deque(maxlen=STREAM_MAX)
+        self._batches: deque[tuple[str, Sequence[Any]]] = deque()
+        self._n_heard = 0
         self._stream_asked = 0.0
         self._topics: dict[str, Callable[[Any], Any]] = {
             "workers": self._tell_workers,
@@ -83,8 +91,9 @@ class Snapshots:
     def stop(self) -> None:
         """Nobody reads any more."""
         self._stream_asked = 0.0
-        self._stream.clear()
-        self._facade.plugin_host.tap(None)
+        self._batches.clear()
+        self._n_heard = 0
+        self._driver.listen(None)
 
     def _tell_base(self) -> dict[str, Any]:
         state = self._state
@@ -150,26 +159,28 @@ class Snapshots:
     # the task stream
 
     def _tell_stream(self, _: Any) -> list[tuple[Any, ...]]:
+        """What workers said to have run, the last of it, oldest first; also what nobody wanted any more by then."""
         if not self._stream_asked:
-            self._facade.plugin_host.tap(self._finished)
+            self._driver.listen(self._heard)
         self._stream_asked = time.monotonic()
-        finished = list(self._stream)
-        self._stream.clear()
-        return [
-            (key, worker, thread, ok, [(x.action, x.start, x.stop) for x in startstops])
-            for key, worker, thread, ok, startstops in finished
-        ]
+        found: list[tuple[Any, ...]] = []
+        while self._batches and len(found) < STREAM_MAX:
+            worker, messages = self._batches.pop()
+            found += (_ran(worker, m) for m in reversed(messages) if type(m) in RAN and m.startstops)
+        self._batches.clear()
+        self._n_heard = 0
+        del found[STREAM_MAX:]
+        found.reverse()
+        return found
 
-    def _finished(self, ts: TaskState, start: str, finish: str, detail: Any) -> None:
-        """A transition was made."""
-        if start != "processing" or finish not in ("memory", "erred"):
+    def _heard(self, source: str, messages: Sequence[Any]) -> None:
+        """A stream's batch was handled."""
+        if source not in self._state.workers:
             return
-        told = getattr(detail, "report", None) or detail
-        startstops = getattr(told, "startstops", None)
-        if startstops:
-            worker = getattr(detail, "worker", None) or _holder(ts)
-            thread = getattr(told, "thread", None)
-            self._stream.append((ts.key, worker, thread, finish == "memory", startstops))
+        self._batches.append((source, messages))
+        self._n_heard += len(messages)
+        while self._n_heard - len(self._batches[0][1]) >= HEARD_MAX:
+            self._n_heard -= len(self._batches.popleft()[1])
 
     # the rest
 
@@ -202,7 +213,7 @@ class Snapshots:
         return found
 
     def _tell_monitor(self, _: Any) -> dict[str, Any]:
-        monitor = self._facade.monitor
+        monitor = self._facade.measuring()
         values = monitor.range_query(start=self._monitored)
         self._monitored = monitor.count
         names = (name for name in dir(monitor) if name.startswith(("monitor_", "gpu_")))
@@ -222,8 +233,10 @@ class Snapshots:
         ]
 
 
-def _holder(ts: TaskState) -> str:
-    return next((ws.address for ws in reversed(ts.who_has)), "")
+def _ran(worker: str, told: Any) -> tuple[Any, ...]:
+    """key, worker, thread, whether it came to something, (action, start, stop) of what was done."""
+    startstops = [(x.action, x.start, x.stop) for x in told.startstops]
+    return told.key, worker, told.thread, type(told) is TaskFinished, startstops
 
 
 def _worker(ws: WorkerState) -> dict[str, Any]:

@@ -101,7 +101,7 @@ def _dashboard(facade: Any, prefix: str, ticks: Ticks, own_process: bool) -> Das
         return EmbeddedDashboard(facade, prefix)
 
     def facts() -> dict[str, Any]:
-        return {"tick_seconds": ticks.seconds, "cpu": facade.monitor.recent().get("cpu", 0.0)}
+        return {"tick_seconds": ticks.seconds, "cpu": facade.measuring().recent().get("cpu", 0.0)}
 
     return dashboard_child.ChildDashboard(facade, prefix, facts)
 

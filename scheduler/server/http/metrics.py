@@ -208,7 +208,7 @@ class SchedulerMetrics:
         yield from (count, cost)
 
     def _process(self) -> Iterator[Metric]:
-        monitor = self._server.plugins.facade.monitor
+        monitor = self._server.plugins.facade.measuring()
         monitor.update()
         if monitor.monitor_gil_contention:
             yield self._counter(

@@ -1,0 +1,148 @@
+"""`python -m benchmarks.open_pages`: cost per task in the scheduler's event loop with 0 and with 10 pages of its dashboard open.
+
+Pages are open in a headless Chromium (`pip install playwright`, and `CHROMIUM=` naming the browser where playwright has none of its
+own). On a machine with few cores the browser takes processor time from everything; so the same pages are also opened on a second
+scheduler that has nothing to do, and the cost measured beside them is shown apart.
+
+It must not know how a page is made.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import shlex
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from . import process_costs
+from .per_task import (
+    PACELINE,
+    START_TIMEOUT_SECONDS,
+    Case,
+    run_once,
+    running_scheduler,
+    zero_workers,
+)
+
+#: Those that people leave open, all of them fed while tasks run.
+PAGES = (
+    "status",
+    "workers",
+    "tasks",
+    "system",
+    "groups",
+    "graph",
+    "individual-progress",
+    "individual-workers-memory",
+    "individual-nprocessing",
+    "individual-cluster-memory",
+)
+#: A page is drawn for the first time within so long.
+OPENING_SECONDS = 6.0
+
+
+@contextlib.contextmanager
+def open_pages(dashboard_port: int, names: Sequence[str]) -> Iterator[None]:
+    """A browser that shows these pages; none where there are no names."""
+    if not names:
+        yield
+        return
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=os.environ.get("CHROMIUM"),
+            args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"],
+        )
+        _step_back()
+        for name in names:
+            browser.new_page().goto(f"http://127.0.0.1:{dashboard_port}/{name}", timeout=60_000)
+        time.sleep(OPENING_SECONDS)
+        yield
+        browser.close()
+
+
+def _step_back() -> None:
+    """Let the browser have what processor time is left: people's browsers run on machines of their own."""
+    for pid in process_costs.descendants(os.getpid()):
+        with contextlib.suppress(OSError):
+            if b"chrom" in (Path("/proc") / str(pid) / "cmdline").read_bytes().lower():
+                os.setpriority(os.PRIO_PROCESS, pid, 19)
+
+
+def dashboard_port(pid: int, port: int) -> int:
+    """Where the scheduler serves its pages: the other port that it listens on."""
+    import psutil
+
+    deadline = time.monotonic() + START_TIMEOUT_SECONDS
+    while time.monotonic() < deadline:
+        connections = psutil.Process(pid).net_connections("tcp")
+        others = {c.laddr.port for c in connections if c.status == psutil.CONN_LISTEN} - {port}
+        if others:
+            return int(others.pop())
+        time.sleep(0.05)
+    raise RuntimeError("the scheduler serves no pages")
+
+
+def costs(
+    command: Sequence[str], case: Case, settings: dict[str, tuple[bool, int]]
+) -> dict[str, list[float]]:
+    """Microseconds of the loop per task, for each setting: (whether pages are of the scheduler that works, how many)."""
+    from distributed import Client
+
+    found: dict[str, list[float]] = {name: [] for name in settings}
+    with contextlib.ExitStack() as stack:
+        scheduler, port = stack.enter_context(running_scheduler(command))
+        idle, idle_port = stack.enter_context(running_scheduler(command))
+        ports = {True: dashboard_port(scheduler, port), False: dashboard_port(idle, idle_port)}
+        stack.enter_context(zero_workers(port, case.workers))
+        stack.enter_context(zero_workers(idle_port, case.workers))
+        client = stack.enter_context(
+            Client(f"tcp://127.0.0.1:{port}", timeout=START_TIMEOUT_SECONDS)
+        )
+        loop = process_costs.listener(port, process_costs.descendants(scheduler))
+        run_once(client, Case(case.shape, 2_000, case.workers), "warm", scheduler, loop)
+        for name, (own, count) in settings.items():
+            with open_pages(ports[own], PAGES[:count]):
+                for i in range(case.repeat):
+                    measured = run_once(client, case, f"{name}-{i}", scheduler, loop)
+                    found[name].append(measured.loop_us)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.open_pages", description=__doc__)
+    parser.add_argument("--paceline", default=shlex.join(PACELINE), help="the command measured")
+    parser.add_argument("--tasks", type=int, default=20_000)
+    parser.add_argument("--workers", type=int, default=24)
+    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--pages", type=int, default=len(PAGES), choices=range(1, len(PAGES) + 1))
+    options = parser.parse_args()
+    case = Case("merge", options.tasks, options.workers, options.repeat)
+    settings = {
+        "no page": (True, 0),
+        "pages of an idle scheduler": (False, options.pages),
+        "pages": (True, options.pages),
+        "no page again": (True, 0),
+    }
+    found = costs(shlex.split(options.paceline), case, settings)
+    for name, values in found.items():
+        each = " ".join(f"{value:.1f}" for value in values)
+        print(f"{name:28} {statistics.median(values):6.1f} µs a task ({each})")
+    quiet = statistics.median(found["no page"] + found["no page again"])
+    pages, beside = (
+        statistics.median(found["pages"]),
+        statistics.median(found["pages of an idle scheduler"]),
+    )
+    print(
+        f"{options.pages} pages to none: {pages / quiet:.2f}; to the same browser beside: {pages / beside:.2f}"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())
