@@ -107,6 +107,7 @@ class _Child(asyncio.Protocol):
         ready: it has imported what it needs.
         leaving: it was told to end.
         gone: it has ended.
+        watched: it will be looked at whether somebody waits behind a stuck head.
         ignored: graphs that were taken from it and of which it has not said its last word.
         sent: all graphs of which it has not said its last word, in order: it works on the first.
     """
@@ -124,6 +125,7 @@ class _Child(asyncio.Protocol):
     ready: bool = False
     leaving: bool = False
     gone: bool = False
+    watched: bool = False
     unsent: list[Any] = field(default_factory=list)
     reading: Any = None
     writing: Any = None
@@ -252,25 +254,30 @@ class ChildCompilers:
         if child is None:
             job.on_reply(_failed(job.request, "the graph compiler cannot be started"))
             return
+        self._give(child, job)
+
+    def _give(self, child: _Child, job: _Job) -> None:
         if not child.jobs:
             child.head_since = self._loop.time()
-        else:
-            self._loop.call_later(SLOW_SECONDS, self._relieve, child)
         child.jobs[job.request.graph_id] = job
+        self._watch(child, SLOW_SECONDS)
         child.sent[job.request.graph_id] = None
         child.send(job.request)
 
-    def _pick(self, large: bool, graph_id: int = 0) -> _Child | None:
-        """The child that is likely to get to a new graph first; never one that it was taken from."""
+    def _pick(self, large: bool, graph_id: int) -> _Child | None:
+        """The child that is likely to get to a graph first; never one that it was taken from, and that still works on it.
+
+        None where there is no such child and no room for another.
+        """
         now = self._loop.time()
-        lane = [
-            c
-            for c in self._children
-            if c.large == large and not c.leaving and graph_id not in c.ignored
-        ]
-        best = min(lane, key=lambda c: len(c.jobs), default=None)
-        if best is None:
+        lane = [c for c in self._children if c.large == large and not c.leaving]
+        if not any(not c.helper for c in lane):
             return self._spawn(large)
+        fit = [c for c in lane if graph_id not in c.ignored]
+        best = min(fit, key=lambda c: len(c.jobs), default=None)
+        if best is None:
+            has_room = len(self._children) < CHILDREN_MAX
+            return self._spawn(large, helper=True) if has_room else None
         if not best.jobs or not best.ready or now - best.head_since < SLOW_SECONDS:
             return best
         if len(self._children) < CHILDREN_MAX:
@@ -279,18 +286,22 @@ class ChildCompilers:
 
     def _relieve(self, child: _Child) -> None:
         """Give those behind a stuck head to another child, where there is one that is better."""
+        child.watched = False
         if child.gone or len(child.jobs) < 2:
             return
         left = child.head_since + SLOW_SECONDS - self._loop.time()
-        if left > 0 or not child.ready:
-            left = max(left, SLOW_SECONDS / 2)
-            self._loop.call_later(left, self._relieve, child)
-            return
-        other = self._pick(child.large)
-        if other is None or other is child:
-            return
-        for graph_id in list(child.jobs)[1:]:
-            self._submit(self._withdraw(child, graph_id))
+        if left <= 0 and child.ready:
+            for graph_id in list(child.jobs)[1:]:
+                other = self._pick(child.large, graph_id)
+                if other is not None and other is not child:
+                    self._give(other, self._withdraw(child, graph_id))
+        self._watch(child, max(left, SLOW_SECONDS / 2))
+
+    def _watch(self, child: _Child, seconds: float) -> None:
+        """Look after a while whether somebody waits behind a stuck head."""
+        if not child.watched and len(child.jobs) > 1:
+            child.watched = True
+            self._loop.call_later(seconds, self._relieve, child)
 
     def _spawn(self, large: bool, helper: bool = False) -> _Child | None:
         if self._stopping:
@@ -394,6 +405,7 @@ class ChildCompilers:
             child.ready = True
             self._early_deaths = 0
             child.head_since = self._loop.time()
+            self._dismiss(child)
             return
         job = child.jobs.get(reply.graph_id)  # type: ignore[union-attr]
         if kind is GraphDone:

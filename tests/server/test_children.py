@@ -117,6 +117,34 @@ async def test_a_stuck_graph_does_not_hold_up_those_behind_it() -> None:
         await compilers.stop()
 
 
+async def test_children_that_helped_out_go_and_never_are_too_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a machine so slow that every graph looks stuck, graphs wander; children are not started for ever."""
+    monkeypatch.setattr(children, "SLOW_SECONDS", 0.001)
+    alive = lambda: len(compilers._children)  # noqa: E731 - what it is about
+    compilers = ChildCompilers()
+    compilers.start()
+    try:
+        expr, keys = expression(40)
+        counts = []
+        for round_ in range(4):
+            requests = [request(100 * round_ + i, expr, keys) for i in range(1, 13)]
+            running = [asyncio.ensure_future(compiled(compilers, r)) for r in requests]
+            while not all(task.done() for task in running):
+                counts.append(alive())
+                await asyncio.sleep(0.005)
+            assert all(type(task.result()[-1]) is GraphCommit for task in running)
+        assert max(counts) <= children.CHILDREN_MAX
+        for _ in range(200):
+            if alive() == 2:
+                break
+            await asyncio.sleep(0.05)
+        assert alive() == 2, "one a lane is left"
+    finally:
+        await compilers.stop()
+
+
 class Endless:
     """An expression that takes for ever to read."""
 
