@@ -36,7 +36,18 @@ MONITOR_SECONDS = 0.5
 #: States in which a task looks for a worker anew when its restrictions change.
 UNPLACED = ("no-worker", "queued")
 _REQUEST_FIELDS = frozenset(Request.__struct_fields__)
-_OWN = frozenset(("_server", "_scheduler", "_port", "_folder", "_monitor", "plugin_host", "handlers", "_extensions"))
+_OWN = frozenset(
+    (
+        "_server",
+        "_scheduler",
+        "_port",
+        "_folder",
+        "_monitor",
+        "plugin_host",
+        "handlers",
+        "_extensions",
+    )
+)
 
 
 class InProcess:
@@ -329,6 +340,11 @@ class SchedulerFacade:
         return self.measuring().proc
 
     @property
+    def deque_handler(self) -> Any:
+        """What keeps the last lines of the log (``deque``: its records), under stock's name ``_deque_handler`` too."""
+        return self._server.flows.log
+
+    @property
     def idle_timeout(self) -> float | None:
         """Seconds without work after which the scheduler ends, or None."""
         return self._server.state.config.idle_timeout_seconds
@@ -431,9 +447,7 @@ class SchedulerFacade:
 
         return MemoryState.sum(*(ws.memory for ws in self.workers.values()))
 
-    def request_acquire_replicas(
-        self, addr: str, keys: Iterable[Any], *, stimulus_id: str
-    ) -> None:
+    def request_acquire_replicas(self, addr: str, keys: Iterable[Any], *, stimulus_id: str) -> None:
         """Ask a worker to fetch copies when it has time."""
         self._port.tell(stimuli.MoveReplicas(acquire={addr: list(keys)}), stimulus_id=stimulus_id)
 
@@ -565,7 +579,9 @@ class Handlers(MutableMapping[str, Callable[..., Any]]):
             self._server.handlers.pop(known.cls, None)
 
     def __iter__(self) -> Iterator[str]:
-        served = [op for op, entry in TABLES["scheduler_rpc"].items() if self._facade.serves(entry.cls)]
+        served = [
+            op for op, entry in TABLES["scheduler_rpc"].items() if self._facade.serves(entry.cls)
+        ]
         return iter(dict.fromkeys((*served, *self._own)))
 
     def __len__(self) -> int:
@@ -621,7 +637,9 @@ def build_message(direction: Any, message: Any) -> Any:
     known = TABLES[direction].get(str(message.get("op")))
     if known is None:
         return message
-    renamed = dict(zip(known.cls.__struct_encode_fields__, known.cls.__struct_fields__, strict=True))
+    renamed = dict(
+        zip(known.cls.__struct_encode_fields__, known.cls.__struct_fields__, strict=True)
+    )
     fields = {renamed.get(name, name): value for name, value in message.items() if name != "op"}
     return known.cls(**fields)
 

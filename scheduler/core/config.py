@@ -80,6 +80,10 @@ class SchedulerConfig:
     computations_max: int = knob(100, "distributed.diagnostics.computations.max-history")
     erred_tasks_max: int = knob(100, "distributed.diagnostics.erred-tasks.max-history")
     turn_tasks_max: int = 2000
+    # what each tick looks at; programs switch parts of it off (``periodic_callbacks``), no configuration does
+    watch_worker_ttl: bool = True
+    watch_no_workers: bool = True
+    watch_idle: bool = True
 
     def check(self) -> None:
         """Raises ValueError naming the knob whose value is out of range."""

@@ -18,9 +18,11 @@ from .state import SchedulerState
 from .stimuli import (
     AskBack,
     BalanceWork,
+    CheckIdle,
     ClientGone,
     ClientJoined,
     CloseWorker,
+    Configure,
     Continue,
     DataPlaced,
     GraphChunk,
@@ -138,6 +140,7 @@ HANDLERS: dict[type[Any], Handler] = {
     SetRestrictions: commands.handle_set_restrictions,
     WriteTask: commands.handle_write_task,
     MakeTransitions: commands.handle_make_transitions,
+    Configure: commands.handle_configure,
     MoveReplicas: memory_manager.handle_move_replicas,
     SwitchStealing: stealing.handle_switch_stealing,
     BalanceWork: stealing.handle_balance_work,
@@ -146,6 +149,7 @@ HANDLERS: dict[type[Any], Handler] = {
     LogEventCommand: handle_log_event,
     Continue: handle_continue,
     Tick: timers.handle_tick,
+    CheckIdle: timers.handle_check_idle,
 }
 
 
@@ -177,11 +181,6 @@ class SchedulerCore:
         self.handlers: dict[type[Any], Handler] = dict(HANDLERS)
         for machine in machines:
             self.handlers.update(machine.handlers())
-        self._check: Callable[[SchedulerState], None] | None = None
-        if config.validate:
-            from .invariants import validate_state
-
-            self._check = validate_state
 
     def knows(self, message_type: type[Any]) -> bool:
         """Whether the core, or one of its machines, handles this kind of message."""
@@ -217,9 +216,14 @@ class SchedulerCore:
             self._tell_machines(turn, message)
         if self.state.restless:
             placement.settle(self.state)
-        if self._check is not None:
-            self._check(self.state)
+        if self.state.validate:
+            self._validate()
         return outbox
+
+    def _validate(self) -> None:
+        from .invariants import validate_state
+
+        validate_state(self.state)
 
     def _timer(self, turn: Turn, timer_id: int) -> None:
         message = self.state.timers.take(timer_id)

@@ -354,6 +354,24 @@ class WriteTask:
 
 
 @dataclass(slots=True)
+class Configure:
+    """A knob has another value from now on: a program, a plugin or a function that a client runs here says so.
+
+    Attributes:
+        field: of ``SchedulerConfig``; one of ``handlers.commands.CONFIGURABLE``.
+        value: in its range.
+    """
+
+    field: str
+    value: Any
+
+
+@dataclass(slots=True)
+class CheckIdle:
+    """Look now whether there is anything to do."""
+
+
+@dataclass(slots=True)
 class SwitchStealing:
     """Look at the balance of work every so often (``stealing.py``), or no more.
 

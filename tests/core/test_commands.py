@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 from env import Env
-from paceline.scheduler.core.handlers.commands import WRITABLE, write_task
+from paceline.scheduler.core.handlers.commands import WRITABLE, check_knob, write_task
 from paceline.scheduler.core.stimuli import (
+    CheckIdle,
+    Configure,
     Continue,
     MakeTransitions,
     SetRestrictions,
@@ -116,3 +119,62 @@ def test_what_cannot_be_asked_for_is_said(duo: Env) -> None:
     duo.feed(MakeTransitions({"x": "memory", "y": "released"}))
     assert duo.states("x") == ["processing"]
     assert "cannot go from processing to memory" in duo.lines[-1][1]
+
+
+# ------------------------------------------------------------------ knobs
+
+
+def test_saturation_for_everything_at_once(duo: Env) -> None:
+    duo.submit({f"x-{i}": [] for i in range(20)})
+    assert len(duo.state.queued) > 0
+    duo.feed(Configure("worker_saturation", math.inf))
+    assert not len(duo.state.queued)
+    assert sum(len(ws.processing) for ws in duo.state.workers.values()) == 20
+    duo.feed(Configure("worker_saturation", 1.0))
+    assert all(ws.task_slots == ws.nthreads for ws in duo.state.workers.values())
+
+
+def test_unknown_durations_become_longer(duo: Env) -> None:
+    duo.submit({f"x-{i}": [] for i in range(4)})
+    before = duo.state.compute_occupancy
+    assert before > 0
+    duo.feed(
+        Configure(
+            "unknown_task_duration_seconds", 2 * duo.state.config.unknown_task_duration_seconds
+        )
+    )
+    assert duo.state.compute_occupancy == pytest.approx(2 * before)
+
+
+def test_validation_is_switched_off_and_on(duo: Env, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[Any] = []
+    monkeypatch.setattr("paceline.scheduler.core.invariants.validate_state", looks.append)
+    duo.feed(Configure("validate", False))
+    duo.feed(Continue())
+    assert not looks
+    duo.feed(Configure("validate", True))
+    duo.feed(Continue())
+    assert looks == [duo.state] * 2
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "error"),
+    [
+        ("turn_tasks_max", 5, AttributeError),
+        ("worker_saturation", 0, ValueError),
+        ("rebalance_measure", "x", ValueError),
+    ],
+)
+def test_what_no_knob_takes(duo: Env, field: str, value: Any, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        check_knob(duo.state, field, value)
+
+
+def test_idle_means_twice_in_a_row(duo: Env) -> None:
+    duo.submit({"x": []})
+    duo.feed(CheckIdle())
+    assert duo.state.idle_since is None
+    duo.finish("x")
+    for since in (False, True, True):
+        duo.feed(CheckIdle())
+        assert (duo.state.idle_since is not None) == since

@@ -8,12 +8,13 @@ Must not know: plugins.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from .. import mirrors, transitions
+from .. import mirrors, placement, transitions
 from ..queries import address_or_host
 from ..state import SchedulerState, TaskState
-from ..stimuli import MakeTransitions, Stimulus, WriteTask
+from ..stimuli import Configure, MakeTransitions, Stimulus, WriteTask
 from ..turn import Turn
 
 #: What may be written on a task; all else is the scheduler's own.
@@ -30,6 +31,26 @@ WRITABLE = (
 )
 #: States that a command may send a task to; the others need to know a cause.
 ASKABLE = ("forgotten", "processing", "released", "waiting")
+#: Knobs that may be turned while the scheduler runs.
+CONFIGURABLE = (
+    "allowed_failures",
+    "idle_timeout_seconds",
+    "memory_recent_to_old_seconds",
+    "no_workers_timeout_seconds",
+    "rebalance_gap",
+    "rebalance_measure",
+    "rebalance_recipient_max",
+    "rebalance_sender_min",
+    "rootish_taskgroup",
+    "rootish_taskgroup_dependencies",
+    "unknown_task_duration_seconds",
+    "validate",
+    "watch_idle",
+    "watch_no_workers",
+    "watch_worker_ttl",
+    "worker_saturation",
+    "worker_ttl_seconds",
+)
 #: Attributes that every task has; the others are among its details.
 _ON_TASK = frozenset(("priority", "queueable", "retries"))
 
@@ -116,3 +137,33 @@ def handle_make_transitions(turn: Turn, stimulus: Stimulus) -> None:
         transitions.transition(turn, ts, finish, recs)
         transitions.run(turn, recs)
     transitions.fill_slots(turn)
+
+
+def check_knob(state: SchedulerState, field: str, value: Any) -> None:
+    """Whether a knob may have this value.
+
+    Raises:
+        AttributeError: it cannot be turned while the scheduler runs.
+        ValueError: the value is out of its range.
+    """
+    if field not in CONFIGURABLE:
+        raise AttributeError(f"{field} is fixed when the scheduler starts")
+    replace(state.config, **{field: value}).check()
+
+
+def handle_configure(turn: Turn, stimulus: Stimulus) -> None:
+    """Another value for a knob; what was derived from it follows. Tasks that were queued when all may go at once are sent now."""
+    command: Configure = stimulus.message
+    state = turn.state
+    check_knob(state, command.field, command.value)
+    if command.field == "unknown_task_duration_seconds":
+        longer = command.value - state.config.unknown_task_duration_seconds
+        state.compute_occupancy += longer * sum(ws.unknown_total for ws in state.workers.values())
+    setattr(state.config, command.field, command.value)
+    if command.field == "validate":
+        state.validate = command.value
+    elif command.field == "worker_saturation":
+        for ws in state.workers.values():
+            ws.task_slots = placement.task_slots(state, ws.nthreads)
+            placement.update_idle(state, ws)
+        transitions.fill_slots(turn)

@@ -21,9 +21,18 @@ MISSED_HEARTBEATS = 10
 
 def handle_tick(turn: Turn, stimulus: Stimulus) -> None:
     """Look at every timeout that the core watches."""
-    _check_worker_ttl(turn)
-    _check_no_workers(turn)
+    config = turn.state.config
+    if config.watch_worker_ttl:
+        _check_worker_ttl(turn)
+    if config.watch_no_workers:
+        _check_no_workers(turn)
     check_held(turn)
+    if config.watch_idle:
+        _check_idle(turn)
+
+
+def handle_check_idle(turn: Turn, stimulus: Stimulus) -> None:
+    """Look now; twice in a row with nothing between them is what "idle" means."""
     _check_idle(turn)
 
 

@@ -23,18 +23,21 @@ class LogKeeper(logging.Handler):
     Args:
         length: how many; 0 or less keeps none.
         line_format: how a line looks.
+
+    Attributes:
+        deque: the records, oldest first (stock's ``DequeHandler`` has this name for them).
     """
 
     def __init__(self, length: int = LOG_LENGTH, line_format: str = LOG_FORMAT) -> None:
         super().__init__()
-        self.records: deque[logging.LogRecord] = deque(maxlen=max(0, length))
+        self.deque: deque[logging.LogRecord] = deque(maxlen=max(0, length))
         self.setFormatter(logging.Formatter(line_format))
         self._logger = logging.getLogger(LOGGER_NAME)
         self._logger.addHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep it."""
-        self.records.append(record)
+        self.deque.append(record)
 
     def close(self) -> None:
         """Listen no more."""
@@ -51,7 +54,7 @@ class LogKeeper(logging.Handler):
             n: so many at most.
         """
         out: list[tuple[Any, ...]] = []
-        for record in reversed(self.records):
+        for record in reversed(self.deque):
             if (n and len(out) >= n) or record.created < start:
                 break
             line = (record.levelname, self.format(record))

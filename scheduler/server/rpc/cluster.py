@@ -8,7 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from paceline.protocol.messages import scheduler_rpc as r
-from paceline.scheduler.core import scaling
+from paceline.scheduler.core import scaling, stimuli
+from paceline.scheduler.core.handlers.timers import is_busy
 from paceline.workers_compat import config
 from paceline.workers_compat.unpickling import unpickle
 
@@ -91,7 +92,10 @@ def handle_workers_to_close(
 def _opened_key(options: dict[str, Any]) -> dict[str, Any]:
     """Options of ``workers_to_close``; their ``key`` is a pickled function of the sender's."""
     if isinstance(options.get("key"), bytes):
-        return {**options, "key": unpickle(options["key"], "the function `key` of workers_to_close")}
+        return {
+            **options,
+            "key": unpickle(options["key"], "the function `key` of workers_to_close"),
+        }
     return options
 
 
@@ -105,8 +109,9 @@ def handle_adaptive_target(server: FlowServer, request: r.AdaptiveTarget, peer: 
 
 
 def handle_check_idle(server: FlowServer, request: r.CheckIdle, peer: PeerPort) -> float | None:
-    """Since when there is nothing to do, seconds since the epoch."""
-    return server.state.idle_since
+    """Look now. Since when there is nothing to do, seconds since the epoch; None where there is, or was at the last look."""
+    server.tell(stimuli.CheckIdle())
+    return None if is_busy(server.state) else server.state.idle_since
 
 
 def handle_terminate(server: FlowServer, request: r.Terminate, peer: PeerPort) -> NoReply:
