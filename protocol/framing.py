@@ -119,6 +119,14 @@ class FrameReader:
         """Nothing of a message has come that is not complete."""
         return not self._rest and self._lengths is None
 
+    @property
+    def coming(self) -> tuple[tuple[int, ...], Frames] | None:
+        """Of the message that is coming: the lengths of all its frames, and the list that takes them one after the other.
+
+        None while nothing of a message is there but perhaps a part of its prelude.
+        """
+        return None if self._lengths is None else (self._lengths, self._frames)
+
     def get_buffer(self, sizehint: int = -1) -> memoryview:
         """Where the socket may write to next."""
         if self._large is not None:
@@ -330,26 +338,32 @@ def frame_nbytes(frame: Buffer) -> int:
     return frame.nbytes if type(frame) is memoryview else len(frame)
 
 
-def pack_frames(frames: Sequence[Buffer]) -> list[Buffer]:
-    """What to write for one message: small frames joined, large ones as they are.
+def pack_prelude(lengths: Sequence[int]) -> bytes:
+    """What goes before the frames of a message.
 
-    The first buffer begins with the prelude. N spans frame 0 and those up to the next large one, so that the stock reader
-    gives each large frame (and each after it) a buffer of its own.
+    N spans frame 0 and those up to the next large one, so that the stock reader gives each large frame (and each after it) a
+    buffer of its own.
     """
-    count = len(frames)
+    count = len(lengths)
+    together = _U64 * (1 + count)
+    for index, length in enumerate(lengths):
+        # frame 0 is always within N, as stock writes it: simple readers rely on that
+        if index and length >= LARGE_FRAME_NBYTES:
+            break
+        together += length
+    return Struct(f"<{count + 2}Q").pack(together, count, *lengths)
+
+
+def pack_frames(frames: Sequence[Buffer]) -> list[Buffer]:
+    """What to write for one message: small frames joined, large ones as they are. The first buffer begins with the prelude."""
     lengths = [frame_nbytes(frame) for frame in frames]
     if max(lengths, default=0) < LARGE_FRAME_NBYTES:
+        count = len(frames)
         together = _U64 * (1 + count) + sum(lengths)
         prelude = Struct(f"<{count + 2}Q").pack(together, count, *lengths)
         return [b"".join([prelude, *frames])]
-    # frame 0 is always within N, as stock writes it: simple readers rely on that
-    together = _U64 * (1 + count) + lengths[0]
-    for length in lengths[1:]:
-        if length >= LARGE_FRAME_NBYTES:
-            break
-        together += length
     pieces: list[Buffer] = []
-    small: list[Buffer] = [Struct(f"<{count + 2}Q").pack(together, count, *lengths)]
+    small: list[Buffer] = [pack_prelude(lengths)]
     for frame, length in zip(frames, lengths, strict=True):
         if length < LARGE_FRAME_NBYTES:
             small.append(frame)

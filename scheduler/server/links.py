@@ -13,8 +13,8 @@ from typing import Any
 
 from paceline.protocol.framing import Allocator, frame_nbytes
 
-from .seam import Buffer, PeerFacts
-from .transport import WRITE_HIGH_WATER_NBYTES, Transport
+from .seam import WRITE_HIGH_WATER_NBYTES, Buffer, PeerFacts
+from .transport import Transport
 
 logger = logging.getLogger("distributed.scheduler")
 

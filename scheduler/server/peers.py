@@ -13,17 +13,21 @@ import asyncio
 import inspect
 import logging
 from collections import deque
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from paceline.protocol import connection as c
 from paceline.protocol import messages as m
 from paceline.protocol.errors import RemoteProtocolError
+from paceline.protocol.framing import frame_nbytes, pack_prelude
+from paceline.protocol.in_place import InPlaceCodec
 from paceline.workers_compat import errors
 from paceline.workers_compat.shared_secret import CONNECTOR
 
 from .rpc.base import NO_REPLY, NoReply, RemoteError
 
 if TYPE_CHECKING:
+    from .outlet import Outlet
     from .seam import PeerFacts
     from .server import Server
 
@@ -90,6 +94,30 @@ class Peer:
             self.server.write(self.number, self.connection.send(value))
 
     reply = send
+
+    @property
+    def can_reply_in_parts(self) -> bool:
+        """A reply may begin before all of it has come: placeholders that say nothing of their frames, on a plain socket."""
+        in_place = isinstance(self.connection.codec, InPlaceCodec)
+        return not self.closed and not in_place and self.server.transport.has_outlet(self.number)
+
+    def reply_in_parts(self, value: Any, lengths: Mapping[int, int]) -> Outlet | None:
+        """Begin a reply: the lengths of all frames, and frame 0. The others are to be written to the outlet, in order.
+
+        Args:
+            value: the reply, with payloads whose header and frames are stand-ins.
+            lengths: ``id`` of a stand-in -> the length of what it stands for, bytes.
+
+        Returns:
+            None where the connection is gone, or cannot do so.
+        """
+        outlet = self.server.transport.open_outlet(self.number) if self.can_reply_in_parts else None
+        if outlet is None:
+            return None
+        frames = self.connection.send(value)
+        sizes = [lengths.get(id(frame), frame_nbytes(frame)) for frame in frames]
+        outlet.write(b"".join((pack_prelude(sizes), frames[0])))
+        return outlet
 
     def close(self) -> None:
         """Close once everything is written."""

@@ -141,12 +141,14 @@ class Pool:
         *,
         acknowledge: Acknowledge | None = None,
         allocate: Allocator | None = None,
+        on_connection: Callable[[int], None] | None = None,
     ) -> Any:
         """One request and its reply, raw. See ``rpc.base.ServerPort.rpc_call``.
 
         Args:
             acknowledge: given the reply, what is to be written after it; None for nothing.
             allocate: where large frames of the reply are received to.
+            on_connection: told the number of the connection before the request goes out.
 
         Raises:
             OSError, TimeoutError, RemoteError.
@@ -156,7 +158,9 @@ class Pool:
             place.users += 1
             try:
                 async with place.slots, self._slots:
-                    return await self._call(address, place, request, acknowledge, allocate)
+                    return await self._call(
+                        address, place, request, acknowledge, allocate, on_connection
+                    )
             finally:
                 place.users -= 1
                 self._tidy(address, place)
@@ -168,8 +172,11 @@ class Pool:
         request: Any,
         acknowledge: Acknowledge | None,
         allocate: Allocator | None,
+        on_connection: Callable[[int], None] | None,
     ) -> Any:
         outgoing = await self._take(address, place)
+        if on_connection is not None:
+            on_connection(outgoing.peer.number)
         answered = False
         try:
             if allocate is not None:

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 
 Buffer = bytes | bytearray | memoryview
 
+#: A peer with more than this waiting to be written is slow: it is told upwards as ``paused``.
+WRITE_HIGH_WATER_NBYTES = 4 * 2**20
+#: ... and as ``resumed`` once less than this is left.
+WRITE_LOW_WATER_NBYTES = 2**20
+
 
 @dataclass(frozen=True, slots=True)
 class PeerFacts:

@@ -22,13 +22,11 @@ from typing import Any
 from paceline.workers_compat.security import Tls, certificate_names
 
 from .addresses import join_host_port
-from .seam import Buffer, Listening
+from .seam import WRITE_HIGH_WATER_NBYTES, WRITE_LOW_WATER_NBYTES, Buffer, Listening
 from .sockets import bind_sockets
 from .transport import (
     JOIN_MAX_NBYTES,
     LISTEN_BACKLOG,
-    WRITE_HIGH_WATER_NBYTES,
-    WRITE_LOW_WATER_NBYTES,
     Listener,
     SocketConnection,
     Transport,

@@ -24,19 +24,32 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from paceline.protocol.errors import RemoteProtocolError
-from paceline.protocol.framing import SCRATCH_NBYTES, Allocator, FrameReader, Limits, pack_frames
+from paceline.protocol.framing import (
+    SCRATCH_NBYTES,
+    Allocator,
+    FrameReader,
+    Frames,
+    Limits,
+    pack_frames,
+)
 from paceline.workers_compat.security import certificate_names
 
 from .addresses import WILDCARDS, contact_host, join_host_port
-from .seam import Buffer, Carrier, Link, Listening, PeerFacts, SeamSink
+from .outlet import Outlet
+from .seam import (
+    WRITE_HIGH_WATER_NBYTES,
+    WRITE_LOW_WATER_NBYTES,
+    Buffer,
+    Carrier,
+    Link,
+    Listening,
+    PeerFacts,
+    SeamSink,
+)
 from .sockets import SocketOptions, bind_sockets, set_socket_options
 
 logger = logging.getLogger("distributed.scheduler")
 
-#: A peer with more than this waiting to be written is slow: it is told upwards as ``paused``.
-WRITE_HIGH_WATER_NBYTES = 4 * 2**20
-#: ... and as ``resumed`` once less than this is left.
-WRITE_LOW_WATER_NBYTES = 2**20
 #: Writes up to this size are joined into one buffer; above, the pieces go to the kernel as they are.
 JOIN_MAX_NBYTES = 128 * 2**10
 #: Connections that wait to be accepted: a large cluster may connect all at once.
@@ -60,6 +73,7 @@ class SocketConnection(asyncio.BufferedProtocol):
         "_facts",
         "_number",
         "_out",
+        "_outlet",
         "_owner",
         "_reader",
         "_reason",
@@ -77,6 +91,7 @@ class SocketConnection(asyncio.BufferedProtocol):
         self._facts = PeerFacts("", "", False, outgoing)
         self._transport: Any = None
         self._out: list[Buffer] = []
+        self._outlet: Outlet | None = None
         self._dirty = False
         self._closing = False
         self._reason = ""
@@ -107,10 +122,14 @@ class SocketConnection(asyncio.BufferedProtocol):
             self._owner.sink.frames_in(self._number, sequence, messages)
 
     def pause_writing(self) -> None:
-        self._owner.sink.paused(self._number)
+        if self._outlet is None:
+            self._owner.sink.paused(self._number)
 
     def resume_writing(self) -> None:
-        self._owner.sink.resumed(self._number)
+        if self._outlet is None:
+            self._owner.sink.resumed(self._number)
+        else:
+            self._outlet.drained()
 
     def eof_received(self) -> bool:
         self._reason = self._reason or "closed by peer"
@@ -171,6 +190,21 @@ class SocketConnection(asyncio.BufferedProtocol):
 
     def receive_large_into(self, allocate: Allocator | None) -> None:
         self._reader.allocate = allocate
+
+    @property
+    def coming(self) -> tuple[tuple[int, ...], Frames] | None:
+        """See ``FrameReader.coming``."""
+        return self._reader.coming
+
+    def open_outlet(self) -> Outlet | None:
+        """Write bytes as they come, past the collecting of messages; None where that cannot be."""
+        if type(self) is not SocketConnection or self._closing or self._transport is None:
+            return None
+        self._outlet = Outlet(self._transport, self._outlet_closed)
+        return self._outlet
+
+    def _outlet_closed(self) -> None:
+        self._outlet = None
 
     @property
     def facts(self) -> PeerFacts:
@@ -292,6 +326,22 @@ class Transport:
         connection = self._connections.get(number)
         if connection is not None:
             connection.receive_large_into(allocate)
+
+    def coming(self, number: int) -> tuple[tuple[int, ...], Frames] | None:
+        """Lengths, and the frames so far, of the message that is coming. None where a carrier does not say."""
+        return getattr(self._connections.get(number), "coming", None)
+
+    def has_outlet(self, number: int) -> bool:
+        """Whether there is a way to write a message's bytes as they come: plain sockets have it."""
+        return type(self._connections.get(number)) is SocketConnection
+
+    def open_outlet(self, number: int) -> Outlet | None:
+        """A way to write a message's bytes as they come (``outlet.py``); None where the carrier has none."""
+        connection = self._connections.get(number)
+        if not isinstance(connection, SocketConnection):
+            return None
+        connection.flush()
+        return connection.open_outlet()
 
     def close(self, number: int) -> None:
         """Close once everything is written."""

@@ -13,15 +13,17 @@ import logging
 from collections.abc import Collection, Sequence
 from typing import Any
 
+from paceline.protocol.compression import Buffer
 from paceline.protocol.keys import Key
 from paceline.protocol.messages import worker_rpc
-from paceline.protocol.payload import Payload, payload_header, serialized_payload
+from paceline.protocol.payload import Payload
 from paceline.scheduler.core import queries
 from paceline.scheduler.core.stimuli import LogEventCommand, ReplicasLost
 
 from ..rpc.base import RemoteError
 from .ports import FlowServer
 from .spool import FILE_FRAME_NBYTES, Spool
+from .uncut import groups, uncut
 
 logger = logging.getLogger("distributed.scheduler")
 
@@ -152,26 +154,20 @@ class _Gather:
 
 
 def whole(payload: Any, spool: Spool) -> Any:
-    """A value without the cuts that dask makes in large buffers, where the pieces lie together in the spool's file.
-
-    A client copies the pieces of a buffer into one; a buffer that comes whole it need not copy. The value stays
-    closed: its header only loses what it says of the cuts. Compressed pieces stay as they are.
-    """
+    """A value without the cuts in it (see ``uncut.py``), where the pieces lie together in the spool's file."""
     if not isinstance(payload, Payload) or payload.nbytes < FILE_FRAME_NBYTES:
         return payload
-    header = payload_header(payload)
-    counts = header.pop("split-num-sub-frames", ())
-    offsets = header.pop("split-offsets", ())
-    if payload.kind != "serialized" or not counts or any(header.pop("compression", None) or ()):
+    known = uncut(payload.header, len(payload.frames)) if payload.kind == "serialized" else None
+    if known is None:
         return payload
-    frames = []
-    for count, offset in zip(counts, offsets):
-        pieces = payload.frames[offset : offset + count]
+    header, counts = known
+    frames: list[Buffer] = []
+    for pieces in groups(counts, payload.frames):
         joined = pieces[0] if len(pieces) == 1 else spool.joined(pieces)
         if joined is None:
             return payload
         frames.append(joined)
-    return serialized_payload(header, frames)
+    return Payload("serialized", header, tuple(frames))
 
 
 def _acknowledge(reply: Any) -> str | None:

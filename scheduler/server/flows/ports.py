@@ -5,12 +5,13 @@ Must not know: who implements it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from paceline.protocol.framing import Allocator
+from paceline.protocol.framing import Allocator, Frames
 from paceline.protocol.messages import Message
 
+from ..outlet import Outlet
 from ..rpc.base import PeerPort, ServerPort
 from .registry import FlowState
 
@@ -29,10 +30,15 @@ class FlowServer(ServerPort, Protocol):
         flows: what flows keep between requests; the reply to ``register-worker`` carries
             ``flows.worker_plugins``, and the scheduler's ``close`` calls ``flows.close()``.
         plugins: scheduler plugins, and the facade.
+        transport: the connections, for what is passed on while it comes in.
     """
 
     flows: FlowState
     plugins: PluginHost
+
+    @property
+    def transport(self) -> ConnectionsPort:
+        """The connections."""
 
     async def rpc_call(
         self,
@@ -42,15 +48,48 @@ class FlowServer(ServerPort, Protocol):
         *,
         acknowledge: Acknowledge | None = None,
         allocate: Allocator | None = None,
+        on_connection: Callable[[int], None] | None = None,
     ) -> Any:
         """One request over a pooled connection, and its reply, raw.
 
         A dict is a request that a client wants relayed as it stands. ``acknowledge`` serves ``get_data``,
-        whose sender waits for an "OK". ``allocate`` is where large frames of the reply are received to.
+        whose sender waits for an "OK". ``allocate`` is where large frames of the reply are received to;
+        ``on_connection`` is told the connection's number first.
 
         Raises:
             OSError, TimeoutError, RemoteError: as ``ServerPort.rpc_call``.
         """
+
+
+class ConnectionsPort(Protocol):
+    """Connections by their numbers: what passing on needs of ``transport.py``."""
+
+    def coming(self, number: int) -> tuple[tuple[int, ...], Frames] | None:
+        """See ``transport.Transport.coming``."""
+
+    def pause_reading(self, number: int) -> None:
+        """See ``transport.Transport.pause_reading``."""
+
+    def resume_reading(self, number: int) -> None:
+        """See ``transport.Transport.resume_reading``."""
+
+
+class StreamingPeer(PeerPort, Protocol):
+    """A peer whose reply may go out while parts of it are still to come.
+
+    Attributes:
+        can_reply_in_parts: its connection is of a kind that can.
+    """
+
+    @property
+    def can_reply_in_parts(self) -> bool:
+        """See ``peers.Peer.can_reply_in_parts``."""
+
+    def reply_in_parts(self, value: Any, lengths: Mapping[int, int]) -> Outlet | None:
+        """See ``peers.Peer.reply_in_parts``."""
+
+    def abort(self, reason: str) -> None:
+        """Close now."""
 
 
 class TalkingPeer(PeerPort, Protocol):

@@ -42,6 +42,8 @@ class FlowState:
         gather_memory_nbytes: see GATHER_MEMORY_NBYTES.
         spool_directory: where temporary files go (dask's ``temporary-directory``); None is the system's
             place for them.
+        streaming: a gather is passing its results on (``streamed_gather.py``); one at a time, since each holds connections
+            to several workers while it waits for more.
         memory_samplers: key -> sampler at work.
         drawing: held while a performance report is drawn.
         own_profile: what the event loop does, while somebody asks.
@@ -57,6 +59,7 @@ class FlowState:
     random: random.Random = field(default_factory=random.Random)
     gather_memory_nbytes: int = GATHER_MEMORY_NBYTES
     spool_directory: str | None = field(default_factory=lambda: config.get("temporary-directory"))
+    streaming: bool = False
     memory_samplers: dict[str, MemorySampler] = field(default_factory=dict)
     drawing: asyncio.Semaphore = field(
         default_factory=lambda: asyncio.Semaphore(DRAWN_AT_ONCE_MAX)

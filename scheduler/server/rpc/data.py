@@ -10,13 +10,16 @@ from typing import Any
 from paceline.protocol.messages import scheduler_rpc as r
 
 from ..flows import gather, rebalance, replicate, scatter
-from ..flows.ports import FlowHandler, FlowServer
-from .base import PeerPort
+from ..flows.ports import FlowHandler, FlowServer, StreamingPeer
+from ..flows.streamed_gather import streamed_gather
+from .base import NO_REPLY, PeerPort
 from .lasting import lasting
 
 
-async def handle_gather(server: FlowServer, request: r.Gather, peer: PeerPort) -> Any:
+async def handle_gather(server: FlowServer, request: r.Gather, peer: StreamingPeer) -> Any:
     """Results of keys, closed."""
+    if await streamed_gather(server, peer, request.keys, request.serializers):
+        return NO_REPLY
     return await gather.gather(server, request.keys, request.serializers)
 
 
