@@ -32,9 +32,9 @@ def _fused(task: Any) -> Any:
     if len(task.dependencies) != 1:
         return None
     (source,) = task.dependencies
-    if source.state not in ("processing", "memory") or not isinstance(task.run_spec, Alias):
+    if source.state not in ("processing", "memory") or not task.run_spec_names(b"Alias"):
         return None
-    return source
+    return source if isinstance(task.run_spec, Alias) else None
 
 
 class SleepingShufflePlugin(ShuffleSchedulerPlugin):

@@ -165,9 +165,17 @@ class TaskView(View):
         payload = queries.run_spec_payload(self._core)
         return None if payload is None else opened_or_refused(payload, "a task's specification (a P2P barrier's?)")
 
+    def run_spec_names(self, name: bytes) -> bool:
+        """Whether the pickle of its specification contains this text: opening one may import half of its user's libraries."""
+        payload = queries.run_spec_payload(self._core)
+        return payload is not None and name in payload.header
+
     def get_nbytes(self) -> int:
         """Size of its data in bytes; a guess where unknown."""
         return mirrors.data_nbytes(self._sight.state, self._core)
+
+    def _repr_html_(self) -> str:
+        return _html("task_state", state=self.state, nbytes=self._core.nbytes, key=str(self.key))
 
 
 class WorkerView(View):
@@ -240,6 +248,11 @@ class WorkerView(View):
         """What ``Client.scheduler_info`` tells of it."""
         return queries.worker_identity(self._core)
 
+    def _repr_html_(self) -> str:
+        core = self._core
+        facts = {"has_what": core.has_what, "processing": core.processing}
+        return _html("worker_state", address=core.address, name=core.name, status=core.status, **facts)
+
     def clean(self) -> Any:
         """A stock ``WorkerState`` with the same facts, fit for pickling."""
         facts = {name: getattr(self._core, name) for name in _CLEAN_FIELDS}
@@ -281,6 +294,14 @@ class StreamView:
         """Who is at the other end."""
         return self._stream.peer
 
+    def closed(self) -> bool:
+        """Whether nothing can be said any more."""
+        return bool(self._stream.ended or self._stream.peer.closed)
+
+    def abort(self) -> None:
+        """Cut the connection."""
+        self._stream.peer.abort("aborted by a program")
+
 
 class Views(Mapping[Any, Any]):
     """A dict of the core's, its values seen through views; ``extra`` holds what is shown beside them."""
@@ -317,6 +338,13 @@ def serialized(payload: Payload | None) -> Any:
     from distributed.protocol.serialize import Serialized
 
     return Serialized(payload_header(payload), list(payload.frames))
+
+
+def _html(template: str, **facts: Any) -> str:
+    """What Jupyter shows: distributed's own template."""
+    from distributed.widgets import get_template
+
+    return str(get_template(f"{template}.html.j2").render(**facts))
 
 
 def _set_or_none(values: Iterable[str] | None) -> set[str] | None:

@@ -6,7 +6,8 @@ unlinked and freed by reference counts. So in a process of our own the automatic
 
 - the youngest generation is collected between turns once enough was allocated (milliseconds),
 - what survives that while there are many tasks is frozen at once, so that no later collection walks it,
-- everything is thawed and collected when few tasks and few objects are left and nothing happens.
+- what is not frozen is collected now and then when there are few tasks and little happens,
+- everything is thawed and collected when, besides, much was frozen since the last time that this was done.
 
 What is frozen and then becomes garbage in a cycle stays until the next thaw; what is merely forgotten does not.
 
@@ -29,10 +30,17 @@ FREEZE_ALLOCATIONS = 60_000
 MIDDLE_EVERY = 10
 #: With more tasks than these, what survives a young collection is frozen; with fewer, all may be collected.
 MANY_TASKS = 2_000
-#: A full collection of so many objects takes some 50 ms; of more, it is put off.
-FULL_COLLECT_MAX_OBJECTS = 150_000
+#: A full collection of so many objects takes some 100 ms; of more, it is put off. Half of them are modules: pandas and
+#: what comes with it, once somebody shuffles.
+FULL_COLLECT_MAX_OBJECTS = 400_000
 #: Time between full collections, seconds.
 FULL_COLLECT_INTERVAL_SECONDS = 600.0
+#: Less than this frozen since the last full collection is not worth the next.
+FULL_COLLECT_MIN_FROZEN = 5_000
+#: Time between collections of what is not frozen, seconds.
+OLD_COLLECT_INTERVAL_SECONDS = 60.0
+#: Such a collection that took longer than this walked over much that stays (modules, for the most part): it is frozen.
+OLD_COLLECT_LONG_SECONDS = 0.02
 #: Stimuli within one tick (timers and heartbeats among them) up to which the scheduler counts as idle.
 IDLE_MAX_STIMULI_A_TICK = 50
 
@@ -52,7 +60,8 @@ class GcPolicy:
         self.n_collections = 0
         self._clock = clock
         self._n_young = 0
-        self._last_full = clock()
+        self._last_full = self._last_old = clock()
+        self._n_frozen_alive = 0
         self._n_stimuli = 0
         self._dirty = False
         self._was_enabled = gc.isenabled()
@@ -62,6 +71,7 @@ class GcPolicy:
         gc.collect()
         gc.freeze()
         gc.disable()
+        self._n_frozen_alive = gc.get_freeze_count()
 
     def stop(self) -> None:
         """Turn it on again."""
@@ -87,25 +97,39 @@ class GcPolicy:
         self._collect(1 if self._n_young % MIDDLE_EVERY == 0 else 0)
 
     def on_tick(self, n_tasks: int, n_stimuli: int) -> None:
-        """A full collection, when there is little to walk and nothing else to do."""
+        """The older generations, when there is little to walk and not much else to do."""
         busy = n_stimuli - self._n_stimuli > IDLE_MAX_STIMULI_A_TICK
         self._n_stimuli = n_stimuli
         if busy or not self._dirty or n_tasks > MANY_TASKS:
             return
-        if self._clock() - self._last_full < FULL_COLLECT_INTERVAL_SECONDS:
-            return
-        self._last_full = self._clock()
-        if gc.get_freeze_count() > FULL_COLLECT_MAX_OBJECTS:
+        now = self._clock()
+        if now - self._last_full >= FULL_COLLECT_INTERVAL_SECONDS:
+            self._last_full = now
+            self._collect_frozen()
+        elif now - self._last_old >= OLD_COLLECT_INTERVAL_SECONDS:
+            self._last_old = now
+            self._dirty = gc.get_freeze_count() > self._n_frozen_alive
+            if self._collect(2) > OLD_COLLECT_LONG_SECONDS:
+                gc.freeze()
+
+    def _collect_frozen(self) -> None:
+        """All there is, where that may pay and is not too much."""
+        n_frozen = gc.get_freeze_count()
+        if n_frozen > FULL_COLLECT_MAX_OBJECTS:
             return
         self._dirty = False
-        gc.unfreeze()
-        self._collect(2)
-        gc.freeze()
+        if n_frozen - self._n_frozen_alive >= FULL_COLLECT_MIN_FROZEN:
+            gc.unfreeze()
+            self._collect(2)
+            gc.freeze()
+            self._n_frozen_alive = gc.get_freeze_count()
 
-    def _collect(self, generation: int) -> None:
+    def _collect(self, generation: int) -> float:
+        """Collect, and return how long it took, seconds."""
         started = self._clock()
         gc.collect(generation)
         seconds = self._clock() - started
         self.seconds += seconds
         self.n_collections += 1
         self.longest_seconds = max(self.longest_seconds, seconds)
+        return seconds

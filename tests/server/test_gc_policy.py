@@ -65,6 +65,7 @@ def test_all_is_collected_when_nothing_happens(policy: GcPolicy, monkeypatch: An
     monkeypatch.setattr(gc_policy, "FULL_COLLECT_INTERVAL_SECONDS", 0.0)
     # the process that runs all tests holds more objects than a scheduler that does nothing
     monkeypatch.setattr(gc_policy, "FULL_COLLECT_MAX_OBJECTS", 10**9)
+    monkeypatch.setattr(gc_policy, "FULL_COLLECT_MIN_FROZEN", 1)
     gone = weakref.ref(Node())
     alive = churn(gc_policy.FREEZE_ALLOCATIONS + 1)
     policy.after_flush(n_tasks=0)
@@ -77,3 +78,21 @@ def test_all_is_collected_when_nothing_happens(policy: GcPolicy, monkeypatch: An
     collections = policy.n_collections
     policy.on_tick(n_tasks=0, n_stimuli=10_002)  # nothing new
     assert policy.n_collections == collections
+
+
+def test_old_garbage_goes_when_little_happens(policy: GcPolicy, monkeypatch: Any) -> None:
+    """What outlived young collections and is not frozen: whoever never rests ten minutes keeps none of it."""
+    monkeypatch.setattr(gc_policy, "OLD_COLLECT_INTERVAL_SECONDS", 0.0)
+    node = Node()
+    gone = weakref.ref(node)
+    alive = churn(gc_policy.YOUNG_COLLECT_ALLOCATIONS + 1)
+    policy.after_flush(n_tasks=0)
+    gc.collect(1)
+    del node
+    gc.collect(1)
+    assert gone() is not None  # too old for that
+    policy.on_tick(n_tasks=gc_policy.MANY_TASKS + 1, n_stimuli=0)
+    assert gone() is not None
+    policy.on_tick(n_tasks=0, n_stimuli=1)
+    assert gone() is None
+    del alive

@@ -36,7 +36,9 @@ N_CLIENTS = 3
 CHECK_SECONDS = 10
 #: Nothing finished for so long, with work to do: stuck. Longer than a worker is ever cut off, and than its time to live.
 STUCK_SECONDS = 60
-#: Memory of the scheduler at the end, against that after one round of the programs; of runs of so many seconds at least.
+#: In so many rounds each variant comes once: shuffles make the scheduler import what they need.
+WARM_UP_ROUNDS = 3
+#: Memory of the scheduler at the end, against that after a few rounds of the programs; of runs of so many seconds at least.
 MEMORY_GROWTH_MAX, MEMORY_SECONDS = 1.10, 600
 #: Words of errors that a lost worker causes; each is held against the log of faults too.
 EXPLAINED = ("KilledWorker", "CancelledError", "lost", "P2P", "CommClosed", "not running", "TimeoutError", "OSError")  # fmt: skip
@@ -108,9 +110,10 @@ class Soak:
         from distributed import Client
 
         with Client(self._cluster.address, name="warm-up", set_as_default=False) as client:
-            for number, program in enumerate(PROGRAMS):
-                with client.as_current():
-                    program(client, Random(f"warm-{number}"))
+            for round in range(WARM_UP_ROUNDS):
+                for number, program in enumerate(PROGRAMS):
+                    with client.as_current():
+                        program(client, Random(f"warm-{round}-{number}"))
 
     def _client(self, number: int, faults: Faults) -> None:
         from distributed import Client
