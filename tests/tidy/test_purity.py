@@ -25,6 +25,8 @@ CODECS = {
     "scheduler/server/wiretap/report.py",
     "scheduler/server/checks.py",
 }
+# below the server, and yet run by an event loop: the one of a stock worker, which is what loads it
+LOADED_BY_WORKERS = {"workers_compat/transfer/exchange.py"}
 
 
 def name_of(node: ast.AST) -> str:
@@ -64,7 +66,7 @@ def test_nothing_awaits_below_the_server() -> None:
     found = [
         f"{source.where}:{node.lineno}"
         for source in sources()
-        if source.floor < 3
+        if source.floor < 3 and source.where not in LOADED_BY_WORKERS
         for node in ast.walk(source.tree)
         if isinstance(node, asynchronous)
     ]

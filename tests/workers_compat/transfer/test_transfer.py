@@ -1,0 +1,203 @@
+"""The plugin on stock workers: what moves, what does not, and that nothing else changes."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+
+import dask
+import numpy as np
+import pandas as pd
+import pytest
+from distributed import Client
+from distributed.worker import Worker
+from paceline.workers_compat.transfer import BackendError, Rule, Transfer
+from paceline.workers_compat.transfer.settings import configured, settings
+from transfer_cluster import small_cluster as small
+
+SIZE = 1_000_000
+
+
+async def until(condition: object) -> None:
+    for _ in range(500):
+        if condition():  # type: ignore[operator]
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it did not come so")
+
+
+async def test_an_array_is_one_memory_on_all() -> None:
+    async with small(Transfer("shm")) as cluster:
+        client, (a, b, c) = cluster.client, cluster.workers
+        made = client.submit(np.arange, SIZE, workers=["0"], key="made")
+        others = [
+            client.submit(lambda x: x.flags.writeable, made, workers=[n], pure=False) for n in "12"
+        ]
+        assert await client.gather(others) == [False, False]
+        arrays = [worker.data["made"] for worker in (a, b, c)]
+        assert all((each == np.arange(SIZE)).all() for each in arrays)
+        assert cluster.traffic("shm")["put_count"] == 1
+        assert cluster.traffic("shm")["got_count"] == 2
+        assert {w.state.tasks["made"].nbytes for w in (a, b, c)} == {SIZE * 8}
+        # a stock client gets ordinary data, by either way
+        assert (await client.gather(made) == np.arange(SIZE)).all()
+        assert (await client.gather(made, direct=True) == np.arange(SIZE)).all()
+        del arrays, made, others
+        gc.collect()
+        await until(lambda: not any(w.data for w in (a, b, c)))
+        gc.collect()
+        assert [len(cluster.exchange(i).holdings) for i in range(3)] == [0, 0, 0]
+        assert cluster.exchange(0).health.backends["shm"]._segments == {}
+
+
+async def test_a_reader_serves_others_when_the_owner_is_gone() -> None:
+    async with small(Transfer("shm")) as cluster:
+        client, (a, _, c) = cluster.client, cluster.workers
+        made = client.submit(np.arange, SIZE, workers=["0"], key="made")
+        await client.submit(len, made, workers=["1"])
+        await client.retire_workers([a.address])
+        assert await client.submit(lambda x: int(x[-1]), made, workers=["2"]) == SIZE - 1
+        assert np.shares_memory(c.data["made"], c.data["made"])
+        assert cluster.exchange(2).health.backends["shm"].traffic.got_count == 1
+        assert cluster.exchange(1).health.backends["shm"].traffic.put_count == 0
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: pd.DataFrame({"a": np.arange(SIZE), "b": ["x", "y"] * (SIZE // 2)}),
+        lambda: b"x" * SIZE,
+        lambda: [{"a": np.ones(SIZE), "b": "text"}, b"y" * 1000, None],
+        lambda: np.broadcast_to(np.ones(1), (1000, 1000)),
+        lambda: np.ma.masked_array(np.ones(SIZE), mask=np.zeros(SIZE, dtype=bool)),
+    ],
+    ids=["frame", "bytes", "nested", "broadcast", "masked"],
+)
+async def test_values_arrive_as_they_were(make: object) -> None:
+    async with small(Transfer("auto"), n_workers=2) as cluster:
+        made = cluster.client.submit(make, workers=["0"])
+        same = cluster.client.submit(lambda x: repr(x), made, workers=["1"])
+        assert await same == repr(make())  # type: ignore[operator]
+
+
+async def test_workers_without_it_get_ordinary_data() -> None:
+    async with small(Transfer("shm"), n_workers=2) as cluster:
+        address = cluster.client.scheduler.address
+        await cluster.workers[1].plugin_remove(name="paceline-transfer")
+        x = cluster.client.submit(np.arange, SIZE, workers=["0"])
+        y = cluster.client.submit(np.arange, SIZE, workers=["1"], pure=False)
+        assert await cluster.client.submit(lambda x: x.flags.writeable, x, workers=["1"])
+        assert await cluster.client.submit(len, y, workers=["0"]) == SIZE
+        assert cluster.exchange(0).health.backends["shm"].traffic.put_count == 0
+        async with Worker(address, name="2", dashboard_address=":0") as late:
+            assert "paceline-transfer" in late.plugins  # workers that come have it too
+            z = cluster.client.submit(np.arange, SIZE, workers=["0"], pure=False)
+            await cluster.client.submit(len, z, workers=["2"], pure=False)
+            assert cluster.exchange(0).health.backends["shm"].traffic.put_count == 1
+
+
+async def test_small_values_go_dasks_way() -> None:
+    async with small(Transfer("shm"), n_workers=2) as cluster:
+        x = cluster.client.submit(np.arange, 1000, workers=["0"])
+        assert await cluster.client.submit(len, x, workers=["1"]) == 1000
+        assert cluster.traffic("shm")["put_count"] == 0
+
+
+async def test_annotations_and_rules_choose() -> None:
+    rules = [Rule(use=("dask",), types=("pandas.*",)), {"use": "dask", "prefixes": "plain*"}]
+    async with small(Transfer("shm", rules=rules), n_workers=2) as cluster:
+        client = cluster.client
+
+        async def moves(make: object, *args: object, **options: object) -> bool:
+            before = cluster.traffic("shm")["put_count"]
+            made = client.submit(make, *args, workers=["0"], pure=False, **options)
+            await client.submit(len, made, workers=["1"], pure=False)
+            return cluster.traffic("shm")["put_count"] > before
+
+        assert await moves(np.arange, SIZE)
+        assert not await moves(lambda: pd.Series(np.arange(SIZE)))
+        assert not await moves(np.arange, SIZE, key="plain-1")
+        with dask.annotate(transfer="dask"):
+            assert not await moves(np.arange, SIZE)
+        with dask.annotate(transfer="shm"):
+            assert await moves(lambda: pd.Series(np.arange(SIZE)))
+            assert await moves(np.arange, 2000)  # who asks for it gets it, whatever the size
+
+
+class Broken(Exception):
+    """For tests."""
+
+
+@pytest.mark.parametrize("where", ["put", "get"])
+async def test_a_broken_back_end_costs_a_warning(
+    where: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with small(Transfer("shm"), n_workers=2) as cluster:
+
+        def fail(*args: object) -> None:
+            raise BackendError("out of order")
+
+        for i in range(2):
+            monkeypatch.setattr(cluster.exchange(i).health.backends["shm"], where, fail)
+        with caplog.at_level(logging.WARNING, "distributed.worker.transfer"):
+            for _ in range(3):
+                x = cluster.client.submit(np.arange, SIZE, workers=["0"], pure=False)
+                y = cluster.client.submit(lambda x: int(x[-1]), x, workers=["1"], pure=False)
+                assert await y == SIZE - 1
+        mine = [r.getMessage() for r in caplog.records if r.name == "distributed.worker.transfer"]
+        mine = [text for text in mine if "transfer on" not in text]
+        assert len(mine) == 1 and "Dask's own transfer is used" in mine[0]
+
+
+async def test_spilled_values_free_their_memory() -> None:
+    async with small(Transfer("shm"), n_workers=2) as cluster:
+        a = cluster.workers[0]
+        x = cluster.client.submit(np.arange, SIZE, workers=["0"], key="x")
+        await cluster.client.submit(len, x, workers=["1"])
+        shm = cluster.exchange(0).health.backends["shm"]
+        assert len(shm._segments) == 1
+        assert a.data.evict() == SIZE * 8 + 112 or "x" in a.data.slow
+        gc.collect()
+        assert shm._segments == {} and len(cluster.exchange(0).holdings) == 0
+        assert (a.data["x"] == np.arange(SIZE)).all()  # and come back from disk
+        assert int((await cluster.client.gather(x))[-1]) == SIZE - 1
+
+
+async def test_off_again() -> None:
+    async with small(Transfer("shm"), n_workers=2) as cluster:
+        client: Client = cluster.client
+        x = client.submit(np.arange, SIZE, workers=["0"], key="x")
+        await client.submit(len, x, workers=["1"])
+        await client.unregister_worker_plugin("paceline-transfer")
+        for worker in cluster.workers:
+            assert worker.handlers["get_data"] == worker.get_data
+            assert not hasattr(worker.rpc, "paceline_transfer")
+        y = client.submit(lambda x: int(x[-1]) + 1, x, workers=["1"])
+        assert await y == SIZE
+        z = client.submit(np.arange, SIZE, workers=["0"], pure=False)
+        assert await client.submit(lambda x: x.flags.writeable, z, workers=["1"])
+
+
+async def test_preload() -> None:
+    options = {"preload": ["paceline.workers_compat.transfer"]}
+    with dask.config.set({"paceline.transfer": {"backends": "shm", "min-nbytes": "4 MiB"}}):
+        async with small(None, n_workers=1, **options) as cluster:
+            assert cluster.exchange(0).settings.backends == ("shm",)
+            assert cluster.exchange(0).health.backends["shm"].worth_nbytes == 4 << 20
+
+
+def test_what_may_be_said() -> None:
+    assert settings().backends == ("shm", "direct")
+    assert settings("auto", file="/x").backends == ("shm", "file", "direct")
+    assert settings("a.b:C").class_of("C") == "a.b:C"
+    for words, options in [(("smh",), {}), (("file",), {}), ((), {"files": "/x"})]:
+        with pytest.raises(ValueError):
+            settings(*words, **options)
+    with pytest.raises(ValueError, match="cannot be"):
+        settings(rules=[{"use": "shm", "sizes": 3}])
+    with dask.config.set({"paceline.transfer": "shm, direct"}):
+        assert configured() == settings("shm", "direct")
+    assert configured() is None
