@@ -57,6 +57,8 @@ class SchedulerConfig:
     # a client whose connection breaks keeps its keys so long; stock, and the default: not at all
     client_grace_seconds: float = knob(0.0, "paceline.scheduler.client-grace")
     client_grace_nbytes: int = knob(2**30, "paceline.scheduler.client-grace-bytes")
+    # tasks that a retiring worker runs may so long come to their end before it goes; stock does not wait
+    retire_running_seconds: float = knob(30.0, "paceline.scheduler.retire-running")
     events_cleanup_delay_seconds: float = knob(3600.0, "distributed.scheduler.events-cleanup-delay")
     validate: bool = knob(False, "distributed.scheduler.validate")
     low_level_log_length: int = knob(1000, "distributed.admin.low-level-log-length")
@@ -100,6 +102,11 @@ class SchedulerConfig:
             if getattr(self, name) not in MEASURES:
                 key = self.dask_keys()[name]
                 raise ValueError(f"{key} must be one of {', '.join(MEASURES)}")
+        if not self.retire_running_seconds >= 0:
+            raise ValueError(
+                "`paceline.scheduler.retire-running` must be >= 0; "
+                f"got {self.retire_running_seconds!r}"
+            )
         if self.work_stealing_interval_seconds <= 0:
             raise ValueError(
                 "`distributed.scheduler.work-stealing-interval` must be > 0; "

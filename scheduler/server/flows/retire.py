@@ -37,8 +37,6 @@ FRUITLESS_ROUNDS_MAX = 10
 FRUITLESS_PAUSE_SECONDS = 0.1
 #: A log line names at most this many keys.
 KEYS_IN_LOG_LINE = 20
-#: Tasks that a worker runs may so long come to their end before it goes.
-RUNNING_SECONDS = 30.0
 #: How often it is looked whether data has arrived, seconds: the more there is, the more seldom.
 POLL_MIN_SECONDS, POLL_MAX_SECONDS, POLL_SECONDS_PER_KEY = 0.01, 0.5, 0.0025
 
@@ -154,10 +152,14 @@ async def _retire(
 
 
 async def _let_finish(server: FlowServer, ws: WorkerState) -> None:
-    """Wait for the tasks that the worker runs; what it had not begun it was asked for when its status changed."""
+    """Wait for the tasks that the worker runs; what it had not begun it was asked for when its status changed.
+
+    They may run so long as ``paceline.scheduler.retire-running`` says (30 s).
+    """
     logger.info("Retiring worker %s; %d tasks run there.", ws.address, len(ws.processing))
     ended = await server.wait_for(
-        lambda: not ws.processing or not _present(server, ws), RUNNING_SECONDS
+        lambda: not ws.processing or not _present(server, ws),
+        server.state.config.retire_running_seconds,
     )
     if not ended:
         keys = [ts.key for ts in islice(ws.processing, KEYS_IN_LOG_LINE)]

@@ -7,9 +7,9 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
+import dask
 import pytest
 from distributed import Client, Event, Worker
-from paceline.scheduler.server.flows import retire as retire_module
 from paceline.scheduler.server.scheduler import Scheduler
 
 pytestmark = pytest.mark.timeout(90)
@@ -73,9 +73,13 @@ async def test_what_runs_is_finished_and_what_waits_goes_elsewhere() -> None:
 
 
 async def test_what_runs_for_too_long_begins_anew(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(retire_module, "RUNNING_SECONDS", 0.2)
+    with dask.config.set({"paceline.scheduler.retire-running": "200 ms"}):
+        await long_runner(caplog)
+
+
+async def long_runner(caplog: pytest.LogCaptureFixture) -> None:
     async with cluster(2) as (_, client, (w0, w1)):
         futures = await crowded(client, w0, 1)
         assert list(await client.retire_workers([w0.address], close_workers=True)) == [w0.address]
