@@ -38,8 +38,8 @@ class FrameSink(Protocol):
         """The whole frame. Raises OSError."""
 
 
-#: Gives writable memory of exactly so many bytes for a large frame, or a sink that takes so many.
-Allocator = Callable[[int], "bytearray | memoryview | FrameSink"]
+#: Gives writable memory of exactly so many bytes for a large frame, or a sink that takes so many; None: the reader's own.
+Allocator = Callable[[int], "bytearray | memoryview | FrameSink | None"]
 
 #: A frame from this size on is received into memory of its own.
 LARGE_FRAME_NBYTES = 64 * 2**10
@@ -288,8 +288,8 @@ class FrameReader:
         """Finds a place for a large frame."""
         self._filled = 0
         try:
-            if self.allocate is not None:
-                place = self.allocate(nbytes)
+            place = None if self.allocate is None else self.allocate(nbytes)
+            if place is not None:
                 if isinstance(place, bytearray | memoryview):
                     self._large = memoryview(place).cast("B")
                 else:

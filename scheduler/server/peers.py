@@ -27,6 +27,7 @@ from paceline.workers_compat.shared_secret import CONNECTOR
 from .rpc.base import NO_REPLY, NoReply, RemoteError
 
 if TYPE_CHECKING:
+    from .inbound import Inbound
     from .outlet import Outlet
     from .seam import PeerFacts
     from .server import Server
@@ -64,10 +65,11 @@ class Peer:
         facts: what was known when it opened.
         connection: its protocol.
         mode: what it is at the moment.
+        inbound: where its large messages go; None for connections of our own.
         closed: it is gone.
     """
 
-    __slots__ = ("address", "closed", "connection", "facts", "mode", "number", "server")
+    __slots__ = ("address", "closed", "connection", "facts", "inbound", "mode", "number", "server")
 
     def __init__(self, server: Server, number: int, facts: PeerFacts, connection: c.Connection) -> None:
         self.server = server
@@ -77,6 +79,7 @@ class Peer:
         self.connection = connection
         self.closed = False
         self.mode: Mode = Silent()
+        self.inbound: Inbound | None = None
 
     def frames_in(self, messages: list[Any]) -> None:
         """Messages came."""

@@ -21,6 +21,8 @@ from .peers import HANDSHAKE_SECONDS, Peer, Silent
 from .rpc.base import RemoteError
 
 if TYPE_CHECKING:
+    from paceline.protocol.framing import Allocator
+
     from .server import Server
 
 #: Connections to one address: a flow seldom asks a worker for more at once.
@@ -33,7 +35,6 @@ IDLE_SECONDS = 60.0
 CONNECT_SECONDS = 30.0
 
 Acknowledge = Callable[[Any], Any]
-Allocator = Callable[[int], bytearray | memoryview]
 
 
 class Outgoing(Silent):

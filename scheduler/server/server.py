@@ -28,9 +28,12 @@ from paceline.workers_compat.shared_secret import CONNECTOR, LISTENER, Secret
 from .carriers import carriers
 from .checks import connection_factory
 from .driver import CoreFailure, Driver
+from .flows import replicate
+from .inbound import Inbound
 from .peers import Handshaking, Peer
 from .pool import Outgoing, Pool
 from .rpc import build_handlers
+from .rpc.registration import worker_address
 from .seam import PeerFacts
 from .transport import Transport
 
@@ -91,9 +94,7 @@ class Server:
         self.plugins.writes = self.driver.writes
         self.secret = secret
         tls = tls or Tls()
-        self.transport = Transport(
-            self, carriers=carriers(tls), require_encryption=tls.required
-        )
+        self.transport = Transport(self, carriers=carriers(tls), require_encryption=tls.required)
         self.pool = Pool(self)
         self.compilers = compilers
         self.handlers = build_handlers()
@@ -118,8 +119,20 @@ class Server:
             close_value=close_value,
         )
         peer = self.peers[number] = Peer(self, number, facts, connection)
+        if not facts.outgoing:
+            peer.inbound = self._inbound(number)
+            self.transport.receive_large_into(number, peer.inbound.allocate)
         peer.mode = Outgoing(peer) if facts.outgoing else Handshaking(peer)
         self.write(number, connection.start())
+
+    def _inbound(self, number: int) -> Inbound:
+        """Where large messages of a peer go."""
+        return Inbound(
+            lambda: self.transport.coming(number),
+            self.flows.gather_memory_nbytes,
+            self.flows.spool_directory,
+            self.spawn,
+        )
 
     def _offer(self, outgoing: bool) -> Mapping[str, Any] | None:
         """What our handshake says otherwise than by default."""
@@ -156,6 +169,8 @@ class Server:
         peer = self.peers.pop(number, None)
         if peer is not None:
             peer.closed = True
+            if peer.inbound is not None:
+                peer.inbound.close()
             peer.mode.closed(reason)
 
     def write(self, number: int, frames: Any) -> None:
@@ -269,7 +284,9 @@ class Server:
         """Workers went silent: their nannies start them again, or they are removed."""
         from .flows.restart import restart_workers
 
-        flow = restart_workers(self, instruction.addresses, wait_for_workers=False, on_error="return")
+        flow = restart_workers(
+            self, instruction.addresses, wait_for_workers=False, on_error="return"
+        )
         self.spawn(flow, "restart of silent workers")
 
     def _close_scheduler(self, reason: str) -> None:
@@ -287,6 +304,18 @@ class Server:
         from .flows.diagnostics import profile_metadata
 
         return await profile_metadata(self, **options)
+
+    def worker_address(self, name: Any, resolve: bool = True) -> str:
+        """See ``rpc.registration.worker_address``."""
+        return worker_address(self, name, resolve)
+
+    async def gather_on_worker(self, address: str, who_has: Mapping[Any, list[str]]) -> set[Any]:
+        """See ``flows.replicate.gather_on_worker``."""
+        return await replicate.gather_on_worker(self, address, who_has)
+
+    async def delete_worker_data(self, address: str, keys: list[Any], stimulus_id: str) -> None:
+        """See ``flows.replicate.delete_worker_data``."""
+        await replicate.delete_worker_data(self, address, keys, stimulus_id)
 
     async def before_close(self) -> None:
         """The scheduler is about to close; everything still works."""
@@ -311,8 +340,7 @@ class Server:
         for task in list(self._tasks):
             if task is not asyncio.current_task():
                 task.cancel()
-        for callback in self.plugins.facade.periodic_callbacks.values():
-            callback.stop()
+        self.plugins.facade.close()
         self.pool.close()
         await self.compilers.stop()
         self.driver.close()

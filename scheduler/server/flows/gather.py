@@ -22,15 +22,13 @@ from paceline.scheduler.core.stimuli import LogEventCommand, ReplicasLost
 
 from ..rpc.base import RemoteError
 from .ports import FlowServer
-from .spool import FILE_FRAME_NBYTES, Spool
+from .spool import FILE_FRAME_NBYTES, Spool, trim_while_used
 from .uncut import groups, uncut
 
 logger = logging.getLogger("distributed.scheduler")
 
 #: How long to leave workers alone that have too many transfers under way, seconds.
 BUSY_PAUSE_SECONDS = 0.15
-#: How often mapped pages of a large gather are given back, seconds.
-TRIM_SECONDS = 0.02
 #: How many workers one gather asks at the same time.
 CONCURRENT_WORKERS_MAX = 50
 
@@ -71,7 +69,7 @@ class _Gather:
         self.spool = Spool(
             flows.gather_memory_nbytes,
             flows.spool_directory,
-            on_first_file=lambda: server.spawn(_trim(self.spool), "gather-trim"),
+            on_first_file=lambda: server.spawn(trim_while_used(self.spool), "gather-trim"),
         )
         self.data: dict[Key, Any] = {}
         self.failed: dict[Key, None] = {}
@@ -173,11 +171,3 @@ def whole(payload: Any, spool: Spool) -> Any:
 def _acknowledge(reply: Any) -> str | None:
     """A worker that gave data waits for this word."""
     return "OK" if reply.get("status") == "OK" else None
-
-
-async def _trim(spool: Spool) -> None:
-    """Give mapped pages back while anything uses them."""
-    while True:
-        await asyncio.sleep(TRIM_SECONDS)
-        if not spool.trim() and spool.sealed:
-            return

@@ -13,6 +13,7 @@ Must not know: what the frames hold.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import mmap
 import os
@@ -23,6 +24,8 @@ from typing import BinaryIO
 
 logger = logging.getLogger("distributed.scheduler")
 
+#: How often mapped pages are given back, seconds.
+TRIM_SECONDS = 0.02
 #: What a file can hold. It is sparse: only what is used is on the disk.
 SEGMENT_NBYTES = 2**32
 #: The disk is reserved in steps of at least this.
@@ -260,3 +263,11 @@ class _Segment(mmap.mmap):
 
     def trim(self) -> None:
         self.madvise(mmap.MADV_DONTNEED)
+
+
+async def trim_while_used(spool: Spool) -> None:
+    """Give mapped pages back while anything uses them."""
+    while True:
+        await asyncio.sleep(TRIM_SECONDS)
+        if not spool.trim() and spool.sealed:
+            return

@@ -65,7 +65,8 @@ async def test_a_buffer_that_dask_cuts_comes_whole(monkeypatch: pytest.MonkeyPat
         return mended[-1]
 
     monkeypatch.setattr(gather_module, "whole", watched)
-    async with cluster(1) as (_, client, _workers):
+    async with cluster(1) as (scheduler, client, _workers):
+        scheduler.server.flows.streaming = True  # by somebody else: this one is collected
         x = client.submit(np.arange, 9_000_000)
         result = await client.gather(x, direct=False)
         assert np.array_equal(result, np.arange(9_000_000)) and result.flags.writeable
