@@ -1,0 +1,88 @@
+"""dask-gateway: its server with the backend that starts processes on this machine, `scheduler_cmd` naming ours.
+
+The gateway starts the scheduler with its preload and options (`--dg-...`) that only this preload knows, with TLS, and asks it over
+HTTP and RPC for workers to be started and stopped.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import socket
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import dataframe_program
+import pytest
+from real_cluster import start_process
+
+pytestmark = [pytest.mark.slow, pytest.mark.integration]
+pytest.importorskip("dask.dataframe")
+pytest.importorskip("dask_gateway")
+pytest.importorskip("dask_gateway_server")
+
+BIN = Path(sys.executable).parent
+SERVER = shutil.which("dask-gateway-server", path=str(BIN))
+
+CONFIG = """
+c.DaskGateway.backend_class = "dask_gateway_server.backends.local.UnsafeLocalBackend"
+c.DaskGateway.authenticator_class = "dask_gateway_server.auth.SimpleAuthenticator"
+c.Proxy.address = "127.0.0.1:{port}"
+c.UnsafeLocalBackend.clusters_directory = "{folder}"
+c.ClusterConfig.scheduler_cmd = ["{bin}/paceline"]
+c.ClusterConfig.worker_cmd = ["{bin}/dask", "worker"]
+c.ClusterConfig.worker_cores = 1
+c.ClusterConfig.worker_memory = "1 G"
+"""
+
+
+@pytest.fixture
+def gateway(tmp_path: Path) -> Iterator[str]:
+    """Address of a server."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    clusters = tmp_path / "clusters"
+    clusters.mkdir()
+    config = tmp_path / "dask_gateway_config.py"
+    config.write_text(CONFIG.format(port=port, folder=clusters, bin=BIN))
+    server = start_process("gateway", [str(SERVER), "-f", str(config)], tmp_path)
+    try:
+        deadline = time.monotonic() + 60
+        while True:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/health", timeout=5):
+                    break
+            except OSError:
+                assert server.running and time.monotonic() < deadline, server.output()
+                time.sleep(0.2)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.popen.send_signal(signal.SIGINT)
+        server.wait(20)
+        print(server.output())
+        for log in clusters.rglob("*.log"):
+            print(f"--- {log.name}\n{log.read_text()[-3000:]}")
+
+
+def test_gateway(gateway: str) -> None:
+    from dask_gateway import Gateway
+    from dask_gateway.auth import BasicAuth
+
+    with (
+        Gateway(gateway, auth=BasicAuth("anybody")) as client_of_gateway,
+        client_of_gateway.new_cluster() as cluster,
+    ):
+        cluster.scale(2)
+        with cluster.get_client() as client:
+            dataframe_program.run(client)
+            cluster.scale(1)
+            deadline = time.monotonic() + 60
+            while len(client.scheduler_info()["workers"]) > 1:
+                assert time.monotonic() < deadline
+                time.sleep(0.2)
+            cluster.adapt(minimum=1, maximum=2)
+            dataframe_program.run(client, workers=1)
