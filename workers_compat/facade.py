@@ -27,6 +27,7 @@ from paceline.scheduler.core.handlers.commands import ASKABLE
 from .annotations import closed_unless_plain
 from .plugins import Plugins
 from .span_views import ComputationView, SpansView
+from .stock_names import StockNames, TickPart, tick_parts
 from .views import ClientView, StreamView, TaskView, Views, WorkerView, opened
 
 logger = logging.getLogger("distributed.scheduler")
@@ -105,7 +106,7 @@ def _copy_outcome(done: asyncio.Future[Any], future: asyncio.Future[Any]) -> Non
         future.set_result(done.result())
 
 
-class SchedulerFacade:
+class SchedulerFacade(StockNames):
     """The scheduler for code that was written for stock's.
 
     Args:
@@ -114,7 +115,7 @@ class SchedulerFacade:
 
     Attributes:
         plugin_host: where plugins live.
-        periodic_callbacks: of plugins; code that stops one of stock's finds none. They end with the scheduler.
+        periodic_callbacks: of plugins, and those of stock's that are stopped by programs. They end with the scheduler.
     """
 
     def __init__(self, server: Any, scheduler: Any) -> None:
@@ -127,7 +128,7 @@ class SchedulerFacade:
         self._port = DeferringServer(server, lambda: self.plugin_host.depth > 0)
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._monitor: Any = None
-        self.periodic_callbacks: dict[str, Any] = {}
+        self.periodic_callbacks: dict[str, Any] = {**tick_parts(self)}
         self.handlers = Handlers(self, server)
         self.stream_handlers: dict[str, Callable[..., Any]] = {}
 
@@ -345,29 +346,19 @@ class SchedulerFacade:
         return self._server.flows.log
 
     @property
-    def idle_timeout(self) -> float | None:
-        """Seconds without work after which the scheduler ends, or None."""
-        return self._server.state.config.idle_timeout_seconds
-
-    @idle_timeout.setter
-    def idle_timeout(self, value: Any) -> None:
-        self._server.state.config.idle_timeout_seconds = _seconds(value)
-
-    @property
-    def worker_ttl(self) -> float | None:
-        """Seconds without heartbeats after which a worker is lost, or None."""
-        return self._server.state.config.worker_ttl_seconds
-
-    @worker_ttl.setter
-    def worker_ttl(self, value: Any) -> None:
-        self._server.state.config.worker_ttl_seconds = _seconds(value)
-
-    @property
     def local_directory(self) -> str:
         """A folder for files of this scheduler; removed when it ends."""
         if self._folder is None:
             self._folder = tempfile.TemporaryDirectory(prefix="paceline-scheduler-")
         return self._folder.name
+
+    def close(self) -> None:
+        """The scheduler has ended: callbacks stop, the folder goes."""
+        for callback in self.periodic_callbacks.values():
+            if not isinstance(callback, TickPart):
+                callback.stop()
+        if self._folder is not None:
+            self._folder.cleanup()
 
     # -- what changes the cluster
 
@@ -657,9 +648,3 @@ def _opened_events(events: Iterable[tuple[float, Any]]) -> tuple[tuple[float, An
 
 def _names(names: Any) -> list[str]:
     return [names] if isinstance(names, str) else sorted(map(str, names))
-
-
-def _seconds(value: Any) -> float | None:
-    from .config import seconds
-
-    return seconds(value)

@@ -70,9 +70,7 @@ class TaskView(View):
 
     __slots__ = ("_edges",)
 
-    def __init__(
-        self, core: TaskState, sight: Sight, edges: tuple[Any, Any] | None = None
-    ) -> None:
+    def __init__(self, core: TaskState, sight: Sight, edges: tuple[Any, Any] | None = None) -> None:
         super().__init__(core, sight)
         object.__setattr__(self, "_edges", edges)
 
@@ -163,7 +161,11 @@ class TaskView(View):
             PickleForbidden: not in this process.
         """
         payload = queries.run_spec_payload(self._core)
-        return None if payload is None else opened_or_refused(payload, "a task's specification (a P2P barrier's?)")
+        return (
+            None
+            if payload is None
+            else opened_or_refused(payload, "a task's specification (a P2P barrier's?)")
+        )
 
     def run_spec_names(self, name: bytes) -> bool:
         """Whether the pickle of its specification contains this text: opening one may import half of its user's libraries."""
@@ -251,7 +253,9 @@ class WorkerView(View):
     def _repr_html_(self) -> str:
         core = self._core
         facts = {"has_what": core.has_what, "processing": core.processing}
-        return _html("worker_state", address=core.address, name=core.name, status=core.status, **facts)
+        return _html(
+            "worker_state", address=core.address, name=core.name, status=core.status, **facts
+        )
 
     def clean(self) -> Any:
         """A stock ``WorkerState`` with the same facts, fit for pickling."""
@@ -307,7 +311,10 @@ class Views(Mapping[Any, Any]):
     """A dict of the core's, its values seen through views; ``extra`` holds what is shown beside them."""
 
     def __init__(
-        self, items: Mapping[Any, Any], view: Callable[[Any], Any], extra: dict[Any, Any] | None = None
+        self,
+        items: Mapping[Any, Any],
+        view: Callable[[Any], Any],
+        extra: dict[Any, Any] | None = None,
     ) -> None:
         self._items = items
         self._view = view
@@ -342,7 +349,7 @@ def serialized(payload: Payload | None) -> Any:
 
 def _html(template: str, **facts: Any) -> str:
     """What Jupyter shows: distributed's own template."""
-    from distributed.widgets import get_template
+    from dask.widgets import get_template
 
     return str(get_template(f"{template}.html.j2").render(**facts))
 

@@ -204,6 +204,18 @@ class WorkStealing:
             for ts in tasks
         }
 
+    @property
+    def unknown_durations(self) -> dict[str, set[Any]]:
+        """Prefix -> tasks that are processing, of which it is not known how long they take."""
+        out: dict[str, set[Any]] = {}
+        for ws in self.scheduler._server.state.workers.values():
+            if ws.unknown_total:
+                for ts in ws.processing:
+                    prefix = ts.group.prefix
+                    if prefix in ws.unknown_counts:
+                        out.setdefault(prefix.name, set()).add(self.scheduler._task(ts))
+        return out
+
     def steal_time_ratio(self, ts: Any) -> tuple[float, int] | tuple[None, None]:
         """What moving a task costs against what it costs itself, and the level of that."""
         state = self.scheduler._server.state

@@ -26,6 +26,7 @@ from paceline.workers_compat import (
     local_cluster,
     preloads,
     shared_secret,
+    stock_names,
     unpickling,
     work_stealing,
 )
@@ -179,6 +180,13 @@ class Scheduler:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.facade, name)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Knobs that programs turn on stock's class are those of the core."""
+        if name in stock_names.KNOBS and self.__dict__.get("_server") is not None:
+            setattr(self.facade, name, value)
+        else:
+            object.__setattr__(self, name, value)
+
     def __await__(self) -> Generator[Any, None, Scheduler]:
         return self.start().__await__()
 
@@ -321,7 +329,11 @@ class Scheduler:
             work_stealing.WorkStealing(server.plugins.facade).begin()
         if self.preloads is not None:
             await self.preloads.start()
-        starting = [plugin.start(self.facade) for plugin in server.plugins.each() if hasattr(plugin, "start")]
+        starting = [
+            plugin.start(self.facade)
+            for plugin in server.plugins.each()
+            if hasattr(plugin, "start")
+        ]
         await asyncio.gather(*filter(inspect.isawaitable, starting))
         server.driver.start()
         server.start_memory_manager()
@@ -353,7 +365,11 @@ class Scheduler:
     def _start_http(self) -> None:
         assert self._server is not None and self._ticks is not None
         where = addresses.dashboard_addresses(self._dashboard_address, DEFAULT_DASHBOARD_PORT)
-        host = "" if self._dashboard_address is not None else addresses.address_host(self._start_addresses[0])
+        host = (
+            ""
+            if self._dashboard_address is not None
+            else addresses.address_host(self._start_addresses[0])
+        )
         wanted = self._dashboard or (self._dashboard is None and bool(self._dashboard_address))
         self._http, self._pages = start_http(
             self._server,
@@ -393,10 +409,13 @@ class Scheduler:
             logger.info("%11s at:  %25s", name, self._link(service))
 
     def _link(self, service: HttpServer) -> str:
-        template = dask_config.get(
-            "distributed.dashboard.link", "{scheme}://{host}:{port}/status"
-        )
-        facts = {**os.environ, "scheme": "http", "host": addresses.join_host_port(self.host), "port": service.port}
+        template = dask_config.get("distributed.dashboard.link", "{scheme}://{host}:{port}/status")
+        facts = {
+            **os.environ,
+            "scheme": "http",
+            "host": addresses.join_host_port(self.host),
+            "port": service.port,
+        }
         try:
             return str(template.format(**facts))
         except KeyError as error:

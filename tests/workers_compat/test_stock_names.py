@@ -1,0 +1,118 @@
+"""What programs reach for in stock's ``Scheduler``, on a real one with stock workers and a stock client."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+import pytest
+from distributed import Client, Worker
+from paceline.scheduler.server.scheduler import Scheduler
+
+
+@pytest.fixture
+async def scheduler():
+    async with Scheduler(port=0, host="127.0.0.1", dashboard_address=":0") as made:
+        yield made
+
+
+@pytest.fixture
+async def worker(scheduler):
+    async with Worker(scheduler.address, name="alice", nthreads=1) as made:
+        yield made
+
+
+@pytest.fixture
+async def client(scheduler):
+    async with Client(scheduler.address, asynchronous=True) as made:
+        yield made
+
+
+async def test_knobs_are_turned_on_the_object_and_from_within(scheduler, client, worker):
+    scheduler.WORKER_SATURATION = math.inf
+    assert scheduler.server.state.config.worker_saturation == math.inf
+    assert scheduler.server.state.workers[worker.address].task_slots == math.inf
+
+    def turn(dask_scheduler):
+        dask_scheduler.allowed_failures = 7
+        dask_scheduler.idle_timeout = "2 minutes"
+        dask_scheduler.MEMORY_REBALANCE_HALF_GAP = 0.1
+        return dask_scheduler.allowed_failures, dask_scheduler.MEMORY_REBALANCE_HALF_GAP
+
+    assert await client.run_on_scheduler(turn) == (7, 0.1)
+    assert scheduler.idle_timeout == 120 and scheduler.allowed_failures == 7
+    assert scheduler.server.state.config.rebalance_gap == pytest.approx(0.2)
+    with pytest.raises(ValueError, match="worker-saturation"):
+        scheduler.WORKER_SATURATION = 0
+
+
+async def test_parts_of_the_tick_are_stopped_and_started(scheduler):
+    for name in ("worker-ttl", "idle-timeout", "no-workers-timeout"):
+        callback = scheduler.periodic_callbacks[name]
+        assert callback.is_running()
+        callback.stop()
+        assert not callback.is_running()
+        callback.start()
+        assert callback.is_running()
+
+
+async def test_addresses(scheduler, worker):
+    assert scheduler.coerce_address("alice") == worker.address
+    assert scheduler.coerce_address(("127.0.0.1", 8000)) == "tcp://127.0.0.1:8000"
+    assert scheduler.coerce_address("zzzt:8000", resolve=False) == "tcp://zzzt:8000"
+    assert scheduler.coerce_hostname("alice") == "127.0.0.1"
+    assert scheduler.coerce_hostname("jimmy") == "jimmy"
+    assert scheduler.ip == "127.0.0.1" and scheduler.address_safe == scheduler.address
+    assert scheduler.workers_list(None) == [worker.address]
+    assert scheduler.host_info["127.0.0.1"]["addresses"] == {worker.address}
+    assert scheduler.get_worker_service_addr(worker.address, "nothing") is None
+    port = worker.http_server.port
+    assert scheduler.get_worker_service_addr(worker.address, "dashboard") == ("127.0.0.1", port)
+
+
+async def test_looking_things_up(scheduler, client, worker):
+    [x] = await client.scatter([1])
+    assert scheduler.get_who_has([x.key]) == {x.key: [worker.address]}
+    assert scheduler.get_has_what() == {worker.address: [x.key]}
+    assert scheduler.get_ncores() == scheduler.get_ncores_running() == {worker.address: 1}
+    assert scheduler.get_processing() == {worker.address: []}
+    assert scheduler.get_nbytes(summary=False) == {x.key: scheduler.tasks[x.key].nbytes}
+    assert await scheduler.get_call_stack() == {}
+    assert scheduler.idle_task_count == {scheduler.workers[worker.address]}
+    ts = scheduler.tasks[x.key]
+    assert not scheduler.is_rootish(ts)
+    assert scheduler.valid_workers(ts) is None
+    assert scheduler.get_comm_cost(ts, scheduler.workers[worker.address]) == 0
+    assert scheduler.worker_objective(ts, scheduler.workers[worker.address])
+    assert scheduler._to_dict()["tasks"][x.key]["state"] == "memory"
+    assert "dashboard" in scheduler.service_ports
+    assert worker.address in scheduler.workers[worker.address]._repr_html_()
+    assert x.key in ts._repr_html_()
+    assert scheduler.address in scheduler._repr_html_()
+    assert scheduler._deque_handler.deque
+
+
+async def test_data_is_moved_and_deleted(scheduler, client, worker):
+    async with Worker(scheduler.address, nthreads=1) as other:
+        [x] = await client.scatter([1], workers=[worker.address])
+        assert await scheduler.gather_on_worker(other.address, {x.key: [worker.address]}) == set()
+        assert len(scheduler.tasks[x.key].who_has) == 2
+        assert await scheduler.gather_on_worker(other.address, {"y": [worker.address]}) == {"y"}
+        await scheduler.delete_worker_data(worker.address, [x.key], stimulus_id="test")
+        assert scheduler.get_who_has([x.key]) == {x.key: [other.address]}
+
+
+async def test_idle_since(scheduler, client, worker):
+    await client.submit(lambda: 1)
+    assert scheduler.check_idle() is None
+    since = scheduler.check_idle()
+    assert since is not None and scheduler.check_idle() == since
+
+
+async def test_the_stream_of_a_worker_is_cut(scheduler, worker):
+    stream = scheduler.stream_comms[worker.address]
+    assert not stream.closed()
+    stream.abort()
+    while worker.address in scheduler.workers:
+        await asyncio.sleep(0.01)
+    assert stream.closed()
