@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
+from itertools import islice
 from typing import Any
 
 from paceline.protocol.keys import Key
@@ -20,6 +21,8 @@ from .replicate import replicate
 
 logger = logging.getLogger("distributed.scheduler")
 
+#: Keys whose placement the core hears of in one turn.
+PLACED_PER_TURN_MAX = 2000
 #: How long to wait for a worker unless the client says otherwise, seconds.
 SCATTER_TIMEOUT_SECONDS = 2.0
 
@@ -59,7 +62,7 @@ async def scatter(
     for reply in replies:
         nbytes.update(reply["nbytes"])
     who_has = {key: [address] for address, part in plan.items() for key in part}
-    server.tell(DataPlaced(who_has=who_has, nbytes=nbytes, client=client))
+    await _place(server, who_has, nbytes, client)
     keys = list(data)
     if broadcast:
         n = len(addresses) if broadcast is True else broadcast
@@ -105,8 +108,8 @@ def update_data(
     who_has: Mapping[Key, Iterable[Any]],
     nbytes: Mapping[Key, int],
     client: str | None = None,
-) -> None:
-    """Somebody put data on workers and says so.
+) -> Coroutine[Any, Any, None] | None:
+    """Somebody put data on workers and says so. Of many keys the core hears while the answer is awaited.
 
     Raises:
         KeyError: there is no such worker.
@@ -117,4 +120,20 @@ def update_data(
         for address in placed[key]:
             if address not in server.state.workers:
                 raise KeyError(address)
-    server.tell(DataPlaced(who_has=placed, nbytes=dict(nbytes), client=client or ""))
+    if len(placed) <= PLACED_PER_TURN_MAX:
+        server.tell(DataPlaced(who_has=placed, nbytes=dict(nbytes), client=client or ""))
+        return None
+    return _place(server, placed, nbytes, client or "")
+
+
+async def _place(
+    server: FlowServer, who_has: Mapping[Key, list[str]], nbytes: Mapping[Key, int], client: str
+) -> None:
+    """Tell the core, so many keys a turn that others are served in between."""
+    left = iter(who_has.items())
+    for start in range(0, len(who_has), PLACED_PER_TURN_MAX):
+        if start:
+            await asyncio.sleep(0)
+        part = dict(islice(left, PLACED_PER_TURN_MAX))
+        sizes = {key: nbytes[key] for key in part if key in nbytes}
+        server.tell(DataPlaced(who_has=part, nbytes=sizes, client=client))

@@ -36,9 +36,9 @@ async def handle_scatter(server: FlowServer, request: r.Scatter, peer: PeerPort)
     return await lasting(server, flow, "scatter")
 
 
-def handle_update_data(server: FlowServer, request: r.UpdateDataRpc, peer: PeerPort) -> None:
+def handle_update_data(server: FlowServer, request: r.UpdateDataRpc, peer: PeerPort) -> Any:
     """A client put data on workers itself."""
-    scatter.update_data(server, request.who_has, request.nbytes, request.client)
+    return scatter.update_data(server, request.who_has, request.nbytes, request.client)
 
 
 async def handle_replicate(server: FlowServer, request: r.Replicate, peer: PeerPort) -> Any:

@@ -13,7 +13,9 @@ from paceline.protocol.messages import (
     WorkerGather,
     WorkerUpdateData,
 )
+from paceline.scheduler.core.stimuli import DataPlaced
 from paceline.scheduler.server.flows import retire as retire_module
+from paceline.scheduler.server.flows import scatter as scatter_module
 from paceline.scheduler.server.flows.replicate import (
     delete_worker_data,
     gather_on_worker,
@@ -230,3 +232,16 @@ async def test_a_worker_that_dies_while_it_retires(server: Any) -> None:
     server.add_worker(2, dying)
     server.place("x", a)
     assert list(await retire_workers(server, [a])) == [a]
+
+
+async def test_many_keys_are_placed_in_several_turns(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scatter_module, "PLACED_PER_TURN_MAX", 4)
+    a, b = server.add_worker(1, worker), server.add_worker(2, worker)
+    data = {f"x{i}": i for i in range(10)}
+    assert await scatter(server, data, None, "c") == list(data)
+    assert [len(m.who_has) for m in server.told if isinstance(m, DataPlaced)] == [4, 4, 2]
+    assert all(server.holders(key) <= {a, b} and server.holders(key) for key in data)
+    rest = update_data(server, {f"y{i}": [a] for i in range(5)}, {f"y{i}": 3 for i in range(5)}, "c")
+    assert rest is not None
+    await rest
+    assert server.holders("y4") == {a}
