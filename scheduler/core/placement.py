@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+from . import nearness
 from .mirrors import data_nbytes, expected_duration, occupancy
 from .state import SchedulerState, TaskState, WorkerState
 
@@ -191,6 +192,8 @@ def _place_near_data(
         total += nbytes
         for ws in dts.who_has:
             local[ws] = local.get(ws, 0) + nbytes
+    if state.domains:
+        nearness.add_neighbours(state, local, dependencies)
     if dependencies is not ts.dependencies:
         share = len(ts.dependencies) // len(dependencies)
         total *= share
@@ -255,8 +258,14 @@ def _starts_soonest(
 
 def fetch_seconds(state: SchedulerState, ts: TaskState, ws: WorkerState) -> float:
     """How long the worker would take to fetch the dependencies it does not have."""
-    nbytes = sum(data_nbytes(state, dts) for dts in ts.dependencies if dts not in ws.has_what)
-    return nbytes / state.bandwidth
+    missing = [dts for dts in ts.dependencies if dts not in ws.has_what]
+    if state.domains:
+        cost = sum(
+            nearness.read_nbytes(state, dts, ws, data_nbytes(state, dts)) for dts in missing
+        )
+    else:
+        cost = sum(data_nbytes(state, dts) for dts in missing)
+    return cost / state.bandwidth
 
 
 def start_estimate(state: SchedulerState, ts: TaskState, ws: WorkerState) -> tuple[float, ...]:

@@ -19,6 +19,7 @@ from paceline.protocol.payload import Payload
 
 from .config import SchedulerConfig
 from .containers import IndexedSet, LoadBuckets, PriorityQueue, Timers, Trail
+from .nearness import Domains
 from .small_set import SmallSet
 from .spans import SpanTree, note_code
 from .steals import Steals
@@ -537,6 +538,7 @@ class SchedulerState:
         steals: tasks that workers were asked to give back for others (``stealing.py``).
         graphs: graphs being taken in, by number.
         dropped_graphs: numbers of graphs that were given up: what still comes of them is ignored.
+        domains: which workers read each other's data where it lies.
         commits: graphs whose commit is under way, in order.
         transition_log: the last transitions: (key, start, finish, {key: recommendation}, stimulus_id, time).
         no_workers_since: since when no worker runs, or None.
@@ -547,7 +549,7 @@ class SchedulerState:
     __slots__ = (
         "aliases", "backlog", "bandwidth", "bandwidth_types", "bandwidth_workers", "client_added_count",
         "client_removed_count", "clients", "commits", "computations", "compute_occupancy", "config",
-        "cumulative_worker_metrics", "debris", "departures", "dropped_graphs", "erred_tasks", "errors", "events",
+        "cumulative_worker_metrics", "debris", "departures", "domains", "dropped_graphs", "erred_tasks", "errors", "events",
         "generation", "graphs", "host_info", "idle", "idle_load", "idle_since", "idle_transition_counter",
         "last_graph_at", "leaving", "let_go", "n_tasks", "network_occ", "no_workers_since", "plugins", "queued",
         "replicated_tasks", "resources", "restless", "run_ids", "running", "saturated", "spans", "steals",
@@ -600,6 +602,7 @@ class SchedulerState:
         self.cumulative_worker_metrics: dict[Any, float] = {}
         self.compute_occupancy = 0.0
         self.network_occ = 0
+        self.domains = Domains()
         self.total_nthreads = 0
         self.total_memory = 0
         self.backlog: dict[TaskState, str] = {}

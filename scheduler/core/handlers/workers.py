@@ -127,6 +127,8 @@ def _heartbeat(turn: Turn, ws: WorkerState, message: Any) -> None:
     if extensions and extensions.get("spans"):
         state.spans.add_metrics(extensions["spans"])
     ws.metrics = metrics
+    if state.domains or "memory_domain" in metrics:
+        state.domains.learn(ws, metrics.get("memory_domain"))
     _learn_memory(state, ws, metrics, turn.now)
     host_info = getattr(message, "host_info", None)
     if host_info:
@@ -338,6 +340,7 @@ def _strike_off(state: SchedulerState, ws: WorkerState) -> None:
     state.total_memory -= ws.memory_limit
     state.total_nthreads -= ws.nthreads
     state.aliases.pop(ws.name, None)
+    state.domains.forget(ws)
     placement.leave_idle(state, ws)
     state.running.pop(ws, None)
     del state.workers[ws.address]

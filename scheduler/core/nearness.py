@@ -1,0 +1,92 @@
+"""Data that a worker reads where another worker holds it: shared memory of a host, a file system.
+
+Workers with such a transfer say so in their heartbeats: the metric ``memory_domain`` names what they can read from. For a worker
+of the same domain as a holder, data that it lacks costs next to nothing to fetch, so that it is as good a place for a task as
+the holder itself.
+
+Costs nothing while no worker says so. Must not know: how data is read there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .state import SchedulerState, TaskState, WorkerState
+
+#: Reading a byte in the same domain costs this part of fetching it over the network.
+READ_PART = 64
+#: Members of a domain that are looked at for one task: a host has a few dozen workers.
+NEIGHBOURS_MAX = 256
+
+
+class Domains:
+    """Which workers read from which memory."""
+
+    __slots__ = ("_members", "_of")
+
+    def __init__(self) -> None:
+        self._members: dict[str, dict[WorkerState, None]] = {}
+        self._of: dict[WorkerState, str] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._of)
+
+    def learn(self, ws: WorkerState, name: Any) -> None:
+        """A heartbeat named the worker's domain; anything but a text is none."""
+        known = self._of.get(ws)
+        if known == name:
+            return
+        self.forget(ws)
+        if isinstance(name, str) and name:
+            self._of[ws] = name
+            self._members.setdefault(name, {})[ws] = None
+
+    def forget(self, ws: WorkerState) -> None:
+        """The worker is gone, or reads nowhere any more."""
+        name = self._of.pop(ws, None)
+        if name is not None:
+            members = self._members[name]
+            del members[ws]
+            if not members:
+                del self._members[name]
+
+    def name(self, ws: WorkerState) -> str | None:
+        """What the worker reads from."""
+        return self._of.get(ws)
+
+    def members(self, name: str) -> dict[WorkerState, None]:
+        """Who reads from it, in the order of their first word."""
+        return self._members[name]
+
+
+def add_neighbours(
+    state: SchedulerState, local: dict[WorkerState, int], dependencies: Iterable[TaskState]
+) -> None:
+    """Give workers their share of data that they can read where it is.
+
+    Args:
+        local: worker -> bytes of ``dependencies`` that it has; those who can read them are added.
+    """
+    domains = state.domains
+    for dts in dependencies:
+        nbytes = dts.nbytes if dts.nbytes >= 0 else state.config.default_data_size_nbytes
+        worth = nbytes - nbytes // READ_PART
+        reached: dict[WorkerState, None] = {}
+        for name in dict.fromkeys(map(domains.name, dts.who_has)):
+            if name is not None:
+                reached.update(dict.fromkeys(islice(domains.members(name), NEIGHBOURS_MAX)))
+        for ws in reached:
+            if ws not in dts.who_has:
+                local[ws] = local.get(ws, 0) + worth
+
+
+def read_nbytes(state: SchedulerState, dts: TaskState, ws: WorkerState, nbytes: int) -> int:
+    """What fetching the data to the worker costs, in bytes over the network."""
+    name = state.domains.name(ws)
+    if name is None:
+        return nbytes
+    near = state.domains.members(name)
+    return nbytes // READ_PART if any(holder in near for holder in dts.who_has) else nbytes
