@@ -54,7 +54,7 @@ async def retire_workers(
     """Retire workers. Returns address -> identity of those that went; one whose data has no place to go stays.
 
     Args:
-        workers: addresses. Without it and ``names``, ``workers_to_close(**options)`` chooses.
+        workers: addresses, or names. Without it and ``names``, ``workers_to_close(**options)`` chooses.
         names: their names, compared as text.
         close_workers: tell them to close.
         remove: forget them now, without waiting for their goodbye.
@@ -117,7 +117,9 @@ def _chosen(
     else:
         workers = list(workers)
         logger.info("Retire worker addresses (stimulus_id=%r) %s", stimulus_id, workers)
-    return [state.workers[a] for a in dict.fromkeys(workers) if a in state.workers]
+    # stock's SpecCluster.scale gives the names of its workers here (distributed/deploy/spec.py, _correct_state_internal)
+    found = map(state.resolve_worker, dict.fromkeys(workers))
+    return list(dict.fromkeys(ws for ws in found if ws is not None))
 
 
 async def _retire(

@@ -1,0 +1,120 @@
+"""``Adaptive`` on clusters that programs start: workers come with work, go when there is none, and take no result along.
+
+Workers are stock's, in this process: what runs how often can be counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from distributed import Client, Event, SpecCluster, Worker
+from paceline.scheduler import LocalCluster
+from paceline.scheduler.server.scheduler import Scheduler
+
+pytestmark = pytest.mark.timeout(90)
+
+#: How often it is asked whether to scale.
+INTERVAL = "50ms"
+#: Tasks that are to call for more than one worker.
+N_TASKS = 24
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(30):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
+@contextlib.asynccontextmanager
+async def spec_cluster(n_workers: int = 0) -> AsyncIterator[tuple[Any, Any]]:
+    """A stock ``SpecCluster`` around paceline's scheduler, and a client."""
+    worker = {"cls": Worker, "options": {"nthreads": 1, "dashboard": False}}
+    options = {"host": "127.0.0.1", "port": 0, "dashboard": False}
+    async with (
+        SpecCluster(
+            workers=dict.fromkeys(range(n_workers), worker),
+            scheduler={"cls": Scheduler, "options": options},
+            worker=worker,
+            asynchronous=True,
+        ) as cluster,
+        Client(cluster, asynchronous=True) as client,
+    ):
+        yield cluster, client
+
+
+RAN: Counter[int] = Counter()
+
+
+def hold(i: int) -> int:
+    """Counts itself, and waits until it may end."""
+    RAN[i] += 1
+    Event("go").wait(timeout=30)
+    return i
+
+
+def quick(i: int) -> int:
+    RAN[i] += 1
+    return i
+
+
+@pytest.fixture(autouse=True)
+def nothing_ran() -> None:
+    RAN.clear()
+
+
+async def test_up_with_work_and_down_when_idle() -> None:
+    async with spec_cluster() as (cluster, client):
+        cluster.adapt(minimum=0, maximum=4, interval=INTERVAL, wait_count=3, target_duration="1s")
+        futures = client.map(hold, range(N_TASKS))
+        await until(lambda: len(cluster.scheduler.workers) == 4)
+        await Event("go").set()
+        assert await client.gather(futures) == list(range(N_TASKS))
+        await until(lambda: len(cluster.scheduler.workers) <= 1)
+        assert await client.gather(futures) == list(range(N_TASKS))
+        assert set(RAN.values()) == {1}, "results moved with nobody computing them again"
+        del futures
+        await until(lambda: not cluster.scheduler.workers)
+        assert await client.submit(quick, -1) == -1  # and up again
+
+
+async def test_down_while_tasks_run_neither_kills_nor_repeats_them() -> None:
+    async with spec_cluster(3) as (cluster, client):
+        await client.wait_for_workers(3)
+        done = await client.gather(client.map(quick, range(100, 120)))
+        kept = client.map(quick, range(200, 220))
+        await client.gather(kept)
+        futures = client.map(hold, range(3))
+        await until(lambda: len(RAN) == 43)
+        cluster.scale(1)
+        statuses = lambda: [str(ws.status.name) for ws in cluster.scheduler.workers.values()]  # noqa: E731
+        await until(lambda: statuses().count("closing_gracefully") == 2)
+        await Event("go").set()
+        await until(lambda: len(cluster.scheduler.workers) == 1)
+        assert await client.gather(futures) == list(range(3))
+        assert await client.gather(kept) == list(range(200, 220))
+        assert set(RAN.values()) == {1}
+        assert done == list(range(100, 120))
+
+
+async def test_local_cluster_adapts() -> None:
+    async with LocalCluster(
+        n_workers=0,
+        processes=False,
+        threads_per_worker=1,
+        dashboard_address=None,
+        asynchronous=True,
+    ) as cluster:
+        cluster.adapt(minimum=1, maximum=3, interval=INTERVAL, wait_count=3, target_duration="1s")
+        async with Client(cluster, asynchronous=True) as client:
+            futures = client.map(hold, range(N_TASKS))
+            await until(lambda: len(cluster.scheduler.workers) == 3)
+            await Event("go").set()
+            assert await client.gather(futures) == list(range(N_TASKS))
+            await until(lambda: len(cluster.scheduler.workers) == 1)
+            assert await client.gather(futures) == list(range(N_TASKS))
+            assert set(RAN.values()) == {1}
