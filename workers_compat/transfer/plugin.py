@@ -22,6 +22,10 @@ from .settings import Rule, configured, settings
 logger = logging.getLogger("distributed.worker.transfer")
 
 NAME = "paceline-transfer"
+DOMAIN_METRIC = "memory_domain"
+"""Under this name heartbeats say which memory a worker shares (``scheduler/core/nearness.py``)."""
+MEMORY = "shm"
+"""The back end whose values are read where they lie."""
 
 
 class Transfer(WorkerPlugin):
@@ -83,6 +87,7 @@ class Transfer(WorkerPlugin):
         worker.handlers["get_data"] = self._handler
         _teach_asking()
         setattr(worker.rpc, POOL_ATTRIBUTE, self._exchange)
+        worker.metrics[DOMAIN_METRIC] = self._memory_domain
         renewing = PeriodicCallback(self._renew, RENEW_SECONDS * 1000)
         worker.periodic_callbacks[NAME] = renewing
         renewing.start()
@@ -96,6 +101,7 @@ class Transfer(WorkerPlugin):
         renewing = worker.periodic_callbacks.pop(NAME, None)
         if renewing is not None:
             renewing.stop()
+        worker.metrics.pop(DOMAIN_METRIC, None)
         if worker.handlers.get("get_data") is self._handler:
             worker.handlers["get_data"] = self._stock
         if getattr(worker.rpc, POOL_ATTRIBUTE, None) is exchange:
@@ -106,6 +112,11 @@ class Transfer(WorkerPlugin):
         """Called by the worker: what left memory is put nowhere any more."""
         if start == "memory" and self._exchange is not None:
             self._exchange.holdings.drop(key)
+
+    def _memory_domain(self, worker: Any) -> str:
+        """For heartbeats: what this worker reads from at next to no cost. The scheduler places tasks by it."""
+        exchange = self._exchange
+        return dict(exchange.health.announced()).get(MEMORY, "") if exchange is not None else ""
 
     def _renew(self) -> None:
         if self._exchange is not None:
