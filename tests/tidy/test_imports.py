@@ -16,6 +16,7 @@ THIRD_PARTY = {
     "paceline.scheduler.extensions": {"msgspec"},
     "paceline.workers_compat": {
         *("dask", "distributed", "cloudpickle", "tornado", "msgspec", "msgpack", "numpy", "tlz"),
+        "lz4",  # what a transfer compresses with
         *("click", "setproctitle"),  # options of preloads; what `ps` calls the compiler
         "tblib",  # distributed's own dependency: tracebacks that clients open
         *(

@@ -33,7 +33,7 @@ STUBS = "paceline-transfer"
 """Where the answer has its stubs: ``[[key, stub], ...]``."""
 FAILED = "paceline-transfer-failed"
 VERSION = 1
-PIECES_OF_FULL_MAX = 64
+MADE_ROOM_MAX = 64
 """So many values are let go, at most, to make room for one."""
 BUSY_SECONDS = 0.15  # as stock waits
 IN_PLACE_SHARE = 0.75
@@ -230,9 +230,13 @@ class Exchange:
         """Put a value; gives its holding, and the value as the back end has it where that may replace the worker's own."""
         size = encoded.layout.size_nbytes
         try:
-            for _ in range(PIECES_OF_FULL_MAX):
-                if backend.capacity().holds(size) or not self.holdings.least_recent(backend.name):
+            for _ in range(MADE_ROOM_MAX):
+                if backend.capacity().holds(size):
                     break
+                oldest = self.holdings.least_recent(backend.name)
+                if oldest is None:
+                    break
+                self._delete(oldest)
             if not backend.capacity().holds(size):
                 raise BackendFull(f"no room for {size} bytes")
             stored = backend.put(encoded.pieces, size)
@@ -371,7 +375,10 @@ def answering(exchange: Exchange, stock: Callable[..., Any]) -> Callable[..., An
         """See ``distributed.worker.Worker.get_data``."""
         asked = [key for key in keys if not _asks(key)]
         said = next((key for key in keys if _asks(key)), None)
-        if said is None or said[1] != VERSION or serializers is not None:
+        if said is not None and said[1] == VERSION and not said[2]:
+            for key in asked:  # what was offered could not be had
+                exchange.holdings.drop(key)
+        if said is None or said[1] != VERSION or not said[2] or serializers is not None:
             return await stock(comm, keys=asked, who=who, serializers=serializers)
         changing = Answering(comm, exchange, dict(said[2]))
         try:
@@ -400,7 +407,7 @@ def asking(stock: Callable[..., Any]) -> Callable[..., Any]:
         response = await stock(AskingPool(rpc, exchange), [*keys, said], worker, **options)
         again = response.pop(FAILED, None)
         while again:
-            more = await stock(rpc, again, worker, **options)
+            more = await stock(rpc, [*again, (ASKS, VERSION, ())], worker, **options)
             if more["status"] == "OK":
                 response["data"].update(more["data"])
                 break

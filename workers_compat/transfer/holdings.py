@@ -103,14 +103,16 @@ class Holdings:
             for place in [each for each in self._held if each[0] == name]:
                 self._over(place)
 
-    def least_recent(self, name: str) -> bool:
-        """Let go of what was asked for least recently in a back end that is full; whether there was something."""
+    def least_recent(self, name: str) -> Holding | None:
+        """What was asked for least recently in a back end that is full, for the caller to delete; held no more."""
         with self._lock:
             for place, holding in self._held.items():
                 if place[0] == name and holding.owned and not holding.users:
-                    self._over(place)
-                    return True
-        return False
+                    del self._held[place]
+                    holding.over = True
+                    holding.watch = None
+                    return holding
+        return None
 
     def use(self, holding: Holding) -> None:
         with self._lock:

@@ -51,6 +51,8 @@ IDLE_NBYTES_MAX = 256 << 20
 """Segments that wait to be used again; a sixteenth of the worker's memory where that is less."""
 IDLE_SECONDS = 10.0
 """So long they wait."""
+TAG_NBYTES = 16
+"""At the end of a segment stands what its value is called: used again, it has another."""
 MAP_POPULATE = getattr(mmap, "MAP_POPULATE", 0x8000)
 
 
@@ -107,9 +109,10 @@ class SharedMemory(Backend):
             return Capacity(max(0, self._limit_nbytes - self._used_nbytes))
 
     def put(self, pieces: Sequence[memoryview], size_nbytes: int) -> Stored:
-        segment = self._segment(size_nbytes)
+        tag = secrets.token_bytes(TAG_NBYTES)
+        segment = self._segment(size_nbytes + TAG_NBYTES)
         try:
-            write_pieces(segment.fd, pieces)
+            write_pieces(segment.fd, [*pieces, memoryview(tag)])
             view = self._own_view(segment.fd, size_nbytes)
         except BaseException:
             os.close(segment.fd)
@@ -119,7 +122,7 @@ class SharedMemory(Backend):
             self._used_nbytes += segment.room_nbytes
         self.traffic.put_count += 1
         self.traffic.put_nbytes += size_nbytes
-        ref = {"pid": os.getpid(), "fd": segment.fd, "name": segment.name}
+        ref = {"pid": os.getpid(), "fd": segment.fd, "name": segment.name, "tag": tag}
         return Stored(ref, view)
 
     def get(self, ref: Ref, size_nbytes: int) -> Fetched:
@@ -134,8 +137,9 @@ class SharedMemory(Backend):
         try:
             if os.readlink(f"/proc/self/fd/{fd}") != _link(ref["name"]):
                 raise ValueGone("the segment is gone, and its descriptor means something else")
-            if os.fstat(fd).st_size < size_nbytes:
-                raise BackendError("the segment is too short")
+            # whoever has it open keeps it from being used again: from here on it stays what it is
+            if os.pread(fd, TAG_NBYTES, size_nbytes) != ref["tag"]:
+                raise ValueGone("the segment has another value by now")
             view = _map(fd, size_nbytes, writable=self._writable)
         except BaseException:
             os.close(fd)
@@ -144,7 +148,7 @@ class SharedMemory(Backend):
         weakref.finalize(view.obj, os.close, fd).atexit = False
         self.traffic.got_count += 1
         self.traffic.got_nbytes += size_nbytes
-        return Fetched(view, {"pid": os.getpid(), "fd": fd, "name": ref["name"]})
+        return Fetched(view, {"pid": os.getpid(), "fd": fd, "name": ref["name"], "tag": ref["tag"]})
 
     def delete(self, ref: Ref) -> None:
         with self._lock:

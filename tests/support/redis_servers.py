@@ -1,0 +1,116 @@
+"""A Redis (or Valkey) server of one's own, with a password, for the benchmark and the tests.
+
+It must not know what is put there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+START_SECONDS = 20.0
+
+
+def program() -> str | None:
+    """Where the server's program is; None where none is installed."""
+    return shutil.which("redis-server") or shutil.which("valkey-server")
+
+
+@dataclass
+class Server:
+    """One that runs.
+
+    Attributes:
+        url: with the password.
+        process: of the server.
+        port: where it listens.
+        password: what it wants to hear.
+    """
+
+    url: str
+    process: subprocess.Popen[bytes]
+    port: int
+    password: str
+
+    def stop(self) -> None:
+        """Hold it, as a machine without memory would."""
+        self.process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self.process.send_signal(signal.SIGCONT)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def keys(self) -> int:
+        """How many values it holds."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=10) as line:
+            line.sendall(f"AUTH {self.password}\r\nDBSIZE\r\n".encode())
+            heard = b""
+            while heard.count(b"\r\n") < 2:
+                heard += line.recv(100)
+        return int(heard.split(b"\r\n")[1].lstrip(b":"))
+
+
+@contextlib.contextmanager
+def redis_server(
+    folder: Path, memory: str = "0", certificate: Path | None = None, key: Path | None = None
+) -> Iterator[Server]:
+    """Start one on a free port of this host; it keeps nothing on disk.
+
+    Args:
+        folder: for its files.
+        memory: what it may use ("100mb"); it refuses more. "0" for no limit.
+        certificate, key: for TLS, which it then speaks alone.
+    """
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    password = secrets.token_urlsafe(24)
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = [
+        *("bind 127.0.0.1", 'save ""', "appendonly no", "daemonize no", f"dir {folder}"),
+        *(f"requirepass {password}", f"maxmemory {memory}", "maxmemory-policy noeviction"),
+    ]
+    if certificate is not None:
+        lines += [f"tls-port {port}", "port 0", f"tls-cert-file {certificate}"]
+        lines += [f"tls-key-file {key}", "tls-auth-clients no"]
+    else:
+        lines += [f"port {port}"]
+    settings = folder / "redis.conf"
+    settings.touch(mode=0o600)
+    settings.write_text("\n".join(lines) + "\n")
+    path = program()
+    if path is None:
+        raise FileNotFoundError("neither redis-server nor valkey-server is installed")
+    quiet = subprocess.DEVNULL
+    process = subprocess.Popen([path, str(settings)], stdout=quiet, stderr=quiet)
+    scheme = "redis" if certificate is None else "rediss"
+    try:
+        _wait(process, port)
+        yield Server(f"{scheme}://:{password}@127.0.0.1:{port}/0", process, port, password)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            process.send_signal(signal.SIGCONT)
+            process.kill()
+        process.wait()
+
+
+def _wait(process: subprocess.Popen[bytes], port: int) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise RuntimeError("the Redis server ended at its start")
+        with contextlib.suppress(OSError):
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return
+        time.sleep(0.05)
+    raise TimeoutError("the Redis server does not listen")

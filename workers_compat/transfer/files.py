@@ -1,0 +1,231 @@
+"""A shared directory: for workers of one file system, on one host or on many. What is written there is mapped by who reads it.
+
+Each worker has a folder of its own, private to the user, with a lease: a file that it holds locked and touches now and then. A folder
+whose lease nobody holds, or nobody touched for ``LEASE_SECONDS``, is of a dead worker, and whoever looks next removes it.
+
+Must not know: keys, values.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import mmap
+import os
+import secrets
+import shutil
+import socket
+import stat
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from .backend import (
+    LEASE_SECONDS,
+    Backend,
+    BackendError,
+    Capacity,
+    Fetched,
+    Ref,
+    Stored,
+    Surroundings,
+    ValueGone,
+)
+from .shared_memory import write_pieces
+
+LEASE = "lease"
+IDENTITY = "identity"
+FOLDERS_MAX = 4096
+"""So many folders of workers are looked at in one sweep."""
+ROOM_LEFT_SHARE = 0.05  # of the file system that stays free
+
+
+class Files(Backend):
+    """See the module. Options: ``directory``; ``limit_nbytes``, of one worker; ``lease_seconds``."""
+
+    name = "file"
+    keeps = True
+    worth_nbytes = 1 << 20
+    inline_nbytes = 0
+
+    def __init__(self, around: Surroundings) -> None:
+        super().__init__(around)
+        base = around.options.get("directory")
+        if not base:
+            raise BackendError("it needs a directory that all workers see")
+        self._root = Path(str(base)).expanduser() / f"paceline-transfer-{os.getuid()}"
+        self._limit_nbytes = around.options.get("limit_nbytes")
+        self._lease_seconds = float(around.options.get("lease_seconds", LEASE_SECONDS))
+        self._mine = self._root / around.worker_id
+        _private_folder(self._root)
+        self._mine.mkdir(
+            mode=0o700
+        )  # before the identity: as long as a worker is there, that stays
+        self._place = _identity(self._root)
+        self._lock = threading.Lock()
+        self._sizes: dict[str, int] = {}
+        self._used_nbytes = 0
+        self._lease = _hold(self._mine / LEASE)
+        self.sweep()
+
+    def place(self) -> str:
+        return self._place
+
+    def capacity(self) -> Capacity:
+        try:
+            found = os.statvfs(self._mine)
+        except OSError:
+            return Capacity(0)
+        size = found.f_blocks * found.f_frsize
+        free = int(found.f_bavail * found.f_frsize - ROOM_LEFT_SHARE * size)
+        if self._limit_nbytes is not None:
+            free = min(free, int(self._limit_nbytes) - self._used_nbytes)
+        return Capacity(max(0, free))
+
+    def put(self, pieces: Sequence[memoryview], size_nbytes: int) -> Stored:
+        name = secrets.token_hex(16)
+        path = self._mine / name
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            with contextlib.suppress(OSError):
+                os.posix_fallocate(fd, 0, size_nbytes)
+            write_pieces(fd, pieces)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                path.unlink()
+            raise
+        finally:
+            os.close(fd)
+        with self._lock:
+            self._sizes[name] = size_nbytes
+            self._used_nbytes += size_nbytes
+        self.traffic.put_count += 1
+        self.traffic.put_nbytes += size_nbytes
+        return Stored({"folder": self._mine.name, "name": name})
+
+    def get(self, ref: Ref, size_nbytes: int) -> Fetched:
+        folder, name = str(ref["folder"]), str(ref["name"])
+        if not (folder.isalnum() and name.isalnum()):
+            raise BackendError("that is no name of ours")
+        try:
+            fd = os.open(self._root / folder / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError as error:
+            raise ValueGone(str(error)) from error
+        try:
+            if os.fstat(fd).st_size < size_nbytes:
+                raise BackendError("the file is too short")
+            view = memoryview(mmap.mmap(fd, size_nbytes, prot=mmap.PROT_READ))
+        finally:
+            os.close(fd)
+        self.traffic.got_count += 1
+        self.traffic.got_nbytes += size_nbytes
+        return Fetched(view)
+
+    def delete(self, ref: Ref) -> None:
+        with self._lock:
+            self._used_nbytes -= self._sizes.pop(ref["name"], 0)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._mine / ref["name"])
+
+    def renew(self) -> None:
+        os.utime(self._mine / LEASE)
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Remove what dead workers left."""
+        with os.scandir(self._root) as entries:
+            folders = [e.name for e in entries if e.is_dir(follow_symlinks=False)][:FOLDERS_MAX]
+        for name in folders:
+            if name != self._mine.name and self._is_dead(self._root / name):
+                shutil.rmtree(self._root / name, ignore_errors=True)
+
+    def close(self) -> None:
+        shutil.rmtree(self._mine, ignore_errors=True)
+        if self._lease >= 0:
+            os.close(self._lease)
+            self._lease = -1
+        with contextlib.suppress(OSError):
+            if not any(each.is_dir() for each in self._root.iterdir()):
+                (self._root / IDENTITY).unlink()
+                self._root.rmdir()
+
+    def _is_dead(self, folder: Path) -> bool:
+        """Nobody on this host holds its lease, or nobody anywhere touched it for long."""
+        lease = folder / LEASE
+        try:
+            age = time.time() - lease.stat().st_mtime
+            here = lease.read_text() == _host()
+        except FileNotFoundError:
+            return self._is_old(folder)  # it is being made, or half removed
+        except OSError:
+            return False
+        if age > self._lease_seconds:
+            return not (here and _is_held(lease))
+        return here and not _is_held(lease)
+
+    def _is_old(self, folder: Path) -> bool:
+        try:
+            return time.time() - folder.stat().st_mtime > self._lease_seconds
+        except OSError:
+            return False
+
+
+def _host() -> str:
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    return f"{socket.gethostname()} {boot.read_text().strip() if boot.exists() else ''}"
+
+
+def _hold(lease: Path) -> int:
+    """Write a lease and lock it for as long as this process lives."""
+    fd = os.open(lease, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    with contextlib.suppress(OSError):  # file systems without locks: its age alone counts
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.write(fd, _host().encode())
+    return fd
+
+
+def _is_held(lease: Path) -> bool:
+    try:
+        fd = os.open(lease, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return True  # nobody can say
+    finally:
+        os.close(fd)
+    return False
+
+
+def _private_folder(folder: Path) -> None:
+    """Make a folder that only this user may enter.
+
+    Raises:
+        BackendError: somebody else's folder has the name.
+    """
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError):
+        folder.mkdir(mode=0o700)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise BackendError(f"{folder} is somebody else's")
+    if found.st_mode & 0o077:
+        raise BackendError(f"{folder} is open to others: its mode must be 0700")
+
+
+def _identity(root: Path) -> str:
+    """A text that only those know who see this very directory, under whatever path."""
+    path = root / IDENTITY
+    fresh = root / f".{IDENTITY}-{secrets.token_hex(8)}"
+    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    os.write(fd, secrets.token_hex(16).encode())
+    os.close(fd)
+    with contextlib.suppress(FileExistsError):
+        os.link(fresh, path)
+    fresh.unlink()
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:24]
