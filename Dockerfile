@@ -1,26 +1,35 @@
 # paceline in a container: `docker run paceline` starts the scheduler,
 # `docker run paceline dask worker tcp://HOST:8786` a stock worker, `docker run paceline python ...` anything else.
+# It keeps the conventions of the `dask` image (prepare.sh), so that charts and scripts made for that one take it.
+#   docker build --build-arg EXTRAS="[dashboard,status,demo,jupyter]" ...  with numpy, pandas, pyarrow, ... and Jupyter
 # tests/integration/test_dockerfile.py reads this file and runs its install and start commands without an engine.
 
 FROM python:3.12-slim AS build
+ARG EXTRAS="[dashboard,status]"
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY protocol protocol
 COPY scheduler scheduler
 COPY workers_compat workers_compat
 RUN python -m venv /opt/paceline
-RUN /opt/paceline/bin/python -m pip install --no-cache-dir .
+RUN /opt/paceline/bin/python -m pip install --no-cache-dir ".${EXTRAS}"
+# processes with PACELINE_TAKEOVER=1 start paceline where they name distributed's scheduler (`dask scheduler`, `dask spec`)
+RUN /opt/paceline/bin/paceline takeover --install
 
 FROM python:3.12-slim
 RUN apt-get update \
     && apt-get install --yes --no-install-recommends tini \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --create-home --uid 1000 paceline
-COPY --from=build /opt/paceline /opt/paceline
+# writable for who runs it: EXTRA_PIP_PACKAGES are installed there
+COPY --from=build --chown=paceline:paceline /opt/paceline /opt/paceline
+COPY prepare.sh /usr/bin/prepare.sh
+# the name that distributed 2026.6 gave up and that charts still call
+RUN printf '#!/bin/sh\nexec dask worker "$@"\n' > /usr/bin/dask-worker && chmod 755 /usr/bin/dask-worker /usr/bin/prepare.sh
 ENV PATH=/opt/paceline/bin:$PATH PYTHONUNBUFFERED=1
 USER paceline
 WORKDIR /home/paceline
 EXPOSE 8786 8787
 HEALTHCHECK --interval=10s --timeout=3s --start-period=20s CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8787/health', timeout=2)"]
-ENTRYPOINT ["tini", "-g", "--"]
+ENTRYPOINT ["tini", "-g", "--", "/usr/bin/prepare.sh"]
 CMD ["paceline"]

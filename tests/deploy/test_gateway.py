@@ -6,6 +6,7 @@ HTTP and RPC for workers to be started and stopped.
 
 from __future__ import annotations
 
+import os
 import shutil
 import signal
 import socket
@@ -18,6 +19,7 @@ from pathlib import Path
 import dataframe_program
 import pytest
 from real_cluster import start_process
+from source_tree import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 pytest.importorskip("dask.dataframe")
@@ -27,13 +29,10 @@ pytest.importorskip("dask_gateway_server")
 BIN = Path(sys.executable).parent
 SERVER = shutil.which("dask-gateway-server", path=str(BIN))
 
+EXAMPLE = ROOT / "examples" / "deploy" / "dask_gateway_config.py"
 CONFIG = """
-c.DaskGateway.backend_class = "dask_gateway_server.backends.local.UnsafeLocalBackend"
-c.DaskGateway.authenticator_class = "dask_gateway_server.auth.SimpleAuthenticator"
 c.Proxy.address = "127.0.0.1:{port}"
 c.UnsafeLocalBackend.clusters_directory = "{folder}"
-c.ClusterConfig.scheduler_cmd = ["{bin}/paceline"]
-c.ClusterConfig.worker_cmd = ["{bin}/dask", "worker"]
 c.ClusterConfig.worker_cores = 1
 c.ClusterConfig.worker_memory = "1 G"
 """
@@ -48,8 +47,9 @@ def gateway(tmp_path: Path) -> Iterator[str]:
     clusters = tmp_path / "clusters"
     clusters.mkdir()
     config = tmp_path / "dask_gateway_config.py"
-    config.write_text(CONFIG.format(port=port, folder=clusters, bin=BIN))
-    server = start_process("gateway", [str(SERVER), "-f", str(config)], tmp_path)
+    config.write_text(EXAMPLE.read_text() + CONFIG.format(port=port, folder=clusters))
+    path = {"PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}"}
+    server = start_process("gateway", [str(SERVER), "-f", str(config)], tmp_path, path)
     try:
         deadline = time.monotonic() + 60
         while True:

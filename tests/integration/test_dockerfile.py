@@ -45,7 +45,9 @@ def final_stage() -> list[tuple[str, str]]:
 
 def test_it_is_what_a_scheduler_needs() -> None:
     stage = dict(final_stage())
-    assert json.loads(stage["ENTRYPOINT"])[0] == "tini", "signals and zombies: tini is PID 1"
+    entrypoint = json.loads(stage["ENTRYPOINT"])
+    assert entrypoint[0] == "tini", "signals and zombies: tini is PID 1"
+    assert entrypoint[-1] == "/usr/bin/prepare.sh", "as in the dask image"
     assert json.loads(stage["CMD"]) == ["paceline"]
     assert stage["EXPOSE"].split() == ["8786", "8787"]
     assert "/health" in stage["HEALTHCHECK"]

@@ -1,0 +1,12 @@
+# dask-gateway without Kubernetes: this goes into the server's configuration.
+#   dask-gateway-server -f examples/deploy/dask_gateway_config.py
+# tests/deploy/test_gateway.py starts a server with these lines.
+# ruff: noqa: F821
+
+c.DaskGateway.backend_class = "dask_gateway_server.backends.local.UnsafeLocalBackend"
+c.DaskGateway.authenticator_class = "dask_gateway_server.auth.SimpleAuthenticator"
+
+# options that the gateway adds (--dg-api-address, ...) belong to its preload and pass through
+c.ClusterConfig.scheduler_cmd = ["paceline"]
+# `dask-worker`, the default, is a name that distributed 2026.6 gave up
+c.ClusterConfig.worker_cmd = ["dask", "worker"]

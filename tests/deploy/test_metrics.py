@@ -1,0 +1,128 @@
+"""What Prometheus and Grafana are given: every metric of the dashboard in docs/ is one that /metrics has; a scrape is short.
+
+It must not know how a metric is counted.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import distributed
+import yaml
+from paceline.scheduler import Scheduler
+from source_tree import ROOT
+from tornado.httpclient import AsyncHTTPClient
+
+DASHBOARD = ROOT / "docs" / "grafana-dashboard.json"
+NAME = re.compile(r"\b(?:dask|process|python)_[a-z0-9_]+")
+
+
+def expressions() -> list[str]:
+    """All that the dashboard asks of Prometheus."""
+    dashboard = json.loads(DASHBOARD.read_text())
+    targets = [
+        target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())
+    ]
+    queries = [each["query"] for each in dashboard["templating"]["list"]]
+    return targets + [query["query"] for query in queries if isinstance(query, dict)]
+
+
+async def exported() -> str:
+    """The text of /metrics, of a scheduler on which something has run."""
+    async with (
+        Scheduler(host="127.0.0.1", dashboard_address="127.0.0.1:0") as scheduler,
+        distributed.Worker(scheduler.address, dashboard_address=":0"),
+        distributed.Client(scheduler.address, asynchronous=True) as client,
+    ):
+        assert await client.submit(sum, [1, 2]) == 3
+        port = scheduler.services["dashboard"].port
+        answer = await AsyncHTTPClient().fetch(f"http://127.0.0.1:{port}/metrics")
+        return str(answer.body.decode())
+
+
+def names(text: str) -> set[str]:
+    """Names of samples, and of metrics that have none yet."""
+    found = set()
+    for line in text.splitlines():
+        if line.startswith("# TYPE"):
+            _, _, name, kind = line.split()
+            found |= {
+                name,
+                *(f"{name}{end}" for end in ("_bucket", "_sum", "_count") if kind == "histogram"),
+            }
+        elif line and not line.startswith("#"):
+            found.add(re.split("[{ ]", line)[0])
+    return found
+
+
+def labels(text: str) -> dict[str, set[str]]:
+    """Labels of each metric that has samples."""
+    found: dict[str, set[str]] = {}
+    for line in text.splitlines():
+        if line and not line.startswith("#"):
+            found.setdefault(re.split("[{ ]", line)[0], set()).update(re.findall(r'(\w+)="', line))
+    return found
+
+
+async def test_every_metric_of_the_dashboard_is_exported() -> None:
+    text = await exported()
+    there, known = names(text), labels(text)
+    asked = [name for expression in expressions() for name in NAME.findall(expression)]
+    assert len(set(asked)) > 25
+    assert [name for name in asked if name not in there] == []
+    for expression in expressions():
+        (by,) = re.findall(r"by \((\w+)\)", expression) or [None]
+        (name,) = set(NAME.findall(expression))
+        if by is not None and name in known:
+            assert by in known[name], expression
+
+
+def test_the_dashboard_is_whole() -> None:
+    dashboard = json.loads(DASHBOARD.read_text())
+    ids = [panel["id"] for panel in dashboard["panels"]]
+    assert len(set(ids)) == len(ids)
+    for panel in dashboard["panels"]:
+        if panel["type"] != "row":
+            assert (
+                panel["targets"]
+                and panel["title"]
+                and panel["datasource"]["uid"] == "${datasource}"
+            )
+            assert panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24
+
+
+def test_prometheus_scrapes_what_is_served() -> None:
+    config: dict[str, Any] = yaml.safe_load((ROOT / "examples/deploy/prometheus.yml").read_text())
+    jobs = {job["job_name"]: job for job in config["scrape_configs"]}
+    assert jobs["paceline-scheduler"]["static_configs"] == [{"targets": ["localhost:8787"]}]
+    assert all("metrics_path" not in job for job in jobs.values()), "/metrics is the default"
+    pods = yaml.safe_load_all((ROOT / "examples/deploy/kubernetes.yaml").read_text())
+    scheduler = next(pod for pod in pods if pod["metadata"]["name"] == "paceline-scheduler")
+    annotations = scheduler["spec"]["template"]["metadata"]["annotations"]
+    assert annotations["prometheus.io/port"] == "8787"
+
+
+async def test_a_scrape_walks_over_no_tasks() -> None:
+    """No walk over tasks: the same page is as cheap with many of them."""
+    from paceline.scheduler.server.http.metrics import MetricsPage, SchedulerMetrics
+
+    class Counting(dict[Any, Any]):
+        """Tasks that nobody may walk over."""
+
+        def __iter__(self) -> Any:
+            raise AssertionError("a scrape walks over all tasks")
+
+        items = values = keys = __iter__  # type: ignore[assignment]
+
+    async with Scheduler(
+        host="127.0.0.1", dashboard_address="127.0.0.1:0", dashboard=False
+    ) as scheduler:
+        state = scheduler.server.state
+        tasks, state.tasks = state.tasks, Counting()
+        try:
+            page = MetricsPage(SchedulerMetrics(scheduler.server, scheduler._ticks, "dask"))
+            assert b"dask_scheduler_tasks" in page.render()
+        finally:
+            state.tasks = tasks
