@@ -246,6 +246,6 @@ def without_sets(value: Any) -> Any:
         return {key: without_sets(x) for key, x in value.items()}
     if kind is list or kind is tuple:
         return [without_sets(x) for x in value]
-    if kind is set or kind is frozenset:
+    if isinstance(value, set | frozenset):
         return {"__Set__": True, "as-list": list(value)}
     return value

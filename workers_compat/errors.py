@@ -22,7 +22,12 @@ from paceline.protocol.payload import Payload, serialized_payload
 
 from .spec_pickler import as_stock
 
-OUR_FRAMES = (os.path.dirname(__file__), "/scheduler/server/", "/dask/_task_spec", "/concurrent/futures")
+OUR_FRAMES = (
+    os.path.dirname(__file__),
+    "/scheduler/server/",
+    "/dask/_task_spec",
+    "/concurrent/futures",
+)
 """Leading frames of a traceback in these places tell the user nothing, and are left out."""
 
 WORKER_DEFAULTS: dict[str, Any] = {
@@ -47,6 +52,13 @@ _BYTES_HEADER = {
     "type-serialized": pickle.dumps(bytes, protocol=4),
     "serializer": "dask",
 }
+
+
+def connection_lost(address: str, reason: str) -> OSError:
+    """A conversation with a peer broke off: what stock raises, since clients wait for it by name."""
+    from distributed.comm.core import CommClosedError
+
+    return CommClosedError(f"lost the connection to {address}: {reason}")
 
 
 def error_message(error: BaseException, status: str = "error") -> dict[str, Any]:

@@ -149,9 +149,11 @@ class TaskView(View):
 
     @property
     def annotations(self) -> Any:
-        """Its annotations, opened; writing to this dict writes them."""
+        """Its annotations, opened; writing to this dict writes them. None for data that was scattered."""
         found = opened(self._core.annotations)
-        return None if found is None else WrittenThrough(found, self)
+        if found is None and self._core.run_spec is None:
+            return None
+        return WrittenThrough(found or {}, self)
 
     @property
     def run_spec(self) -> Any:

@@ -7,10 +7,28 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
+
+
+class FixedSet(frozenset[T]):
+    """A set for others to read, iterated in the order in which it was made: what is written of it is the same in any process."""
+
+    _order: tuple[T, ...]
+
+    def __new__(cls, items: Iterable[T]) -> FixedSet[T]:
+        order = tuple(dict.fromkeys(items))
+        made = super().__new__(cls, order)
+        made._order = order
+        return made
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._order)
+
+    def __reduce__(self) -> tuple[type[frozenset[T]], tuple[tuple[T, ...]]]:
+        return frozenset, (self._order,)
 
 
 class IndexedSet(Generic[T]):

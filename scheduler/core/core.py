@@ -55,6 +55,9 @@ from .turn import Outbox, Turn
 
 Handler = Callable[[Turn, Stimulus], None]
 
+#: With ``validate`` on, all is checked after so many turns that this many tasks a turn are: 10,000 tasks every 400th turn.
+CHECKED_PER_TURN = 25
+
 
 class Machine(Protocol):
     """A machine beside the task lifecycle (``paceline.scheduler.extensions``)."""
@@ -178,6 +181,7 @@ class SchedulerCore:
         config.check()
         self.state = SchedulerState(config, events, errors, plugins)
         self.machines = {machine.name: machine for machine in machines}
+        self._unchecked_turns = 0
         self.handlers: dict[type[Any], Handler] = dict(HANDLERS)
         for machine in machines:
             self.handlers.update(machine.handlers())
@@ -221,6 +225,11 @@ class SchedulerCore:
         return outbox
 
     def _validate(self) -> None:
+        """Check everything: after each turn while there is little, and so often that it costs the same per turn where there is much."""
+        self._unchecked_turns += 1
+        if self._unchecked_turns * CHECKED_PER_TURN < len(self.state.tasks):
+            return
+        self._unchecked_turns = 0
         from .invariants import validate_state
 
         validate_state(self.state)

@@ -8,7 +8,7 @@ Must not know: where the dump goes.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ from paceline.protocol.payload import Payload
 
 from . import mirrors
 from .containers import IndexedSet
+from .memory import memory_use
 from .queries import worker_identity
 from .state import ClientState, SchedulerState, TaskGroup, TaskPrefix, TaskState, WorkerState
 
@@ -38,6 +39,16 @@ _TASK_VIEWS: Final = (
     "loose_restrictions",
     "annotations",
     "metadata",
+)
+#: Of what is in a worker's memory.
+MEMORY_NAMES: Final = (
+    "process",
+    "managed",
+    "unmanaged",
+    "unmanaged_old",
+    "unmanaged_recent",
+    "optimistic",
+    "spilled",
 )
 #: Values nested deeper than this are shown as their ``repr``.
 _DEPTH_MAX: Final = 50
@@ -63,6 +74,7 @@ def dump_state(
         "clients": {n: _fields(cs, (*exclude, "versions")) for n, cs in state.clients.items()},
         "events": {n: _events(topic) for n, topic in state.events.topics.items()},
         "extensions": {},
+        "memory": _memory(state.workers.values()),
     }
     return {k: plain(v, exclude) for k, v in whole.items() if k not in exclude}
 
@@ -78,7 +90,14 @@ def _task(ts: TaskState, exclude: Collection[str]) -> dict[str, Any]:
 def _worker(state: SchedulerState, ws: WorkerState, exclude: Collection[str]) -> dict[str, Any]:
     out = {**worker_identity(ws), **_fields(ws, (*exclude, "versions"))}
     out["occupancy"] = mirrors.occupancy(state, ws)
+    out["memory"] = _memory([ws])
     return {k: v for k, v in out.items() if k not in exclude}
+
+
+def _memory(workers: Iterable[WorkerState]) -> dict[str, int]:
+    """What is in the memory of workers, bytes, as stock's ``MemoryState`` names it."""
+    uses = [memory_use(ws) for ws in workers]
+    return {name: sum(getattr(use, name) for use in uses) for name in MEMORY_NAMES}
 
 
 def _events(topic: Any) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from paceline.workers_compat.errors import connection_lost
 from paceline.workers_compat.shared_secret import LISTENER
 
 from .addresses import parts
@@ -71,7 +72,7 @@ class Outgoing(Silent):
             OSError: the connection is gone.
         """
         if self.broken:
-            raise ConnectionError(f"the connection to {self.peer.address} is closed")
+            raise connection_lost(self.peer.address, "it is closed")
         self._future = self.peer.server.loop.create_future()
         try:
             return await self._future
@@ -94,9 +95,7 @@ class Outgoing(Silent):
     def closed(self, reason: str) -> None:
         self.broken = True
         if self._future is not None and not self._future.done():
-            self._future.set_exception(
-                ConnectionError(f"lost the connection to {self.peer.address}: {reason}")
-            )
+            self._future.set_exception(connection_lost(self.peer.address, reason))
 
     def abort(self, reason: str) -> None:
         """Never use it again."""

@@ -12,6 +12,7 @@ from paceline.protocol.keys import Key
 from paceline.protocol.messages import Close, RemoveWorker, WorkerStatusChange
 
 from .. import mirrors, placement
+from ..containers import FixedSet
 from ..departures import Departure, lose_data, part_with_worker
 from ..needs import priority_of
 from ..state import SchedulerState, TaskState, WorkerState
@@ -372,9 +373,9 @@ def _tell_losses(
         )
     event = {
         "action": "remove-worker",
-        "processing-tasks": processing,
-        "lost-computed-tasks": recomputed,
-        "lost-scattered-tasks": lost,
+        "processing-tasks": FixedSet(processing),
+        "lost-computed-tasks": FixedSet(recomputed),
+        "lost-scattered-tasks": FixedSet(lost),
         "stimulus_id": turn.stimulus_id,
         "expected": expected,
     }

@@ -28,6 +28,8 @@ from .ports import FlowServer
 from .replicate import gather_on_worker
 
 logger = logging.getLogger("distributed.scheduler")
+#: Where stock says what keeps data on a worker that retires.
+manager_logger = logging.getLogger("distributed.active_memory_manager")
 
 #: Workers are asked to fetch data when they have time; where none arrives for so long, they are asked for an answer.
 PATIENCE_SECONDS = 30.0
@@ -178,6 +180,11 @@ async def _move_data(server: FlowServer, ws: WorkerState) -> str:
     while _present(server, ws):
         if ws.actors:
             keys = [ts.key for ts in ws.actors]
+            manager_logger.warning(
+                "Tried retiring worker %s, but it holds actor(s) %s, which can't be moved",
+                ws.address,
+                keys,
+            )
             return f"it holds actor(s) {keys}, which can't be moved"
         unique = _unique(server, ws)
         if not unique:
