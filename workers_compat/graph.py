@@ -137,6 +137,9 @@ def materialize(
         expr = unpickled(request.expr_ser)
     except Exception as error:
         raise RuntimeError(UNREADABLE) from error
+    if isinstance(expr, dict):
+        # ``Client.recreate_task_locally`` asks so for what a task takes; stock answers with an AttributeError
+        expr = LLGExpr(expr)
     graph = expr.__dask_graph__()
     if request.validate:
         for key in graph:

@@ -275,7 +275,7 @@ class Queues(Machine):
         """Replies a record, or with ``batch`` a list of them: all there are (True), or so many (a number).
 
         Raises:
-            Refused: NOT_SUPPORTED, as stock, for a number of items and a timeout.
+            Refused: NOT_SUPPORTED, as stock, for a number of items and a timeout; TypeError for a number that is none.
         """
         message = stimulus.message
         queue = self._find(message.name)
@@ -287,7 +287,10 @@ class Queues(Machine):
         if message.batch:
             if message.timeout is not None:
                 raise Refused(NOT_SUPPORTED, BATCH_AND_TIMEOUT)
-            get.count, get.batch = int(message.batch), True
+            if not isinstance(message.batch, int):
+                kind = type(message.batch).__name__
+                raise Refused("TypeError", f"'{kind}' object cannot be interpreted as an integer")
+            get.count, get.batch = message.batch, True
         if self._take(queue, get):
             self._answer_get(turn, stimulus.request_id, get)
             self._serve(turn, queue)

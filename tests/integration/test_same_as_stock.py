@@ -32,7 +32,8 @@ def programs() -> Iterator[object]:
             if own and list(inspect.signature(function).parameters) == ["client"]:
                 suffix = "_nannies" if name in getattr(module, "NANNIES", ()) else ""
                 expected = getattr(module, "EXPECTED", {}).get(name)
-                yield pytest.param(function, suffix, expected, id=f"{path.stem}-{name}")
+                slow = [pytest.mark.slow] if name in getattr(module, "SLOW", ()) else []
+                yield pytest.param(function, suffix, expected, id=f"{path.stem}-{name}", marks=slow)
 
 
 @pytest.mark.parametrize(("program", "suffix", "expected"), list(programs()))

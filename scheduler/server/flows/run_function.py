@@ -38,13 +38,14 @@ async def run_function(
         ``{"status": "OK", "result": payload}``, or stock's error reply.
 
     Raises:
-        Exception: what makes the pickles fail to open. ValueError: ``wait`` is False for a plain function.
+        Exception: what makes the pickles fail to open. AssertionError: ``wait`` is False for a plain function
+        (``distributed.worker.run``: it is what clients of stock meet).
     """
     server.tell(LogEventCommand(["all"], {"action": "run-function", "function": function}))
     call = unpickle(function, "a function to run in it")
     is_coroutine = is_coroutine_function(call)
     if not wait and not is_coroutine:
-        raise ValueError("Combination not supported: wait=False needs an async function")
+        raise AssertionError("Combination not supported")
     positional = unpickle(args) if isinstance(args, bytes) and args else args
     named = dict((unpickle(kwargs) if isinstance(kwargs, bytes) else kwargs) or {})
     for parameter in ("dask_worker", "dask_scheduler"):
