@@ -19,7 +19,7 @@ from paceline.protocol.handshake import local_offer
 from paceline.protocol.messages.extension_rpc import AmmHandler
 from paceline.scheduler.core import stimuli
 from paceline.scheduler.extensions.replies import ErrorReply
-from paceline.workers_compat import memory_policies, shuffle
+from paceline.workers_compat import memory_policies, shuffle, transfer_choice
 from paceline.workers_compat.facade import SchedulerFacade
 from paceline.workers_compat.scalars import close_value, read_scalar
 from paceline.workers_compat.security import Tls
@@ -100,6 +100,7 @@ class Server:
         self.handlers = build_handlers()
         shuffle.SleepingShufflePlugin(self.plugins)
         flows.worker_plugins[shuffle.NAME] = shuffle.worker_plugin()
+        flows.worker_plugins.update(transfer_choice.worker_plugins())
         self._block(blocked_handlers)
         self.core_types = frozenset(core.handlers)
         self.peers: dict[int, Peer] = {}

@@ -168,12 +168,15 @@ async def test_spilled_values_free_their_memory() -> None:
 
 async def test_off_again() -> None:
     async with small(Transfer("shm"), n_workers=2) as cluster:
+        said = [(await worker.get_metrics())["memory_domain"] for worker in cluster.workers]
+        assert said[0] == said[1] == cluster.exchange(0).health.places["shm"]
         client: Client = cluster.client
         x = client.submit(np.arange, SIZE, workers=["0"], key="x")
         await client.submit(len, x, workers=["1"])
         await client.unregister_worker_plugin("paceline-transfer")
         for worker in cluster.workers:
             assert worker.handlers["get_data"] == worker.get_data
+            assert "memory_domain" not in await worker.get_metrics()
             assert not hasattr(worker.rpc, "paceline_transfer")
         y = client.submit(lambda x: int(x[-1]) + 1, x, workers=["1"])
         assert await y == SIZE
