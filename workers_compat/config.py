@@ -15,6 +15,7 @@ import distributed  # noqa: F401  (its defaults join dask's configuration when i
 from dask.utils import parse_bytes, parse_timedelta
 from paceline.scheduler.core.config import SchedulerConfig
 
+from . import config_forms
 from .annotations import is_plain
 
 
@@ -114,6 +115,18 @@ def child_environment() -> dict[str, str]:
 
 
 # ------------------------------------------------------------------ for the server
+
+
+def check() -> list[str]:
+    """Read every setting that a scheduler has. Returns lines about keys that nobody reads.
+
+    Raises:
+        ConfigError: values that cannot be read, a line each: key, value, and what is accepted.
+    """
+    wrong = list(config_forms.malformed())
+    if wrong:
+        raise ConfigError(config_forms.text_of(wrong))
+    return list(config_forms.unknown())
 
 
 def initialize() -> None:

@@ -115,6 +115,8 @@ class Scheduler:
     ) -> None:
         _refuse(not_built)
         dask_config.initialize()
+        for line in dask_config.check():
+            logger.warning("%s", line)
         self.id = f"Scheduler-{uuid.uuid4()}"
         self._phase = "init"
         self.services: dict[str, Any] = {}
