@@ -123,7 +123,7 @@ def _heartbeat(turn: Turn, ws: WorkerState, message: Any) -> None:
                 mirrors.add_exec_time(state, ts.group.prefix, seconds)
     totals = state.cumulative_worker_metrics
     for name, value in (metrics.get("digests_total_since_heartbeat") or {}).items():
-        totals[name] = totals.get(name, 0.0) + value
+        totals[name] = totals.get(name, 0) + value
     extensions = getattr(message, "extensions", None)
     if extensions and extensions.get("spans"):
         state.spans.add_metrics(extensions["spans"])
