@@ -148,8 +148,13 @@ class Backend(abc.ABC):
         """
 
     @abc.abstractmethod
-    def get(self, ref: Ref, size_nbytes: int) -> Fetched:
+    def get(self, ref: Ref, size_nbytes: int, into: memoryview | None = None) -> Fetched:
         """The bytes that another worker put.
+
+        Args:
+            ref: as ``put`` gave it.
+            size_nbytes: how many.
+            into: memory for them that is there already, if the back end copies; nobody looks at it later.
 
         Raises:
             ValueGone: they are not there any more.

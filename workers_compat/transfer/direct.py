@@ -106,9 +106,9 @@ class Direct(Backend):
         packs = self._compression is not False and _compresses(flat)
         return Stored({"host": host, "port": port, "ticket": ticket, "packs": packs})
 
-    def get(self, ref: Ref, size_nbytes: int) -> Fetched:
+    def get(self, ref: Ref, size_nbytes: int, into: memoryview | None = None) -> Fetched:
         peer = (str(ref["host"]), int(ref["port"]))
-        whole = memoryview(np.empty(size_nbytes, "u1"))
+        whole = into if into is not None else memoryview(np.empty(size_nbytes, "u1"))
         count = max(1, min(RANGES_MAX, size_nbytes // RANGE_NBYTES_MIN))
         each = -(-size_nbytes // count // CHUNK_NBYTES) * CHUNK_NBYTES if count > 1 else size_nbytes
         packs = bool(ref["packs"]) and self._pays(peer)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -39,6 +40,8 @@ BUSY_SECONDS = 0.15  # as stock waits
 IN_PLACE_SHARE = 0.75
 """A worker uses what it put in place of its own copy where at least this part of it is used where it lies."""
 THREADS = 4
+SCRATCH_NBYTES = 32 << 20
+"""Memory that a worker keeps for reading values of which nothing is used where it lies."""
 
 Key = Hashable
 
@@ -70,6 +73,8 @@ class Exchange:
         self.health = health
         self.threads = ThreadPoolExecutor(THREADS, thread_name_prefix="Transfer")
         self.holdings = Holdings(self._end)
+        self._scratch: memoryview | None = None
+        self._scratch_lock = threading.Lock()
         self._putting: dict[Any, _Putting] = {}  # as many as are asked for at once
 
     # asking
@@ -97,8 +102,14 @@ class Exchange:
     def _get(self, backend: Backend, stub: Mapping[str, Any]) -> tuple[Any, Fetched]:
         layout = Layout(stub["pickle"], tuple(stub["buffers"]))
         try:
-            fetched = backend.get(stub["ref"], layout.size_nbytes)
-            value = decode(fetched.view, layout)
+            if layout.buffer_sizes or layout.size_nbytes > SCRATCH_NBYTES:
+                fetched = backend.get(stub["ref"], layout.size_nbytes)
+                value = decode(fetched.view, layout)
+            else:  # all of it is copied out: memory that is there is cheaper than fresh one
+                with self._scratch_lock:
+                    into = self._scratch_of(layout.size_nbytes)
+                    fetched = backend.get(stub["ref"], layout.size_nbytes, into)
+                    value = decode(fetched.view, layout)
         except (BackendError, OSError) as error:
             self.health.failed(backend.name, "get a value", error)
             raise Unsuitable(str(error)) from error
@@ -106,6 +117,11 @@ class Exchange:
             raise Unsuitable(f"cannot be opened: {error}") from error
         self.health.worked(backend.name)
         return value, fetched
+
+    def _scratch_of(self, size_nbytes: int) -> memoryview:
+        if self._scratch is None:
+            self._scratch = memoryview(bytearray(SCRATCH_NBYTES))
+        return self._scratch[:size_nbytes]
 
     def _pass_on(
         self, key: Key, value: Any, fetched: Fetched, stub: Mapping[str, Any], backend: Backend

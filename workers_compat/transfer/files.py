@@ -105,7 +105,7 @@ class Files(Backend):
         self.traffic.put_nbytes += size_nbytes
         return Stored({"folder": self._mine.name, "name": name})
 
-    def get(self, ref: Ref, size_nbytes: int) -> Fetched:
+    def get(self, ref: Ref, size_nbytes: int, into: memoryview | None = None) -> Fetched:
         folder, name = str(ref["folder"]), str(ref["name"])
         if not (folder.isalnum() and name.isalnum()):
             raise BackendError("that is no name of ours")

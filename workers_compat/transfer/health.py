@@ -113,7 +113,8 @@ class Health:
             backend = getattr(importlib.import_module(module), attribute)(around)
             self.places[name] = backend.place()
         except (BackendError, OSError, ImportError, AttributeError, ValueError, KeyError) as error:
-            self._say(name, "missing", f"does not work on this worker: {error}")
+            if self._settings.asked_for(name):
+                self._say(name, "missing", f"does not work on this worker: {error}")
             return
         if self._settings.min_nbytes is not None:
             backend.worth_nbytes = self._settings.min_nbytes

@@ -88,11 +88,11 @@ class Redis(Backend):
         self.traffic.put_nbytes += size_nbytes
         return Stored({"name": name})
 
-    def get(self, ref: Ref, size_nbytes: int) -> Fetched:
+    def get(self, ref: Ref, size_nbytes: int, into: memoryview | None = None) -> Fetched:
         name = str(ref["name"])
         if not name.startswith("paceline:"):
             raise BackendError("that is no name of ours")
-        whole = memoryview(np.empty(size_nbytes, "u1"))
+        whole = into if into is not None else memoryview(np.empty(size_nbytes, "u1"))
         begins = range(0, size_nbytes, PART_NBYTES)
         parts = [(f"{name}:{i}", whole[b : b + PART_NBYTES]) for i, b in enumerate(begins)]
         self._each(self._get_part, parts)

@@ -21,6 +21,7 @@ ANNOTATION = "transfer"
 CONFIG = "paceline.transfer"
 BUILT_IN = {
     "shm": "paceline.workers_compat.transfer.shared_memory:SharedMemory",
+    "vm": "paceline.workers_compat.transfer.neighbour:Neighbour",
     "file": "paceline.workers_compat.transfer.files:Files",
     "redis": "paceline.workers_compat.transfer.redis:Redis",
     "direct": "paceline.workers_compat.transfer.direct:Direct",
@@ -70,6 +71,7 @@ class Settings:
         options: name -> options of that back end.
         rules: see ``Rule``.
         min_nbytes: replaces every back end's own idea of what is worth it; None leaves it to them.
+        guessed: names that nobody said: that one does not work on some system is no news.
     """
 
     backends: tuple[str, ...] = ()
@@ -77,6 +79,11 @@ class Settings:
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     rules: tuple[Rule, ...] = ()
     min_nbytes: int | None = None
+    guessed: frozenset[str] = frozenset()
+
+    def asked_for(self, name: str) -> bool:
+        """Whether somebody named this back end."""
+        return name not in self.guessed
 
     def order(self, key: Hashable, kind: type, size_nbytes: int, annotated: Any) -> tuple[str, ...]:
         """Names of the back ends that may carry a value, best first; empty for Dask's own way."""
@@ -115,9 +122,12 @@ def settings(
     given = {name: _options(name, value) for name, value in options.items()}
     classes = {}
     names: list[str] = []
+    guessed: set[str] = set()
     for word in backends or (AUTO,):
         if word == AUTO:
-            names += [n for n in BUILT_IN if n not in NEEDS or NEEDS[n] in given.get(n, {})]
+            found = [n for n in BUILT_IN if n not in NEEDS or NEEDS[n] in given.get(n, {})]
+            guessed |= {name for name in found if name not in given and name not in names}
+            names += found
         elif ":" in word:
             name = word.partition(":")[2]
             classes[name] = word
@@ -140,6 +150,7 @@ def settings(
         options=given,
         rules=tuple(_rule(rule) for rule in rules),
         min_nbytes=None if min_nbytes is None else parse_bytes(min_nbytes),
+        guessed=frozenset(guessed),
     )
 
 

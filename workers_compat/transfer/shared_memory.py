@@ -97,7 +97,7 @@ class SharedMemory(Backend):
         self._limit_nbytes = int(limit or _memory("MemTotal"))
         idle = int(around.options.get("idle_nbytes", IDLE_NBYTES_MAX))
         self._idle_max = min(idle, self._limit_nbytes // 16)
-        self._place = _place()
+        self._place = same_kernel()
 
     def place(self) -> str:
         return self._place
@@ -125,7 +125,7 @@ class SharedMemory(Backend):
         ref = {"pid": os.getpid(), "fd": segment.fd, "name": segment.name, "tag": tag}
         return Stored(ref, view)
 
-    def get(self, ref: Ref, size_nbytes: int) -> Fetched:
+    def get(self, ref: Ref, size_nbytes: int, into: memoryview | None = None) -> Fetched:
         path = f"/proc/{int(ref['pid'])}/fd/{int(ref['fd'])}"
         try:
             # what a number means may have changed: opening something else, a pipe say, could block
@@ -278,7 +278,7 @@ def _link(name: str) -> str:
     return f"/memfd:paceline-{name} (deleted)"
 
 
-def _place() -> str:
+def same_kernel() -> str:
     """Same running kernel, same process numbers, same user: what one has open the other may open.
 
     Raises:

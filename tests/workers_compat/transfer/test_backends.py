@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from certificates import Authority
-from paceline.workers_compat.transfer import direct, files, redis
+from paceline.workers_compat.transfer import direct, files, neighbour, redis
 from paceline.workers_compat.transfer.backend import (
     Backend,
     BackendError,
@@ -37,7 +37,7 @@ def new(kind: type[Backend], **options: object) -> Backend:
     return kind(Surroundings(secrets.token_hex(16), options=dict(options)))
 
 
-@pytest.fixture(params=[*KINDS[:2], pytest.param("redis", marks=needs_server), "direct"])
+@pytest.fixture(params=[*KINDS[:2], pytest.param("redis", marks=needs_server), "direct", "vm"])
 def makes(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Makes]:
     made: list[Backend] = []
 
@@ -49,8 +49,13 @@ def makes(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Makes]:
         elif request.param == "redis":
             url = request.getfixturevalue("server").url
             made.append(new(redis.Redis, url=url, limit_nbytes=32 << 20))
-        else:
+        elif request.param == "direct":
             made.append(new(direct.Direct))
+        else:
+            try:
+                made.append(new(neighbour.Neighbour))
+            except BackendError as error:
+                pytest.skip(str(error))
         return made[-1]
 
     yield make
@@ -91,7 +96,7 @@ def test_a_worker_that_closes_leaves_nothing(makes: Makes) -> None:
 def test_names_cannot_be_guessed(makes: Makes) -> None:
     owner = makes()
     refs = [owner.put([memoryview(b"x")], 1).ref for _ in range(2)]
-    names = [ref.get("name") or ref.get("ticket") for ref in refs]
+    names = [ref.get("name") or ref.get("ticket") or ref.get("tag") for ref in refs]
     assert names[0] != names[1]
     assert all(len(name) >= 32 for name in names)
 

@@ -193,8 +193,9 @@ async def test_preload() -> None:
 
 
 def test_what_may_be_said() -> None:
-    assert settings().backends == ("shm", "direct")
-    assert settings("auto", file="/x").backends == ("shm", "file", "direct")
+    assert settings().backends == ("shm", "vm", "direct")
+    assert settings("auto", file="/x").backends == ("shm", "vm", "file", "direct")
+    assert not settings().asked_for("vm") and settings("vm").asked_for("vm")
     assert settings("a.b:C").class_of("C") == "a.b:C"
     for words, options in [(("smh",), {}), (("file",), {}), ((), {"files": "/x"})]:
         with pytest.raises(ValueError):
