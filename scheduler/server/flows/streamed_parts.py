@@ -1,7 +1,8 @@
 """Values on their way from workers to a client while they are still coming in: promised by their lengths, passed on byte by byte.
 
 A worker's reply begins with the lengths of all its frames. Once the first frames of it are there, what it will bring can be
-promised to the client (``Promise``); then it is held, by not reading on, until its turn comes (``Part``). ``Passage`` keeps
+promised to the client (``Promise``); then it is held, by not reading on, until its turn comes (``Part``): for some seconds, since
+stock's sockets give a peer up that takes nothing for half a minute; then the rest is read to a file. ``Passage`` keeps
 account of what has gone out, so that a value whose worker is lost half-way can be taken from another holder: only if what went
 out so far is the beginning of what the other one gives.
 
@@ -32,7 +33,11 @@ from paceline.protocol.values import ValueReader
 
 from ..outlet import Outlet
 from .ports import FlowServer
+from .shelf import Shelf
 from .uncut import groups, uncut
+
+#: A worker's connection is left unread for so long, seconds; stock gives it up after 30 (``comm.timeouts.tcp``).
+HOLD_SECONDS = 6.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +144,11 @@ class Part:
         self._frames: Frames = []
         self._begun = False
         self._passed = 0  # how many of the frames need no more passing on
-        self._held: list[Buffer] = []
+        self._shelf = Shelf(server.flows.spool_directory)
+        self._shelving = False  # it is read on though nobody takes it
+        self._timer: asyncio.TimerHandle | None = None
         self._passage: Passage | None = None
+        self._emptied = asyncio.Event()
         self._task = asyncio.get_running_loop().create_task(self._ask(), name="gather-part")
         self._task.add_done_callback(self._asked)
 
@@ -163,19 +171,21 @@ class Part:
             OSError, TimeoutError: the worker is lost; ``passage`` says what has gone out.
         """
         self._passage = passage
-        passage.when_drained(self._drained)
-        held, self._held = self._held, []
-        for piece in held:
-            passage.write(piece)
-        if self._begun and not passage.full:
-            self._drained()
-        await self._task
-        for frame in self._frames[self._passed :]:
-            passage.write(frame)
+        passage.when_drained(self._pump)
+        try:
+            self._pump()
+            await self._task
+            await self._emptied.wait()
+            for frame in self._frames[self._passed :]:
+                passage.write(frame)
+        finally:
+            passage.when_drained(None)
 
     def stop(self) -> None:
         """Nobody wants it any more: the connection is broken unless the reply has come."""
         self._task.cancel()
+        self._stop_timer()
+        self._shelf.close()
 
     async def _ask(self) -> Any:
         request = worker_rpc.GetData(keys=self.keys, who=None, serializers=self._serializers)
@@ -206,7 +216,8 @@ class Part:
                 frames = [data[key].header, *data[key].frames]
                 lengths = tuple(frame_nbytes(frame) for frame in frames)
                 self.promises.append(Promise(key, data[key].kind, lengths))
-                self._held += frames
+                for frame in frames:
+                    self._shelf.put(frame)
 
     def _allocate(self, nbytes: int) -> _Piece:
         """A large frame begins."""
@@ -235,17 +246,50 @@ class Part:
 
     def take(self, data: Buffer) -> None:
         """The next bytes; they may be reused after the call."""
-        if self._passage is None:
-            self._held.append(bytes(data))
-            self._server.transport.pause_reading(self._number)
+        if self._passage is not None and not self._shelf and not self._passage.full:
+            self._passage.write(data)
+            if self._passage.full:
+                self._hold()
             return
-        self._passage.write(data)
-        if self._passage.full:
-            self._server.transport.pause_reading(self._number)
+        self._shelf.put(data)
+        self._emptied.clear()
+        if not self._shelving:
+            self._hold()
 
-    def _drained(self) -> None:
+    def _pump(self) -> None:
+        """Pass on what waits, as far as the client takes it; then what comes."""
+        passage = self._passage
+        if passage is None:
+            return
+        while self._shelf and not passage.full:
+            passage.write(self._shelf.take())
+        if not self._shelf:
+            self._emptied.set()
+        if not passage.full:
+            self._shelving = False
+            self._read_on()
+
+    def _hold(self) -> None:
+        """Read no further for now."""
+        self._server.transport.pause_reading(self._number)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(HOLD_SECONDS, self._shelve)
+
+    def _shelve(self) -> None:
+        """Its turn does not come, or the client does not take it: the worker must not wait for ever."""
+        self._timer = None
+        self._shelving = True
+        self._read_on()
+
+    def _read_on(self) -> None:
+        self._stop_timer()
         if self._begun and not self._task.done():
             self._server.transport.resume_reading(self._number)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 class _Piece:

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -16,12 +17,15 @@ from distributed import wait
 from distributed.comm import CommClosedError, connect
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paceline.scheduler.server.flows import shelf as shelf_module
 from paceline.scheduler.server.flows import streamed_gather as flow
+from paceline.scheduler.server.flows import streamed_parts
+from paceline.scheduler.server.flows.shelf import Shelf
 from paceline.scheduler.server.flows.streamed_parts import Passage, Promise
 from paceline.scheduler.server.outlet import Outlet
 from paceline.scheduler.server.peers import Peer
 
-from .test_stock_peers import cluster
+from .test_stock_peers import cluster, until
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -211,6 +215,48 @@ async def test_a_client_that_goes_in_the_middle(
         assert scheduler.server.pool.counts[1] == 0
         assert len(await client.gather(xs, direct=False)) == 4
     assert not [r for r in caplog.records if r.name == "distributed.scheduler"]
+
+
+async def test_a_client_that_stops_taking_costs_no_worker_its_connection(
+    begun: list[int], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Stock's sockets give up a peer that takes nothing for 30 s: workers are read to the end, into a file."""
+    monkeypatch.setattr(streamed_parts, "HOLD_SECONDS", 0.2)
+    async with cluster(2) as (scheduler, client, workers):
+        scheduler.server.flows.spool_directory = str(tmp_path)
+        xs = client.map(np.full, [9_000_000] * 6, range(6))
+        await wait(xs)
+        comm = await connect(scheduler.address)
+        await comm.write({"op": "gather", "keys": [x.key for x in xs], "reply": True})
+        await until(lambda: begun)
+        await until(lambda: not any(w.transfer_outgoing_count for w in workers), 30)
+        reply = await comm.read()
+        for i, x in enumerate(xs):
+            np.testing.assert_array_equal(reply["data"][x.key], np.full(9_000_000, i))
+        comm.abort()
+        await until(lambda: not scheduler.server.flows.streaming)
+        assert not list(tmp_path.iterdir()) and scheduler.server.pool.counts[1] == 0
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(st.one_of(st.none(), st.binary(max_size=30)), max_size=40))
+def test_shelf_gives_back_what_was_put_in_order(steps: list[bytes | None]) -> None:
+    shelf = Shelf()
+    put, taken = bytearray(), bytearray()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shelf_module, "MEMORY_NBYTES", 40)
+        patch.setattr(shelf_module, "PIECE_NBYTES", 17)
+        for step in steps:
+            if step is None:
+                taken += shelf.take()
+            elif step:
+                shelf.put(step)
+                put += step
+            assert len(shelf) == len(put) - len(taken)
+        while shelf:
+            taken += shelf.take()
+    assert taken == put and shelf.take() == b""
+    shelf.close()
 
 
 async def test_a_busy_worker_leaves_it_to_the_other_way(begun: list[int]) -> None:
