@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
+import errno
 import logging
 import os
 import re
@@ -29,6 +30,14 @@ PEM_FILE = click.Path(exists=True, resolve_path=True)
 #: The port of a scheduler when nobody says otherwise.
 DEFAULT_PORT = 8786
 RULE = "-" * 47
+PRELOAD_HINT = "A preload cannot be loaded: {}. Is it installed in this environment, or its folder on PYTHONPATH?"
+#: What to do about errors of the system at start.
+HINTS = {
+    errno.EADDRINUSE: "Another program listens there: `--port 0` takes any free port, or end that program.",
+    errno.EADDRNOTAVAIL: "That is no address of this machine: leave --host out to listen on all of them, or name one of its own.",
+    errno.EACCES: "Ports below 1024 are for root: take another with --port, and look at the rights of the files that you named.",
+    errno.ENOENT: "The folder of a file that you named is not there: make it first.",
+}
 
 
 class DefaultGroup(click.Group):
@@ -47,7 +56,21 @@ def validate_preload_argv(ctx: click.Context, param: click.Parameter, value: Any
     """Unknown options belong to a preload; without one they are errors."""
     from paceline.workers_compat import preloads
 
-    return preloads.validate_argv(ctx, param, value)
+    try:
+        return preloads.validate_argv(ctx, param, value)
+    except ImportError as error:
+        raise click.ClickException(PRELOAD_HINT.format(error)) from error
+
+
+def validate_duration(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """What is no duration is told before anything starts."""
+    from paceline.workers_compat import config
+
+    try:
+        config.seconds(value)
+    except (ValueError, KeyError, TypeError) as error:
+        raise click.BadParameter(f'{value!r} is no duration: write "5 minutes", "1h" or seconds') from error
+    return value
 
 
 @click.group(name="paceline", cls=DefaultGroup, context_settings={"ignore_unknown_options": True})
@@ -101,7 +124,11 @@ def main() -> None:
     help='Module that should be loaded by the scheduler process like "foo.bar" or "/path/to/foo.py"',
 )
 @click.option(
-    "--idle-timeout", default=None, type=str, help="Time of inactivity after which to end the scheduler"
+    "--idle-timeout",
+    default=None,
+    type=str,
+    callback=validate_duration,
+    help="Time of inactivity after which to end the scheduler",
 )
 @click.option("--journal", type=click.Path(dir_okay=False), default=None, help="Write every stimulus to this file, for `paceline replay`")
 @click.argument("preload_argv", nargs=-1, type=click.UNPROCESSED, callback=validate_preload_argv)
@@ -260,7 +287,10 @@ def listen_options(
     interfaces: Any = interface.split(",") if interface and "," in interface else interface
     ports: Any = port
     if port:
-        ports = [int(p) for p in port.split(",")] if "," in port else int(port)
+        try:
+            ports = [int(p) for p in port.split(",")] if "," in port else int(port)
+        except ValueError:
+            raise click.UsageError(f"--port takes a number (0: any free one), or several as 8786,8787; not {port!r}") from None
     if port is None and (not host or not re.search(r":\d", host)):
         many = isinstance(protocols, list)
         ports = [DEFAULT_PORT] + [0] * (len(protocols) - 1) if many else DEFAULT_PORT
@@ -329,9 +359,22 @@ def run_scheduler(**options: Any) -> None:
         with asyncio.Runner(loop_factory=loop_factory(config.get("distributed.admin.event-loop"))) as runner:
             runner.run(run())
     except (ImportError, ValueError, OSError) as error:  # options that cannot be carried out
-        raise click.ClickException(str(error)) from error
+        raise click.ClickException(advice(error, options)) from error
     finally:
         logger.info("End scheduler")
+
+
+def advice(error: Exception, options: Mapping[str, Any]) -> str:
+    """An error at start, and what to do about it."""
+    text = str(error)
+    if isinstance(error, ModuleNotFoundError) and options.get("preload"):
+        return PRELOAD_HINT.format(text)
+    if not isinstance(error, OSError):
+        return text
+    given = {name: options[name] for name in ("host", "port", "interface", "dashboard_address") if options.get(name)}
+    where = ", ".join(f"--{name.replace('_', '-')} {value}" for name, value in given.items())
+    hint = HINTS.get(error.errno or 0)
+    return f"{text} ({where}). {hint}" if hint else text
 
 
 def loop_factory(wanted: str | None) -> Callable[[], asyncio.AbstractEventLoop] | None:

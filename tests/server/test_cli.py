@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -140,3 +141,27 @@ def test_keys_as_users_type_them() -> None:
     assert cli.read_key("x-1") == "x-1"
     assert cli.read_key("(oops") == "(oops"
     assert cli.read_key(None) is None
+
+
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        (("--port", "abc"), "--port takes a number"),
+        (("--idle-timeout", "soon"), "is no duration"),
+        (("--preload", "no_such_module_anywhere"), "Is it installed in this environment"),
+    ],
+)
+def test_what_cannot_be_done_is_told_with_what_to_do(options: tuple[str, ...], said: str) -> None:
+    done = CliRunner().invoke(cli.main, options)
+    assert done.exit_code != 0
+    assert said in done.output
+    assert "Traceback" not in done.output
+
+
+def test_errors_of_the_system_say_what_to_do() -> None:
+    taken = OSError(errno.EADDRINUSE, "Address already in use")
+    assert "--port 0" in cli.advice(taken, {"port": 8786, "host": ""})
+    assert "(--port 8786)" in cli.advice(taken, {"port": 8786, "host": ""})
+    foreign = OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
+    assert "leave --host out" in cli.advice(foreign, {"host": "192.0.2.77"})
+    assert cli.advice(ValueError("as it is"), {}) == "as it is"
