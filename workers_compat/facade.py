@@ -28,6 +28,7 @@ from .annotations import closed_unless_plain
 from .plugins import Plugins
 from .span_views import ComputationView, SpansView
 from .stock_names import StockNames, TickPart, tick_parts
+from .stream_handlers import StreamHandlers
 from .views import ClientView, StreamView, TaskView, Views, WorkerView, opened
 
 logger = logging.getLogger("distributed.scheduler")
@@ -130,7 +131,7 @@ class SchedulerFacade(StockNames):
         self._monitor: Any = None
         self.periodic_callbacks: dict[str, Any] = {**tick_parts(self)}
         self.handlers = Handlers(self, server)
-        self.stream_handlers: dict[str, Callable[..., Any]] = {}
+        self.stream_handlers = StreamHandlers(server)
 
     def __repr__(self) -> str:
         return repr(self._scheduler)

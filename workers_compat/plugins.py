@@ -207,7 +207,9 @@ class Plugins:
         self._count()
         for hook in list(self._hooks["remove_worker"]):
             more = {"stimulus_id": stimulus_id} if takes_keyword(hook, "stimulus_id") else {}
-            self._call_one(hook, "remove_worker", (), {"scheduler": self.facade, "worker": address, **more})
+            self._call_one(
+                hook, "remove_worker", (), {"scheduler": self.facade, "worker": address, **more}
+            )
 
     def add_client(self, client: str) -> None:
         """See ``core.ports.PluginPort``."""
@@ -252,7 +254,15 @@ class Plugins:
 
     def takes(self, op: str) -> bool:
         """Whether somebody put a handler of a stream's op that the catalogue does not have on the facade."""
-        return op in self.facade.stream_handlers
+        return bool(self.facade.stream_handlers.has_own(op))
+
+    def took_over(self, kind: type) -> bool:
+        """Whether somebody put a handler on the facade for messages that the core takes otherwise."""
+        return kind in self.facade.stream_handlers.taken_over
+
+    def take_over(self, message: Any, **peer: str) -> None:
+        """Give such a message to that handler; what is closed in it stays closed."""
+        self._give(message.__struct_config__.tag, peer, as_arguments(message))
 
     def take(self, op: str, raw: dict[str, Any], **peer: str) -> None:
         """Give a message of a stream to that handler.
@@ -261,6 +271,9 @@ class Plugins:
             peer: ``worker=address`` or ``client=name``.
         """
         arguments = {name: opened(value) for name, value in raw.items() if name != "op"}
+        self._give(op, peer, arguments)
+
+    def _give(self, op: str, peer: dict[str, str], arguments: dict[str, Any]) -> None:
         try:
             result = self.facade.stream_handlers[op](**{**peer, **arguments})
         except Exception:
@@ -341,6 +354,11 @@ def annotations_by_type(tasks: Iterable[TaskState]) -> dict[str, dict[Any, Any]]
         for name, value in annotations.items():
             found.setdefault(name, {})[ts.key] = value
     return found
+
+
+def as_arguments(message: Any) -> dict[str, Any]:
+    """What a message says, by the names of its fields."""
+    return {name: getattr(message, name) for name in message.__struct_fields__}
 
 
 _NOT_TOLD = frozenset(("op", "key", "report", "run_id", "stimulus_id"))

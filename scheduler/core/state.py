@@ -346,6 +346,8 @@ class ClientState:
         wants_what: tasks it holds futures of.
         versions: of its packages, as it sent them.
         last_seen: when it was last heard of, seconds since the epoch.
+        heartbeats: how many of its heartbeats came.
+        lapsed: they stopped coming, and that was noticed.
         said_goodbye: it closes: what it holds is let go when its connection ends.
         held_until: it is gone without a goodbye, and what it held is kept until then, seconds since the epoch; 0.0 for others.
     """
@@ -354,6 +356,8 @@ class ClientState:
     versions: Any = None
     wants_what: dict[TaskState, None] = field(default_factory=dict)
     last_seen: float = 0.0
+    heartbeats: int = 0
+    lapsed: bool = False
     said_goodbye: bool = False
     held_until: float = 0.0
 

@@ -58,6 +58,9 @@ class StreamPort(Protocol):
     def go_on(self, count: int) -> bool:
         """Handle up to ``count`` messages that waited. Returns whether there are more."""
 
+    def route(self, to_core: frozenset[type]) -> None:
+        """Classes of messages that go to the core from now on (``Server.route_streams``)."""
+
 
 class Driver:
     """Feeds the core and carries out its outboxes.

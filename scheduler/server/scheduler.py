@@ -32,7 +32,7 @@ from paceline.workers_compat import (
 )
 from paceline.workers_compat import security as tls
 
-from . import addresses
+from . import addresses, farewell
 from .assembly import build_core
 from .children import ChildCompilers, Compilers, ThreadCompilers
 from .flows.registry import FlowState
@@ -470,7 +470,7 @@ class Scheduler:
         logger.info("Closing scheduler. Reason: %s", reason)
         self._set_title("closing")
         try:
-            await self._close(CLOSE_SECONDS if timeout is None else timeout)
+            await self._close(CLOSE_SECONDS if timeout is None else timeout, reason)
         finally:
             self._phase = "closed"
             self._remove_scheduler_file()
@@ -478,7 +478,7 @@ class Scheduler:
             self._finished.set()
             self._set_title("closed")
 
-    async def _close(self, timeout: float) -> None:
+    async def _close(self, timeout: float, reason: str) -> None:
         server = self._server
         if server is not None:
             await server.before_close()
@@ -494,6 +494,7 @@ class Scheduler:
             listener.close()
         if server is not None:
             logger.info("Scheduler closing all comms")
+            await farewell.farewell(server, reason)
             server.part_from_all()
             await server.plugins_end("close")
             await server.stop()

@@ -281,6 +281,13 @@ class Server:
             if message_type.__struct_config__.tag in ops:  # type: ignore[attr-defined]
                 self.handlers[message_type] = blocked
 
+    def route_streams(self, to_core: frozenset[type]) -> None:
+        """Classes of messages that streams hand to the core; what plugins take over is not among them."""
+        self.core_types = to_core
+        for streams in (self.driver.worker_streams, self.driver.client_streams):
+            for stream in streams.values():
+                stream.route(to_core)
+
     def _restart_silent(self, instruction: stimuli.RestartWorkers) -> None:
         """Workers went silent: their nannies start them again, or they are removed."""
         from .flows.restart import restart_workers

@@ -69,6 +69,10 @@ class Stream:
         self._lost = False
         logger.info("Starting established connection to %s", peer.address)
 
+    def route(self, to_core: frozenset[type]) -> None:
+        """See ``Server.route_streams``."""
+        self._known = to_core
+
     # what the driver calls
 
     def send(self, messages: list[Any]) -> None:
@@ -183,6 +187,8 @@ class Stream:
             self.end()
         elif kind is UnknownMessage and self.peer.server.plugins.takes(message.op):
             self.peer.server.plugins.take(message.op, message.raw, **{self.ROLE: self.name})
+        elif self.peer.server.plugins.took_over(kind):
+            self.peer.server.plugins.take_over(message, **{self.ROLE: self.name})
         elif kind is UnknownMessage:
             logger.error("Unknown op %r from %s: skipped", message.op, self.name)
         elif kind is OddMessage:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from env import Env
+from paceline.protocol.messages import HeartbeatClient
 from paceline.scheduler.core.handlers.timers import format_seconds
 from paceline.scheduler.core.stimuli import AnnotationSet
 
@@ -63,7 +64,9 @@ def test_tasks_that_no_worker_may_run_fail(make_env: MakeEnv) -> None:
     env.expect()
     env.tick(2)
     env.expect("alice: task-erred y: NoValidWorker(x)")
-    assert any("timed out waiting for its restrictions to become satisfied" in t for _, t in env.lines)
+    assert any(
+        "timed out waiting for its restrictions to become satisfied" in t for _, t in env.lines
+    )
 
 
 def test_tasks_without_any_worker_fail(make_env: MakeEnv) -> None:
@@ -187,3 +190,28 @@ def test_without_timeout_it_stays(env: Env) -> None:
 )  # fmt: skip
 def test_durations_in_words(seconds: Any, words: str) -> None:
     assert format_seconds(seconds) == words
+
+
+# ------------------------------------------------------------------ clients that fall silent
+
+
+def test_silent_client_is_told_of_once(make_env: MakeEnv) -> None:
+    """It has missed its heartbeats; when it is heard of again that is told too. One that never sent any missed none."""
+    env = make_env()
+    env.client("alice", "bob")
+    env.feed(HeartbeatClient(), "alice")
+    env.tick(30)
+    assert not env.state.clients["alice"].lapsed
+    env.tick(200)
+    env.tick(5)
+    assert env.state.clients["alice"].lapsed
+    assert not env.state.clients["bob"].lapsed
+    env.feed(HeartbeatClient(), "alice")
+    assert not env.state.clients["alice"].lapsed
+    told = [
+        line for _, line in env.lines if "alice" in line and ("heard" in line or "sent" in line)
+    ]
+    assert told == [
+        "Client alice has sent no heartbeat for 230s",
+        "Client alice is heard of again, after 235s",
+    ]

@@ -108,6 +108,7 @@ class Cluster:
     """A scheduler process and worker processes, to be used as a context manager.
 
     `scheduler` is the command line without options. `nannies` says for each worker whether it runs under one.
+    `python` is the interpreter of the workers.
     `config` holds dask configuration as environment variables (`DASK_DISTRIBUTED__...`) for all processes.
     """
 
@@ -119,6 +120,7 @@ class Cluster:
     worker_options: Sequence[str] = ()
     config: Mapping[str, str] = field(default_factory=dict)
     name: str = "scheduler"
+    python: str = sys.executable
     processes: list[Process] = field(default_factory=list)
     address: str = ""
 
@@ -169,7 +171,7 @@ class Cluster:
         `address` stands for the scheduler's where there is something in between.
         """
         name = name or f"worker-{len(self.processes)}"
-        command = [sys.executable, "-m", "dask", "worker", address or self.address, "--name", name]
+        command = [self.python, "-m", "dask", "worker", address or self.address, "--name", name]
         command += ["--nanny" if nanny else "--no-nanny", "--nthreads", str(self.nthreads)]
         command += ["--no-dashboard", "--host", "127.0.0.1", "--memory-limit", "0"]
         command += ["--death-timeout", "60", "--local-directory", str(self.folder / "work")]

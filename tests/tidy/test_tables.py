@@ -53,9 +53,7 @@ def test_transitions_are_called_what_they_do() -> None:
 # ------------------------------------------------------------------ ops
 
 # Served by nobody yet, and the issue that brings each. The peer gets an error that names the op.
-NOT_YET = {
-    "connection_stream": "5: scheduler plugins that stream to the scheduler",
-}
+NOT_YET: dict[str, str] = {}
 # What a client's stream says of graphs and data goes by way of the driver's children and flows.
 BY_THE_STREAM = {"update-graph", "update-data"}
 # Stock's scheduler plugin puts its own handlers on the facade (workers_compat/shuffle.py).

@@ -139,7 +139,9 @@ def check_held(turn: Turn) -> None:
         nbytes = sum(max(ts.nbytes, 0) for ts in cs.wants_what if ts.state == "memory")
         allowed -= nbytes
         if allowed < 0:
-            turn.log(30, f"{cs.client_key} holds more than paceline.scheduler.client-grace-bytes allows")
+            turn.log(
+                30, f"{cs.client_key} holds more than paceline.scheduler.client-grace-bytes allows"
+            )
             let_go(turn, cs)
             allowed += nbytes
     if was_idle:  # what nobody waits for keeps no cluster awake
@@ -303,6 +305,12 @@ def handle_heartbeat_client(turn: Turn, stimulus: Stimulus) -> None:
     state = turn.state
     cs = state.clients.get(stimulus.source)
     if cs is not None:
+        if cs.lapsed:
+            cs.lapsed = False
+            seconds = turn.now - cs.last_seen
+            turn.log(20, f"Client {stimulus.source} is heard of again, after {seconds:.0f}s")
+            turn.log_event(stimulus.source, {"action": "client-back", "seconds": seconds})
+        cs.heartbeats += 1
         cs.last_seen = turn.now
         interval = heartbeat_interval(len(state.clients)) * CLIENT_HEARTBEAT_FACTOR
         turn.to_client(stimulus.source, AdjustHeartbeatInterval(interval=interval))

@@ -12,11 +12,13 @@ from ..state import SchedulerState, TaskState
 from ..stimuli import CloseScheduler, RestartWorkers, Stimulus
 from ..transitions import fill_slots, run, transition
 from ..turn import Turn
-from .clients import check_held
+from .clients import CLIENT_HEARTBEAT_FACTOR, check_held
 from .workers import refresh_no_workers
 
 #: A worker is not given up before it has missed this many heartbeats.
 MISSED_HEARTBEATS = 10
+#: A client that is silent for less is not told of, however often it should be heard; seconds.
+SILENT_CLIENT_SECONDS = 60.0
 
 
 def handle_tick(turn: Turn, stimulus: Stimulus) -> None:
@@ -26,6 +28,7 @@ def handle_tick(turn: Turn, stimulus: Stimulus) -> None:
         _check_worker_ttl(turn)
     if config.watch_no_workers:
         _check_no_workers(turn)
+    _check_clients(turn)
     check_held(turn)
     if config.watch_idle:
         _check_idle(turn)
@@ -55,6 +58,27 @@ def _check_worker_ttl(turn: Turn) -> None:
             "scheduler", {"action": "worker-ttl-timed-out", "workers": silent, "ttl": ttl}
         )
         turn.instruct(RestartWorkers(silent))
+
+
+def _check_clients(turn: Turn) -> None:
+    """Clients whose heartbeats stopped are told of, once each; as in stock, nothing else happens to them.
+
+    Where the connection is gone the operating system says so by itself; this is for those that stand still.
+    """
+    clients = turn.state.clients
+    limit = max(
+        SILENT_CLIENT_SECONDS,
+        MISSED_HEARTBEATS * heartbeat_interval(len(clients)) * CLIENT_HEARTBEAT_FACTOR,
+    )
+    for name, cs in clients.items():
+        seconds = turn.now - cs.last_seen
+        if seconds > limit and cs.heartbeats and not cs.lapsed and not cs.held_until:
+            cs.lapsed = True
+            turn.log(30, f"Client {name} has sent no heartbeat for {seconds:.0f}s")
+            turn.log_event(
+                ["scheduler", name],
+                {"action": "client-lapsed", "client": name, "seconds": seconds},
+            )
 
 
 def _check_no_workers(turn: Turn) -> None:

@@ -14,6 +14,7 @@ from paceline.scheduler.core import queries, stimuli
 from paceline.workers_compat import versions
 
 from .. import addresses
+from ..loose_stream import LooseStream
 from ..streams import ClientStream, WorkerStream
 from .base import NO_REPLY, Handler, NoReply, PeerPort
 
@@ -70,6 +71,12 @@ def handle_register_client(server: Server, request: r.RegisterClient, peer: Peer
     return NO_REPLY
 
 
+def handle_connection_stream(server: Server, request: r.ConnectionStream, peer: Peer) -> NoReply:
+    """From now on the connection is a stream of somebody who did not register."""
+    peer.mode = LooseStream(peer, request.extra or {})
+    return NO_REPLY
+
+
 def handle_heartbeat_worker(
     server: Server, request: r.HeartbeatWorker, peer: PeerPort
 ) -> dict[str, Any]:
@@ -108,6 +115,7 @@ def worker_address(server: Server, address: Any, resolve: bool = True) -> str:
 HANDLERS: dict[type, Handler] = {
     r.RegisterWorker: handle_register_worker,
     r.RegisterClient: handle_register_client,
+    r.ConnectionStream: handle_connection_stream,
     r.HeartbeatWorker: handle_heartbeat_worker,
     r.Unregister: handle_unregister,
 }
