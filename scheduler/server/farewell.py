@@ -51,11 +51,11 @@ async def farewell(server: Any, reason: str) -> None:
     Args:
         server: ``scheduler.server.server.Server``, before it parts from its peers.
     """
-    if reason in UNSAID:
+    streams = server.driver.client_streams
+    if reason in UNSAID or not streams:
         return
     why = in_words(reason, server.state.config.idle_timeout_seconds)
     text = f"The scheduler at {server.scheduler.address} closes: {why}."
-    streams = server.driver.client_streams
     # who shuts down what nobody else uses knows why
     said = False
     alone = reason == "terminate" and len(streams) < 2

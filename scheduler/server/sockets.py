@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import socket
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +53,12 @@ def bind_sockets(host: str, port: int) -> list[socket.socket]:
                 return [first]
             first.close()
     return []
+
+
+def bound(sockets: Sequence[socket.socket]) -> tuple[str, int]:
+    """Host and port of the first: an IP address also where a name was given, as stock tells it to peers."""
+    host, port = sockets[0].getsockname()[:2]
+    return str(host), int(port)
 
 
 def _bind(family: socket.AddressFamily, host: str, port: int) -> socket.socket:

@@ -23,7 +23,7 @@ from paceline.workers_compat.security import Tls, certificate_names
 
 from .addresses import join_host_port
 from .seam import WRITE_HIGH_WATER_NBYTES, WRITE_LOW_WATER_NBYTES, Buffer, Listening
-from .sockets import bind_sockets
+from .sockets import bind_sockets, bound
 from .transport import (
     JOIN_MAX_NBYTES,
     LISTEN_BACKLOG,
@@ -60,7 +60,16 @@ NOT_TLS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL"}
 class TlsConnection(SocketConnection):
     """One socket, encrypted."""
 
-    __slots__ = ("_blocked", "_draining", "_pieces", "_pieces_nbytes", "_pumping", "_slow", "_tls", "refusal")
+    __slots__ = (
+        "_blocked",
+        "_draining",
+        "_pieces",
+        "_pieces_nbytes",
+        "_pumping",
+        "_slow",
+        "_tls",
+        "refusal",
+    )
 
     scheme = "tls"
 
@@ -214,8 +223,10 @@ class TlsCarrier:
         if self._tls.listen is None:
             raise ValueError(no_certificates(f"tls://{join_host_port(host, port)}"))
         sockets = bind_sockets(host, port)
-        accepting = [Accepting(sock, lambda sock: self._accepted(transport, sock)) for sock in sockets]
-        return Listener(accepting, "tls", host or "0.0.0.0", int(sockets[0].getsockname()[1]))
+        accepting = [
+            Accepting(sock, lambda sock: self._accepted(transport, sock)) for sock in sockets
+        ]
+        return Listener(accepting, "tls", *bound(sockets))
 
     async def dial(self, transport: Transport, host: str, port: int) -> int:
         """See ``Transport.dial``."""
@@ -236,14 +247,18 @@ class TlsCarrier:
         except ssl.SSLError as error:
             raise ConnectionError(f"cannot connect to {address}: {why(error)}") from error
         if not connection.is_open:
-            raise ConnectionError(f"cannot connect to {address}: {connection.refusal or 'it hung up'}")
+            raise ConnectionError(
+                f"cannot connect to {address}: {connection.refusal or 'it hung up'}"
+            )
         return connection.number
 
     def _accepted(self, transport: Transport, sock: socket.socket) -> None:
         if len(self._handshakes) >= HANDSHAKES_MAX:
             sock.close()
             return
-        task = asyncio.get_running_loop().create_task(self._greet(transport, sock), name="tls handshake")
+        task = asyncio.get_running_loop().create_task(
+            self._greet(transport, sock), name="tls handshake"
+        )
         self._handshakes.add(task)
         task.add_done_callback(self._handshakes.discard)
 

@@ -46,7 +46,7 @@ from .seam import (
     PeerFacts,
     SeamSink,
 )
-from .sockets import SocketOptions, bind_sockets, set_socket_options
+from .sockets import SocketOptions, bind_sockets, bound, set_socket_options
 
 logger = logging.getLogger("distributed.scheduler")
 
@@ -229,9 +229,7 @@ class Listener:
         scheme, host, port: what it listens on; the port is the real one.
     """
 
-    def __init__(
-        self, servers: Sequence[Closable], scheme: str, host: str, port: int
-    ) -> None:
+    def __init__(self, servers: Sequence[Closable], scheme: str, host: str, port: int) -> None:
         self._servers = servers
         self.scheme = scheme
         self.host = host
@@ -378,14 +376,15 @@ class Transport:
         sockets = bind_sockets(host, port)
         servers: list[asyncio.AbstractServer] = [
             await self._loop.create_server(
-                lambda: SocketConnection(self, outgoing=False), sock=listening, backlog=LISTEN_BACKLOG
+                lambda: SocketConnection(self, outgoing=False),
+                sock=listening,
+                backlog=LISTEN_BACKLOG,
             )
             for listening in sockets
         ]
         if not servers:
             raise OSError(f"no address to listen on for host {host!r}")
-        real_port = int(sockets[0].getsockname()[1]) if port == 0 else port
-        return Listener(servers, scheme, host or "0.0.0.0", real_port)
+        return Listener(servers, scheme, *bound(sockets))
 
     async def dial(self, host: str, port: int, scheme: str = "tcp") -> int:
         """Connect; ``opened`` has been told when this returns the connection's number.
@@ -434,9 +433,7 @@ class Transport:
 
     def setup_socket(self, transport: Any) -> None:
         """Set a fresh socket's options."""
-        transport.set_write_buffer_limits(
-            high=WRITE_HIGH_WATER_NBYTES, low=WRITE_LOW_WATER_NBYTES
-        )
+        transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_NBYTES, low=WRITE_LOW_WATER_NBYTES)
         sock = transport.get_extra_info("socket")
         if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
             return

@@ -27,7 +27,7 @@ from .addresses import join_host_port
 from .http.server import HttpServer
 from .links import QueuedLink
 from .seam import Buffer, Listening, PeerFacts
-from .sockets import bind_sockets, set_socket_options
+from .sockets import bind_sockets, bound, set_socket_options
 from .tls import Refusals, no_certificates, why
 from .transport import LISTEN_BACKLOG, Listener, Transport
 
@@ -81,7 +81,9 @@ class WebSocketLink(QueuedLink):
         elif self._missing:
             self._nbytes_in += len(data)
             if self._nbytes_in > self._owner.limits.max_message_nbytes:
-                self.drop(f"malformed frame: a message of more than {self._owner.limits.max_message_nbytes} bytes")
+                self.drop(
+                    f"malformed frame: a message of more than {self._owner.limits.max_message_nbytes} bytes"
+                )
                 return
             self._frames.append(data)
             self._missing -= 1
@@ -169,7 +171,7 @@ class WebSocketCarrier:
         for sock in sockets:
             sock.listen(LISTEN_BACKLOG)
         server.add_sockets(sockets)
-        return Listener([_Stopping(server)], self.scheme, host or "0.0.0.0", int(sockets[0].getsockname()[1]))
+        return Listener([_Stopping(server)], self.scheme, *bound(sockets))
 
     def arguments(self, transport: Transport) -> dict[str, Any]:
         """What ``PeerHandler`` is made with."""
@@ -182,7 +184,9 @@ class WebSocketCarrier:
             ValueError: the pages are encrypted and the scheme is not, or the other way round.
         """
         if http.tls or self.scheme != "ws":
-            raise ValueError(f"{self.scheme}:// cannot share the port of the pages: give it another with --port")
+            raise ValueError(
+                f"{self.scheme}:// cannot share the port of the pages: give it another with --port"
+            )
         http.application.serve_peers("/", PeerHandler, self.arguments(transport))
         return Listener([], self.scheme, http.address, http.port)
 

@@ -255,3 +255,11 @@ async def test_a_scheme_that_a_package_registered(monkeypatch: Any) -> None:
         dask.config.set({"distributed.scheduler.pickle": False}),
     ):
         await Scheduler(protocol="mine", host="127.0.0.1", port=0, dashboard_address=":0")
+
+
+async def test_a_name_is_told_as_the_address_that_it_is_bound_to() -> None:
+    async with Scheduler(host="localhost", port=0, dashboard_address=":0") as scheduler:
+        assert scheduler.address in (
+            f"tcp://127.0.0.1:{scheduler.port}",
+            f"tcp://[::1]:{scheduler.port}",
+        )

@@ -151,6 +151,11 @@ async def _retire(
         server.tell(WorkerGone(ws.address, expected=True, close=close), stimulus_id=stimulus_id)
     elif close and _present(server, ws):
         server.tell(CloseWorker(ws.address), stimulus_id=stimulus_id)
+    elif _present(
+        server, ws
+    ):  # it stays, and shall hold nothing that somebody could still come for
+        copied = [ts.key for ts in ws.has_what if _is_safe(server, ts)]
+        server.tell(MoveReplicas(drop={ws.address: copied}), stimulus_id=stimulus_id)
     logger.info("Retired worker %r (stimulus_id=%r)", ws.address, stimulus_id)
     return ""
 

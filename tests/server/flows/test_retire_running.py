@@ -128,3 +128,11 @@ async def test_workers_with_seceded_tasks_are_waited_for_too() -> None:
         assert not retiring.done()
         await Event("go").set()
         assert await retiring and await future == 0
+
+
+async def test_a_worker_that_stays_there_holds_nothing_any_more() -> None:
+    async with cluster(2) as (scheduler, client, (w0, w1)):
+        [x] = await client.scatter([1], workers=[w0.address])
+        await client.retire_workers([w0.address], close_workers=False, remove=False)
+        await until(lambda: scheduler.get_who_has([x.key]) == {x.key: [w1.address]})
+        assert w0.address in scheduler.workers
