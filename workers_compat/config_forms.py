@@ -222,6 +222,7 @@ FORMS: dict[str, Form] = {
     "paceline.http.token-file": FILE,
     "paceline.scheduler.client-grace": DURATION,
     "paceline.scheduler.client-grace-bytes": SIZE,
+    "paceline.scheduler.dump-timeout": DURATION,
     "paceline.scheduler.retire-running": DURATION,
     "paceline.security.peer-names": Form("a mapping of kinds of peers to lists of names", dict),
     "paceline.security.secret": TEXT,

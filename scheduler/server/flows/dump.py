@@ -12,10 +12,13 @@ from typing import Any
 
 from paceline.protocol.messages import worker_rpc
 from paceline.scheduler.core.dump import dump_state
-from paceline.workers_compat import cluster_dump, versions
+from paceline.workers_compat import cluster_dump, config, versions
 
 from .broadcast import broadcast
 from .ports import FlowServer
+
+#: How long a worker may take to tell its state, seconds; ``paceline.scheduler.dump-timeout`` says otherwise.
+DUMP_SECONDS = 10.0
 
 logger = logging.getLogger("distributed.scheduler")
 
@@ -27,12 +30,16 @@ def own_state(server: FlowServer, exclude: Collection[str] = ()) -> dict[str, An
 
 
 async def get_cluster_state(server: FlowServer, exclude: Collection[str] = ()) -> dict[str, Any]:
-    """``{"scheduler": ..., "workers": {address: ...}, "versions": ...}``."""
+    """``{"scheduler": ..., "workers": {address: ...}, "versions": ...}``.
+
+    A worker that does not answer in time, or not at all, has its error as text in place of its state, and no versions:
+    a dump is most wanted of a cluster that is sick.
+    """
+    seconds = config.seconds(config.get("paceline.scheduler.dump-timeout")) or DUMP_SECONDS
+    asked = worker_rpc.WorkerDumpState(exclude=list(exclude))
     workers = asyncio.gather(
-        broadcast(
-            server, worker_rpc.WorkerDumpState(exclude=list(exclude)), on_error="return_text"
-        ),
-        broadcast(server, worker_rpc.WorkerVersions(), on_error="ignore"),
+        broadcast(server, asked, on_error="return_text", timeout=seconds),
+        broadcast(server, worker_rpc.WorkerVersions(), on_error="ignore", timeout=seconds),
     )
     try:
         own = own_state(server, exclude)
