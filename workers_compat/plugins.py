@@ -58,6 +58,7 @@ class Plugins:
         sleeping: names of those whose hooks are not called for now.
         depth: how many hooks of a turn are running: while > 0 the core is in the middle of a turn.
         leaving: key -> view of a task that is being forgotten while hooks hear of it.
+        partings: what plugins still do about workers that left (``async def remove_worker``).
         writes: where it is noted what hooks write within a turn, or None (``Driver.writes``).
         tell: feeds a stimulus, between turns; set by the server.
         sight: what views of tasks, workers and clients are made with.
@@ -68,6 +69,7 @@ class Plugins:
         self.by_name: dict[str, Any] = {}
         self.sleeping: dict[str, None] = {}
         self.depth = 0
+        self.partings: set[Any] = set()
         self.leaving: dict[Any, TaskView] = {}
         self.writes: TurnWrites | None = None
         self.tell: Callable[[Any], Any] | None = None
@@ -311,7 +313,10 @@ class Plugins:
         finally:
             self.depth -= in_turn
         if in_turn and inspect.iscoroutine(result):
-            self._spawn(result, f"hook {hook} of a scheduler plugin")
+            task = self._spawn(result, f"hook {hook} of a scheduler plugin")
+            if hook == "remove_worker":
+                self.partings.add(task)
+                task.add_done_callback(self.partings.discard)
             return None
         return result
 

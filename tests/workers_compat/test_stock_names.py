@@ -6,7 +6,7 @@ import asyncio
 import math
 
 import pytest
-from distributed import Client, Worker
+from distributed import Client, SchedulerPlugin, Worker
 from paceline.scheduler.server.scheduler import Scheduler
 
 
@@ -116,3 +116,21 @@ async def test_the_stream_of_a_worker_is_cut(scheduler, worker):
     while worker.address in scheduler.workers:
         await asyncio.sleep(0.01)
     assert stream.closed()
+
+
+async def test_a_restart_waits_for_what_plugins_do_about_lost_workers(scheduler, client, worker):
+    class Slow(SchedulerPlugin):
+        removed = asyncio.Event()
+        proceed = asyncio.Event()
+
+        async def remove_worker(self, *args, **kwargs):
+            self.removed.set()
+            await self.proceed.wait()
+
+    scheduler.add_plugin(Slow())
+    restarting = asyncio.create_task(client.restart(timeout=0))
+    await Slow.removed.wait()
+    assert not scheduler.workers
+    async with Worker(scheduler.address, nthreads=1):
+        Slow.proceed.set()
+        await restarting

@@ -5,6 +5,7 @@ Must not know: who implements it.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -108,9 +109,11 @@ class PluginHost(Protocol):
 
     Attributes:
         facade: the ``dask_scheduler`` of plugins and of ``Client.run_on_scheduler``.
+        partings: tasks in which plugins still do something about workers that left.
     """
 
     facade: Any
+    partings: set[asyncio.Task[Any]]
 
     def __contains__(self, name: object) -> bool:
         """Whether there is a plugin of this name."""

@@ -88,6 +88,9 @@ async def restart_workers(
             server.tell(WorkerGone(address), stimulus_id=stimulus_id)
     out = dict.fromkeys(alone, "removed")
     out |= await _kill(server, nannies, timeout, on_error, stimulus_id)
+    partings = set(server.plugins.partings)
+    if partings:  # what plugins do about a worker that left belongs to the restart, as in stock
+        await asyncio.wait(partings)
     event: dict[str, Any] = {"action": "restart-workers", "workers": addresses}
     if client:
         server.tell(LogEventCommand([client], event))

@@ -37,6 +37,7 @@ class Plugins:
         self.facade = state
         self.named: dict[str, Any] = {}
         self.needed: set[str] = set()
+        self.partings: set[Any] = set()
 
     def __contains__(self, name: object) -> bool:
         return name in self.named
