@@ -37,12 +37,14 @@ class Setup:
         workers: processes, one thread each.
         scheduler: "paceline" or "stock".
         memory: what a worker may use, as ``dask worker`` reads it.
+        config: more of the processes' environment.
     """
 
     folder: Path
     workers: int = 4
     scheduler: str = "paceline"
     memory: str = "0"
+    config: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -153,6 +155,7 @@ def running(way: str, setup: Setup) -> Iterator[Running]:
 
     paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
     config = {"PYTHONPATH": paths, "DASK_DISTRIBUTED__WORKER__MEMORY__TERMINATE": "False"}
+    config |= setup.config
     folder = setup.folder / f"{way}-{time.monotonic_ns():x}"
     cluster = Cluster(
         scheduler_command(setup.scheduler),

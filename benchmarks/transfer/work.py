@@ -17,36 +17,50 @@ KINDS = ("numpy", "pandas", "bytes", "nested")
 BY_HAND_NBYTES_MAX = 512_000_000  # what Redis takes as one value
 
 
+BLOCK = 1 << 13  # numbers
+
+
 def _filled(count: int, seed: int) -> np.ndarray:
-    """Numbers that compress to about a half, as measured data do."""
-    block = np.random.default_rng(seed).normal(size=min(count, 1 << 15)).astype("f4").astype("f8")
-    return np.resize(block, count)
+    """Numbers that compress to about a half, as measured data do; written once."""
+    block = np.random.default_rng(seed).normal(size=min(count, BLOCK)).astype("f4").astype("f8")
+    made = np.empty(count)
+    whole = count // block.size * block.size
+    made[:whole].reshape(-1, block.size)[:] = block
+    made[whole:] = block[: count - whole]
+    return made
 
 
 def make(kind: str, size_nbytes: int, seed: int) -> Any:
-    """A value of about this size."""
+    """A value of about this size, at the cost of writing it: the tasks are there to move data, not to compute."""
     if kind == "numpy":
         return _filled(max(1, size_nbytes // 8), seed)
     if kind == "pandas":
-        column = _filled(max(1, size_nbytes // 32), seed)
-        whole = np.arange(column.size)
-        return pd.DataFrame({"a": column, "b": column * 2, "c": whole, "d": whole % 7})
+        rows = max(1, size_nbytes // 32)
+        return pd.DataFrame(
+            _filled(rows * 4, seed).reshape(4, rows).T, columns=list("abcd"), copy=False
+        )
     if kind == "bytes":
-        return _filled(max(1, size_nbytes // 8), seed).tobytes()
+        block = _filled(min(BLOCK, max(1, size_nbytes // 8)), seed).tobytes()
+        return block * max(1, size_nbytes // len(block))
     parts = 4
-    each = _filled(max(1, size_nbytes // (8 * (parts + 1))), seed)
-    arrays = [each + i for i in range(parts)]
-    return {"parts": arrays, "raw": each.tobytes(), "names": ["x", "y"], "meta": {"seed": seed}}
+    each = max(1, size_nbytes // (8 * (parts + 1)))
+    arrays = [_filled(each, seed + i) for i in range(parts)]
+    raw = make("bytes", each * 8, seed)
+    return {"parts": arrays, "raw": raw, "names": ["x", "y"], "meta": {"seed": seed}}
+
+
+STRIDE = 512  # numbers: every page
 
 
 def read(value: Any) -> int:
-    """A number that depends on every byte of a value."""
+    """A number that depends on every page of a value."""
     if isinstance(value, np.ndarray):
-        return int(value.view("u8").sum() & 0xFFFFFFFF)
+        flat = value.reshape(-1, order="A")
+        return int(flat[::STRIDE].view("u8").sum() & 0xFFFFFFFF) + value.size
     if isinstance(value, pd.DataFrame):
-        return sum(read(np.ascontiguousarray(value[name])) for name in value) & 0xFFFFFFFF
+        return sum(read(value[name].to_numpy()) for name in value) & 0xFFFFFFFF
     if isinstance(value, bytes):
-        return read(np.frombuffer(value, "u1")[: len(value) // 8 * 8])
+        return read(np.frombuffer(value, "f8", count=len(value) // 8)) + len(value)
     return sum(read(part) for part in [*value["parts"], value["raw"]]) & 0xFFFFFFFF
 
 

@@ -171,7 +171,11 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def capacity(self) -> Capacity:
-        """What fits. Cheap: asked before each put."""
+        """What fits. Cheap: asked before each put.
+
+        Raises:
+            BackendError, OSError: it is broken.
+        """
 
     def renew(self) -> None:  # noqa: B027
         """Liveness, both ways: called every ``RENEW_SECONDS``, it says that this worker lives, sees whether the back end does, and

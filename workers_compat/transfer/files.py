@@ -74,10 +74,7 @@ class Files(Backend):
         return self._place
 
     def capacity(self) -> Capacity:
-        try:
-            found = os.statvfs(self._mine)
-        except OSError:
-            return Capacity(0)
+        found = os.statvfs(self._mine)
         size = found.f_blocks * found.f_frsize
         free = int(found.f_bavail * found.f_frsize - ROOM_LEFT_SHARE * size)
         if self._limit_nbytes is not None:
