@@ -25,6 +25,7 @@ from paceline.scheduler.core import invariants, stimuli, story
 from paceline.scheduler.core.handlers.commands import ASKABLE
 
 from .annotations import closed_unless_plain
+from .facade_reach import Reach
 from .plugins import Plugins
 from .span_views import ComputationView, SpansView
 from .stock_names import StockNames, TickPart, tick_parts
@@ -107,7 +108,7 @@ def _copy_outcome(done: asyncio.Future[Any], future: asyncio.Future[Any]) -> Non
         future.set_result(done.result())
 
 
-class SchedulerFacade(StockNames):
+class SchedulerFacade(StockNames, Reach):
     """The scheduler for code that was written for stock's.
 
     Args:
@@ -120,6 +121,7 @@ class SchedulerFacade(StockNames):
     """
 
     def __init__(self, server: Any, scheduler: Any) -> None:
+        Reach.__init__(self)
         self._server = server
         self._scheduler = scheduler
         self.plugin_host = Plugins(self, server.state, server.spawn)

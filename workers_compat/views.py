@@ -181,11 +181,24 @@ class TaskView(View):
     def _repr_html_(self) -> str:
         return _html("task_state", state=self.state, nbytes=self._core.nbytes, key=str(self.key))
 
+    def get_nbytes_deps(self) -> int:
+        """Size in bytes of all that it takes."""
+        return sum(mirrors.data_nbytes(self._sight.state, ts) for ts in self._core.dependencies)
+
 
 class WorkerView(View):
     """A worker."""
 
     __slots__ = ()
+
+    @property
+    def task_prefix_count(self) -> dict[str, int]:
+        """Prefix -> how many of its tasks were sent to it and are not finished."""
+        found: dict[str, int] = {}
+        for ts in self._core.processing:
+            if ts not in self._core.long_running:
+                found[ts.prefix.name] = found.get(ts.prefix.name, 0) + 1
+        return found
 
     @property
     def status(self) -> Any:
