@@ -16,6 +16,7 @@ from paceline.protocol.keys import Key
 from .explain_words import say, summary
 from .placement import is_available, is_rootish
 from .state import SchedulerState, TaskState, WorkerState
+from .steals import live
 from .story import story
 
 #: Lists in an answer hold no more than this; counts beside them are whole.
@@ -355,7 +356,8 @@ def on_worker(state: SchedulerState, ts: TaskState, now: float) -> dict[str, Any
     Returns:
         "executing" seconds, None where it was not executing then; "n_missing" dependencies that the worker has to
         fetch (with "missing_nbytes"); "busy_with": tasks that execute there; "resources_short": resource -> (needed,
-        free); "silent_seconds" since it was heard of; "seceded".
+        free); "silent_seconds" since it was heard of; "seceded"; "asked_back": where the worker was asked to give the task
+        back and has not answered, "thief" (None: to be placed anew) and "stimulus_id" of the request.
     """
     ws = ts.processing_on
     assert ws is not None, ts
@@ -363,6 +365,7 @@ def on_worker(state: SchedulerState, ts: TaskState, now: float) -> dict[str, Any
     details = ts.details
     needed = (details.resource_restrictions if details is not None else None) or {}
     ahead = sum(1 for other in ws.processing if (other.priority or ()) < (ts.priority or ()))
+    steal = live(state, ts)
     return {
         "address": ws.address,
         "name": ws.name,
@@ -386,6 +389,12 @@ def on_worker(state: SchedulerState, ts: TaskState, now: float) -> dict[str, Any
             dict.fromkeys(holder.address for d in missing for holder in islice(d.who_has, 1))
         )[:EXAMPLES_MAX],
         "resources_short": _short(ws, ts, needed),
+        "asked_back": None
+        if steal is None
+        else {
+            "thief": None if steal.thief is None else steal.thief.address,
+            "stimulus_id": steal.stimulus_id,
+        },
     }
 
 

@@ -150,6 +150,10 @@ def _processing(facts: Facts) -> str:
         return f"{text} and runs there, outside of its thread pool (seceded)."
     if worker["executing"] is not None:
         return f"{text} and has been executing for {seconds(worker['executing'])}."
+    asked = worker["asked_back"]
+    if asked is not None:
+        goal = "be placed anew" if asked["thief"] is None else f"go to {asked['thief']}"
+        return f"{text}, which was asked to give it back, so that it can {goal}, and has not answered yet."
     if worker["status"] != "running":
         return f"{text}, which is {worker['status']} and starts nothing."
     if worker["clogged"]:

@@ -7,7 +7,7 @@ from typing import Any
 from env import Env
 from paceline.protocol import messages as m
 from paceline.scheduler.core.explain import BELOW_MAX, explain, explain_all
-from paceline.scheduler.core.stimuli import AnnotationSet
+from paceline.scheduler.core.stimuli import AnnotationSet, AskBack
 
 
 def ask(env: Env, key: Any) -> dict[str, Any]:
@@ -194,3 +194,19 @@ def test_the_answer_can_be_sent(duo: Env) -> None:
     for key in ("y", ("x", 0), ("x", 19), "nobody", None):
         answer = explain_all(duo.state, duo.now) if key is None else ask(duo, key)
         Codec().encode(answer)
+
+
+def test_what_was_asked_back_and_not_answered(env: Env) -> None:
+    env.client("alice")
+    env.join("w1", nthreads=1)
+    env.submit({"x": [], "y": []})
+    env.beat("w1", executing={"x": 3.0})
+    env.join("w2", nthreads=1)
+    env.turn(AskBack("y", "w2"))
+    told = ask(env, "y")
+    assert told["worker"]["asked_back"]["thief"] == "w2"
+    assert (
+        "was asked to give it back, so that it can go to w2, and has not answered"
+        in told["summary"]
+    )
+    assert ask(env, "x")["worker"]["asked_back"] is None

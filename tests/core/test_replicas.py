@@ -174,3 +174,11 @@ def test_data_for_a_task_in_any_state(state: str) -> None:
     assert env.states(key) == ["memory"]
     env.release(key)
     assert env.states(key) == ["forgotten"]
+
+
+def test_a_copy_that_cannot_be_made_is_forgotten(shared: Env) -> None:
+    """Else a worker that was asked for it asks where it is every second (found by simulating stock's worker)."""
+    shared.feed(m.RequestRefreshWhoHas(keys=["y"]), "w0")
+    shared.expect("w0: free-keys y")
+    shared.feed(m.RequestRefreshWhoHas(keys=["y"]), "w1")
+    shared.expect("w1: refresh-who-has y@")

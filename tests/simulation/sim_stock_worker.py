@@ -79,6 +79,12 @@ class StockWorker:
             self._handle(stock.FreeKeysEvent(keys=message.keys, stimulus_id=name))
         elif kind is m.RemoveReplicas:
             self._handle(stock.RemoveReplicasEvent(keys=message.keys, stimulus_id=name))
+        elif kind is m.AcquireReplicas:
+            self._handle(
+                stock.AcquireReplicasEvent(
+                    who_has=message.who_has, nbytes=message.nbytes, stimulus_id=name
+                )
+            )
         elif kind is m.RefreshWhoHas:
             self._handle(stock.RefreshWhoHasEvent(who_has=message.who_has, stimulus_id=name))
         elif kind is m.RemoveWorker:
@@ -161,7 +167,11 @@ class StockWorker:
                 for s in said.startstops
             ]
             return m.TaskFinished(
-                key=said.key, run_id=said.run_id, nbytes=said.nbytes, typename="int", startstops=spans
+                key=said.key,
+                run_id=said.run_id,
+                nbytes=said.nbytes,
+                typename="int",
+                startstops=spans,
             )
         if isinstance(said, stock.TaskErredMsg):
             error = fake_error(f"boom {said.key}")
@@ -186,9 +196,7 @@ class StockWorker:
 
     def secede(self, job: Attempt) -> None:
         seconds = self.world.agenda.now - job.started_at
-        self._handle(
-            stock.SecedeEvent(key=job.key, compute_duration=seconds, stimulus_id="secede")
-        )
+        self._handle(stock.SecedeEvent(key=job.key, compute_duration=seconds, stimulus_id="secede"))
 
     def done(self, job: Attempt, outcome: str) -> None:
         """The attempt ends: "ok", "error" or "reschedule"."""

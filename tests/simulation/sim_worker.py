@@ -144,6 +144,25 @@ class ModelWorker:
             if key in self.data:
                 self._drop(key)
 
+    def on_acquire_replicas(self, message: m.AcquireReplicas) -> None:
+        """Fetch copies that nothing here needs, as far as they are still where they are said to be."""
+        for key, holders in message.who_has.items():
+            if key not in self.data and key not in self.jobs:
+                holder = self.world.rng.choice(holders)
+                self.world.later(self.world.latency(), self._acquired, key, holder)
+
+    def _acquired(self, key: Any, holder: str) -> None:
+        peer = self.world.workers.get(holder)
+        here = key in self.data or key in self.jobs or key in self.in_flight
+        if self.alive and not here and peer is not None and key in peer.data:
+            self.data[key] = peer.data[key]
+            self.tell(m.AddKeys(keys=[key]))
+            for job in self.jobs.values():
+                job.missing.pop(key, None)
+                if job.state == "waiting" and not job.missing:
+                    job.state = "ready"
+            self.pump()
+
     def _drop(self, key: Any) -> None:
         del self.data[key]
         for job in self.jobs.values():
@@ -240,9 +259,7 @@ class ModelWorker:
             if job.state == "executing":
                 job.state = "long-running"
                 seconds = self.world.agenda.now - job.started_at
-                self.tell(
-                    m.LongRunning(key=job.key, run_id=job.run_id, compute_duration=seconds)
-                )
+                self.tell(m.LongRunning(key=job.key, run_id=job.run_id, compute_duration=seconds))
             else:
                 job.before = "long-running"
             self.pump()
@@ -262,9 +279,7 @@ class ModelWorker:
         elif outcome == "error":
             job.state = "erred"
             error = fake_error(f"boom {key}")
-            self.tell(
-                m.TaskErred(key=key, run_id=job.started_as, exception=error, traceback=error)
-            )
+            self.tell(m.TaskErred(key=key, run_id=job.started_as, exception=error, traceback=error))
         else:
             del self.jobs[key]
             self.tell(m.Reschedule(key=key))
@@ -294,6 +309,7 @@ HANDLERS: dict[type[Any], Any] = {
     m.FreeKeys: ModelWorker.on_free_keys,
     m.RemoveReplicas: ModelWorker.on_remove_replicas,
     m.StealRequest: ModelWorker.on_steal_request,
+    m.AcquireReplicas: ModelWorker.on_acquire_replicas,
     m.RefreshWhoHas: ModelWorker.on_refresh_who_has,
     m.RemoveWorker: ModelWorker.on_remove_worker,
     m.Close: ModelWorker.on_close,

@@ -43,7 +43,9 @@ from paceline.scheduler.core.stimuli import (
     stimulus_name,
 )
 from paceline.scheduler.extensions.events import EventLog
+from paceline.scheduler.extensions.memory_manager import MemoryManager
 from sim_client import ModelClient
+from sim_memory import LOOK_SECONDS, Pressure
 from sim_time import Agenda, Link
 from sim_worker import Job, ModelWorker
 from sim_workload import Graph, Workload
@@ -89,8 +91,10 @@ class World:
             worker_ttl_seconds=None,
             no_workers_timeout_seconds=rng.choice([None, None, 4.0]),
         )
-        self.core = SchedulerCore(config, FakeErrors(), EventLog(100))
+        machines = [MemoryManager(LOOK_SECONDS, config.amm_measure)]
+        self.core = SchedulerCore(config, FakeErrors(), EventLog(100), machines)
         self.state = self.core.state
+        self.pressure = Pressure(self, seed)
         self.latencies = rng.choice(LATENCIES)
         self.workers: dict[str, Any] = {}
         self.clients: dict[str, ModelClient] = {}
@@ -198,14 +202,20 @@ class World:
             lambda message: worker.receive(message) if worker.alive else None,
         )
         self.links[address] = link
-        message = m.RegisterWorker(address=address, name=name, nthreads=nthreads, **facts)
+        message = m.RegisterWorker(
+            address=address, name=name, nthreads=nthreads, memory_limit=self.pressure.limit, **facts
+        )
         self.feed(WorkerJoined(address, "host", message), address)
         self.later(BEAT_SECONDS, self._beat, worker)
 
     def _beat(self, worker: Any) -> None:
         if not worker.alive or not self.faults:
             return
-        message = m.HeartbeatWorker(address=worker.address, executing=worker.executing())
+        message = m.HeartbeatWorker(
+            address=worker.address,
+            executing=worker.executing(),
+            metrics=self.pressure.metrics(worker),
+        )
         self.links[worker.address].up(WorkerBeat(worker.address, "host", message))
         self.later(BEAT_SECONDS, self._beat, worker)
 
@@ -357,6 +367,7 @@ class World:
                 self.later(rng.uniform(0, 25), self._ask_back)
         if self.stealing:
             self.feed(SwitchStealing(True, rng.choice(STEALING_SECONDS)))
+        self.pressure.begin()
         self.later(1.0, self._tick)
 
     def _tick(self) -> None:
@@ -464,6 +475,7 @@ class World:
     def settle(self) -> None:
         """No more faults; what was begun comes to its end."""
         self.faults = False
+        self.pressure.end()
         self.feed(SwitchStealing(False))
         self.add_worker(resources={"gpu": 2})
         for worker in list(self.workers.values()):

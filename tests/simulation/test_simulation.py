@@ -1,7 +1,8 @@
 """Whole clusters, simulated: whatever a seed draws, the invariants hold, and what is wanted settles.
 
 `SIMULATION_SEEDS=1000:3000 pytest tests/simulation` tries others than CI does. A seed that fails is tried again by
-`SIMULATION_SEEDS=77:78`; what happened last is shown with it.
+`SIMULATION_SEEDS=77:78`; what happened last is shown with it. `pytest -m slow tests/simulation` (and `make test-all`) plays
+2,000 of them under two hash seeds and compares what the core gave.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from sim_world import World
 FIRST, LAST = map(int, os.environ.get("SIMULATION_SEEDS", "0:200").split(":"))
 #: So many seeds make a test.
 BLOCK = 10
+#: The long run, of `-m slow`: so many seeds under two hash seeds, and how long it may take in all (seconds).
+LONG_SEEDS, LONG_SECONDS = 2_000, 3_600
 #: So many seeds are played with stock's own worker state machine.
 STOCK_SEEDS = 40
 #: Of a seed that fails, so many lines are shown.
@@ -47,23 +50,33 @@ def test_without_hazards_everything_is_computed() -> None:
 
 
 def test_same_seed_same_outputs_whatever_the_hash_seed() -> None:
+    assert len({digests(8, hash_seed, 100) for hash_seed in ("0", "1", "12345")}) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(LONG_SECONDS)
+def test_two_thousand_seeds_settle_the_same_under_two_hash_seeds() -> None:
+    """Losses, steals, retirement and memory that runs short; invariants are on in all of them."""
+    first, second = (digests(LONG_SEEDS, seed, LONG_SECONDS) for seed in ("0", "12345"))
+    assert first == second and len(first.splitlines()) == LONG_SEEDS
+
+
+def digests(seeds: int, hash_seed: str, timeout: float) -> str:
+    """Of the first seeds, a line each, played in a process with this hash seed."""
     program = (
-        "import sys; sys.path[:0] = sys.argv[1:];"
-        "from sim_world import World; print([World(seed).run() for seed in range(8)])"
+        "import sys; sys.path[:0] = sys.argv[1:];from sim_world import World\n"
+        f"for seed in range({seeds}): print(seed, World(seed).run(), flush=True)"
     )
-    outputs = set()
-    for hash_seed in ("0", "1", "12345"):
-        done = subprocess.run(
-            [sys.executable, "-c", program, str(HERE), str(HERE.parent / "core")],
-            env={**os.environ, "PYTHONHASHSEED": hash_seed},
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=100,
-        )
-        assert done.returncode == 0, done.stderr
-        outputs.add(done.stdout)
-    assert len(outputs) == 1
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(HERE), str(HERE.parent / "core")],
+        env={**os.environ, "PYTHONHASHSEED": hash_seed},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=timeout,
+    )
+    assert done.returncode == 0, f"after {done.stdout.splitlines()[-1:]}: {done.stderr[-3000:]}"
+    return done.stdout
 
 
 def test_with_the_state_machine_of_stock_workers() -> None:

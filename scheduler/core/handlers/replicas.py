@@ -77,24 +77,34 @@ def drop_replicas(turn: Turn, address: str, keys: Iterable[Key]) -> None:
 
 
 def handle_request_refresh_who_has(turn: Turn, stimulus: Stimulus) -> None:
-    """A worker did not find data where it was told: where is it now?"""
+    """A worker did not find data where it was told: where is it now?
+
+    What nobody has, and no task on that worker needs, it is told to forget: it was asked to make a copy that cannot be made, and
+    would ask again every second for as long as the task is known.
+    """
     state = turn.state
-    if stimulus.source not in state.workers:
+    ws = state.workers.get(stimulus.source)
+    if ws is None:
         return
     who_has: dict[Key, list[str]] = {}
     unknown: list[Key] = []
     for key in stimulus.message.keys:
         ts = state.tasks.get(key)
-        if ts is None:
+        if ts is None or not (ts.who_has or _is_needed_on(ts, ws)):
             unknown.append(key)
         else:
-            who_has[key] = [ws.address for ws in ts.who_has]
+            who_has[key] = [holder.address for holder in ts.who_has]
     if who_has:
         turn.to_worker(
             stimulus.source, RefreshWhoHas(who_has=who_has, stimulus_id=turn.stimulus_id)
         )
     if unknown:
         turn.to_worker(stimulus.source, FreeKeys(keys=unknown, stimulus_id=turn.stimulus_id))
+
+
+def _is_needed_on(ts: TaskState, ws: WorkerState) -> bool:
+    """Whether the worker was sent the task, or one that takes its result."""
+    return ts.processing_on is ws or any(dts.processing_on is ws for dts in ts.dependents)
 
 
 def handle_data_placed(turn: Turn, stimulus: Stimulus) -> None:

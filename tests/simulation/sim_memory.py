@@ -1,0 +1,117 @@
+"""Memory that runs short: heartbeats that tell of it, workers that spill, pause and go on, the memory manager, retirement.
+
+Draws from a generator of its own, so that seeds without it play as they did. It must not know how the core decides.
+"""
+
+from __future__ import annotations
+
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from paceline.protocol import messages as m
+from paceline.scheduler.core.stimuli import MoveReplicas, SetWorkerStatus
+
+if TYPE_CHECKING:
+    from sim_world import World
+
+#: Of a worker, bytes. Results take up to 100 MB each.
+LIMITS_NBYTES = (150_000_000, 400_000_000, 2_000_000_000)
+#: Shares of it above which data is spilled, and nothing new begins; stock's defaults.
+SPILL, PAUSE = 0.7, 0.8
+#: How often the manager looks, and workers look at themselves, seconds.
+LOOK_SECONDS = 1.0
+#: A retiring worker's data is moved in so many rounds, or it stays.
+ROUNDS_MAX = 6
+
+
+class Pressure:
+    """Of one world.
+
+    Args:
+        heavy: whether anything comes of it; workers tell of their memory anyway.
+    """
+
+    def __init__(self, world: World, seed: int) -> None:
+        self.world = world
+        self.rng = rng = Random(f"{seed}-memory")
+        self.heavy = world.hazards and rng.random() < 0.5
+        self.limit = rng.choice(LIMITS_NBYTES)
+        self._waste: dict[str, int] = {}
+
+    def begin(self) -> None:
+        """Switch on what the seed wants."""
+        if not self.heavy:
+            return
+        self.world.feed(m.AmmHandler(method="start"))
+        self.world.later(LOOK_SECONDS, self._look)
+        for _ in range(self.rng.choice([0, 1, 3])):
+            self.world.later(self.rng.uniform(0, 25), self._retire)
+        for _ in range(self.rng.choice([0, 5, 30])):
+            self.world.later(self.rng.uniform(0, 25), self._copy)
+
+    def end(self) -> None:
+        """Nothing of it happens any more."""
+        if self.heavy:
+            self.heavy = False
+            self.world.feed(m.AmmHandler(method="stop"))
+
+    def metrics(self, worker: Any) -> dict[str, Any]:
+        """What a heartbeat tells."""
+        if not self.heavy:
+            return {}
+        managed = sum(worker.data.values())
+        spilled = max(0, managed - int(SPILL * self.limit))
+        waste = self._waste[worker.address] = self.rng.choice(
+            [0, 10**6, self.limit // 3, self.limit]
+        )
+        return {
+            "memory": managed - spilled + waste,
+            "managed_bytes": managed,
+            "spilled_bytes": {"memory": spilled, "disk": spilled // 2},
+        }
+
+    def _look(self) -> None:
+        """Workers pause and go on by what they last told."""
+        if not self.heavy:
+            return
+        for worker in list(self.world.workers.values()):
+            used = min(sum(worker.data.values()), int(SPILL * self.limit))
+            used += self._waste.get(worker.address, 0)
+            if worker.status in ("running", "paused") and worker.alive:
+                worker.set_status("paused" if used > PAUSE * self.limit else "running")
+        self.world.later(LOOK_SECONDS, self._look)
+
+    def _copy(self) -> None:
+        """Somebody replicates a result."""
+        state = self.world.state
+        stored = [ts for ts in state.tasks.values() if ts.state == "memory"]
+        if self.heavy and stored and state.workers:
+            goal = self.rng.choice(list(state.workers))
+            keys = [ts.key for ts in self.rng.sample(stored, min(len(stored), 3))]
+            self.world.feed(MoveReplicas(acquire={goal: keys}))
+
+    def _retire(self) -> None:
+        if self.heavy and self.world.state.workers:
+            address = self.rng.choice(list(self.world.state.workers))
+            self.world.feed(SetWorkerStatus(address, "closing_gracefully"))
+            self._move_away(address, ROUNDS_MAX)
+
+    def _move_away(self, address: str, rounds: int) -> None:
+        """What only this worker has goes elsewhere; then it goes, or it stays after all."""
+        state = self.world.state
+        ws = state.workers.get(address)
+        worker = self.world.workers.get(address)
+        if not self.heavy or ws is None or worker is None or not worker.alive:
+            return
+        alone = [ts.key for ts in ws.has_what if len(ts.who_has) == 1]
+        others = [w.address for w in state.workers.values() if w.status == "running"]
+        if not alone and not ws.processing:
+            self.world.kill(worker, expected=True)
+        elif not rounds or not others:
+            self.world.feed(SetWorkerStatus(address, "running"))
+        else:
+            acquire: dict[str, list[Any]] = {}
+            for key in alone:
+                acquire.setdefault(self.rng.choice(others), []).append(key)
+            self.world.feed(MoveReplicas(acquire=acquire))
+            self.world.later(LOOK_SECONDS, self._move_away, address, rounds - 1)
