@@ -66,7 +66,16 @@ def dump_state(
     whole = {
         **facts,
         # keys as text: distributed's reader of dumps looks them up in sets
-        "transition_log": [(_plain_key(t[0]), *t[1:]) for t in state.transition_log],
+        "transition_log": [
+            (
+                _plain_key(key),
+                start,
+                finish,
+                {_plain_key(ts.key): to for ts, to in made.items()},
+                *more,
+            )
+            for key, start, finish, made, *more in state.transition_log
+        ],
         "transition_counter": state.transition_counter,
         "tasks": {key: _task(ts, exclude) for key, ts in state.tasks.items()},
         "task_groups": {n: _fields(g, exclude) for n, g in state.task_groups.items()},

@@ -7,6 +7,7 @@ import math
 
 import pytest
 from distributed import Client, SchedulerPlugin, Worker
+from distributed.cluster_dump import DumpArtefact
 from paceline.scheduler.server.scheduler import Scheduler
 
 
@@ -134,3 +135,12 @@ async def test_a_restart_waits_for_what_plugins_do_about_lost_workers(scheduler,
     async with Worker(scheduler.address, nthreads=1):
         Slow.proceed.set()
         await restarting
+
+
+async def test_stories_in_a_dump_are_those_of_the_scheduler(scheduler, client, worker, tmp_path):
+    await client.submit(lambda: 1, key="x")
+    await client.dump_cluster_state(str(tmp_path / "dump"), format="msgpack")
+    dump = DumpArtefact.from_url(str(tmp_path / "dump.msgpack.gz"))
+    told = [tuple(entry) for entry in dump.scheduler_story("x")["x"]]
+    assert told[:2] == [tuple(entry) for entry in scheduler.story("x")][:2]
+    assert dump.scheduler_state["memory"]["process"] > 0
