@@ -143,4 +143,4 @@ async def test_stories_in_a_dump_are_those_of_the_scheduler(scheduler, client, w
     dump = DumpArtefact.from_url(str(tmp_path / "dump.msgpack.gz"))
     told = [tuple(entry) for entry in dump.scheduler_story("x")["x"]]
     assert told[:2] == [tuple(entry) for entry in scheduler.story("x")][:2]
-    assert dump.scheduler_state["memory"]["process"] > 0
+    assert dump.dump["scheduler"]["memory"]["process"] > 0
