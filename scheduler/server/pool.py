@@ -14,6 +14,7 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from paceline.workers_compat import config
 from paceline.workers_compat.errors import connection_lost
 from paceline.workers_compat.shared_secret import LISTENER
 
@@ -32,7 +33,7 @@ CONNECTIONS_PER_ADDRESS_MAX = 8
 CONNECTIONS_MAX = 4096
 #: A connection that was not used for so long is closed, seconds.
 IDLE_SECONDS = 60.0
-#: How long connecting may take where the caller says nothing (stock's ``comm.timeouts.connect``), seconds.
+#: How long connecting may take where the configuration says nothing (``distributed.comm.timeouts.connect``), seconds.
 CONNECT_SECONDS = 30.0
 
 Acknowledge = Callable[[Any], Any]
@@ -126,10 +127,16 @@ class _Address:
 
 
 class Pool:
-    """All outgoing connections of a server."""
+    """All outgoing connections of a server.
+
+    Attributes:
+        connect_seconds: how long connecting may take.
+    """
 
     def __init__(self, server: Server) -> None:
         self._server = server
+        configured = config.seconds(config.get("distributed.comm.timeouts.connect"))
+        self.connect_seconds: float = configured or CONNECT_SECONDS
         self._addresses: dict[str, _Address] = {}
         self._slots = asyncio.Semaphore(CONNECTIONS_MAX)
 
@@ -221,8 +228,15 @@ class Pool:
             outgoing.wake()
             if not outgoing.broken:
                 return outgoing
-        async with asyncio.timeout(CONNECT_SECONDS):
-            outgoing = await self._connect(address)
+        try:
+            async with asyncio.timeout(self.connect_seconds) as patience:
+                outgoing = await self._connect(address)
+        except TimeoutError:
+            if not patience.expired():
+                raise
+            raise OSError(
+                f"Timed out trying to connect to {address} after {self.connect_seconds:g} s"
+            ) from None
         place.live.append(outgoing)
         return outgoing
 

@@ -75,6 +75,7 @@ class Scheduler:
         journal: write every stimulus to this file.
         jupyter: serve Jupyter beside the pages: whoever reaches them can run code here.
         own_process: the process is ours: its garbage collection is managed, graphs are compiled in child processes.
+        timeout: how long connecting to a worker may take; by default as dask's configuration says.
         compile_in_threads: compile graphs in threads of this process; by default where it is not our own.
 
     Attributes:
@@ -110,6 +111,7 @@ class Scheduler:
         jupyter: bool = False,
         own_process: bool = False,
         compile_in_threads: bool | None = None,
+        timeout: Any = None,
         loop: Any = None,
         **not_built: Any,
     ) -> None:
@@ -162,6 +164,7 @@ class Scheduler:
         self._gc_policy: GcPolicy | None = None
         self._http: HttpServer | None = None
         self._pages: Dashboard | None = None
+        self._connect_seconds = dask_config.seconds(timeout)
         self._measures = Measures()
         self.jupyter = jupyter
         self.time_started = 0.0
@@ -315,6 +318,8 @@ class Scheduler:
             tls=self._tls,
             secret=shared_secret.configured(),
         )
+        if self._connect_seconds:
+            server.pool.connect_seconds = self._connect_seconds
         self.time_started = server.now()
         self._ticks = Ticks()
         self._ticks.on_tick = self._measures.on_tick

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import math
+import socket
 
+import dask
 import pytest
 from distributed import Client, SchedulerPlugin, Worker
 from distributed.cluster_dump import DumpArtefact
+from paceline.protocol.messages.scheduler_rpc import Identity
 from paceline.scheduler.server.scheduler import Scheduler
 
 
@@ -144,3 +147,20 @@ async def test_stories_in_a_dump_are_those_of_the_scheduler(scheduler, client, w
     told = [tuple(entry) for entry in dump.scheduler_story("x")["x"]]
     assert told[:2] == [tuple(entry) for entry in scheduler.story("x")][:2]
     assert dump.dump["scheduler"]["memory"]["process"] > 0
+
+
+async def test_how_long_connecting_may_take():
+    with dask.config.set({"distributed.comm.timeouts.connect": "7s"}):
+        async with Scheduler(port=0, host="127.0.0.1", dashboard_address=":0") as scheduler:
+            assert scheduler.server.pool.connect_seconds == 7
+    with socket.socket() as silent:  # takes connections and says nothing
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
+        async with Scheduler(
+            port=0, host="127.0.0.1", dashboard_address=":0", timeout="100ms"
+        ) as scheduler:
+            with pytest.raises(
+                OSError, match=f"Timed out trying to connect to {address} after 0.1 s"
+            ):
+                await scheduler.server.rpc_call(address, Identity())
