@@ -242,10 +242,11 @@ def _blamed(view: View, ts: TaskState) -> Iterator[str]:
     if ts.state == "erred":
         if blame is None:
             yield "nobody is to blame"
-        elif state.tasks.get(blame.key) is not blame:
-            yield f"blames {blame!r}, which is not known"
         elif blame.state != "erred" and not _retry_is_coming(view, ts):
+            # what was to blame may have been tried again, and even let go, before the rest had its turn
             yield f"blames {blame!r}, which has not erred"
+        elif blame.state == "erred" and state.tasks.get(blame.key) is not blame:
+            yield f"blames {blame!r}, which is not known"
     elif blame is not None and not view.is_pending(ts):
         yield f"blames {blame!r}"
 
