@@ -10,7 +10,7 @@ import shlex
 import warnings
 from pathlib import Path
 
-from . import latency, report
+from . import latency, quality, quality_programs, report
 from .per_task import PACELINE, STOCK, Case, measure
 
 SECTIONS = {
@@ -35,18 +35,20 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--smoke", action="store_true", help="a few seconds, numbers of no worth")
     parser.add_argument("--write", type=Path, metavar="PAGE", help="put the tables into this page")
-    parser.add_argument("--only", choices=("per-task", "latency"), help="one half of it")
+    parser.add_argument("--only", choices=("per-task", "latency", "quality"), help="one part of it")
     parser.add_argument("--stock", default=shlex.join(STOCK), help="the command compared with")
     parser.add_argument("--paceline", default=shlex.join(PACELINE), help="the command measured")
     options = parser.parse_args()
     warnings.filterwarnings("ignore", message="\\s*Mismatched versions")  # zero workers tell none
     commands = shlex.split(options.stock), shlex.split(options.paceline)
     parts = []
-    if options.only != "latency":
+    if options.only in (None, "per-task"):
         parts += per_task_tables(SMOKE if options.smoke else SECTIONS, *commands)
-    if options.only != "per-task":
+    if options.only in (None, "latency"):
         sizes = latency.SMOKE if options.smoke else latency.Sizes()
         parts.append(latency_table(sizes, *commands))
+    if options.only == "quality" or not (options.only or options.smoke):
+        parts += quality_tables(options.smoke, *commands)
     print("\n" + "\n".join(parts))
     if options.write:
         report.write(options.write, parts)
@@ -80,6 +82,23 @@ def latency_table(sizes: latency.Sizes, stock: list[str], paceline: list[str]) -
     print("What a user feels, two real workers", flush=True)
     theirs, ours = latency.measure(stock, sizes), latency.measure(paceline, sizes)
     return report.felt(sizes, theirs, ours)
+
+
+def quality_tables(smoke: bool, stock: list[str], paceline: list[str]) -> list[str]:
+    """What workers fetch, hold and take, on programs of their own and on those of the integration tests."""
+    heavy = {program.__name__: program for program in quality_programs.PROGRAMS}
+    sets = {
+        "programs of this size": heavy,
+        "the programs of the tests": quality.integration_programs(),
+    }
+    if smoke:
+        sets = {"a round that only shows that it runs": dict(list(heavy.items())[:1])}
+    parts = []
+    for title, programs in sets.items():
+        print(f"Quality of the schedule, {title}", flush=True)
+        found = quality.measure(programs, stock, paceline, 1 if smoke else quality.REPEAT)
+        parts.append(report.quality(title, found))
+    return parts
 
 
 if __name__ == "__main__":

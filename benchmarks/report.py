@@ -12,6 +12,7 @@ from pathlib import Path
 
 from .latency import Felt, Sizes
 from .per_task import Case, Measured
+from .quality import Quality
 
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 
@@ -90,6 +91,25 @@ def felt(sizes: Sizes, stock: Felt, ours: Felt) -> str:
     for title, name in lines:
         a, b = getattr(stock, name), getattr(ours, name)
         text += f"| {title} | {a:.1f} | {b:.1f} | {ratio(b, a)} |\n"
+    return text
+
+
+def quality(title: str, found: dict[str, tuple[Quality, Quality]]) -> str:
+    """Bytes moved, memory and time, a line a program: stock, paceline, ratio."""
+    heads = (("moved, MB", "moved_mb"), ("held at most, MB", "managed_mb"), ("processes grew, MB", "process_mb"), ("s", "seconds"))  # fmt: skip
+    text = f"**Quality of the schedule**, {title}; four workers with two threads each, medians:\n\n"
+    text += (
+        "| program | "
+        + " | ".join(f"{head}: stock | paceline | ratio" for head, _ in heads)
+        + " |\n"
+    )
+    text += "|---|" + "--:|--:|--:|" * len(heads) + "\n"
+    for program, (stock, ours) in found.items():
+        cells = [program]
+        for _, name in heads:
+            a, b = getattr(stock, name), getattr(ours, name)
+            cells += [f"{a:.2f}", f"{b:.2f}", ratio(b, a)]
+        text += "| " + " | ".join(cells) + " |\n"
     return text
 
 
