@@ -1,6 +1,9 @@
-# dask-gateway without Kubernetes: this goes into the server's configuration.
-#   dask-gateway-server -f examples/deploy/dask_gateway_config.py
-# tests/deploy/test_gateway.py starts a server with these lines.
+"""dask-gateway without Kubernetes: these lines go into its server's configuration.
+
+``dask-gateway-server -f examples/deploy/dask_gateway_config.py``; ``tests/deploy/test_gateway.py`` starts a server with them.
+
+It must not know where paceline is installed: the commands are looked up on the server's PATH.
+"""
 # ruff: noqa: F821
 
 c.DaskGateway.backend_class = "dask_gateway_server.backends.local.UnsafeLocalBackend"

@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import time
 import urllib.request
@@ -21,7 +22,7 @@ import pytest
 from real_cluster import start_process
 from source_tree import ROOT
 
-pytestmark = [pytest.mark.slow, pytest.mark.integration]
+pytestmark = [pytest.mark.slow, pytest.mark.integration, pytest.mark.timeout(400)]
 pytest.importorskip("dask.dataframe")
 pytest.importorskip("dask_gateway")
 pytest.importorskip("dask_gateway_server")
@@ -36,6 +37,29 @@ c.UnsafeLocalBackend.clusters_directory = "{folder}"
 c.ClusterConfig.worker_cores = 1
 c.ClusterConfig.worker_memory = "1 G"
 """
+
+
+# in a process of its own: the gateway's client complains when it is collected after its loop has ended
+PROGRAM = """
+import sys, time
+import dataframe_program
+from dask_gateway import Gateway
+from dask_gateway.auth import BasicAuth
+
+with Gateway(sys.argv[1], auth=BasicAuth("anybody")) as gateway, gateway.new_cluster() as cluster:
+    cluster.scale(2)
+    with cluster.get_client() as client:
+        dataframe_program.run(client)
+        cluster.scale(1)
+        deadline = time.monotonic() + 60
+        while len(client.scheduler_info()["workers"]) > 1:
+            assert time.monotonic() < deadline
+            time.sleep(0.2)
+        cluster.adapt(minimum=1, maximum=2)
+        dataframe_program.run(client, workers=1)
+print("finished")
+"""
+PROGRAM_SECONDS = 250
 
 
 @pytest.fixture
@@ -68,21 +92,16 @@ def gateway(tmp_path: Path) -> Iterator[str]:
             print(f"--- {log.name}\n{log.read_text()[-3000:]}")
 
 
-def test_gateway(gateway: str) -> None:
-    from dask_gateway import Gateway
-    from dask_gateway.auth import BasicAuth
-
-    with (
-        Gateway(gateway, auth=BasicAuth("anybody")) as client_of_gateway,
-        client_of_gateway.new_cluster() as cluster,
-    ):
-        cluster.scale(2)
-        with cluster.get_client() as client:
-            dataframe_program.run(client)
-            cluster.scale(1)
-            deadline = time.monotonic() + 60
-            while len(client.scheduler_info()["workers"]) > 1:
-                assert time.monotonic() < deadline
-                time.sleep(0.2)
-            cluster.adapt(minimum=1, maximum=2)
-            dataframe_program.run(client, workers=1)
+def test_gateway(gateway: str, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    here = str(Path(dataframe_program.__file__).parent)
+    done = subprocess.run(
+        [sys.executable, str(program), gateway],
+        env={**os.environ, "PYTHONPATH": here},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PROGRAM_SECONDS,
+    )
+    assert done.returncode == 0 and done.stdout.endswith("finished\n"), done.stdout + done.stderr
