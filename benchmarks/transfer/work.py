@@ -81,7 +81,7 @@ def by_hand_put(url: str, value: Any) -> str:
     import lz4.frame
     import redis
 
-    server = redis.Redis.from_url(url)
+    server = redis.Redis.from_url(url, socket_timeout=None)
     key = f"by-hand-{random.getrandbits(128):032x}"
     packed = lz4.frame.compress(pickle.dumps(value, protocol=5))
     parts = range(0, len(packed), BY_HAND_NBYTES_MAX)
@@ -94,7 +94,7 @@ def by_hand_get(url: str, found: str) -> Any:
     import lz4.frame
     import redis
 
-    server = redis.Redis.from_url(url)
+    server = redis.Redis.from_url(url, socket_timeout=None)
     key, length = found.split()
     parts = [server.get(f"{key}-{i}") for i in range(0, int(length), BY_HAND_NBYTES_MAX)]
     return pickle.loads(lz4.frame.decompress(parts[0] if len(parts) == 1 else b"".join(parts)))

@@ -18,8 +18,8 @@ from test_same_as_stock import Program, assert_same, programs, run
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(100)]
 
 TRANSFERS = ("auto", "shm", "vm", "file", "redis", "direct")
-IN_CI = {("auto", "arrays"), ("file", "dataframes")}
-"""What is not slow: of each kind of value something."""
+IN_CI = {("auto", "arrays")}
+"""What is not slow."""
 IMPORTABLE = str(Path(__file__).parent)
 
 

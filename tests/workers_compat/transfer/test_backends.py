@@ -282,3 +282,19 @@ def test_no_room_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     mine.close()
     assert list(tmp_path.iterdir()) == []
     shutil.rmtree(tmp_path)
+
+
+def test_direct_speaks_the_clusters_tls() -> None:
+    from distributed import Security
+
+    security = Security.temporary()
+    owner, reader = (direct.Direct(Surroundings("w", security=security)) for _ in range(2))
+    body = os.urandom(1 << 20)
+    stored = owner.put([memoryview(body)], len(body))
+    assert owner.place() == "tls"
+    assert bytes(reader.get(stored.ref, len(body)).view) == body
+    plain = new(direct.Direct, timeout_seconds=2)
+    with pytest.raises((OSError, BackendError)):
+        plain.get(stored.ref, len(body))
+    for backend in (owner, reader, plain):
+        backend.close()

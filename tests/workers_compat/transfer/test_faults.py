@@ -18,7 +18,14 @@ from transfer_cluster import Small
 from transfer_cluster import small_cluster as small
 
 needs_server = pytest.mark.skipif(program() is None, reason="no Redis server is installed")
-SIZE = 200_000
+
+
+def slow(fault: str) -> Any:
+    """Left to the slow tests: it differs little from its neighbour."""
+    return pytest.param(fault, marks=pytest.mark.slow)
+
+
+SIZE = 50_000
 ROUNDS = 4
 
 
@@ -66,7 +73,7 @@ def server(tmp_path: Path) -> Any:
 
 
 @needs_server
-@pytest.mark.parametrize("fault", ["kill", "stop", "fill", "flush"])
+@pytest.mark.parametrize("fault", ["kill", *map(slow, ("stop", "fill", "flush"))])
 async def test_redis(server: Server, fault: str, caplog: pytest.LogCaptureFixture) -> None:
     options = {"url": server.url, "timeout_seconds": 0.5}
 
@@ -99,7 +106,7 @@ async def test_redis(server: Server, fault: str, caplog: pytest.LogCaptureFixtur
         assert (server.keys() > 0) == (fault == "fill")
 
 
-@pytest.mark.parametrize("fault", ["removed", "full", "slow"])
+@pytest.mark.parametrize("fault", ["removed", *map(slow, ("full", "slow"))])
 async def test_files(
     tmp_path: Path, fault: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -113,7 +120,7 @@ async def test_files(
     def full(*args: Any) -> int:
         raise OSError(28, "No space left on device")
 
-    def slow(*args: Any) -> int:
+    def slowly(*args: Any) -> int:
         time.sleep(0.05)
         return real(*args)
 
@@ -121,7 +128,7 @@ async def test_files(
         if fault == "removed":
             shutil.rmtree(tmp_path / "shared")
         else:
-            monkeypatch.setattr(os, "pwritev", full if fault == "full" else slow)
+            monkeypatch.setattr(os, "pwritev", full if fault == "full" else slowly)
 
     async with small(Transfer("file", file=str(tmp_path / "shared"), min_nbytes=1000)) as cluster:
         await work(cluster, happen)
@@ -133,7 +140,7 @@ async def test_files(
     assert files.LEASE
 
 
-@pytest.mark.parametrize("fault", ["full", "no descriptors"])
+@pytest.mark.parametrize("fault", ["full", slow("no descriptors")])
 async def test_shared_memory(
     fault: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -159,7 +166,7 @@ async def test_shared_memory(
     assert len(warnings_in(caplog)) <= 3
 
 
-@pytest.mark.parametrize("fault", ["closed", "cut"])
+@pytest.mark.parametrize("fault", ["cut", slow("closed")])
 async def test_direct(fault: str, caplog: pytest.LogCaptureFixture) -> None:
     async with small(Transfer("direct", min_nbytes=1000)) as cluster:
         backends = [cluster.exchange(i).health.backends["direct"] for i in range(3)]
