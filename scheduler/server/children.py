@@ -204,13 +204,22 @@ class ChildCompilers:
         for child in self._children:
             if graph_id in child.jobs:
                 self._withdraw(child, graph_id)
-                self._loop.call_later(CANCELLED_SECONDS, self._end_if_stuck, child, graph_id)
+                self._see_to_its_end(child, graph_id)
 
-    def _end_if_stuck(self, child: _Child, graph_id: int) -> None:
+    def _see_to_its_end(self, child: _Child, graph_id: int) -> None:
+        self._loop.call_later(CANCELLED_SECONDS, self._end_if_stuck, child, graph_id, child.ready)
+
+    def _end_if_stuck(self, child: _Child, graph_id: int, at_work: bool) -> None:
         """A cancel takes effect between the chunks of a graph. Where that does not come (an expression that goes on for
         ever while it is read) the child ends; graphs behind this one go to the next.
+
+        A child that was not ready when the clock was set (not ``at_work``) is not stuck: it still imports, which may take
+        long on a slow disk, and takes longer for everybody each time that it is begun again.
         """
         if child.gone or next(iter(child.sent), None) != graph_id:
+            return
+        if not at_work:
+            self._see_to_its_end(child, graph_id)
             return
         logger.info(
             "The graph compiler %d is ended: it did not stop for a cancel", child.process.pid

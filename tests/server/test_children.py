@@ -184,6 +184,29 @@ async def test_a_cancelled_graph_that_does_not_end_costs_its_child(
         await compilers.stop()
 
 
+async def test_a_cancel_does_not_end_a_child_that_still_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else a client that gives up early, on a machine where imports are slow, would keep it from ever starting."""
+    monkeypatch.setattr(children, "CANCELLED_SECONDS", 0.001)
+    compilers = ChildCompilers()
+    compilers.start()
+    try:
+        first = list(compilers._children)
+        expr, keys = expression(3)
+        heard: list[Any] = []
+        compilers.compile(request(1, expr, keys), heard.append)
+        compilers.cancel(1)
+        await asyncio.sleep(0.05)  # many times the patience; a child imports for longer
+        monkeypatch.setattr(children, "CANCELLED_SECONDS", 1000.0)
+        replies = await compiled(compilers, request(2, expr, keys))
+        assert type(replies[-1]) is GraphCommit
+        assert not heard
+        assert compilers._children == first
+    finally:
+        await compilers.stop()
+
+
 async def test_cancelled_graphs_are_silent(compilers: Any) -> None:
     expr, keys = expression(2000)
     heard: list[Any] = []
