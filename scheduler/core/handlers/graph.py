@@ -461,10 +461,21 @@ def _mark_actors(turn: Turn, graph: PendingGraph) -> None:
         state.plugins.update_graph(
             client=graph.client,
             keys=graph.wanted(),
-            tasks=graph.tasks,
+            tasks=_touched(state, graph),
             new_tasks=graph.new_tasks,
             stimulus_id=turn.stimulus_id,
         )
+
+
+def _touched(state: SchedulerState, graph: PendingGraph) -> list[TaskState]:
+    """A graph's tasks, and those beside it that it asks for or takes, as stock tells plugins (``_generate_taskstates``)."""
+    found = dict.fromkeys(graph.tasks)
+    for key in graph.wanted():
+        if key in state.tasks:
+            found[state.tasks[key]] = None
+    for ts in graph.tasks:
+        found.update(dict.fromkeys(ts.dependencies))
+    return list(found)
 
 
 # -- wish: from the wanted keys down, what has to run
