@@ -10,8 +10,9 @@ import logging
 from collections.abc import Collection
 from typing import Any
 
+from paceline.protocol.errors import RemoteProtocolError
 from paceline.protocol.messages import Message
-from paceline.protocol.payload import pickled_payload
+from paceline.protocol.payload import Payload, payload_pickle, pickled_payload
 from paceline.workers_compat.errors import joined_pickle
 
 from ..rpc.base import RemoteError
@@ -68,11 +69,11 @@ async def broadcast(
         if on_error == "raise":
             raise outcome
         if on_error == "return":
-            replies[worker] = pickled_payload(joined_pickle(_plain(outcome)))
+            replies[worker] = _closed(outcome)
         elif on_error == "return_text":
-            replies[worker] = repr(_plain(outcome))
+            replies[worker] = _text(outcome)
         elif on_error == "return_pickle":
-            replies[worker] = joined_pickle(_plain(outcome))
+            replies[worker] = _pickled(outcome)
     return replies
 
 
@@ -108,6 +109,28 @@ async def _ask(
     server: FlowServer, address: str, msg: Message | dict[str, Any], timeout: float | None
 ) -> Any:
     return await server.rpc_call(address, msg, timeout)
+
+
+def _closed(error: Exception) -> Payload:
+    """The error as a value that a client opens: a worker's own is what it raised, of its own type."""
+    raised = error.reply.get("exception") if isinstance(error, RemoteError) else None
+    return raised if isinstance(raised, Payload) else pickled_payload(joined_pickle(_plain(error)))
+
+
+def _pickled(error: Exception) -> bytes:
+    """The error's pickle."""
+    closed = _closed(error)
+    try:
+        data, buffers = payload_pickle(closed)
+    except RemoteProtocolError:
+        buffers = [b""]
+    return joined_pickle(_plain(error)) if buffers else data
+
+
+def _text(error: Exception) -> str:
+    """The error in words."""
+    text = error.reply.get("exception_text") if isinstance(error, RemoteError) else None
+    return text if isinstance(text, str) else repr(_plain(error))
 
 
 def _plain(error: Exception) -> Exception:
