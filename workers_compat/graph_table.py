@@ -337,6 +337,12 @@ def decode_reply(message: BytesLike) -> Reply:
         reply.keys = as_keys(reply.keys)
         if reply.new_externals:
             reply.new_externals = as_keys(reply.new_externals)
+        reply.new_groups = [
+            (as_key(name) if type(name) is list else name, prefix) for name, prefix in reply.new_groups
+        ]
+        for annotations in reply.new_annotations:
+            if annotations.workers:
+                annotations.workers = as_keys(annotations.workers)
         reply.buffers = [
             bytes(buffer) if buffer.nbytes <= COPY_MAX_NBYTES else buffer for buffer in buffers
         ]

@@ -59,7 +59,7 @@ class PendingGraph:
     client: str
     keys: list[Key] = field(default_factory=list)
     groups: list[int] = field(default_factory=list)
-    group_names: list[tuple[str, str]] = field(default_factory=list)
+    group_names: list[tuple[Any, str]] = field(default_factory=list)
     dependencies: list[list[int]] = field(default_factory=list)
     n_edges: int = 0
     externals: list[Key] = field(default_factory=list)

@@ -71,7 +71,8 @@ class GraphChunk:
         graph_id: which graph; unique in a scheduler's life.
         keys: the tasks' keys.
         groups: per row, an index into all group names announced so far for this graph.
-        new_groups: (group name, prefix name) of groups first met in this chunk.
+        new_groups: (group name, prefix name) of groups first met in this chunk; a group's name is what stands first in
+            its keys, whatever it is.
         dependencies: per row, what it depends on: ``n >= 0`` is row n of this graph, ``n < 0`` is
             ``externals[-1 - n]``: a key that is not in this graph and must be known to the scheduler.
             Each dependency stands once, in a deterministic order.
@@ -89,7 +90,7 @@ class GraphChunk:
     graph_id: int
     keys: list[Any]
     groups: list[int]
-    new_groups: list[tuple[str, str]]
+    new_groups: list[tuple[Any, str]]
     dependencies: list[list[int]]
     new_externals: list[Any]
     run_specs: list[bytes]

@@ -407,6 +407,7 @@ class ChildCompilers:
             reply = decode_reply(message)
         except WireError as error:
             logger.error("The graph compiler %d is broken: %s", child.process.pid, error)
+            child.waiting.clear()  # what follows makes no sense without this one
             child.process.kill()
             return
         kind = type(reply)

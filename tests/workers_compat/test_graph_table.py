@@ -90,6 +90,15 @@ def test_keys_are_hashable_and_share_their_first_element():
     assert all(hash(key) for key in keys)
 
 
+def test_group_names_and_worker_names_may_be_tuples_too():
+    sets = [AnnotationSet(workers=["a", 5, ("rack", 1)])]
+    chunk = GraphChunk(1, [(1, 2)], [0], [(1, "1"), (("a", ("b",)), "a")], [[]], [], [b""], [0])
+    chunk.new_annotations = sets
+    reply = decode_reply(b"".join(encode_reply(chunk)))
+    assert reply.new_groups == [(1, "1"), (("a", ("b",)), "a")]
+    assert reply.new_annotations == sets and {name for name in reply.new_annotations[0].workers}
+
+
 def test_large_buffers_are_not_copied():
     message = b"".join(encode_reply(REPLIES[1]))
     small, large = decode_reply(message).buffers

@@ -430,3 +430,11 @@ def task_streams(client: Client) -> object:
         kind(lambda: client.get_task_stream(count="three")),
         json.dumps(sorted(type(value).__name__ for value in seen[0].values())),
     ]
+
+
+def keys_of_any_kind(client: Client) -> object:
+    """Tuples that begin with a number or with a tuple: their groups have no text for a name."""
+    keys = [(1, 2), (2.5, "a"), (("nested", 1), 2), ("text", (3, 4))]
+    futures = [client.submit(operator.add, i, 1, key=key) for i, key in enumerate(keys)]
+    total = client.submit(sum, futures, key=(7,))
+    return total.result(timeout=30), [f.key for f in futures], client.gather(futures)
