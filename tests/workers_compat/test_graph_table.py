@@ -96,7 +96,7 @@ def test_group_names_and_worker_names_may_be_tuples_too():
     chunk.new_annotations = sets
     reply = decode_reply(b"".join(encode_reply(chunk)))
     assert reply.new_groups == [(1, "1"), (("a", ("b",)), "a")]
-    assert reply.new_annotations == sets and {name for name in reply.new_annotations[0].workers}
+    assert reply.new_annotations == sets and set(reply.new_annotations[0].workers)
 
 
 def test_large_buffers_are_not_copied():
