@@ -177,6 +177,26 @@ def payload_pickle(
         ) from error
 
 
+def payload_bytes(payload: Payload, max_nbytes: int = EXPANSION_MAX_NBYTES) -> bytes:
+    """The bytes of a payload that holds bytes, as stock closes them (exceptions in replies, for one, pickled).
+
+    Args:
+        max_nbytes: what they may become, bytes.
+
+    Raises:
+        RemoteProtocolError: the payload holds no bytes, is broken, or becomes too large.
+    """
+    header = payload_header(payload)
+    if payload.kind != "serialized" or header.get("serializer") != "dask":
+        raise RemoteProtocolError("a payload of another family where bytes are needed")
+    if header.get("type") not in ("bytes", "bytearray"):
+        raise RemoteProtocolError(f"a payload of the type {header.get('type')!r} where bytes are needed")
+    try:
+        return b"".join(_merged(header, _expanded(header, payload.frames, max_nbytes)))
+    except (KeyError, ValueError, TypeError, IndexError) as error:
+        raise RemoteProtocolError(f"a payload of bytes is broken: {error!r}") from error
+
+
 def payload_members(
     payload: Payload, max_nbytes: int = EXPANSION_MAX_NBYTES
 ) -> tuple[str, list[tuple[Any, Payload]]] | None:

@@ -459,7 +459,11 @@ class SchedulerFacade(StockNames, Reach):
 
         def open_all(done: asyncio.Future[dict[str, Any]]) -> None:
             if not done.cancelled() and done.exception() is None:
-                replies = {address: opened(reply) for address, reply in done.result().items()}
+                try:
+                    replies = {address: opened(reply) for address, reply in done.result().items()}
+                except Exception as error:  # one of them cannot be opened here
+                    opened_replies.set_exception(error)
+                    return
                 done = self._finished(replies)
             _copy_outcome(done, opened_replies)
 

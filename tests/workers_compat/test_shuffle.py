@@ -124,6 +124,23 @@ async def test_nobody_is_left_and_another_comes(world):
         assert await future == 5 * 144
 
 
+async def test_a_barrier_asks_again_where_nobody_answered(world):
+    """One worker that is slow to answer the barrier, and then not reached, fails nothing (distributed#8595)."""
+    deaf = world.workers[1]
+    handler, calls = deaf.handlers["shuffle_inputs_done"], []
+
+    async def answers_late(**message):
+        calls.append(message)
+        if len(calls) == 1:
+            await asyncio.sleep(0.3)
+            raise OSError("timed out")
+        return await handler(**message)
+
+    deaf.handlers["shuffle_inputs_done"] = answers_late
+    assert await world.client.compute(by_p2p(frame(9))) == 9 * 144
+    assert len(calls) == 2 and len({message["run_id"] for message in calls}) == 1
+
+
 async def test_tasks_are_stolen_in_the_middle(world):
     """What a shuffle has sent to one worker may run on another, or stays where the shuffle wants it."""
     world.scheduler.facade.periodic_callbacks["stealing"].callback_time = 50

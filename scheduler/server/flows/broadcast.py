@@ -6,13 +6,14 @@ Must not know: what is asked.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Collection
 from typing import Any
 
 from paceline.protocol.errors import RemoteProtocolError
 from paceline.protocol.messages import Message
-from paceline.protocol.payload import Payload, payload_pickle, pickled_payload
+from paceline.protocol.payload import Payload, payload_bytes, pickled_payload
 from paceline.workers_compat.errors import joined_pickle
 
 from ..rpc.base import RemoteError
@@ -112,19 +113,17 @@ async def _ask(
 
 
 def _closed(error: Exception) -> Payload:
-    """The error as a value that a client opens: a worker's own is what it raised, of its own type."""
-    raised = error.reply.get("exception") if isinstance(error, RemoteError) else None
-    return raised if isinstance(raised, Payload) else pickled_payload(joined_pickle(_plain(error)))
+    """The error as a value that a client opens."""
+    return pickled_payload(_pickled(error))
 
 
 def _pickled(error: Exception) -> bytes:
-    """The error's pickle."""
-    closed = _closed(error)
-    try:
-        data, buffers = payload_pickle(closed)
-    except RemoteProtocolError:
-        buffers = [b""]
-    return joined_pickle(_plain(error)) if buffers else data
+    """The error's pickle; a worker's own is what it raised, of its own type."""
+    raised = error.reply.get("exception") if isinstance(error, RemoteError) else None
+    if isinstance(raised, Payload):
+        with contextlib.suppress(RemoteProtocolError):
+            return payload_bytes(raised)
+    return joined_pickle(_plain(error))
 
 
 def _text(error: Exception) -> str:
