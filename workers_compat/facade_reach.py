@@ -37,7 +37,7 @@ class RemoteHandlers:
             raise AttributeError(op)
 
         def ask(**arguments: Any) -> Any:
-            return self._call(self.address, {"op": op, "reply": True, **arguments})
+            return self._call(self.address, dict(arguments, op=op, reply=True))
 
         return ask
 
