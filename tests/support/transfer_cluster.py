@@ -32,14 +32,14 @@ async def small_cluster(
     transfer: Transfer | None, n_workers: int = 3, **options: Any
 ) -> AsyncIterator[Small]:
     """Starts and ends it all."""
-    # these workers share the process of all tests, whose memory is not theirs
-    own = ("memory_spill_fraction", "memory_pause_fraction")
-    calm = dict.fromkeys(own, False)
-    options = {"nthreads": 1, "memory_limit": "2GB", "dashboard_address": ":0", **calm, **options}
+    options = {"nthreads": 1, "memory_limit": "2GB", "dashboard_address": ":0", **options}
     async with Scheduler(port=0, host="127.0.0.1", dashboard_address=":0") as scheduler:
         workers = [Worker(scheduler.address, name=str(i), **options) for i in range(n_workers)]
         for worker in workers:
             await worker
+            # they share the process of all tests, whose memory is not theirs
+            worker.memory_manager.memory_spill_fraction = False
+            worker.memory_manager.memory_pause_fraction = False
         async with Client(scheduler.address, asynchronous=True) as client:
             if transfer is not None:
                 await client.register_plugin(transfer)
