@@ -163,6 +163,52 @@ def test_worker_with_a_lock_dies(kind: str, start_cluster: Callable[..., Cluster
         assert client.submit(die_once, lock, variable).result(timeout=60) == "done"
 
 
+@pytest.mark.parametrize("kind", ["stock", "paceline"])
+def test_semaphore_of_a_worker_that_dies(kind: str, start_cluster: Callable[..., Cluster]) -> None:
+    """Its lease ends, and the task gets one of its own on the next worker."""
+    config = {
+        "DASK_DISTRIBUTED__SCHEDULER__LOCKS__LEASE_TIMEOUT": "1s",
+        "DASK_DISTRIBUTED__SCHEDULER__LOCKS__LEASE_VALIDATION_INTERVAL": "200ms",
+    }
+    cluster = start_cluster(kind, nannies=(True,), nthreads=1, config=config)
+
+    def die_once(semaphore: Semaphore, variable: Variable) -> str:
+        import os
+        import signal
+
+        with semaphore:
+            if not variable.get(timeout=LONG_SECONDS):
+                variable.set(True)
+                os.kill(os.getpid(), signal.SIGKILL)
+            return "done"
+
+    with cluster.client() as client:
+        semaphore, variable = Semaphore(max_leases=1, name="s"), Variable("died")
+        variable.set(False)
+        assert client.submit(die_once, semaphore, variable).result(timeout=60) == "done"
+        until(lambda: semaphore.get_value() == 0)
+
+
+@pytest.mark.parametrize("kind", ["stock", "paceline"])
+def test_multi_lock_of_a_client_that_says_goodbye(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    """Who waits for one of its names gets it when it is released; a waiter that gave up holds nothing."""
+    cluster = request.getfixturevalue(kind)
+    a, b, c = unique("a"), unique("b"), unique("c")
+    with cluster.client() as one, cluster.client(set_as_default=False) as other:
+        held = MultiLock([a, b], client=one)
+        assert held.acquire(timeout=LONG_SECONDS)
+        waiting = MultiLock([b, c], client=other)
+        assert not waiting.acquire(timeout=0.2)
+        free = MultiLock([c], client=other)
+        assert free.acquire(timeout=LONG_SECONDS), "who gave up waiting holds nothing"
+        free.release()
+        held.release()
+        assert waiting.acquire(timeout=LONG_SECONDS)
+        waiting.release()
+
+
 # ------------------------------------------------------------------ many at once
 
 
