@@ -1,0 +1,31 @@
+"""`Client.shutdown` ends the scheduler's process and its workers', on both schedulers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+from distributed import Client
+from real_cluster import Cluster
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(90)]
+
+
+@pytest.mark.parametrize("kind", ["stock", "paceline"])
+def test_everything_ends(kind: str, start_cluster: Callable[..., Cluster]) -> None:
+    cluster = start_cluster(kind, nannies=(True, False), nthreads=1)
+    with Client(cluster.address, set_as_default=False) as bystander:
+        client = Client(cluster.address)
+        future = client.submit(sum, [1, 2])
+        assert future.result(timeout=30) == 3
+        client.shutdown()
+        assert client.status == "closed"
+        deadline = time.monotonic() + 30
+        while any(process.popen.poll() is None for process in cluster.processes):
+            assert time.monotonic() < deadline, [p.popen.poll() for p in cluster.processes]
+            time.sleep(0.05)
+        while bystander.status == "running":
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    assert cluster.processes[0].popen.poll() == 0, "the scheduler ended well"
