@@ -113,16 +113,21 @@ async def _ask(
 
 
 def _closed(error: Exception) -> Payload:
-    """The error as a value that a client opens."""
+    """The error as a value; a worker's own is what it raised, of its own type.
+
+    So a P2P barrier, which asks for errors in the replies' place, can tell a worker that could not
+    be reached from one that failed (distributed#8595).
+    """
+    raised = error.reply.get("exception") if isinstance(error, RemoteError) else None
+    if isinstance(raised, Payload):
+        with contextlib.suppress(RemoteProtocolError):
+            return pickled_payload(payload_bytes(raised))
     return pickled_payload(_pickled(error))
 
 
 def _pickled(error: Exception) -> bytes:
-    """The error's pickle; a worker's own is what it raised, of its own type."""
-    raised = error.reply.get("exception") if isinstance(error, RemoteError) else None
-    if isinstance(raised, Payload):
-        with contextlib.suppress(RemoteProtocolError):
-            return payload_bytes(raised)
+    """The error's pickle, as ``Client.run`` asks for it: a worker's own is a plain Exception, as in
+    stock's ``send_recv`` where nothing is opened."""
     return joined_pickle(_plain(error))
 
 
