@@ -17,6 +17,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 START_TIMEOUT_SECONDS = 60.0  # a busy machine imports dask slowly
 STOP_TIMEOUT_SECONDS = 8.0  # then the process group is killed
@@ -103,6 +107,23 @@ def start_process(
     return Process(name, popen, log)
 
 
+def nannies_stand(client: Client, count: int) -> None:
+    """Wait until so many nannies say of themselves that their worker runs.
+
+    A worker registers before its nanny has heard that it started, and a nanny brings no new worker for one
+    that dies in that moment (distributed/nanny.py, `Nanny._on_worker_exit`, status `starting`).
+    """
+
+    def status(dask_worker: object) -> str:
+        return dask_worker.status.name
+
+    deadline = time.monotonic() + START_TIMEOUT_SECONDS
+    client.wait_for_workers(count, timeout=START_TIMEOUT_SECONDS)
+    while list(client.run(status, nanny=True).values()).count("running") < count:
+        assert time.monotonic() < deadline, "nannies did not start"
+        time.sleep(0.05)
+
+
 @dataclass
 class Cluster:
     """A scheduler process and worker processes, to be used as a context manager.
@@ -131,6 +152,7 @@ class Cluster:
             for nanny in self.nannies:
                 self.add_worker(nanny=nanny)
             self.wait_for_workers(len(self.nannies))
+            self._wait_for_nannies(sum(self.nannies))
         except BaseException:
             self.close()
             raise
@@ -188,6 +210,12 @@ class Cluster:
                 client.wait_for_workers(count, timeout=START_TIMEOUT_SECONDS)
             except TimeoutError as exc:
                 raise TimeoutError(f"no {count} workers registered\n{self.logs()}") from exc
+
+    def _wait_for_nannies(self, count: int) -> None:
+        """Wait until nannies know of their workers: a worker that dies before is never replaced."""
+        if count:
+            with self.client() as client:
+                nannies_stand(client, count)
 
     @contextlib.contextmanager
     def client(self, **options: object) -> Iterator[object]:

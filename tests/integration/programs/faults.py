@@ -149,24 +149,14 @@ def key_that_cannot_unpickle(client: Client) -> object:
     return type(error).__name__, client.submit(operator.add, 1, 2).result()
 
 
-# --- below: under nannies
+# --- below: under nannies, which must know of the workers that a program before this one left
 
 
-def nannies_stand(client: Client, n_workers: int = 2) -> None:
-    """Wait until so many nannies say of themselves that their worker runs.
+def nannies_stand(client: Client, count: int) -> None:
+    """As the one of that name in `real_cluster`, which schedulers and workers cannot import as they can this module."""
+    import real_cluster
 
-    A worker registers before its nanny has heard that it started, and a nanny brings no new worker for one
-    that dies in that moment (distributed/nanny.py, `Nanny._on_worker_exit`, status `starting`).
-    """
-
-    def status(dask_worker: object) -> str:
-        return dask_worker.status.name
-
-    deadline = time.monotonic() + TIMEOUT_SECONDS
-    client.wait_for_workers(n_workers, timeout=TIMEOUT_SECONDS)
-    while list(client.run(status, nanny=True).values()).count("running") < n_workers:
-        assert time.monotonic() < deadline, "nannies did not start"
-        time.sleep(0.05)
+    real_cluster.nannies_stand(client, count)
 
 
 def worker_killed_in_the_middle(client: Client) -> object:
@@ -176,7 +166,7 @@ def worker_killed_in_the_middle(client: Client) -> object:
         time.sleep(0.03)
         return i
 
-    nannies_stand(client)
+    nannies_stand(client, 2)
     values = client.map(slow, range(60), pure=False)
     sums = client.map(operator.add, values[::2], values[1::2], pure=False)
     total = client.submit(sum, sums)
@@ -185,13 +175,13 @@ def worker_killed_in_the_middle(client: Client) -> object:
     pids = client.run(os.getpid)
     os.kill(next(iter(pids.values())), signal.SIGKILL)
     outcome = total.result(timeout=TIMEOUT_SECONDS)
-    nannies_stand(client)
+    nannies_stand(client, 2)
     return outcome
 
 
 def only_copy_lost(client: Client) -> object:
     """What only a dead worker held is computed again; what was scattered there is lost, and said to be."""
-    nannies_stand(client)
+    nannies_stand(client, 2)
     pids = client.run(os.getpid)
     address, pid = next(iter(pids.items()))
     kept = client.submit(operator.add, 20, 22, workers=[address], allow_other_workers=True)
@@ -202,13 +192,13 @@ def only_copy_lost(client: Client) -> object:
     while scattered.status == "finished" and time.monotonic() < deadline:
         time.sleep(0.05)
     result = client.submit(operator.add, kept, 1).result(timeout=TIMEOUT_SECONDS)
-    nannies_stand(client)
+    nannies_stand(client, 2)
     return result, scattered.status
 
 
 def task_that_kills_its_worker(client: Client) -> object:
     """A task that ends its process again and again is given up as KilledWorker; others go on."""
-    nannies_stand(client)
+    nannies_stand(client, 2)
 
     def suicide(x: int) -> None:
         os._exit(11)
@@ -218,6 +208,6 @@ def task_that_kills_its_worker(client: Client) -> object:
     wait(dependent, timeout=TIMEOUT_SECONDS)
     error = future.exception()
     healthy = client.submit(operator.add, 1, 1, pure=False).result(timeout=TIMEOUT_SECONDS)
-    nannies_stand(client)
+    nannies_stand(client, 2)
     kind = isinstance(error, KilledWorker)
     return kind, error.task, future.status, dependent.status, healthy
