@@ -8,11 +8,14 @@ Must not know: what is shuffled; how its requests come in (it puts handlers on t
 
 from __future__ import annotations
 
+from collections import Counter
+from time import time
 from typing import Any
 
 from dask._task_spec import Alias
 from distributed.protocol.pickle import dumps
 from distributed.shuffle._core import barrier_key
+from distributed.shuffle._exceptions import P2PConsistencyError
 from distributed.shuffle._scheduler_plugin import ShuffleSchedulerPlugin
 from distributed.shuffle._worker_plugin import ShuffleWorkerPlugin
 
@@ -20,6 +23,9 @@ from .plugins import Plugins
 
 NAME = "shuffle"
 """Of the plugin on the scheduler, of the one on workers, and of their data in heartbeats."""
+
+BEGUN_AGAIN_MAX = 10
+"""So often a shuffle begins again because what needs it runs without it; then its tasks fail as in stock."""
 
 
 def worker_plugin() -> bytes:
@@ -49,6 +55,7 @@ class SleepingShufflePlugin(ShuffleSchedulerPlugin):
 
     def __init__(self, host: Plugins) -> None:
         self._host = host
+        self._begun_again: Counter[Any] = Counter()
         super().__init__(host.facade)
         host.facade.extensions[NAME] = self
         host.sleep(NAME)
@@ -62,6 +69,46 @@ class SleepingShufflePlugin(ShuffleSchedulerPlugin):
         if self._shuffles:
             self._host.wake(NAME)
         return answer
+
+    def get(self, id: Any, worker: str) -> Any:
+        """The run that a worker asks for; where there is none, and it should be, all of it begins again."""
+        if id not in self.active_shuffles:
+            self._begin_again(id, worker)
+        return super().get(id, worker)
+
+    async def barrier(self, id: Any, run_id: int, consistent: bool) -> None:
+        """What stock's does; it fails with a KeyError where there is no such shuffle, here all of it begins again."""
+        if id in self.active_shuffles:
+            await super().barrier(id, run_id, consistent)
+        elif not self._begin_again(id):
+            raise P2PConsistencyError(f"No active shuffle with {id=!r} found")
+
+    def _begin_again(self, id: Any, worker: str | None = None) -> bool:
+        """Run a shuffle's transfers again where what needs them runs though their shuffle is gone.
+
+        That comes when all that was sent in a run that failed is taken for sent in the next one. What runs is released
+        first, so that its failure, when it comes, is that of a run that nobody waits for.
+
+        Args:
+            worker: only what runs there counts; None is anywhere.
+
+        Returns:
+            Whether it begins again; not more than ``BEGUN_AGAIN_MAX`` times while the scheduler knows of it.
+        """
+        barrier = self.scheduler.tasks.get(barrier_key(id))
+        if barrier is None:
+            return False
+        running = [ts for ts in (barrier, *barrier.dependents) if ts.state == "processing"]
+        if not any(worker in (None, ts.processing_on.address) for ts in running):
+            return False
+        self._begun_again[id] += 1
+        if self._begun_again[id] > BEGUN_AGAIN_MAX:
+            return False
+        for run in sorted(self._shuffles.get(id, ()), key=lambda run: run.run_id)[-1:]:
+            run.participating_workers.intersection_update(self.scheduler.workers)
+            self._fail_on_workers(run, f"No active shuffle with {id=!r} found")  # who missed it
+        self._restart_shuffle(id, self.scheduler, stimulus_id=f"p2p-no-shuffle-{time()}")
+        return True
 
     def _restart_recommendations(self, id: Any) -> dict[Any, str]:
         """What stock begins again, and transfers that stand behind an alias because dask fused them with their input.
@@ -81,9 +128,11 @@ class SleepingShufflePlugin(ShuffleSchedulerPlugin):
         """What stock's does; when the last shuffle is forgotten there is nothing to do any more."""
         super().transition(key, start, finish, *args, **kwargs)
         if finish == "forgotten" and not self._shuffles:
+            self._begun_again.clear()
             self._host.sleep(NAME)
 
     def restart(self, scheduler: Any) -> None:
         """All tasks are forgotten."""
         super().restart(scheduler)
+        self._begun_again.clear()
         self._host.sleep(NAME)

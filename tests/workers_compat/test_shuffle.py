@@ -174,6 +174,33 @@ async def test_transfers_behind_an_alias_begin_again(world):
     assert await future == 1600
 
 
+@pytest.mark.parametrize("asks", ["shuffle_get", "shuffle_barrier"])
+async def test_a_barrier_that_finds_no_shuffle(world, asks):
+    """All transfers are taken for done, and their shuffle is gone: it begins again, once (stock: an error)."""
+    plugin, loop = world.plugin, asyncio.get_running_loop()
+    kind = type(world.workers[0].plugins["shuffle"])
+    done, gone = kind.barrier, []
+
+    def lose(shuffle_id):
+        if asks == "shuffle_get":
+            plugin._fail_on_workers(plugin.active_shuffles[shuffle_id], "test")
+        plugin._clean_on_scheduler(shuffle_id, "test")
+
+    def loses_it(self, shuffle_id, run_ids):
+        """The barrier's worker asks for the run: it had none, or the scheduler has it no more."""
+        if not gone:
+            gone.append(shuffle_id)
+            loop.call_soon_threadsafe(lose, shuffle_id)
+            time.sleep(0.3)
+        return done(self, shuffle_id, run_ids)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kind, "barrier", loses_it)
+        future = world.client.compute(by_p2p(frame(9)))
+        assert await future == 9 * 144
+    assert gone and plugin._begun_again[gone[0]] == 1
+
+
 async def test_all_at_once_after_the_barrier(world):
     """Output is there, and what remains of the shuffle with a worker is lost: it is all done again."""
     with dask.config.set({"dataframe.shuffle.method": "p2p"}):
