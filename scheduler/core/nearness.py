@@ -1,8 +1,8 @@
 """Data that a worker reads where another worker holds it: shared memory of a host, a file system.
 
 Workers with such a transfer say so in their heartbeats: the metric ``memory_domain`` names what they can read from. For a worker
-of the same domain as a holder, data that it lacks costs next to nothing to fetch, so that it is as good a place for a task as
-the holder itself.
+of the same domain as a holder, data that it lacks costs little to fetch, and next to nothing where two members have it, which
+share it already: so it is nearly as good a place for a task as the holder itself.
 
 Costs nothing while no worker says so. Must not know: how data is read there.
 """
@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .state import SchedulerState, TaskState, WorkerState
 
-#: Reading a byte in the same domain costs this part of fetching it over the network.
+#: Reading a byte in the same domain costs this part of fetching it over the network, where another member has read it already.
 READ_PART = 64
+#: The same for the first to read it: its holder has to lay it where others can read it, which is a copy.
+FIRST_READ_PART = 8
 #: Members of a domain that are looked at for one task: a host has a few dozen workers.
 NEIGHBOURS_MAX = 256
 
@@ -70,23 +72,33 @@ def add_neighbours(
     Args:
         local: worker -> bytes of ``dependencies`` that it has; those who can read them are added.
     """
-    domains = state.domains
     for dts in dependencies:
         nbytes = dts.nbytes if dts.nbytes >= 0 else state.config.default_data_size_nbytes
-        worth = nbytes - nbytes // READ_PART
-        reached: dict[WorkerState, None] = {}
-        for name in dict.fromkeys(map(domains.name, dts.who_has)):
-            if name is not None:
-                reached.update(dict.fromkeys(islice(domains.members(name), NEIGHBOURS_MAX)))
-        for ws in reached:
+        worth: dict[WorkerState, int] = {}
+        for name, holders in _holders(state, dts).items():
+            worth_here = nbytes - nbytes // _part(holders)
+            for ws in islice(state.domains.members(name), NEIGHBOURS_MAX):
+                worth[ws] = worth_here
+        for ws, worth_here in worth.items():
             if ws not in dts.who_has:
-                local[ws] = local.get(ws, 0) + worth
+                local[ws] = local.get(ws, 0) + worth_here
 
 
 def read_nbytes(state: SchedulerState, dts: TaskState, ws: WorkerState, nbytes: int) -> int:
     """What fetching the data to the worker costs, in bytes over the network."""
     name = state.domains.name(ws)
-    if name is None:
-        return nbytes
-    near = state.domains.members(name)
-    return nbytes // READ_PART if any(holder in near for holder in dts.who_has) else nbytes
+    holders = _holders(state, dts).get(name, 0) if name is not None else 0
+    return nbytes // _part(holders) if holders else nbytes
+
+
+def _holders(state: SchedulerState, dts: TaskState) -> dict[str, int]:
+    """How many members of each domain have the data."""
+    counts: dict[str, int] = {}
+    for name in map(state.domains.name, dts.who_has):
+        if name is not None:
+            counts[name] = counts.get(name, 0) + 1
+    return counts
+
+
+def _part(holders: int) -> int:
+    return READ_PART if holders > 1 else FIRST_READ_PART

@@ -20,7 +20,8 @@ def trio(env: Env) -> Env:
 
 
 def test_a_neighbour_of_a_busy_holder_gets_the_task(trio: Env) -> None:
-    trio.submit({f"slow{i}": [] for i in range(2)}, annotations=on("w0", "slow0", "slow1"))
+    slow = [f"slow{i}" for i in range(4)]
+    trio.submit({key: [] for key in slow}, annotations=on("w0", *slow))
     trio.submit({"y": ["x"]})
     assert trio.where("y") == "w1"
 
@@ -43,8 +44,14 @@ def test_fetching_is_weighed_accordingly(trio: Env) -> None:
     trio.submit({"y": ["x"]})
     near, far = trio.worker("w1"), trio.worker("w2")
     y = trio.task("y")
-    ratio = placement.fetch_seconds(trio.state, y, far) / placement.fetch_seconds(trio.state, y, near)
-    assert ratio == pytest.approx(nearness.READ_PART)
+    seconds = placement.fetch_seconds
+    ratio = seconds(trio.state, y, far) / seconds(trio.state, y, near)
+    assert ratio == pytest.approx(nearness.FIRST_READ_PART)
+    trio.join("w3")
+    trio.beat("w3", metrics={"memory_domain": "host-a"})
+    trio.fetched("w3", "x")
+    ratio = seconds(trio.state, y, far) / seconds(trio.state, y, near)
+    assert ratio == pytest.approx(nearness.READ_PART), "two of the host share it"
     assert placement.fetch_seconds(trio.state, y, trio.worker("w0")) == 0
 
 
@@ -54,7 +61,7 @@ def test_data_of_both_hosts_counts_once_a_host(trio: Env) -> None:
     local: dict = {}
     trio.fetched("w1", "x")
     nearness.add_neighbours(trio.state, local, [trio.task("x"), trio.task("z")])
-    worth = 10**9 - 10**9 // nearness.READ_PART
+    worth = 10**9 - 10**9 // nearness.FIRST_READ_PART
     assert local == {trio.worker("w0"): worth}, "w0 reads z from w1; both have x"
 
 
