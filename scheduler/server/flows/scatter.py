@@ -46,22 +46,20 @@ async def scatter(
     Raises:
         TimeoutError: no such worker runs.
         KeyError: there is no such worker.
-        OSError: a worker was lost.
+        OSError: no worker that may be used could be reached.
     """
     addresses = await _running_workers(server, workers, timeout)
     if not data:
         return []
     plan = _round_robin(server, addresses, data)
-    replies = await asyncio.gather(
-        *(
-            server.rpc_call(address, worker_rpc.WorkerUpdateData(data=part))
-            for address, part in plan.items()
-        )
+    put = await asyncio.gather(
+        *(_put(server, part, address, addresses) for address, part in plan.items())
     )
     nbytes: dict[Key, int] = {}
-    for reply in replies:
-        nbytes.update(reply["nbytes"])
-    who_has = {key: [address] for address, part in plan.items() for key in part}
+    who_has: dict[Key, list[str]] = {}
+    for part, (address, sizes) in zip(plan.values(), put):
+        nbytes.update(sizes)
+        who_has.update((key, [address]) for key in part)
     await _place(server, who_has, nbytes, client)
     keys = list(data)
     if broadcast:
@@ -70,6 +68,31 @@ async def scatter(
     event = {"action": "scatter", "client": client, "count": len(data)}
     server.tell(LogEventCommand([client, "all"], event))
     return keys
+
+
+async def _put(
+    server: FlowServer, part: Mapping[Key, Any], address: str, addresses: list[str]
+) -> tuple[str, Mapping[Key, int]]:
+    """Put a share on its worker or, where that one cannot be reached, on the next that can.
+
+    Returns:
+        The worker that took it, and what it says of sizes in bytes.
+    """
+    begin = addresses.index(address)
+    lost: OSError | None = None
+    for candidate in addresses[begin:] + addresses[:begin]:
+        ws = server.state.workers.get(candidate)
+        if lost is not None and (ws is None or ws.status != "running"):
+            continue
+        try:
+            reply = await server.rpc_call(candidate, worker_rpc.WorkerUpdateData(data=dict(part)))
+        except OSError as error:
+            logger.warning("Scatter could not reach %s: %s", candidate, error)
+            lost = error
+        else:
+            return candidate, reply["nbytes"]
+    assert lost is not None
+    raise lost
 
 
 async def _running_workers(

@@ -57,6 +57,20 @@ async def test_scatter_to_chosen_workers_by_name(server: Any) -> None:
         await scatter(server, {"z": 1}, ["tcp://10.0.0.9:1"], "c")
 
 
+async def test_scatter_goes_on_where_a_worker_cannot_be_reached(server: Any) -> None:
+    """What was meant for a worker that just died goes to the next one; only where there is none is it an error."""
+    a, b, c = server.add_worker(1), server.add_worker(2, worker), server.add_worker(3, worker)
+    await scatter(server, {"x": 1, "y": 2, "z": 3}, None, "c")
+    assert [server.holders(k) for k in "xyz"] == [{b}, {b}, {c}]
+    with pytest.raises(ConnectionRefusedError):
+        await scatter(server, {"u": 1}, [a], "c")
+    assert "u" not in server.state.tasks
+    server.remove_worker(c)
+    del server.answers[b]
+    with pytest.raises(ConnectionRefusedError):
+        await scatter(server, {"u": 1, "v": 2}, None, "c")
+
+
 async def test_scatter_waits_for_a_worker(server: Any) -> None:
     with pytest.raises(TimeoutError, match="No valid workers found"):
         await scatter(server, {"x": 1}, None, "c", timeout=0.02)
