@@ -1,4 +1,4 @@
-"""What plugins, preloads and ``Client.run_on_scheduler`` functions receive as the scheduler.
+"""What plugins, preloads and ``Client.run_on_scheduler`` functions find on the ``Scheduler`` object that they receive.
 
 It has the attributes and methods of stock's ``Scheduler`` that others use. Reading computes the documented
 views; requests that the scheduler serves are methods under the names of their ops; what changes the cluster
@@ -124,7 +124,7 @@ class SchedulerFacade(StockNames, Reach):
         Reach.__init__(self)
         self._server = server
         self._scheduler = scheduler
-        self.plugin_host = Plugins(self, server.state, server.spawn)
+        self.plugin_host = Plugins(self, server.state, server.spawn, scheduler)
         self.plugin_host.tell = server.tell
         spans = SpansView(server.state, lambda: server.now())
         self._extensions: dict[str, Any] = {"spans": spans}

@@ -48,12 +48,14 @@ class Plugins:
     (``core.ports.PluginPort``).
 
     Args:
-        facade: what plugins receive as the scheduler.
+        facade: what the scheduler looks like to code that was written for stock's.
         state: whose ``plugins`` attribute is set while a plugin has a hook that the core calls.
         spawn: runs what an asynchronous hook returns, in the background, under a name.
+        scheduler: what plugins and functions receive as the scheduler: the ``Scheduler`` object, which finds on the facade
+            what it has not itself. The facade where there is none.
 
     Attributes:
-        facade: see above.
+        facade, scheduler: see above.
         by_name: the plugins, in order of registration.
         sleeping: names of those whose hooks are not called for now.
         depth: how many hooks of a turn are running: while > 0 the core is in the middle of a turn.
@@ -64,8 +66,11 @@ class Plugins:
         sight: what views of tasks, workers and clients are made with.
     """
 
-    def __init__(self, facade: Any, state: SchedulerState, spawn: Spawn) -> None:
+    def __init__(
+        self, facade: Any, state: SchedulerState, spawn: Spawn, scheduler: Any = None
+    ) -> None:
         self.facade = facade
+        self.scheduler = facade if scheduler is None else scheduler
         self.by_name: dict[str, Any] = {}
         self.sleeping: dict[str, None] = {}
         self.depth = 0
@@ -190,7 +195,7 @@ class Plugins:
             return
         self._call(
             "update_graph",
-            self.facade,
+            self.scheduler,
             client=client,
             keys=set(keys),
             tasks=[ts.key for ts in tasks],
@@ -202,7 +207,7 @@ class Plugins:
     def add_worker(self, address: str) -> None:
         """See ``core.ports.PluginPort``."""
         self._count()
-        self._call("add_worker", scheduler=self.facade, worker=address)
+        self._call("add_worker", scheduler=self.scheduler, worker=address)
 
     def remove_worker(self, address: str, stimulus_id: str) -> None:
         """See ``core.ports.PluginPort``."""
@@ -210,23 +215,23 @@ class Plugins:
         for hook in list(self._hooks["remove_worker"]):
             more = {"stimulus_id": stimulus_id} if takes_keyword(hook, "stimulus_id") else {}
             self._call_one(
-                hook, "remove_worker", (), {"scheduler": self.facade, "worker": address, **more}
+                hook, "remove_worker", (), {"scheduler": self.scheduler, "worker": address, **more}
             )
 
     def add_client(self, client: str) -> None:
         """See ``core.ports.PluginPort``."""
         self._count()
-        self._call("add_client", scheduler=self.facade, client=client)
+        self._call("add_client", scheduler=self.scheduler, client=client)
 
     def remove_client(self, client: str) -> None:
         """See ``core.ports.PluginPort``."""
         self._count()
-        self._call("remove_client", scheduler=self.facade, client=client)
+        self._call("remove_client", scheduler=self.scheduler, client=client)
 
     def restart(self) -> None:
         """See ``core.ports.PluginPort``."""
         self._count()
-        self._call("restart", self.facade)
+        self._call("restart", self.scheduler)
 
     # what the server calls
 
@@ -241,7 +246,7 @@ class Plugins:
     def valid_workers_downscaling(self, workers: list[Any]) -> list[Any]:
         """Views of workers that plugins let go, of those given."""
         for hook in list(self._hooks["valid_workers_downscaling"]):
-            found = self._call_one(hook, "valid_workers_downscaling", (self.facade, workers), {})
+            found = self._call_one(hook, "valid_workers_downscaling", (self.scheduler, workers), {})
             if found is not None:
                 workers = list(found)
         return workers

@@ -17,7 +17,7 @@ import logging
 import os
 import uuid
 import warnings
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
 from paceline.scheduler.core import queries
@@ -221,7 +221,7 @@ class Scheduler:
 
     @property
     def facade(self) -> Any:
-        """What plugins and ``run_on_scheduler`` functions receive as the scheduler."""
+        """What this object lends from stock's class; plugins and ``run_on_scheduler`` functions get both in one: this object."""
         return self.server.plugins.facade
 
     @property
@@ -258,9 +258,9 @@ class Scheduler:
         return addresses.parts(self.address)[2]
 
     @property
-    def workers(self) -> dict[str, Any]:
-        """Address -> worker, as stock's ``WorkerState``."""
-        return dict(self.facade.workers)
+    def workers(self) -> Mapping[str, Any]:
+        """Address -> worker, as stock's ``WorkerState``; as it is now, whenever it is read."""
+        return self.facade.workers  # type: ignore[no-any-return]
 
     def identity(self, n_workers: int = -1) -> dict[str, Any]:
         """Who we are, and our workers, in stock's shape."""
@@ -337,7 +337,7 @@ class Scheduler:
         if self.preloads is not None:
             await self.preloads.start()
         starting = [
-            plugin.start(self.facade)
+            plugin.start(self)
             for plugin in server.plugins.each()
             if hasattr(plugin, "start")
         ]

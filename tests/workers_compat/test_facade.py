@@ -357,6 +357,44 @@ async def test_the_scheduler_closes(world):
     assert world.facade.status in (Status.closed, Status.closing)
 
 
+async def test_hooks_and_functions_get_the_scheduler_itself(world):
+    """As in stock: a hook finds the object that the program made, and what was hung on it; so do functions."""
+    scheduler, received = world.scheduler, []
+
+    class Asking(SchedulerPlugin):
+        name = "asking"
+
+        def add_worker(self, scheduler, worker):
+            received.append((scheduler, worker in scheduler.workers))
+
+        def add_client(self, scheduler, client):
+            received.append((scheduler, client in scheduler.clients))
+
+    scheduler.add_plugin(Asking())
+    scheduler.hung_here = 1
+    async with (
+        Worker(scheduler.address, nthreads=1),
+        Client(scheduler.address, asynchronous=True) as client,
+    ):
+        assert received == [(scheduler, True), (scheduler, True)]
+        found = await client.run_on_scheduler(
+            lambda dask_scheduler: (dask_scheduler.hung_here, id(dask_scheduler))
+        )
+        assert found == (1, id(scheduler))
+    assert world.facade.hung_here == 1
+
+
+async def test_a_function_closes_the_scheduler(world):
+    """`dask_scheduler.close()` ends the scheduler, not only what stands beside it."""
+
+    async def close(dask_scheduler):
+        dask_scheduler.loop.add_callback(dask_scheduler.close)
+
+    await world.client.run_on_scheduler(close)
+    await asyncio.wait_for(world.scheduler.finished(), 30)
+    assert world.scheduler.status == Status.closed
+
+
 async def test_plugins_of_the_program_and_a_preload(tmp_path):
     started = []
 
@@ -380,7 +418,7 @@ async def test_plugins_of_the_program_and_a_preload(tmp_path):
         port=0, host="127.0.0.1", dashboard=False, plugins=[Given()], preload=path
     ) as scheduler:
         assert set(scheduler.plugins) == {"shuffle", "given", "loaded"}
-        assert started == [scheduler.facade]
+        assert started == [scheduler]
         assert scheduler.facade.services["mine"] == 17
         assert len(scheduler.workers) == 0
         with pytest.raises(AttributeError, match="no_such"):

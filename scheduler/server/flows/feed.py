@@ -1,6 +1,6 @@
 """Feeds: a function of the client's that runs here every so often, its answers sent as they come.
 
-Stock's progress bars are made so. The function gets the facade; opening its pickle is the point.
+Stock's progress bars are made so. The function gets the ``Scheduler`` object; opening its pickle is the point.
 
 Must not know: what the function does; how its answers are written.
 """
@@ -34,15 +34,15 @@ async def feed(server: FlowServer, request: r.Feed, peer: PeerPort) -> None:
     function = unpickle(request.function, what)
     setup = unpickle(request.setup, what) if request.setup else None
     teardown = unpickle(request.teardown, what) if request.teardown else None
-    facade = server.plugins.facade
+    scheduler = server.plugins.scheduler
     interval = max(seconds(request.interval) or 1.0, INTERVAL_MIN_SECONDS)
-    state: Any = setup(facade) if setup is not None else None
+    state: Any = setup(scheduler) if setup is not None else None
     if inspect.isawaitable(state):
         state = await state
     try:
         while not peer.closed:
-            peer.reply(function(facade) if state is None else function(facade, state))
+            peer.reply(function(scheduler) if state is None else function(scheduler, state))
             await asyncio.sleep(interval)
     finally:
         if teardown is not None:
-            teardown(facade, state)
+            teardown(scheduler, state)

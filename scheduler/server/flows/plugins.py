@@ -102,7 +102,7 @@ async def register_scheduler_plugin(
         return
     start = getattr(instance, "start", None)
     if start is not None:
-        result = start(host.facade)
+        result = start(host.scheduler)
         if inspect.isawaitable(result):
             await result
     host.add(instance, name, idempotent)

@@ -108,10 +108,12 @@ class PluginHost(Protocol):
     """Where scheduler plugins live (``workers_compat``), and what they and functions receive as the scheduler.
 
     Attributes:
-        facade: the ``dask_scheduler`` of plugins and of ``Client.run_on_scheduler``.
+        scheduler: the ``dask_scheduler`` of plugins and of ``Client.run_on_scheduler``.
+        facade: what it looks like to code that was written for stock's.
         partings: tasks in which plugins still do something about workers that left.
     """
 
+    scheduler: Any
     facade: Any
     partings: set[asyncio.Task[Any]]
 

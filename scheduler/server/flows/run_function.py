@@ -31,7 +31,7 @@ async def run_function(
     """Call a function in this process.
 
     Args:
-        function, args, kwargs: pickled. Parameters ``dask_scheduler`` and ``dask_worker`` get the facade.
+        function, args, kwargs: pickled. Parameters ``dask_scheduler`` and ``dask_worker`` get the ``Scheduler`` object.
         wait: False runs a coroutine function in the background.
 
     Returns:
@@ -50,7 +50,7 @@ async def run_function(
     named = dict((unpickle(kwargs) if isinstance(kwargs, bytes) else kwargs) or {})
     for parameter in ("dask_worker", "dask_scheduler"):
         if _has_parameter(call, parameter):
-            named[parameter] = server.plugins.facade
+            named[parameter] = server.plugins.scheduler
     name = getattr(call, "__name__", None) or repr(call)
     logger.info("Run out-of-band function %r", name)
     try:

@@ -34,7 +34,7 @@ class Plugins:
     """Scheduler plugins: a dict."""
 
     def __init__(self, state: Any = None) -> None:
-        self.facade = state
+        self.facade = self.scheduler = state
         self.named: dict[str, Any] = {}
         self.needed: set[str] = set()
         self.partings: set[Any] = set()

@@ -194,7 +194,7 @@ class Recorder(SchedulerPlugin):
 async def test_scheduler_plugins(server: Any) -> None:
     pickled = cloudpickle.dumps(Recorder())
     await plugins.register_scheduler_plugin(server, pickled, "r")
-    assert server.plugins.named["r"].started is server.plugins.facade
+    assert server.plugins.named["r"].started is server.plugins.scheduler
     first = server.plugins.named["r"]
     await plugins.register_scheduler_plugin(server, pickled, "r", idempotent=True)
     assert server.plugins.named["r"] is first
@@ -218,13 +218,13 @@ async def test_functions(server: Any) -> None:
         await asyncio.sleep(0)
         return x + 1
 
-    facade = server.plugins.facade
+    scheduler = server.plugins.scheduler
     dumps = cloudpickle.dumps
     reply = await run_function(server, dumps(lambda x, y: x - y), dumps((3,)), dumps({"y": 1}))
     assert reply["status"] == "OK" and opened(reply) == 2
     assert opened(await run_function(server, dumps(later), dumps((1,)))) == 2
     seen = await run_function(server, dumps(lambda dask_scheduler: id(dask_scheduler)))
-    assert opened(seen) == id(facade)
+    assert opened(seen) == id(scheduler)
     assert opened(await run_function(server, dumps(later), dumps((1,)), wait=False)) is None
     with pytest.raises(AssertionError, match="not supported"):
         await run_function(server, dumps(abs), dumps((1,)), wait=False)
