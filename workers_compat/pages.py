@@ -30,6 +30,8 @@ REPLACED = (
     "distributed.http.scheduler.missing_bokeh",
     "distributed.http.scheduler.prometheus",
 )
+#: The websocket that the cluster map listens to.
+EVENT_STREAM = "/eventstream"
 #: Where the dashboard's pages are named, below the package distributed.
 DASHBOARD_MODULE = ("dashboard", "scheduler.py")
 
@@ -108,10 +110,32 @@ def stock_routes(facade: Any, taken: Iterable[str] = ()) -> list[Any]:
             path = "/" + url.lstrip("/")
             if path in taken:
                 continue
+            if path == EVENT_STREAM:
+                handler = type(handler.__name__, (PlainEvents, handler), {})
             if _takes_scheduler(handler.initialize):
                 options = {**options, "dask_server": scheduler}
             found.append((path, handler, options))
     return found
+
+
+class PlainEvents:
+    """Stock's event stream, of which each event leaves what JSON cannot say.
+
+    Stock drops bytes alone, and so says nothing of a task that erred: its exception is no text.
+    """
+
+    def send(self, name: str, data: dict[str, Any]) -> None:
+        """To the browser. ``data`` is what plugins are told of an event."""
+        super().send(name, {key: value for key, value in data.items() if _plain(value)})  # type: ignore[misc]
+
+
+def _plain(value: Any) -> bool:
+    """Whether JSON can say it."""
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _plain(each) for key, each in value.items())
+    if isinstance(value, list | tuple):
+        return all(map(_plain, value))
+    return isinstance(value, str | int | float | None)
 
 
 def _takes_scheduler(initialize: Callable[..., Any]) -> bool:

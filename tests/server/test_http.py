@@ -94,7 +94,12 @@ async def test_event_stream(scheduler: Scheduler) -> None:
         heard = []
         while "transition" not in heard:
             heard.append(json.loads(str(await socket.read_message()))["name"])
+        await distributed.wait(client.submit(int, "no number", key="bad"))
+        told = {"key": "x"}
+        while told.get("key") != "bad":
+            told = json.loads(str(await socket.read_message()))
     assert heard[0] == "add_worker" and {"add_client", "update_graph"} < set(heard)
+    assert told["color"] == "black" and told["stop"] >= told["start"] and "exception" not in told
     socket.close()
 
 
