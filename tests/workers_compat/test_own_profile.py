@@ -7,11 +7,13 @@ import time
 import dask
 import pytest
 from paceline.workers_compat import own_profile
-from paceline.workers_compat.own_profile import OwnProfile
+from paceline.workers_compat.own_profile import OwnProfile, Periods
 
 
 @pytest.fixture
-def mine():
+def mine(monkeypatch):
+    monkeypatch.setattr(own_profile, "SAFE", True)
+    monkeypatch.setattr(own_profile, "OMITTED", ())  # this file's name ends as those that are left out
     with dask.config.set({"distributed.worker.profile.cycle": "20ms"}):
         found = OwnProfile()
         yield found
@@ -22,7 +24,7 @@ def spin_until(done) -> None:
     """This thread is what is sampled: it must not sleep."""
     deadline = time.monotonic() + 20
     while not done() and time.monotonic() < deadline:
-        sum(range(1000))
+        sum(range(10_000))
 
 
 def frames(tree) -> set:
@@ -34,6 +36,21 @@ def test_what_a_thread_does(mine):
     spin_until(lambda: mine.get()["count"] > 5)
     assert "spin_until" in frames(mine.get())
     assert mine.get(start=time.time() + 100)["count"] == 0
+
+
+def test_its_periods_one_after_another(mine):
+    log = Periods(mine)
+    spin_until(lambda: len(log) > 1 and any("spin_until" in frames(tree) for _, tree in log))
+    first, second, *_ = mine.periods()
+    assert mine.periods(after=first[0], most=1) == [second] == [log[1]]
+    assert [when for when, _ in log] == sorted(when for when, _ in log)
+    assert any("spin_until" in frames(tree) for _, tree in log)
+
+
+def test_no_samples_where_python_stops_at_them(mine, monkeypatch):
+    monkeypatch.setattr(own_profile, "SAFE", False)
+    assert mine.get()["count"] == 0 and mine.periods() == []
+    assert not mine.running
 
 
 def test_it_ends_when_nobody_asks(mine, monkeypatch):
