@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import dask
 import distributed
 import pytest
 from paceline.scheduler import Scheduler
@@ -78,8 +79,9 @@ async def test_the_mirror_shows_what_the_scheduler_has(mirror: Any) -> None:
         assert {ts.key for ts in mirror.tasks["total"].dependencies} == {f.key for f in futures}
         assert [e.key for e in mirror.erred_tasks] == ["bad"]
         assert mirror._broker._topics["all"].count > 0
-        stored = list(next(iter(mirror.workers.values())).has_what)
-        assert sum(ts.key == "inc" for ts in stored) == 10
+        assert not stored(mirror)
+        mirror.apply(snapshots.news(mirror.wanted()))
+        assert stored(mirror)["inc"] == sum(worker.state.tasks[f.key].nbytes for f in futures)
         assert mirror.task_groups["total"].dependencies[0].name == mirror.tasks[futures[0].key].prefix.name
 
         del futures, total, erred
@@ -95,6 +97,71 @@ async def test_the_mirror_shows_what_the_scheduler_has(mirror: Any) -> None:
         assert not scheduler.server.flows.own_profile.running
     mirror.apply(snapshots.news({"workers": None}))
     assert not mirror.workers
+
+
+def stored(mirror: Any) -> dict[str, int]:
+    """As the plot of memory by key adds up: prefix -> bytes."""
+    found: dict[str, int] = {}
+    for ws in mirror.workers.values():
+        for ts in ws.has_what:
+            found[ts.key] = found.get(ts.key, 0) + ts.nbytes
+    return found
+
+
+async def test_memory_by_key_is_what_is_there_now_not_all_that_ever_was(
+    mirror: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paceline.workers_compat.dashboard.snapshots.REPLICAS_MAX", 4)
+    async with (
+        Scheduler(host="127.0.0.1", dashboard_address="127.0.0.1:0", dashboard=False) as scheduler,
+        distributed.Worker(scheduler.address, dashboard_address=":0"),
+        distributed.Client(scheduler.address, asynchronous=True) as client,
+    ):
+        kept = client.submit(bytes, 10, key="part-99")
+        await kept
+        snapshots = Snapshots(scheduler.facade, dict)
+        for turn in range(3):
+            futures = [client.submit(bytes, 1_000, key=f"part-{turn}-{i}") for i in range(9)]
+            await distributed.wait(futures)
+            for _ in range(8):  # looks at four replicas each: what was begun ends, and all are seen anew
+                mirror.apply(snapshots.news({"workers": None, "stored": None}))
+            assert stored(mirror)["part"] == 9_010
+            del futures
+            while len(scheduler.server.state.tasks) > 1:
+                await asyncio.sleep(0.01)
+        assert "stored" in mirror.wanted()
+
+
+async def test_the_page_of_the_event_loops_profile_draws_what_was_sampled_since_it_was_opened(
+    mirror: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from bokeh.document import Document
+    from paceline.workers_compat.dashboard.applications import pages
+
+    monkeypatch.setattr("paceline.workers_compat.own_profile.SAFE", True)
+    document = Document()
+    with dask.config.set({"distributed.worker.profile.cycle": "20ms"}):
+        async with Scheduler(host="127.0.0.1", dashboard_address="127.0.0.1:0", dashboard=False) as scheduler:
+            pages()["/profile-server"](mirror, {}, document)
+            times = document.roots[0].children[-1].renderers[0].data_source.data
+            assert list(times["time"]) == []
+            snapshots = Snapshots(scheduler.facade, dict)
+            while not mirror.io_loop.profile:
+                mirror.apply(snapshots.news(mirror.wanted()))
+                await asyncio.sleep(0.01)
+            (look,) = document.session_callbacks
+            look.callback()
+            assert len(times["time"]) == len(mirror.io_loop.profile)
+            assert document.title == "Dask: Profile of Event Loop"
+
+
+def test_seconds_of_progress_are_kept_for_so_long(mirror: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paceline.workers_compat.dashboard.mirror.TIMING_MAX", 10)
+    timing = mirror.plugins["group-timing"]
+    timing.time = [when - 50 for when in timing.time]
+    timing.grew({"inc": 1.5})
+    assert len(timing.time) == len(timing.nthreads) == len(timing.compute["inc"]) == 10
+    assert timing.compute["inc"][-1] == 1.5
 
 
 async def test_of_many_tasks_the_mirror_knows_the_number_and_the_stream_the_last(mirror: Any) -> None:

@@ -1,18 +1,21 @@
-"""The dashboard's pages: distributed's, but for the graph of task groups.
+"""The dashboard's pages: distributed's, but for the graph of task groups and the profile of the event loop.
 
 distributed sorts groups with ``dask.order`` and expects dependencies first, which ``dask.order`` does not promise (2026.8: its
-page fails for many graphs). Ours places them itself. Importing this imports bokeh.
+page fails for many graphs). Ours places them itself. The event loop is sampled only while somebody asks: ours keeps asking, and
+is drawn again as soon as there is something. Importing this imports bokeh.
 
 Must not know: which scheduler is shown.
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 from distributed.dashboard.components.scheduler import (
     BOKEH_THEME,
+    ProfileServer,
     TaskGroupGraph,
     add_periodic_callback,
     env,
@@ -24,6 +27,8 @@ from .shapes import placed
 
 #: Milliseconds between looks at the groups.
 UPDATE_MILLISECONDS = 200
+#: Milliseconds between questions for the profile of the event loop.
+PROFILE_MILLISECONDS = 2_000
 
 
 class GroupGraph(TaskGroupGraph):
@@ -56,7 +61,36 @@ def groups_page(scheduler: Any, extra: dict[str, Any], doc: Any) -> None:
     doc.theme = BOKEH_THEME
 
 
+def loop_profile_page(scheduler: Any, extra: dict[str, Any], doc: Any) -> None:
+    """The page of the event loop's profile."""
+    loop_profile_plot(scheduler, extra, doc)
+    doc.title = "Dask: Profile of Event Loop"
+    doc.template = env.get_template("simple.html")
+    doc.template_variables.update(extra)
+
+
+def loop_profile_plot(scheduler: Any, extra: dict[str, Any], doc: Any) -> None:
+    """The same, alone."""
+    plot = ProfileServer(scheduler, sizing_mode="stretch_both", doc=doc)
+    doc.add_root(plot.root)
+    plot.trigger_update()
+    doc.theme = BOKEH_THEME
+    found = weakref.ref(plot)
+
+    def look() -> None:
+        plot = found()
+        if plot is not None and len(plot.log) and not plot.ts_source.data["time"]:
+            plot.trigger_update()
+
+    doc.add_periodic_callback(look, PROFILE_MILLISECONDS)
+
+
 def pages() -> dict[str, Callable[..., Any]]:
     """Path -> what makes its document."""
-    own = {"/groups": groups_page, "/individual-groups": individual_doc(GroupGraph, UPDATE_MILLISECONDS)}
+    own = {
+        "/groups": groups_page,
+        "/individual-groups": individual_doc(GroupGraph, UPDATE_MILLISECONDS),
+        "/profile-server": loop_profile_page,
+        "/individual-profile-server": loop_profile_plot,
+    }
     return {**applications, **own}

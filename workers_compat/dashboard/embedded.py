@@ -7,12 +7,13 @@ Must not know: when it is wanted.
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import defaultdict
 from types import SimpleNamespace
 from typing import Any
 
 from distributed.dashboard.core import BokehApplication
 from distributed.dashboard.scheduler import template_variables
+from paceline.workers_compat.own_profile import Periods
 from paceline.workers_compat.pages import PageScheduler
 from paceline.workers_compat.views import opened
 from tornado.ioloop import IOLoop
@@ -60,10 +61,11 @@ class DashboardScheduler(PageScheduler):
 
     @property
     def io_loop(self) -> Any:
-        """tornado's loop, with the profile that stock takes of it: none."""
+        """tornado's loop, with the profile that is taken of it."""
         loop = IOLoop.current()
-        if not hasattr(loop, "profile"):
-            loop.profile = deque()  # type: ignore[attr-defined]
+        profile = getattr(loop, "profile", None)
+        if not isinstance(profile, Periods) and not profile:
+            loop.profile = Periods(self._facade._server.flows.own_profile)  # type: ignore[attr-defined]
         return loop
 
     @property

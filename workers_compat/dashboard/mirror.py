@@ -11,7 +11,6 @@ import logging
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator
-from itertools import repeat
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,6 +27,10 @@ WANTED_SECONDS = 11.0
 EVENTS_MAX = 10_000
 #: Measurements of the scheduler's process that are kept.
 MONITOR_MAX = 7_200
+#: Periods of the event loop's profile that are kept.
+PERIODS_MAX = 1_000
+#: Seconds of progress that are kept; a page shows the last 180.
+TIMING_MAX = 1_000
 #: Tasks in a graph, unless dask's configuration says otherwise.
 GRAPH_MAX = 5_000
 
@@ -139,12 +142,31 @@ class MirrorGroupTiming(GroupTiming):
             self._nthreads.append(self.scheduler._base["total_nthreads"])
             for series in self.compute.values():
                 series.append(0.0)
+        if len(self.time) > 2 * TIMING_MAX:
+            for kept in (self.time, self._nthreads, *self.compute.values()):
+                del kept[:-TIMING_MAX]
         for name, seconds in spent.items():
             more = seconds - self._spent.get(name, 0.0)
             self._spent[name] = seconds
             if more > 0:
                 series = self.compute.setdefault(name, [0.0] * len(self.time))
                 series[-1] += more
+
+
+class MirrorProfile(deque[Any]):
+    """The profile of the scheduler's event loop: (time, tree) of each period. Whoever walks over it reads it."""
+
+    def __init__(self, read: Callable[[], None]) -> None:
+        super().__init__(maxlen=PERIODS_MAX)
+        self._read = read
+
+    def __iter__(self) -> Iterator[Any]:
+        self._read()
+        return super().__iter__()
+
+    def __len__(self) -> int:
+        self._read()
+        return super().__len__()
 
 
 class MirrorMonitor:
@@ -253,14 +275,14 @@ class MirrorScheduler:
         self._metrics: defaultdict[Any, float] = defaultdict(float)
         self._errors: deque[Any] = deque()
         self._shuffles: dict[Any, Any] = {}
+        self._stored: dict[str, int] = {}
         self._event_topics: dict[str, float] = {}
         self._layouts: dict[str, Any] = {}
         self.jupyter = jupyter
         self.address = facts.get("address", "")
         self.id = facts.get("id", "")
         self.loop = self.io_loop = loop
-        if not hasattr(loop, "profile"):
-            loop.profile = deque()
+        self._profile = loop.profile = MirrorProfile(lambda: self.read("profile"))
         self.counters: dict[str, Any] = {}
         self.digests = None
         self.tasks = MirrorTasks(lambda: self.read("tasks"))
@@ -433,6 +455,8 @@ class MirrorScheduler:
                 apply(news[topic])
         self._bandwidths = news.get("bandwidths", self._bandwidths)
         self._shuffles = news.get("shuffles", self._shuffles)
+        self._stored = news.get("stored", self._stored)
+        self._profile.extend(news.get("profile", ()))
         if "metrics" in news:
             self._metrics = defaultdict(float, news["metrics"])
         if "spans" in news:
@@ -467,11 +491,9 @@ class MirrorScheduler:
             ws.has_what = StoredByPrefix(self) if place == 0 else ()
 
     def stored(self) -> Iterator[Any]:
-        """A stand-in for each task whose data is in memory, of the size that is usual for its prefix."""
-        for name, prefix in self.task_prefixes.items():
-            count = prefix.states["memory"]
-            if count:
-                yield from repeat(SimpleNamespace(key=name, nbytes=prefix.nbytes_total // count), count)
+        """What is in memory, as if the data of each prefix were one task's."""
+        self.read("stored")
+        return iter([SimpleNamespace(key=name, nbytes=n) for name, n in self._stored.items()])
 
     def _apply_prefixes(self, news: dict[str, Any]) -> None:
         for name in news["gone"]:

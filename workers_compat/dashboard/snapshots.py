@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from paceline.protocol.keys import Key
@@ -36,6 +36,10 @@ HEARD_MAX = 2 * STREAM_MAX
 RAN = (TaskFinished, TaskErred)
 #: Events of a topic that one piece of news tells of.
 EVENTS_MAX = 1_000
+#: Periods of the event loop's profile that one piece of news tells of.
+PERIODS_MAX = 50
+#: Replicas that one piece of news looks at, to say how large what is in memory is.
+REPLICAS_MAX = 10_000
 #: Choices of span tags that pages have open at the same time.
 TAGS_MAX = 20
 
@@ -59,6 +63,9 @@ class Snapshots:
         self._tasks: dict[Key, str] = {}
         self._events: dict[str, int] = {}
         self._monitored = 0
+        self._profiled = 0.0
+        self._weighing: Iterator[dict[str, int] | None] | None = None
+        self._stored: dict[str, int] = {}
         self._batches: deque[tuple[str, Sequence[Any]]] = deque()
         self._n_heard = 0
         self._stream_asked = 0.0
@@ -73,6 +80,8 @@ class Snapshots:
             "spans": self._tell_spans,
             "events": self._tell_events,
             "monitor": self._tell_monitor,
+            "profile": self._tell_profile,
+            "stored": self._tell_stored,
             "shuffles": self._tell_shuffles,
             "errors": self._tell_errors,
         }
@@ -84,6 +93,8 @@ class Snapshots:
             tell = self._topics.get(topic)
             if tell is not None:
                 found[topic] = tell(detail)
+        if "stored" not in wanted:
+            self._weighing = None
         if self._stream_asked and time.monotonic() - self._stream_asked > STREAM_SECONDS:
             self.stop()
         return found
@@ -221,6 +232,21 @@ class Snapshots:
         plain = {k: v for k, v in facts.items() if isinstance(v, bool | int | str | None)}
         return {"count": monitor.count, "values": {k: list(v) for k, v in values.items()}, "facts": plain}
 
+    def _tell_profile(self, _: Any) -> list[tuple[float, dict[str, Any]]]:
+        found = self._facade._server.flows.own_profile.periods(self._profiled, PERIODS_MAX)
+        if found:
+            self._profiled = found[-1][0]
+        return list(found)
+
+    def _tell_stored(self, _: Any) -> dict[str, int]:
+        """Prefix -> bytes of its data in memory, each replica counted, as of when they were last all looked at."""
+        if self._weighing is None:
+            self._weighing = _weigh(list(self._state.workers.values()))
+        weighed = next(self._weighing)
+        if weighed is not None:
+            self._stored, self._weighing = weighed, None
+        return self._stored
+
     def _tell_shuffles(self, _: Any) -> dict[Any, Any]:
         extension = self._facade.plugins.get("shuffle") or self._facade.extensions.get("shuffle")
         beats = getattr(extension, "heartbeats", None) or {}
@@ -237,6 +263,20 @@ def _ran(worker: str, told: Any) -> tuple[Any, ...]:
     """key, worker, thread, whether it came to something, (action, start, stop) of what was done."""
     startstops = [(x.action, x.start, x.stop) for x in told.startstops]
     return told.key, worker, told.thread, type(told) is TaskFinished, startstops
+
+
+def _weigh(workers: Sequence[WorkerState]) -> Iterator[dict[str, int] | None]:
+    """Bytes that workers hold by prefix, in steps: None after each, the sums at the end."""
+    sums: dict[str, int] = {}
+    looked = 0
+    for ws in workers:
+        for ts in list(ws.has_what):
+            name = ts.prefix.name
+            sums[name] = sums.get(name, 0) + max(0, ts.nbytes)
+            looked += 1
+            if looked % REPLICAS_MAX == 0:
+                yield None
+    yield sums
 
 
 def _worker(ws: WorkerState) -> dict[str, Any]:
