@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from . import reply_values
 from .catalogue import TABLES, Direction, Op
 from .messages.base import Message
 from .messages.replies import ErrorReply, Reply
@@ -122,13 +123,24 @@ def check_reply(value: Any, op: Op) -> list[Violation]:
             return []  # what a ``feed`` sends may look so
         return list(_struct(value, ErrorReply, name, "$"))
     if cls is None:
-        return []
+        return list(_value(value, op, name))
     if not isinstance(value, dict):
         return [Violation("wrong type", name, "$", f"expected {_name(cls)}, got {_kind(value)}")]
     return list(_struct(value, cls, name, "$"))
 
 
 # ------------------------------------------------------------------ how
+
+
+def _value(value: Any, op: Op, name: str) -> Iterator[Violation]:
+    """Violations in a reply that is no structure; one that is closed as a whole is not looked into."""
+    if op.cls not in reply_values.VALUES or isinstance(value, Payload):
+        return
+    try:
+        msgspec.convert(value, reply_values.VALUES[op.cls], dec_hook=_keep, builtin_types=_BINARY)
+    except READ_ERRORS as error:
+        text, _, inner = str(error).partition(" - at `$")
+        yield Violation("wrong type", name, "$" + inner.rstrip("`"), text or repr(error))
 
 
 def _struct(

@@ -137,6 +137,8 @@ def words(hint: Any) -> str:
     """A type in the words of the page."""
     if hint is Any:
         return "any value"
+    if hint is None:
+        return "nil"
     if hint is Payload:
         return "closed value"
     args = getattr(hint, "__args__", ())

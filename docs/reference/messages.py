@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from classes import Field, described
+from classes import Field, described, words
 from paceline.protocol.catalogue import OPS, RPC_DIRECTIONS, TABLES, Direction, Op
 from paceline.protocol.messages import replies
 from paceline.protocol.messages.base import Request
+from paceline.protocol.reply_values import VALUES
 from stock_places import PLACES_MAX, Places, places
 
 HERE = Path(__file__).parent
@@ -108,7 +109,10 @@ def _reply(op: Op, returns: str) -> str:
     if op.reply is not None:
         text = f"**Reply:** [{op.reply.__name__}](#{op.reply.__name__.lower()})."
         return f"{text} {returns}" if returns else text
-    return f"**Reply:** {returns}" if returns else "**Reply:** nil."
+    if op.cls not in VALUES:
+        return f"**Reply:** {returns}" if returns else "**Reply:** none of its own."
+    kind = words(VALUES[op.cls])
+    return f"**Reply** (*{kind}*): {returns}" if returns and kind != "nil" else f"**Reply:** {kind}."
 
 
 def _stock(op: Op, where: Places) -> str:

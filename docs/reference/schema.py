@@ -12,18 +12,23 @@ import msgspec
 from classes import described
 from paceline.protocol.catalogue import TABLES
 from paceline.protocol.payload import Payload
+from paceline.protocol.reply_values import VALUES
 
 
 def schema() -> str:
     """The file."""
     classes: dict[str, type[msgspec.Struct]] = {}
     ops: dict[str, Any] = {}
+    replies: dict[str, Any] = {}
     for direction, table in TABLES.items():
         for op in table.values():
             classes[op.cls.__name__] = op.cls
             ops.setdefault(direction, {})[op.name] = {"$ref": f"#/$defs/{op.cls.__name__}"}
             if op.reply is not None:
                 classes[op.reply.__name__] = op.reply
+                replies.setdefault(direction, {})[op.name] = {"$ref": f"#/$defs/{op.reply.__name__}"}
+            elif op.cls in VALUES:
+                replies.setdefault(direction, {})[op.name] = msgspec.json.schema(VALUES[op.cls])
     _, components = msgspec.json.schema_components(
         classes.values(), schema_hook=_hook, ref_template="#/$defs/{name}"
     )
@@ -35,6 +40,7 @@ def schema() -> str:
         "description": "Generated from paceline.protocol.catalogue. Arrays that are keys, and values marked with $bytes, $map and "
         "the like, are as docs/protocol.md says in 'Messages as JSON'.",
         "ops": ops,
+        "replies": replies,
         "$defs": dict(sorted(components.items())),
     }
     return json.dumps(document, indent=1, default=_plain) + "\n"

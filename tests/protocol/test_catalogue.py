@@ -12,8 +12,16 @@ import pytest
 from distributed import Client, Nanny, Scheduler, Worker
 from distributed import worker_state_machine as wsm
 from paceline.protocol import messages
-from paceline.protocol.catalogue import OPS, STREAM_DIRECTIONS, TABLES, Direction, class_of
+from paceline.protocol.catalogue import (
+    OPS,
+    RPC_DIRECTIONS,
+    STREAM_DIRECTIONS,
+    TABLES,
+    Direction,
+    class_of,
+)
 from paceline.protocol.messages import Message, Request
+from paceline.protocol.reply_values import VALUES
 
 #: What the connection itself takes.
 CONNECTION_OPS = {"close", "close-stream"}
@@ -222,3 +230,29 @@ def test_ops_by_name() -> None:
     assert class_of("nobody-has-it", "scheduler_rpc") is None
     with pytest.raises(TypeError):
         TABLES["scheduler_rpc"] = {}  # type: ignore[index]
+
+
+#: Requests after which anything may come, or nothing of their own.
+UNTYPED_REPLIES = {
+    "close": "nothing: the connection ends",
+    "connection_stream": "a stream",
+    "register-client": "a stream",
+    "subscribe_worker_status": "a stream of dicts",
+    "feed": "a stream of what a function gives",
+    "echo": "what was said",
+    "proxy": "what the worker answers",
+    "get_metadata": "what was set",
+    "unregister": "stock says OK, or already-removed, or nothing",
+    "terminate": "stock says OK, or the connection ends",
+    "close_gracefully": "stock says OK, or the connection ends",
+}
+
+
+def test_each_reply_has_a_type_or_a_reason_to_have_none() -> None:
+    untyped = {
+        op.name
+        for direction in RPC_DIRECTIONS
+        for op in TABLES[direction].values()
+        if op.reply is None and op.cls not in VALUES
+    }
+    assert untyped == set(UNTYPED_REPLIES)

@@ -10,7 +10,7 @@ import pytest
 from distributed.protocol.core import loads
 from distributed.protocol.serialize import Serialized
 from paceline.protocol.catalogue import STREAM_DIRECTIONS, TABLES
-from paceline.protocol.checking import check_message
+from paceline.protocol.checking import check_message, check_reply
 from paceline.protocol.codec import Codec
 from paceline.protocol.framing import FrameReader, pack_frames
 from paceline.protocol.handshake import IN_PLACE
@@ -122,3 +122,13 @@ def plain(value):
     if isinstance(value, list | tuple):
         return [plain(inner) for inner in value]
     return value
+
+
+@pytest.mark.parametrize(
+    "entry", [e for e in VECTORS if e["kind"] == "reply" and e["direction"] in TABLES],
+    ids=lambda e: e["vector"]
+)
+def test_replies_are_of_the_type_that_the_catalogue_says(entry):
+    frames = frames_of(entry)
+    value = ValueReader(frames).read(frames[0])
+    assert check_reply(value, TABLES[entry["direction"]][entry["op"]]) == []
