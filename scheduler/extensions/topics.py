@@ -66,6 +66,9 @@ class Topics(Machine):
         if isinstance(event, dict) and topics != stimulus.source:
             event = {**event, "worker": stimulus.source}
         turn.state.events.log(turn, topics, event)
+        source = stimulus.source
+        if source and source not in turn.state.workers and source not in self._timers:
+            self._forget_later(turn, source)  # it left longer ago than its events are kept
 
     def handle_log_event_rpc(self, turn: Turn, stimulus: Stimulus) -> None:
         """From a client or a nanny. Replies None."""

@@ -50,7 +50,7 @@ class Stream:
 
     Attributes:
         name: the worker's address, or the client's name.
-        ended: it said or was told goodbye: what still comes is ignored.
+        ended: it said or was told goodbye: what still comes is ignored, but for last words (``late``).
         ROLE: the argument by which handlers of plugins are told ``name``.
     """
 
@@ -143,6 +143,7 @@ class Stream:
             messages.append(inbox.popleft())
         self._take(messages)
         if self.ended:
+            self.late(list(inbox))
             inbox.clear()
             self._n_rests = 0
         if self._inbox_held and not self._n_rests and len(inbox) <= INBOX_MAX // 2:
@@ -163,17 +164,22 @@ class Stream:
 
     def _take(self, messages: list[Any]) -> None:
         if self.ended:
+            self.late(messages)
             return
         if self._known.issuperset(map(type, messages)):
             self.batch(messages)
             return
-        for message in messages:
+        for number, message in enumerate(messages):
             if self.ended:
+                self.late(messages[number:])
                 return
             if type(message) in self._known:
                 self.batch([message])
             else:
                 self.special(message)
+
+    def late(self, messages: list[Any]) -> None:
+        """What came after the goodbye."""
 
     def batch(self, messages: list[Any]) -> None:
         """Messages that the core knows."""
@@ -251,6 +257,12 @@ class WorkerStream(Stream):
         super().__init__(peer, name)
         logger.info("Starting worker compute stream, %s", name)
         self._driver.worker_streams[name] = self
+
+    def late(self, messages: list[Any]) -> None:
+        """A worker that was removed logs that it closes, and why, while it closes."""
+        events = [message for message in messages if type(message) is m.LogEvent]
+        if events and m.LogEvent in self._known:
+            self._driver.feed_batch(self.name, events)
 
     def paused(self) -> None:
         self._driver.feed(stimuli.WorkerClogged(self.name, True))

@@ -50,6 +50,36 @@ async def test_clients_hear_why(reason: str) -> None:
         assert (error.reason, error.msg) == ("scheduler-closed", text) or reason == "unknown"
 
 
+@pytest.mark.parametrize("close", [False, True])
+async def test_a_removed_worker_says_that_it_closes(close: bool) -> None:
+    """The event comes when the scheduler has parted with the worker; it is kept all the same, and nothing else it says is."""
+    async with (
+        Scheduler(port=0, host="127.0.0.1", dashboard=False) as scheduler,
+        Client(scheduler.address, asynchronous=True) as client,
+        Worker(scheduler.address, nthreads=1) as worker,
+    ):
+        address = worker.address
+        if close:
+            scheduler.remove_worker(address, stimulus_id="test")
+        else:
+            assert await client.scheduler.unregister(address=address, close=False) == "OK"
+            worker.batched_stream.send(
+                {"op": "worker-status-change", "status": "paused", "stimulus_id": "t"}
+            )
+            worker.batched_stream.send(
+                {"op": "log-event", "topic": address, "msg": {"action": "closing-worker"}}
+            )
+        assert address not in scheduler.workers
+
+        async def actions() -> list[object]:
+            return [event["action"] for _, event in await client.get_events(address)]
+
+        while "closing-worker" not in await actions():
+            await asyncio.sleep(0.01)
+        assert (await actions())[-1] == "closing-worker"
+        assert address not in scheduler.workers
+
+
 async def test_stream_without_registration() -> None:
     """Its messages reach handlers of plugins, and the core where they say whose they are; odd ones harm nobody."""
     heard: list[object] = []
