@@ -155,6 +155,15 @@ async def test_the_page_of_the_event_loops_profile_draws_what_was_sampled_since_
             assert document.title == "Dask: Profile of Event Loop"
 
 
+def test_spans_that_are_chosen_show_all_spans_until_there_is_news_of_them(mirror: Any) -> None:
+    mirror.apply({"spans": {"tags": ["a"], "metrics": {(): {"all": 3.0}}}})
+    assert mirror.extensions["spans"].spans_search_by_tag == ["a"]
+    assert mirror.spans.merge_by_tags("a").cumulative_worker_metrics == {"all": 3.0}
+    assert mirror.wanted()["spans"] == [("a",)]
+    mirror.apply({"spans": {"tags": ["a"], "metrics": {(): {"all": 3.0}, ("a",): {"some": 1.0}}}})
+    assert mirror.spans.merge_by_tags("a").cumulative_worker_metrics == {"some": 1.0}
+
+
 def test_seconds_of_progress_are_kept_for_so_long(mirror: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("paceline.workers_compat.dashboard.mirror.TIMING_MAX", 10)
     timing = mirror.plugins["group-timing"]

@@ -231,9 +231,9 @@ class MirrorSpans:
         return SimpleNamespace(cumulative_worker_metrics=self.metrics.get((), {}))
 
     def merge_by_tags(self, *tags: str) -> Any:
-        """Spans with these tags as one; empty until the next news."""
+        """Spans with these tags as one; all of them until the next news: a plot of nothing does not come back."""
         self.chosen[tags] = time.monotonic()
-        return SimpleNamespace(cumulative_worker_metrics=self.metrics.get(tags, {}))
+        return SimpleNamespace(cumulative_worker_metrics=self.metrics.get(tags, self.metrics.get((), {})))
 
 
 class Topics(dict[str, Any]):
