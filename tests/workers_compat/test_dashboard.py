@@ -155,6 +155,21 @@ async def test_the_page_of_the_event_loops_profile_draws_what_was_sampled_since_
             assert document.title == "Dask: Profile of Event Loop"
 
 
+async def test_in_a_program_the_profile_is_the_schedulers_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("bokeh")
+    from paceline.workers_compat.dashboard.embedded import DashboardScheduler
+
+    monkeypatch.setattr("paceline.workers_compat.own_profile.SAFE", True)
+    for _ in range(2):  # one after another in the same loop
+        with dask.config.set({"distributed.worker.profile.cycle": "20ms"}):
+            async with Scheduler(host="127.0.0.1", dashboard_address="127.0.0.1:0", dashboard=False) as it:
+                shown = DashboardScheduler(it.facade)
+                assert shown.io_loop.asyncio_loop is asyncio.get_running_loop()
+                assert not it.server.flows.own_profile.running
+                while not len(shown.io_loop.profile):
+                    await asyncio.sleep(0.01)
+
+
 def test_spans_that_are_chosen_show_all_spans_until_there_is_news_of_them(mirror: Any) -> None:
     mirror.apply({"spans": {"tags": ["a"], "metrics": {(): {"all": 3.0}}}})
     assert mirror.extensions["spans"].spans_search_by_tag == ["a"]

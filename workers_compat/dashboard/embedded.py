@@ -36,6 +36,17 @@ class Topics:
         )
 
 
+class ProfiledLoop:
+    """tornado's loop and a profile of it; the loop itself is left alone, since it may outlive the scheduler."""
+
+    def __init__(self, loop: IOLoop, profile: Periods) -> None:
+        self._loop = loop
+        self.profile = profile
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loop, name)
+
+
 class DashboardScheduler(PageScheduler):
     """The scheduler for distributed's components: the facade, with what they ask for beside."""
 
@@ -61,12 +72,11 @@ class DashboardScheduler(PageScheduler):
 
     @property
     def io_loop(self) -> Any:
-        """tornado's loop, with the profile that is taken of it."""
+        """tornado's loop, with the profile that is taken of it: by a stock server that runs in it, or ours."""
         loop = IOLoop.current()
-        profile = getattr(loop, "profile", None)
-        if not isinstance(profile, Periods) and not profile:
-            loop.profile = Periods(self._facade._server.flows.own_profile)  # type: ignore[attr-defined]
-        return loop
+        if getattr(loop, "profile", None):
+            return loop
+        return ProfiledLoop(loop, Periods(self._facade._server.flows.own_profile))
 
     @property
     def jupyter(self) -> bool:
