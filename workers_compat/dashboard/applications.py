@@ -2,7 +2,7 @@
 
 distributed sorts groups with ``dask.order`` and expects dependencies first, which ``dask.order`` does not promise (2026.8: its
 page fails for many graphs). Ours places them itself. The event loop is sampled only while somebody asks: ours keeps asking, and
-is drawn again as soon as there is something. Importing this imports bokeh.
+is drawn again as the first samples come. Importing this imports bokeh.
 
 Must not know: which scheduler is shown.
 """
@@ -29,6 +29,8 @@ from .shapes import placed
 UPDATE_MILLISECONDS = 200
 #: Milliseconds between questions for the profile of the event loop.
 PROFILE_MILLISECONDS = 2_000
+#: A profile of fewer periods is drawn again as they come; later, when somebody presses the button.
+PROFILE_PERIODS = 30
 
 
 class GroupGraph(TaskGroupGraph):
@@ -79,7 +81,10 @@ def loop_profile_plot(scheduler: Any, extra: dict[str, Any], doc: Any) -> None:
 
     def look() -> None:
         plot = found()
-        if plot is not None and len(plot.log) and not plot.ts_source.data["time"]:
+        if plot is None or plot.start is not None:  # or somebody chose a time
+            return
+        drawn = len(plot.ts_source.data["time"])
+        if len(plot.log) > drawn and drawn < PROFILE_PERIODS:
             plot.trigger_update()
 
     doc.add_periodic_callback(look, PROFILE_MILLISECONDS)
