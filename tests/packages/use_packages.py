@@ -152,7 +152,10 @@ def prefect_flow(client: Client) -> object:
             doubled = double.map(list(range(8)))
             return [total.submit(doubled).result(), with_dask.submit(100).result()]
 
-        with contextlib.redirect_stdout(sys.stderr), prefect_test_harness():
+        with (
+            contextlib.redirect_stdout(sys.stderr),
+            prefect_test_harness(server_startup_timeout=120),
+        ):
             return work()
 
 
