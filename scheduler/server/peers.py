@@ -252,6 +252,7 @@ class Requests(Silent):
                 peer.send("OK")
             peer.close()
             return
+        peer.server.asked[kind] += 1
         handler = peer.server.handlers.get(kind)
         try:
             if handler is None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import builtins
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Coroutine, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -98,6 +99,7 @@ class Server:
         self.pool = Pool(self)
         self.compilers = compilers
         self.handlers = build_handlers()
+        self.asked: defaultdict[type[Any], int] = defaultdict(int)  # requests by type, for a page
         shuffle.SleepingShufflePlugin(self.plugins)
         flows.worker_plugins[shuffle.NAME] = shuffle.worker_plugin()
         flows.worker_plugins.update(transfer_choice.worker_plugins())

@@ -170,6 +170,25 @@ async def test_in_a_program_the_profile_is_the_schedulers_own(monkeypatch: pytes
                     await asyncio.sleep(0.01)
 
 
+async def test_requests_are_counted_by_op(mirror: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert mirror.counters == {}
+    async with (
+        Scheduler(host="127.0.0.1", dashboard_address="127.0.0.1:0", dashboard=False) as scheduler,
+        distributed.Client(scheduler.address, asynchronous=True) as client,
+    ):
+        snapshots = Snapshots(scheduler.facade, dict)
+        for n in (1, 2):
+            await client.scheduler.versions()
+            mirror.apply(snapshots.news(mirror.wanted()))
+            assert mirror.counters["op"].components[0]["versions"] == n
+        before = mirror.counters["op"].size()
+        monkeypatch.setattr("paceline.workers_compat.dashboard.mirror.SHIFT_SECONDS", 0.0)
+        mirror.apply(snapshots.news(mirror.wanted()))
+        (now, later, _) = mirror.counters["op"].components
+        assert 0 < now["versions"] < 2 and later["versions"] > 0
+        assert mirror.counters["op"].size() == pytest.approx(before)
+
+
 def test_spans_that_are_chosen_show_all_spans_until_there_is_news_of_them(mirror: Any) -> None:
     mirror.apply({"spans": {"tags": ["a"], "metrics": {(): {"all": 3.0}}}})
     assert mirror.extensions["spans"].spans_search_by_tag == ["a"]

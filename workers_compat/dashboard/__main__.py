@@ -34,7 +34,7 @@ OPENING_SECONDS = 3.0
 #: A page's question is given up after so long, seconds.
 QUESTION_SECONDS = 120.0
 #: What is asked for before the first page, and while none is open.
-ALWAYS = ("workers", "prefixes", "groups", "monitor")
+ALWAYS = ("workers", "prefixes", "groups", "monitor", "requests")
 #: Connections of browsers end after one answer, so that each request finds its process anew; these go on.
 SOCKETS = b"w"
 

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from distributed.core import Status
+from distributed.counter import Counter
 from distributed.diagnostics.progress import GroupTiming
 from distributed.diagnostics.task_stream import TaskStreamPlugin
 from distributed.scheduler import MemoryState
@@ -31,6 +32,8 @@ MONITOR_MAX = 7_200
 PERIODS_MAX = 1_000
 #: Seconds of progress that are kept; a page shows the last 180.
 TIMING_MAX = 1_000
+#: What was counted passes on to longer intervals so often, seconds, as in stock.
+SHIFT_SECONDS = 5.0
 #: Tasks in a graph, unless dask's configuration says otherwise.
 GRAPH_MAX = 5_000
 
@@ -169,6 +172,24 @@ class MirrorProfile(deque[Any]):
         return super().__len__()
 
 
+class MirrorRequests(Counter):
+    """Requests by op, of late and for longer, as stock's counter of a server; from sums that grow."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: dict[str, int] = {}
+        self._shifted = time.monotonic()
+
+    def grew(self, asked: dict[str, int]) -> None:
+        """Op -> how often it was asked for, ever."""
+        for op, n in asked.items():
+            self.components[0][op] += n - self.asked.get(op, 0)
+        self.asked = asked
+        if time.monotonic() - self._shifted > SHIFT_SECONDS:
+            self._shifted = time.monotonic()
+            self.shift()
+
+
 class MirrorMonitor:
     """distributed's ``SystemMonitor``, measured elsewhere."""
 
@@ -283,7 +304,7 @@ class MirrorScheduler:
         self.id = facts.get("id", "")
         self.loop = self.io_loop = loop
         self._profile = loop.profile = MirrorProfile(lambda: self.read("profile"))
-        self.counters: dict[str, Any] = {}
+        self._requests = MirrorRequests()
         self.digests = None
         self.tasks = MirrorTasks(lambda: self.read("tasks"))
         self.monitor = MirrorMonitor(lambda: self.read("monitor"))
@@ -353,6 +374,12 @@ class MirrorScheduler:
         """Name -> group."""
         self.read("groups")
         return self._groups
+
+    @property
+    def counters(self) -> dict[str, Any]:
+        """Stock's counters: "op" counts requests. There is none while nobody asked for anything."""
+        self.read("requests")
+        return {"op": self._requests} if self._requests.asked else {}
 
     @property
     def bandwidth_workers(self) -> dict[Any, float]:
@@ -456,6 +483,8 @@ class MirrorScheduler:
         self._bandwidths = news.get("bandwidths", self._bandwidths)
         self._shuffles = news.get("shuffles", self._shuffles)
         self._stored = news.get("stored", self._stored)
+        if "requests" in news:
+            self._requests.grew(news["requests"])
         self._profile.extend(news.get("profile", ()))
         if "metrics" in news:
             self._metrics = defaultdict(float, news["metrics"])

@@ -82,6 +82,7 @@ class Snapshots:
             "monitor": self._tell_monitor,
             "profile": self._tell_profile,
             "stored": self._tell_stored,
+            "requests": self._tell_requests,
             "shuffles": self._tell_shuffles,
             "errors": self._tell_errors,
         }
@@ -237,6 +238,11 @@ class Snapshots:
         if found:
             self._profiled = found[-1][0]
         return list(found)
+
+    def _tell_requests(self, _: Any) -> dict[str, int]:
+        """Op -> how often it was asked for, ever."""
+        asked = self._facade._server.asked.items()
+        return {str(config.tag): n for kind, n in asked if (config := getattr(kind, "__struct_config__", None))}
 
     def _tell_stored(self, _: Any) -> dict[str, int]:
         """Prefix -> bytes of its data in memory, each replica counted, as of when they were last all looked at."""
