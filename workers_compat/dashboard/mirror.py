@@ -379,7 +379,7 @@ class MirrorScheduler:
     def counters(self) -> dict[str, Any]:
         """Stock's counters: "op" counts requests. There is none while nobody asked for anything."""
         self.read("requests")
-        return {"op": self._requests} if self._requests.asked else {}
+        return dict.fromkeys(("op",), self._requests) if self._requests.asked else {}
 
     @property
     def bandwidth_workers(self) -> dict[Any, float]:
