@@ -76,12 +76,13 @@ class SleepingShufflePlugin(ShuffleSchedulerPlugin):
             self._begin_again(id, worker)
         return super().get(id, worker)
 
-    async def barrier(self, id: Any, run_id: int, consistent: bool) -> None:
+    def barrier(self, id: Any, run_id: int, consistent: bool) -> Any:
         """What stock's does; it fails with a KeyError where there is no such shuffle, here all of it begins again."""
         if id in self.active_shuffles:
-            await super().barrier(id, run_id, consistent)
-        elif not self._begin_again(id):
+            return super().barrier(id, run_id, consistent)
+        if not self._begin_again(id):
             raise P2PConsistencyError(f"No active shuffle with {id=!r} found")
+        return None
 
     def _begin_again(self, id: Any, worker: str | None = None) -> bool:
         """Run a shuffle's transfers again where what needs them runs though their shuffle is gone.
