@@ -37,7 +37,7 @@ VALUES: Mapping[type[Message], Any] = MappingProxyType(
         cluster_rpc.RestartRpc: None,
         cluster_rpc.RestartWorkers: dict[str, str],
         cluster_rpc.RetireWorkers: dict[str, Facts],
-        cluster_rpc.WorkersToClose: list[str],
+        cluster_rpc.WorkersToClose: list[Any],  # names, where those were asked for
         cluster_rpc.AdaptiveTarget: int,
         cluster_rpc.SetResources: Done,
         cluster_rpc.SetRestrictions: None,

@@ -15,6 +15,9 @@ from distributed import Client, Event, Lock, MultiLock, Queue, Semaphore, Variab
 from .asking import kind
 from .coordination import LONG_SECONDS, SHORT_SECONDS, outcome, unique, until
 
+#: What is said on a client's stream has arrived by then; until then a request may overtake it, on both schedulers.
+LET_GO_SECONDS = 0.5
+
 
 class Closed:
     """A value that cannot be pickled."""
@@ -114,6 +117,7 @@ def queues_used_wrongly(client: Client) -> object:
         kind(lambda: queue.get(batch="odd")),
         queue.qsize(),
         queue.close(),
+        time.sleep(LET_GO_SECONDS),
         Queue(name, client=client).qsize(),
         kind(lambda: Queue(name, client=client).get(timeout=0)),
     ]
