@@ -134,13 +134,18 @@ def check_reply(value: Any, op: Op) -> list[Violation]:
 
 def _value(value: Any, op: Op, name: str) -> Iterator[Violation]:
     """Violations in a reply that is no structure; one that is closed as a whole is not looked into."""
-    if op.cls not in reply_values.VALUES or isinstance(value, Payload):
-        return
+    if op.cls in reply_values.VALUES and not isinstance(value, Payload):
+        yield from _of_type(value, reply_values.VALUES[op.cls], name, "$")
+
+
+def _of_type(value: Any, hint: Any, op: str, path: str) -> list[Violation]:
+    """The violation where a value is not of a type; none where it is."""
     try:
-        msgspec.convert(value, reply_values.VALUES[op.cls], dec_hook=_keep, builtin_types=_BINARY)
+        msgspec.convert(value, hint, dec_hook=_keep, builtin_types=_BINARY)
     except READ_ERRORS as error:
         text, _, inner = str(error).partition(" - at `$")
-        yield Violation("wrong type", name, "$" + inner.rstrip("`"), text or repr(error))
+        return [Violation("wrong type", op, path + inner.rstrip("`"), text or repr(error))]
+    return []
 
 
 def _struct(
@@ -156,11 +161,8 @@ def _struct(
             if extra is None:
                 yield Violation("unknown field", op, where, _kind(value))
             continue
-        try:
-            msgspec.convert(value, field.type, dec_hook=_keep, builtin_types=_BINARY)
-        except READ_ERRORS as error:
-            text, _, inner = str(error).partition(" - at `$")
-            yield Violation("wrong type", op, where + inner.rstrip("`"), text or repr(error))
+        if mistyped := _of_type(value, field.type, op, where):
+            yield from mistyped
             continue
         if name in shape.nested:
             yield from _nested(value, field.type, op, where)

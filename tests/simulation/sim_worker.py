@@ -155,13 +155,17 @@ class ModelWorker:
         peer = self.world.workers.get(holder)
         here = key in self.data or key in self.jobs or key in self.in_flight
         if self.alive and not here and peer is not None and key in peer.data:
-            self.data[key] = peer.data[key]
-            self.tell(m.AddKeys(keys=[key]))
-            for job in self.jobs.values():
-                job.missing.pop(key, None)
-                if job.state == "waiting" and not job.missing:
-                    job.state = "ready"
+            self._take(key, peer)
             self.pump()
+
+    def _take(self, key: Any, peer: ModelWorker) -> None:
+        """A copy has come from a peer; jobs that waited for it may run."""
+        self.data[key] = peer.data[key]
+        self.tell(m.AddKeys(keys=[key]))
+        for job in self.jobs.values():
+            job.missing.pop(key, None)
+            if job.state == "waiting" and not job.missing:
+                job.state = "ready"
 
     def _drop(self, key: Any) -> None:
         del self.data[key]
@@ -236,12 +240,7 @@ class ModelWorker:
             if holder in self.who_has.get(key, ()):
                 self.who_has[key].remove(holder)
         elif needed:
-            self.data[key] = peer.data[key]
-            self.tell(m.AddKeys(keys=[key]))
-            for job in self.jobs.values():
-                job.missing.pop(key, None)
-                if job.state == "waiting" and not job.missing:
-                    job.state = "ready"
+            self._take(key, peer)
         self.pump()
 
     def _execute(self, job: Job) -> None:
