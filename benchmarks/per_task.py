@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,19 +115,51 @@ def zero_workers(port: int, count: int) -> Iterator[None]:
         stop(process)
 
 
-def settle(scheduler: int) -> None:
-    """Wait until the scheduler has released what nobody wants any more."""
+def settle(
+    pids: Callable[[], Iterable[int]], idle_cpu_seconds: float = SETTLED_CPU_SECONDS
+) -> None:
+    """Wait until the scheduler has released what nobody wants any more.
+
+    Args:
+        pids: gives the processes that have something to do until then.
+        idle_cpu_seconds: what they use in a tenth of a second when they have nothing to do.
+    """
     deadline = time.monotonic() + RUN_TIMEOUT_SECONDS
     before = -1.0
     while time.monotonic() < deadline:
-        now = sum(map(process_costs.cpu_seconds, process_costs.descendants(scheduler)))
-        if 0 <= now - before < SETTLED_CPU_SECONDS:
+        now = sum(map(process_costs.cpu_seconds, pids()))
+        if 0 <= now - before < idle_cpu_seconds:
             return
         before = now
         time.sleep(0.1)
 
 
-def run_once(client: Any, case: Case, tag: str, scheduler: int, loop: int) -> Measured:
+def settle_all(scheduler: int) -> None:
+    """Wait until no process of the scheduler has anything to do."""
+    settle(lambda: process_costs.descendants(scheduler))
+
+
+def run_once(
+    client: Any,
+    case: Case,
+    tag: str,
+    scheduler: int,
+    loop: int,
+    settled: Callable[[int], None] = settle_all,
+) -> Measured:
+    """One graph from submission to its release.
+
+    Args:
+        client: a stock client.
+        case: what to run.
+        tag: makes the keys of this run its own.
+        scheduler: the process that was started.
+        loop: that of its processes with the event loop.
+        settled: waits for the end of the release.
+
+    Raises:
+        RuntimeError: a result is missing.
+    """
     from distributed import wait
 
     graph, outputs = SHAPES[case.shape](case.tasks, tag)
@@ -141,7 +173,7 @@ def run_once(client: Any, case: Case, tag: str, scheduler: int, loop: int) -> Me
     if failed:
         raise RuntimeError(f"{len(failed)} of {len(futures)} results are missing: {failed[0]}")
     del futures
-    settle(scheduler)
+    settled(scheduler)
     spent, grown = process_costs.read(scheduler, loop) - before, full - before
     micro, nbytes = 1e6 / len(graph), process_costs.MEGABYTE / len(graph)
     return Measured(

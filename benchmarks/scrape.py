@@ -20,7 +20,7 @@ from .per_task import (  # fmt: skip
     RUN_TIMEOUT_SECONDS,
     START_TIMEOUT_SECONDS,
     running_scheduler,
-    settle,
+    settle_all,
     zero_workers,
 )
 
@@ -60,7 +60,7 @@ def main() -> None:
             graph, [*graph] if len(graph) <= options.tasks else outputs, sync=False
         )
         wait(futures, timeout=RUN_TIMEOUT_SECONDS)
-        settle(scheduler)
+        settle_all(scheduler)
         idle = statistics.median(cost(loop, None)[0] for _ in range(options.repeat))
         first, size = cost(loop, url)
         scrapes = [cost(loop, url)[0] - idle for _ in range(options.repeat)]
