@@ -2,7 +2,8 @@
 
 As stock's ``distributed/spans.py`` has them, in the core, where groups are made: what is done is done per graph and
 per group, never per task. Stock keeps every span and every group for ever; here so many of those that are over are
-kept by themselves (``SPANS_MAX``, ``GROUPS_OVER_MAX``), and the sums of older ones go into their span or its parent.
+kept by themselves (``SPANS_MAX``, ``DEFAULT_SPANS_MAX``, ``GROUPS_OVER_MAX``), and the sums of older ones go into their span
+or its parent, where there is one.
 
 Must not know: clients' pickles (source code and metadata stay closed); the clock; who looks.
 """
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 
 #: Spans that are kept; past it, the oldest that has no children gives its sums to its parent and goes.
 SPANS_MAX: Final = 1000
+#: Default spans that are kept, of which each is for what was computed at a time: as many as stock keeps computations.
+DEFAULT_SPANS_MAX: Final = 100
+#: Different names of metrics that spans share; those beyond are each span's own.
+METRIC_NAMES_MAX: Final = 10_000
 #: Groups that are kept, over all spans, after their last task was forgotten.
 GROUPS_OVER_MAX: Final = 1000
 #: Different pieces of code, and entries of metadata, that a span keeps.
@@ -203,8 +208,10 @@ class SpanTree:
 
     __slots__ = (
         "_current_default",
+        "_defaults",
         "_groups_over",
         "_last_default",
+        "_metric_names",
         "spans",
         "threads",
         "threads_dropped",
@@ -215,7 +222,9 @@ class SpanTree:
         self.threads: list[tuple[float, int]] = [(0.0, 0)]
         self.threads_dropped = 0
         self._current_default: Span | None = None
+        self._defaults: deque[Span] = deque()
         self._last_default = 0
+        self._metric_names: dict[tuple[Any, ...], tuple[Any, ...]] = {}
         self._groups_over: deque[TaskGroup] = deque()
 
     def observe(
@@ -272,6 +281,9 @@ class SpanTree:
             self._last_default += 1
             span = self._make(DEFAULT, f"default-{self._last_default}", None, now)
             self._current_default = span
+            self._defaults.append(span)
+            if len(self._defaults) > DEFAULT_SPANS_MAX:
+                self.spans.pop(self._defaults.popleft().id, None)
         return span
 
     def _make(self, name: tuple[str, ...], span_id: str, parent: Span | None, now: float) -> Span:
@@ -338,8 +350,14 @@ class SpanTree:
                 continue
             span = self.spans.get(name[1])
             if span is not None:
-                rest = (name[0], *name[2:])
+                rest = self._shared((name[0], *name[2:]))
                 span.metrics[rest] = span.metrics.get(rest, 0) + value
+
+    def _shared(self, name: tuple[Any, ...]) -> tuple[Any, ...]:
+        """One and the same tuple for all spans with a metric of this name."""
+        if len(self._metric_names) >= METRIC_NAMES_MAX:
+            return self._metric_names.get(name, name)
+        return self._metric_names.setdefault(name, name)
 
     def note_threads(self, n: int, now: float) -> None:
         """The cluster has so many threads from now on."""

@@ -73,6 +73,19 @@ class Fetched:
     ref: Ref | None = None
 
 
+class Source(abc.ABC):
+    """A value's bytes where they lie, to be copied straight to where they will be used."""
+
+    @abc.abstractmethod
+    def read_into(self, begin: int, view: memoryview) -> None:
+        """Fill the view with the bytes from there on.
+
+        Raises:
+            ValueGone: they are not there any more; what the view has by now means nothing.
+            BackendError, OSError: they cannot be had.
+        """
+
+
 @dataclass
 class Traffic:
     """What a back end did, for the worker's metrics and the benchmark. Numbers of values and bytes since it started."""
@@ -160,6 +173,14 @@ class Backend(abc.ABC):
             ValueGone: they are not there any more.
             BackendError, OSError: they cannot be had.
         """
+
+    def source(self, ref: Ref, size_nbytes: int) -> Source | None:
+        """The same bytes, for a reader who copies them to their places himself; None from a back end that ``get`` serves as well.
+
+        Raises:
+            ValueGone, BackendError, OSError: as ``get``.
+        """
+        return None
 
     @abc.abstractmethod
     def delete(self, ref: Ref) -> None:

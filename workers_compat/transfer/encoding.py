@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import contextlib
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
+import numpy as np
 from distributed.protocol import pickle as dask_pickle
 from distributed.protocol.serialize import dask_serialize
 
@@ -127,6 +128,48 @@ def decode(view: memoryview, layout: Layout) -> Any:
     """The value whose flat bytes these are; its buffers stay where they lie."""
     buffers = [view[begin:end] for begin, end in layout.spans()]
     return pickle.loads(view[: layout.pickle_nbytes], buffers=buffers)
+
+
+def decode_from(read_into: Callable[[int, memoryview], None], layout: Layout) -> Any:
+    """The value whose flat bytes a source has: each buffer, and each large ``bytes``, is copied once, to where it stays.
+
+    Args:
+        read_into: ``Source.read_into``.
+        layout: where the parts lie.
+    """
+    buffers = []
+    for begin, end in layout.spans():
+        buffers.append(memoryview(np.empty(end - begin, "u1")))
+        read_into(begin, buffers[-1])
+    return pickle.Unpickler(_Reading(read_into, layout.pickle_nbytes), buffers=buffers).load()
+
+
+class _Reading:
+    """A file for the unpickler: it brings the memory of large ``bytes`` itself, to be filled."""
+
+    def __init__(self, read_into: Callable[[int, memoryview], None], size_nbytes: int) -> None:
+        self._read_into = read_into
+        self._at = 0
+        self._end = size_nbytes
+
+    def readinto(self, view: memoryview) -> int:
+        size = min(view.nbytes, self._end - self._at)
+        self._read_into(self._at, view[:size])
+        self._at += size
+        return size
+
+    def read(self, size: int = -1) -> bytes:
+        left = self._end - self._at
+        data = bytearray(left if size < 0 else min(size, left))
+        self.readinto(memoryview(data))
+        return bytes(data)
+
+    def readline(self) -> bytes:
+        """No pickle of protocol 5 has lines, but for names written by old ``__reduce__``: byte by byte will do."""
+        line = b""
+        while not line.endswith(b"\n") and (char := self.read(1)):
+            line += char
+        return line
 
 
 def _aligned(at: int) -> int:

@@ -21,7 +21,7 @@ from typing import Any
 from distributed.protocol.serialize import Serialize
 
 from .backend import Backend, BackendError, BackendFull, Fetched
-from .encoding import Encoded, Layout, Unsuitable, decode, encode
+from .encoding import Encoded, Layout, Unsuitable, decode, decode_from, encode
 from .health import Health
 from .holdings import Holding, Holdings
 from .settings import ANNOTATION, Settings
@@ -102,7 +102,11 @@ class Exchange:
     def _get(self, backend: Backend, stub: Mapping[str, Any]) -> tuple[Any, Fetched]:
         layout = Layout(stub["pickle"], tuple(stub["buffers"]))
         try:
-            if layout.buffer_sizes or layout.size_nbytes > SCRATCH_NBYTES:
+            source = backend.source(stub["ref"], layout.size_nbytes)
+            if source is not None:
+                fetched = Fetched(memoryview(b""))  # nothing that could be passed on
+                value = decode_from(source.read_into, layout)
+            elif layout.buffer_sizes or layout.size_nbytes > SCRATCH_NBYTES:
                 fetched = backend.get(stub["ref"], layout.size_nbytes)
                 value = decode(fetched.view, layout)
             else:  # all of it is copied out: memory that is there is cheaper than fresh one

@@ -1,7 +1,7 @@
-"""Reading from a neighbour's memory: on one host a worker copies a value straight out of the process that has it, with one system call.
+"""Reading from a neighbour's memory: on one host a worker copies a value straight out of the process that has it, to where it will be used.
 
-For values that are copied anyway when they are made (``bytes``, text, objects), of which shared memory would be one copy more. Linux
-allows it between processes of one user, where no policy (Yama) reserves it for debuggers.
+For values that are copied anyway when they are made (``bytes``, text, objects), of which shared memory would be one copy more. Fresh memory
+is what a copy mostly costs: here it comes in large pages. Linux allows it between processes of one user, where no policy (Yama) reserves it for debuggers.
 
 Must not know: keys, values.
 """
@@ -9,10 +9,13 @@ Must not know: keys, values.
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import secrets
 import threading
-from collections.abc import Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,7 @@ from .backend import (
     Capacity,
     Fetched,
     Ref,
+    Source,
     Stored,
     Surroundings,
     ValueGone,
@@ -33,7 +37,15 @@ from .shared_memory import same_kernel
 TAG_NBYTES = 32
 PIECES_MAX = 512  # of one call; Linux allows 1024
 CALL_NBYTES_MAX = 1 << 30  # Linux allows 2 GiB
+PAGE_NBYTES = mmap.PAGESIZE
+LARGE_PAGE_NBYTES = 4 << 20
+"""Memory from this size on is asked for in large pages."""
+MADV_HUGEPAGE = 14
 POLICY = Path("/proc/sys/kernel/yama/ptrace_scope")
+
+
+Span = tuple[int, int]
+"""Address and length."""
 
 
 class _Span(ctypes.Structure):
@@ -47,7 +59,7 @@ class Neighbour(Backend):
 
     name = "vm"
     keeps = False
-    worth_nbytes = 512 << 10
+    worth_nbytes = 128 << 10
     inline_nbytes = 1 << 20
 
     def __init__(self, around: Surroundings) -> None:
@@ -61,6 +73,8 @@ class Neighbour(Backend):
             raise BackendError(f"this system cannot read other processes: {error}") from error
         self._read.restype = ctypes.c_ssize_t
         self._read.argtypes = [ctypes.c_int, *[ctypes.c_void_p, ctypes.c_ulong] * 2, ctypes.c_ulong]
+        self._madvise = ctypes.CDLL(None).madvise
+        self._madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
         self._offered: dict[bytes, tuple[Any, Sequence[memoryview]]] = {}
         self._lock = threading.Lock()
 
@@ -82,23 +96,16 @@ class Neighbour(Backend):
 
     def get(self, ref: Ref, size_nbytes: int, into: memoryview | None = None) -> Fetched:
         whole = into if into is not None else memoryview(np.empty(size_nbytes, "u1"))
-        spans = [(int(at), int(length)) for at, length in ref["spans"]]
-        if sum(length for _, length in spans) != size_nbytes:
+        self.source(ref, size_nbytes).read_into(0, whole)
+        return Fetched(whole)
+
+    def source(self, ref: Ref, size_nbytes: int) -> _There:
+        there = _There(ref, self._copy)
+        if there.size_nbytes != size_nbytes:
             raise BackendError("the spans do not make up the value")
-        pid = int(ref["pid"])
-        begin = _address(whole)
-        for some in _calls(spans):
-            count = sum(length for _, length in some)
-            self._copy(pid, begin, some, count)
-            begin += count
-        # last, so that it was the owner all along: a process number may be somebody else's by now
-        tag = memoryview(bytearray(TAG_NBYTES))
-        self._copy(pid, _address(tag), [(int(ref["tag_at"]), TAG_NBYTES)], TAG_NBYTES)
-        if tag != ref["tag"]:
-            raise ValueGone("its owner let it go")
         self.traffic.got_count += 1
         self.traffic.got_nbytes += size_nbytes
-        return Fetched(whole)
+        return there
 
     def delete(self, ref: Ref) -> None:
         with self._lock:
@@ -112,21 +119,82 @@ class Neighbour(Backend):
                 tag[:] = 0
             self._offered.clear()
 
-    def _copy(self, pid: int, into: int, spans: Sequence[tuple[int, int]], count: int) -> None:
-        local = _Span(into, count)
+    def _copy(self, pid: int, into: Sequence[Span], spans: Sequence[Span]) -> None:
+        """Copy spans of another process one after the other into spans of this one, as many bytes."""
+        if into[0][1] >= LARGE_PAGE_NBYTES:
+            self._advise(*into[0])
+        local = (_Span * len(into))(*(_Span(*span) for span in into))
         remote = (_Span * len(spans))(*(_Span(*span) for span in spans))
-        done = self._read(pid, ctypes.byref(local), 1, ctypes.byref(remote), len(spans), 0)
-        if done == count:
+        done = self._read(pid, ctypes.byref(local), len(into), ctypes.byref(remote), len(spans), 0)
+        if done == sum(length for _, length in spans):
             return
         code = ctypes.get_errno()
         if done < 0 and code not in (3, 14):  # ESRCH, EFAULT: it ended, or let go
             raise OSError(code, os.strerror(code))
         raise ValueGone("its owner has ended, or let it go")
 
+    def _advise(self, at: int, length: int) -> None:
+        """Ask for large pages where memory is fresh: numpy does so for arrays, nobody for ``bytes``."""
+        begin = -(-at // PAGE_NBYTES) * PAGE_NBYTES
+        end = (at + length) // PAGE_NBYTES * PAGE_NBYTES
+        self._madvise(begin, end - begin, MADV_HUGEPAGE)  # where it is refused, pages are small
 
-def _calls(spans: Sequence[tuple[int, int]]) -> list[list[tuple[int, int]]]:
+
+class _There(Source):
+    """A value in another process.
+
+    Args:
+        ref: as ``put`` gave it.
+        copy: copies out of a process; see ``Neighbour._copy``.
+    """
+
+    def __init__(self, ref: Ref, copy: Callable[..., None]) -> None:
+        self._copy = copy
+        self._pid = int(ref["pid"])
+        self._tag = ref["tag"]
+        self._tag_span = (int(ref["tag_at"]), TAG_NBYTES)
+        self._spans = [(int(at), int(length)) for at, length in ref["spans"]]
+        self._ends = list(accumulate(length for _, length in self._spans))
+
+    @property
+    def size_nbytes(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    def read_into(self, begin: int, view: memoryview) -> None:
+        if not view.nbytes:
+            return
+        tag = memoryview(bytearray(TAG_NBYTES))
+        at = _address(view)
+        for some in _calls(self._within(begin, view.nbytes)):
+            count = sum(length for _, length in some)
+            # the tag last, so that it was the owner all along: a process number may be somebody else's by now
+            into = [(at, count), (_address(tag), TAG_NBYTES)]
+            self._copy(self._pid, into, [*some, self._tag_span])
+            if tag != self._tag:
+                raise ValueGone("its owner let it go")
+            at += count
+
+    def _within(self, begin: int, length: int) -> list[Span]:
+        """Where these bytes of the value lie.
+
+        Raises:
+            BackendError: they are not all within the value.
+        """
+        found = []
+        for i in range(bisect_right(self._ends, begin), len(self._spans)):
+            at, size = self._spans[i]
+            skipped = begin - (self._ends[i] - size)
+            part = min(size - skipped, length)
+            found.append((at + skipped, part))
+            begin, length = begin + part, length - part
+            if not length:
+                return found
+        raise BackendError("the spans do not make up the value")
+
+
+def _calls(spans: Sequence[Span]) -> list[list[Span]]:
     """Spans in groups that one call may copy."""
-    calls: list[list[tuple[int, int]]] = [[]]
+    calls: list[list[Span]] = [[]]
     room = CALL_NBYTES_MAX
     for at, length in spans:
         while length:

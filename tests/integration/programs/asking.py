@@ -347,7 +347,7 @@ def _dumped(client: Client, place: str, key: str, options: dict[str, Any]) -> ob
         import gzip
 
         with gzip.open(f"{name}.msgpack.gz") as file:
-            state = msgpack.unpack(file)
+            state = msgpack.unpack(file, strict_map_key=False)
     else:
         state = yaml.load(Path(f"{name}.yaml").read_text(), Loader=yaml.CSafeLoader)
     task = state["scheduler"]["tasks"][key]
