@@ -46,7 +46,12 @@ def test_spans_are_a_tree(duo: Env) -> None:
         annotations={"y": annotated("wf", "p1"), "z": annotated("wf", "p2")},
     )
     # as stock: from the roots of the graph down
-    assert names(duo) == [("name-wf",), ("name-wf", "name-p2"), ("name-wf", "name-p1"), ("default",)]
+    assert names(duo) == [
+        ("name-wf",),
+        ("name-wf", "name-p2"),
+        ("name-wf", "name-p1"),
+        ("default",),
+    ]
     top = duo.state.spans.spans["wf"]
     assert [child.id for child in top.children] == ["p2", "p1"]
     assert top.children[0].parent is top
@@ -118,7 +123,10 @@ def test_sums(duo: Env) -> None:
 
 def test_metrics_of_workers(duo: Env) -> None:
     duo.submit({"x": []}, annotations={"x": annotated("wf", "p1")})
-    data = {("execute", "p1", "x", "thread-cpu", "seconds"): 0.5, ("execute", "gone", "x", "y", "z"): 1.0}
+    data = {
+        ("execute", "p1", "x", "thread-cpu", "seconds"): 0.5,
+        ("execute", "gone", "x", "y", "z"): 1.0,
+    }
     duo.beat("w0", extensions={"spans": data})
     duo.beat("w1", extensions={"spans": data})
     top = duo.state.spans.spans["wf"]
@@ -193,6 +201,28 @@ def test_only_so_many_spans_are_kept(monkeypatch: Any) -> None:
     assert [child.id for child in tree.spans["wf"].children] == ["p8", "p9"]
     assert tree.spans["wf"].totals().states["memory"] == 10
     tree.add_metrics({("execute", "p0", "x", "y", "seconds"): 1.0})
+
+
+def test_only_so_many_default_spans_are_kept(monkeypatch: Any) -> None:
+    monkeypatch.setattr(spans_module, "DEFAULT_SPANS_MAX", 2)
+    tree = SpanTree()
+    tree.observe([(group("mine"), (("wf",), ("wf",)))], 1.0)
+    for i in range(5):
+        tree.observe([(group(f"x{i}"), None)], 2.0 + i)
+    assert list(tree.spans) == ["wf", "default-4", "default-5"], "those that somebody named stay"
+    again = group("x0")
+    again.span_id = "default-1"
+    tree.group_over(again)  # of a span that is gone
+    tree.add_metrics({("execute", "default-1", "x", "y", "seconds"): 1.0})
+
+
+def test_names_of_metrics_are_shared() -> None:
+    tree = SpanTree()
+    for i in range(2):
+        tree.observe([(group(f"x{i}"), ((f"p{i}",), (f"p{i}",)))], 1.0)
+        tree.add_metrics({("execute", f"p{i}", "prefix", "activity", "seconds"): 1.0})
+    (first,), (second,) = (span.metrics for span in tree.spans.values())
+    assert first is second == ("execute", "prefix", "activity", "seconds")
 
 
 def test_an_open_group_is_found_among_many() -> None:

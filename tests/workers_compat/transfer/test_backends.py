@@ -298,3 +298,37 @@ def test_direct_speaks_the_clusters_tls() -> None:
         plain.get(stored.ref, len(body))
     for backend in (owner, reader, plain):
         backend.close()
+
+
+@pytest.fixture
+def vm() -> Iterator[neighbour.Neighbour]:
+    try:
+        backend = new(neighbour.Neighbour)
+    except BackendError as error:
+        pytest.skip(str(error))
+    yield backend
+    backend.close()
+
+
+def test_a_neighbours_value_is_read_in_any_parts(vm: neighbour.Neighbour) -> None:
+    pieces = [b"a" * 10, b"", b"b" * 100_000, b"c" * (5 << 20)]
+    whole = b"".join(pieces)
+    stored = vm.put([memoryview(piece) for piece in pieces], len(whole))
+    source = vm.source(stored.ref, len(whole))
+    for begin, size in [
+        (0, 0),
+        (0, 5),
+        (5, 50),
+        (9, 1),
+        (10, 100_000),
+        (0, len(whole)),
+        (len(whole) - 3, 3),
+    ]:
+        view = bytearray(size)
+        source.read_into(begin, memoryview(view))
+        assert view == whole[begin : begin + size]
+    with pytest.raises(BackendError, match="do not make up"):
+        source.read_into(len(whole) - 3, memoryview(bytearray(4)))
+    vm.delete(stored.ref)
+    with pytest.raises(ValueGone):
+        source.read_into(0, memoryview(bytearray(5)))

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pandas as pd
 import pytest
-from paceline.workers_compat.transfer.encoding import Layout, Unsuitable, decode, encode
+from paceline.workers_compat.transfer.encoding import (
+    Layout,
+    Unsuitable,
+    decode,
+    decode_from,
+    encode,
+)
 
 
 class Own:
@@ -44,7 +52,15 @@ def test_comes_back(name: str) -> None:
     encoded = encode(value)
     flat = b"".join(encoded.pieces)
     assert len(flat) == encoded.layout.size_nbytes
-    again = decode(memoryview(flat), encoded.layout)
+    assert_same(decode(memoryview(flat), encoded.layout), value)
+
+    def read_into(begin: int, view: memoryview) -> None:
+        view[:] = flat[begin : begin + view.nbytes]
+
+    assert_same(decode_from(read_into, encoded.layout), value)
+
+
+def assert_same(again: object, value: object) -> None:
     assert type(again) is type(value)
     if isinstance(value, pd.DataFrame):
         pd.testing.assert_frame_equal(again, value)
@@ -53,7 +69,7 @@ def test_comes_back(name: str) -> None:
     elif isinstance(value, np.ndarray):
         np.testing.assert_array_equal(again, value)
         assert again.dtype == value.dtype
-    elif name == "nested":
+    elif isinstance(value, list):
         np.testing.assert_array_equal(again[0]["a"], value[0]["a"])
         assert again[0]["b"] == value[0]["b"]
     else:
@@ -66,6 +82,32 @@ def test_nothing_is_copied_on_the_way_out() -> None:
     addresses = {np.frombuffer(p, dtype="u1").ctypes.data for p in pieces if p.nbytes > 50_000}
     assert array.ctypes.data in addresses
     assert any(piece.obj is text for piece in pieces)
+
+
+def test_from_a_source_everything_large_is_read_once_to_where_it_stays() -> None:
+    value = [np.arange(10_000), b"x" * 1_000_000]
+    encoded = encode(value)
+    flat = b"".join(encoded.pieces)
+    read: list[tuple[int, int]] = []
+
+    def read_into(begin: int, view: memoryview) -> None:
+        read.append((np.frombuffer(view, "u1").ctypes.data, view.nbytes))
+        view[:] = flat[begin : begin + view.nbytes]
+
+    again = decode_from(read_into, encoded.layout)
+    assert (again[0].ctypes.data, 80_000) in read
+    assert (np.frombuffer(again[1], "u1").ctypes.data, 1_000_000) in read
+    assert again[0].flags.writeable, "nobody else has it"
+    assert sum(size for _, size in read) <= len(flat)
+
+
+def test_a_source_that_ends_too_soon_is_no_value() -> None:
+    encoded = encode(b"x" * 1_000_000)
+    short = Layout(encoded.layout.pickle_nbytes - 10, ())
+    with pytest.raises((EOFError, pickle.UnpicklingError)):
+        decode_from(lambda begin, view: None, short)
+    with pytest.raises(ZeroDivisionError):
+        decode_from(lambda begin, view: 1 / 0, encoded.layout)  # type: ignore[arg-type, return-value]
 
 
 def test_buffers_are_used_where_they_lie_and_read_only() -> None:
