@@ -124,6 +124,21 @@ async def test_nobody_is_left_and_another_comes(world):
         assert await future == 5 * 144
 
 
+async def test_a_worker_comes_back_under_its_address(world):
+    """What it had of the shuffle is lost with it: the shuffle begins again, and no row is missing (distributed#7798)."""
+    future = world.client.compute(by_p2p(frame().map_partitions(slow)))
+    shuffle = await begun(world)
+    while len(shuffle.participating_workers) < 3:
+        await asyncio.sleep(0.01)
+    gone = world.workers[0]
+    await gone.close()
+    async with Worker(world.scheduler.address, nthreads=1, host=gone.address) as back:
+        assert back.address == gone.address
+        assert await future == 20 * 144
+        (last,) = world.plugin._shuffles.values()
+        assert shuffle.archived and len(last) > 1
+
+
 async def test_a_barrier_asks_again_where_nobody_answered(world):
     """One worker that is slow to answer the barrier, and then not reached, fails nothing (distributed#8595)."""
     deaf = world.workers[1]
