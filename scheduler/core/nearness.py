@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 #: Reading a byte in the same domain costs this part of fetching it over the network, where another member has read it already.
 READ_PART = 64
-#: The same for the first to read it: its holder has to lay it where others can read it, which is a copy.
+#: The same for the first to read it: its holder has to lay it where others can read it. That is a copy into fresh memory, about half of
+#: what a fetch over the loopback device costs (``benchmarks.transfer``: with an eighth, so much more was moved that it took longer).
 FIRST_READ_PART = 2
 #: Members of a domain that are looked at for one task: a host has a few dozen workers.
 NEIGHBOURS_MAX = 256

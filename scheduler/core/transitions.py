@@ -97,19 +97,23 @@ def _enter(ts: TaskState, state: str) -> None:
 
 
 def run(turn: Turn, recs: Recommendations) -> None:
-    """Carry out recommendations until none is left, or the turn is long enough."""
-    while recs:
-        if turn.budget <= 0:
+    """Carry out recommendations until none is left, or the turn is long enough.
+
+    Where one fails, which is a bug of ours, the others are carried out in the next turn.
+    """
+    try:
+        while recs and turn.budget > 0:
+            ts, finish = recs.popitem()
+            if finish == "waiting" and ts.state == "released" and not is_wanted(ts):
+                continue  # recommended before that was known
+            transition(turn, ts, finish, recs)
+            turn.budget -= 1
+    finally:
+        if recs:
             # the order of a turn (last in, first out) becomes first in, first out
             turn.state.backlog.update(reversed(recs.items()))
             recs.clear()
             turn.wants_continue()
-            return
-        ts, finish = recs.popitem()
-        if finish == "waiting" and ts.state == "released" and not is_wanted(ts):
-            continue  # recommended before that was known
-        transition(turn, ts, finish, recs)
-        turn.budget -= 1
 
 
 def transition(

@@ -10,12 +10,12 @@ from test_placement import on
 
 @pytest.fixture
 def trio(env: Env) -> Env:
-    """w0 and w1 share memory, w2 is far; x (1 GB) is on w0, which is busy."""
+    """w0 and w1 share memory, w2 is far; x (100 MB) is on w0, which is busy."""
     env.join("w0", "w1", "w2")
     for address, name in (("w0", "host-a"), ("w1", "host-a"), ("w2", "host-b")):
         env.beat(address, metrics={"memory_domain": name})
     env.submit({"x": []}, annotations=on("w0", "x"))
-    env.finish("x", nbytes=10**9, seconds=0.5)
+    env.finish("x", nbytes=10**8, seconds=0.5)
     return env
 
 

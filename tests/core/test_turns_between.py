@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from env import Env
 from paceline.protocol import messages as m
+from paceline.scheduler.core import transitions
 from paceline.scheduler.core.stimuli import (
     ClientGone,
     ClientJoined,
@@ -181,3 +182,29 @@ def test_tasks_far_down_a_crowded_worker_are_witnesses_too() -> None:
             assert {ts.state for ts in env.state.tasks.values()} <= {"no-worker", "queued", "erred"}
         env.join(f"again-{round_}", nthreads=1)
     assert set(outcome(env).values()) == {"erred"}
+
+
+def test_where_one_transition_fails_the_others_of_its_turn_are_made(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A bug costs the task that it is in, not those that happened to be due beside it; stock leaves all of them as they were."""
+    env = crowd()
+    env.submit(
+        {"a": [], "x": ["a"], "y": ["a"], "z": ["a"], "total": ["x", "z"]}, want=["y", "total"]
+    )
+    sound = transitions._BY_START["waiting"]["processing"]
+
+    def unsound(turn: Any, ts: Any, *more: Any) -> None:
+        if ts.key == "y":
+            raise ZeroDivisionError
+        sound(turn, ts, *more)
+
+    with monkeypatch.context() as broken:
+        broken.setitem(transitions._BY_START["waiting"], "processing", unsound)
+        with pytest.raises(ZeroDivisionError):
+            env.finish("a")
+        env.wants_continue = True  # it was said, in a turn that gave nothing else
+    env.checks = False  # of y nothing will come
+    env.go_on()
+    env.work()
+    assert env.states("y", "total") == ["waiting", "memory"]
