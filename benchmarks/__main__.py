@@ -25,9 +25,12 @@ SECTIONS = {
     "**By number of workers**, 10,000 tasks:": [
         Case("merge", 10_000, workers) for workers in (10, 100, 1_000)
     ],
+    "**With everything on**: stealing, memory manager, a span, and a scheduler plugin that counts transitions:": [
+        Case(shape, 20_000, 24, everything=True) for shape in ("merge", "tree", "layers")
+    ],
 }
 SMOKE = {
-    "A round that only shows that it runs:": [Case("merge", 500, 4, 1), Case("tree", 500, 4, 1)]
+    "A round that only shows that it runs:": [Case("merge", 500, 4, 1), Case("tree", 500, 4, 1, True)]
 }
 
 

@@ -34,12 +34,17 @@ CONFIG = {"DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "None"}
 
 @dataclass(frozen=True)
 class Case:
-    """What is run: shape and size of the graph, number of workers, how many times."""
+    """What is run: shape and size of the graph, number of workers, how many times.
+
+    With ``everything``, what people turn on: a scheduler plugin that hears of every transition, and a span of the
+    client's; stealing and the memory manager are on in any case.
+    """
 
     shape: str
     tasks: int
     workers: int
     repeat: int = 3
+    everything: bool = False
 
 
 @dataclass(frozen=True)
@@ -139,6 +144,20 @@ def settle_all(scheduler: int) -> None:
     settle(lambda: process_costs.descendants(scheduler))
 
 
+def counting_plugin() -> Any:
+    """A scheduler plugin as people write them. Local, so that it travels by value."""
+    from distributed import SchedulerPlugin
+
+    class Counting(SchedulerPlugin):
+        def __init__(self) -> None:
+            self.counts: dict[str, int] = {}
+
+        def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
+            self.counts[finish] = self.counts.get(finish, 0) + 1
+
+    return Counting()
+
+
 def run_once(
     client: Any,
     case: Case,
@@ -188,13 +207,16 @@ def run_once(
 
 def measure(command: Sequence[str], case: Case) -> Measured:
     """Start everything afresh, warm up, and take the median of each number."""
-    from distributed import Client
+    from distributed import Client, span
 
     with contextlib.ExitStack() as stack:
         scheduler, port = stack.enter_context(running_scheduler(command))
         stack.enter_context(zero_workers(port, case.workers))
         address = f"tcp://127.0.0.1:{port}"
         with Client(address, timeout=START_TIMEOUT_SECONDS) as client:
+            if case.everything:
+                client.register_plugin(counting_plugin())
+                stack.enter_context(span("benchmark"))
             loop = process_costs.listener(port, process_costs.descendants(scheduler))
             warm = Case(case.shape, min(case.tasks, WARM_UP_TASKS), case.workers)
             run_once(client, warm, "warm", scheduler, loop)
