@@ -21,6 +21,8 @@ import numpy as np
 from distributed.protocol import pickle as dask_pickle
 from distributed.protocol.serialize import dask_serialize
 
+from . import large_pages
+
 ALIGN_NBYTES = 64
 """Buffers begin at multiples of it, as arrays that numpy makes itself."""
 BUFFER_NBYTES_MIN = 4096
@@ -125,9 +127,15 @@ def encode(value: Any) -> Encoded:
 
 
 def decode(view: memoryview, layout: Layout) -> Any:
-    """The value whose flat bytes these are; its buffers stay where they lie."""
+    """The value whose flat bytes these are; its buffers stay where they lie, and large ``bytes`` are copied into large pages."""
     buffers = [view[begin:end] for begin, end in layout.spans()]
-    return pickle.loads(view[: layout.pickle_nbytes], buffers=buffers)
+    if layout.pickle_nbytes < large_pages.WORTH_NBYTES:
+        return pickle.loads(view[: layout.pickle_nbytes], buffers=buffers)
+
+    def read_into(begin: int, into: memoryview) -> None:
+        large_pages.copy(view[begin : begin + into.nbytes], into)
+
+    return pickle.Unpickler(_Reading(read_into, layout.pickle_nbytes), buffers=buffers).load()
 
 
 def decode_from(read_into: Callable[[int, memoryview], None], layout: Layout) -> Any:
@@ -154,8 +162,9 @@ class _Reading:
 
     def readinto(self, view: memoryview) -> int:
         size = min(view.nbytes, self._end - self._at)
-        self._read_into(self._at, view[:size])
-        self._at += size
+        if size:
+            self._read_into(self._at, view[:size])
+            self._at += size
         return size
 
     def read(self, size: int = -1) -> bytes:

@@ -9,7 +9,6 @@ Must not know: keys, values.
 from __future__ import annotations
 
 import ctypes
-import mmap
 import os
 import secrets
 import threading
@@ -21,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from . import large_pages
 from .backend import (
     Backend,
     BackendError,
@@ -32,15 +32,12 @@ from .backend import (
     Surroundings,
     ValueGone,
 )
+from .large_pages import address
 from .shared_memory import same_kernel
 
 TAG_NBYTES = 32
 PIECES_MAX = 512  # of one call; Linux allows 1024
 CALL_NBYTES_MAX = 1 << 30  # Linux allows 2 GiB
-PAGE_NBYTES = mmap.PAGESIZE
-LARGE_PAGE_NBYTES = 4 << 20
-"""Memory from this size on is asked for in large pages."""
-MADV_HUGEPAGE = 14
 POLICY = Path("/proc/sys/kernel/yama/ptrace_scope")
 
 
@@ -73,8 +70,6 @@ class Neighbour(Backend):
             raise BackendError(f"this system cannot read other processes: {error}") from error
         self._read.restype = ctypes.c_ssize_t
         self._read.argtypes = [ctypes.c_int, *[ctypes.c_void_p, ctypes.c_ulong] * 2, ctypes.c_ulong]
-        self._madvise = ctypes.CDLL(None).madvise
-        self._madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
         self._offered: dict[bytes, tuple[Any, Sequence[memoryview]]] = {}
         self._lock = threading.Lock()
 
@@ -86,7 +81,7 @@ class Neighbour(Backend):
 
     def put(self, pieces: Sequence[memoryview], size_nbytes: int) -> Stored:
         tag = np.frombuffer(secrets.token_bytes(TAG_NBYTES), "u1").copy()
-        spans = [[_address(piece), piece.nbytes] for piece in pieces if piece.nbytes]
+        spans = [[address(piece), piece.nbytes] for piece in pieces if piece.nbytes]
         with self._lock:
             self._offered[tag.tobytes()] = (tag, pieces)
         self.traffic.put_count += 1
@@ -121,8 +116,7 @@ class Neighbour(Backend):
 
     def _copy(self, pid: int, into: Sequence[Span], spans: Sequence[Span]) -> None:
         """Copy spans of another process one after the other into spans of this one, as many bytes."""
-        if into[0][1] >= LARGE_PAGE_NBYTES:
-            self._advise(*into[0])
+        large_pages.advise(*into[0])
         local = (_Span * len(into))(*(_Span(*span) for span in into))
         remote = (_Span * len(spans))(*(_Span(*span) for span in spans))
         done = self._read(pid, ctypes.byref(local), len(into), ctypes.byref(remote), len(spans), 0)
@@ -132,12 +126,6 @@ class Neighbour(Backend):
         if done < 0 and code not in (3, 14):  # ESRCH, EFAULT: it ended, or let go
             raise OSError(code, os.strerror(code))
         raise ValueGone("its owner has ended, or let it go")
-
-    def _advise(self, at: int, length: int) -> None:
-        """Ask for large pages where memory is fresh: numpy does so for arrays, nobody for ``bytes``."""
-        begin = -(-at // PAGE_NBYTES) * PAGE_NBYTES
-        end = (at + length) // PAGE_NBYTES * PAGE_NBYTES
-        self._madvise(begin, end - begin, MADV_HUGEPAGE)  # where it is refused, pages are small
 
 
 class _There(Source):
@@ -164,11 +152,11 @@ class _There(Source):
         if not view.nbytes:
             return
         tag = memoryview(bytearray(TAG_NBYTES))
-        at = _address(view)
+        at = address(view)
         for some in _calls(self._within(begin, view.nbytes)):
             count = sum(length for _, length in some)
             # the tag last, so that it was the owner all along: a process number may be somebody else's by now
-            into = [(at, count), (_address(tag), TAG_NBYTES)]
+            into = [(at, count), (address(tag), TAG_NBYTES)]
             self._copy(self._pid, into, [*some, self._tag_span])
             if tag != self._tag:
                 raise ValueGone("its owner let it go")
@@ -205,8 +193,3 @@ def _calls(spans: Sequence[Span]) -> list[list[Span]]:
             calls[-1].append((at, part))
             at, length, room = at + part, length - part, room - part
     return calls
-
-
-def _address(view: memoryview) -> int:
-    """Where the bytes of a view lie."""
-    return int(np.frombuffer(view, "u1").ctypes.data)

@@ -42,6 +42,10 @@ VALUES = {
     "series": pd.Series(np.arange(9999.0), name="s"),
     "nested": [{"a": np.ones((100, 100)), "b": [b"z" * 70_000, "t" * 80_000]}, (1, np.ones(3))],
     "own": Own(np.arange(5000)),
+    "large bytes": b"\0\1" * (5 << 20),
+    "large bytearray": bytearray(b"ab" * (5 << 20)),
+    "large text": "ü" * (5 << 20),
+    "many large": [b"z" * (5 << 20), np.ones(9999), "t" * (5 << 20), b""],
     "none": None,
 }
 
@@ -69,6 +73,9 @@ def assert_same(again: object, value: object) -> None:
     elif isinstance(value, np.ndarray):
         np.testing.assert_array_equal(again, value)
         assert again.dtype == value.dtype
+    elif isinstance(value, list) and isinstance(value[0], bytes):
+        np.testing.assert_array_equal(again[1], value[1])
+        assert [again[i] for i in (0, 2, 3)] == [value[i] for i in (0, 2, 3)]
     elif isinstance(value, list):
         np.testing.assert_array_equal(again[0]["a"], value[0]["a"])
         assert again[0]["b"] == value[0]["b"]
