@@ -84,13 +84,17 @@ def the_default_span_is_not_told_of(client: Client) -> object:
 
 
 def computations_of_two_graphs(client: Client) -> object:
-    """The last computations: their groups, states and how they end."""
+    """The last computations: their groups, states and how they end. Workers' clocks are corrected by guess, under load by seconds."""
     for key in ("lonely-a", "lonely-b"):
         client.submit(operator.add, 1, 2, key=key, pure=False).result()
 
     def look(dask_scheduler: Any) -> Any:
         return [
-            (sorted(group.name for group in each.groups), each.stop >= each.start, list(each.code))
+            (
+                sorted(group.name for group in each.groups),
+                each.stop > each.start - 5,
+                list(each.code),
+            )
             for each in list(dask_scheduler.computations)[-2:]
         ]
 
