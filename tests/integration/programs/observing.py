@@ -173,10 +173,8 @@ def profile_metadata(client: Client) -> object:
     while not any((found := client.run_on_scheduler(look))["keys"].values()):
         assert time.monotonic() < deadline
         time.sleep(POLL_SECONDS)
-    times = [at for at, _ in found["counts"]]
-    return (
+    return (  # stock's times are not always in order: it merges what workers counted by their own clocks
         sorted(found),
-        times == sorted(times),
         all(isinstance(n, int) for _, n in found["counts"]),
         {len(pair) for column in found["keys"].values() for pair in column},
     )
