@@ -13,6 +13,7 @@ import inspect
 import logging
 import warnings
 from collections.abc import Awaitable, Callable, Iterable
+from functools import cache
 from typing import Any
 
 from paceline.protocol.payload import Payload
@@ -172,11 +173,15 @@ class Plugins:
         self._count()
         if finish not in self._finishes:
             return
-        if finish == "forgotten":
-            self.leaving[ts.key] = TaskView(ts, self.sight, edges)
+        more: dict[str, Any] = {"stimulus_id": stimulus_id}
+        if detail is not None:
+            more.update(transition_arguments(ts, detail))
+        if finish != "forgotten":
+            self._call("transition", ts.key, start, finish, **more)
+            return
+        self.leaving[ts.key] = TaskView(ts, self.sight, edges)
         try:
-            more = transition_arguments(ts, detail)
-            self._call("transition", ts.key, start, finish, stimulus_id=stimulus_id, **more)
+            self._call("transition", ts.key, start, finish, **more)
         finally:
             self.leaving.pop(ts.key, None)
 
@@ -301,7 +306,8 @@ class Plugins:
             self.writes.calls += 1
 
     def _call(self, hook: str, *args: Any, **kwargs: Any) -> None:
-        for function in list(self._hooks[hook]):
+        functions = self._hooks[hook]  # another list where a hook adds or removes a plugin
+        for function in functions:
             self._call_one(function, hook, args, kwargs)
 
     def _call_one(
@@ -317,7 +323,7 @@ class Plugins:
             return None
         finally:
             self.depth -= in_turn
-        if in_turn and inspect.iscoroutine(result):
+        if result is not None and in_turn and inspect.iscoroutine(result):
             task = self._spawn(result, f"hook {hook} of a scheduler plugin")
             if hook == "remove_worker":
                 self.partings.add(task)
@@ -376,8 +382,6 @@ _NOT_TOLD = frozenset(("op", "key", "report", "run_id", "stimulus_id"))
 
 def transition_arguments(ts: TaskState, detail: Any) -> dict[str, Any]:
     """What stock tells plugins of a transition beside its states: whatever its cause said."""
-    if detail is None:
-        return {}
     found = _fields(getattr(detail, "report", None))
     found.update(_fields(detail))
     cause = found.get("cause")
@@ -392,10 +396,18 @@ def transition_arguments(ts: TaskState, detail: Any) -> dict[str, Any]:
 
 def _fields(detail: Any) -> dict[str, Any]:
     """What plugins are told of a message, or of another cause."""
-    kind = type(detail)
+    found = {}
+    for name in _told(type(detail)):
+        value = getattr(detail, name)
+        found[name] = serialized(value) if type(value) is Payload else value
+    return found
+
+
+@cache
+def _told(kind: type) -> tuple[str, ...]:
+    """Names of what plugins are told of a kind of message or cause."""
     names = getattr(kind, "__struct_fields__", None) or getattr(kind, "__dataclass_fields__", ())
-    told = ((name, getattr(detail, name)) for name in names if name not in _NOT_TOLD)
-    return {name: serialized(value) if type(value) is Payload else value for name, value in told}
+    return tuple(name for name in names if name not in _NOT_TOLD)
 
 
 def _plain_struct(value: Any) -> Any:
