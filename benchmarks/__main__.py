@@ -30,7 +30,10 @@ SECTIONS = {
     ],
 }
 SMOKE = {
-    "A round that only shows that it runs:": [Case("merge", 500, 4, 1), Case("tree", 500, 4, 1, True)]
+    "A round that only shows that it runs:": [
+        Case("merge", 500, 4, 1),
+        Case("tree", 500, 4, 1, True),
+    ]
 }
 
 
