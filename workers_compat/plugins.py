@@ -13,7 +13,6 @@ import inspect
 import logging
 import warnings
 from collections.abc import Awaitable, Callable, Iterable
-from functools import cache
 from typing import Any
 
 from paceline.protocol.payload import Payload
@@ -84,6 +83,7 @@ class Plugins:
         self._spawn = spawn
         self._hooks: dict[str, list[Callable[..., Any]]] = {}
         self._finishes: frozenset[str] = frozenset()
+        self._arguments = Arguments()
         self._find_hooks()
 
     # where they live
@@ -175,7 +175,7 @@ class Plugins:
             return
         more: dict[str, Any] = {"stimulus_id": stimulus_id}
         if detail is not None:
-            more.update(transition_arguments(ts, detail))
+            more.update(self._arguments.of_transition(ts, detail))
         if finish != "forgotten":
             self._call("transition", ts.key, start, finish, **more)
             return
@@ -380,30 +380,39 @@ def as_arguments(message: Any) -> dict[str, Any]:
 _NOT_TOLD = frozenset(("op", "key", "report", "run_id", "stimulus_id"))
 
 
-def transition_arguments(ts: TaskState, detail: Any) -> dict[str, Any]:
-    """What stock tells plugins of a transition beside its states: whatever its cause said."""
-    found = _fields(getattr(detail, "report", None))
-    found.update(_fields(detail))
-    cause = found.get("cause")
-    if isinstance(cause, TaskState):
-        found["cause"] = cause.key
-    if "startstops" in found:
-        found["startstops"] = [_plain_struct(each) for each in found["startstops"] or ()]
-    if "worker" not in found and ts.who_has:
-        found["worker"] = list(ts.who_has)[-1].address
-    return found
+class Arguments:
+    """What hooks are told of messages and other causes, by the names of their fields, which are looked up once a type."""
+
+    __slots__ = ("_names",)
+
+    def __init__(self) -> None:
+        self._names: dict[type, tuple[str, ...]] = {}
+
+    def of_transition(self, ts: TaskState, detail: Any) -> dict[str, Any]:
+        """What stock tells plugins of a transition beside its states: whatever its cause said."""
+        report = getattr(detail, "report", None)
+        found = {} if report is None else self._fields(report)
+        found.update(self._fields(detail))
+        cause = found.get("cause")
+        if isinstance(cause, TaskState):
+            found["cause"] = cause.key
+        if "startstops" in found:
+            found["startstops"] = [_plain_struct(each) for each in found["startstops"] or ()]
+        if "worker" not in found and ts.who_has:
+            found["worker"] = list(ts.who_has)[-1].address
+        return found
+
+    def _fields(self, detail: Any) -> dict[str, Any]:
+        names = self._names.get(type(detail))
+        if names is None:
+            names = self._names[type(detail)] = _told(type(detail))
+        found = {}
+        for name in names:
+            value = getattr(detail, name)
+            found[name] = serialized(value) if type(value) is Payload else value
+        return found
 
 
-def _fields(detail: Any) -> dict[str, Any]:
-    """What plugins are told of a message, or of another cause."""
-    found = {}
-    for name in _told(type(detail)):
-        value = getattr(detail, name)
-        found[name] = serialized(value) if type(value) is Payload else value
-    return found
-
-
-@cache
 def _told(kind: type) -> tuple[str, ...]:
     """Names of what plugins are told of a kind of message or cause."""
     names = getattr(kind, "__struct_fields__", None) or getattr(kind, "__dataclass_fields__", ())

@@ -14,12 +14,8 @@ WORTH_NBYTES = 4 << 20
 """From this size on, as numpy."""
 _PAGE_NBYTES = mmap.PAGESIZE
 _HUGEPAGE = getattr(mmap, "MADV_HUGEPAGE", 14)
-
-try:
-    _madvise = ctypes.CDLL(None).madvise
-    _madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
-except (AttributeError, OSError):  # no such call: pages are what they are
-    _madvise = None
+_LIBC = ctypes.CDLL(None)
+_MADVISE = getattr(_LIBC, "madvise", None)  # without it, pages are what they are
 
 
 def address(view: memoryview) -> int:
@@ -29,11 +25,11 @@ def address(view: memoryview) -> int:
 
 def advise(begin: int, size_nbytes: int) -> None:
     """Ask for large pages for memory at an address, where it is worth it. A system that refuses gives small ones."""
-    if size_nbytes < WORTH_NBYTES or _madvise is None:
+    if size_nbytes < WORTH_NBYTES or _MADVISE is None:
         return
     first = -(-begin // _PAGE_NBYTES) * _PAGE_NBYTES
     end = (begin + size_nbytes) // _PAGE_NBYTES * _PAGE_NBYTES
-    _madvise(first, end - first, _HUGEPAGE)
+    _MADVISE(ctypes.c_void_p(first), ctypes.c_size_t(end - first), ctypes.c_int(_HUGEPAGE))
 
 
 def copy(source: memoryview, into: memoryview) -> None:
