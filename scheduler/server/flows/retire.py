@@ -217,15 +217,21 @@ async def _ask_and_wait(
 ) -> bool:
     """Ask recipients to fetch copies beside their work, and wait until they have, or one of them is there no more.
 
+    Results that the worker finishes meanwhile are not waited for: nobody was asked for them yet.
     Returns False when nothing arrives any more: then something is wrong, and they have to say what.
     """
     server.tell(MoveReplicas(acquire={address: list(keys) for address, keys in plan.items()}))
-    left = len(_unique(server, ws))
+    asked = {key for keys in plan.values() for key in keys}
+
+    def outstanding() -> int:
+        return sum(ts.key in asked for ts in _unique(server, ws))
+
+    left = outstanding()
     until = time.monotonic() + PATIENCE_SECONDS
     while time.monotonic() < until:
         pause = min(POLL_MAX_SECONDS, len(ws.has_what) * POLL_SECONDS_PER_KEY)
         await asyncio.sleep(max(POLL_MIN_SECONDS, pause))
-        before, left = left, len(_unique(server, ws))
+        before, left = left, outstanding()
         if not left or not _present(server, ws) or ws.actors:
             return True
         if left < before:

@@ -10,6 +10,7 @@ from typing import Any
 import dask
 import pytest
 from distributed import Client, Event, Worker
+from paceline.scheduler.server.flows import retire
 from paceline.scheduler.server.scheduler import Scheduler
 
 pytestmark = pytest.mark.timeout(90)
@@ -70,6 +71,29 @@ async def test_what_runs_is_finished_and_what_waits_goes_elsewhere() -> None:
             ("released", "waiting"), ("waiting", "processing"), ("processing", "memory"),
         ]  # fmt: skip
         assert "hold-0" in w1.data
+
+
+async def test_what_ends_while_data_moves_is_moved_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retire, "PATIENCE_SECONDS", 3600.0)
+    async with cluster(2) as (_, client, (w0, w1)):
+        (running,) = await crowded(client, w0, 1)
+        first = (await client.scatter({"first": 7}, workers=[w0.address]))["first"]
+        give, may_give, asked = w0.handlers["get_data"], asyncio.Event(), asyncio.Event()
+
+        async def late(comm: Any, **message: Any) -> Any:
+            asked.set()
+            await may_give.wait()
+            return await give(comm, **message)
+
+        w0.handlers["get_data"] = late
+        retiring = asyncio.ensure_future(client.retire_workers([w0.address], close_workers=True))
+        await asked.wait()
+        await Event("go").set()
+        await until(lambda: running.status == "finished")
+        may_give.set()
+        assert list(await retiring) == [w0.address]
+        assert set(w1.data) == {"first", "hold-0"}
+        assert await client.gather([first, running]) == [7, 0]
 
 
 async def test_what_runs_for_too_long_begins_anew(

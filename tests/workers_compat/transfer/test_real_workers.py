@@ -52,8 +52,10 @@ def test_by_configuration_and_after_a_kill(cluster: Cluster, folder: Path) -> No
     with Client(cluster.address) as client:
         workers = sorted(client.scheduler_info(n_workers=-1)["workers"])
         assert all("memory_domain" in w["metrics"] for w in _info(client).values())
-        made = client.submit(np.arange, SIZE, workers=workers[:1])
-        text = client.submit(lambda: b"x" * 3_000_000, workers=workers[:1])
+        # elsewhere, if need be: when the memory manager left one copy, on the worker that dies
+        elsewhere = {"allow_other_workers": True}
+        made = client.submit(np.arange, SIZE, workers=workers[:1], **elsewhere)
+        text = client.submit(lambda: b"x" * 3_000_000, workers=workers[:1], **elsewhere)
         sums = [
             client.submit(lambda a, b: int(a[-1]) + len(b), made, text, workers=[w], pure=False)
             for w in workers[1:]
