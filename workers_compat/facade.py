@@ -345,7 +345,7 @@ class SchedulerFacade(StockNames, Reach):
 
     @property
     def deque_handler(self) -> Any:
-        """What keeps the last lines of the log (``deque``: its records), under stock's name ``_deque_handler`` too."""
+        """What keeps the last lines of the log (``deque``: these), under stock's name ``_deque_handler`` too."""
         return self._server.flows.log
 
     @property

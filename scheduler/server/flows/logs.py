@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
+from dataclasses import dataclass
 from typing import Any
 
 #: Lines kept unless the configuration says otherwise (``distributed.admin.log-length``).
@@ -17,27 +18,67 @@ LOG_FORMAT = "%(asctime)s - %(name)s - %(levelname)s - %(message)s"
 LOGGER_NAME = "distributed.scheduler"
 
 
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """What is kept of a log record: half its size, and no traceback with the frames that hang on it.
+
+    Attributes:
+        created: seconds since the epoch.
+        levelno, levelname, name: as in ``logging.LogRecord``.
+        line: the record as it was formatted.
+        message_at: where in ``line`` the message begins.
+        message_length: its length, characters.
+    """
+
+    created: float
+    levelno: int
+    levelname: str
+    name: str
+    line: str
+    message_at: int
+    message_length: int
+
+    def getMessage(self) -> str:  # noqa: N802  # a log record's name for it
+        """The message alone."""
+        return self.line[self.message_at : self.message_at + self.message_length]
+
+
 class LogKeeper(logging.Handler):
-    """A log handler that keeps the last records.
+    """A log handler that keeps the last lines.
 
     Args:
         length: how many; 0 or less keeps none.
         line_format: how a line looks.
 
     Attributes:
-        deque: the records, oldest first (stock's ``DequeHandler`` has this name for them).
+        deque: the lines, oldest first (stock's ``DequeHandler`` has this name for its records).
     """
 
     def __init__(self, length: int = LOG_LENGTH, line_format: str = LOG_FORMAT) -> None:
         super().__init__()
-        self.deque: deque[logging.LogRecord] = deque(maxlen=max(0, length))
+        self.deque: deque[LogLine] = deque(maxlen=max(0, length))
         self.setFormatter(logging.Formatter(line_format))
         self._logger = logging.getLogger(LOGGER_NAME)
         self._logger.addHandler(self)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep it."""
-        self.deque.append(record)
+        """Keep it; what does not format is told as ``logging`` tells it."""
+        try:
+            line, message = self.format(record), record.getMessage()
+        except Exception:
+            self.handleError(record)
+            return
+        self.deque.append(
+            LogLine(
+                record.created,
+                record.levelno,
+                record.levelname,
+                record.name,
+                line,
+                max(0, line.find(message)),
+                len(message),
+            )
+        )
 
     def close(self) -> None:
         """Listen no more."""
@@ -54,9 +95,9 @@ class LogKeeper(logging.Handler):
             n: so many at most.
         """
         out: list[tuple[Any, ...]] = []
-        for record in reversed(self.deque):
-            if (n and len(out) >= n) or record.created < start:
+        for kept in reversed(self.deque):
+            if (n and len(out) >= n) or kept.created < start:
                 break
-            line = (record.levelname, self.format(record))
-            out.append((record.created, *line) if timestamps else line)
+            line = (kept.levelname, kept.line)
+            out.append((kept.created, *line) if timestamps else line)
         return out

@@ -331,3 +331,32 @@ def test_the_log_is_kept_newest_first() -> None:
         keeper.close()
     logger.error("unheard")
     assert keeper.lines(n=1) == [("ERROR", "line 4")]
+
+
+def test_a_kept_line_holds_no_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    import logging
+    import weakref
+
+    logger = logging.getLogger("distributed.scheduler")
+    monkeypatch.setattr(logger, "propagate", False)  # pytest's own handler keeps records
+
+    class Held:
+        pass
+
+    def fails() -> weakref.ref[Held]:
+        held = Held()
+        ref = weakref.ref(held)
+        try:
+            raise ValueError("of a frame")
+        except ValueError:
+            logger.exception("it %s", "failed")
+        return ref
+
+    keeper = LogKeeper(length=3, line_format="%(levelname)s - %(message)s")
+    try:
+        assert fails()() is None
+        (kept,) = keeper.deque
+        assert kept.getMessage() == "it failed" and kept.line.startswith("ERROR - it failed\nTrace")
+        assert kept.line.endswith("ValueError: of a frame")
+    finally:
+        keeper.close()
