@@ -5,6 +5,8 @@ such key and answers as ever. The worker that is asked replaces in its answer th
 asker replaces the stubs by values before stock's code sees the answer, and acknowledges after that, so that what a stub names stays
 until it was read. A value that cannot be had so is asked for once more, without the extra key.
 
+Small results of neighbours stand on their shelves (``shelf.py``), where the asker finds them without asking.
+
 Must not know: back ends' insides, how the plugin came here.
 """
 
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +28,7 @@ from .encoding import Encoded, Layout, Unsuitable, decode, decode_from, encode
 from .health import Health
 from .holdings import Holding, Holdings
 from .settings import ANNOTATION, Settings
+from .shelf import VALUE_NBYTES_MAX, Neighbours, Shelf, room_for
 
 logger = logging.getLogger("distributed.worker.transfer")
 
@@ -33,6 +37,10 @@ ASKS = "__paceline-transfer__"
 STUBS = "paceline-transfer"
 """Where the answer has its stubs: ``[[key, stub], ...]``."""
 FAILED = "paceline-transfer-failed"
+SHELF = "paceline-transfer-shelf"
+"""Where the answer says which shelf its worker has; as the name of a place it says that the asker wants to know."""
+SHELF_OF = "shm"
+"""The back end that a shelf belongs to: where it is not chosen, nothing stands on shelves."""
 VERSION = 1
 MADE_ROOM_MAX = 64
 """So many values are let go, at most, to make room for one."""
@@ -73,16 +81,41 @@ class Exchange:
         self.health = health
         self.threads = ThreadPoolExecutor(THREADS, thread_name_prefix="Transfer")
         self.holdings = Holdings(self._end)
+        self.neighbours = Neighbours()
+        self.shelf = self._own_shelf()
         self._scratch: memoryview | None = None
         self._scratch_lock = threading.Lock()
         self._putting: dict[Any, _Putting] = {}  # as many as are asked for at once
 
     # asking
 
-    def announcement(self) -> tuple[Any, ...] | None:
-        """The key that nobody has."""
+    def announcement(self, address: str) -> tuple[Any, ...] | None:
+        """The key that nobody has, for a question to this worker."""
         places = self.health.announced()
+        if SHELF_OF in self.health.places and address not in self.neighbours:
+            places = (*places, (SHELF, self.health.places[SHELF_OF]))
         return (ASKS, VERSION, places) if places else None
+
+    def found(self, keys: Collection[Key], address: str) -> dict[Key, Any]:
+        """Those values that stand on the shelf of the worker that is to be asked, or of another that has them."""
+        values: dict[Key, Any] = {}
+        for key in keys:
+            ts = self.worker.state.tasks.get(key)
+            holders = ts.who_has if ts is not None else ()
+            for holder in (address, *(other for other in holders if other != address)):
+                with suppress(Exception):  # Dask's own way then says what is wrong with the value
+                    there, value = self.neighbours.get(key, holder)
+                    if there:
+                        values[key] = value
+                        break
+        return values
+
+    def meet(self, address: str, ref: Mapping[str, Any]) -> None:
+        """A worker said which shelf it has."""
+        try:
+            self.neighbours.learn(address, ref)
+        except (BackendError, OSError) as error:
+            logger.debug("the shelf of %s cannot be looked at: %s", address, error)
 
     async def take(self, stubs: Any) -> tuple[dict[Key, Any], list[Key]]:
         """The values that stubs name, and the keys of those that could not be had."""
@@ -137,6 +170,48 @@ class Exchange:
             self.holdings.keep(key, holding, fetched.view.obj)
 
     # answering
+
+    def _own_shelf(self) -> Shelf | None:
+        if SHELF_OF not in self.health.backends or not hasattr(os, "pidfd_open"):
+            return None
+        wanted = self.settings.options.get(SHELF_OF, {}).get("shelf_nbytes")
+        room = room_for(self.worker.memory_manager.memory_limit or 0, wanted)
+        try:
+            return Shelf(room) if room >= VALUE_NBYTES_MAX else None
+        except OSError as error:
+            logger.debug("no shelf: %s", error)
+            return None
+
+    def made(self, key: Key) -> None:
+        """This worker made a value: it is offered where such are taken."""
+        if self.shelf is not None and self.shelf.spend():
+            self.offer(key)
+
+    def offer(self, key: Key) -> None:
+        """Put a small value that this worker has on its shelf, unless it stands there."""
+        ts = self.worker.state.tasks.get(key)
+        if self.shelf is None or ts is None or not ts.nbytes or key in self.shelf:
+            return
+        data = self.worker.data
+        fast = getattr(data, "fast", data)
+        if ts.nbytes > VALUE_NBYTES_MAX or key not in fast:
+            return
+        annotated = (ts.annotations or {}).get(ANNOTATION)
+        if ts.nbytes < (self.settings.min_nbytes or 0) and annotated is None:
+            return
+        value = fast[key]
+        if SHELF_OF not in self.settings.order(key, type(value), ts.nbytes, annotated):
+            return
+        with suppress(Unsuitable):
+            encoded = encode(value)
+            if encoded.layout.size_nbytes <= VALUE_NBYTES_MAX:
+                self.shelf.put(key, encoded)
+
+    def let_go(self, key: Key) -> None:
+        """Dask freed a key, or moved it away: it stands nowhere any more."""
+        self.holdings.drop(key)
+        if self.shelf is not None:
+            self.shelf.drop(key)
 
     async def substitute(
         self, data: Mapping[Key, Any], places: Mapping[str, str]
@@ -313,7 +388,16 @@ class Exchange:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self.threads, call, *args)
 
+    def renew(self) -> None:
+        """Once in a while: leases, and what dead workers left."""
+        self.neighbours.sweep()
+        self.threads.submit(self.health.renew)
+
     def close(self) -> None:
+        self.neighbours.close()
+        if self.shelf is not None:
+            self.shelf.close()
+            self.shelf = None
         self.holdings.clear()
         self.threads.shutdown(wait=True)
         self.health.close()
@@ -333,11 +417,17 @@ class Answering:
 
     async def write(self, message: Any, **options: Any) -> Any:
         if isinstance(message, dict) and message.get("status") == "OK" and message.get("data"):
-            plain, stubs, self._used = await self._exchange.substitute(
-                message["data"], self._places
-            )
+            exchange = self._exchange
+            plain, stubs, self._used = await exchange.substitute(message["data"], self._places)
             if stubs:
                 message = {**message, "data": plain, STUBS: stubs}
+            near = exchange.health.places.get(SHELF_OF)
+            if exchange.shelf is not None and self._places.get(SHELF_OF) == near:
+                exchange.shelf.earn(len(plain))
+                for key in plain:
+                    exchange.offer(key)
+                if SHELF in self._places:
+                    message = {**message, SHELF: exchange.shelf.ref}
         return await self._comm.write(message, **options)
 
     def over(self) -> None:
@@ -350,8 +440,9 @@ class Answering:
 class Asking:
     """What stock's ``get_data_from_worker`` gets in place of a comm: it resolves the stubs of the one answer that passes."""
 
-    def __init__(self, comm: Any, exchange: Exchange) -> None:
+    def __init__(self, comm: Any, exchange: Exchange, address: str) -> None:
         object.__setattr__(self, "comm", comm)
+        object.__setattr__(self, "_address", address)
         object.__setattr__(self, "_exchange", exchange)
 
     def __getattr__(self, name: str) -> Any:
@@ -362,6 +453,8 @@ class Asking:
 
     async def read(self, **options: Any) -> Any:
         message = await self.comm.read(**options)
+        if isinstance(message, dict) and SHELF in message:
+            self._exchange.meet(self._address, message.pop(SHELF))
         if isinstance(message, dict) and STUBS in message:
             values, failed = await self._exchange.take(message.pop(STUBS))
             message["data"] = {**message["data"], **values}
@@ -380,7 +473,7 @@ class AskingPool:
         return getattr(self._pool, name)
 
     async def connect(self, address: str, **options: Any) -> Asking:
-        return Asking(await self._pool.connect(address, **options), self._exchange)
+        return Asking(await self._pool.connect(address, **options), self._exchange, address)
 
     def reuse(self, address: str, comm: Asking) -> Any:
         return self._pool.reuse(address, comm.comm)
@@ -421,10 +514,16 @@ def asking(stock: Callable[..., Any]) -> Callable[..., Any]:
     ) -> Any:
         """See ``distributed.worker.get_data_from_worker``."""
         exchange = getattr(rpc, POOL_ATTRIBUTE, None)
-        said = exchange.announcement() if exchange is not None else None
+        said = exchange.announcement(worker) if exchange is not None else None
         if said is None or options.get("serializers") or options.get("deserializers"):
             return await stock(rpc, keys, worker, **options)
-        response = await stock(AskingPool(rpc, exchange), [*keys, said], worker, **options)
+        found = exchange.found(keys, worker)
+        left = [key for key in keys if key not in found]
+        if not left:
+            return {"status": "OK", "data": found}
+        response = await stock(AskingPool(rpc, exchange), [*left, said], worker, **options)
+        if response["status"] == "OK":
+            response["data"].update(found)
         again = response.pop(FAILED, None)
         while again:
             more = await stock(rpc, [*again, (ASKS, VERSION, ())], worker, **options)

@@ -113,9 +113,13 @@ class Transfer(WorkerPlugin):
         exchange.close()
 
     def transition(self, key: Hashable, start: str, finish: str, **more: Any) -> None:
-        """Called by the worker: what left memory is put nowhere any more."""
-        if start == "memory" and self._exchange is not None:
-            self._exchange.holdings.drop(key)
+        """Called by the worker: what it made is offered, what left memory is put nowhere any more."""
+        if self._exchange is None:
+            return
+        if start == "memory":
+            self._exchange.let_go(key)
+        elif finish == "memory" and start != "flight":
+            self._exchange.made(key)
 
     def _memory_domain(self, worker: Any) -> str:
         """For heartbeats: what this worker reads from at next to no cost. The scheduler places tasks by it."""
@@ -128,7 +132,7 @@ class Transfer(WorkerPlugin):
 
     def _renew(self) -> None:
         if self._exchange is not None:
-            self._exchange.threads.submit(self._exchange.health.renew)
+            self._exchange.renew()
 
 
 def _teach_asking() -> None:

@@ -21,9 +21,10 @@ import secrets
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from .backend import (
     Backend,
@@ -126,17 +127,8 @@ class SharedMemory(Backend):
         return Stored(ref, view)
 
     def get(self, ref: Ref, size_nbytes: int, into: memoryview | None = None) -> Fetched:
-        path = f"/proc/{int(ref['pid'])}/fd/{int(ref['fd'])}"
+        fd = open_segment(ref)
         try:
-            # what a number means may have changed: opening something else, a pipe say, could block
-            if os.readlink(path) != _link(ref["name"]):
-                raise ValueGone("the segment is gone, and its descriptor means something else")
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-        except (FileNotFoundError, ProcessLookupError) as error:
-            raise ValueGone(f"the segment is gone: {error}") from error
-        try:
-            if os.readlink(f"/proc/self/fd/{fd}") != _link(ref["name"]):
-                raise ValueGone("the segment is gone, and its descriptor means something else")
             # whoever has it open keeps it from being used again: from here on it stays what it is
             if os.pread(fd, TAG_NBYTES, size_nbytes) != ref["tag"]:
                 raise ValueGone("the segment has another value by now")
@@ -228,6 +220,30 @@ class SharedMemory(Backend):
             return False
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
         return True
+
+
+def open_segment(ref: Mapping[str, Any], access: int = os.O_RDONLY) -> int:
+    """A descriptor of one's own of a segment of another process: its ``pid``, its ``fd`` there, its ``name``.
+
+    Raises:
+        ValueGone: it is there no more.
+        OSError: it is not for us.
+    """
+    path = f"/proc/{int(ref['pid'])}/fd/{int(ref['fd'])}"
+    try:
+        # what a number means may have changed: opening something else, a pipe say, could block
+        if os.readlink(path) != _link(ref["name"]):
+            raise ValueGone("the segment is gone, and its descriptor means something else")
+        fd = os.open(path, access | os.O_CLOEXEC | os.O_NONBLOCK)
+    except (FileNotFoundError, ProcessLookupError) as error:
+        raise ValueGone(f"the segment is gone: {error}") from error
+    try:
+        if os.readlink(f"/proc/self/fd/{fd}") != _link(ref["name"]):
+            raise ValueGone("the segment is gone, and its descriptor means something else")
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
 
 
 def write_pieces(fd: int, pieces: Sequence[memoryview]) -> None:
