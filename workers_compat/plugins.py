@@ -177,11 +177,11 @@ class Plugins:
         if detail is not None:
             more.update(self._arguments.of_transition(ts, detail))
         if finish != "forgotten":
-            self._call("transition", ts.key, start, finish, **more)
+            self._call_transition(ts.key, start, finish, more)
             return
         self.leaving[ts.key] = TaskView(ts, self.sight, edges)
         try:
-            self._call("transition", ts.key, start, finish, **more)
+            self._call_transition(ts.key, start, finish, more)
         finally:
             self.leaving.pop(ts.key, None)
 
@@ -190,7 +190,7 @@ class Plugins:
         *,
         client: str,
         keys: list[Any],
-        tasks: list[TaskState],
+        touched: Callable[[], list[TaskState]],
         new_tasks: list[TaskState],
         stimulus_id: str,
     ) -> None:
@@ -198,6 +198,7 @@ class Plugins:
         self._count()
         if not self._hooks["update_graph"]:
             return
+        tasks = touched()
         self._call(
             "update_graph",
             self.scheduler,
@@ -310,6 +311,20 @@ class Plugins:
         for function in functions:
             self._call_one(function, hook, args, kwargs)
 
+    def _call_transition(self, key: Any, start: str, finish: str, more: dict[str, Any]) -> None:
+        """``_call`` of the hook that is called several times a task."""
+        for function in self._hooks["transition"]:
+            self.depth += 1
+            try:
+                result = function(key, start, finish, **more)
+            except Exception:
+                self._log_failure("transition")
+                continue
+            finally:
+                self.depth -= 1
+            if result is not None:
+                self._await_later(result, "transition")
+
     def _call_one(
         self, function: Callable[..., Any], hook: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
@@ -319,17 +334,26 @@ class Plugins:
         try:
             result = function(*args, **kwargs)
         except Exception:
-            logger.exception("The hook %s of a scheduler plugin failed", hook)
+            self._log_failure(hook)
             return None
         finally:
             self.depth -= in_turn
-        if result is not None and in_turn and inspect.iscoroutine(result):
-            task = self._spawn(result, f"hook {hook} of a scheduler plugin")
-            if hook == "remove_worker":
-                self.partings.add(task)
-                task.add_done_callback(self.partings.discard)
+        if result is not None and in_turn and self._await_later(result, hook):
             return None
         return result
+
+    def _log_failure(self, hook: str) -> None:
+        logger.exception("The hook %s of a scheduler plugin failed", hook)
+
+    def _await_later(self, result: Any, hook: str) -> bool:
+        """What a hook within a turn returns to be awaited is awaited in the background; whether it was such a thing."""
+        if not inspect.iscoroutine(result):
+            return False
+        task = self._spawn(result, f"hook {hook} of a scheduler plugin")
+        if hook == "remove_worker":
+            self.partings.add(task)
+            task.add_done_callback(self.partings.discard)
+        return True
 
 
 def overrides(plugin: Any, hook: str) -> bool:

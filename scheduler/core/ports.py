@@ -5,6 +5,7 @@ Must not know: who implements them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from paceline.protocol.keys import Key
@@ -82,11 +83,11 @@ class PluginPort(Protocol):
         *,
         client: str,
         keys: list[Key],
-        tasks: list[TaskState],
+        touched: Callable[[], list[TaskState]],
         new_tasks: list[TaskState],
         stimulus_id: str,
     ) -> None:
-        """A graph's tasks are made; nothing of it is scheduled yet."""
+        """A graph's tasks are made; nothing of it is scheduled yet. ``touched`` gives them, with those beside them."""
 
     def add_worker(self, address: str) -> None: ...
 

@@ -461,7 +461,7 @@ def _mark_actors(turn: Turn, graph: PendingGraph) -> None:
         state.plugins.update_graph(
             client=graph.client,
             keys=graph.wanted(),
-            tasks=_touched(state, graph),
+            touched=lambda: _touched(state, graph),
             new_tasks=graph.new_tasks,
             stimulus_id=turn.stimulus_id,
         )

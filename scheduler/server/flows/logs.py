@@ -38,7 +38,7 @@ class LogLine:
     message_at: int
     message_length: int
 
-    def getMessage(self) -> str:  # noqa: N802  # a log record's name for it
+    def getMessage(self) -> str:  # a log record's name for it
         """The message alone."""
         return self.line[self.message_at : self.message_at + self.message_length]
 
