@@ -135,7 +135,7 @@ def decode(view: memoryview, layout: Layout) -> Any:
     def read_into(begin: int, into: memoryview) -> None:
         large_pages.copy(view[begin : begin + into.nbytes], into)
 
-    return pickle.Unpickler(_Reading(read_into, layout.pickle_nbytes), buffers=buffers).load()
+    return _unpickled(read_into, layout, buffers)
 
 
 def decode_from(read_into: Callable[[int, memoryview], None], layout: Layout) -> Any:
@@ -149,6 +149,13 @@ def decode_from(read_into: Callable[[int, memoryview], None], layout: Layout) ->
     for begin, end in layout.spans():
         buffers.append(memoryview(np.empty(end - begin, "u1")))
         read_into(begin, buffers[-1])
+    return _unpickled(read_into, layout, buffers)
+
+
+def _unpickled(
+    read_into: Callable[[int, memoryview], None], layout: Layout, buffers: list[memoryview]
+) -> Any:
+    """The value of a pickle that a source has, and of buffers that are here."""
     return pickle.Unpickler(_Reading(read_into, layout.pickle_nbytes), buffers=buffers).load()
 
 

@@ -32,7 +32,6 @@ from .backend import (
     Surroundings,
     ValueGone,
 )
-from .large_pages import address
 from .shared_memory import same_kernel
 
 TAG_NBYTES = 32
@@ -81,7 +80,7 @@ class Neighbour(Backend):
 
     def put(self, pieces: Sequence[memoryview], size_nbytes: int) -> Stored:
         tag = np.frombuffer(secrets.token_bytes(TAG_NBYTES), "u1").copy()
-        spans = [[address(piece), piece.nbytes] for piece in pieces if piece.nbytes]
+        spans = [[large_pages.address(piece), piece.nbytes] for piece in pieces if piece.nbytes]
         with self._lock:
             self._offered[tag.tobytes()] = (tag, pieces)
         self.traffic.put_count += 1
@@ -152,11 +151,11 @@ class _There(Source):
         if not view.nbytes:
             return
         tag = memoryview(bytearray(TAG_NBYTES))
-        at = address(view)
+        at = large_pages.address(view)
         for some in _calls(self._within(begin, view.nbytes)):
             count = sum(length for _, length in some)
             # the tag last, so that it was the owner all along: a process number may be somebody else's by now
-            into = [(at, count), (address(tag), TAG_NBYTES)]
+            into = [(at, count), (large_pages.address(tag), TAG_NBYTES)]
             self._copy(self._pid, into, [*some, self._tag_span])
             if tag != self._tag:
                 raise ValueGone("its owner let it go")

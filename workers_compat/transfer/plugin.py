@@ -22,8 +22,6 @@ from .settings import Rule, configured, settings
 logger = logging.getLogger("distributed.worker.transfer")
 
 NAME = "paceline-transfer"
-DOMAIN = "memory_domain"
-"""A metric of workers, as ``scheduler/core/nearness.py`` reads it."""
 DOMAIN_METRIC = "memory_domain"
 """Under this name heartbeats say which memory a worker shares (``scheduler/core/nearness.py``)."""
 MEMORY = "shm"
@@ -89,7 +87,6 @@ class Transfer(WorkerPlugin):
         worker.handlers["get_data"] = self._handler
         _teach_asking()
         setattr(worker.rpc, POOL_ATTRIBUTE, self._exchange)
-        worker.metrics[DOMAIN] = self._domain
         worker.metrics[DOMAIN_METRIC] = self._memory_domain
         renewing = PeriodicCallback(self._renew, RENEW_SECONDS * 1000)
         worker.periodic_callbacks[NAME] = renewing
@@ -107,7 +104,6 @@ class Transfer(WorkerPlugin):
         worker.metrics.pop(DOMAIN_METRIC, None)
         if worker.handlers.get("get_data") is self._handler:
             worker.handlers["get_data"] = self._stock
-        worker.metrics.pop(DOMAIN, None)
         if getattr(worker.rpc, POOL_ATTRIBUTE, None) is exchange:
             delattr(worker.rpc, POOL_ATTRIBUTE)
         exchange.close()
@@ -125,10 +121,6 @@ class Transfer(WorkerPlugin):
         """For heartbeats: what this worker reads from at next to no cost. The scheduler places tasks by it."""
         exchange = self._exchange
         return dict(exchange.health.announced()).get(MEMORY, "") if exchange is not None else ""
-
-    def _domain(self, worker: Any) -> str | None:
-        """What this worker reads from where it lies: in its heartbeats, for a scheduler that places tasks by it."""
-        return dict(self._exchange.health.announced()).get("shm") if self._exchange else None
 
     def _renew(self) -> None:
         if self._exchange is not None:
