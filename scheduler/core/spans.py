@@ -27,7 +27,7 @@ DEFAULT_SPANS_MAX: Final = 100
 #: Different names of metrics that spans share; those beyond are each span's own.
 METRIC_NAMES_MAX: Final = 10_000
 #: Groups that are kept, over all spans, after their last task was forgotten.
-GROUPS_OVER_MAX: Final = 1000
+GROUPS_OVER_MAX: Final = 250
 #: Different pieces of code, and entries of metadata, that a span keeps.
 CODES_MAX: Final = 100
 METADATA_MAX: Final = 100

@@ -7,7 +7,8 @@ unlinked and freed by reference counts. So in a process of our own the automatic
 - the youngest generation is collected between turns once enough was allocated (milliseconds),
 - what survives that while there are many tasks is frozen at once, so that no later collection walks it,
 - what is not frozen is collected now and then when there are few tasks and little happens,
-- everything is thawed and collected when, besides, much was frozen since the last time that this was done.
+- everything is thawed and collected when, besides, much was frozen since the last time that this was done,
+- and what such a collection freed goes back to the system.
 
 What is frozen and then becomes garbage in a cycle stays until the next thaw; what is merely forgotten does not.
 
@@ -21,6 +22,8 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable
+
+from .heap import give_back
 
 #: Allocations less deallocations after which the youngest generation is collected: some 2 ms of work.
 YOUNG_COLLECT_ALLOCATIONS = 20_000
@@ -54,11 +57,16 @@ class GcPolicy:
         n_collections: how many there were.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.perf_counter,
+        give_back: Callable[[], object] = give_back,
+    ) -> None:
         self.seconds = 0.0
         self.longest_seconds = 0.0
         self.n_collections = 0
         self._clock = clock
+        self._give_back = give_back
         self._n_young = 0
         self._last_full = self._last_old = clock()
         self._n_frozen_alive = 0
@@ -111,6 +119,7 @@ class GcPolicy:
             self._dirty = gc.get_freeze_count() > self._n_frozen_alive
             if self._collect(2) > OLD_COLLECT_LONG_SECONDS:
                 gc.freeze()
+            self._give_back()
 
     def _collect_frozen(self) -> None:
         """All there is, where that may pay and is not too much."""
@@ -123,6 +132,7 @@ class GcPolicy:
             self._collect(2)
             gc.freeze()
             self._n_frozen_alive = gc.get_freeze_count()
+            self._give_back()
 
     def _collect(self, generation: int) -> float:
         """Collect, and return how long it took, seconds."""

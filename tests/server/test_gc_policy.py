@@ -6,10 +6,15 @@ import gc
 import weakref
 from collections.abc import Iterator
 from typing import Any
+from unittest.mock import Mock
 
+import psutil
 import pytest
 from paceline.scheduler.server import gc_policy
 from paceline.scheduler.server.gc_policy import GcPolicy
+from paceline.scheduler.server.heap import give_back, trimmer
+
+GIVEN_BACK = Mock()
 
 
 class Node:
@@ -21,7 +26,8 @@ class Node:
 
 @pytest.fixture
 def policy() -> Iterator[GcPolicy]:
-    made = GcPolicy()
+    made = GcPolicy(give_back=GIVEN_BACK)
+    GIVEN_BACK.reset_mock()
     made.start()
     yield made
     made.stop()
@@ -73,8 +79,10 @@ def test_all_is_collected_when_nothing_happens(policy: GcPolicy, monkeypatch: An
     del alive
     policy.on_tick(n_tasks=0, n_stimuli=10_000)  # busy
     assert gone() is not None
+    assert not GIVEN_BACK.called
     policy.on_tick(n_tasks=0, n_stimuli=10_001)
     assert gone() is None
+    assert GIVEN_BACK.call_count == 1
     collections = policy.n_collections
     policy.on_tick(n_tasks=0, n_stimuli=10_002)  # nothing new
     assert policy.n_collections == collections
@@ -95,4 +103,19 @@ def test_old_garbage_goes_when_little_happens(policy: GcPolicy, monkeypatch: Any
     assert gone() is not None
     policy.on_tick(n_tasks=0, n_stimuli=1)
     assert gone() is None
+    assert GIVEN_BACK.call_count == 1
     del alive
+
+
+def test_freed_memory_goes_back_to_the_system() -> None:
+    if trimmer() is None:
+        pytest.skip("this C library keeps what it has")
+    process = psutil.Process()
+    pieces = [bytearray(100_000) for _ in range(1500)]
+    del pieces[::2]
+    full = process.memory_info().rss
+    thread = give_back()
+    assert thread is not None
+    thread.join()
+    assert process.memory_info().rss < full - 40_000_000
+    assert len(pieces) == 750
