@@ -27,9 +27,6 @@ NAME = "shuffle"
 BEGUN_AGAIN_MAX = 10
 """So often a shuffle begins again because what needs it runs without it; then its tasks fail as in stock."""
 
-CLOSING = "ConnectionPool is closed"
-"""A worker that closes and is not gone yet answers with a RuntimeError of these words (``distributed.core.ConnectionPool``)."""
-
 
 def worker_plugin() -> bytes:
     """The plugin that every worker needs, pickled."""
@@ -82,18 +79,10 @@ class SleepingShufflePlugin(ShuffleSchedulerPlugin):
     def barrier(self, id: Any, run_id: int, consistent: bool) -> Any:
         """What stock's does; it fails with a KeyError where there is no such shuffle, here all of it begins again."""
         if id in self.active_shuffles:
-            return self._barrier(id, run_id, consistent)
+            return super().barrier(id, run_id, consistent)
         if not self._begin_again(id):
             raise P2PConsistencyError(f"No active shuffle with {id=!r} found")
         return None
-
-    async def _barrier(self, id: Any, run_id: int, consistent: bool) -> None:
-        """Stock's; where a worker that closes answers that its connections are closed, all of it begins again."""
-        try:
-            await super().barrier(id, run_id, consistent)
-        except RuntimeError as error:
-            if CLOSING not in str(error) or not self._begin_again(id):
-                raise
 
     def _begin_again(self, id: Any, worker: str | None = None) -> bool:
         """Run a shuffle's transfers again where what needs them runs though their shuffle is gone.
