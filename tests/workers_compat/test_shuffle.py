@@ -156,6 +156,22 @@ async def test_a_barrier_asks_again_where_nobody_answered(world):
     assert len(calls) == 2 and len({message["run_id"] for message in calls}) == 1
 
 
+async def test_a_barrier_that_a_closing_worker_answers(world):
+    """Its connections are closed already, while it is still among the workers: it is asked again, as if out of reach."""
+    closing = world.workers[1]
+    handler, calls = closing.handlers["shuffle_inputs_done"], []
+
+    async def answers_first(**message):
+        calls.append(message)
+        if len(calls) == 1:
+            raise RuntimeError("ConnectionPool is closed")
+        return await handler(**message)
+
+    closing.handlers["shuffle_inputs_done"] = answers_first
+    assert await world.client.compute(by_p2p(frame(9))) == 9 * 144
+    assert len(calls) == 2 and len({message["run_id"] for message in calls}) == 1
+
+
 async def test_tasks_are_stolen_in_the_middle(world):
     """What a shuffle has sent to one worker may run on another, or stays where the shuffle wants it."""
     world.scheduler.facade.periodic_callbacks["stealing"].callback_time = 50

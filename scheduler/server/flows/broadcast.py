@@ -22,6 +22,9 @@ from .ports import FlowServer
 logger = logging.getLogger("distributed.scheduler")
 
 #: What may become of a peer that fails to answer.
+CLOSING = "ConnectionPool is closed"
+"""What a worker that closes, and is not gone yet, says of its connections (``distributed.core.ConnectionPool``)."""
+
 ON_ERROR = ("raise", "return", "return_pickle", "return_text", "ignore")
 
 
@@ -116,8 +119,10 @@ def _closed(error: Exception) -> Payload:
     """The error as a value; a worker's own is what it raised, of its own type.
 
     So a P2P barrier, which asks for errors in the replies' place, can tell a worker that could not
-    be reached from one that failed (distributed#8595).
+    be reached from one that failed (distributed#8595). One that is closing is as good as out of reach.
     """
+    if isinstance(error, RemoteError) and CLOSING in _text(error):
+        return pickled_payload(_pickled(OSError(f"the worker is closing: {_text(error)}")))
     raised = error.reply.get("exception") if isinstance(error, RemoteError) else None
     if isinstance(raised, Payload):
         with contextlib.suppress(RemoteProtocolError):
