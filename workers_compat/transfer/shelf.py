@@ -44,6 +44,8 @@ SLOT = struct.Struct("<16sQQII")
 ROW_NBYTES = SLOT.size * SLOTS_PER_ROW
 COUNTER = struct.Struct("<Q")
 """At the beginning: how many values were read. Readers count without waiting for each other, so it is about right."""
+CLOSED = (1 << 64) - 1
+"""Stands there instead when nothing will ever stand on the shelf again: its worker may have another by now."""
 TABLE_AT = 64
 TABLE_NBYTES = -(-(TABLE_AT + ROWS * ROW_NBYTES) // mmap.PAGESIZE) * mmap.PAGESIZE
 """Values begin behind it."""
@@ -171,7 +173,8 @@ class Shelf:
             self._fresh = TABLE_NBYTES
 
     def close(self) -> None:
-        """Take all off. Who still looks finds nothing."""
+        """Take all off. Who still looks finds nothing, and forgets it."""
+        COUNTER.pack_into(self._map, 0, CLOSED)
         for key in list(self._places):
             self.drop(key)
         self._map.close()
@@ -219,8 +222,12 @@ class _Opened:
 
     @property
     def ended(self) -> bool:
-        """Whether its owner did: what is there then is nobody's."""
-        return bool(self._ended.poll(0))
+        """Whether its owner did, or closed it: what is there then is nobody's."""
+        return self._count() == CLOSED or bool(self._ended.poll(0))
+
+    def _count(self) -> int:
+        (count,) = COUNTER.unpack_from(self._map)
+        return int(count)
 
     def get(self, digest: bytes) -> tuple[Layout, memoryview] | None:
         """A value's layout and a copy of its bytes; None where it is not there."""
@@ -239,7 +246,8 @@ class _Opened:
         its_serial, pickle_nbytes, count = HEAD.unpack_from(copied)
         if its_serial != serial:
             return None
-        COUNTER.pack_into(self._map, 0, COUNTER.unpack_from(self._map)[0] + 1)
+        if (reads := self._count()) != CLOSED:
+            COUNTER.pack_into(self._map, 0, reads + 1)
         sizes = struct.unpack_from(f"<{count}Q", copied, HEAD.size)
         return Layout(pickle_nbytes, sizes), copied[HEAD.size + 8 * count :]
 

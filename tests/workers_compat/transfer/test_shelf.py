@@ -199,8 +199,10 @@ def test_a_closed_shelf_is_empty(shelf: Shelf, neighbours: Neighbours) -> None:
     other = Shelf(1 << 20)
     other.put("k", encode(1))
     neighbours.learn("o", other.ref)
+    assert neighbours.get("k", "o") == (True, 1)
     other.close()
     assert neighbours.get("k", "o") == NOT_THERE
+    assert "o" not in neighbours, "its worker is asked for another"
 
 
 def test_room() -> None:
@@ -254,6 +256,21 @@ async def test_small_results_are_fetched_without_a_question() -> None:
         gc.collect()
         while any(key in shelf for key in keys):
             await client.submit(int, 1, pure=False)
+
+
+async def test_a_transfer_that_is_turned_on_again() -> None:
+    async with small_cluster(Transfer(), n_workers=2) as cluster:
+        client, (a, _) = cluster.client, cluster.workers
+        for _ in range(2):
+            first = client.submit(str, 1, workers=["0"], pure=False)
+            await client.submit(len, first, workers=["1"], pure=False)
+            second = client.submit(str, 2, workers=["0"], pure=False)
+            await wait(second)
+            asked = a.transfer_outgoing_count_total
+            await client.submit(len, second, workers=["1"], pure=False)
+            assert a.transfer_outgoing_count_total == asked
+            await client.unregister_worker_plugin("paceline-transfer")
+            await client.register_plugin(Transfer())
 
 
 async def test_a_copy_serves_where_its_holder_is_not_known_yet() -> None:
