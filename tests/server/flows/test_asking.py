@@ -338,7 +338,8 @@ def test_a_kept_line_holds_no_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     import weakref
 
     logger = logging.getLogger("distributed.scheduler")
-    monkeypatch.setattr(logger, "propagate", False)  # pytest's own handler keeps records
+    monkeypatch.setattr(logger, "propagate", False)  # pytest's own handler keeps records,
+    monkeypatch.setattr(logger, "handlers", [])  # and so do those of stock schedulers in this process
 
     class Held:
         pass
