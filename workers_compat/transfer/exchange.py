@@ -192,8 +192,7 @@ class Exchange:
         ts = self.worker.state.tasks.get(key)
         if self.shelf is None or ts is None or not ts.nbytes or key in self.shelf:
             return
-        data = self.worker.data
-        fast = getattr(data, "fast", data)
+        fast = _in_memory(self.worker.data)
         if ts.nbytes > VALUE_NBYTES_MAX or key not in fast:
             return
         annotated = (ts.annotations or {}).get(ANNOTATION)
@@ -352,8 +351,7 @@ class Exchange:
     def _keep(self, key: Key, value: Any, holding: Holding, in_place: Any) -> None:
         """Note what was put, and use it in place of the worker's own where that saves memory."""
         data = self.worker.data
-        fast = getattr(data, "fast", data)
-        # stock's `Buffer.fast` is a mapping of what is in memory
+        fast = _in_memory(data)
         alive = key in fast and fast[key] is value
         if in_place is not None and alive:
             mapped, mapping = in_place
@@ -401,6 +399,12 @@ class Exchange:
         self.holdings.clear()
         self.threads.shutdown(wait=True)
         self.health.close()
+
+
+def _in_memory(data: Any) -> Mapping[Key, Any]:
+    """What of a worker's data is not spilled: stock's ``SpillBuffer.fast`` is a mapping of it."""
+    fast: Mapping[Key, Any] = getattr(data, "fast", data)
+    return fast
 
 
 class Answering:

@@ -124,7 +124,7 @@ class Shelf:
     def spend(self) -> bool:
         """Whether one more may be put that nobody asked for yet."""
         if not self._puts_left:
-            (reads,) = COUNTER.unpack_from(self._map)
+            reads = _reads(self._map)
             new = max(0, reads - self._reads_seen)
             self._reads_seen = reads
             if not new:
@@ -223,11 +223,7 @@ class _Opened:
     @property
     def ended(self) -> bool:
         """Whether its owner did, or closed it: what is there then is nobody's."""
-        return self._count() == CLOSED or bool(self._ended.poll(0))
-
-    def _count(self) -> int:
-        (count,) = COUNTER.unpack_from(self._map)
-        return int(count)
+        return _reads(self._map) == CLOSED or bool(self._ended.poll(0))
 
     def get(self, digest: bytes) -> tuple[Layout, memoryview] | None:
         """A value's layout and a copy of its bytes; None where it is not there."""
@@ -246,7 +242,7 @@ class _Opened:
         its_serial, pickle_nbytes, count = HEAD.unpack_from(copied)
         if its_serial != serial:
             return None
-        if (reads := self._count()) != CLOSED:
+        if (reads := _reads(self._map)) != CLOSED:
             COUNTER.pack_into(self._map, 0, reads + 1)
         sizes = struct.unpack_from(f"<{count}Q", copied, HEAD.size)
         return Layout(pickle_nbytes, sizes), copied[HEAD.size + 8 * count :]
@@ -260,13 +256,12 @@ class Neighbours:
     """Shelves of the workers that this one may look at, by address."""
 
     def __init__(self) -> None:
-        self._opened: dict[str, _Opened] = {}
-        self._refs: dict[str, Mapping[str, Any]] = {}
+        self._opened: dict[str, _Opened | None] = {}  # None: it cannot be looked at
         self.got_count = 0
         self.got_nbytes = 0
 
     def __contains__(self, address: object) -> bool:
-        return address in self._refs
+        return address in self._opened
 
     def learn(self, address: str, ref: Mapping[str, Any]) -> None:
         """A worker has a shelf.
@@ -275,12 +270,11 @@ class Neighbours:
             BackendError, OSError: it cannot be looked at.
         """
         self.forget(address)
-        self._refs[address] = ref
+        self._opened[address] = None
         self._opened[address] = _Opened(ref)
 
     def forget(self, address: str) -> None:
         """A worker has none, or is gone."""
-        self._refs.pop(address, None)
         opened = self._opened.pop(address, None)
         if opened is not None:
             opened.close()
@@ -288,7 +282,7 @@ class Neighbours:
     def sweep(self) -> None:
         """Forget those whose owner has ended."""
         for address, opened in list(self._opened.items()):
-            if opened.ended:
+            if opened is not None and opened.ended:
                 self.forget(address)
 
     def get(self, key: Hashable, address: str) -> tuple[bool, Any]:
@@ -309,7 +303,7 @@ class Neighbours:
         return True, value
 
     def close(self) -> None:
-        for address in list(self._refs):
+        for address in list(self._opened):
             self.forget(address)
 
 
@@ -325,6 +319,11 @@ def room_for(memory_limit_nbytes: int, wanted_nbytes: int | None = None) -> int:
 def digest_of(key: Hashable) -> bytes:
     """Of a key, the same in each process."""
     return blake2b(repr(key).encode(), digest_size=DIGEST_NBYTES).digest()
+
+
+def _reads(shelf: mmap.mmap) -> int:
+    (count,) = COUNTER.unpack_from(shelf)
+    return int(count)
 
 
 def _row_at(digest: bytes) -> int:

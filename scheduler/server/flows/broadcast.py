@@ -121,8 +121,8 @@ def _closed(error: Exception) -> Payload:
     So a P2P barrier, which asks for errors in the replies' place, can tell a worker that could not
     be reached from one that failed (distributed#8595). One that is closing is as good as out of reach.
     """
-    if isinstance(error, RemoteError) and CLOSING in _text(error):
-        return pickled_payload(_pickled(OSError(f"the worker is closing: {_text(error)}")))
+    if isinstance(error, RemoteError) and CLOSING in (said := _text(error)):
+        return pickled_payload(_pickled(OSError(f"the worker is closing: {said}")))
     raised = error.reply.get("exception") if isinstance(error, RemoteError) else None
     if isinstance(raised, Payload):
         with contextlib.suppress(RemoteProtocolError):
