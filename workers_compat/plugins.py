@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import inspect
 import logging
+import operator
 import warnings
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
+import msgspec
 from paceline.protocol.payload import Payload
 from paceline.scheduler.core.handlers.commands import write_task
 from paceline.scheduler.core.ports import TurnWrites
@@ -22,7 +24,7 @@ from paceline.scheduler.core.state import TASK_STATES, SchedulerState, TaskState
 from paceline.scheduler.core.stimuli import WriteTask
 
 from .unpickling import plugin_name
-from .views import Sight, TaskView, opened, serialized
+from .views import Sight, opened, serialized
 
 logger = logging.getLogger("distributed.scheduler")
 
@@ -59,7 +61,7 @@ class Plugins:
         by_name: the plugins, in order of registration.
         sleeping: names of those whose hooks are not called for now.
         depth: how many hooks of a turn are running: while > 0 the core is in the middle of a turn.
-        leaving: key -> view of a task that is being forgotten while hooks hear of it.
+        leaving: key -> what its view is made of, of a task that is being forgotten while hooks hear of it.
         partings: what plugins still do about workers that left (``async def remove_worker``).
         writes: where it is noted what hooks write within a turn, or None (``Driver.writes``).
         tell: feeds a stimulus, between turns; set by the server.
@@ -75,7 +77,7 @@ class Plugins:
         self.sleeping: dict[str, None] = {}
         self.depth = 0
         self.partings: set[Any] = set()
-        self.leaving: dict[Any, TaskView] = {}
+        self.leaving: dict[Any, tuple[TaskState, Sight, Any]] = {}
         self.writes: TurnWrites | None = None
         self.tell: Callable[[Any], Any] | None = None
         self.sight = Sight(state, self.write)
@@ -173,15 +175,13 @@ class Plugins:
         self._count()
         if finish not in self._finishes:
             return
-        more: dict[str, Any] = {"stimulus_id": stimulus_id}
-        if detail is not None:
-            more.update(self._arguments.of_transition(ts, detail))
+        more = {} if detail is None else self._arguments.of_transition(ts, detail)
         if finish != "forgotten":
-            self._call_transition(ts.key, start, finish, more)
+            self._call_transition(ts.key, start, finish, stimulus_id, more)
             return
-        self.leaving[ts.key] = TaskView(ts, self.sight, edges)
+        self.leaving[ts.key] = (ts, self.sight, edges)
         try:
-            self._call_transition(ts.key, start, finish, more)
+            self._call_transition(ts.key, start, finish, stimulus_id, more)
         finally:
             self.leaving.pop(ts.key, None)
 
@@ -311,19 +311,22 @@ class Plugins:
         for function in functions:
             self._call_one(function, hook, args, kwargs)
 
-    def _call_transition(self, key: Any, start: str, finish: str, more: dict[str, Any]) -> None:
+    def _call_transition(
+        self, key: Any, start: str, finish: str, stimulus_id: str, more: dict[str, Any]
+    ) -> None:
         """``_call`` of the hook that is called several times a task."""
-        for function in self._hooks["transition"]:
-            self.depth += 1
-            try:
-                result = function(key, start, finish, **more)
-            except Exception:
-                self._log_failure("transition")
-                continue
-            finally:
-                self.depth -= 1
-            if result is not None:
-                self._await_later(result, "transition")
+        self.depth += 1
+        try:
+            for function in self._hooks["transition"]:
+                try:
+                    result = function(key, start, finish, stimulus_id=stimulus_id, **more)
+                except Exception:
+                    self._log_failure("transition")
+                else:
+                    if result is not None:
+                        self._await_later(result, "transition")
+        finally:
+            self.depth -= 1
 
     def _call_one(
         self, function: Callable[..., Any], hook: str, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -407,45 +410,56 @@ _NOT_TOLD = frozenset(("op", "key", "report", "run_id", "stimulus_id"))
 class Arguments:
     """What hooks are told of messages and other causes, by the names of their fields, which are looked up once a type."""
 
-    __slots__ = ("_names",)
+    __slots__ = ("_fields",)
 
     def __init__(self) -> None:
-        self._names: dict[type, tuple[str, ...]] = {}
+        self._fields: dict[type, _Fields] = {}
 
     def of_transition(self, ts: TaskState, detail: Any) -> dict[str, Any]:
         """What stock tells plugins of a transition beside its states: whatever its cause said."""
-        report = getattr(detail, "report", None)
-        found = {} if report is None else self._fields(report)
-        found.update(self._fields(detail))
+        fields = self._fields_of(type(detail))
+        found = fields.of(detail)
+        if fields.has_report and detail.report is not None:
+            found = {**self._fields_of(type(detail.report)).of(detail.report), **found}
         cause = found.get("cause")
         if isinstance(cause, TaskState):
             found["cause"] = cause.key
         if "startstops" in found:
-            found["startstops"] = [_plain_struct(each) for each in found["startstops"] or ()]
+            # as the dicts that they are on the wire
+            found["startstops"] = msgspec.to_builtins(found["startstops"] or [])
         if "worker" not in found and ts.who_has:
             found["worker"] = list(ts.who_has)[-1].address
         return found
 
-    def _fields(self, detail: Any) -> dict[str, Any]:
-        names = self._names.get(type(detail))
-        if names is None:
-            names = self._names[type(detail)] = _told(type(detail))
-        found = {}
-        for name in names:
-            value = getattr(detail, name)
-            found[name] = serialized(value) if type(value) is Payload else value
+    def _fields_of(self, kind: type) -> _Fields:
+        fields = self._fields.get(kind)
+        if fields is None:
+            fields = self._fields[kind] = _Fields(kind)
+        return fields
+
+
+class _Fields:
+    """Of a kind of message or cause: what plugins are told of it.
+
+    Attributes:
+        has_report: whether it has a message of a worker beside it.
+    """
+
+    __slots__ = ("_names", "_values", "has_report")
+
+    def __init__(self, kind: type) -> None:
+        names = getattr(kind, "__struct_fields__", None) or getattr(
+            kind, "__dataclass_fields__", ()
+        )
+        self.has_report = "report" in names
+        self._names = tuple(name for name in names if name not in _NOT_TOLD)
+        # two more, so that it gives a tuple however many there are
+        self._values = operator.attrgetter(*self._names, "__class__", "__class__")
+
+    def of(self, detail: Any) -> dict[str, Any]:
+        """Their names and values."""
+        found = dict(zip(self._names, self._values(detail)))
+        for name, value in found.items():
+            if type(value) is Payload:
+                found[name] = serialized(value)
         return found
-
-
-def _told(kind: type) -> tuple[str, ...]:
-    """Names of what plugins are told of a kind of message or cause."""
-    names = getattr(kind, "__struct_fields__", None) or getattr(kind, "__dataclass_fields__", ())
-    return tuple(name for name in names if name not in _NOT_TOLD)
-
-
-def _plain_struct(value: Any) -> Any:
-    """A small struct as the dict that it is on the wire."""
-    fields = getattr(value, "__struct_fields__", None)
-    if fields is None:
-        return value
-    return {name: getattr(value, name) for name in fields if getattr(value, name) is not None}

@@ -323,13 +323,19 @@ class StreamView:
 
 
 class Views(Mapping[Any, Any]):
-    """A dict of the core's, its values seen through views; ``extra`` holds what is shown beside them."""
+    """A dict of the core's, its values seen through views.
+
+    Args:
+        items: the dict.
+        view: makes a view of one of its values.
+        extra: what ``TaskView`` is made of, for tasks that are shown beside them.
+    """
 
     def __init__(
         self,
         items: Mapping[Any, Any],
         view: Callable[[Any], Any],
-        extra: dict[Any, Any] | None = None,
+        extra: dict[Any, tuple[Any, ...]] | None = None,
     ) -> None:
         self._items = items
         self._view = view
@@ -337,7 +343,7 @@ class Views(Mapping[Any, Any]):
 
     def __getitem__(self, key: Any) -> Any:
         if self._extra and key in self._extra:
-            return self._extra[key]
+            return TaskView(*self._extra[key])
         return self._view(self._items[key])
 
     def __contains__(self, key: object) -> bool:
