@@ -11,6 +11,10 @@ from .state import ClientState, SchedulerState, TaskGroup, TaskPrefix, TaskState
 
 #: What a task with more dependencies than this has to fetch is not counted as work of its worker.
 NEEDS_MAX = 20_000
+#: A task that takes so many times the average of its kind, and more than so many seconds, is an outlier.
+OUTLIER_FACTOR, OUTLIER_SECONDS_MIN = 4, 0.02
+#: So many in a row are none: such tasks take longer now.
+OUTLIERS_MAX = 3
 
 # ------------------------------------------------------------------ data: who_has, has_what
 
@@ -198,6 +202,8 @@ def add_exec_time(state: SchedulerState, prefix: TaskPrefix, seconds: float) -> 
     before = expected_duration(state, prefix)
     prefix.max_exec_time = max(seconds, prefix.max_exec_time)
     if seconds > 2 * prefix.duration_average:
+        if prefix.duration_average >= 0:
+            prefix.duration_before = prefix.duration_average
         prefix.duration_average = -1.0
     after = expected_duration(state, prefix)
     state.compute_occupancy += (after - before) * prefix.processing_count
@@ -221,11 +227,35 @@ def add_duration(
             group.start = start
         old = prefix.duration_average
         if old < 0:
-            set_duration_average(state, prefix, seconds)
+            set_duration_average(state, prefix, _first_again(prefix, seconds))
         else:
+            if seconds > OUTLIER_SECONDS_MIN and seconds > OUTLIER_FACTOR * old:
+                seconds = _of_outlier(prefix, old, seconds)
+            elif prefix.outliers:
+                prefix.outliers = 0
             average = 0.5 * seconds + 0.5 * old
             prefix.duration_average = average
             state.compute_occupancy += (average - old) * prefix.processing_count
+
+
+def _of_outlier(prefix: TaskPrefix, old: float, seconds: float) -> float:
+    """What a task that took much longer than the average says of the others: no more than this, where it is alone.
+
+    Stock takes it for half of the average. What depends on such a task becomes ready at that very moment: it would be
+    expected to take as long, and be placed far from the large result that took so long to make.
+    """
+    prefix.outliers += 1
+    if prefix.outliers >= OUTLIERS_MAX:
+        return seconds
+    return max(OUTLIER_SECONDS_MIN, OUTLIER_FACTOR * old)
+
+
+def _first_again(prefix: TaskPrefix, seconds: float) -> float:
+    """The average after the first task, or after the first since one was seen to execute for much longer."""
+    before, prefix.duration_before = prefix.duration_before, -1.0
+    if before < 0 or seconds <= OUTLIER_SECONDS_MIN or seconds <= OUTLIER_FACTOR * before:
+        return seconds
+    return 0.5 * before + 0.5 * _of_outlier(prefix, before, seconds)
 
 
 def occupancy(state: SchedulerState, ws: WorkerState) -> float:

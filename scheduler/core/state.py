@@ -292,6 +292,8 @@ class TaskPrefix:
     Attributes:
         name: the prefix.
         duration_average: moving average of how long its tasks compute, seconds; -1 before the first.
+        duration_before: the average as it was when a task was seen to execute for much longer; -1 where none was.
+        outliers: tasks that took much longer than the average, one after the other, up to now.
         max_exec_time: longest time a task was seen executing unfinished, seconds; -1 before.
         groups: its groups that have tasks, in order of arrival.
         state_counts: state -> how often a task entered it.
@@ -303,6 +305,8 @@ class TaskPrefix:
 
     name: str
     duration_average: float = -1.0
+    duration_before: float = -1.0
+    outliers: int = 0
     max_exec_time: float = -1.0
     groups: dict[TaskGroup, None] = field(default_factory=dict)
     state_counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(TASK_STATES, 0))
