@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 from . import classes, sizes, work
-from .ways import BY_HAND, STOCK, WAYS, Result, Setup, running
+from .ways import BY_HAND, DASK, STOCK, WAYS, Result, Setup, running
 
 
 def main() -> int:
@@ -73,7 +73,7 @@ def by_graph(setup: Setup, ways: list[str], kinds: list[str], drawn: list[int], 
         for way in ways:
             ratios = [
                 f"{median[base] / median[way]:.2f}x {base}"
-                for base in (STOCK, BY_HAND)
+                for base in (DASK, STOCK, BY_HAND)
                 if base in median and base != way
             ]
             print(f"  {way:8} {median[way]:7.2f} s   {', '.join(ratios)}")

@@ -22,8 +22,11 @@ from redis_servers import redis_server  # noqa: E402
 
 from . import graph, meter, work  # noqa: E402
 
-STOCK, BY_HAND = "stock", "by-hand"
-WAYS = (STOCK, BY_HAND, "auto", "shm", "file", "redis", "direct")
+DASK, STOCK, BY_HAND = "dask", "stock", "by-hand"
+"""Dask as it is, scheduler and all; its transfer under another scheduler; through Redis in the tasks' code."""
+PLAIN = (DASK, STOCK, BY_HAND)
+"""No transfer is turned on."""
+WAYS = (DASK, STOCK, BY_HAND, "auto", "shm", "file", "redis", "direct")
 SETTLE_SECONDS = 1.0
 LEFT_SECONDS = 15.0  # until then everything that is over must be gone
 
@@ -158,7 +161,7 @@ def running(way: str, setup: Setup) -> Iterator[Running]:
     config |= setup.config
     folder = setup.folder / f"{way}-{time.monotonic_ns():x}"
     cluster = Cluster(
-        scheduler_command(setup.scheduler),
+        scheduler_command("stock" if way == DASK else setup.scheduler),
         folder,
         nannies=[False] * setup.workers,
         nthreads=1,
@@ -178,7 +181,7 @@ def running(way: str, setup: Setup) -> Iterator[Running]:
         if way == "file":
             found.shared = folder / "shared"
             options["file"] = str(found.shared)
-        if way not in (STOCK, BY_HAND):
+        if way not in PLAIN:
             client.register_plugin(Transfer(way, **options))
         # one round of everything that is done for the first time
         warm = client.map(work.make, ["pandas"] * 8, [1000] * 8, range(8), pure=False)

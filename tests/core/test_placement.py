@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import inf
+from typing import Any
 
 import pytest
 from env import Env
@@ -43,6 +44,18 @@ def test_a_busy_worker_with_the_data_is_worth_a_transfer(duo: Env) -> None:
     duo.fetched("w1", "a")
     duo.submit({"y": ["a"]})
     assert duo.where("y") == "w1"
+
+
+def test_what_took_long_to_make_is_read_where_it_is(duo: Env) -> None:
+    """Its dependents, of the same kind, are not taken for tasks of seconds: stock would move a gigabyte for the fourth."""
+    graph: dict[Any, list[Any]] = {("x", i): [] for i in range(4)}
+    graph |= {("x", 10 + i): [("x", 2), ("x", 3)] for i in range(6)}
+    duo.submit(graph)
+    for i in range(3):
+        duo.finish(("x", i), seconds=0.01)
+    holder = duo.where(("x", 3))
+    duo.finish(("x", 3), nbytes=10**9, seconds=20)
+    assert {duo.where(("x", 10 + i)) for i in range(6)} == {holder}
 
 
 def test_only_holders_are_looked_at(duo: Env) -> None:

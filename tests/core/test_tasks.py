@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 from env import Env
 from paceline.protocol import messages as m
+from paceline.scheduler.core.state import TaskPrefix
 from paceline.scheduler.core.stimuli import AnnotationSet
 
 MakeEnv = Callable[..., Env]
@@ -80,6 +81,42 @@ def test_durations_are_learned(duo: Env) -> None:
     assert prefix.duration_average == pytest.approx(3)
     assert duo.state.compute_occupancy == 0
     assert prefix.all_durations == {"compute": pytest.approx(6)}
+
+
+def quick_and_slow(env: Env, *seconds: float) -> TaskPrefix:
+    """Tasks of one kind on one worker, one after the other; the kind."""
+    env.join("w0")
+    env.submit({("x", i): [] for i in range(len(seconds) + 1)})
+    for i, each in enumerate(seconds):
+        env.finish(("x", i), seconds=each)
+    return env.task(("x", 0)).group.prefix
+
+
+@pytest.mark.parametrize(
+    ("seconds", "average"),
+    [
+        ((0.1, 0.1, 100), 0.25),  # counts as four times the average
+        ((0.1, 0.1, 100, 100), 0.625),
+        ((0.1, 0.1, 100, 100, 100), 50.3125),  # three in a row: such tasks take longer now
+        ((0.1, 100, 0.1, 100, 0.1, 100), 0.671875),  # none of them says anything of the next
+        ((0.1, 0.4), 0.25),
+        ((0.001, 0.02), 0.0105),  # too short to matter
+    ],
+)
+def test_one_task_that_takes_long_says_little_of_its_kind(
+    env: Env, seconds: tuple[float, ...], average: float
+) -> None:
+    assert quick_and_slow(env, *seconds).duration_average == pytest.approx(average)
+
+
+def test_that_it_was_seen_executing_changes_nothing_of_that(env: Env) -> None:
+    prefix = quick_and_slow(env, 0.1, 0.1)
+    env.beat("w0", executing={("x", 2): 30})
+    assert prefix.duration_average == -1  # as in stock: twice what it has run, until one ends
+    assert env.state.compute_occupancy == pytest.approx(60)
+    env.finish(("x", 2), seconds=100)
+    assert prefix.duration_average == pytest.approx(0.25)
+    assert env.state.compute_occupancy == 0
 
 
 def test_a_default_duration_is_used_until_the_first_is_measured(make_env: MakeEnv) -> None:
