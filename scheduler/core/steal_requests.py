@@ -92,7 +92,9 @@ def handle_steal_response(turn: Turn, stimulus: Stimulus) -> None:
     message: StealResponse = stimulus.message
     ts = state.tasks.get(message.key)
     if ts is None:
-        return  # let go in between
+        text = f"Key released between request and confirm: {message.key}"
+        turn.log(10, text, "distributed.stealing")
+        return
     steal = state.steals.in_flight.get(ts)
     said = (message.key, message.state, stimulus.source, message.stimulus_id)
     if steal is not None and steal.stimulus_id != message.stimulus_id:

@@ -474,14 +474,16 @@ class CloseScheduler:
 
 @dataclass(slots=True)
 class LogLine:
-    """A line for the logger ``distributed.scheduler``.
+    """A line for the log.
 
     Attributes:
-        level: as in ``logging`` (20 info, 30 warning, 40 error).
+        level: as in ``logging`` (10 debug, 20 info, 30 warning, 40 error).
+        logger: name of the logger; stock's where it says such things.
     """
 
     level: int
     text: str
+    logger: str = "distributed.scheduler"
 
 
 @dataclass(slots=True)

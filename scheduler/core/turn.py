@@ -143,9 +143,9 @@ class Turn:
         """Forget a timer; unknown ones are ignored."""
         self.state.timers.cancel(timer_id)
 
-    def log(self, level: int, text: str) -> None:
-        """A line for the log (20 info, 30 warning, 40 error)."""
-        self.outbox.instructions.append(LogLine(level, text))
+    def log(self, level: int, text: str, logger: str = "distributed.scheduler") -> None:
+        """A line for the log (10 debug, 20 info, 30 warning, 40 error)."""
+        self.outbox.instructions.append(LogLine(level, text, logger))
 
     def log_event(self, topics: str | list[str], event: Any) -> None:
         """Store an event under its topics and tell the clients that subscribed."""

@@ -337,7 +337,7 @@ class Driver:
         self._timers.add(handle)
 
     def _log_line(self, instruction: stimuli.LogLine) -> None:
-        logger.log(instruction.level, "%s", instruction.text)
+        logging.getLogger(instruction.logger).log(instruction.level, "%s", instruction.text)
 
     def _drop_worker(self, instruction: stimuli.DropWorkerConnection) -> None:
         stream = self.worker_streams.get(instruction.address)

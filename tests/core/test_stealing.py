@@ -20,6 +20,7 @@ from paceline.scheduler.core.stimuli import (
     AnnotationSet,
     AskBack,
     BalanceWork,
+    LogLine,
     StealingDue,
     SwitchStealing,
     TimerDue,
@@ -61,6 +62,13 @@ def two(make_env: MakeEnv) -> Env:
     env.join("w0", "w1")
     env.take()
     return env
+
+
+def test_an_answer_about_a_key_that_is_gone_is_a_line_of_the_log(two: Env) -> None:
+    two.turn(m.StealResponse(key="gone", state="released", stimulus_id="s"), "w0")
+    assert two.lines == [(10, "Key released between request and confirm: gone")]
+    (line,) = [each for each in two.outbox.instructions if isinstance(each, LogLine)]
+    assert line.logger == "distributed.stealing"
 
 
 # ------------------------------------------------------------------ what is asked for
