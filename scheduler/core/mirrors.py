@@ -229,33 +229,34 @@ def add_duration(
         if old < 0:
             set_duration_average(state, prefix, _first_again(prefix, seconds))
         else:
-            if seconds > OUTLIER_SECONDS_MIN and seconds > OUTLIER_FACTOR * old:
-                seconds = _of_outlier(prefix, old, seconds)
-            elif prefix.outliers:
-                prefix.outliers = 0
+            if seconds > OUTLIER_SECONDS_MIN or prefix.outliers:
+                seconds = _counts_as(prefix, old, seconds)
             average = 0.5 * seconds + 0.5 * old
             prefix.duration_average = average
             state.compute_occupancy += (average - old) * prefix.processing_count
 
 
-def _of_outlier(prefix: TaskPrefix, old: float, seconds: float) -> float:
-    """What a task that took much longer than the average says of the others: no more than this, where it is alone.
+def _counts_as(prefix: TaskPrefix, average: float, seconds: float) -> float:
+    """What a task that took ``seconds`` says of the others of its kind: where it took much longer than they, and is alone, little.
 
     Stock takes it for half of the average. What depends on such a task becomes ready at that very moment: it would be
     expected to take as long, and be placed far from the large result that took so long to make.
     """
-    prefix.outliers += 1
-    if prefix.outliers >= OUTLIERS_MAX:
+    limit = max(OUTLIER_SECONDS_MIN, OUTLIER_FACTOR * average)
+    if seconds <= limit:
+        prefix.outliers = 0
         return seconds
-    return max(OUTLIER_SECONDS_MIN, OUTLIER_FACTOR * old)
+    prefix.outliers += 1
+    return limit if prefix.outliers < OUTLIERS_MAX else seconds
 
 
 def _first_again(prefix: TaskPrefix, seconds: float) -> float:
     """The average after the first task, or after the first since one was seen to execute for much longer."""
     before, prefix.duration_before = prefix.duration_before, -1.0
-    if before < 0 or seconds <= OUTLIER_SECONDS_MIN or seconds <= OUTLIER_FACTOR * before:
+    if before < 0:
         return seconds
-    return 0.5 * before + 0.5 * _of_outlier(prefix, before, seconds)
+    counted = _counts_as(prefix, before, seconds)
+    return seconds if counted == seconds else 0.5 * before + 0.5 * counted
 
 
 def occupancy(state: SchedulerState, ws: WorkerState) -> float:
