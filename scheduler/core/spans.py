@@ -31,6 +31,8 @@ GROUPS_OVER_MAX: Final = 250
 #: Different pieces of code, and entries of metadata, that a span keeps.
 CODES_MAX: Final = 100
 METADATA_MAX: Final = 100
+#: Different pieces of metadata that are kept once for all spans.
+METADATA_SHARED_MAX: Final = 100
 #: Changes of the number of threads that are kept.
 THREADS_LOG_MAX: Final = 10_000
 #: The name of spans for what no client put under one.
@@ -211,6 +213,7 @@ class SpanTree:
         "_defaults",
         "_groups_over",
         "_last_default",
+        "_metadata",
         "_metric_names",
         "spans",
         "threads",
@@ -224,6 +227,7 @@ class SpanTree:
         self._current_default: Span | None = None
         self._defaults: deque[Span] = deque()
         self._last_default = 0
+        self._metadata: dict[bytes, Any] = {}
         self._metric_names: dict[tuple[Any, ...], tuple[Any, ...]] = {}
         self._groups_over: deque[TaskGroup] = deque()
 
@@ -257,6 +261,8 @@ class SpanTree:
             group.span_id = span.id
             span.groups[group] = None
             touched[span] = None
+        if metadata:
+            metadata = self._shared_metadata(metadata)
         for span in touched:
             span.add_code(code)
             if metadata and len(span.metadata) < METADATA_MAX:
@@ -358,6 +364,13 @@ class SpanTree:
         if len(self._metric_names) >= METRIC_NAMES_MAX:
             return self._metric_names.get(name, name)
         return self._metric_names.setdefault(name, name)
+
+    def _shared_metadata(self, metadata: Any) -> Any:
+        """One and the same piece for all graphs of which the same was said: most say of what type they are, and no more."""
+        identity = _identity(metadata)
+        if len(self._metadata) >= METADATA_SHARED_MAX:
+            return self._metadata.get(identity, metadata)
+        return self._metadata.setdefault(identity, metadata)
 
     def note_threads(self, n: int, now: float) -> None:
         """The cluster has so many threads from now on."""

@@ -140,12 +140,13 @@ def test_odd_metrics_harm_nobody(duo: Env) -> None:
 
 
 def test_code_and_metadata(duo: Env) -> None:
-    commit = {"code": ("a = 1",), "span_metadata": {"collections": [{"type": "Future"}]}}
-    duo.submit({"x": []}, commit=dict(commit))
-    duo.submit({"y": []}, commit=dict(commit))
+    for key in "xy":
+        said = {"collections": [{"type": "Future"}]}
+        duo.submit({key: []}, commit={"code": ("a = 1",), "span_metadata": said})
     span = span_of(duo, "x")
     assert list(span.codes.values()) == [("a = 1",)]
-    assert len(span.metadata) == 2
+    assert span.metadata == [said, said]
+    assert span.metadata[0] is span.metadata[1]  # what says the same is kept once
     assert list(duo.state.computations[-1].codes.values()) == [("a = 1",)]
 
 
