@@ -199,6 +199,13 @@ def _identity(code: Any) -> bytes:
     return repr(code).encode()
 
 
+def _kept_once(known: dict[Any, Any], most: int, identity: Any, value: Any) -> Any:
+    """One and the same object for all that is alike; of at most so many kinds."""
+    if len(known) >= most:
+        return known.get(identity, value)
+    return known.setdefault(identity, value)
+
+
 class SpanTree:
     """All spans of a scheduler.
 
@@ -261,8 +268,9 @@ class SpanTree:
             group.span_id = span.id
             span.groups[group] = None
             touched[span] = None
-        if metadata:
-            metadata = self._shared_metadata(metadata)
+        if metadata:  # most graphs say of what type they are, and no more
+            identity = _identity(metadata)
+            metadata = _kept_once(self._metadata, METADATA_SHARED_MAX, identity, metadata)
         for span in touched:
             span.add_code(code)
             if metadata and len(span.metadata) < METADATA_MAX:
@@ -356,21 +364,9 @@ class SpanTree:
                 continue
             span = self.spans.get(name[1])
             if span is not None:
-                rest = self._shared((name[0], *name[2:]))
+                rest = (name[0], *name[2:])
+                rest = _kept_once(self._metric_names, METRIC_NAMES_MAX, rest, rest)
                 span.metrics[rest] = span.metrics.get(rest, 0) + value
-
-    def _shared(self, name: tuple[Any, ...]) -> tuple[Any, ...]:
-        """One and the same tuple for all spans with a metric of this name."""
-        if len(self._metric_names) >= METRIC_NAMES_MAX:
-            return self._metric_names.get(name, name)
-        return self._metric_names.setdefault(name, name)
-
-    def _shared_metadata(self, metadata: Any) -> Any:
-        """One and the same piece for all graphs of which the same was said: most say of what type they are, and no more."""
-        identity = _identity(metadata)
-        if len(self._metadata) >= METADATA_SHARED_MAX:
-            return self._metadata.get(identity, metadata)
-        return self._metadata.setdefault(identity, metadata)
 
     def note_threads(self, n: int, now: float) -> None:
         """The cluster has so many threads from now on."""

@@ -483,7 +483,7 @@ class LogLine:
 
     level: int
     text: str
-    logger: str = "distributed.scheduler"
+    logger: str
 
 
 @dataclass(slots=True)

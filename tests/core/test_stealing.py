@@ -64,13 +64,6 @@ def two(make_env: MakeEnv) -> Env:
     return env
 
 
-def test_an_answer_about_a_key_that_is_gone_is_a_line_of_the_log(two: Env) -> None:
-    two.turn(m.StealResponse(key="gone", state="released", stimulus_id="s"), "w0")
-    assert two.lines == [(10, "Key released between request and confirm: gone")]
-    (line,) = [each for each in two.outbox.instructions if isinstance(each, LogLine)]
-    assert line.logger == "distributed.stealing"
-
-
 # ------------------------------------------------------------------ what is asked for
 
 
@@ -168,6 +161,16 @@ def test_an_actor_that_is_not_made_yet_moves(two: Env) -> None:
     answer(two, key)
     actors = [[ts.key for ts in two.worker(address).actors] for address in ("w0", "w1")]
     assert key not in actors[0] and key in actors[1]
+
+
+# ------------------------------------------------------------------ answers
+
+
+def test_an_answer_about_a_key_that_is_gone_is_a_line_of_the_log(two: Env) -> None:
+    two.turn(m.StealResponse(key="gone", state="released", stimulus_id="s"), "w0")
+    assert two.lines == [(10, "Key released between request and confirm: gone")]
+    (line,) = [each for each in two.outbox.instructions if isinstance(each, LogLine)]
+    assert line.logger == "distributed.stealing"
 
 
 # ------------------------------------------------------------------ what a look costs

@@ -21,10 +21,10 @@ from .ports import FlowServer
 
 logger = logging.getLogger("distributed.scheduler")
 
-#: What may become of a peer that fails to answer.
 CLOSING = "ConnectionPool is closed"
 """What a worker that closes, and is not gone yet, says of its connections (``distributed.core.ConnectionPool``)."""
 
+#: What may become of a peer that fails to answer.
 ON_ERROR = ("raise", "return", "return_pickle", "return_text", "ignore")
 
 
