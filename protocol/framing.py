@@ -197,11 +197,11 @@ class FrameReader:
                     break
                 position += 2 * _U64 + len(lengths) * _U64
                 self._lengths = lengths
-                self._frames = []
             position = self._take_frames(data, position, lengths)
             if len(self._frames) < len(lengths):
                 break
             messages.append(self._frames)
+            self._frames = []  # what it has given is not its own any more: the next message may be hours away
             self._lengths = None
         if not self._large_nbytes and position < len(data):
             self._rest = bytearray(memoryview(data)[position:])

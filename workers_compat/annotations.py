@@ -36,6 +36,9 @@ class AnnotationTable:
         for name, value in (submission or {}).items():
             (self._callable if callable(value) else self._constant)[name] = value
         self._order = list(submission or {})
+        # where nothing depends on the key, all tasks are annotated alike
+        self._alike = not self._callable and not any(by_type.values())
+        self._of_all: int | None = None
         self._by_identity: dict[tuple[Any, ...], int] = {}
         self._by_content: dict[bytes, int] = {}
         self._kept: list[dict[str, Any]] = []
@@ -50,6 +53,8 @@ class AnnotationTable:
 
         Raises what a callable annotation raises, and TypeError for values that no scheduler understands.
         """
+        if self._of_all is not None:
+            return self._of_all
         found: dict[str, Any] = {}
         for name in self._order:
             function = self._callable.get(name)
@@ -66,6 +71,8 @@ class AnnotationTable:
             number = self._by_identity[identity] = self._by_value(found)
             # ids stay true as long as the values live
             self._kept.append(found)
+        if self._alike:
+            self._of_all = number
         return number
 
     def take_new(self) -> list[AnnotationSet]:

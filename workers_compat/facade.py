@@ -30,6 +30,7 @@ from .plugins import Plugins
 from .span_views import ComputationView, SpansView
 from .stock_names import StockNames, TickPart, tick_parts
 from .stream_handlers import StreamHandlers
+from .topic_views import Broker, opened_events
 from .views import ClientView, StreamView, TaskView, Views, WorkerView, opened
 
 logger = logging.getLogger("distributed.scheduler")
@@ -253,8 +254,13 @@ class SchedulerFacade(StockNames, Reach):
         """Logged events of a topic: (seconds since the epoch, event); without one, of all."""
         found = self._server.state.events.get(topic)
         if isinstance(found, dict):
-            return {name: _opened_events(events) for name, events in found.items()}
-        return _opened_events(found)
+            return {name: opened_events(events) for name, events in found.items()}
+        return opened_events(found)
+
+    @property
+    def broker(self) -> Broker:
+        """The event log's topics, to be read, under stock's name ``_broker`` too."""
+        return Broker(self._server.state.events)
 
     def _task(self, ts: Any) -> TaskView:
         return TaskView(ts, self.plugin_host.sight)
@@ -647,10 +653,6 @@ def _as_dict(message: Any) -> dict[str, Any]:
     kind = type(message)
     names = zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True)
     return {wire: getattr(message, own) for wire, own in names}
-
-
-def _opened_events(events: Iterable[tuple[float, Any]]) -> tuple[tuple[float, Any], ...]:
-    return tuple((when, opened(event)) for when, event in events)
 
 
 def _names(names: Any) -> list[str]:

@@ -1,17 +1,17 @@
 """The event log: what happened, by topic, and who wants to hear of it.
 
-The core logs here too, so this module imports nothing of the core but types.
+The core logs here too, so this module imports nothing of the core but types and containers.
 
 Must not know: what the events mean; how peers ask for them (``topics.py``).
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from paceline.protocol.messages import Event
+from paceline.scheduler.core.history import History
 
 if TYPE_CHECKING:
     from paceline.scheduler.core.turn import Turn
@@ -38,7 +38,7 @@ class Topic:
     __slots__ = ("count", "events")
 
     def __init__(self, maxlen: int | None) -> None:
-        self.events: deque[LoggedEvent] = deque(maxlen=maxlen)
+        self.events: History[LoggedEvent] = History(maxlen)
         self.count = 0
 
 

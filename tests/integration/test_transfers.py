@@ -15,7 +15,7 @@ from redis_servers import program as server_program
 from redis_servers import redis_server
 from test_same_as_stock import Program, assert_same, programs, run
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(100)]
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 TRANSFERS = ("auto", "shm", "vm", "file", "redis", "direct")
 IN_CI = {("auto", "arrays")}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import tracemalloc
+import weakref
 from random import Random
 
 import pytest
@@ -116,6 +117,27 @@ def test_memory_of_large_frames_can_come_from_elsewhere() -> None:
     assert given == [bytearray(large)]
     assert frame == large and frame.obj is given[0]
     assert small == b"small"
+
+
+def test_a_message_that_was_given_is_not_kept() -> None:
+    """A connection may say nothing more for hours."""
+
+    class Memory(bytearray):
+        """Can be watched."""
+
+    given: list[weakref.ref[Memory]] = []
+
+    def allocate(nbytes: int) -> Memory:
+        memory = Memory(nbytes)
+        given.append(weakref.ref(memory))
+        return memory
+
+    reader = FrameReader()
+    reader.allocate = allocate
+    messages = reader.feed(b"".join(pack_frames([b"small", bytes(LARGE_FRAME_NBYTES)])))
+    assert len(messages) == 1 and given[0]() is not None
+    del messages
+    assert given[0]() is None
 
 
 class Sink:

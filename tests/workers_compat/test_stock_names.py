@@ -96,6 +96,22 @@ async def test_looking_things_up(scheduler, client, worker):
     assert scheduler._deque_handler.deque
 
 
+async def test_topics_of_the_event_log(scheduler, client):
+    topics = scheduler._broker._topics
+    assert "mine" not in topics and topics["mine"].events == () and topics["mine"].count == 0
+    client.subscribe_topic("mine", print)
+    await client.log_event("mine", {"a": 1})
+    while not topics["mine"].subscribers:
+        await asyncio.sleep(0.01)
+    assert topics["mine"].subscribers == {client.id} and "mine" in topics and "mine" in list(topics)
+    assert [event for _, event in topics["mine"].events] == [{"a": 1}]
+    client.unsubscribe_topic("mine")
+    while topics["mine"].subscribers:
+        await asyncio.sleep(0.01)
+    scheduler.log_event("mine", "more")
+    assert topics["mine"].count == 2 and len(topics) == len(list(topics))
+
+
 async def test_data_is_moved_and_deleted(scheduler, client, worker):
     async with Worker(scheduler.address, nthreads=1) as other:
         [x] = await client.scatter([1], workers=[worker.address])

@@ -8,32 +8,15 @@ Must not know: when it is wanted.
 from __future__ import annotations
 
 from collections import defaultdict
-from types import SimpleNamespace
 from typing import Any
 
 from distributed.dashboard.core import BokehApplication
 from distributed.dashboard.scheduler import template_variables
 from paceline.workers_compat.own_profile import Periods
 from paceline.workers_compat.pages import PageScheduler
-from paceline.workers_compat.views import opened
 from tornado.ioloop import IOLoop
 
 from .applications import pages
-
-
-class Topics:
-    """The event log's topics, opened; one that is not there yet is empty."""
-
-    def __init__(self, topics: dict[Any, Any]) -> None:
-        self._topics = topics
-
-    def __getitem__(self, name: str) -> Any:
-        topic = self._topics.get(name)
-        if topic is None:
-            return SimpleNamespace(events=(), count=0)
-        return SimpleNamespace(
-            events=[(when, opened(event)) for when, event in topic.events], count=topic.count
-        )
 
 
 class ProfiledLoop:
@@ -59,11 +42,6 @@ class DashboardScheduler(PageScheduler):
     def digests(self) -> None:
         """Stock's digests, which it keeps where crick is installed: none."""
         return None
-
-    @property
-    def _broker(self) -> Any:
-        """The log of events."""
-        return SimpleNamespace(_topics=Topics(self._facade._server.state.events.topics))
 
     @property
     def _tick_interval_observed(self) -> float:

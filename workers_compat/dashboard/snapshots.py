@@ -218,9 +218,8 @@ class Snapshots:
             topic = self._state.events.topics.get(name)
             if topic is None:
                 continue
-            n = min(topic.count - self._events.get(name, 0), len(topic.events), EVENTS_MAX)
+            fresh = topic.events.latest(min(topic.count - self._events.get(name, 0), EVENTS_MAX))
             self._events[name] = topic.count
-            fresh = [topic.events[-i] for i in range(n, 0, -1)]
             found[name] = (topic.count, [(when, opened(event)) for when, event in fresh])
         return found
 

@@ -55,7 +55,7 @@ class Neighbour(Backend):
 
     name = "vm"
     keeps = False
-    worth_nbytes = 128 << 10
+    worth_nbytes = 2 << 20  # smaller ones cost no less than Dask's own way, where many travel in one message
     inline_nbytes = 1 << 20
 
     def __init__(self, around: Surroundings) -> None:

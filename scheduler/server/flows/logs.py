@@ -6,9 +6,10 @@ Must not know: who asks.
 from __future__ import annotations
 
 import logging
-from collections import deque
 from dataclasses import dataclass
 from typing import Any
+
+from paceline.scheduler.core.history import History
 
 #: Lines kept unless the configuration says otherwise (``distributed.admin.log-length``).
 LOG_LENGTH = 10_000
@@ -49,17 +50,19 @@ class LogKeeper(logging.Handler):
     Args:
         length: how many; 0 or less keeps none.
         line_format: how a line looks.
-
-    Attributes:
-        deque: the lines, oldest first (stock's ``DequeHandler`` has this name for its records).
     """
 
     def __init__(self, length: int = LOG_LENGTH, line_format: str = LOG_FORMAT) -> None:
         super().__init__()
-        self.deque: deque[LogLine] = deque(maxlen=max(0, length))
+        self._kept: History[tuple[Any, ...]] = History(max(0, length))
         self.setFormatter(logging.Formatter(line_format))
         self._logger = logging.getLogger(LOGGER_NAME)
         self._logger.addHandler(self)
+
+    @property
+    def deque(self) -> list[LogLine]:
+        """The lines, oldest first (stock's ``DequeHandler`` has this name for its records)."""
+        return [LogLine(*fields) for fields in self._kept]
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep it; what does not format is told as ``logging`` tells it."""
@@ -68,17 +71,8 @@ class LogKeeper(logging.Handler):
         except Exception:
             self.handleError(record)
             return
-        self.deque.append(
-            LogLine(
-                record.created,
-                record.levelno,
-                record.levelname,
-                record.name,
-                line,
-                max(0, line.find(message)),
-                len(message),
-            )
-        )
+        begin = (record.created, record.levelno, record.levelname, record.name)
+        self._kept.append((*begin, line, max(0, line.find(message)), len(message)))
 
     def close(self) -> None:
         """Listen no more."""
@@ -95,7 +89,8 @@ class LogKeeper(logging.Handler):
             n: so many at most.
         """
         out: list[tuple[Any, ...]] = []
-        for kept in reversed(self.deque):
+        for fields in reversed(self._kept):
+            kept = LogLine(*fields)
             if (n and len(out) >= n) or kept.created < start:
                 break
             line = (kept.levelname, kept.line)

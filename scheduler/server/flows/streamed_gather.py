@@ -176,6 +176,7 @@ class _Streamed:
             address = next((a for a in holders if a not in self._lost), None)
             if address is None:
                 await asyncio.sleep(LOOK_SECONDS)
+                self._lost.clear()  # a connection may be lost without its worker: who still has it is asked again
                 continue
             part = self._ask(address, [promise.key])
             try:

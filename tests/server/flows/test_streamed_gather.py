@@ -154,6 +154,17 @@ async def test_another_holder_takes_over(
         assert "while its results were passed on" in caplog.text
 
 
+async def test_the_same_holder_goes_on_where_only_its_connection_was_lost(
+    begun: list[int], after: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = only_part(monkeypatch)
+    async with cluster(1) as (scheduler, client, _workers):
+        x = await client.scatter(np.arange(20_000_000), hash=False)
+        after(60_000_000, lambda: scheduler.server.transport.abort(parts[0]._number, "a test"))
+        assert np.array_equal(await client.gather(x, direct=False), np.arange(20_000_000))
+        assert len(begun) == 1 and len(parts) == 2
+
+
 async def test_computed_anew_it_goes_on_if_it_is_the_same(
     begun: list[int], after: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
