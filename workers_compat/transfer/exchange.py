@@ -244,6 +244,8 @@ class Exchange:
 
     async def _holding(self, key: Key, value: Any, backends: list[Backend]) -> Holding:
         """Where the value lies already, or is put now; used once more."""
+        # since the answer took it, it may have been put for another asker, and be used where it lies now
+        value = _in_memory(self.worker.data).get(key, value)
         holding = self._found(key, value, backends)
         if holding is None:
             return await self._once(key, value, backends)

@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from distributed import Client
+from distributed.protocol.serialize import Serialize
 from distributed.worker import Worker
 from paceline.workers_compat.transfer import BackendError, Rule, Transfer
 from paceline.workers_compat.transfer.settings import configured, settings
@@ -49,6 +50,23 @@ async def test_an_array_is_one_memory_on_all() -> None:
         gc.collect()
         assert [len(cluster.exchange(i).holdings) for i in range(3)] == [0, 0, 0]
         assert cluster.exchange(0).health.backends["shm"]._segments == {}
+
+
+async def test_a_value_taken_before_it_was_put_is_not_put_twice() -> None:
+    """Two ask at once: the second answer took the value, and before it looked where it lies the first one's was put."""
+    async with small(Transfer("shm"), n_workers=2) as cluster:
+        made = cluster.client.submit(np.arange, SIZE, workers=["0"], key="made")
+        await made
+        exchange = cluster.exchange(0)
+        taken = {"made": Serialize(cluster.workers[0].data["made"])}
+        names = []
+        for _ in range(2):
+            plain, stubs, used = await exchange.substitute(taken, exchange.health.places)
+            names.append(stubs[0][1]["ref"]["name"])
+            assert not plain
+            exchange.holdings.used(used[0])
+        assert names[0] == names[1]
+        assert cluster.traffic("shm")["put_count"] == 1
 
 
 async def test_a_reader_serves_others_when_the_owner_is_gone() -> None:
