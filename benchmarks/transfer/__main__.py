@@ -7,6 +7,7 @@ import os
 import statistics
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from . import classes, sizes, work
@@ -25,14 +26,24 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--scheduler", default="paceline", choices=("paceline", "stock"))
     parser.add_argument("--memory", default="0", help="limit of each worker")
+    parser.add_argument("--hosts", type=int, default=0, help="that workers are on (needs root)")
+    parser.add_argument("--megabits", type=float, default=0, help="a second of each host's line")
+    parser.add_argument("--sizes", default="", help="of --classes, MB; all of them if not given")
     given = parser.parse_args()
     ways, kinds = given.ways.split(","), given.kinds.split(",")
     with tempfile.TemporaryDirectory(prefix="paceline-bench-") as folder:
-        setup = Setup(Path(folder), given.workers, given.scheduler, given.memory)
-        print(f"{given.workers} workers on {os.cpu_count()} cores, {given.scheduler} as scheduler")
+        setup = Setup(
+            *(Path(folder), given.workers, given.scheduler, given.memory),
+            *(given.hosts, given.megabits),
+        )
+        where = f"{given.hosts} hosts" if given.hosts else "one host"
+        line = f", {given.megabits:g} Mbit/s each" if given.megabits else ""
+        print(f"{given.workers} workers on {where}{line}, {os.cpu_count()} cores in all")
+        print(f"{given.scheduler} as scheduler")
         if given.classes:
             each = work.KINDS if given.kinds == "mixed" else kinds
-            return by_class(setup, ways, list(each), given.rounds)
+            some = [float(size) for size in given.sizes.split(",") if size]
+            return by_class(setup, ways, list(each), given.rounds, some or classes.SIZES_MB)
         drawn = sizes.sizes(max(1, round(sizes.COUNT * given.scale)), given.size)
         print("results, MB:", {k: round(v, 3) for k, v in sizes.described(drawn).items()})
         return by_graph(setup, ways, kinds, drawn, given.rounds)
@@ -80,7 +91,9 @@ def by_graph(setup: Setup, ways: list[str], kinds: list[str], drawn: list[int], 
     return 1 if wrong else 0
 
 
-def by_class(setup: Setup, ways: list[str], kinds: list[str], rounds: int) -> int:
+def by_class(
+    setup: Setup, ways: list[str], kinds: list[str], rounds: int, sizes_mb: Sequence[float]
+) -> int:
     """One type and size at a time. Clusters stand side by side, and take turns."""
     import contextlib
 
@@ -88,7 +101,7 @@ def by_class(setup: Setup, ways: list[str], kinds: list[str], rounds: int) -> in
     with contextlib.ExitStack() as stack:
         clusters = [stack.enter_context(running(way, setup)) for way in ways if way != BY_HAND]
         for kind in kinds:
-            for size in classes.SIZES_MB:
+            for size in sizes_mb:
                 for number in range(rounds):
                     for cluster in clusters:
                         took = classes.seconds(cluster, kind, size, number)

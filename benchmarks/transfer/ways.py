@@ -14,9 +14,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "support"))
 
+from hosts import hosts  # noqa: E402
 from real_cluster import Cluster, scheduler_command  # noqa: E402
 from redis_servers import redis_server  # noqa: E402
 
@@ -40,6 +43,8 @@ class Setup:
         workers: processes, one thread each.
         scheduler: "paceline" or "stock".
         memory: what a worker may use, as ``dask worker`` reads it.
+        hosts: that the workers are on in turn, each a network of its own; 0 for all of them on this one.
+        megabits: a second of each host's line; 0 for what the machine can do.
         config: more of the processes' environment.
     """
 
@@ -47,6 +52,8 @@ class Setup:
     workers: int = 4
     scheduler: str = "paceline"
     memory: str = "0"
+    hosts: int = 0
+    megabits: float = 0
     config: dict[str, str] = field(default_factory=dict)
 
 
@@ -84,7 +91,9 @@ class Running:
     @property
     def pids(self) -> list[int]:
         """Of the workers, and of the Redis server where there is one."""
-        found = [process.pid for process in self.cluster.processes[1:] if process.running]
+        started = [process.pid for process in self.cluster.processes[1:] if process.running]
+        inside = [psutil.Process(pid).children(recursive=True) for pid in started]
+        found = [children[-1].pid if children else pid for pid, children in zip(started, inside)]
         return [*found, self.server.process.pid] if self.server is not None else found
 
     def compute(self, drawn: list[int], kind: str, prefix: str) -> Result:
@@ -160,15 +169,17 @@ def running(way: str, setup: Setup) -> Iterator[Running]:
     config = {"PYTHONPATH": paths, "DASK_DISTRIBUTED__WORKER__MEMORY__TERMINATE": "False"}
     config |= setup.config
     folder = setup.folder / f"{way}-{time.monotonic_ns():x}"
-    cluster = Cluster(
-        scheduler_command("stock" if way == DASK else setup.scheduler),
-        folder,
-        nannies=[False] * setup.workers,
-        nthreads=1,
-        config=config,
-        worker_options=["--memory-limit", setup.memory],
-    )
     with contextlib.ExitStack() as stack:
+        cluster = Cluster(
+            scheduler_command("stock" if way == DASK else setup.scheduler),
+            folder,
+            nannies=[False] * setup.workers,
+            nthreads=1,
+            config=config,
+            worker_options=["--memory-limit", setup.memory],
+        )
+        if setup.hosts:
+            cluster.host, cluster.hosts = stack.enter_context(hosts(setup.hosts, setup.megabits))
         stack.enter_context(cluster)
         client = stack.enter_context(Client(cluster.address))
         found = Running(way, client, cluster)

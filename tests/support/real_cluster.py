@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from distributed import Client
+    from hosts import Host
 
 START_TIMEOUT_SECONDS = 60.0  # a busy machine imports dask slowly
 STOP_TIMEOUT_SECONDS = 8.0  # then the process group is killed
@@ -54,6 +55,8 @@ class Process:
     name: str
     popen: subprocess.Popen[bytes]
     log: Path
+    whole_group: bool = False
+    """Whether what was started only stands before the process that is meant, as on a host of its own."""
 
     @property
     def pid(self) -> int:
@@ -71,7 +74,10 @@ class Process:
 
     def terminate(self) -> None:
         with contextlib.suppress(ProcessLookupError):
-            self.popen.send_signal(signal.SIGTERM)
+            if self.whole_group:
+                os.killpg(self.popen.pid, signal.SIGTERM)
+            else:
+                self.popen.send_signal(signal.SIGTERM)
 
     def wait(self, timeout: float = STOP_TIMEOUT_SECONDS) -> int:
         """Exit code of the process; whatever is left of its group dies with it."""
@@ -131,6 +137,7 @@ class Cluster:
     `scheduler` is the command line without options. `nannies` says for each worker whether it runs under one.
     `python` is the interpreter of the workers.
     `config` holds dask configuration as environment variables (`DASK_DISTRIBUTED__...`) for all processes.
+    `host` is this machine's address, where the scheduler listens; `hosts` are those that workers run on in turn, if not here.
     """
 
     scheduler: Sequence[str]
@@ -142,6 +149,8 @@ class Cluster:
     config: Mapping[str, str] = field(default_factory=dict)
     name: str = "scheduler"
     python: str = sys.executable
+    host: str = "127.0.0.1"
+    hosts: Sequence[Host] = ()
     processes: list[Process] = field(default_factory=list)
     address: str = ""
 
@@ -167,7 +176,7 @@ class Cluster:
 
     def start_scheduler(self) -> None:
         """Start the scheduler on a free port and wait until its file names an address."""
-        command = [*self.scheduler, "--host", "127.0.0.1", "--port", "0"]
+        command = [*self.scheduler, "--host", self.host, "--port", "0"]
         command += ["--dashboard-address", "127.0.0.1:0"]
         command += ["--scheduler-file", str(self.scheduler_file), *self.options]
         process = start_process(self.name, command, self.folder, self.config)
@@ -195,11 +204,13 @@ class Cluster:
         name = name or f"worker-{len(self.processes)}"
         command = [self.python, "-m", "dask", "worker", address or self.address, "--name", name]
         command += ["--nanny" if nanny else "--no-nanny", "--nthreads", str(self.nthreads)]
-        command += ["--no-dashboard", "--host", "127.0.0.1", "--memory-limit", "0"]
-        command += ["--death-timeout", "60", "--local-directory", str(self.folder / "work")]
-        process = start_process(
-            name, [*command, *self.worker_options], self.folder, env=self.config
-        )
+        on = self.hosts[(len(self.processes) - 1) % len(self.hosts)] if self.hosts else None
+        command += ["--no-dashboard", "--host", on.address if on else self.host]
+        command += ["--memory-limit", "0", "--death-timeout", "60"]
+        command += ["--local-directory", str(self.folder / "work"), *self.worker_options]
+        started = on.command(command) if on else command
+        process = start_process(name, started, self.folder, env=self.config)
+        process.whole_group = on is not None
         self.processes.append(process)
         return process
 

@@ -4,7 +4,8 @@ where they will lie, in threads beside the event loop.
 A worker listens on a port of its own, on the host that Dask's port is on, with the cluster's TLS where it has TLS. What it offers has an
 unguessable ticket, which travels inside Dask's own answer and is good until the answer is acknowledged.
 
-Where a sample of the bytes compresses well and the line is slow, ranges are compressed; on one host they never are.
+Where a sample of the bytes compresses and the line is slow, ranges are compressed for as long as values come sooner so; on one host they
+never are.
 
 Must not know: keys, values.
 """
@@ -55,10 +56,12 @@ BACKLOG = 128
 TIMEOUT_SECONDS = 20.0
 SAMPLE_NBYTES = 16 << 10
 SAMPLES = 3
-SAMPLE_RATIO_MAX = 0.6
-"""Compressed to at most this part, a sample says that the whole is worth it."""
+SAMPLE_RATIO_MAX = 0.8
+"""Compressed to at most this part, a sample says that the whole is worth trying."""
 SLOW_NBYTES_PER_SECOND = 200e6
 """lz4 on one core packs faster than such a line sends."""
+TELLS_NBYTES = 4 << 20
+"""Values from this size on tell how fast a line is; of smaller ones most of the time is the way there and back."""
 
 
 class Direct(Backend):
@@ -77,7 +80,7 @@ class Direct(Backend):
         self._lock = threading.Lock()
         self._lines: deque[tuple[tuple[str, int], socket.socket]] = deque()
         self._asking = threading.BoundedSemaphore(ASKING_MAX)
-        self._speeds: dict[tuple[str, int], float] = {}
+        self._speeds: dict[tuple[tuple[str, int], bool], float] = {}
         self._closed = False
         self._connect_tls, listen_tls = _contexts(around.security)
         self._listener = socket.create_server(
@@ -126,7 +129,8 @@ class Direct(Backend):
         errors = [failed for job in jobs if (failed := job.exception()) is not None]
         if error or errors:
             raise error or errors[0]
-        self._speeds[peer] = size_nbytes / max(1e-6, time.monotonic() - began)
+        if size_nbytes >= TELLS_NBYTES:
+            self._speeds[peer, packs] = size_nbytes / max(1e-6, time.monotonic() - began)
         self.traffic.got_count += 1
         self.traffic.got_nbytes += size_nbytes
         return Fetched(whole)
@@ -162,12 +166,13 @@ class Direct(Backend):
     # asking
 
     def _pays(self, peer: tuple[str, int]) -> bool:
-        """Whether the line to a peer is slower than compression."""
+        """Whether values come from a peer sooner if they are compressed, as far as both ways were tried."""
         if self._compression is True:
             return True
         if peer[0] == self.around.host or peer[0].startswith("127."):
             return False
-        return self._speeds.get(peer, SLOW_NBYTES_PER_SECOND) < SLOW_NBYTES_PER_SECOND
+        plain = self._speeds.get((peer, False), SLOW_NBYTES_PER_SECOND)
+        return plain < SLOW_NBYTES_PER_SECOND and self._speeds.get((peer, True), plain) >= plain
 
     def _get_range(
         self, peer: tuple[str, int], ticket: bytes, begin: int, into: memoryview, packs: bool

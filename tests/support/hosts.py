@@ -1,0 +1,136 @@
+"""Hosts of one's own on one machine: network namespaces with a line to a switch, each with process numbers of its own.
+
+It must not know what runs there. It needs to be root, and `ip` (Debian's iproute2).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import psutil
+
+START_SECONDS = 10.0
+QUEUE_MS = 50
+BURST_NBYTES = 256_000
+_made = itertools.count()
+
+
+@dataclass(frozen=True)
+class Host:
+    """One of them.
+
+    Attributes:
+        name: of its network namespace.
+        address: under which all the others reach it.
+        first: the number, here, of its first process; the host ends with it.
+    """
+
+    name: str
+    address: str
+    first: int = 0
+
+    def command(self, command: Sequence[str]) -> list[str]:
+        """The command line that runs a command there."""
+        return ["nsenter", f"--target={self.first}", "--net", "--pid", "--mount", "--", *command]
+
+
+def possible() -> bool:
+    """Whether this machine lets us make hosts."""
+    if os.geteuid() or not all(map(shutil.which, ("ip", "unshare", "nsenter"))):
+        return False
+    name = f"pl{os.getpid()}t"
+    try:
+        _run(f"ip netns add {name}")
+        _run(f"ip netns exec {name} unshare --pid --fork --mount-proc true")
+        _run(f"ip link add {name} type bridge")
+    except (subprocess.CalledProcessError, OSError):
+        return False
+    finally:
+        _try(f"ip netns del {name}")
+        _try(f"ip link del {name}")
+    return True
+
+
+@contextlib.contextmanager
+def hosts(count: int, megabits: float = 0) -> Iterator[tuple[str, list[Host]]]:
+    """So many hosts, each with a line to this machine; gives this machine's address among them, and them.
+
+    Args:
+        count: how many.
+        megabits: a second that each line carries, each way; 0 for what the machine can do.
+
+    Raises:
+        subprocess.CalledProcessError: this machine has none to give (see `possible`).
+    """
+    number = os.getpid() * 8 + next(_made)
+    mark = f"pl{number % 1_000_000}"
+    net = f"10.{77 + number % 100}.{number // 100 % 250}"
+    switch = f"{mark}s"
+    made = [Host(f"{mark}h{i}", f"{net}.{i + 2}") for i in range(count)]
+    started: list[subprocess.Popen[bytes]] = []
+    try:
+        _run(f"ip link add {switch} type bridge")
+        _run(f"ip addr add {net}.1/24 dev {switch}")
+        _run(f"ip link set {switch} up")
+        for i, host in enumerate(made):
+            _plug(host, switch, f"{mark}v{i}", megabits)
+            started.append(_start(host))
+        yield f"{net}.1", [replace(h, first=_inside(p)) for h, p in zip(made, started)]
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+        for i, host in enumerate(made):
+            _try(f"ip netns del {host.name}")
+            _try(f"ip link del {mark}v{i}")
+        _try(f"ip link del {switch}")
+
+
+def _start(host: Host) -> subprocess.Popen[bytes]:
+    """Its first process, which does nothing; the others count on from it."""
+    inside = "unshare --pid --fork --kill-child --mount-proc sleep infinity"
+    return subprocess.Popen(f"ip netns exec {host.name} {inside}".split())
+
+
+def _inside(started: subprocess.Popen[bytes]) -> int:
+    """The number of the first process, once it is there."""
+    deadline = time.monotonic() + START_SECONDS
+    while time.monotonic() < deadline:
+        for child in psutil.Process(started.pid).children():
+            with contextlib.suppress(psutil.Error):
+                if child.name() == "sleep":  # its own /proc is mounted by then
+                    return child.pid
+        time.sleep(0.01)
+    raise TimeoutError("a host did not start")
+
+
+def _plug(host: Host, switch: str, line: str, megabits: float) -> None:
+    """Make a host and its line: one end in the switch, the other is its only way out."""
+    inside = f"ip netns exec {host.name} "
+    _run(f"ip netns add {host.name}")
+    _run(f"ip link add {line} type veth peer name eth0 netns {host.name}")
+    _run(f"ip link set {line} master {switch}")
+    _run(f"ip link set {line} up")
+    _run(f"{inside}ip addr add {host.address}/24 dev eth0")
+    _run(f"{inside}ip link set eth0 up")
+    _run(f"{inside}ip link set lo up")
+    if megabits:
+        shaped = f"root tbf rate {megabits:g}mbit burst {BURST_NBYTES}b latency {QUEUE_MS}ms"
+        _run(f"tc qdisc add dev {line} {shaped}")
+        _run(f"{inside}tc qdisc add dev eth0 {shaped}")
+
+
+def _try(line: str) -> None:
+    with contextlib.suppress(subprocess.CalledProcessError):
+        _run(line)
+
+
+def _run(line: str) -> None:
+    subprocess.run(line.split(), check=True, capture_output=True)
