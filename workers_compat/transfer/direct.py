@@ -17,7 +17,6 @@ import secrets
 import socket
 import struct
 import threading
-import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -35,6 +34,7 @@ from .backend import (
     Surroundings,
     ValueGone,
 )
+from .pace import Paces
 
 TICKET_NBYTES = 32
 ASK = struct.Struct("!32sQQ?")
@@ -58,10 +58,6 @@ SAMPLE_NBYTES = 16 << 10
 SAMPLES = 3
 SAMPLE_RATIO_MAX = 0.8
 """Compressed to at most this part, a sample says that the whole is worth trying."""
-SLOW_NBYTES_PER_SECOND = 200e6
-"""lz4 on one core packs faster than such a line sends."""
-TELLS_NBYTES = 4 << 20
-"""Values from this size on tell how fast a line is; of smaller ones most of the time is the way there and back."""
 
 
 class Direct(Backend):
@@ -80,7 +76,7 @@ class Direct(Backend):
         self._lock = threading.Lock()
         self._lines: deque[tuple[tuple[str, int], socket.socket]] = deque()
         self._asking = threading.BoundedSemaphore(ASKING_MAX)
-        self._speeds: dict[tuple[tuple[str, int], bool], float] = {}
+        self._paces = Paces()
         self._closed = False
         self._connect_tls, listen_tls = _contexts(around.security)
         self._listener = socket.create_server(
@@ -115,22 +111,9 @@ class Direct(Backend):
         count = max(1, min(RANGES_MAX, size_nbytes // RANGE_NBYTES_MIN))
         each = -(-size_nbytes // count // CHUNK_NBYTES) * CHUNK_NBYTES if count > 1 else size_nbytes
         packs = bool(ref["packs"]) and self._pays(peer)
-        began = time.monotonic()
         ranges = [(b, whole[b : b + each]) for b in range(0, size_nbytes, each)]
-        jobs = [
-            self._ranges.submit(self._get_range, peer, ref["ticket"], begin, into, packs)
-            for begin, into in ranges[1:]
-        ]
-        error: BaseException | None = None
-        try:
-            self._get_range(peer, ref["ticket"], *ranges[0], packs)
-        except (BackendError, OSError) as failed:
-            error = failed
-        errors = [failed for job in jobs if (failed := job.exception()) is not None]
-        if error or errors:
-            raise error or errors[0]
-        if size_nbytes >= TELLS_NBYTES:
-            self._speeds[peer, packs] = size_nbytes / max(1e-6, time.monotonic() - began)
+        with self._paces.moving(peer, packs, size_nbytes):
+            self._get_ranges(peer, ref["ticket"], ranges, packs)
         self.traffic.got_count += 1
         self.traffic.got_nbytes += size_nbytes
         return Fetched(whole)
@@ -141,7 +124,7 @@ class Direct(Backend):
 
     def renew(self) -> None:
         """Forget speeds, so that they are measured anew, and close connections that nobody used."""
-        self._speeds.clear()
+        self._paces.forget()
         with self._lock:
             idle, self._lines = self._lines, deque()
         for _, line in idle:
@@ -171,8 +154,28 @@ class Direct(Backend):
             return True
         if peer[0] == self.around.host or peer[0].startswith("127."):
             return False
-        plain = self._speeds.get((peer, False), SLOW_NBYTES_PER_SECOND)
-        return plain < SLOW_NBYTES_PER_SECOND and self._speeds.get((peer, True), plain) >= plain
+        return self._paces.packing_pays(peer)
+
+    def _get_ranges(
+        self,
+        peer: tuple[str, int],
+        ticket: bytes,
+        ranges: list[tuple[int, memoryview]],
+        packs: bool,
+    ) -> None:
+        """All of them side by side; nobody writes any more when it is over."""
+        jobs = [
+            self._ranges.submit(self._get_range, peer, ticket, begin, into, packs)
+            for begin, into in ranges[1:]
+        ]
+        error: BaseException | None = None
+        try:
+            self._get_range(peer, ticket, *ranges[0], packs)
+        except (BackendError, OSError) as failed:
+            error = failed
+        errors = [failed for job in jobs if (failed := job.exception()) is not None]
+        if error or errors:
+            raise error or errors[0]
 
     def _get_range(
         self, peer: tuple[str, int], ticket: bytes, begin: int, into: memoryview, packs: bool

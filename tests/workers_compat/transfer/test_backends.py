@@ -255,24 +255,6 @@ def test_ranges_are_compressed_where_that_pays(monkeypatch: pytest.MonkeyPatch) 
         backend.close()
 
 
-def test_compression_is_tried_on_slow_lines_and_kept_where_it_is_faster() -> None:
-    reader = new(direct.Direct)
-    here, there = (reader.around.host, 1), ("10.0.0.2", 1)
-    speeds = reader._speeds
-    assert not reader._pays(there)  # not measured yet
-    speeds[there, False] = 1e9
-    assert not reader._pays(there)
-    speeds[there, False] = speeds[here, False] = 100e6
-    assert reader._pays(there) and not reader._pays(here)
-    speeds[there, True] = 140e6
-    assert reader._pays(there)
-    speeds[there, True] = 90e6
-    assert not reader._pays(there)
-    reader.renew()  # lines change
-    assert not reader._pays(there) and not speeds
-    reader.close()
-
-
 def test_strangers_get_nothing() -> None:
     owner, reader = new(direct.Direct), new(direct.Direct)
     stored = owner.put([memoryview(b"secret" * 1000)], 6000)
