@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-LOOK_SECONDS = 0.25
+LOOK_SECONDS = 0.5  # a look at gigabytes takes the kernel some 20 ms
 TICKS = os.sysconf("SC_CLK_TCK")
 
 

@@ -16,9 +16,9 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from distributed.protocol.serialize import Serialize
@@ -85,6 +85,7 @@ class Exchange:
         self.shelf = self._own_shelf()
         self._scratch: memoryview | None = None
         self._scratch_lock = threading.Lock()
+        self._copying: Collection[Key] = ()
         self._putting: dict[Any, _Putting] = {}  # as many as are asked for at once
 
     # asking
@@ -102,12 +103,10 @@ class Exchange:
         for key in keys:
             ts = self.worker.state.tasks.get(key)
             holders = ts.who_has if ts is not None else ()
-            for holder in (address, *(other for other in holders if other != address)):
-                with suppress(Exception):  # Dask's own way then says what is wrong with the value
-                    there, value = self.neighbours.get(key, holder)
-                    if there:
-                        values[key] = value
-                        break
+            others = (other for other in holders if other != address)
+            there, value = self.neighbours.first(key, (address, *others))
+            if there:
+                values[key] = value
         return values
 
     def meet(self, address: str, ref: Mapping[str, Any]) -> None:
@@ -184,8 +183,17 @@ class Exchange:
 
     def made(self, key: Key) -> None:
         """This worker made a value: it is offered where such are taken."""
-        if self.shelf is not None and self.shelf.spend():
+        if self.shelf is not None and key not in self._copying and self.shelf.spend():
             self.offer(key)
+
+    @contextmanager
+    def copying(self, keys: Collection[Key]) -> Iterator[None]:
+        """While this lasts, what comes to memory under these keys is not made here: others have it on their shelves."""
+        self._copying = keys
+        try:
+            yield
+        finally:
+            self._copying = ()
 
     def offer(self, key: Key) -> None:
         """Put a small value that this worker has on its shelf, unless it stands there."""

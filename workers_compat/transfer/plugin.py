@@ -14,6 +14,7 @@ import distributed.worker
 from distributed.diagnostics.plugin import WorkerPlugin
 from tornado.ioloop import PeriodicCallback
 
+from . import ahead
 from .backend import RENEW_SECONDS, Surroundings
 from .exchange import POOL_ATTRIBUTE, Exchange, answering, asking
 from .health import Health
@@ -53,9 +54,7 @@ class Transfer(WorkerPlugin):
     ) -> None:
         self.settings = settings(*backends, rules=rules, min_nbytes=min_nbytes, **options)
         self._exchange: Exchange | None = None
-        self._stock: Any = None
-        self._handler: Any = None
-        self._worker: Any = None
+        self._nothing_replaced()
 
     def __repr__(self) -> str:
         return f"Transfer({', '.join(map(repr, self.settings.backends))})"
@@ -65,7 +64,16 @@ class Transfer(WorkerPlugin):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.settings = state["settings"]
-        self._exchange = self._stock = self._handler = self._worker = None
+        self._exchange = None
+        self._nothing_replaced()
+
+    def _nothing_replaced(self) -> None:
+        """Of the worker's handlers: stock's, and those that stand in their place."""
+        self._stock: Any = None
+        self._handler: Any = None
+        self._ahead: ahead.Ahead | None = None
+        self._stock_compute: Any = None
+        self._compute: Any = None
 
     @property
     def exchange(self) -> Exchange | None:
@@ -80,11 +88,14 @@ class Transfer(WorkerPlugin):
         memory = worker.memory_manager.memory_limit or 0
         security = worker.security if worker.address.startswith("tls") else None
         around = Surroundings(secrets.token_hex(16), host, memory, security)
-        self._worker = worker
         self._exchange = Exchange(worker, self.settings, Health(self.settings, around))
         self._stock = worker.handlers["get_data"]
         self._handler = answering(self._exchange, self._stock)
         worker.handlers["get_data"] = self._handler
+        self._stock_compute = worker.stream_handlers[ahead.OP]
+        self._ahead = ahead.Ahead(self._exchange, self._stock_compute)
+        self._compute = self._ahead.compute_task
+        worker.stream_handlers[ahead.OP] = self._compute
         _teach_asking()
         setattr(worker.rpc, POOL_ATTRIBUTE, self._exchange)
         worker.metrics[DOMAIN_METRIC] = self._memory_domain
@@ -104,16 +115,21 @@ class Transfer(WorkerPlugin):
         worker.metrics.pop(DOMAIN_METRIC, None)
         if worker.handlers.get("get_data") is self._handler:
             worker.handlers["get_data"] = self._stock
+        if worker.stream_handlers.get(ahead.OP) is self._compute:
+            worker.stream_handlers[ahead.OP] = self._stock_compute
         if getattr(worker.rpc, POOL_ATTRIBUTE, None) is exchange:
             delattr(worker.rpc, POOL_ATTRIBUTE)
         exchange.close()
 
     def transition(self, key: Hashable, start: str, finish: str, **more: Any) -> None:
         """Called by the worker: what it made is offered, what left memory is put nowhere any more."""
-        if self._exchange is None:
+        if self._exchange is None or self._ahead is None:
             return
+        if start == "executing":
+            self._ahead.tell()
         if start == "memory":
             self._exchange.let_go(key)
+            self._ahead.let_go(key)
         elif finish == "memory" and start != "flight":
             self._exchange.made(key)
 

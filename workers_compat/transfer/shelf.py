@@ -22,7 +22,8 @@ import secrets
 import select
 import struct
 import zlib
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
@@ -234,7 +235,8 @@ class _Opened:
             return None
         slot = row[at : at + SLOT.size]
         _, serial, begin, length, check = SLOT.unpack(slot)
-        copied = memoryview(bytearray(self._map[begin : begin + length]))
+        with memoryview(self._map) as shelf, shelf[begin : begin + length] as there:
+            copied = memoryview(bytearray(there))
         if self._map[row_at + at : row_at + at + SLOT.size] != slot:
             return None
         if length < HEAD.size or ((check or UNORDERED) and zlib.crc32(copied) != check):
@@ -263,6 +265,9 @@ class Neighbours:
     def __contains__(self, address: object) -> bool:
         return address in self._opened
 
+    def __len__(self) -> int:
+        return len(self._opened)
+
     def learn(self, address: str, ref: Mapping[str, Any]) -> None:
         """A worker has a shelf.
 
@@ -284,6 +289,18 @@ class Neighbours:
         for address, opened in list(self._opened.items()):
             if opened is not None and opened.ended:
                 self.forget(address)
+
+    def first(self, key: Hashable, addresses: Iterable[str]) -> tuple[bool, Any]:
+        """Whether a value was found on the shelf of one of these workers, and the value.
+
+        What cannot be opened is not there: Dask's own way then says what is wrong with it.
+        """
+        for address in addresses:
+            with suppress(Exception):
+                there, value = self.get(key, address)
+                if there:
+                    return True, value
+        return False, None
 
     def get(self, key: Hashable, address: str) -> tuple[bool, Any]:
         """Whether a value was found on a worker's shelf, and the value."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 import random
@@ -13,7 +14,8 @@ from typing import Any
 import dask
 import numpy as np
 import pytest
-from distributed import wait
+from distributed import Event, wait
+from distributed.worker_state_machine import PauseEvent, UnpauseEvent
 from paceline.workers_compat.transfer import BackendError, Transfer
 from paceline.workers_compat.transfer import shelf as shelves
 from paceline.workers_compat.transfer.encoding import encode
@@ -256,6 +258,40 @@ async def test_small_results_are_fetched_without_a_question() -> None:
         gc.collect()
         while any(key in shelf for key in keys):
             await client.submit(int, 1, pure=False)
+
+
+async def test_the_scheduler_hears_of_copies_that_were_taken_ahead() -> None:
+    async with small_cluster(Transfer(), n_workers=2) as cluster:
+        client, (_, b) = cluster.client, cluster.workers
+        first = client.submit(str, 1, workers=["0"], pure=False)
+        await client.submit(len, first, workers=["1"])  # they meet
+        made = client.map(lambda i: "x" * (1000 + i), range(5), workers=["0"], pure=False)
+        await wait(made)
+        go = Event("go", client=client)  # they are heard of while the task that needs them runs
+        slow = client.submit(lambda xs: Event("go").wait() and len(xs), made, workers=["1"])
+        while not all(b.address in held for held in (await client.who_has(made)).values()):
+            await asyncio.sleep(0.01)
+        assert {b.state.tasks[f.key].nbytes for f in made} == {
+            cluster.workers[0].state.tasks[f.key].nbytes for f in made
+        }
+        await go.set()
+        assert await slow == 5
+
+
+async def test_a_paused_worker_takes_nothing_ahead() -> None:
+    async with small_cluster(Transfer(), n_workers=2) as cluster:
+        client, (_, b) = cluster.client, cluster.workers
+        first = client.submit(str, 1, workers=["0"], pure=False)
+        await client.submit(len, first, workers=["1"])  # they meet
+        made = client.submit(str, "abc", workers=["0"], pure=False)
+        await wait(made)
+        b.handle_stimulus(PauseEvent(stimulus_id="test"))
+        length = client.submit(len, made, workers=["1"])
+        while length.key not in b.state.tasks:
+            await asyncio.sleep(0.01)
+        assert made.key not in b.data
+        b.handle_stimulus(UnpauseEvent(stimulus_id="test"))
+        assert await length == 3
 
 
 async def test_a_transfer_that_is_turned_on_again() -> None:
