@@ -1,8 +1,8 @@
 """Data that a worker reads where another worker holds it: shared memory of a host, a file system.
 
 Workers with such a transfer say so in their heartbeats: the metric ``memory_domain`` names what they can read from. For a worker
-of the same domain as a holder, data that it lacks costs little to fetch, and next to nothing where two members have it, which
-share it already: so it is nearly as good a place for a task as the holder itself.
+of the same domain as a holder, data that it lacks costs less to fetch, and less again where two members have it, which share it
+already. Where all workers read from one memory, near is what the bandwidth that they report is of, and nothing is far.
 
 Costs nothing while no worker says so. Must not know: how data is read there.
 """
@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .state import SchedulerState, TaskState, WorkerState
 
-#: Reading a byte in the same domain costs this part of fetching it over the network, where another member has read it already.
-READ_PART = 64
-#: The same for the first to read it: its holder has to lay it where others can read it. That is a copy into fresh memory, about half of
-#: what a fetch over the loopback device costs (``benchmarks.transfer``: with an eighth, so much more was moved that it took longer).
-FIRST_READ_PART = 2
+#: Where some workers are far, reading a byte in the same domain costs this part of fetching it over the network. The first to read it
+#: pays for the copy that its holder lays where others can read it: into fresh memory, about half of a fetch over the loopback device.
+NEAR_PART = 2
+#: The same, further, where another member has read it already. Not less: each read costs something all the same, and whoever is
+#: taken for next to nothing moves twice as much for nothing (``benchmarks.transfer``: 14.9 s with a 64th, 12.6 to 13.8 s with 1 to a 4th).
+SHARED_PART = 4
 #: Members of a domain that are looked at for one task: a host has a few dozen workers.
 NEIGHBOURS_MAX = 256
 
@@ -36,6 +37,14 @@ class Domains:
 
     def __bool__(self) -> bool:
         return bool(self._of)
+
+    def some_are_far(self, workers_count: int) -> bool:
+        """Whether there is more than one domain, or a worker outside of them.
+
+        Args:
+            workers_count: of all workers.
+        """
+        return len(self._members) > 1 or len(self._of) < workers_count
 
     def learn(self, ws: WorkerState, name: Any) -> None:
         """A heartbeat named the worker's domain; anything but a text is none."""
@@ -73,11 +82,12 @@ def add_neighbours(
     Args:
         local: worker -> bytes of ``dependencies`` that it has; those who can read them are added.
     """
+    first = _first_part(state)
     for dts in dependencies:
         nbytes = dts.nbytes if dts.nbytes >= 0 else state.config.default_data_size_nbytes
         worth: dict[WorkerState, int] = {}
         for name, holders in _holders(state, dts).items():
-            worth_here = nbytes - nbytes // _part(holders)
+            worth_here = nbytes - nbytes // _part(first, holders)
             for ws in islice(state.domains.members(name), NEIGHBOURS_MAX):
                 worth[ws] = worth_here
         for ws, worth_here in worth.items():
@@ -89,7 +99,7 @@ def read_nbytes(state: SchedulerState, dts: TaskState, ws: WorkerState, nbytes: 
     """What fetching the data to the worker costs, in bytes over the network."""
     name = state.domains.name(ws)
     holders = _holders(state, dts).get(name, 0) if name is not None else 0
-    return nbytes // _part(holders) if holders else nbytes
+    return nbytes // _part(_first_part(state), holders) if holders else nbytes
 
 
 def _holders(state: SchedulerState, dts: TaskState) -> dict[str, int]:
@@ -101,5 +111,9 @@ def _holders(state: SchedulerState, dts: TaskState) -> dict[str, int]:
     return counts
 
 
-def _part(holders: int) -> int:
-    return READ_PART if holders > 1 else FIRST_READ_PART
+def _first_part(state: SchedulerState) -> int:
+    return NEAR_PART if state.domains.some_are_far(len(state.workers)) else 1
+
+
+def _part(first: int, holders: int) -> int:
+    return first * SHARED_PART if holders > 1 else first

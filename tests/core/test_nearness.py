@@ -46,13 +46,29 @@ def test_fetching_is_weighed_accordingly(trio: Env) -> None:
     y = trio.task("y")
     seconds = placement.fetch_seconds
     ratio = seconds(trio.state, y, far) / seconds(trio.state, y, near)
-    assert ratio == pytest.approx(nearness.FIRST_READ_PART)
+    assert ratio == pytest.approx(nearness.NEAR_PART)
     trio.join("w3")
     trio.beat("w3", metrics={"memory_domain": "host-a"})
     trio.fetched("w3", "x")
     ratio = seconds(trio.state, y, far) / seconds(trio.state, y, near)
-    assert ratio == pytest.approx(nearness.READ_PART), "two of the host share it"
+    assert ratio == pytest.approx(nearness.NEAR_PART * nearness.SHARED_PART), "two of the host share it"
     assert placement.fetch_seconds(trio.state, y, trio.worker("w0")) == 0
+
+
+def test_where_all_are_near_the_first_read_costs_what_workers_measure(trio: Env) -> None:
+    trio.lose("w2")
+    trio.submit({"y": ["x"]})
+    near, y = trio.worker("w1"), trio.task("y")
+    assert placement.fetch_seconds(trio.state, y, near) == 10**8 / trio.state.bandwidth
+    trio.join("w3")  # it has not said yet what it reads
+    ratio = placement.fetch_seconds(trio.state, y, trio.worker("w3")) / placement.fetch_seconds(
+        trio.state, y, near
+    )
+    assert ratio == nearness.NEAR_PART
+    trio.beat("w3", metrics={"memory_domain": "host-a"})
+    trio.fetched("w3", "x")
+    shared = 10**8 // nearness.SHARED_PART
+    assert placement.fetch_seconds(trio.state, y, near) == shared / trio.state.bandwidth
 
 
 def test_data_of_both_hosts_counts_once_a_host(trio: Env) -> None:
@@ -61,7 +77,7 @@ def test_data_of_both_hosts_counts_once_a_host(trio: Env) -> None:
     local: dict = {}
     trio.fetched("w1", "x")
     nearness.add_neighbours(trio.state, local, [trio.task("x"), trio.task("z")])
-    worth = 10**9 - 10**9 // nearness.FIRST_READ_PART
+    worth = 10**9 - 10**9 // nearness.NEAR_PART
     assert local == {trio.worker("w0"): worth}, "w0 reads z from w1; both have x"
 
 
