@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Hashable, Mapping
+from itertools import islice
 from time import time
 from typing import Any
 
@@ -24,6 +25,8 @@ logger = logging.getLogger("distributed.worker.transfer")
 OP = "compute-task"
 """The message in which the scheduler tells a worker of a task."""
 STIMULUS = "transfer-shelf"
+TAKEN_MAX = 256
+"""Of one task's dependencies: the worker's loop does nothing else meanwhile. Stock fetches the others."""
 TELL_SECONDS = 0.05
 """After this at the latest the scheduler hears of copies. A message of their own for those of each task costs more than taking them."""
 
@@ -61,7 +64,7 @@ class Ahead:
             return
         tasks = worker.state.tasks
         values: dict[Key, Any] = {}
-        for key, holders in who_has.items():
+        for key, holders in islice(who_has.items(), TAKEN_MAX):
             ts = tasks.get(key)
             if (ts is None or ts.state == "released") and worker.address not in holders:
                 there, value = exchange.neighbours.first(key, holders)

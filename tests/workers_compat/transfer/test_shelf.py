@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from distributed import Event, wait
 from distributed.worker_state_machine import PauseEvent, UnpauseEvent
-from paceline.workers_compat.transfer import BackendError, Transfer
+from paceline.workers_compat.transfer import BackendError, Transfer, ahead
 from paceline.workers_compat.transfer import shelf as shelves
 from paceline.workers_compat.transfer.encoding import encode
 from paceline.workers_compat.transfer.shelf import (
@@ -276,6 +276,19 @@ async def test_the_scheduler_hears_of_copies_that_were_taken_ahead() -> None:
         }
         await go.set()
         assert await slow == 5
+
+
+async def test_of_very_many_only_some_are_taken_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ahead, "TAKEN_MAX", 4)
+    async with small_cluster(Transfer(), n_workers=2) as cluster:
+        client, (_, b) = cluster.client, cluster.workers
+        first = client.map(str, range(3), workers=["0"], pure=False)
+        await client.submit(len, first, workers=["1"])  # they meet
+        made = client.map(str, range(20), workers=["0"], pure=False)
+        await wait(made)
+        assert await client.submit(len, made, workers=["1"]) == 20
+        log = [entry for entry in b.state.log if entry[1] == "receive-from-scatter"]
+        assert len(log) == 4 and all(entry[3].startswith("transfer-shelf") for entry in log)
 
 
 async def test_a_paused_worker_takes_nothing_ahead() -> None:
