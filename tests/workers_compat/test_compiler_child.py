@@ -143,10 +143,10 @@ def test_user_code_that_raises_prints_and_exits(child, make_request):
 
 
 def test_cancelled_graphs_end_early(child, make_request):
-    child.send(simple(make_request, 1, n=8_000))
-    child.send(simple(make_request, 2, n=8_000))
-    child.send(simple(make_request, 3))
-    child.send(Cancel(1))
+    others = [simple(make_request, 2, n=8_000), simple(make_request, 3), Cancel(1)]
+    child.send(simple(make_request, 1, n=60_000))  # it takes longer than to say the others
+    for other in others:
+        child.send(other)
     child.send(Cancel(2))
     first = child.until_done(1)
     assert not any(isinstance(reply, GraphCommit) for reply in first)

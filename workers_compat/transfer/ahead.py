@@ -16,7 +16,7 @@ from itertools import islice
 from time import time
 from typing import Any
 
-from distributed.worker_state_machine import TaskState, UpdateDataEvent
+from distributed.worker_state_machine import AddKeysMsg, TaskState, UpdateDataEvent
 
 from .exchange import Exchange
 
@@ -89,8 +89,8 @@ class Ahead:
         """Tell the scheduler of the copies, as of fetched ones: at once before a task's end, or after a moment."""
         if self._untold:
             keys, self._untold = list(self._untold), {}
-            stimulus = f"{STIMULUS}-{time()}"
-            self._worker.batched_send({"op": "add-keys", "keys": keys, "stimulus_id": stimulus})
+            told = AddKeysMsg(stimulus_id=f"{STIMULUS}-{time()}", keys=keys)
+            self._worker.batched_send(told.to_dict())
 
     def let_go(self, key: Key) -> None:
         """A value left memory: who has not heard of it need not."""
