@@ -91,9 +91,9 @@ class Running:
     @property
     def pids(self) -> list[int]:
         """Of the workers, and of the Redis server where there is one."""
-        started = [process.pid for process in self.cluster.processes[1:] if process.running]
-        inside = [psutil.Process(pid).children(recursive=True) for pid in started]
-        found = [children[-1].pid if children else pid for pid, children in zip(started, inside)]
+        found = [process.pid for process in self.cluster.processes[1:] if process.running]
+        if self.cluster.hosts:  # what was started there stands before the worker
+            found = [psutil.Process(pid).children(recursive=True)[-1].pid for pid in found]
         return [*found, self.server.process.pid] if self.server is not None else found
 
     def compute(self, drawn: list[int], kind: str, prefix: str) -> Result:
