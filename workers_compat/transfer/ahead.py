@@ -34,18 +34,23 @@ Key = Hashable
 
 
 class Ahead:
-    """One worker's part.
+    """One worker's part: stands before its handler of ``compute-task`` until it is closed.
 
     Args:
         exchange: the worker's.
-        stock: its handler of ``compute-task``.
     """
 
-    def __init__(self, exchange: Exchange, stock: Callable[..., None]) -> None:
+    def __init__(self, exchange: Exchange) -> None:
         self._exchange = exchange
         self._worker = exchange.worker
-        self._stock = stock
+        self._stock: Callable[..., None] = self._worker.stream_handlers[OP]
+        self._worker.stream_handlers[OP] = self.compute_task
         self._untold: dict[Key, None] = {}  # copies that the scheduler has not heard of
+
+    def close(self) -> None:
+        """Stock's handler is back, unless somebody else stands there by now."""
+        if self._worker.stream_handlers.get(OP) == self.compute_task:
+            self._worker.stream_handlers[OP] = self._stock
 
     def compute_task(self, **message: Any) -> None:
         """See ``distributed.worker_state_machine.ComputeTaskEvent``."""

@@ -14,7 +14,7 @@ import distributed.worker
 from distributed.diagnostics.plugin import WorkerPlugin
 from tornado.ioloop import PeriodicCallback
 
-from . import ahead
+from .ahead import Ahead
 from .backend import RENEW_SECONDS, Surroundings
 from .exchange import POOL_ATTRIBUTE, Exchange, answering, asking
 from .health import Health
@@ -53,8 +53,7 @@ class Transfer(WorkerPlugin):
         **options: Any,
     ) -> None:
         self.settings = settings(*backends, rules=rules, min_nbytes=min_nbytes, **options)
-        self._exchange: Exchange | None = None
-        self._nothing_replaced()
+        self._off()
 
     def __repr__(self) -> str:
         return f"Transfer({', '.join(map(repr, self.settings.backends))})"
@@ -64,16 +63,14 @@ class Transfer(WorkerPlugin):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.settings = state["settings"]
-        self._exchange = None
-        self._nothing_replaced()
+        self._off()
 
-    def _nothing_replaced(self) -> None:
-        """Of the worker's handlers: stock's, and those that stand in their place."""
+    def _off(self) -> None:
+        """Nothing of it stands on any worker yet."""
+        self._exchange: Exchange | None = None
+        self._ahead: Ahead | None = None
         self._stock: Any = None
         self._handler: Any = None
-        self._ahead: ahead.Ahead | None = None
-        self._stock_compute: Any = None
-        self._compute: Any = None
 
     @property
     def exchange(self) -> Exchange | None:
@@ -92,10 +89,7 @@ class Transfer(WorkerPlugin):
         self._stock = worker.handlers["get_data"]
         self._handler = answering(self._exchange, self._stock)
         worker.handlers["get_data"] = self._handler
-        self._stock_compute = worker.stream_handlers[ahead.OP]
-        self._ahead = ahead.Ahead(self._exchange, self._stock_compute)
-        self._compute = self._ahead.compute_task
-        worker.stream_handlers[ahead.OP] = self._compute
+        self._ahead = Ahead(self._exchange)
         _teach_asking()
         setattr(worker.rpc, POOL_ATTRIBUTE, self._exchange)
         worker.metrics[DOMAIN_METRIC] = self._memory_domain
@@ -115,8 +109,9 @@ class Transfer(WorkerPlugin):
         worker.metrics.pop(DOMAIN_METRIC, None)
         if worker.handlers.get("get_data") is self._handler:
             worker.handlers["get_data"] = self._stock
-        if worker.stream_handlers.get(ahead.OP) is self._compute:
-            worker.stream_handlers[ahead.OP] = self._stock_compute
+        if self._ahead is not None:
+            self._ahead.close()
+            self._ahead = None
         if getattr(worker.rpc, POOL_ATTRIBUTE, None) is exchange:
             delattr(worker.rpc, POOL_ATTRIBUTE)
         exchange.close()
