@@ -84,6 +84,7 @@ class Plugins:
         self._state = state
         self._spawn = spawn
         self._hooks: dict[str, list[Callable[..., Any]]] = {}
+        self._on_transition: list[Callable[..., Any]] = []
         self._finishes: frozenset[str] = frozenset()
         self._arguments = Arguments()
         self._find_hooks()
@@ -144,6 +145,7 @@ class Plugins:
         }
         listening = [each for each in plugins if overrides(each, "transition")]
         self._finishes = frozenset().union(*(_finishes(each) for each in listening))
+        self._on_transition = self._hooks["transition"]
         heard = any(self._hooks[hook] for hook in CORE_HOOKS)
         self._state.plugins = self if heard else None
 
@@ -169,21 +171,34 @@ class Plugins:
         finish: str,
         stimulus_id: str,
         detail: Any,
-        edges: tuple[Any, Any],
+        edges: tuple[Any, Any] | None,
     ) -> None:
-        """See ``core.ports.PluginPort``."""
-        self._count()
+        """See ``core.ports.PluginPort``. Called several times a task: all in one function."""
+        if self.writes is not None:
+            self.writes.calls += 1
         if finish not in self._finishes:
             return
-        more = {} if detail is None else self._arguments.of_transition(ts, detail)
-        if finish != "forgotten":
-            self._call_transition(ts.key, start, finish, stimulus_id, more)
-            return
-        self.leaving[ts.key] = (ts, self.sight, edges)
+        key = ts.key
+        more = _NOTHING if detail is None else self._arguments.of_transition(ts, detail)
+        if edges is not None:
+            self.leaving[key] = (ts, self.sight, edges)
+        self.depth += 1
         try:
-            self._call_transition(ts.key, start, finish, stimulus_id, more)
+            for hook in self._on_transition:
+                try:
+                    if more:
+                        result = hook(key, start, finish, stimulus_id=stimulus_id, **more)
+                    else:
+                        result = hook(key, start, finish, stimulus_id=stimulus_id)
+                except Exception:
+                    self._log_failure("transition")
+                else:
+                    if result is not None:
+                        self._await_later(result, "transition")
         finally:
-            self.leaving.pop(ts.key, None)
+            self.depth -= 1
+            if edges is not None:
+                self.leaving.pop(key, None)
 
     def update_graph(
         self,
@@ -311,23 +326,6 @@ class Plugins:
         for function in functions:
             self._call_one(function, hook, args, kwargs)
 
-    def _call_transition(
-        self, key: Any, start: str, finish: str, stimulus_id: str, more: dict[str, Any]
-    ) -> None:
-        """``_call`` of the hook that is called several times a task."""
-        self.depth += 1
-        try:
-            for function in self._hooks["transition"]:
-                try:
-                    result = function(key, start, finish, stimulus_id=stimulus_id, **more)
-                except Exception:
-                    self._log_failure("transition")
-                else:
-                    if result is not None:
-                        self._await_later(result, "transition")
-        finally:
-            self.depth -= 1
-
     def _call_one(
         self, function: Callable[..., Any], hook: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
@@ -404,6 +402,7 @@ def as_arguments(message: Any) -> dict[str, Any]:
     return {name: getattr(message, name) for name in message.__struct_fields__}
 
 
+_NOTHING: dict[str, Any] = {}
 _NOT_TOLD = frozenset(("op", "key", "report", "run_id", "stimulus_id"))
 
 
@@ -421,14 +420,12 @@ class Arguments:
         found = fields.of(detail)
         if fields.has_report and detail.report is not None:
             found = {**self._fields_of(type(detail.report)).of(detail.report), **found}
-        cause = found.get("cause")
-        if isinstance(cause, TaskState):
-            found["cause"] = cause.key
-        if "startstops" in found:
-            # as the dicts that they are on the wire
-            found["startstops"] = msgspec.to_builtins(found["startstops"] or [])
-        if "worker" not in found and ts.who_has:
-            found["worker"] = list(ts.who_has)[-1].address
+        if fields.has_cause and isinstance(found["cause"], TaskState):
+            found["cause"] = found["cause"].key
+        holders = ts.who_has
+        if holders and "worker" not in found:
+            last = holders[-1] if type(holders) is tuple else next(reversed(holders))
+            found["worker"] = last.address
         return found
 
     def _fields_of(self, kind: type) -> _Fields:
@@ -443,23 +440,30 @@ class _Fields:
 
     Attributes:
         has_report: whether it has a message of a worker beside it.
+        has_cause: whether it names the task at fault.
     """
 
-    __slots__ = ("_names", "_values", "has_report")
+    __slots__ = ("_has_startstops", "_names", "_values", "has_cause", "has_report")
 
     def __init__(self, kind: type) -> None:
         names = getattr(kind, "__struct_fields__", None) or getattr(
             kind, "__dataclass_fields__", ()
         )
         self.has_report = "report" in names
+        self.has_cause = "cause" in names
+        self._has_startstops = "startstops" in names
         self._names = tuple(name for name in names if name not in _NOT_TOLD)
         # two more, so that it gives a tuple however many there are
         self._values = operator.attrgetter(*self._names, "__class__", "__class__")
 
     def of(self, detail: Any) -> dict[str, Any]:
         """Their names and values."""
-        found = dict(zip(self._names, self._values(detail)))
-        for name, value in found.items():
-            if type(value) is Payload:
-                found[name] = serialized(value)
+        values = self._values(detail)
+        found = dict(zip(self._names, values))
+        if Payload in map(type, values):
+            for name, value in found.items():
+                if type(value) is Payload:
+                    found[name] = serialized(value)
+        if self._has_startstops:  # as the dicts that they are on the wire
+            found["startstops"] = msgspec.to_builtins(found["startstops"] or [])
         return found

@@ -123,27 +123,30 @@ class PriorityQueue(Generic[T]):
     """Members by ``priority`` (an attribute of theirs), ties by arrival; O(log n) to add, pop and remove.
 
     Removal marks; marked entries are swept when they are more than half.
+
+    Attributes:
+        members: member -> number of its arrival; whether there are any is asked after each turn.
     """
 
-    __slots__ = ("_counter", "_heap", "_serial")
+    __slots__ = ("_counter", "_heap", "members")
 
     def __init__(self) -> None:
         self._heap: list[tuple[Any, int, T]] = []
-        self._serial: dict[T, int] = {}
+        self.members: dict[T, int] = {}
         self._counter = 0
 
     def add(self, item: T) -> None:
-        if item in self._serial:
+        if item in self.members:
             return
         self._counter += 1
-        self._serial[item] = self._counter
+        self.members[item] = self._counter
         heapq.heappush(self._heap, (item.priority, self._counter, item))  # type: ignore[attr-defined]
 
     def discard(self, item: T) -> None:
-        if self._serial.pop(item, None) is None:
+        if self.members.pop(item, None) is None:
             return
-        if len(self._heap) > 64 and len(self._heap) > 2 * len(self._serial):
-            self._heap = [e for e in self._heap if self._serial.get(e[2]) == e[1]]
+        if len(self._heap) > 64 and len(self._heap) > 2 * len(self.members):
+            self._heap = [e for e in self._heap if self.members.get(e[2]) == e[1]]
             heapq.heapify(self._heap)
 
     def peek(self) -> T | None:
@@ -151,22 +154,22 @@ class PriorityQueue(Generic[T]):
         heap = self._heap
         while heap:
             _, serial, item = heap[0]
-            if self._serial.get(item) == serial:
+            if self.members.get(item) == serial:
                 return item
             heapq.heappop(heap)
         return None
 
     def __contains__(self, item: object) -> bool:
-        return item in self._serial
+        return item in self.members
 
     def __iter__(self) -> Iterator[T]:
         """In order of priority."""
         for _, serial, item in sorted(self._heap, key=lambda e: e[:2]):
-            if self._serial.get(item) == serial:
+            if self.members.get(item) == serial:
                 yield item
 
     def __len__(self) -> int:
-        return len(self._serial)
+        return len(self.members)
 
 
 class Trail(Generic[T]):

@@ -59,6 +59,10 @@ Handler = Callable[[Turn, Stimulus], None]
 CHECKED_PER_TURN = 25
 
 
+#: Stimuli of which the machines beside the task lifecycle hear.
+_HEARD_BY_MACHINES = frozenset((WorkerGone, ClientGone, ReleaseAll))
+
+
 class Machine(Protocol):
     """A machine beside the task lifecycle (``paceline.scheduler.extensions``)."""
 
@@ -203,24 +207,25 @@ class SchedulerCore:
         if outbox is None:
             outbox = Outbox()
         source, message, stimulus_id, request_id = stimulus
-        budget = self.state.config.turn_tasks_max
-        turn = Turn(self.state, outbox, now, source, stimulus_id, request_id, budget)
-        handler = self.handlers.get(type(message))
+        state = self.state
+        budget = state.config.turn_tasks_max
+        turn = Turn(state, outbox, now, source, stimulus_id, request_id, budget)
+        kind = type(message)
+        handler = self.handlers.get(kind)
         if handler is not None:
             handler(turn, stimulus)
-        elif type(message) is TimerDue:
+        elif kind is TimerDue:
             self._timer(turn, message.timer_id)
-        elif type(message) is RequestGone:
+        elif kind is RequestGone:
             for machine in self.machines.values():
                 machine.on_request_gone(turn, message.request_id)
         else:
-            raise KeyError(f"the core has no handler for {type(message).__name__}")
-        kind = type(message)
-        if kind is WorkerGone or kind is ClientGone or kind is ReleaseAll:
+            raise KeyError(f"the core has no handler for {kind.__name__}")
+        if kind in _HEARD_BY_MACHINES:
             self._tell_machines(turn, message)
-        if self.state.restless:
-            placement.settle(self.state)
-        if self.state.validate:
+        if state.restless:
+            placement.settle(state)
+        if state.validate:
             self._validate()
         return outbox
 

@@ -93,11 +93,9 @@ def report_erred(turn: Turn, ts: TaskState, blame: TaskState) -> None:
             turn.to_client(cs.client_key, report)
 
 
-def huge_inputs_failure(turn: Turn, ts: TaskState, ws: WorkerState) -> Failure | None:
-    """The failure of a task whose inputs are larger than its worker's memory; None where they fit."""
+def huge_inputs_failure(turn: Turn, ts: TaskState, ws: WorkerState) -> Failure:
+    """The failure of a task whose inputs are larger than its worker's memory."""
     nbytes = sum([dts.nbytes for dts in ts.dependencies])
-    if nbytes <= ws.memory_limit:
-        return None
     text = (
         f"Task {ts.key!r} has {format_nbytes(nbytes)} worth of input "
         f"dependencies, but worker {ws.address} has memory_limit set to "

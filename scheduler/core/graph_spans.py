@@ -62,11 +62,11 @@ def follow_group(tree: SpanTree, ts: TaskState, annotations: AnnotationSet | Non
     wanted = span.annotation
     if isinstance(present, Payload):
         if annotations is not None and annotations.span is not None:
-            ts.ensure_details().annotations = annotations.value_less_span
+            ts.annotations = annotations.value_less_span
         return
     if (present or {}).get("span") == wanted:
         return
     changed = {name: value for name, value in (present or {}).items() if name != "span"}
     if wanted is not None:
         changed["span"] = wanted
-    ts.ensure_details().annotations = changed or None
+    ts.annotations = changed or None

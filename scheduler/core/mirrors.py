@@ -26,27 +26,33 @@ def data_nbytes(state: SchedulerState, ts: TaskState) -> int:
 
 def set_nbytes(state: SchedulerState, ts: TaskState, nbytes: int) -> None:
     """The data of ``ts`` is ``nbytes`` bytes large; on every worker that has it."""
-    before = data_nbytes(state, ts)
+    old = ts.nbytes
+    gained = nbytes - old if old >= 0 else nbytes
     group = ts.group
-    gained = nbytes - (ts.nbytes if ts.nbytes >= 0 else 0)
     group.nbytes_total += gained
     group.prefix.nbytes_total += gained
+    if ts.who_has:
+        before = data_nbytes(state, ts)
+        for ws in ts.who_has:
+            ws.nbytes += nbytes - before
     ts.nbytes = nbytes
-    for ws in ts.who_has:
-        ws.nbytes += nbytes - before
 
 
 def add_replica(state: SchedulerState, ts: TaskState, ws: WorkerState) -> None:
     """``ws`` has the data of ``ts``. Dependents that wait have one dependency less to wait for."""
-    if ts in ws.has_what:
+    has_what = ws.has_what
+    if ts in has_what:
         return
-    nbytes = data_nbytes(state, ts)
+    nbytes = ts.nbytes
+    if nbytes < 0:
+        nbytes = state.config.default_data_size_nbytes
     if ws.needs_what and ws.needs_what.pop(ts, 0):
         _take_network(state, ws, nbytes)
-    ws.has_what[ts] = None
+    has_what[ts] = None
     ws.nbytes += nbytes
-    if ts.who_has:
-        ts.who_has = with_item(ts.who_has, ws)
+    holders = ts.who_has
+    if holders:
+        ts.who_has = with_item(holders, ws)
         if len(ts.who_has) == 2:
             state.replicated_tasks[ts] = None
         return
@@ -90,14 +96,17 @@ def remove_all_replicas(state: SchedulerState, ts: TaskState) -> None:
     """Nobody has the data of ``ts`` any more."""
     if not ts.who_has:
         return
-    nbytes = data_nbytes(state, ts)
+    nbytes = ts.nbytes
+    if nbytes < 0:
+        nbytes = state.config.default_data_size_nbytes
     for ws in ts.who_has:
         ws.nbytes -= nbytes
         del ws.has_what[ts]
     if len(ts.who_has) > 1:
         state.replicated_tasks.pop(ts, None)
     ts.who_has = ()
-    _data_is_gone(ts)
+    if ts.waiters_count:
+        _data_is_gone(ts)
 
 
 def _data_is_gone(ts: TaskState) -> None:
@@ -299,13 +308,14 @@ def stop_processing(state: SchedulerState, ts: TaskState) -> WorkerState:
     ws = ts.processing_on
     assert ws is not None, ts
     ts.processing_on = None
-    del ws.processing[ts]
-    if ts in ws.long_running:
+    processing = ws.processing
+    del processing[ts]
+    if ws.long_running and ts in ws.long_running:
         del ws.long_running[ts]
     else:
         _leave_prefix_count(state, ts, ws)
     needs = ws.needs_what
-    if not ws.processing:
+    if not processing:
         _settle_network(state, ws)
     elif needs and len(ts.dependencies) <= NEEDS_MAX:
         for dts in ts.dependencies:

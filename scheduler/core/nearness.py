@@ -27,16 +27,20 @@ NEIGHBOURS_MAX = 256
 
 
 class Domains:
-    """Which workers read from which memory."""
+    """Which workers read from which memory.
 
-    __slots__ = ("_members", "_of")
+    Attributes:
+        of: worker -> what it reads from; empty while none says so.
+    """
+
+    __slots__ = ("_members", "of")
 
     def __init__(self) -> None:
         self._members: dict[str, dict[WorkerState, None]] = {}
-        self._of: dict[WorkerState, str] = {}
+        self.of: dict[WorkerState, str] = {}
 
     def __bool__(self) -> bool:
-        return bool(self._of)
+        return bool(self.of)
 
     def some_are_far(self, workers_count: int) -> bool:
         """Whether there is more than one domain, or a worker outside of them.
@@ -44,21 +48,21 @@ class Domains:
         Args:
             workers_count: of all workers.
         """
-        return len(self._members) > 1 or len(self._of) < workers_count
+        return len(self._members) > 1 or len(self.of) < workers_count
 
     def learn(self, ws: WorkerState, name: Any) -> None:
         """A heartbeat named the worker's domain; anything but a text is none."""
-        known = self._of.get(ws)
+        known = self.of.get(ws)
         if known == name:
             return
         self.forget(ws)
         if isinstance(name, str) and name:
-            self._of[ws] = name
+            self.of[ws] = name
             self._members.setdefault(name, {})[ws] = None
 
     def forget(self, ws: WorkerState) -> None:
         """The worker is gone, or reads nowhere any more."""
-        name = self._of.pop(ws, None)
+        name = self.of.pop(ws, None)
         if name is not None:
             members = self._members[name]
             del members[ws]
@@ -67,7 +71,7 @@ class Domains:
 
     def name(self, ws: WorkerState) -> str | None:
         """What the worker reads from."""
-        return self._of.get(ws)
+        return self.of.get(ws)
 
     def members(self, name: str) -> dict[WorkerState, None]:
         """Who reads from it, in the order of their first word."""

@@ -60,7 +60,7 @@ def compute_message(turn: Turn, ts: TaskState) -> ComputeTask:
         run_spec=run_spec,
         resource_restrictions=details.resource_restrictions if details is not None else None,
         actor=ts.actor,
-        annotations=(details.annotations if details is not None else None) or {},
+        annotations=ts.annotations or {},
         span_id=ts.group.span_id,
     )
 

@@ -146,7 +146,7 @@ def place_non_rootish(state: SchedulerState, ts: TaskState) -> WorkerState | Non
     """The worker on which ``ts`` would start soonest; None: no worker may run it now."""
     if not state.running:
         return None
-    valid = valid_workers(state, ts)
+    valid = None if ts.details is None else valid_workers(state, ts)
     if valid is None:
         if not ts.dependencies and not ts.actor:
             return _place_unrelated(state)
@@ -192,7 +192,7 @@ def _place_near_data(
         total += nbytes
         for ws in dts.who_has:
             local[ws] = local.get(ws, 0) + nbytes
-    if state.domains:
+    if state.domains.of:
         nearness.add_neighbours(state, local, dependencies)
     if dependencies is not ts.dependencies:
         share = len(ts.dependencies) // len(dependencies)

@@ -73,10 +73,10 @@ class PluginPort(Protocol):
         finish: str,
         stimulus_id: str,
         detail: Any,
-        edges: tuple[Any, Any],
+        edges: tuple[Any, Any] | None,
     ) -> None:
-        """A transition was made. ``edges``: dependencies and dependents as they were before it (a forgotten
-        task has none any more)."""
+        """A transition was made. ``edges``: of a task that was forgotten, dependencies and dependents as they were
+        before it; None of others."""
 
     def update_graph(
         self,

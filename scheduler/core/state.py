@@ -59,7 +59,6 @@ class TaskDetails:
         host_restrictions, worker_restrictions: hosts and addresses on which alone it may run.
         resource_restrictions: resource name -> amount needed.
         loose_restrictions: the restrictions are wishes.
-        annotations: the annotation dict that goes to the worker, plain or closed.
         metadata: what workers reported with the finished task.
         witnessed_deaths: unexpected deaths of workers on which it was processing at the time.
     """
@@ -74,7 +73,6 @@ class TaskDetails:
     worker_restrictions: dict[str, None] | None = None
     resource_restrictions: dict[str, float] | None = None
     loose_restrictions: bool = False
-    annotations: Any = None
     metadata: dict[str, Any] | None = None
     witnessed_deaths: int = 0
 
@@ -107,6 +105,7 @@ class TaskState:
         data_producer: its specification says that it only makes data (so it counts as root-ish).
         has_lost_dependencies: a dependency was forgotten: it can never run again.
         queueable: it may be held back on the scheduler.
+        annotations: the annotation dict that goes to the worker, plain or closed, or None; tasks annotated alike share one.
         details: what few tasks have, or None.
     """
 
@@ -131,6 +130,7 @@ class TaskState:
     data_producer: bool = False
     has_lost_dependencies: bool = False
     queueable: bool = True
+    annotations: Any = None
     details: TaskDetails | None = None
 
     def __repr__(self) -> str:
@@ -215,11 +215,6 @@ class TaskState:
     def loose_restrictions(self) -> bool:
         """Whether its restrictions are wishes."""
         return self.details.loose_restrictions if self.details is not None else False
-
-    @property
-    def annotations(self) -> Any:
-        """Its annotations, plain or closed, or None."""
-        return self.details.annotations if self.details is not None else None
 
     @property
     def metadata(self) -> dict[str, Any] | None:

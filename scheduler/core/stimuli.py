@@ -59,6 +59,13 @@ class AnnotationSet:
     span: tuple[tuple[str, ...], tuple[str, ...]] | None = None
     value_less_span: Any = None
 
+    @property
+    def restricts(self) -> bool:
+        """Whether it says anything of where a task may run."""
+        return (
+            self.workers is not None or self.resources is not None or self.allow_other_workers
+        )
+
 
 @dataclass(slots=True)
 class GraphChunk:

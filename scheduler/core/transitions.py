@@ -138,7 +138,7 @@ def transition(
         function(turn, ts, made, detail)
         actual = ts.state
     else:
-        edges = (ts.dependencies, ts.dependents)
+        edges = (ts.dependencies, ts.dependents) if finish == "forgotten" else None
         function(turn, ts, made, detail)
         actual = ts.state
         plugins.transition(ts, start, actual, turn.stimulus_id, detail, edges)
@@ -207,7 +207,9 @@ def transition_released_waiting(
                 recs.clear()  # nothing is made for it
                 transition_released_erred(turn, ts, recs, None)
                 return
-    _enter(ts, "waiting")
+    _count(ts, "waiting")
+    for dts in ts.dependencies:
+        dts.waiters_count += 1
     ts.waiting_count = missing
     if not missing:
         recs[ts] = "processing"
@@ -348,9 +350,20 @@ def transition_processing_memory(
         mirrors.set_nbytes(state, ts, detail.nbytes)
     state.restless[ws] = None
     mirrors.add_replica(state, ts, ws)
-    recommend_ready_dependents(ts, recs)
-    _enter(ts, "memory")
-    let_go_of_dependencies(turn, ts, recs)
+    if ts.dependents:
+        recommend_ready_dependents(ts, recs)
+    _count(ts, "memory")
+    ts.waiting_count = 0
+    dependencies = ts.dependencies
+    if len(dependencies) > EDGES_MIN:
+        for dts in dependencies:
+            dts.waiters_count -= 1
+        let_go_of_dependencies(turn, ts, recs)
+    else:
+        for dts in dependencies:
+            left = dts.waiters_count = dts.waiters_count - 1
+            if not left and not dts.who_wants and dts.state != "erred":
+                recs[dts] = "released"
     typename = detail.typename or ""
     ts.type = typename
     types = group.types
@@ -402,7 +415,7 @@ def transition_memory_released(
     if ts.waiters_count:
         _recall_dependents(turn, ts, recs)
     _free_replicas(turn, ts)
-    _enter(ts, "released")
+    _count(ts, "released")
     if ts.who_wants:
         lost = LostData(key=ts.key)
         for cs in ts.who_wants:
@@ -502,12 +515,12 @@ def _dispatch(turn: Turn, ts: TaskState, ws: WorkerState, recs: Recommendations)
     state.n_tasks += 1
     if ts.actor:
         ws.actors[ts] = None
-    if ws.memory_limit and ts.dependencies and state.config.memory_terminate:
-        failure = huge_inputs_failure(turn, ts, ws)
-        if failure is not None:
-            transition(turn, ts, "erred", recs, failure)
-            return
-    turn.to_worker(ws.address, compute_message(turn, ts))
+    message = compute_message(turn, ts)
+    limit = ws.memory_limit
+    if limit and sum(message.nbytes.values()) > limit and state.config.memory_terminate:
+        transition(turn, ts, "erred", recs, huge_inputs_failure(turn, ts, ws))
+        return
+    turn.to_worker(ws.address, message)
 
 
 def _recall_dependents(turn: Turn, ts: TaskState, recs: Recommendations) -> None:
@@ -585,7 +598,10 @@ def _forget(turn: Turn, ts: TaskState, recs: Recommendations) -> None:
         mirrors.remove_dependency(state, dts, ts)
         if dts.state not in ("memory", "erred"):
             recs[dts] = "forgotten"
-    _enter(ts, "forgotten")
+    if ts.state in ACTIVE_STATES:
+        _enter(ts, "forgotten")
+    else:
+        _count(ts, "forgotten")
     dependencies, ts.dependencies = ts.dependencies, ()
     later = len(dependencies) > EDGES_MIN and are_for_later(turn, dependencies)
     for dts in dependencies:
@@ -621,7 +637,7 @@ def fill_slots(turn: Turn) -> None:
     """
     state = turn.state
     queued = state.queued
-    if not len(queued):
+    if not queued.members:
         return
     recs: Recommendations = {}
     for _ in range(state.config.turn_tasks_max):

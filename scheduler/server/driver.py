@@ -45,6 +45,9 @@ SHARE_MIN_MESSAGES = 16
 
 Handle = Callable[[Stimulus, float, Outbox], Any]
 
+#: Makes a NamedTuple without a call of Python's.
+_new_tuple = tuple.__new__
+
 
 class StreamPort(Protocol):
     """A worker's or client's stream, as the driver sees it."""
@@ -150,7 +153,7 @@ class Driver:
             stimulus_id = getattr(message, "stimulus_id", None)
             if not stimulus_id:
                 stimulus_id = f"{stimulus_name(message)}-{now}"
-            stimulus = Stimulus(source, message, stimulus_id, 0)
+            stimulus = _new_tuple(Stimulus, (source, message, stimulus_id, 0))
             try:
                 handle(stimulus, now, outbox)
             except Exception:

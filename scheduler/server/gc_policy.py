@@ -4,7 +4,8 @@ CPython's automatic collector walks all objects of a generation when counters sa
 memory a full collection stops the event loop for seconds. Nearly nothing of ours needs it: what the core forgets is
 unlinked and freed by reference counts. So in a process of our own the automatic collector is off, and
 
-- the youngest generation is collected between turns once enough was allocated (milliseconds),
+- the youngest generation is collected between turns once enough was allocated (milliseconds), with many tasks less and
+  less often as long as nothing is found,
 - what survives that while there are many tasks is frozen at once, so that no later collection walks it,
 - what is not frozen is collected now and then when there are few tasks and little happens,
 - everything is thawed and collected when, besides, much was frozen since the last time that this was done,
@@ -33,6 +34,8 @@ FREEZE_ALLOCATIONS = 60_000
 MIDDLE_EVERY = 10
 #: With more tasks than these, what survives a young collection is frozen; with fewer, all may be collected.
 MANY_TASKS = 2_000
+#: Of so many young generations one is walked, at the least, where the last ones held no garbage: the others are frozen as they are.
+WALKED_OF_YOUNG_MIN = 8
 #: A full collection of so many objects takes some 100 ms; of more, it is put off. Half of them are modules: pandas and
 #: what comes with it, once somebody shuffles.
 FULL_COLLECT_MAX_OBJECTS = 400_000
@@ -68,6 +71,8 @@ class GcPolicy:
         self._clock = clock
         self._give_back = give_back
         self._n_young = 0
+        self._walk_every = 1
+        self._unwalked = 0
         self._last_full = self._last_old = clock()
         self._n_frozen_alive = 0
         self._n_stimuli = 0
@@ -94,15 +99,27 @@ class GcPolicy:
             return
         self._dirty = True
         if count > FREEZE_ALLOCATIONS:
-            gc.freeze()
-            gc.collect(0)  # of nothing: only the counter goes back
+            self._freeze_unwalked()
+        elif n_tasks > MANY_TASKS:
+            self._freeze_young()
+        else:
+            self._n_young += 1
+            self._collect(1 if self._n_young % MIDDLE_EVERY == 0 else 0)
+
+    def _freeze_young(self) -> None:
+        """What is garbage goes first, where there is reason to think that there is some."""
+        self._unwalked += 1
+        if self._unwalked < self._walk_every:
+            self._freeze_unwalked()
             return
-        if n_tasks > MANY_TASKS:
-            self._collect(0)
-            gc.freeze()
-            return
-        self._n_young += 1
-        self._collect(1 if self._n_young % MIDDLE_EVERY == 0 else 0)
+        self._unwalked = 0
+        found = self._collect(0)
+        self._walk_every = 1 if found else min(2 * self._walk_every, WALKED_OF_YOUNG_MIN)
+        gc.freeze()
+
+    def _freeze_unwalked(self) -> None:
+        gc.freeze()
+        gc.collect(0)  # of nothing: only the counter goes back
 
     def on_tick(self, n_tasks: int, n_stimuli: int) -> None:
         """The older generations, when there is little to walk and not much else to do."""
@@ -117,7 +134,9 @@ class GcPolicy:
         elif now - self._last_old >= OLD_COLLECT_INTERVAL_SECONDS:
             self._last_old = now
             self._dirty = gc.get_freeze_count() > self._n_frozen_alive
-            if self._collect(2) > OLD_COLLECT_LONG_SECONDS:
+            before = self.seconds
+            self._collect(2)
+            if self.seconds - before > OLD_COLLECT_LONG_SECONDS:
                 gc.freeze()
             self._give_back()
 
@@ -134,12 +153,12 @@ class GcPolicy:
             self._n_frozen_alive = gc.get_freeze_count()
             self._give_back()
 
-    def _collect(self, generation: int) -> float:
-        """Collect, and return how long it took, seconds."""
+    def _collect(self, generation: int) -> int:
+        """Collect, and return how much garbage there was, objects."""
         started = self._clock()
-        gc.collect(generation)
+        found = gc.collect(generation)
         seconds = self._clock() - started
         self.seconds += seconds
         self.n_collections += 1
         self.longest_seconds = max(self.longest_seconds, seconds)
-        return seconds
+        return found

@@ -52,7 +52,7 @@ CONFIGURABLE = (
     "worker_ttl_seconds",
 )
 #: Attributes that every task has; the others are among its details.
-_ON_TASK = frozenset(("priority", "queueable", "retries"))
+_ON_TASK = frozenset(("annotations", "priority", "queueable", "retries"))
 
 
 def handle_write_task(turn: Turn, stimulus: Stimulus) -> None:

@@ -365,8 +365,12 @@ def _prioritise(ts: TaskState, graph: PendingGraph, row: int) -> None:
 
 
 def _annotate(turn: Turn, ts: TaskState, annotations: AnnotationSet) -> None:
+    ts.annotations = annotations.value
+    if annotations.retries is not None:
+        ts.retries = annotations.retries
+    if not annotations.restricts:
+        return
     details = ts.ensure_details()
-    details.annotations = annotations.value
     if annotations.workers is not None:
         hosts: dict[str, None] = {}
         workers: dict[str, None] = {}
@@ -381,8 +385,6 @@ def _annotate(turn: Turn, ts: TaskState, annotations: AnnotationSet) -> None:
     details.loose_restrictions = annotations.allow_other_workers
     if annotations.resources is not None:
         details.resource_restrictions = annotations.resources
-    if annotations.retries is not None:
-        ts.retries = annotations.retries
 
 
 def _warn_collision(
