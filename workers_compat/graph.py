@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from dask._expr import LLGExpr
-from dask._task_spec import DataNode, convert_legacy_graph
+from dask._task_spec import DataNode, Task, convert_legacy_graph
 from dask.core import validate_key
 from dask.utils import parse_timedelta
 from distributed.client import _MapExpr
@@ -45,6 +45,8 @@ UNREADABLE = textwrap.dedent("""\
 """What a stock client is told when its graph cannot be unpickled; word for word, programs look for it."""
 
 _ATOMS = frozenset((str, int, float, bytes))
+_READY = frozenset((Task, DataNode))
+"""Of a graph of nothing but these, dask's own conversion would make the same graph again."""
 _INT_MIN, _INT_MAX = -(1 << 63), (1 << 64) - 1
 
 
@@ -148,7 +150,9 @@ def materialize(
     for name, values in expr.__dask_annotations__().items():
         if values:
             by_type.setdefault(name, {}).update(values)
-    tasks = keywords_apart(expr, convert_legacy_graph(graph), request.keys)
+    if not _READY.issuperset(map(type, graph.values())):
+        graph = convert_legacy_graph(graph)
+    tasks = keywords_apart(expr, dict(graph), request.keys)
     return tasks, by_type, isinstance(expr, LLGExpr)
 
 
@@ -255,10 +259,9 @@ def plain_key(key: Any) -> Any:
             raise OverflowError(f"the key {key!r} has more than 64 bits")
         return key
     if kind is tuple:
-        for element in key:
-            if type(element) not in _ATOMS:
-                return tuple([plain_key(element) for element in key])
-        return key
+        if _ATOMS.issuperset(map(type, key)):
+            return key
+        return tuple([plain_key(element) for element in key])
     for plain in (str, bytes, bool, int, float, tuple):
         if isinstance(key, plain):
             return plain_key(int(key) if plain is bool else plain(key))
@@ -310,6 +313,7 @@ class _Table:
         self._graph_id = graph_id
         self._index = index
         self._annotations = annotations
+        self._annotates = bool(annotations)
         # place -> row, or, negative, the number of a key that is not in the graph; None before it is met
         self._numbers: list[int | None] = [None] * len(index.keys)
         self._n_rows = 0
@@ -352,17 +356,19 @@ class _Table:
         self._numbers[place] = self._n_rows
         self._n_rows += 1
         key = plain_key(index.keys[place])
+        here = len(chunk.keys)
         chunk.keys.append(key)
-        chunk.groups.append(self._group(chunk, key))
+        head = key[0] if type(key) is tuple and key else None
+        number = self._heads.get(head) if type(head) is str else None
+        chunk.groups.append(self._group(chunk, key) if number is None else number)
         data, buffers = self._pickler.dumps(spec)
         header = pickled_header(data, len(buffers))
         chunk.run_specs.append(header)
-        here = len(chunk.run_specs) - 1
         if buffers:
             chunk.spec_buffers[here] = [self._buffers.add(buffer) for buffer in buffers]
         if spec.data_producer:
             chunk.data_producers.append(here)
-        if self._annotations:
+        if self._annotates:
             number = self._annotations.number(index.keys[place])
             if number is not None:
                 chunk.annotations[here] = number
@@ -370,29 +376,35 @@ class _Table:
 
     def _known(self, chunk: GraphChunk, dependencies: list[int]) -> list[int]:
         """Dependencies as numbers: rows ascending, then keys that are not in the graph, first met first."""
-        numbers = []
-        for place in dependencies:
-            number = self._numbers[place]
-            if number is None:
-                # topological order: whatever has no row by now has none at all
-                self._n_externals += 1
-                number = self._numbers[place] = -self._n_externals
-                chunk.new_externals.append(plain_key(self._index.keys[place]))
-            numbers.append(number)
+        known = self._numbers
+        numbers: list[Any] = [known[place] for place in dependencies]
+        if None in numbers:
+            # topological order: whatever has no row by now has none at all
+            numbers = [
+                self._external(chunk, place) if number is None else number
+                for place, number in zip(dependencies, numbers, strict=True)
+            ]
         if len(numbers) > 1:
             numbers.sort()
             if numbers[0] < 0:
                 numbers = [n for n in numbers if n >= 0] + [n for n in reversed(numbers) if n < 0]
         return numbers
 
+    def _external(self, chunk: GraphChunk, place: int) -> int:
+        """The number of a key that is not in the graph, and that was not met before."""
+        self._n_externals += 1
+        self._numbers[place] = -self._n_externals
+        chunk.new_externals.append(plain_key(self._index.keys[place]))
+        return -self._n_externals
+
     def _group(self, chunk: GraphChunk, key: Any) -> int:
-        """The number of a key's group. Keys of one collection share the first element, and so the group."""
+        """The number of a key's group. Keys of one collection share the first element, and so the group: it is known by
+        that from the second of them on.
+        """
+        number = self._group_number(chunk, key)
         if type(key) is tuple and key and type(key[0]) is str:
-            number = self._heads.get(key[0])
-            if number is None:
-                number = self._heads[key[0]] = self._group_number(chunk, key)
-            return number
-        return self._group_number(chunk, key)
+            self._heads[key[0]] = number
+        return number
 
     def _group_number(self, chunk: GraphChunk, key: Any) -> int:
         name = key_group(key)

@@ -360,17 +360,15 @@ def as_keys(values: list[Any]) -> list[Any]:
     """A list of keys as msgpack gave it: arrays become tuples, and share their first element."""
     intern = sys.intern
     for row, value in enumerate(values):
-        if type(value) is not list:
-            continue
-        head = value[0] if value else None
-        if type(head) is str:
-            value[0] = intern(head)
-        for element in value:
-            if type(element) is list:
-                values[row] = as_key(value)
-                break
-        else:
-            values[row] = tuple(value)
+        if type(value) is list:
+            if value and type(value[0]) is str:
+                value[0] = intern(value[0])
+            key = tuple(value)
+            try:
+                hash(key)
+            except TypeError:  # there are lists in it
+                key = as_key(value)
+            values[row] = key
     return values
 
 

@@ -179,17 +179,19 @@ class Plugins:
         if finish not in self._finishes:
             return
         key = ts.key
-        more = _NOTHING if detail is None else self._arguments.of_transition(ts, detail)
-        if edges is not None:
+        if detail is not None:
+            more = self._arguments.of_transition(ts, detail)
+            more["stimulus_id"] = stimulus_id
+        elif edges is not None:
             self.leaving[key] = (ts, self.sight, edges)
         self.depth += 1
         try:
             for hook in self._on_transition:
                 try:
-                    if more:
-                        result = hook(key, start, finish, stimulus_id=stimulus_id, **more)
-                    else:
+                    if detail is None:
                         result = hook(key, start, finish, stimulus_id=stimulus_id)
+                    else:
+                        result = hook(key, start, finish, **more)
                 except Exception:
                     self._log_failure("transition")
                 else:
@@ -402,7 +404,6 @@ def as_arguments(message: Any) -> dict[str, Any]:
     return {name: getattr(message, name) for name in message.__struct_fields__}
 
 
-_NOTHING: dict[str, Any] = {}
 _NOT_TOLD = frozenset(("op", "key", "report", "run_id", "stimulus_id"))
 
 
@@ -416,7 +417,8 @@ class Arguments:
 
     def of_transition(self, ts: TaskState, detail: Any) -> dict[str, Any]:
         """What stock tells plugins of a transition beside its states: whatever its cause said."""
-        fields = self._fields_of(type(detail))
+        kind = type(detail)
+        fields = self._fields.get(kind) or self._fields_of(kind)
         found = fields.of(detail)
         if fields.has_report and detail.report is not None:
             found = {**self._fields_of(type(detail.report)).of(detail.report), **found}

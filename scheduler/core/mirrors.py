@@ -6,7 +6,7 @@ Must not know: transitions; messages.
 
 from __future__ import annotations
 
-from .small_set import with_item, without_item
+from .small_set import TUPLE_MAX, with_item, without_item
 from .state import ClientState, SchedulerState, TaskGroup, TaskPrefix, TaskState, WorkerState
 
 #: What a task with more dependencies than this has to fetch is not counted as work of its worker.
@@ -148,7 +148,12 @@ def add_dependencies(ts: TaskState, dependencies: tuple[TaskState, ...]) -> None
     group = None
     for dts in dependencies:
         dependents = dts.dependents
-        dts.dependents = with_item(dependents, ts) if dependents else alone
+        if not dependents:
+            dts.dependents = alone
+        elif type(dependents) is tuple and len(dependents) < TUPLE_MAX:
+            dts.dependents = (*dependents, ts)
+        else:
+            dts.dependents = with_item(dependents, ts)
         if dts.group is not group:
             group = dts.group
             group_dependencies[group] = None
@@ -232,7 +237,7 @@ def add_duration(
     if action == "compute":
         if group.stop < stop:
             group.stop = stop
-        if group.start > start or group.start == 0.0:
+        if group.start > start or not group.start:
             group.start = start
         old = prefix.duration_average
         if old < 0:

@@ -57,6 +57,20 @@ def let_go_of_dependencies(turn: Turn, ts: TaskState, recs: Recommendations) -> 
             recs[dts] = "released"
 
 
+def needs_no_more(turn: Turn, ts: TaskState, recs: Recommendations) -> None:
+    """It has had its run: its dependencies have a waiter less, and those that nobody needs are let go."""
+    dependencies = ts.dependencies
+    if len(dependencies) > EDGES_MIN:
+        for dts in dependencies:
+            dts.waiters_count -= 1
+        let_go_of_dependencies(turn, ts, recs)
+        return
+    for dts in dependencies:
+        left = dts.waiters_count = dts.waiters_count - 1
+        if not left and not dts.who_wants and dts.state != "erred":
+            recs[dts] = "released"
+
+
 def are_for_later(turn: Turn, tasks: tuple[TaskState, ...]) -> bool:
     """Whether these many tasks, which somebody needs no longer, are looked at in later turns (``due`` decides then).
 

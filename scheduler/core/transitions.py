@@ -56,6 +56,7 @@ from .needs import (
     erred_dependency,
     is_wanted,
     let_go_of_dependencies,
+    needs_no_more,
     recommend_ready_dependents,
 )
 from .needs import Recommendations as Recommendations
@@ -116,6 +117,10 @@ def run(turn: Turn, recs: Recommendations) -> None:
             turn.wants_continue()
 
 
+#: Where a task goes on from released at once: nobody in between takes its dependencies for unneeded, or waits for lost data.
+_AT_ONCE = frozenset(("waiting", "forgotten"))
+
+
 def transition(
     turn: Turn, ts: TaskState, finish: str, recs: Recommendations, detail: Any = None
 ) -> None:
@@ -149,10 +154,8 @@ def transition(
             mirrors.forget_group(state, group)
     if not made:
         return
-    # at once: nobody in between takes its dependencies for unneeded, or waits for lost data
-    at_once = made.get(ts) if actual == "released" else None
-    if at_once == "waiting" or at_once == "forgotten":
-        del made[ts]
+    if actual == "released" and made.get(ts) in _AT_ONCE:
+        at_once = made.pop(ts)
         recs.update(made)
         transition(turn, ts, at_once, recs)
     else:
@@ -354,16 +357,7 @@ def transition_processing_memory(
         recommend_ready_dependents(ts, recs)
     _count(ts, "memory")
     ts.waiting_count = 0
-    dependencies = ts.dependencies
-    if len(dependencies) > EDGES_MIN:
-        for dts in dependencies:
-            dts.waiters_count -= 1
-        let_go_of_dependencies(turn, ts, recs)
-    else:
-        for dts in dependencies:
-            left = dts.waiters_count = dts.waiters_count - 1
-            if not left and not dts.who_wants and dts.state != "erred":
-                recs[dts] = "released"
+    needs_no_more(turn, ts, recs)
     typename = detail.typename or ""
     ts.type = typename
     types = group.types

@@ -59,6 +59,31 @@ def test_with_many_tasks_survivors_are_frozen(policy: GcPolicy) -> None:
     assert gc.get_freeze_count() >= before + len(alive)
 
 
+def test_with_many_tasks_and_no_garbage_few_generations_are_walked(policy: GcPolicy) -> None:
+    alive = []
+
+    def generation() -> int:
+        before = policy.n_collections
+        alive.append(churn(gc_policy.YOUNG_COLLECT_ALLOCATIONS + 1))
+        policy.after_flush(n_tasks=gc_policy.MANY_TASKS + 1)
+        return policy.n_collections - before
+
+    # what was made before the policy began may hold some garbage
+    generation()
+    walked = [generation() for _ in range(30)]
+    assert sum(walked) < 10
+    assert sum(walked[-gc_policy.WALKED_OF_YOUNG_MIN :]) == 1
+    # garbage: from the next walk on that finds some, each generation is walked, until none is left
+    gone = []
+    while not generation():
+        gone.append(weakref.ref(Node()))
+    gone.append(weakref.ref(Node()))
+    while not generation():
+        pass
+    assert gone[-1]() is None
+    assert [generation(), generation()] == [1, 0]
+
+
 def test_much_at_once_is_not_walked(policy: GcPolicy) -> None:
     alive = churn(gc_policy.FREEZE_ALLOCATIONS + 1)
     policy.after_flush(n_tasks=0)

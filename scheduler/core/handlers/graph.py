@@ -275,27 +275,30 @@ def _stage_insert(turn: Turn, graph: PendingGraph, budget: int) -> int:
     last, cost = graph.rows_up(len(graph.keys), budget)
     tasks = graph.tasks
     externals = graph.external_tasks
+    collisions = graph.collisions
     for row in range(first, last):
         key = graph.keys[row]
         dependencies = tuple(
             [tasks[n] if n >= 0 else externals[-1 - n] for n in graph.dependencies[row]]
         )
         ts = state.tasks.get(key)
+        number = graph.annotations.get(row)
+        said = None if number is None else graph.annotation_sets[number]
         if ts is None:
             ts = add_task(state, key, _group_of(turn, graph, row), graph.run_specs[row] or None)
             graph.new_tasks.append(ts)
-            _specify(turn, graph, row, ts)
+            _specify(turn, graph, row, ts, said)
         else:
             if graph.pin is not None:  # it may be on its way to being forgotten
                 mirrors.add_wish(ts, graph.pin)
             if ts.run_spec is None:
                 ts.run_spec = graph.run_specs[row] or None
-                _specify(turn, graph, row, ts)
+                _specify(turn, graph, row, ts, said)
             elif not _same_dependencies(ts, dependencies):
-                graph.collisions[row] = None
+                collisions[row] = None
                 _warn_collision(turn, graph, ts, dependencies)
         tasks.append(ts)
-        if dependencies and row not in graph.collisions:
+        if dependencies and row not in collisions:
             for dts in dependencies:
                 if dts.state == "forgotten":  # since the commit began
                     ts.has_lost_dependencies = True
@@ -303,7 +306,7 @@ def _stage_insert(turn: Turn, graph: PendingGraph, budget: int) -> int:
                     break
             mirrors.add_dependencies(ts, dependencies)
         if ts.priority is None:
-            _prioritise(ts, graph, row)
+            ts.priority = _priority(ts, graph, row, said)
     graph.cursor = last
     if last == len(graph.keys):
         graph.stage = "claim"
@@ -311,13 +314,13 @@ def _stage_insert(turn: Turn, graph: PendingGraph, budget: int) -> int:
     return cost
 
 
-def _specify(turn: Turn, graph: PendingGraph, row: int, ts: TaskState) -> None:
+def _specify(
+    turn: Turn, graph: PendingGraph, row: int, ts: TaskState, said: AnnotationSet | None
+) -> None:
     """What a graph says of a task besides its run_spec and dependencies."""
-    number = graph.annotations.get(row)
-    if number is not None:
-        annotations = graph.annotation_sets[number]
-        _annotate(turn, ts, annotations)
-        note_span(graph, ts, annotations)
+    if said is not None:
+        _annotate(turn, ts, said)
+        note_span(graph, ts, said)
     elif ts.group.span_id is not None:
         graph.other_spans.append((ts, None))
     ts.data_producer = row in graph.data_producers
@@ -350,18 +353,18 @@ def _group_of(turn: Turn, graph: PendingGraph, row: int) -> TaskGroup:
     return group
 
 
-def _prioritise(ts: TaskState, graph: PendingGraph, row: int) -> None:
-    commit = graph.commit
-    assert commit is not None
-    user: Any = commit.user_priority
-    if isinstance(user, dict):
-        user = user.get(ts.key, 0)
-    number = graph.annotations.get(row)
-    if number is not None:
-        annotated = graph.annotation_sets[number].priority
-        if annotated is not None:
-            user = annotated
-    ts.priority = (-user, graph.generation, graph.priorities[row])
+def _priority(
+    ts: TaskState, graph: PendingGraph, row: int, said: AnnotationSet | None
+) -> tuple[float, float, float]:
+    if said is not None and said.priority is not None:
+        user: Any = said.priority
+    else:
+        commit = graph.commit
+        assert commit is not None
+        user = commit.user_priority
+        if isinstance(user, dict):
+            user = user.get(ts.key, 0)
+    return -user, graph.generation, graph.priorities[row]
 
 
 def _annotate(turn: Turn, ts: TaskState, annotations: AnnotationSet) -> None:
