@@ -54,6 +54,10 @@ class FlatMap(Mapping[Any, Any]):
         """Pairs, at once."""
         return self.as_dict().items()
 
+    def values(self) -> Any:
+        """Values, in order."""
+        return self.flat[1::2]
+
     def __getitem__(self, key: Any) -> Any:
         return self.as_dict()[key]
 

@@ -184,7 +184,8 @@ class Plugins:
             more["stimulus_id"] = stimulus_id
         elif edges is not None:
             self.leaving[key] = (ts, self.sight, edges)
-        self.depth += 1
+        depth = self.depth
+        self.depth = depth + 1
         try:
             for hook in self._on_transition:
                 try:
@@ -198,7 +199,7 @@ class Plugins:
                     if result is not None:
                         self._await_later(result, "transition")
         finally:
-            self.depth -= 1
+            self.depth = depth
             if edges is not None:
                 self.leaving.pop(key, None)
 

@@ -120,18 +120,21 @@ class LoadBuckets(Generic[T]):
 
 
 class PriorityQueue(Generic[T]):
-    """Members by ``priority`` (an attribute of theirs), ties by arrival; O(log n) to add, pop and remove.
+    """Members by ``priority`` (an attribute of theirs), ties by arrival; O(log n) to add, pop and remove, O(1) for those
+    that are added in order.
 
-    Removal marks; marked entries are swept when they are more than half.
+    Those stand in a run of their own, the others in a heap. Removal marks; marked entries are swept when they are more
+    than half.
 
     Attributes:
         members: member -> number of its arrival; whether there are any is asked after each turn.
     """
 
-    __slots__ = ("_counter", "_heap", "members")
+    __slots__ = ("_counter", "_heap", "_run", "members")
 
     def __init__(self) -> None:
         self._heap: list[tuple[Any, int, T]] = []
+        self._run: deque[tuple[Any, int, T]] = deque()
         self.members: dict[T, int] = {}
         self._counter = 0
 
@@ -140,33 +143,46 @@ class PriorityQueue(Generic[T]):
             return
         self._counter += 1
         self.members[item] = self._counter
-        heapq.heappush(self._heap, (item.priority, self._counter, item))  # type: ignore[attr-defined]
+        entry = (item.priority, self._counter, item)  # type: ignore[attr-defined]
+        run = self._run
+        if not run or run[-1][0] <= entry[0]:
+            run.append(entry)
+        else:
+            heapq.heappush(self._heap, entry)
 
     def discard(self, item: T) -> None:
         if self.members.pop(item, None) is None:
             return
-        if len(self._heap) > 64 and len(self._heap) > 2 * len(self.members):
-            self._heap = [e for e in self._heap if self.members.get(e[2]) == e[1]]
+        n_entries = len(self._heap) + len(self._run)
+        if n_entries > 64 and n_entries > 2 * len(self.members):
+            self._run = deque([e for e in self._run if self._is_live(e)])
+            self._heap = [e for e in self._heap if self._is_live(e)]
             heapq.heapify(self._heap)
+
+    def _is_live(self, entry: tuple[Any, int, T]) -> bool:
+        return self.members.get(entry[2]) == entry[1]
 
     def peek(self) -> T | None:
         """The first member, or None."""
-        heap = self._heap
-        while heap:
-            _, serial, item = heap[0]
-            if self.members.get(item) == serial:
-                return item
+        run, heap = self._run, self._heap
+        while run and not self._is_live(run[0]):
+            run.popleft()
+        while heap and not self._is_live(heap[0]):
             heapq.heappop(heap)
-        return None
+        if run and heap:
+            return min(run[0], heap[0])[2]
+        if run:
+            return run[0][2]
+        return heap[0][2] if heap else None
 
     def __contains__(self, item: object) -> bool:
         return item in self.members
 
     def __iter__(self) -> Iterator[T]:
         """In order of priority."""
-        for _, serial, item in sorted(self._heap, key=lambda e: e[:2]):
-            if self.members.get(item) == serial:
-                yield item
+        for entry in sorted([*self._run, *self._heap], key=lambda e: e[:2]):
+            if self._is_live(entry):
+                yield entry[2]
 
     def __len__(self) -> int:
         return len(self.members)

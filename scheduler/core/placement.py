@@ -64,11 +64,12 @@ def update_idle(state: SchedulerState, ws: WorkerState) -> None:
     Where what it processes has changed, ``state.restless`` takes it down, and ``settle`` does this once.
     """
     total_nthreads = state.total_nthreads
-    if not total_nthreads or ws.status == "closed":
+    status = ws.status
+    if not total_nthreads or status == "closed":
         return
     if state.saturated and ws in state.saturated:
         del state.saturated[ws]
-    if ws.clogged or ws.status != "running":
+    if status != "running" or ws.clogged:
         state.idle.discard(ws)
         state.idle_load.discard(ws)
         return

@@ -283,7 +283,7 @@ def transition_queued_processing(
 ) -> None:
     """A worker has a slot for it; if none has, it stays queued."""
     ws = placement.place_rootish_queued(turn.state)
-    if ws is not None and all(d.who_has for d in ts.dependencies):
+    if ws is not None and (not ts.dependencies or all(d.who_has for d in ts.dependencies)):
         turn.state.queued.discard(ts)
         _dispatch(turn, ts, ws, recs)
 
@@ -510,8 +510,8 @@ def _dispatch(turn: Turn, ts: TaskState, ws: WorkerState, recs: Recommendations)
     if ts.actor:
         ws.actors[ts] = None
     message = compute_message(turn, ts)
-    limit = ws.memory_limit
-    if limit and sum(message.nbytes.values()) > limit and state.config.memory_terminate:
+    limit = ws.memory_limit if ts.dependencies and state.config.memory_terminate else 0
+    if limit and sum(message.nbytes.values()) > limit:
         transition(turn, ts, "erred", recs, huge_inputs_failure(turn, ts, ws))
         return
     turn.to_worker(ws.address, message)

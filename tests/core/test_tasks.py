@@ -7,6 +7,8 @@ from collections.abc import Callable
 import pytest
 from env import Env
 from paceline.protocol import messages as m
+from paceline.protocol.flat_map import FlatMap
+from paceline.scheduler.core.outgoing import FLAT_MIN
 from paceline.scheduler.core.state import TaskPrefix
 from paceline.scheduler.core.stimuli import AnnotationSet
 
@@ -289,3 +291,18 @@ def test_a_task_whose_inputs_do_not_fit_fails_at_once(env: Env) -> None:
     assert env.worker("w0").processing == {}
     text = next(text for level, text in env.lines if level == 40)
     assert "has 1.95 kiB worth of input dependencies, but worker w0" in text
+
+
+@pytest.mark.parametrize("limit", [0, 10_000, 1_000_000])
+def test_many_inputs_are_counted_without_looking_each_up(
+    env: Env, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    """Each look into the map of a large message costs as much as the whole map."""
+    monkeypatch.setattr(FlatMap, "__getitem__", None)
+    monkeypatch.setattr(FlatMap, "as_dict", None)
+    env.checks = False
+    env.join("w0", nthreads=FLAT_MIN + 1, memory_limit=limit)
+    roots = [f"x-{i}" for i in range(FLAT_MIN + 1)]
+    env.submit({**{key: [] for key in roots}, "y": roots})
+    env.finish(*roots, nbytes=20)
+    assert (env.task("y").state == "erred") == (limit == 10_000)

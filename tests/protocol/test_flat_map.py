@@ -33,6 +33,7 @@ def test_it_is_a_map(n: int) -> None:
     plain = dict(zip(keys, values, strict=True))
     assert len(made) == n and bool(made) == bool(n)
     assert made.as_dict() == plain == dict(made.items())
+    assert list(made.values()) == values
     if n:
         assert made[keys[-1]] == values[-1] and keys[0] in made
     read = msgpack.unpackb(made.packed(), use_list=False, strict_map_key=False)
