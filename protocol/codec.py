@@ -410,15 +410,20 @@ def _msgspec_pack(writer: ValueWriter, value: Any) -> bytes:
 def _with_sets_said(messages: list[Any]) -> list[Any]:
     """The messages, with the sets in untyped fields as stock says them."""
     changed = None
+    plain: Any = None
     for position, message in enumerate(messages):
         for name in _UNTYPED.get(type(message), ()):
             value = getattr(message, name)
-            if type(value) in SET_HOLDERS and has_set(value):
-                if changed is None:
-                    changed = list(messages)
-                changed[position] = msgspec.structs.replace(
-                    changed[position], **{name: without_sets(value)}
-                )
+            if type(value) not in SET_HOLDERS or value is plain:
+                continue
+            if not has_set(value):
+                plain = value  # tasks annotated alike share their annotations
+                continue
+            if changed is None:
+                changed = list(messages)
+            changed[position] = msgspec.structs.replace(
+                changed[position], **{name: without_sets(value)}
+            )
     return messages if changed is None else changed
 
 

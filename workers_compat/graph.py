@@ -150,9 +150,9 @@ def materialize(
     for name, values in expr.__dask_annotations__().items():
         if values:
             by_type.setdefault(name, {}).update(values)
-    if not _READY.issuperset(map(type, graph.values())):
+    if type(graph) is not dict or not _READY.issuperset(map(type, graph.values())):
         graph = convert_legacy_graph(graph)
-    tasks = keywords_apart(expr, dict(graph), request.keys)
+    tasks = keywords_apart(expr, graph, request.keys)
     return tasks, by_type, isinstance(expr, LLGExpr)
 
 

@@ -299,6 +299,16 @@ def test_sets_in_untyped_fields_stay_sets() -> None:
     assert read["event"] == (1.5, {"who": {"a", "b"}, "deep": ({(1,): {2}},)})
 
 
+def test_sets_in_one_batch_with_shared_values() -> None:
+    """Values that messages share are looked at once; empty ones, and arrays, are looked at too."""
+    shared, with_set = {"a": [1]}, {"b": {1}}
+    events: list[Any] = [shared, shared, with_set, set(), with_set, shared, {"n": {}}]
+    frames = Codec().encode([Event(topic="t", event=event) for event in events])
+    assert [message["event"] for message in loads(frames)] == [
+        {"a": (1,)}, {"a": (1,)}, {"b": {1}}, set(), {"b": {1}}, {"a": (1,)}, {"n": {}},
+    ]  # fmt: skip
+
+
 def test_values() -> None:
     value = {
         "status": "OK",
