@@ -126,9 +126,7 @@ class SpecPickler:
 
         Raises whatever makes stock's own pickling of it fail.
         """
-        opening = self._openings.get(id(spec.func)) if type(spec) is Task else None
-        if opening is None or not opening.data:
-            opening = self._opening(spec.func) if type(spec) is Task else None
+        opening = self._opening(spec.func) if type(spec) is Task else None
         pickler = self._pickler
         if opening is None:
             pickler.clear_memo()

@@ -130,6 +130,11 @@ class PendingGraph:
         return size * STAGES_OF_A_ROW + self.n_wanted < budget
 
     @property
+    def is_new(self) -> bool:
+        """Whether none of its tasks, and of what they depend on, was known before: nothing of it can have failed by now."""
+        return not self.external_tasks and len(self.new_tasks) == len(self.keys)
+
+    @property
     def n_wanted(self) -> int:
         """How many keys the client asked for."""
         assert self.commit is not None

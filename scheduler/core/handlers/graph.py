@@ -524,10 +524,11 @@ def _stage_wake(turn: Turn, graph: PendingGraph, budget: int) -> int:
     tasks_by_key = turn.state.tasks
     ready = graph.ready
     needed = graph.needed
+    is_new = graph.is_new
     recs: Recommendations = {}
     for row in range(first, last):
         ts = graph.tasks[row]
-        blame = erred_dependency(ts) if ts.dependencies else None
+        blame = erred_dependency(ts) if ts.dependencies and not is_new else None
         if blame is not None and ts.state not in ("memory", "erred", "forgotten"):
             graph.sweeps = True
             recs[ts] = "erred"
