@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import inspect
 import logging
-import operator
 import warnings
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 import msgspec
+from paceline.protocol.messages import StartStop
 from paceline.protocol.payload import Payload
 from paceline.scheduler.core.handlers.commands import write_task
 from paceline.scheduler.core.ports import TurnWrites
@@ -446,27 +446,42 @@ class _Fields:
         has_cause: whether it names the task at fault.
     """
 
-    __slots__ = ("_has_startstops", "_names", "_values", "has_cause", "has_report")
+    __slots__ = ("_closed", "_has_startstops", "_hidden", "_names", "has_cause", "has_report")
 
     def __init__(self, kind: type) -> None:
-        names = getattr(kind, "__struct_fields__", None) or getattr(
-            kind, "__dataclass_fields__", ()
-        )
+        of_message = getattr(kind, "__struct_fields__", None)
+        names = of_message or tuple(getattr(kind, "__dataclass_fields__", ()))
         self.has_report = "report" in names
         self.has_cause = "cause" in names
         self._has_startstops = "startstops" in names
-        self._names = tuple(name for name in names if name not in _NOT_TOLD)
-        # two more, so that it gives a tuple however many there are
-        self._values = operator.attrgetter(*self._names, "__class__", "__class__")
+        self._hidden = [name for name in names if name in _NOT_TOLD]
+        self._names = None if of_message else names
+        self._closed = [name for name in _maybe_closed(kind, names) if name not in _NOT_TOLD]
 
     def of(self, detail: Any) -> dict[str, Any]:
         """Their names and values."""
-        values = self._values(detail)
-        found = dict(zip(self._names, values))
-        if Payload in map(type, values):
-            for name, value in found.items():
-                if type(value) is Payload:
-                    found[name] = serialized(value)
+        if self._names is None:
+            found = msgspec.structs.asdict(detail)
+        else:
+            found = {name: getattr(detail, name) for name in self._names}
+        for name in self._hidden:
+            del found[name]
+        for name in self._closed:
+            value = found[name]
+            if type(value) is Payload:
+                found[name] = serialized(value)
         if self._has_startstops:  # as the dicts that they are on the wire
             found["startstops"] = msgspec.to_builtins(found["startstops"] or [])
         return found
+
+
+def _maybe_closed(kind: type, names: tuple[str, ...]) -> Iterable[str]:
+    """Names of fields that may hold a closed value."""
+    if not issubclass(kind, msgspec.Struct):
+        return names
+    plain = (int, str, float, bool, list[StartStop])
+    return [
+        field.name
+        for field in msgspec.structs.fields(kind)
+        if not any(field.type == each or field.type == each | None for each in plain)
+    ]
