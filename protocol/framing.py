@@ -356,10 +356,7 @@ def pack_prelude(lengths: Sequence[int]) -> bytes:
 
 def pack_frames(frames: Sequence[Buffer]) -> list[Buffer]:
     """What to write for one message: small frames joined, large ones as they are. The first buffer begins with the prelude."""
-    if memoryview in map(type, frames):
-        lengths = [frame_nbytes(frame) for frame in frames]
-    else:
-        lengths = list(map(len, frames))
+    lengths = [frame_nbytes(frame) for frame in frames]
     if max(lengths, default=0) < LARGE_FRAME_NBYTES:
         count = len(frames)
         together = _U64 * (1 + count) + sum(lengths)

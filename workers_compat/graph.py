@@ -313,7 +313,6 @@ class _Table:
         self._graph_id = graph_id
         self._index = index
         self._annotations = annotations
-        self._annotates = bool(annotations)
         # place -> row, or, negative, the number of a key that is not in the graph; None before it is met
         self._numbers: list[int | None] = [None] * len(index.keys)
         self._n_rows = 0
@@ -356,19 +355,17 @@ class _Table:
         self._numbers[place] = self._n_rows
         self._n_rows += 1
         key = plain_key(index.keys[place])
-        here = len(chunk.keys)
         chunk.keys.append(key)
-        head = key[0] if type(key) is tuple and key else None
-        number = self._heads.get(head) if type(head) is str else None
-        chunk.groups.append(self._group(chunk, key) if number is None else number)
+        chunk.groups.append(self._group(chunk, key))
         data, buffers = self._pickler.dumps(spec)
         header = pickled_header(data, len(buffers))
         chunk.run_specs.append(header)
+        here = len(chunk.run_specs) - 1
         if buffers:
             chunk.spec_buffers[here] = [self._buffers.add(buffer) for buffer in buffers]
         if spec.data_producer:
             chunk.data_producers.append(here)
-        if self._annotates:
+        if self._annotations:
             number = self._annotations.number(index.keys[place])
             if number is not None:
                 chunk.annotations[here] = number
@@ -376,35 +373,29 @@ class _Table:
 
     def _known(self, chunk: GraphChunk, dependencies: list[int]) -> list[int]:
         """Dependencies as numbers: rows ascending, then keys that are not in the graph, first met first."""
-        known = self._numbers
-        numbers: list[Any] = [known[place] for place in dependencies]
-        if None in numbers:
-            # topological order: whatever has no row by now has none at all
-            numbers = [
-                self._external(chunk, place) if number is None else number
-                for place, number in zip(dependencies, numbers, strict=True)
-            ]
+        numbers = []
+        for place in dependencies:
+            number = self._numbers[place]
+            if number is None:
+                # topological order: whatever has no row by now has none at all
+                self._n_externals += 1
+                number = self._numbers[place] = -self._n_externals
+                chunk.new_externals.append(plain_key(self._index.keys[place]))
+            numbers.append(number)
         if len(numbers) > 1:
             numbers.sort()
             if numbers[0] < 0:
                 numbers = [n for n in numbers if n >= 0] + [n for n in reversed(numbers) if n < 0]
         return numbers
 
-    def _external(self, chunk: GraphChunk, place: int) -> int:
-        """The number of a key that is not in the graph, and that was not met before."""
-        self._n_externals += 1
-        self._numbers[place] = -self._n_externals
-        chunk.new_externals.append(plain_key(self._index.keys[place]))
-        return -self._n_externals
-
     def _group(self, chunk: GraphChunk, key: Any) -> int:
-        """The number of a key's group. Keys of one collection share the first element, and so the group: it is known by
-        that from the second of them on.
-        """
-        number = self._group_number(chunk, key)
+        """The number of a key's group. Keys of one collection share the first element, and so the group."""
         if type(key) is tuple and key and type(key[0]) is str:
-            self._heads[key[0]] = number
-        return number
+            number = self._heads.get(key[0])
+            if number is None:
+                number = self._heads[key[0]] = self._group_number(chunk, key)
+            return number
+        return self._group_number(chunk, key)
 
     def _group_number(self, chunk: GraphChunk, key: Any) -> int:
         name = key_group(key)

@@ -84,7 +84,6 @@ class Plugins:
         self._state = state
         self._spawn = spawn
         self._hooks: dict[str, list[Callable[..., Any]]] = {}
-        self._on_transition: list[Callable[..., Any]] = []
         self._finishes: frozenset[str] = frozenset()
         self._arguments = Arguments()
         self._find_hooks()
@@ -145,7 +144,6 @@ class Plugins:
         }
         listening = [each for each in plugins if overrides(each, "transition")]
         self._finishes = frozenset().union(*(_finishes(each) for each in listening))
-        self._on_transition = self._hooks["transition"]
         heard = any(self._hooks[hook] for hook in CORE_HOOKS)
         self._state.plugins = self if heard else None
 
@@ -187,7 +185,7 @@ class Plugins:
         depth = self.depth
         self.depth = depth + 1
         try:
-            for hook in self._on_transition:
+            for hook in self._hooks["transition"]:
                 try:
                     if detail is None:
                         result = hook(key, start, finish, stimulus_id=stimulus_id)
@@ -418,17 +416,14 @@ class Arguments:
 
     def of_transition(self, ts: TaskState, detail: Any) -> dict[str, Any]:
         """What stock tells plugins of a transition beside its states: whatever its cause said."""
-        kind = type(detail)
-        fields = self._fields.get(kind) or self._fields_of(kind)
+        fields = self._fields_of(type(detail))
         found = fields.of(detail)
         if fields.has_report and detail.report is not None:
             found = {**self._fields_of(type(detail.report)).of(detail.report), **found}
         if fields.has_cause and isinstance(found["cause"], TaskState):
             found["cause"] = found["cause"].key
-        holders = ts.who_has
-        if holders and "worker" not in found:
-            last = holders[-1] if type(holders) is tuple else next(reversed(holders))
-            found["worker"] = last.address
+        if ts.who_has and "worker" not in found:
+            found["worker"] = next(reversed(ts.who_has)).address
         return found
 
     def _fields_of(self, kind: type) -> _Fields:

@@ -58,7 +58,6 @@ Handler = Callable[[Turn, Stimulus], None]
 #: With ``validate`` on, all is checked after so many turns that this many tasks a turn are: 10,000 tasks every 400th turn.
 CHECKED_PER_TURN = 25
 
-
 #: Stimuli of which the machines beside the task lifecycle hear.
 _HEARD_BY_MACHINES = frozenset((WorkerGone, ClientGone, ReleaseAll))
 

@@ -6,7 +6,7 @@ Must not know: transitions; messages.
 
 from __future__ import annotations
 
-from .small_set import TUPLE_MAX, with_item, without_item
+from .small_set import with_item, without_item
 from .state import ClientState, SchedulerState, TaskGroup, TaskPrefix, TaskState, WorkerState
 
 #: What a task with more dependencies than this has to fetch is not counted as work of its worker.
@@ -43,9 +43,7 @@ def add_replica(state: SchedulerState, ts: TaskState, ws: WorkerState) -> None:
     has_what = ws.has_what
     if ts in has_what:
         return
-    nbytes = ts.nbytes
-    if nbytes < 0:
-        nbytes = state.config.default_data_size_nbytes
+    nbytes = data_nbytes(state, ts)
     if ws.needs_what and ws.needs_what.pop(ts, 0):
         _take_network(state, ws, nbytes)
     has_what[ts] = None
@@ -96,9 +94,7 @@ def remove_all_replicas(state: SchedulerState, ts: TaskState) -> None:
     """Nobody has the data of ``ts`` any more."""
     if not ts.who_has:
         return
-    nbytes = ts.nbytes
-    if nbytes < 0:
-        nbytes = state.config.default_data_size_nbytes
+    nbytes = data_nbytes(state, ts)
     for ws in ts.who_has:
         ws.nbytes -= nbytes
         del ws.has_what[ts]
@@ -148,12 +144,7 @@ def add_dependencies(ts: TaskState, dependencies: tuple[TaskState, ...]) -> None
     group = None
     for dts in dependencies:
         dependents = dts.dependents
-        if not dependents:
-            dts.dependents = alone
-        elif type(dependents) is tuple and len(dependents) < TUPLE_MAX:
-            dts.dependents = (*dependents, ts)
-        else:
-            dts.dependents = with_item(dependents, ts)
+        dts.dependents = with_item(dependents, ts) if dependents else alone
         if dts.group is not group:
             group = dts.group
             group_dependencies[group] = None

@@ -592,10 +592,7 @@ def _forget(turn: Turn, ts: TaskState, recs: Recommendations) -> None:
         mirrors.remove_dependency(state, dts, ts)
         if dts.state not in ("memory", "erred"):
             recs[dts] = "forgotten"
-    if ts.state in ACTIVE_STATES:
-        _enter(ts, "forgotten")
-    else:
-        _count(ts, "forgotten")
+    _enter(ts, "forgotten")
     dependencies, ts.dependencies = ts.dependencies, ()
     later = len(dependencies) > EDGES_MIN and are_for_later(turn, dependencies)
     for dts in dependencies:
