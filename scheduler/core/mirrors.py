@@ -410,7 +410,10 @@ def forget_group(state: SchedulerState, group: TaskGroup) -> None:
     if not group.empty or state.task_groups.get(group.name) is not group:
         return
     del state.task_groups[group.name]
-    state.spans.group_over(group)
+    gone = state.spans.group_over(group)
+    if gone is not None:
+        for computation in state.computations:
+            computation.let_go(gone)
     prefix = group.prefix
     prefix.groups.pop(group, None)
     prefix.nbytes_total -= group.nbytes_total

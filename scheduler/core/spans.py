@@ -26,7 +26,7 @@ SPANS_MAX: Final = 1000
 DEFAULT_SPANS_MAX: Final = 100
 #: Different names of metrics that spans share; those beyond are each span's own.
 METRIC_NAMES_MAX: Final = 10_000
-#: Groups that are kept, over all spans, after their last task was forgotten.
+#: Groups that are kept, over all spans and computations, after their last task was forgotten.
 GROUPS_OVER_MAX: Final = 250
 #: Different pieces of code, and entries of metadata, that a span keeps.
 CODES_MAX: Final = 100
@@ -330,13 +330,18 @@ class SpanTree:
 
     # -- what becomes of groups
 
-    def group_over(self, group: TaskGroup) -> None:
-        """All tasks of a group are forgotten: it is kept for a while, then its span keeps its sums."""
-        if group.span_id not in self.spans:
-            return
+    def group_over(self, group: TaskGroup) -> TaskGroup | None:
+        """All tasks of a group are forgotten: it is kept for a while, then its span keeps its sums.
+
+        Returns:
+            One whose while is over, for others that keep it.
+        """
         self._groups_over.append(group)
-        if len(self._groups_over) > GROUPS_OVER_MAX:
-            self._fold(self._groups_over.popleft())
+        if len(self._groups_over) <= GROUPS_OVER_MAX:
+            return None
+        gone = self._groups_over.popleft()
+        self._fold(gone)
+        return gone
 
     def all_groups_over(self) -> None:
         """A restart: every group is forgotten."""

@@ -21,7 +21,7 @@ from .config import SchedulerConfig
 from .containers import IndexedSet, LoadBuckets, PriorityQueue, Timers, Trail
 from .nearness import Domains
 from .small_set import SmallSet
-from .spans import SpanTree, note_code
+from .spans import SpanTree, Totals, note_code
 from .steals import Steals
 
 if TYPE_CHECKING:
@@ -478,6 +478,7 @@ class Computation:
         codes: source lines of clients, as sent, each once.
         id: its number as a string.
         annotations: global annotations of its graphs.
+        over: sums of groups that were let go.
     """
 
     start: float
@@ -485,11 +486,20 @@ class Computation:
     groups: dict[TaskGroup, None] = field(default_factory=dict)
     codes: dict[bytes, Any] = field(default_factory=dict)
     annotations: dict[str, Any] = field(default_factory=dict)
+    over: Totals | None = None
 
     @property
     def stop(self) -> float:
         """When a task of it finished last, seconds since the epoch; -1 without tasks."""
-        return max((group.stop for group in self.groups), default=-1.0)
+        over = -1.0 if self.over is None else self.over.stop
+        return max([over, *(group.stop for group in self.groups)])
+
+    def let_go(self, group: TaskGroup) -> None:
+        """Keep the sums of a group of it, and no more."""
+        if group in self.groups:
+            del self.groups[group]
+            self.over = self.over or Totals()
+            self.over.add_group(group)
 
     def add_code(self, code: Any) -> None:
         """Keep source lines, where they are new."""
@@ -499,6 +509,8 @@ class Computation:
     def states(self) -> dict[str, int]:
         """State -> how many of its tasks."""
         out = dict.fromkeys(TASK_STATES, 0)
+        if self.over is not None:
+            out.update(self.over.states)
         for group in self.groups:
             for state, count in group.states.items():
                 out[state] += count

@@ -173,6 +173,11 @@ def test_groups_that_are_over_are_kept_for_a_while(duo: Env, monkeypatch: Any) -
     assert [group.name for group in span.groups] == ["keep", "x3", "x4"]
     assert span.totals().states["forgotten"] == 5
     assert span.totals().nbytes == 5
+    (computation,) = duo.state.computations
+    assert list(computation.groups) == list(span.groups)
+    assert computation.states["forgotten"] == 5
+    assert computation.states["processing"] == 1
+    assert computation.stop == duo.now + 0.1
 
 
 def test_a_restart_keeps_sums_alone(duo: Env) -> None:
@@ -213,7 +218,7 @@ def test_only_so_many_default_spans_are_kept(monkeypatch: Any) -> None:
     assert list(tree.spans) == ["wf", "default-4", "default-5"], "those that somebody named stay"
     again = group("x0")
     again.span_id = "default-1"
-    tree.group_over(again)  # of a span that is gone
+    assert tree.group_over(again) is None  # of a span that is gone
     tree.add_metrics({("execute", "default-1", "x", "y", "seconds"): 1.0})
 
 
