@@ -14,7 +14,6 @@ Must not know: how a graph is compiled, or who holds the ends of the pipe.
 from __future__ import annotations
 
 import struct
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -358,11 +357,11 @@ def decode_reply(message: BytesLike) -> Reply:
 
 def as_keys(values: list[Any]) -> list[Any]:
     """A list of keys as msgpack gave it: arrays become tuples, and share their first element."""
-    intern = sys.intern
+    shared: dict[str, str] = {}
     for row, value in enumerate(values):
         if type(value) is list:
             if value and type(value[0]) is str:
-                value[0] = intern(value[0])
+                value[0] = shared.setdefault(value[0], value[0])
             key = tuple(value)
             try:
                 hash(key)

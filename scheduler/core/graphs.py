@@ -42,6 +42,7 @@ class PendingGraph:
         n_edges: how many dependencies all rows have.
         cursor: next row of that stage.
         tasks: row -> its TaskState, filled by *insert*.
+        says_more: per annotation set, whether it says anything beside a value and a span.
         needed: per row, whether *wake* is to wake it.
         ready: tasks that *place* places.
         new_tasks: tasks that this graph made.
@@ -68,6 +69,7 @@ class PendingGraph:
     data_producers: set[int] = field(default_factory=set)
     annotations: dict[int, int] = field(default_factory=dict)
     annotation_sets: list[AnnotationSet] = field(default_factory=list)
+    says_more: list[bool] = field(default_factory=list)
     buffers: list[bytes] = field(default_factory=list)
 
     commit: GraphCommit | None = None
@@ -76,7 +78,6 @@ class PendingGraph:
     cursor: int = 0
     tasks: list[TaskState] = field(default_factory=list)
     external_tasks: list[TaskState] = field(default_factory=list)
-    resolved_groups: list[TaskGroup | None] = field(default_factory=list)
     needed: bytearray = field(default_factory=bytearray)
     ready: list[TaskState] = field(default_factory=list)
     new_tasks: list[TaskState] = field(default_factory=list)
@@ -170,3 +171,4 @@ class PendingGraph:
         for row, number in chunk.annotations.items():
             self.annotations[first + row] = number
         self.annotation_sets += chunk.new_annotations
+        self.says_more += [said.says_more for said in chunk.new_annotations]

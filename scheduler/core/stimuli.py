@@ -60,6 +60,11 @@ class AnnotationSet:
     value_less_span: Any = None
 
     @property
+    def says_more(self) -> bool:
+        """Whether it says anything of a task beside the value that its worker is given, and its span."""
+        return self.retries is not None or self.priority is not None or self.restricts
+
+    @property
     def restricts(self) -> bool:
         """Whether it says anything of where a task may run."""
         return (

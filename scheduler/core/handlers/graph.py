@@ -200,7 +200,6 @@ def _begin(turn: Turn, graph: PendingGraph, budget: int) -> bool:
         return False
     graph.external_tasks = [ts for ts in externals if ts is not None]
     graph.generation = _next_generation(state, commit)
-    graph.resolved_groups = [None] * len(graph.group_names)
     graph.needed = bytearray(len(graph.keys))
     graph.computation = _computation(turn, commit)
     if not graph.fits(budget):
@@ -276,6 +275,8 @@ def _stage_insert(turn: Turn, graph: PendingGraph, budget: int) -> int:
     tasks = graph.tasks
     externals = graph.external_tasks
     collisions = graph.collisions
+    groups: dict[int, TaskGroup] = {}  # none of them goes in the midst of this turn
+    usual_priority = _usual_priority(graph)
     for row in range(first, last):
         key = graph.keys[row]
         dependencies = tuple(
@@ -283,17 +284,20 @@ def _stage_insert(turn: Turn, graph: PendingGraph, budget: int) -> int:
         )
         ts = state.tasks.get(key)
         number = graph.annotations.get(row)
-        said = None if number is None else graph.annotation_sets[number]
         if ts is None:
-            ts = add_task(state, key, _group_of(turn, graph, row), graph.run_specs[row] or None)
+            group_number = graph.groups[row]
+            group = groups.get(group_number)
+            if group is None:
+                group = groups[group_number] = _group_of(turn, graph, group_number)
+            ts = add_task(state, key, group, graph.run_specs[row] or None)
             graph.new_tasks.append(ts)
-            _specify(turn, graph, row, ts, said)
+            _specify(turn, graph, row, ts, number)
         else:
             if graph.pin is not None:  # it may be on its way to being forgotten
                 mirrors.add_wish(ts, graph.pin)
             if ts.run_spec is None:
                 ts.run_spec = graph.run_specs[row] or None
-                _specify(turn, graph, row, ts, said)
+                _specify(turn, graph, row, ts, number)
             elif not _same_dependencies(ts, dependencies):
                 collisions[row] = None
                 _warn_collision(turn, graph, ts, dependencies)
@@ -306,7 +310,10 @@ def _stage_insert(turn: Turn, graph: PendingGraph, budget: int) -> int:
                     break
             mirrors.add_dependencies(ts, dependencies)
         if ts.priority is None:
-            ts.priority = _priority(ts, graph, row, said)
+            if usual_priority is None or (number is not None and graph.says_more[number]):
+                ts.priority = _priority(ts, graph, row, number)
+            else:
+                ts.priority = usual_priority, graph.generation, graph.priorities[row]
     graph.cursor = last
     if last == len(graph.keys):
         graph.stage = "claim"
@@ -315,12 +322,17 @@ def _stage_insert(turn: Turn, graph: PendingGraph, budget: int) -> int:
 
 
 def _specify(
-    turn: Turn, graph: PendingGraph, row: int, ts: TaskState, said: AnnotationSet | None
+    turn: Turn, graph: PendingGraph, row: int, ts: TaskState, number: int | None
 ) -> None:
-    """What a graph says of a task besides its run_spec and dependencies."""
-    if said is not None:
-        _annotate(turn, ts, said)
-        note_span(graph, ts, said)
+    """What a graph says of a task besides its run_spec and dependencies: the annotation set of this number, too."""
+    if number is not None:
+        said = graph.annotation_sets[number]
+        ts.annotations = said.value
+        if graph.says_more[number]:
+            _annotate(turn, ts, said)
+        group = ts.group
+        if group.span_id is not None or graph.spans.get(group) is not said.span:
+            note_span(graph, ts, said)
     elif ts.group.span_id is not None:
         graph.other_spans.append((ts, None))
     ts.data_producer = row in graph.data_producers
@@ -343,22 +355,23 @@ def _same_dependencies(ts: TaskState, dependencies: tuple[TaskState, ...]) -> bo
     return True
 
 
-def _group_of(turn: Turn, graph: PendingGraph, row: int) -> TaskGroup:
-    number = graph.groups[row]
-    group = graph.resolved_groups[number]
-    if group is None or turn.state.task_groups.get(group.name) is not group:
-        name, prefix = graph.group_names[number]
-        group = get_group(turn.state, name, prefix, graph.computation)
-        graph.resolved_groups[number] = group
-    return group
+def _group_of(turn: Turn, graph: PendingGraph, number: int) -> TaskGroup:
+    name, prefix = graph.group_names[number]
+    return get_group(turn.state, name, prefix, graph.computation)
+
+
+def _usual_priority(graph: PendingGraph) -> float | None:
+    """What stands first in the priority of tasks that are not annotated with one; None where it is each task's own."""
+    assert graph.commit is not None
+    user = graph.commit.user_priority
+    return None if isinstance(user, dict) else -user
 
 
 def _priority(
-    ts: TaskState, graph: PendingGraph, row: int, said: AnnotationSet | None
+    ts: TaskState, graph: PendingGraph, row: int, number: int | None
 ) -> tuple[float, float, float]:
-    if said is not None and said.priority is not None:
-        user: Any = said.priority
-    else:
+    user: Any = None if number is None else graph.annotation_sets[number].priority
+    if user is None:
         commit = graph.commit
         assert commit is not None
         user = commit.user_priority
@@ -368,7 +381,6 @@ def _priority(
 
 
 def _annotate(turn: Turn, ts: TaskState, annotations: AnnotationSet) -> None:
-    ts.annotations = annotations.value
     if annotations.retries is not None:
         ts.retries = annotations.retries
     if not annotations.restricts:
@@ -495,10 +507,12 @@ def _stage_wish(turn: Turn, graph: PendingGraph, budget: int) -> int:
     last, cost = graph.rows_down(budget)
     tasks = graph.tasks
     needed = graph.needed
-    tasks_by_key = turn.state.tasks
+    if graph.is_new:
+        _wish_for_new(turn, graph, last)
+        first = last
     for row in range(first - 1, last - 1, -1):
         ts = tasks[row]
-        if ts.state != "released" or tasks_by_key.get(ts.key) is not ts:
+        if ts.state != "released":
             continue
         if not ts.dependents and not ts.who_wants:
             run(turn, {ts: "forgotten"})
@@ -515,13 +529,23 @@ def _stage_wish(turn: Turn, graph: PendingGraph, budget: int) -> int:
     return cost
 
 
+def _wish_for_new(turn: Turn, graph: PendingGraph, last: int) -> None:
+    """The same where nothing of the graph was known before: what has dependents is needed, as they are all its own."""
+    tasks = graph.tasks
+    first = graph.cursor
+    for row in range(first - 1, last - 1, -1):
+        ts = tasks[row]
+        if not ts.dependents and not ts.who_wants and ts.state == "released":
+            run(turn, {ts: "forgotten"})
+    graph.needed[last:first] = b"\1" * (first - last)
+
+
 # -- wake: needed tasks to waiting, dependencies first
 
 
 def _stage_wake(turn: Turn, graph: PendingGraph, budget: int) -> int:
     first = graph.cursor
     last, cost = graph.rows_up(len(graph.tasks), budget)
-    tasks_by_key = turn.state.tasks
     ready = graph.ready
     needed = graph.needed
     is_new = graph.is_new
@@ -534,7 +558,7 @@ def _stage_wake(turn: Turn, graph: PendingGraph, budget: int) -> int:
             recs[ts] = "erred"
             run(turn, recs)
             continue
-        if not needed[row] or ts.state != "released" or tasks_by_key.get(ts.key) is not ts:
+        if not needed[row] or ts.state != "released":
             continue
         transition(turn, ts, "waiting", recs)
         if recs.get(ts) == "processing":
