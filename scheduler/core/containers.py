@@ -71,29 +71,32 @@ class LoadBuckets(Generic[T]):
     """Members by load; the least loaded is found without looking at the others.
 
     There are as many buckets as distinct loads (tasks per thread below saturation): a handful.
+
+    Attributes:
+        loads: member -> load.
     """
 
-    __slots__ = ("_buckets", "_load")
+    __slots__ = ("_buckets", "loads")
 
     def __init__(self) -> None:
         self._buckets: dict[float, dict[T, None]] = {}
-        self._load: dict[T, float] = {}
+        self.loads: dict[T, float] = {}
 
     def put(self, item: T, load: float) -> None:
         """Add a member, or change its load."""
-        old = self._load.get(item)
+        old = self.loads.get(item)
         if old is not None:
             if old == load:
                 return
             self._take_out(item, old)
-        self._load[item] = load
+        self.loads[item] = load
         bucket = self._buckets.get(load)
         if bucket is None:
             self._buckets[load] = bucket = {}
         bucket[item] = None
 
     def discard(self, item: T) -> None:
-        old = self._load.pop(item, None)
+        old = self.loads.pop(item, None)
         if old is not None:
             self._take_out(item, old)
 
@@ -110,13 +113,13 @@ class LoadBuckets(Generic[T]):
         return next(iter(self._buckets[min(self._buckets)]))
 
     def __contains__(self, item: object) -> bool:
-        return item in self._load
+        return item in self.loads
 
     def __iter__(self) -> Iterator[T]:
-        return iter(self._load)
+        return iter(self.loads)
 
     def __len__(self) -> int:
-        return len(self._load)
+        return len(self.loads)
 
 
 class PriorityQueue(Generic[T]):

@@ -7,6 +7,7 @@ Must not know: transitions; messages.
 from __future__ import annotations
 
 from .small_set import with_item, without_item
+from .spans import add_up
 from .state import ClientState, SchedulerState, TaskGroup, TaskPrefix, TaskState, WorkerState
 
 #: What a task with more dependencies than this has to fetch is not counted as work of its worker.
@@ -30,7 +31,6 @@ def set_nbytes(state: SchedulerState, ts: TaskState, nbytes: int) -> None:
     gained = nbytes - old if old >= 0 else nbytes
     group = ts.group
     group.nbytes_total += gained
-    group.prefix.nbytes_total += gained
     if ts.who_has:
         before = data_nbytes(state, ts)
         for ws in ts.who_has:
@@ -43,7 +43,9 @@ def add_replica(state: SchedulerState, ts: TaskState, ws: WorkerState) -> None:
     has_what = ws.has_what
     if ts in has_what:
         return
-    nbytes = data_nbytes(state, ts)
+    nbytes = ts.nbytes
+    if nbytes < 0:
+        nbytes = data_nbytes(state, ts)
     if ws.needs_what and ws.needs_what.pop(ts, 0):
         _take_network(state, ws, nbytes)
     has_what[ts] = None
@@ -94,7 +96,9 @@ def remove_all_replicas(state: SchedulerState, ts: TaskState) -> None:
     """Nobody has the data of ``ts`` any more."""
     if not ts.who_has:
         return
-    nbytes = data_nbytes(state, ts)
+    nbytes = ts.nbytes
+    if nbytes < 0:
+        nbytes = data_nbytes(state, ts)
     for ws in ts.who_has:
         ws.nbytes -= nbytes
         del ws.has_what[ts]
@@ -223,8 +227,6 @@ def add_duration(
     durations = group.all_durations
     durations[action] = durations.get(action, 0.0) + seconds
     prefix = group.prefix
-    durations = prefix.all_durations
-    durations[action] = durations.get(action, 0.0) + seconds
     if action == "compute":
         if group.stop < stop:
             group.stop = stop
@@ -406,7 +408,7 @@ def _settle_network(state: SchedulerState, ws: WorkerState) -> None:
 
 
 def forget_group(state: SchedulerState, group: TaskGroup) -> None:
-    """Take a group out of the tables, and out of its prefix's sums, once all its tasks are forgotten."""
+    """Take a group out of the tables, and out of its prefix, once all its tasks are forgotten."""
     if not group.empty or state.task_groups.get(group.name) is not group:
         return
     del state.task_groups[group.name]
@@ -416,10 +418,4 @@ def forget_group(state: SchedulerState, group: TaskGroup) -> None:
             computation.let_go(gone)
     prefix = group.prefix
     prefix.groups.pop(group, None)
-    prefix.nbytes_total -= group.nbytes_total
-    for name, count in group.types.items():
-        left = prefix.types.get(name, 0) - count
-        if left > 0:
-            prefix.types[name] = left
-        else:
-            prefix.types.pop(name, None)
+    add_up(prefix.durations_over, group.all_durations)

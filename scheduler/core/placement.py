@@ -115,7 +115,8 @@ def leave_idle(state: SchedulerState, ws: WorkerState) -> None:
 
 def place_rootish_queued(state: SchedulerState) -> WorkerState | None:
     """The least loaded worker with a slot for a root-ish task; None: the task is queued."""
-    settle(state)
+    if state.restless:
+        settle(state)
     return state.idle_load.least()
 
 

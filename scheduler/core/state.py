@@ -21,7 +21,7 @@ from .config import SchedulerConfig
 from .containers import IndexedSet, LoadBuckets, PriorityQueue, Timers, Trail
 from .nearness import Domains
 from .small_set import SmallSet
-from .spans import SpanTree, Totals, note_code
+from .spans import SpanTree, Totals, add_up, note_code
 from .steals import Steals
 
 if TYPE_CHECKING:
@@ -293,8 +293,7 @@ class TaskPrefix:
         groups: its groups that have tasks, in order of arrival.
         state_counts: state -> how often a task entered it.
         suspicious: how often its tasks were blamed for a worker's death.
-        all_durations: action -> seconds, of all its groups ever.
-        nbytes_total, types: as of its groups, ever.
+        durations_over: action -> seconds, of groups that it has no more.
         processing_count: its tasks that are processing and have not seceded, on all workers.
     """
 
@@ -306,9 +305,7 @@ class TaskPrefix:
     groups: dict[TaskGroup, None] = field(default_factory=dict)
     state_counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(TASK_STATES, 0))
     suspicious: int = 0
-    all_durations: dict[str, float] = field(default_factory=dict)
-    nbytes_total: int = 0
-    types: dict[str, int] = field(default_factory=dict)
+    durations_over: dict[str, float] = field(default_factory=dict)
     processing_count: int = 0
 
     def __repr__(self) -> str:
@@ -326,8 +323,28 @@ class TaskPrefix:
         """State -> how many tasks of its present groups are in it."""
         out = dict.fromkeys(TASK_STATES, 0)
         for group in self.groups:
-            for state, count in group.states.items():
-                out[state] += count
+            add_up(out, group.states)
+        return out
+
+    @property
+    def all_durations(self) -> dict[str, float]:
+        """Action -> seconds, of all its groups ever."""
+        out = dict(self.durations_over)
+        for group in self.groups:
+            add_up(out, group.all_durations)
+        return out
+
+    @property
+    def nbytes_total(self) -> int:
+        """Bytes ever reported for data of its present groups, less corrections."""
+        return sum(group.nbytes_total for group in self.groups)
+
+    @property
+    def types(self) -> dict[str, int]:
+        """Name of a result's type -> how many tasks of its present groups have it."""
+        out: dict[str, int] = {}
+        for group in self.groups:
+            add_up(out, group.types)
         return out
 
     @property
@@ -512,8 +529,7 @@ class Computation:
         if self.over is not None:
             out.update(self.over.states)
         for group in self.groups:
-            for state, count in group.states.items():
-                out[state] += count
+            add_up(out, group.states)
         return out
 
 

@@ -362,8 +362,6 @@ def transition_processing_memory(
     ts.type = typename
     types = group.types
     types[typename] = types.get(typename, 0) + 1
-    types = group.prefix.types
-    types[typename] = types.get(typename, 0) + 1
     if ts.who_wants:
         report = KeyInMemory(key=ts.key, type=detail.type)
         for cs in ts.who_wants:
@@ -632,8 +630,9 @@ def fill_slots(turn: Turn) -> None:
         return
     recs: Recommendations = {}
     for _ in range(state.config.turn_tasks_max):
-        placement.settle(state)
-        ts = queued.peek() if len(state.idle_load) else None
+        if state.restless:
+            placement.settle(state)
+        ts = queued.peek() if state.idle_load.loads else None
         if ts is None:
             return
         transition(turn, ts, "processing", recs)

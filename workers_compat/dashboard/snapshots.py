@@ -307,9 +307,9 @@ def _changed(told: dict[str, Any], now: dict[str, Any], facts: Callable[[Any], A
 def _prefix(prefix: TaskPrefix) -> tuple[dict[str, Any], Any]:
     states = prefix.states
     durations = prefix.all_durations
-    found = {"states": states, "all_durations": durations, "nbytes_total": prefix.nbytes_total}
-    mark = (tuple(states.values()), prefix.nbytes_total, sum(durations.values()))
-    return {**found, "all_durations": dict(durations)}, mark
+    nbytes = prefix.nbytes_total
+    found = {"states": states, "all_durations": durations, "nbytes_total": nbytes}
+    return found, (tuple(states.values()), nbytes, sum(durations.values()))
 
 
 def _group(group: TaskGroup) -> tuple[dict[str, Any], Any]:
