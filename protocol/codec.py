@@ -208,7 +208,7 @@ class Codec:
         """
         if not frames:
             raise RemoteProtocolError("a message without frames")
-        value = ValueReader(frames, self._read_scalar).read(frames[0])
+        value = ValueReader(frames, self._read_scalar).read_message(frames[0])
         if type is None:
             return value
         try:

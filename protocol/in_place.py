@@ -175,7 +175,7 @@ class InPlaceCodec(Codec):
         """See ``Codec.decode_value``."""
         if not frames:
             raise RemoteProtocolError("a message without frames")
-        value = InPlaceReader(frames, self._read_scalar).read(frames[0])
+        value = InPlaceReader(frames, self._read_scalar).read_message(frames[0])
         if type is None:
             return value
         try:

@@ -11,6 +11,7 @@ Must not know: messages, connections, what a payload is for.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
@@ -26,6 +27,17 @@ _BIN8, _BIN16, _BIN32 = 0xC4, 0xC5, 0xC6
 _HEADER_START = b"\x82\xabpickled-obj"
 _HEADER_END = b"\xaenum-sub-frames"
 _NO_BUFFERS = _HEADER_END + b"\x00"
+
+#: Names in headers, held here: msgpack interns those that it meets, and each would come and go again with every header.
+_NAMES = tuple(
+    map(
+        sys.intern,
+        (
+            "compression", "frame-lengths", "is-collection", "num-sub-frames", "pickled-obj", "serializer", "split-num-sub-frames",
+            "split-offsets", "sub-header", "sub-headers", "type-serialized", "writeable",
+        ),
+    )
+)  # fmt: skip
 
 
 class Payload:

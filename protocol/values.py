@@ -29,6 +29,11 @@ ValueCloser = Callable[[Any], Payload]
 #: A pickled number is not longer than this, bytes; longer ones are not shown to the scalar reader.
 SCALAR_MAX_NBYTES = 512
 
+#: How a map begins whose first name is "op".
+_OP = b"\xa2op"
+#: msgpack interns the names in maps, and the interpreter's table of interned names never shrinks again; msgspec does not.
+_PLAIN = msgspec.msgpack.Decoder()
+
 #: What reading untrusted msgpack may raise.
 READ_ERRORS = (
     ValueError,
@@ -89,6 +94,19 @@ class ValueReader:
             raise RemoteProtocolError(
                 f"a message cannot be read: {str(error) or type(error).__name__}"
             ) from error
+
+    def read_message(self, data: Buffer) -> Any:
+        """As ``read``. What names no op is a reply, whose maps have keys of tasks for names: none of them is interned.
+
+        Raises:
+            RemoteProtocolError: as there.
+        """
+        if memoryview(data)[1:4] == _OP:
+            return self.read(data)
+        try:
+            return self.finish(_PLAIN.decode(data))
+        except READ_ERRORS as error:
+            raise RemoteProtocolError(f"a reply cannot be read: {error}") from error
 
     def convert(self, value: dict[Any, Any]) -> Any:
         """What a map stands for: mostly itself."""

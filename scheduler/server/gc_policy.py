@@ -7,7 +7,7 @@ unlinked and freed by reference counts. So in a process of our own the automatic
 - the youngest generation is collected between turns once enough was allocated (milliseconds), with many tasks less and
   less often as long as nothing is found,
 - what survives that while there are many tasks is frozen at once, so that no later collection walks it,
-- what is not frozen is collected now and then when there are few tasks and little happens, and soon after the last task went,
+- what is not frozen is collected now and then when there are few tasks and little happens,
 - everything is thawed and collected when, besides, much was frozen since the last time that this was done,
 - and what such a collection freed goes back to the system.
 
@@ -45,8 +45,6 @@ FULL_COLLECT_INTERVAL_SECONDS = 600.0
 FULL_COLLECT_MIN_FROZEN = 5_000
 #: Time between collections of what is not frozen, seconds.
 OLD_COLLECT_INTERVAL_SECONDS = 60.0
-#: Soon after work, once no task was there and nothing happened for so long, seconds, it is done at once.
-REST_SECONDS = 1.0
 #: Such a collection that took longer than this walked over much that stays (modules, for the most part): it is frozen.
 OLD_COLLECT_LONG_SECONDS = 0.02
 #: Stimuli within one tick (timers and heartbeats among them) up to which the scheduler counts as idle.
@@ -79,8 +77,6 @@ class GcPolicy:
         self._n_frozen_alive = 0
         self._n_stimuli = 0
         self._dirty = False
-        self._worked = False
-        self._at_rest_from = clock()
         self._was_enabled = gc.isenabled()
 
     def start(self) -> None:
@@ -101,7 +97,7 @@ class GcPolicy:
         count = gc.get_count()[0]
         if count < YOUNG_COLLECT_ALLOCATIONS:
             return
-        self._dirty = self._worked = True
+        self._dirty = True
         if count > FREEZE_ALLOCATIONS:
             self._freeze_unwalked()
         elif n_tasks > MANY_TASKS:
@@ -129,18 +125,14 @@ class GcPolicy:
         """The older generations, when there is little to walk and not much else to do."""
         busy = n_stimuli - self._n_stimuli > IDLE_MAX_STIMULI_A_TICK
         self._n_stimuli = n_stimuli
-        now = self._clock()
-        if busy or n_tasks:
-            self._at_rest_from = now
         if busy or not self._dirty or n_tasks > MANY_TASKS:
             return
-        rests = self._worked and now - self._at_rest_from >= REST_SECONDS
+        now = self._clock()
         if now - self._last_full >= FULL_COLLECT_INTERVAL_SECONDS:
             self._last_full = now
             self._collect_frozen()
-        elif rests or now - self._last_old >= OLD_COLLECT_INTERVAL_SECONDS:
+        elif now - self._last_old >= OLD_COLLECT_INTERVAL_SECONDS:
             self._last_old = now
-            self._worked = False
             self._dirty = gc.get_freeze_count() > self._n_frozen_alive
             before = self.seconds
             self._collect(2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import msgpack
@@ -12,6 +13,7 @@ from distributed.protocol import dumps, loads
 from distributed.protocol.serialize import Pickled, Serialized, ToPickle, to_serialize
 from paceline.protocol.codec import Codec
 from paceline.protocol.errors import LocalProtocolError, RemoteProtocolError
+from paceline.protocol.in_place import InPlaceCodec
 from paceline.protocol.messages import (
     AddKeys,
     ClientReleasesKeys,
@@ -419,3 +421,14 @@ def test_other_messages() -> None:
     assert batch(release, direction="client_to_scheduler") == [
         ClientReleasesKeys(keys=[("a", 1)], client="c")
     ]
+
+
+@pytest.mark.parametrize("codec", (Codec(), InPlaceCodec()))
+def test_keys_of_tasks_in_a_reply_are_not_interned(codec: Codec) -> None:
+    """The interpreter's table of interned names would grow with them."""
+    data = {f"not-interned-{n}": (n, {"inner": [n]}) for n in range(3)}
+    value = codec.decode_value([msgpack.packb({"status": "OK", "data": data})])
+    assert value["data"] == {key: (n, {"inner": (n,)}) for key, (n, _) in data.items()}
+    for key in value["data"]:
+        again = "".join(list(key))
+        assert sys.intern(again) is again
