@@ -414,8 +414,9 @@ def forget_group(state: SchedulerState, group: TaskGroup) -> None:
     del state.task_groups[group.name]
     gone = state.spans.group_over(group)
     if gone is not None:
-        for computation in state.computations:
-            computation.let_go(gone)
+        for computation in reversed(state.computations):  # mostly in one of the last
+            if computation.let_go(gone):
+                break
     prefix = group.prefix
     prefix.groups.pop(group, None)
     add_up(prefix.durations_over, group.all_durations)

@@ -62,7 +62,7 @@ class Totals:
 
     def add_group(self, group: TaskGroup) -> None:
         """Count a group in."""
-        add_up(self.states, group.states)
+        add_up(self.states, {"forgotten": group.n_added} if group.empty else group.states)
         add_up(self.all_durations, group.all_durations)
         self.duration += group.duration
         self.nbytes += group.nbytes_total

@@ -511,12 +511,14 @@ class Computation:
         over = -1.0 if self.over is None else self.over.stop
         return max([over, *(group.stop for group in self.groups)])
 
-    def let_go(self, group: TaskGroup) -> None:
-        """Keep the sums of a group of it, and no more."""
-        if group in self.groups:
-            del self.groups[group]
-            self.over = self.over or Totals()
-            self.over.add_group(group)
+    def let_go(self, group: TaskGroup) -> bool:
+        """Keep the sums of a group of it, and no more. False: it is none of its."""
+        if group not in self.groups:
+            return False
+        del self.groups[group]
+        self.over = self.over or Totals()
+        self.over.add_group(group)
+        return True
 
     def add_code(self, code: Any) -> None:
         """Keep source lines, where they are new."""

@@ -50,6 +50,11 @@ def apart(n: int) -> Graph:
     return {("x", i): [] for i in range(n)}
 
 
+def groups(n: int) -> Graph:
+    """Each task is a group of its own, as the sum of each of many small arrays."""
+    return {(f"x-{i:032x}", 0): [] for i in range(n)}
+
+
 def merge(n: int) -> Graph:
     return {**apart(n - 1), "total": list(apart(n - 1))}
 
@@ -96,6 +101,6 @@ def cost(graph: Graph) -> float:
     return count.bytecodes / len(graph)
 
 
-@pytest.mark.parametrize("shape", [apart, merge, spread, layers, tree])
+@pytest.mark.parametrize("shape", [apart, groups, merge, spread, layers, tree])
 def test_a_task_costs_as_much_among_many_as_among_few(shape: Callable[[int], Graph]) -> None:
     assert cost(shape(MANY)) < 1.15 * cost(shape(FEW))
