@@ -143,7 +143,7 @@ def add_dependencies(ts: TaskState, dependencies: tuple[TaskState, ...]) -> None
         if not dependencies:
             return
     ts.dependencies = present + dependencies
-    group_dependencies = ts.group.dependencies
+    group_dependencies = ts.group.dependency_table
     alone = (ts,)
     group = None
     for dts in dependencies:
@@ -418,5 +418,5 @@ def forget_group(state: SchedulerState, group: TaskGroup) -> None:
             if computation.let_go(gone):
                 break
     prefix = group.prefix
-    prefix.groups.pop(group, None)
+    prefix.group_table.pop(group, None)
     add_up(prefix.durations_over, group.all_durations)

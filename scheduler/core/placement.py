@@ -35,7 +35,7 @@ def is_rootish(state: SchedulerState, ts: TaskState) -> bool:
     group = ts.group
     if group.n_added <= state.total_nthreads * 2:
         return False
-    dependencies = group.dependencies
+    dependencies = group.dependency_table
     if not dependencies:
         return True
     config = state.config

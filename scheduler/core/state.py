@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
+from collections.abc import KeysView
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -231,7 +232,7 @@ class TaskGroup:
         prefix: its TaskPrefix.
         states: state -> how many of its tasks are in it; forgotten ones stay counted.
         n_added: tasks ever added; ``len(group)``.
-        dependencies: groups its tasks depend on.
+        dependency_table: groups its tasks depend on, in order of arrival.
         nbytes_total: bytes ever reported for its data, less corrections.
         duration: seconds its tasks took in all.
         start, stop: earliest start and latest stop of its tasks (seconds since the epoch; 0 before).
@@ -245,7 +246,7 @@ class TaskGroup:
     prefix: TaskPrefix
     states: dict[str, int] = field(default_factory=lambda: dict.fromkeys(TASK_STATES, 0))
     n_added: int = 0
-    dependencies: dict[TaskGroup, None] = field(default_factory=dict)
+    dependency_table: dict[TaskGroup, None] = field(default_factory=dict)
     nbytes_total: int = 0
     duration: float = 0.0
     start: float = 0.0
@@ -265,6 +266,11 @@ class TaskGroup:
     def __repr__(self) -> str:
         counts = " ".join(f"{k}: {v}" for k, v in self.states.items() if v)
         return f"<{self.name or 'no-group'}: {counts}>"
+
+    @property
+    def dependencies(self) -> KeysView[TaskGroup]:
+        """Groups its tasks depend on: a set to those who look, in order of arrival."""
+        return self.dependency_table.keys()
 
     @property
     def done(self) -> bool:
@@ -290,7 +296,7 @@ class TaskPrefix:
         duration_before: the average as it was when a task was seen to execute for much longer; -1 where none was.
         outliers: tasks that took much longer than the average, one after the other, up to now.
         max_exec_time: longest time a task was seen executing unfinished, seconds; -1 before.
-        groups: its groups that have tasks, in order of arrival.
+        group_table: its groups that have tasks, in order of arrival.
         state_counts: state -> how often a task entered it.
         suspicious: how often its tasks were blamed for a worker's death.
         durations_over: action -> seconds, of groups that it has no more.
@@ -302,7 +308,7 @@ class TaskPrefix:
     duration_before: float = -1.0
     outliers: int = 0
     max_exec_time: float = -1.0
-    groups: dict[TaskGroup, None] = field(default_factory=dict)
+    group_table: dict[TaskGroup, None] = field(default_factory=dict)
     state_counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(TASK_STATES, 0))
     suspicious: int = 0
     durations_over: dict[str, float] = field(default_factory=dict)
@@ -317,6 +323,11 @@ class TaskPrefix:
 
     def __bool__(self) -> bool:
         return True
+
+    @property
+    def groups(self) -> KeysView[TaskGroup]:
+        """Its groups that have tasks: a set to those who look, in order of arrival."""
+        return self.group_table.keys()
 
     @property
     def states(self) -> dict[str, int]:

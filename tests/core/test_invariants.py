@@ -226,7 +226,7 @@ def a_group_that_counts_wrong(env: Env) -> None:
 @breaks(41)
 def a_prefix_with_a_group_that_is_gone(env: Env) -> None:
     group = env.task("a").group
-    env.task("b").prefix.groups[type(group)("ghost", group.prefix)] = None
+    env.task("b").prefix.group_table[type(group)("ghost", group.prefix)] = None
 
 
 @breaks(50)

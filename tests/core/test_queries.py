@@ -54,7 +54,7 @@ def add_task(state: SchedulerState, key: Any, status: str) -> TaskState:
     name = key if isinstance(key, str) else key[0]
     prefix = state.task_prefixes.setdefault(name, TaskPrefix(name))
     group = state.task_groups.setdefault(name, TaskGroup(name, prefix))
-    prefix.groups[group] = None
+    prefix.group_table[group] = None
     ts = TaskState(key, group, run_spec=pickled_header(b"spec"), state=status)
     group.states[status] += 1
     group.n_added += 1

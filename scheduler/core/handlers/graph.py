@@ -72,7 +72,7 @@ def get_group(
             prefix = TaskPrefix(prefix_name, duration_average=average)
             state.task_prefixes[prefix_name] = prefix
         state.task_groups[name] = group = TaskGroup(name, prefix)
-        prefix.groups[group] = None
+        prefix.group_table[group] = None
         if computation is not None:
             computation.groups[group] = None
     return group
