@@ -18,9 +18,10 @@ from typing import Any
 import msgspec
 from paceline.protocol.messages import StartStop
 from paceline.protocol.payload import Payload
+from paceline.scheduler.core.groups import TASK_STATES
 from paceline.scheduler.core.handlers.commands import write_task
 from paceline.scheduler.core.ports import TurnWrites
-from paceline.scheduler.core.state import TASK_STATES, SchedulerState, TaskState
+from paceline.scheduler.core.state import SchedulerState, TaskState
 from paceline.scheduler.core.stimuli import WriteTask
 
 from .unpickling import plugin_name

@@ -13,8 +13,9 @@ from collections.abc import Callable, Iterable, Iterator
 from html import escape
 from typing import Any
 
+from paceline.scheduler.core.groups import TASK_STATES, Computation
 from paceline.scheduler.core.spans import Span, add_up, intervals
-from paceline.scheduler.core.state import TASK_STATES, Computation, SchedulerState
+from paceline.scheduler.core.state import SchedulerState
 
 from .views import opened
 

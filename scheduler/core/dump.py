@@ -17,9 +17,10 @@ from paceline.protocol.payload import Payload
 
 from . import mirrors
 from .containers import IndexedSet
+from .groups import TaskGroup, TaskPrefix
 from .memory import memory_use
 from .queries import worker_identity
-from .state import ClientState, SchedulerState, TaskGroup, TaskPrefix, TaskState, WorkerState
+from .state import ClientState, SchedulerState, TaskState, WorkerState
 
 #: What has a place of its own in the dump.
 _ENTITIES: Final = (TaskState, TaskGroup, TaskPrefix, WorkerState, ClientState)

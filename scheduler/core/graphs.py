@@ -11,8 +11,9 @@ from typing import Any
 from paceline.protocol.keys import Key
 from paceline.protocol.payload import Payload
 
+from .groups import Computation, TaskGroup
 from .spans import SpanPath
-from .state import ClientState, Computation, TaskGroup, TaskState
+from .state import ClientState, TaskState
 from .stimuli import AnnotationSet, GraphChunk, GraphCommit
 
 #: A row is looked at this many times before its graph is done.

@@ -16,16 +16,8 @@ from math import ceil, inf, isclose
 from typing import Any
 
 from . import mirrors, placement
-from .state import (
-    ACTIVE_STATES,
-    TASK_STATES,
-    ClientState,
-    SchedulerState,
-    TaskGroup,
-    TaskPrefix,
-    TaskState,
-    WorkerState,
-)
+from .groups import TASK_STATES, TaskGroup, TaskPrefix
+from .state import ACTIVE_STATES, ClientState, SchedulerState, TaskState, WorkerState
 from .steals import is_live
 
 #: How far sums of floating-point numbers may be from what is computed afresh, relative and in seconds.

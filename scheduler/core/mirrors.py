@@ -6,9 +6,10 @@ Must not know: transitions; messages.
 
 from __future__ import annotations
 
+from .groups import TaskGroup, TaskPrefix
 from .small_set import with_item, without_item
 from .spans import add_up
-from .state import ClientState, SchedulerState, TaskGroup, TaskPrefix, TaskState, WorkerState
+from .state import ClientState, SchedulerState, TaskState, WorkerState
 
 #: What a task with more dependencies than this has to fetch is not counted as work of its worker.
 NEEDS_MAX = 20_000

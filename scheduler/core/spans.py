@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from paceline.protocol.payload import Payload
 
 if TYPE_CHECKING:
-    from .state import TaskGroup
+    from .groups import TaskGroup
 
 #: Spans that are kept; past it, the oldest that has no children gives its sums to its parent and goes.
 SPANS_MAX: Final = 1000

@@ -49,6 +49,7 @@ from .failures import (
     record_failure,
     report_erred,
 )
+from .groups import TASK_STATES
 from .needs import (
     EDGES_MIN,
     are_for_later,
@@ -62,7 +63,7 @@ from .needs import (
 from .needs import Recommendations as Recommendations
 from .outgoing import compute_message
 from .small_set import without_item
-from .state import ACTIVE_STATES, TASK_STATES, SchedulerState, TaskState, WorkerState
+from .state import ACTIVE_STATES, SchedulerState, TaskState, WorkerState
 from .turn import Turn
 
 # ------------------------------------------------------------------ the one place where states change
@@ -360,7 +361,7 @@ def transition_processing_memory(
     needs_no_more(turn, ts, recs)
     typename = detail.typename or ""
     ts.type = typename
-    types = group.types
+    types = group.type_counts
     types[typename] = types.get(typename, 0) + 1
     if ts.who_wants:
         report = KeyInMemory(key=ts.key, type=detail.type)

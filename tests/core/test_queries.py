@@ -8,13 +8,8 @@ import pytest
 from paceline.protocol.payload import Payload, pickled_header
 from paceline.scheduler.core import mirrors, queries, scaling
 from paceline.scheduler.core.config import SchedulerConfig
-from paceline.scheduler.core.state import (
-    SchedulerState,
-    TaskGroup,
-    TaskPrefix,
-    TaskState,
-    WorkerState,
-)
+from paceline.scheduler.core.groups import TaskGroup, TaskPrefix
+from paceline.scheduler.core.state import SchedulerState, TaskState, WorkerState
 
 A, B = "tcp://10.0.0.1:1000", "tcp://10.0.0.2:1000"
 

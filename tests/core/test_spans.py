@@ -6,8 +6,8 @@ from typing import Any
 
 from env import Env
 from paceline.scheduler.core import spans as spans_module
+from paceline.scheduler.core.groups import TaskGroup, TaskPrefix
 from paceline.scheduler.core.spans import Span, SpanTree, intervals
-from paceline.scheduler.core.state import TaskGroup, TaskPrefix
 from paceline.scheduler.core.stimuli import AnnotationSet
 
 

@@ -8,8 +8,8 @@ import pytest
 from env import Env
 from paceline.protocol import messages as m
 from paceline.protocol.flat_map import FlatMap
+from paceline.scheduler.core.groups import TaskPrefix
 from paceline.scheduler.core.outgoing import FLAT_MIN
-from paceline.scheduler.core.state import TaskPrefix
 from paceline.scheduler.core.stimuli import AnnotationSet
 
 MakeEnv = Callable[..., Env]
@@ -66,7 +66,7 @@ def test_metadata_and_type_are_kept(duo: Env) -> None:
     duo.submit({"x": []})
     duo.finish("x", metadata={"rows": 3}, typename="Frame", type=b"pickled class")
     ts = duo.task("x")
-    assert (ts.metadata, ts.type, ts.group.types) == ({"rows": 3}, "Frame", {"Frame": 1})
+    assert (ts.metadata, ts.type, ts.group.type_counts) == ({"rows": 3}, "Frame", {"Frame": 1})
     (report,) = duo.outbox.clients["alice"]
     assert report == m.KeyInMemory(key="x", type=b"pickled class")
 

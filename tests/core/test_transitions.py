@@ -9,7 +9,8 @@ from collections.abc import Callable
 import pytest
 from env import Env, fake_error
 from paceline.protocol import messages as m
-from paceline.scheduler.core.state import TASK_STATES, TaskState
+from paceline.scheduler.core.groups import TASK_STATES
+from paceline.scheduler.core.state import TaskState
 from paceline.scheduler.core.stimuli import AnnotationSet
 from paceline.scheduler.core.transitions import (
     IMPOSSIBLE,

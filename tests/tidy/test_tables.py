@@ -8,7 +8,7 @@ from paceline.protocol.catalogue import TABLES, Direction, Op
 from paceline.protocol.messages import Message
 from paceline.scheduler.core.config import SchedulerConfig
 from paceline.scheduler.core.core import HANDLERS
-from paceline.scheduler.core.state import TASK_STATES
+from paceline.scheduler.core.groups import TASK_STATES
 from paceline.scheduler.core.transitions import IMPOSSIBLE, TRANSITIONS
 from paceline.scheduler.extensions import default_extensions
 from paceline.scheduler.server.rpc import build_handlers

@@ -16,13 +16,8 @@ from typing import Any
 from paceline.protocol.keys import Key
 from paceline.protocol.messages import TaskErred, TaskFinished
 from paceline.scheduler.core import mirrors
-from paceline.scheduler.core.state import (
-    SchedulerState,
-    TaskGroup,
-    TaskPrefix,
-    TaskState,
-    WorkerState,
-)
+from paceline.scheduler.core.groups import TaskGroup, TaskPrefix
+from paceline.scheduler.core.state import SchedulerState, TaskState, WorkerState
 
 from ..views import opened
 

@@ -19,17 +19,10 @@ from paceline.protocol.payload import Payload
 from .. import mirrors
 from ..graph_spans import note_span, observe_spans
 from ..graphs import PendingGraph
+from ..groups import Computation, TaskGroup, TaskPrefix
 from ..needs import Recommendations, due, erred_dependency, is_wanted, release_wish
 from ..queries import address_or_host
-from ..state import (
-    ACTIVE_STATES,
-    ClientState,
-    Computation,
-    SchedulerState,
-    TaskGroup,
-    TaskPrefix,
-    TaskState,
-)
+from ..state import ACTIVE_STATES, ClientState, SchedulerState, TaskState
 from ..stimuli import AnnotationSet, GraphChunk, GraphCommit, GraphFailed, Stimulus
 from ..transitions import fill_slots, run, transition
 from ..turn import Turn

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from paceline.scheduler.core import scaling
-from paceline.scheduler.core.state import TASK_STATES
+from paceline.scheduler.core.groups import TASK_STATES
 from paceline.scheduler.core.steals import COST_MULTIPLIERS
 from paceline.scheduler.extensions.semaphores import Semaphores
 from prometheus_client import (
