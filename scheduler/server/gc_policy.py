@@ -7,7 +7,7 @@ unlinked and freed by reference counts. So in a process of our own the automatic
 - the youngest generation is collected between turns once enough was allocated (milliseconds), with many tasks less and
   less often as long as nothing is found,
 - what survives that while there are many tasks is frozen at once, so that no later collection walks it,
-- what is not frozen is collected now and then when there are few tasks and little happens,
+- what is not frozen is collected now and then when there are few tasks and little happens, and soon after the last task went,
 - everything is thawed and collected when, besides, much was frozen since the last time that this was done,
 - and what such a collection freed goes back to the system.
 
@@ -45,6 +45,8 @@ FULL_COLLECT_INTERVAL_SECONDS = 600.0
 FULL_COLLECT_MIN_FROZEN = 5_000
 #: Time between collections of what is not frozen, seconds.
 OLD_COLLECT_INTERVAL_SECONDS = 60.0
+#: Soon after work, once no task was there and little happened for so long, seconds, that is due at once.
+REST_SECONDS = 2.0
 #: Such a collection that took longer than this walked over much that stays (modules, for the most part): it is frozen.
 OLD_COLLECT_LONG_SECONDS = 0.02
 #: Stimuli within one tick (timers and heartbeats among them) up to which the scheduler counts as idle.
@@ -76,7 +78,8 @@ class GcPolicy:
         self._last_full = self._last_old = clock()
         self._n_frozen_alive = 0
         self._n_stimuli = 0
-        self._dirty = False
+        self._dirty = self._frozen_since_full = self._worked = False
+        self._rests_from = clock()
         self._was_enabled = gc.isenabled()
 
     def start(self) -> None:
@@ -97,7 +100,7 @@ class GcPolicy:
         count = gc.get_count()[0]
         if count < YOUNG_COLLECT_ALLOCATIONS:
             return
-        self._dirty = True
+        self._dirty = self._worked = True
         if count > FREEZE_ALLOCATIONS:
             self._freeze_unwalked()
         elif n_tasks > MANY_TASKS:
@@ -115,29 +118,37 @@ class GcPolicy:
         self._unwalked = 0
         found = self._collect(0)
         self._walk_every = 1 if found else min(2 * self._walk_every, WALKED_OF_YOUNG_MIN)
+        self._freeze()
+
+    def _freeze(self) -> None:
         gc.freeze()
+        self._frozen_since_full = True
 
     def _freeze_unwalked(self) -> None:
-        gc.freeze()
+        self._freeze()
         gc.collect(0)  # of nothing: only the counter goes back
 
     def on_tick(self, n_tasks: int, n_stimuli: int) -> None:
         """The older generations, when there is little to walk and not much else to do."""
         busy = n_stimuli - self._n_stimuli > IDLE_MAX_STIMULI_A_TICK
         self._n_stimuli = n_stimuli
+        now = self._clock()
+        if busy or n_tasks:
+            self._rests_from = now
         if busy or not self._dirty or n_tasks > MANY_TASKS:
             return
-        now = self._clock()
+        is_over = self._worked and now - self._rests_from >= REST_SECONDS
         if now - self._last_full >= FULL_COLLECT_INTERVAL_SECONDS:
             self._last_full = now
             self._collect_frozen()
-        elif now - self._last_old >= OLD_COLLECT_INTERVAL_SECONDS:
+        elif is_over or now - self._last_old >= OLD_COLLECT_INTERVAL_SECONDS:
             self._last_old = now
-            self._dirty = gc.get_freeze_count() > self._n_frozen_alive
+            self._worked = False
+            self._dirty = self._frozen_since_full
             before = self.seconds
             self._collect(2)
             if self.seconds - before > OLD_COLLECT_LONG_SECONDS:
-                gc.freeze()
+                self._freeze()
             self._give_back()
 
     def _collect_frozen(self) -> None:
@@ -145,7 +156,7 @@ class GcPolicy:
         n_frozen = gc.get_freeze_count()
         if n_frozen > FULL_COLLECT_MAX_OBJECTS:
             return
-        self._dirty = False
+        self._dirty = self._frozen_since_full = False
         if n_frozen - self._n_frozen_alive >= FULL_COLLECT_MIN_FROZEN:
             gc.unfreeze()
             self._collect(2)

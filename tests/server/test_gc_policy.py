@@ -132,6 +132,24 @@ def test_old_garbage_goes_when_little_happens(policy: GcPolicy, monkeypatch: Any
     del alive
 
 
+def test_soon_after_work_what_was_freed_goes_back(policy: GcPolicy, monkeypatch: Any) -> None:
+    monkeypatch.setattr(gc_policy, "REST_SECONDS", 0.0)
+    policy.on_tick(n_tasks=0, n_stimuli=0)
+    assert not GIVEN_BACK.called  # there was no work
+    alive = churn(gc_policy.YOUNG_COLLECT_ALLOCATIONS + 1)
+    policy.after_flush(n_tasks=1)
+    policy.on_tick(n_tasks=0, n_stimuli=10_000)  # busy
+    monkeypatch.setattr(gc_policy, "REST_SECONDS", 3600.0)
+    policy.on_tick(n_tasks=0, n_stimuli=10_001)  # for a moment
+    assert not GIVEN_BACK.called
+    monkeypatch.setattr(gc_policy, "REST_SECONDS", 0.0)
+    policy.on_tick(n_tasks=0, n_stimuli=10_002)
+    assert GIVEN_BACK.call_count == 1
+    policy.on_tick(n_tasks=0, n_stimuli=10_003)  # once is enough
+    assert GIVEN_BACK.call_count == 1
+    del alive
+
+
 def test_freed_memory_goes_back_to_the_system() -> None:
     if trimmer() is None:
         pytest.skip("this C library keeps what it has")
