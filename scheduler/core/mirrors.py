@@ -13,6 +13,8 @@ from .state import ClientState, SchedulerState, TaskState, WorkerState
 
 #: What a task with more dependencies than this has to fetch is not counted as work of its worker.
 NEEDS_MAX = 20_000
+#: From so many groups on that a group depends on, those that are over are let go of. Far more than a root-ish group may have.
+GROUP_DEPENDENCIES_MIN = 64
 #: A task that takes so many times the average of its kind, and more than so many seconds, is an outlier.
 OUTLIER_FACTOR, OUTLIER_SECONDS_MIN = 4, 0.02
 #: So many in a row are none: such tasks take longer now.
@@ -152,7 +154,17 @@ def add_dependencies(ts: TaskState, dependencies: tuple[TaskState, ...]) -> None
         dts.dependents = with_item(dependents, ts) if dependents else alone
         if dts.group is not group:
             group = dts.group
-            group_dependencies[group] = None
+            if group not in group_dependencies:
+                _add_group_dependency(group_dependencies, group)
+
+
+def _add_group_dependency(table: dict[TaskGroup, None], group: TaskGroup) -> None:
+    """One more; the older half of those that are over goes now and then, where a group is used by one graph after the other."""
+    n = len(table)
+    if n >= GROUP_DEPENDENCIES_MIN and not n & (n - 1):  # at each power of two
+        for each in [each for each in table if each.empty][: n // 2]:
+            del table[each]
+    table[group] = None
 
 
 def remove_dependency(state: SchedulerState, ts: TaskState, dts: TaskState) -> None:
@@ -415,6 +427,7 @@ def forget_group(state: SchedulerState, group: TaskGroup) -> None:
     del state.task_groups[group.name]
     gone = state.spans.group_over(group)
     if gone is not None:
+        gone.dependency_table.clear()
         for computation in reversed(state.computations):  # mostly in one of the last
             if computation.let_go(gone):
                 break

@@ -180,6 +180,25 @@ def test_groups_that_are_over_are_kept_for_a_while(duo: Env, monkeypatch: Any) -
     assert computation.stop == duo.now + 0.1
 
 
+def test_a_group_that_serves_many_graphs_lets_go_of_those_that_are_over(duo: Env) -> None:
+    """As ``finalize``, which has a task in each graph: it would hold all groups that there ever were."""
+    duo.submit({("final", "keep"): []})
+    for i in range(500):
+        duo.submit({(f"x{i}", 0): [], ("final", i): [(f"x{i}", 0)]}, want=[("final", i)])
+        duo.finish((f"x{i}", 0), ("final", i))
+        duo.release(("final", i))
+    group = duo.task(("final", "keep")).group
+    assert group.states["forgotten"] == 500
+    assert 5 < len(group.dependencies) <= 64
+    assert [other.name for other in group.dependencies][-1] == "x499"
+
+
+def test_what_is_not_over_stays_among_a_groups_dependencies(duo: Env) -> None:
+    many = {(f"x{i}", 0): [] for i in range(300)}
+    duo.submit({**many, "y": list(many)})
+    assert [other.name for other in duo.task("y").group.dependencies] == [f"x{i}" for i in range(300)]
+
+
 def test_a_restart_keeps_sums_alone(duo: Env) -> None:
     from paceline.scheduler.core.stimuli import ReleaseAll
 
