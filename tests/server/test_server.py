@@ -222,14 +222,14 @@ async def test_a_flood_does_not_stop_the_others(scheduler: Scheduler, monkeypatc
     flood = await client(scheduler, "flood")
     order: list[Any] = []
     turns: list[int] = []
-    handle = scheduler.server.driver._handle
+    handlers = scheduler.server.core.handlers
+    handle = handlers[m.ReportKey]
 
-    def noting(stimulus: Any, now: float, outbox: Any) -> None:
-        if type(stimulus.message) is m.ReportKey:
-            order.append(stimulus.message.key)
-        handle(stimulus, now, outbox)
+    def noting(turn: Any, stimulus: Any) -> None:
+        order.append(stimulus.message.key)
+        handle(turn, stimulus)
 
-    scheduler.server.driver._handle = noting
+    handlers[m.ReportKey] = noting  # what the driver calls is changed where the loop's profiler comes and goes
     flush = scheduler.server.driver.flush
 
     def counting() -> None:
