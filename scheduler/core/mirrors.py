@@ -46,9 +46,7 @@ def add_replica(state: SchedulerState, ts: TaskState, ws: WorkerState) -> None:
     has_what = ws.has_what
     if ts in has_what:
         return
-    nbytes = ts.nbytes
-    if nbytes < 0:
-        nbytes = data_nbytes(state, ts)
+    nbytes = data_nbytes(state, ts)
     if ws.needs_what and ws.needs_what.pop(ts, 0):
         _take_network(state, ws, nbytes)
     has_what[ts] = None
@@ -99,9 +97,7 @@ def remove_all_replicas(state: SchedulerState, ts: TaskState) -> None:
     """Nobody has the data of ``ts`` any more."""
     if not ts.who_has:
         return
-    nbytes = ts.nbytes
-    if nbytes < 0:
-        nbytes = data_nbytes(state, ts)
+    nbytes = data_nbytes(state, ts)
     for ws in ts.who_has:
         ws.nbytes -= nbytes
         del ws.has_what[ts]

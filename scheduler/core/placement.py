@@ -97,8 +97,6 @@ def update_idle(state: SchedulerState, ws: WorkerState) -> None:
 def settle(state: SchedulerState) -> None:
     """``idle``, ``idle_load`` and ``saturated`` follow the loads that have changed."""
     restless = state.restless
-    if not restless:
-        return
     workers = state.workers
     for ws in restless:
         if workers.get(ws.address) is ws:

@@ -500,37 +500,31 @@ def _stage_wish(turn: Turn, graph: PendingGraph, budget: int) -> int:
     last, cost = graph.rows_down(budget)
     tasks = graph.tasks
     needed = graph.needed
-    if graph.is_new:
-        _wish_for_new(turn, graph, last)
-        first = last
+    is_new = graph.is_new
+    if is_new:  # what has dependents is needed, as they are all its own
+        needed[last:first] = b"\1" * (first - last)
     for row in range(first - 1, last - 1, -1):
         ts = tasks[row]
-        if ts.state != "released":
-            continue
         if not ts.dependents and not ts.who_wants:
-            run(turn, {ts: "forgotten"})
-            continue
-        if needed[row] or ts.who_wants or ts.waiters_count:
-            needed[row] = 1
-            if row not in graph.collisions:
-                for n in graph.dependencies[row]:
-                    if n >= 0:
-                        needed[n] = 1
+            if ts.state == "released":
+                run(turn, {ts: "forgotten"})
+        elif not is_new and ts.state == "released":
+            _need_dependencies(graph, row, ts)
     graph.cursor = last
     if last == 0:
         graph.stage = "wake"
     return cost
 
 
-def _wish_for_new(turn: Turn, graph: PendingGraph, last: int) -> None:
-    """The same where nothing of the graph was known before: what has dependents is needed, as they are all its own."""
-    tasks = graph.tasks
-    first = graph.cursor
-    for row in range(first - 1, last - 1, -1):
-        ts = tasks[row]
-        if not ts.dependents and not ts.who_wants and ts.state == "released":
-            run(turn, {ts: "forgotten"})
-    graph.needed[last:first] = b"\1" * (first - last)
+def _need_dependencies(graph: PendingGraph, row: int, ts: TaskState) -> None:
+    """What a needed row takes is needed."""
+    needed = graph.needed
+    if needed[row] or ts.who_wants or ts.waiters_count:
+        needed[row] = 1
+        if row not in graph.collisions:
+            for n in graph.dependencies[row]:
+                if n >= 0:
+                    needed[n] = 1
 
 
 # -- wake: needed tasks to waiting, dependencies first
