@@ -21,7 +21,7 @@ from typing import Any
 from paceline.protocol import messages as m
 from paceline.protocol.catalogue import TABLES
 from paceline.protocol.messages.base import Request
-from paceline.scheduler.core import invariants, stimuli, story
+from paceline.scheduler.core import invariants, placement, stimuli, story
 from paceline.scheduler.core.handlers.commands import ASKABLE
 
 from .annotations import closed_unless_plain
@@ -201,12 +201,15 @@ class SchedulerFacade(StockNames, Reach):
     @property
     def idle(self) -> dict[str, WorkerView]:
         """Address -> worker with too little to do."""
-        return {ws.address: self._worker(ws) for ws in self._server.state.idle}
+        state = self._server.state
+        idle = [ws for ws in state.running if placement.is_unoccupied(state, ws)]
+        return {ws.address: self._worker(ws) for ws in idle}
 
     @property
     def saturated(self) -> set[WorkerView]:
         """Workers with much more to do than others."""
-        return set(map(self._worker, self._server.state.saturated))
+        state = self._server.state
+        return {self._worker(ws) for ws in state.running if placement.is_saturated(state, ws)}
 
     @property
     def unrunnable(self) -> dict[TaskView, float]:

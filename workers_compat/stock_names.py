@@ -243,7 +243,7 @@ class StockNames:
     @property
     def idle_task_count(self) -> set[Any]:
         """Workers with a free slot, by the number of their tasks."""
-        return {self._worker(ws) for ws in self._server.state.idle_load}
+        return {self._worker(ws) for ws in placement.with_slots(self._server.state)}
 
     def is_rootish(self, ts: Any) -> bool:
         """Whether the task is one of many that depend on little, which are queued until a thread is free."""

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Protocol
 
 from paceline.protocol import messages as m
 
-from . import later, memory_manager, placement, steal_requests, transitions
+from . import later, memory_manager, steal_requests, transitions
 from .config import SchedulerConfig
 from .handlers import clients, commands, graph, replicas, stealing, tasks, timers, workers
 from .ports import ErrorPort, PluginPort
@@ -222,8 +222,6 @@ class SchedulerCore:
             raise KeyError(f"the core has no handler for {kind.__name__}")
         if kind in _HEARD_BY_MACHINES:
             self._tell_machines(turn, message)
-        if state.restless:
-            placement.settle(state)
         if state.validate:
             self._validate()
         return outbox

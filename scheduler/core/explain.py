@@ -14,7 +14,7 @@ from typing import Any, Final
 from paceline.protocol.keys import Key
 
 from .explain_words import say, summary
-from .placement import is_available, is_rootish
+from .placement import is_available, is_rootish, with_slots
 from .state import SchedulerState, TaskState, WorkerState
 from .steals import live
 from .story import story
@@ -343,7 +343,7 @@ def in_queue(state: SchedulerState, ts: TaskState) -> dict[str, Any]:
         "length": len(state.queued),
         "saturation": state.config.worker_saturation,
         "n_running": len(running),
-        "n_with_slots": len(state.idle_load),
+        "n_with_slots": len(with_slots(state)),
         "tasks_on_workers": sum(len(ws.processing) for ws in running),
         "slots": sum(ws.task_slots for ws in running),
         "rootish": is_rootish(state, ts),

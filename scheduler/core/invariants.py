@@ -361,10 +361,12 @@ def _worker_load(view: View, ws: WorkerState) -> Iterator[str]:
         if ws in state.idle or ws in state.idle_load or ws in state.saturated:
             yield "it takes nothing new, and is idle or saturated"
         return
-    if len(ws.processing) < ws.nthreads and ws not in state.idle:
-        yield "fewer tasks than threads, and not idle"
     if ws in state.idle and ws in state.saturated:
         yield "idle and saturated"
+    if ws in state.restless:
+        return
+    if len(ws.processing) < ws.nthreads and ws not in state.idle and ws not in state.unsettled:
+        yield "fewer tasks than threads, and not idle"
     saturation = state.config.worker_saturation
     full = inf if saturation == inf else max(ceil(saturation * ws.nthreads), 1)
     has_slot = len(ws.processing) - len(ws.long_running) < full

@@ -58,50 +58,84 @@ def is_available(ws: WorkerState) -> bool:
     return ws.status == "running" and not ws.clogged
 
 
+def update_slots(state: SchedulerState, ws: WorkerState) -> None:
+    """Bring the worker's membership in ``idle_load`` up to date."""
+    n = len(ws.processing)
+    if n - len(ws.long_running) < ws.task_slots and ws.status == "running" and not ws.clogged:
+        state.idle_load.put(ws, n / ws.nthreads)
+    else:
+        state.idle_load.discard(ws)
+
+
 def update_idle(state: SchedulerState, ws: WorkerState) -> None:
     """Bring the worker's membership in ``idle``, ``idle_load`` and ``saturated`` up to date.
 
-    Where what it processes has changed, ``state.restless`` takes it down, and ``settle`` does this once.
+    Where what it processes has changed, ``state.restless`` takes it down instead, and this is done once somebody looks.
     """
-    total_nthreads = state.total_nthreads
-    status = ws.status
-    if not total_nthreads or status == "closed":
+    if not state.total_nthreads or ws.status == "closed":
         return
-    if state.saturated and ws in state.saturated:
-        del state.saturated[ws]
-    if status != "running" or ws.clogged:
-        state.idle.discard(ws)
-        state.idle_load.discard(ws)
-        return
-    n = len(ws.processing)
-    nthreads = ws.nthreads
-    if n < nthreads:
+    update_slots(state, ws)
+    state.saturated.pop(ws, None)
+    if is_unoccupied(state, ws):
         state.idle.add(ws)
-    else:
-        occ = occupancy(state, ws)
-        average = (state.compute_occupancy + state.network_occ / state.bandwidth) / total_nthreads
-        if occ < nthreads * average / 2:
-            state.idle.add(ws)
-        else:
-            state.idle.discard(ws)
-            if n > nthreads:
-                pending = occ * (n - nthreads) / (n * nthreads)
-                if 0.4 < pending > 1.9 * average:
-                    state.saturated[ws] = None
-    if n - len(ws.long_running) < ws.task_slots:
-        state.idle_load.put(ws, n / nthreads)
-    else:
-        state.idle_load.discard(ws)
+        return
+    state.idle.discard(ws)
+    if is_saturated(state, ws):
+        state.saturated[ws] = None
+
+
+def is_unoccupied(state: SchedulerState, ws: WorkerState) -> bool:
+    """Whether the worker has too little to do: fewer tasks than threads, or less than half of the average."""
+    if not is_available(ws):
+        return False
+    nthreads = ws.nthreads
+    if len(ws.processing) < nthreads:
+        return True
+    return occupancy(state, ws) < nthreads * _average_occupancy(state) / 2
+
+
+def is_saturated(state: SchedulerState, ws: WorkerState) -> bool:
+    """Whether the worker has much more to do than the average."""
+    n, nthreads = len(ws.processing), ws.nthreads
+    if n <= nthreads or not is_available(ws) or is_unoccupied(state, ws):
+        return False
+    pending = occupancy(state, ws) * (n - nthreads) / (n * nthreads)
+    return 0.4 < pending > 1.9 * _average_occupancy(state)
+
+
+def _average_occupancy(state: SchedulerState) -> float:
+    """Seconds of work for a thread."""
+    return (state.compute_occupancy + state.network_occ / state.bandwidth) / state.total_nthreads
+
+
+def follow_loads(state: SchedulerState) -> None:
+    """``idle_load`` follows the loads that have changed; it is read for each task that leaves the queue."""
+    restless = state.restless
+    workers = state.workers
+    for ws in restless:
+        if workers.get(ws.address) is ws and ws.status != "closed":
+            update_slots(state, ws)
+    state.unsettled.update(restless)
+    restless.clear()
 
 
 def settle(state: SchedulerState) -> None:
     """``idle``, ``idle_load`` and ``saturated`` follow the loads that have changed."""
-    restless = state.restless
-    workers = state.workers
-    for ws in restless:
-        if workers.get(ws.address) is ws:
-            update_idle(state, ws)
-    restless.clear()
+    if state.restless:
+        follow_loads(state)
+    if state.unsettled:
+        workers = state.workers
+        for ws in state.unsettled:
+            if workers.get(ws.address) is ws:
+                update_idle(state, ws)
+        state.unsettled.clear()
+
+
+def with_slots(state: SchedulerState) -> list[WorkerState]:
+    """Workers that may get root-ish tasks: ``idle_load`` as it is once it has followed."""
+    return [
+        ws for ws in state.running if len(ws.processing) - len(ws.long_running) < ws.task_slots
+    ]
 
 
 def leave_idle(state: SchedulerState, ws: WorkerState) -> None:
@@ -109,12 +143,14 @@ def leave_idle(state: SchedulerState, ws: WorkerState) -> None:
     state.idle.discard(ws)
     state.idle_load.discard(ws)
     state.saturated.pop(ws, None)
+    state.restless.pop(ws, None)
+    state.unsettled.pop(ws, None)
 
 
 def place_rootish_queued(state: SchedulerState) -> WorkerState | None:
     """The least loaded worker with a slot for a root-ish task; None: the task is queued."""
     if state.restless:
-        settle(state)
+        follow_loads(state)
     return state.idle_load.least()
 
 

@@ -357,8 +357,9 @@ class SchedulerState:
         idle: workers with too little to do (fewer tasks than threads, or less than half the average).
         idle_load: running workers that may get root-ish tasks, by load.
         saturated: workers with much more to do than the average.
-        restless: workers whose load changed in this turn; ``idle``, ``idle_load`` and ``saturated`` follow before they
-            are read (``placement.settle``), and when the turn ends.
+        restless: workers whose load has changed; ``idle_load`` follows before it is read (``placement.follow_loads``).
+        unsettled: those whom ``idle_load`` has followed; ``idle`` and ``saturated`` do before they are read
+            (``placement.settle``), and when a quarter of a second has passed.
         unrunnable: tasks in state no-worker -> since when (seconds since the epoch).
         queued: tasks in state queued, by priority.
         replicated_tasks: tasks that several workers have.
@@ -395,7 +396,7 @@ class SchedulerState:
         "last_graph_at", "leaving", "let_go", "n_tasks", "network_occ", "no_workers_since", "plugins", "queued",
         "replicated_tasks", "resources", "restless", "run_ids", "running", "saturated", "spans", "steals",
         "task_groups", "task_metadata", "task_prefixes", "tasks", "timers", "total_memory", "total_nthreads", "transition_counter",
-        "transition_log", "unrunnable", "validate", "worker_added_count", "worker_removed_count", "workers",
+        "transition_log", "unrunnable", "unsettled", "validate", "worker_added_count", "worker_removed_count", "workers",
     )  # fmt: skip
 
     def __init__(
@@ -421,6 +422,7 @@ class SchedulerState:
         self.idle_load: LoadBuckets[WorkerState] = LoadBuckets()
         self.saturated: dict[WorkerState, None] = {}
         self.restless: dict[WorkerState, None] = {}
+        self.unsettled: dict[WorkerState, None] = {}
         self.unrunnable: dict[TaskState, float] = {}
         self.queued: PriorityQueue[TaskState] = PriorityQueue()
         self.replicated_tasks: dict[TaskState, None] = {}

@@ -291,6 +291,7 @@ def balance(turn: Turn) -> None:
     steals = state.steals
     if steals.in_flight or steals.offsets:
         steals.sweep(state)
+    placement.settle(state)
     n_idle = len(state.idle)
     if not n_idle or (n_idle == len(state.workers) and not state.resources):
         return

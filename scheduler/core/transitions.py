@@ -49,7 +49,7 @@ from .failures import (
     record_failure,
     report_erred,
 )
-from .groups import TASK_STATES
+from .groups import TASK_STATES, TaskGroup
 from .needs import (
     EDGES_MIN,
     are_for_later,
@@ -69,20 +69,18 @@ from .turn import Turn
 # ------------------------------------------------------------------ the one place where states change
 
 
-def _count(ts: TaskState, state: str) -> None:
-    """Assign a task's state where it needs its dependencies as much as before, and the counts that mirror it."""
-    group = ts.group
+def _count(group: TaskGroup, start: str, finish: str) -> None:
+    """A task of the group went from one state to another: the counts that mirror states."""
     counts = group.states
-    counts[ts.state] -= 1
-    counts[state] += 1
-    group.prefix.state_counts[state] += 1
-    ts.state = state
+    counts[start] -= 1
+    counts[finish] += 1
+    group.prefix.state_counts[finish] += 1
 
 
 def _enter(ts: TaskState, state: str) -> None:
-    """Assign a task's state, and the counts that mirror it, those of its dependencies too."""
+    """Assign a task's state, where it may need its dependencies more or less than before."""
     before = ts.state
-    _count(ts, state)
+    ts.state = state
     if before in ACTIVE_STATES:
         if state not in ACTIVE_STATES:
             for dts in ts.dependencies:
@@ -140,19 +138,23 @@ def transition(
     state.transition_counter += 1
     made: Recommendations = {}
     plugins = state.plugins
-    if plugins is None:
-        function(turn, ts, made, detail)
-        actual = ts.state
-    else:
-        edges = (ts.dependencies, ts.dependents) if finish == "forgotten" else None
-        function(turn, ts, made, detail)
-        actual = ts.state
-        plugins.transition(ts, start, actual, turn.stimulus_id, detail, edges)
-    state.transition_log.append((ts.key, start, actual, made, turn.stimulus_id, turn.now))
-    if actual == "forgotten":
-        group = ts.group
-        if group.states["forgotten"] == group.n_added:
-            mirrors.forget_group(state, group)
+    edges = None
+    if plugins is not None and finish == "forgotten":
+        edges = ts.dependencies, ts.dependents
+    function(turn, ts, made, detail)
+    actual = ts.state
+    group = ts.group
+    counts = group.states
+    if actual != start:  # _count, without a call
+        counts[start] -= 1
+        counts[actual] += 1
+        group.prefix.state_counts[actual] += 1
+    stimulus_id = turn.stimulus_id
+    if plugins is not None:
+        plugins.transition(ts, start, actual, stimulus_id, detail, edges)
+    state.transition_log.append((ts.key, start, actual, made, stimulus_id, turn.now))
+    if actual == "forgotten" and counts["forgotten"] == group.n_added:
+        mirrors.forget_group(state, group)
     if not made:
         return
     if actual == "released" and made.get(ts) in _AT_ONCE:
@@ -211,7 +213,7 @@ def transition_released_waiting(
                 recs.clear()  # nothing is made for it
                 transition_released_erred(turn, ts, recs, None)
                 return
-    _count(ts, "waiting")
+    ts.state = "waiting"
     for dts in ts.dependencies:
         dts.waiters_count += 1
     ts.waiting_count = missing
@@ -356,7 +358,7 @@ def transition_processing_memory(
     mirrors.add_replica(state, ts, ws)
     if ts.dependents:
         recommend_ready_dependents(ts, recs)
-    _count(ts, "memory")
+    ts.state = "memory"
     ts.waiting_count = 0
     needs_no_more(turn, ts, recs)
     typename = detail.typename or ""
@@ -408,7 +410,7 @@ def transition_memory_released(
     if ts.waiters_count:
         _recall_dependents(turn, ts, recs)
     _free_replicas(turn, ts)
-    _count(ts, "released")
+    ts.state = "released"
     if ts.who_wants:
         lost = LostData(key=ts.key)
         for cs in ts.who_wants:
@@ -488,6 +490,7 @@ def become_data(
         mirrors.add_replica(state, ts, ws)
     if start != "memory":
         _enter(ts, "memory")
+        _count(ts.group, start, "memory")
         let_go_of_dependencies(turn, ts, recs)
         state.transition_counter += 1
         state.transition_log.append((ts.key, start, "memory", {}, turn.stimulus_id, turn.now))
@@ -503,7 +506,6 @@ def _dispatch(turn: Turn, ts: TaskState, ws: WorkerState, recs: Recommendations)
     state = turn.state
     mirrors.start_processing(state, ts, ws)
     ts.waiting_count = 0
-    _count(ts, "processing")
     state.restless[ws] = None
     state.n_tasks += 1
     if ts.actor:
@@ -511,9 +513,20 @@ def _dispatch(turn: Turn, ts: TaskState, ws: WorkerState, recs: Recommendations)
     message = compute_message(turn, ts)
     limit = ws.memory_limit if ts.dependencies and state.config.memory_terminate else 0
     if limit and sum(message.nbytes.values()) > limit:
-        transition(turn, ts, "erred", recs, huge_inputs_failure(turn, ts, ws))
+        _refuse(turn, ts, ws, recs)
         return
+    ts.state = "processing"
     turn.to_worker(ws.address, message)
+
+
+def _refuse(turn: Turn, ts: TaskState, ws: WorkerState, recs: Recommendations) -> None:
+    """The task errs on its way to a worker: the worker cannot hold its inputs."""
+    start, ts.state = ts.state, "processing"
+    _count(ts.group, start, "processing")
+    transition(turn, ts, "erred", recs, huge_inputs_failure(turn, ts, ws))
+    counts = ts.group.states  # the transition that is under way takes it from where it began
+    counts["erred"] -= 1
+    counts[start] += 1
 
 
 def _recall_dependents(turn: Turn, ts: TaskState, recs: Recommendations) -> None:
@@ -632,7 +645,7 @@ def fill_slots(turn: Turn) -> None:
     recs: Recommendations = {}
     for _ in range(state.config.turn_tasks_max):
         if state.restless:
-            placement.settle(state)
+            placement.follow_loads(state)
         ts = queued.peek() if state.idle_load.loads else None
         if ts is None:
             return
@@ -671,27 +684,4 @@ TRANSITIONS: dict[tuple[str, str], Callable[[Turn, TaskState, Recommendations, A
 _BY_START = {
     start: {f: function for (s, f), function in TRANSITIONS.items() if s == start}
     for start in TASK_STATES
-}
-
-#: Pairs that no stimulus asks for, and why. All others that TRANSITIONS lacks go through released.
-IMPOSSIBLE: dict[tuple[str, str], str] = {
-    **{
-        (start, finish): "a task is placed from waiting"
-        for start in ("released", "processing", "memory", "erred")
-        for finish in ("queued", "no-worker", "processing")
-        if start != finish
-    },
-    ("waiting", "queued"): "chosen inside waiting -> processing",
-    ("waiting", "no-worker"): "chosen inside waiting -> processing",
-    ("queued", "no-worker"): "it stays queued until a worker has a slot",
-    ("no-worker", "queued"): "it stays there until a worker may run it",
-    **{
-        (start, "memory"): "data that was not computed here is told as DataPlaced (become_data)"
-        for start in ("released", "waiting", "queued", "no-worker", "erred")
-    },
-    **{
-        ("forgotten", finish): "a key that comes back is another task"
-        for finish in TASK_STATES
-        if finish != "forgotten"
-    },
 }

@@ -13,6 +13,7 @@ from typing import Any
 from graph_rows import Graph, Rows, compile_rows
 from paceline.protocol import messages as m
 from paceline.protocol.payload import Payload
+from paceline.scheduler.core import placement
 from paceline.scheduler.core.config import SchedulerConfig
 from paceline.scheduler.core.core import SchedulerCore
 from paceline.scheduler.core.invariants import validate_state
@@ -171,7 +172,7 @@ class Env:
         if state.has_unfinished:
             assert self.wants_continue, "there is more to do, and nobody was asked to go on"
         if not self.wants_continue:
-            idle = len(state.queued) and len(state.idle_load)
+            idle = len(state.queued) and len(placement.with_slots(state))
             assert not idle, "tasks are queued while workers have slots"
 
     def go_on(self) -> None:

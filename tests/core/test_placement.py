@@ -298,10 +298,12 @@ def test_idle_and_saturated(make_env: MakeEnv) -> None:
     assert list(state.idle) == [env.worker(w) for w in ("w0", "w1", "w2")]
     keys = [f"x{i}" for i in range(12)]
     env.submit({key: [] for key in keys}, annotations=on("w0", *keys))
+    placement.settle(state)
     assert list(state.saturated) == [env.worker("w0")]
     assert set(state.idle) == {env.worker("w1"), env.worker("w2")}
     env.status("w0", "paused")
     assert not state.saturated
     env.status("w0", "running")
     env.work()
+    placement.settle(state)
     assert len(state.idle) == 3

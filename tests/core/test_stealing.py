@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from env import Env
 from paceline.protocol import messages as m
-from paceline.scheduler.core import stealing
+from paceline.scheduler.core import placement, stealing
 from paceline.scheduler.core.config import SchedulerConfig
 from paceline.scheduler.core.stealing import balance, cost_level
 from paceline.scheduler.core.steals import COST_MULTIPLIERS
@@ -71,6 +71,7 @@ def test_nothing_while_all_are_idle_or_busy(two: Env) -> None:
     assert asked(two) == []
     crowd(two, "w0", tasks(4))
     crowd(two, "w1", tasks(4, "y"))
+    placement.settle(two.state)
     assert not len(two.state.idle)
     assert asked(two) == []
     assert two.state.steals.cursor == 0  # it did not even look
@@ -220,6 +221,7 @@ def test_very_many_workers_take_turns(make_env: MakeEnv, monkeypatch: Any) -> No
     env.join(*busy, *[f"i{i}" for i in range(5)])
     for address in busy:
         crowd(env, address, tasks(40, address))
+    placement.settle(env.state)
     assert len(env.state.saturated) == 4
     victims: dict[str, None] = {}
     for _ in range(10):
@@ -368,6 +370,7 @@ def test_tasks_that_wait_for_resources_go_where_they_are_free(make_env: MakeEnv)
     env.join("plain", nthreads=8)
     assert asked(env) == []
     env.join("w1", nthreads=8, resources={"gpu": 1})
+    placement.settle(env.state)
     assert len(env.state.idle) == 3
     keys = asked(env)
     assert keys == [("train", 3), ("train", 2)]

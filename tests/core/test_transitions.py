@@ -10,10 +10,10 @@ import pytest
 from env import Env, fake_error
 from paceline.protocol import messages as m
 from paceline.scheduler.core.groups import TASK_STATES
+from paceline.scheduler.core.impossible import IMPOSSIBLE
 from paceline.scheduler.core.state import TaskState
 from paceline.scheduler.core.stimuli import AnnotationSet
 from paceline.scheduler.core.transitions import (
-    IMPOSSIBLE,
     TRANSITIONS,
     Failure,
     Recommendations,

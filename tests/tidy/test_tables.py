@@ -9,7 +9,8 @@ from paceline.protocol.messages import Message
 from paceline.scheduler.core.config import SchedulerConfig
 from paceline.scheduler.core.core import HANDLERS
 from paceline.scheduler.core.groups import TASK_STATES
-from paceline.scheduler.core.transitions import IMPOSSIBLE, TRANSITIONS
+from paceline.scheduler.core.impossible import IMPOSSIBLE
+from paceline.scheduler.core.transitions import TRANSITIONS
 from paceline.scheduler.extensions import default_extensions
 from paceline.scheduler.server.rpc import build_handlers
 

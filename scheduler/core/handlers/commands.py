@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from .. import mirrors, placement, transitions
+from ..impossible import IMPOSSIBLE
 from ..queries import address_or_host
 from ..state import SchedulerState, TaskState
 from ..stimuli import Configure, MakeTransitions, Stimulus, WriteTask
@@ -128,7 +129,7 @@ def handle_make_transitions(turn: Turn, stimulus: Stimulus) -> None:
         ts = tasks.get(key)
         if ts is None or ts.state == finish:
             continue
-        if finish not in ASKABLE or (ts.state, finish) in transitions.IMPOSSIBLE:
+        if finish not in ASKABLE or (ts.state, finish) in IMPOSSIBLE:
             turn.log(
                 30, f"Task {key!r} cannot go from {ts.state} to {finish} because a plugin says so"
             )

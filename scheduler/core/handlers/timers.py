@@ -5,6 +5,7 @@ Must not know: the clock; each stimulus says what time it is.
 
 from __future__ import annotations
 
+from .. import placement
 from ..failures import Failure
 from ..needs import Recommendations
 from ..queries import heartbeat_interval
@@ -22,7 +23,8 @@ SILENT_CLIENT_SECONDS = 60.0
 
 
 def handle_tick(turn: Turn, stimulus: Stimulus) -> None:
-    """Look at every timeout that the core watches."""
+    """Look at every timeout that the core watches, and at loads that nobody has asked for."""
+    placement.settle(turn.state)
     config = turn.state.config
     if config.watch_worker_ttl:
         _check_worker_ttl(turn)
