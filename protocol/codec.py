@@ -11,9 +11,9 @@ Must not know: sockets, phases, what messages mean.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from types import MappingProxyType
-from typing import Any, TypeVar, Union
+from typing import Any, ClassVar, TypeVar, Union
 
 import msgspec
 from msgspec.structs import force_setattr
@@ -25,7 +25,7 @@ from .framing import Frames
 from .handshake import Agreement
 from .keys import normalize_key
 from .messages.base import Message, OddMessage, Request, UnknownMessage
-from .payload import Payload
+from .payload import Kind, Payload
 from .values import (
     READ_ERRORS,
     SET_HOLDERS,
@@ -44,6 +44,8 @@ __all__ = ["Codec", "OddMessage", "Received", "UnknownMessage"]
 T = TypeVar("T")
 #: Of more keys than this, all are looked at together.
 MANY_KEYS = 32
+#: Payloads in messages that are no longer than this, bytes, and have no frames beside their header, are shared; so many.
+SHARED_MAX_NBYTES, SHARED_MAX = 256, 256
 #: What reading a message may give.
 Received = Message | UnknownMessage | OddMessage
 
@@ -133,6 +135,9 @@ _UNTYPED: Mapping[type, tuple[str, ...]] = MappingProxyType(
         if op.cls.UNTYPED_FIELDS
     }
 )
+_SHARED: Mapping[Kind, dict[bytes, Payload]] = {"serialized": {}, "pickled": {}}
+#: What a writer has between messages.
+_NO_FRAMES: Frames = []
 _RAW_LIST = msgspec.msgpack.Decoder(list[msgspec.Raw])
 
 
@@ -153,7 +158,9 @@ class Codec:
         close_value: closes values of replies that msgpack cannot say; None makes them a ``LocalProtocolError``.
     """
 
-    __slots__ = ("_close_value", "_read_scalar", "agreement")
+    __slots__ = ("_close_value", "_encoder", "_read_scalar", "_writer", "agreement")
+
+    WRITER: ClassVar[type[ValueWriter]] = ValueWriter
 
     def __init__(
         self,
@@ -165,6 +172,8 @@ class Codec:
         self.agreement = agreement or Agreement()
         self._read_scalar = read_scalar
         self._close_value = close_value
+        self._writer = self.WRITER(close_value)
+        self._encoder = msgspec.msgpack.Encoder(enc_hook=self._writer.convert)
 
     # ------------------------------------------------------------------ reading
 
@@ -309,20 +318,41 @@ class Codec:
         Raises:
             LocalProtocolError: it cannot be said.
         """
-        writer = ValueWriter(self._close_value)
-        frames = writer.frames
         if type(value) is list and value:
             kinds = set(map(type, value))
             if all(issubclass(kind, Message) for kind in kinds):
-                if not kinds.isdisjoint(_UNTYPED):
-                    value = _with_sets_said(value)
-                frames[0] = _msgspec_pack(writer, value)
-                return frames
+                return self.encode_batch(value, kinds)
         elif isinstance(value, Message) and not isinstance(value, Request):
             (value,) = _with_sets_said([value])
-            frames[0] = _msgspec_pack(writer, value)
-            return frames
-        frames[0] = writer.pack(_messages_to_dicts(value))
+            return self._pack(value)
+        writer = self.WRITER(self._close_value)
+        writer.frames[0] = writer.pack(_messages_to_dicts(value))
+        return writer.frames
+
+    def encode_batch(self, messages: list[Any], kinds: Set[type]) -> Frames:
+        """A batch.
+
+        Args:
+            messages: ``Message`` objects.
+            kinds: their classes.
+
+        Raises:
+            LocalProtocolError: it cannot be said.
+        """
+        if not kinds.isdisjoint(_UNTYPED):
+            messages = _with_sets_said(messages)
+        return self._pack(messages)
+
+    def _pack(self, value: Any) -> Frames:
+        """Messages as msgpack, and the frames behind them."""
+        writer = self._writer
+        frames = writer.frames = [b""]
+        try:
+            frames[0] = self._encoder.encode(value)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise LocalProtocolError(f"a message cannot be sent: {error}") from error
+        finally:
+            writer.frames = _NO_FRAMES  # they are the caller's
         return frames
 
 
@@ -369,7 +399,30 @@ def _open_fields(message: Any, plan: _Plan, frames: Sequence[Buffer]) -> None:
     for name in plan.payload_fields:
         payload = getattr(message, name)
         if payload is not None:
-            force_setattr(message, name, payload_at(payload.kind, payload.index, frames))
+            force_setattr(message, name, _payload(payload, frames))
+
+
+def _payload(placeholder: _Placeholder, frames: Sequence[Buffer]) -> Payload:
+    """What the placeholder stands for. Small ones are made once: thousands of tasks tell the same type of their results.
+
+    Raises:
+        RemoteProtocolError: it is not there.
+    """
+    index = placeholder.index
+    if type(index) is not int or not 0 < index < len(frames):
+        return payload_at(placeholder.kind, index, frames)
+    header = frames[index]
+    if type(header) is not bytes or len(header) > SHARED_MAX_NBYTES:
+        return payload_at(placeholder.kind, index, frames)
+    shared = _SHARED[placeholder.kind]
+    found = shared.get(header)
+    if found is None:
+        found = payload_at(placeholder.kind, index, frames)
+        if not found.frames:
+            if len(shared) == SHARED_MAX:
+                shared.clear()
+            shared[header] = found
+    return found
 
 
 def _many_keys(keys: list[Any]) -> list[Any]:
@@ -396,15 +449,6 @@ def _split_error(error: Exception) -> tuple[str, str]:
     if not found:
         return "$", str(error)
     return path.rstrip("`"), text
-
-
-def _msgspec_pack(writer: ValueWriter, value: Any) -> bytes:
-    """Messages as msgpack."""
-    hook: Callable[[Any], Any] = writer.convert
-    try:
-        return msgspec.msgpack.Encoder(enc_hook=hook).encode(value)
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise LocalProtocolError(f"a message cannot be sent: {error}") from error
 
 
 def _with_sets_said(messages: list[Any]) -> list[Any]:

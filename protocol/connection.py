@@ -20,10 +20,10 @@ from .catalogue import TABLES, Direction
 from .codec import Codec
 from .compression import Buffer
 from .errors import LocalProtocolError
-from .framing import Frames
+from .framing import Frames, frame_nbytes
 from .handshake import IN_PLACE, Agreement, local_offer, negotiate
 from .in_place import InPlaceCodec
-from .long_batch import pieces_of
+from .long_batch import LONG_BATCH_NBYTES, pieces_of
 from .messages.base import CloseRequest, CloseStream, Message, OddMessage, UnknownMessage
 from .values import ScalarReader, ValueCloser
 
@@ -103,9 +103,9 @@ class Value:
     value: Any
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Batch:
-    """Messages of a stream, in order.
+    """Messages of a stream, in order. Not to be changed: it is not frozen because that costs more than to read it.
 
     Attributes:
         messages: of the direction's classes, ``UnknownMessage`` or ``OddMessage``. ``CloseStream`` comes last.
@@ -226,10 +226,10 @@ class Connection:
         """
         phase = self.phase
         if phase == "worker-stream" or phase == "client-stream":
-            if isinstance(value, Message):
-                value = [value]
             if type(value) is list:
-                self._check(value)
+                return self._send_batch(value)
+            if isinstance(value, Message):
+                return self._send_batch([value])
         elif phase != "rpc":
             raise LocalProtocolError(f"nothing can be sent in the phase {phase!r}")
         elif self.role == "listener" and isinstance(value, Message):
@@ -237,10 +237,7 @@ class Connection:
                 f"{type(value).__name__} cannot be sent by the end that answers requests"
             )
         frames = self.codec.encode(value)
-        if type(value) is list:
-            if phase != "rpc" and value and type(value[-1]) is CloseStream:
-                self._move("goodbye")
-        elif type(value) is CloseRequest:
+        if type(value) is CloseRequest:
             self._move("goodbye")
         return frames
 
@@ -259,7 +256,8 @@ class Connection:
         self.phase = following
 
     def _batch(self, frames: Sequence[Buffer]) -> list[Event]:
-        pieces = pieces_of(frames[0]) if frames else None
+        is_long = frames and frame_nbytes(frames[0]) > LONG_BATCH_NBYTES
+        pieces = pieces_of(frames[0]) if is_long else None
         if pieces is None:
             messages = self.codec.decode_batch(frames, self._in)
             self._ends(messages)
@@ -296,10 +294,18 @@ class Connection:
         message = self.codec.as_message(value, self._serves)
         return Request(message, bool(value.get("reply", True)), bool(value.get("close", False)))
 
-    def _check(self, messages: list[Any]) -> None:
-        """Whether these messages may go this way. Dicts are of plugins, which have ops of their own."""
-        strange = set(map(type, messages)) - _ALLOWED[self._out]
-        strange.discard(dict)
-        if strange:
+    def _send_batch(self, messages: list[Any]) -> Frames:
+        """Messages of a stream. Dicts among them are of plugins, which have ops of their own."""
+        kinds = set(map(type, messages))
+        strange = kinds - _ALLOWED[self._out]
+        if not strange:
+            frames = self.codec.encode_batch(messages, kinds)
+        elif strange == {dict}:
+            frames = self.codec.encode(messages)
+        else:
+            strange.discard(dict)
             names = ", ".join(sorted(kind.__name__ for kind in strange))
             raise LocalProtocolError(f"{names} cannot be sent from {self._out.replace('_', ' ')}")
+        if CloseStream in kinds and type(messages[-1]) is CloseStream:
+            self._move("goodbye")
+        return frames

@@ -19,7 +19,8 @@ import contextlib
 import mmap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from struct import Struct, unpack_from
+from functools import lru_cache
+from struct import Struct
 from typing import Protocol
 
 from .compression import Buffer
@@ -250,7 +251,7 @@ class FrameReader:
         if available < prelude_nbytes:
             self._need = prelude_nbytes
             return None
-        lengths = unpack_from(f"<{count}Q", data, position + 2 * _U64)
+        lengths = _numbers(count).unpack_from(data, position + 2 * _U64)
         total = sum(lengths)
         if total > limits.max_message_nbytes:
             raise RemoteProtocolError(
@@ -266,7 +267,7 @@ class FrameReader:
         """Takes frames that are there as a whole, and begins a large one. Returns the new position."""
         frames = self._frames
         end = len(data)
-        view = data if type(data) is bytes else memoryview(data)
+        view = memoryview(data) if type(data) is bytearray else data
         for index in range(len(frames), len(lengths)):
             length = lengths[index]
             if length >= LARGE_FRAME_NBYTES:
@@ -333,6 +334,12 @@ _PRIVATE: dict[str, int] = (
 )
 
 
+@lru_cache(64)
+def _numbers(count: int) -> Struct:
+    """So many numbers of a prelude."""
+    return Struct(f"<{count}Q")
+
+
 def frame_nbytes(frame: Buffer) -> int:
     """Size of a frame, bytes, whatever the items of its memoryview are."""
     return frame.nbytes if type(frame) is memoryview else len(frame)
@@ -351,16 +358,16 @@ def pack_prelude(lengths: Sequence[int]) -> bytes:
         if index and length >= LARGE_FRAME_NBYTES:
             break
         together += length
-    return Struct(f"<{count + 2}Q").pack(together, count, *lengths)
+    return _numbers(count + 2).pack(together, count, *lengths)
 
 
 def pack_frames(frames: Sequence[Buffer]) -> list[Buffer]:
     """What to write for one message: small frames joined, large ones as they are. The first buffer begins with the prelude."""
-    lengths = [frame_nbytes(frame) for frame in frames]
-    if max(lengths, default=0) < LARGE_FRAME_NBYTES:
+    lengths = [len(frame) if type(frame) is bytes else frame_nbytes(frame) for frame in frames]
+    nbytes = sum(lengths)
+    if nbytes < LARGE_FRAME_NBYTES or max(lengths) < LARGE_FRAME_NBYTES:
         count = len(frames)
-        together = _U64 * (1 + count) + sum(lengths)
-        prelude = Struct(f"<{count + 2}Q").pack(together, count, *lengths)
+        prelude = _numbers(count + 2).pack(_U64 * (1 + count) + nbytes, count, *lengths)
         return [b"".join([prelude, *frames])]
     pieces: list[Buffer] = []
     small: list[Buffer] = [pack_prelude(lengths)]

@@ -30,19 +30,14 @@ from .codec import (
     _NO_KEYS,
     _PLANS,
     _RAW_LIST,
-    _UNTYPED,
     Codec,
     _keep_payload,
-    _messages_to_dicts,
-    _msgspec_pack,
     _op_of,
     _plain_key,
-    _with_sets_said,
 )
 from .compression import Buffer
 from .errors import RemoteProtocolError
-from .framing import Frames
-from .messages.base import Message, OddMessage, Request
+from .messages.base import OddMessage
 from .payload import Kind, Payload, count_frames
 from .values import _PLACEHOLDERS, READ_ERRORS, SCALAR_MAX_NBYTES, ValueReader, ValueWriter
 
@@ -159,6 +154,8 @@ class InPlaceCodec(Codec):
 
     __slots__ = ()
 
+    WRITER = InPlaceWriter
+
     def decode_batch(self, frames: Sequence[Buffer], direction: Direction) -> list[Any]:
         """See ``Codec.decode_batch``."""
         if not frames:
@@ -182,24 +179,6 @@ class InPlaceCodec(Codec):
             return msgspec.convert(value, type, strict=False, dec_hook=_keep_payload)
         except READ_ERRORS as error:
             raise RemoteProtocolError(f"not what was expected: {error}") from error
-
-    def encode(self, value: Any) -> Frames:
-        """See ``Codec.encode``."""
-        writer = InPlaceWriter(self._close_value)
-        frames = writer.frames
-        if type(value) is list and value:
-            kinds = set(map(type, value))
-            if all(issubclass(kind, Message) for kind in kinds):
-                if not kinds.isdisjoint(_UNTYPED):
-                    value = _with_sets_said(value)
-                frames[0] = _msgspec_pack(writer, value)
-                return frames
-        elif isinstance(value, Message) and not isinstance(value, Request):
-            (value,) = _with_sets_said([value])
-            frames[0] = _msgspec_pack(writer, value)
-            return frames
-        frames[0] = writer.pack(_messages_to_dicts(value))
-        return frames
 
     def _finish(self, message: Any, frames: Sequence[Buffer]) -> None:
         """What msgspec cannot be told: keys, untyped values, placeholders.
