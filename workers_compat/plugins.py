@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import operator
 import warnings
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
@@ -442,7 +443,7 @@ class _Fields:
         has_cause: whether it names the task at fault.
     """
 
-    __slots__ = ("_closed", "_has_startstops", "_hidden", "_names", "has_cause", "has_report")
+    __slots__ = ("_closed", "_has_startstops", "_names", "_values", "has_cause", "has_report")
 
     def __init__(self, kind: type) -> None:
         of_message = getattr(kind, "__struct_fields__", None)
@@ -450,18 +451,13 @@ class _Fields:
         self.has_report = "report" in names
         self.has_cause = "cause" in names
         self._has_startstops = "startstops" in names
-        self._hidden = [name for name in names if name in _NOT_TOLD]
-        self._names = None if of_message else names
+        self._names = tuple(name for name in names if name not in _NOT_TOLD)
+        self._values = _values_of(self._names)
         self._closed = [name for name in _maybe_closed(kind, names) if name not in _NOT_TOLD]
 
     def of(self, detail: Any) -> dict[str, Any]:
         """Their names and values."""
-        if self._names is None:
-            found = msgspec.structs.asdict(detail)
-        else:
-            found = {name: getattr(detail, name) for name in self._names}
-        for name in self._hidden:
-            del found[name]
+        found: dict[str, Any] = dict(zip(self._names, self._values(detail), strict=True))
         for name in self._closed:
             value = found[name]
             if type(value) is Payload:
@@ -469,6 +465,13 @@ class _Fields:
         if self._has_startstops:  # as the dicts that they are on the wire
             found["startstops"] = msgspec.to_builtins(found["startstops"] or [])
         return found
+
+
+def _values_of(names: tuple[str, ...]) -> Callable[[Any], tuple[Any, ...]]:
+    """What gives the values of these attributes; ``attrgetter`` does where there are several."""
+    if len(names) > 1:
+        return operator.attrgetter(*names)
+    return lambda detail: tuple([getattr(detail, name) for name in names])
 
 
 def _maybe_closed(kind: type, names: tuple[str, ...]) -> Iterable[str]:

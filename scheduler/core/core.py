@@ -59,7 +59,7 @@ Handler = Callable[[Turn, Stimulus], None]
 CHECKED_PER_TURN = 25
 
 #: Stimuli of which the machines beside the task lifecycle hear.
-_HEARD_BY_MACHINES = frozenset((WorkerGone, ClientGone, ReleaseAll))
+_HEARD_BY_MACHINES = (WorkerGone, ClientGone, ReleaseAll)
 
 
 class Machine(Protocol):
@@ -188,6 +188,8 @@ class SchedulerCore:
         self.handlers: dict[type[Any], Handler] = dict(HANDLERS)
         for machine in machines:
             self.handlers.update(machine.handlers())
+        for kind in _HEARD_BY_MACHINES:
+            self.handlers[kind] = self._heard_by_machines(self.handlers[kind])
 
     def knows(self, message_type: type[Any]) -> bool:
         """Whether the core, or one of its machines, handles this kind of message."""
@@ -220,8 +222,6 @@ class SchedulerCore:
                 machine.on_request_gone(turn, message.request_id)
         else:
             raise KeyError(f"the core has no handler for {kind.__name__}")
-        if kind in _HEARD_BY_MACHINES:
-            self._tell_machines(turn, message)
         if state.validate:
             self._validate()
         return outbox
@@ -241,6 +241,15 @@ class SchedulerCore:
         if message is not None:
             handler = self.handlers[type(message)]
             handler(turn, Stimulus(turn.source, message, turn.stimulus_id))
+
+    def _heard_by_machines(self, handler: Handler) -> Handler:
+        """The handler, and after it the machines."""
+
+        def handle(turn: Turn, stimulus: Stimulus) -> None:
+            handler(turn, stimulus)
+            self._tell_machines(turn, stimulus.message)
+
+        return handle
 
     def _tell_machines(self, turn: Turn, message: Any) -> None:
         for machine in self.machines.values():
