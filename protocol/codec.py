@@ -44,8 +44,8 @@ __all__ = ["Codec", "OddMessage", "Received", "UnknownMessage"]
 T = TypeVar("T")
 #: Of more keys than this, all are looked at together.
 MANY_KEYS = 32
-#: Payloads in messages that are no longer than this, bytes, and have no frames beside their header, are shared; so many.
-SHARED_MAX_NBYTES, SHARED_MAX = 256, 256
+#: A payload of a message that is no longer than this, bytes, and has no frames beside its header, is kept for the next time; so many.
+SMALL_NBYTES, SMALL_MAX = 256, 32
 #: What reading a message may give.
 Received = Message | UnknownMessage | OddMessage
 
@@ -135,9 +135,6 @@ _UNTYPED: Mapping[type, tuple[str, ...]] = MappingProxyType(
         if op.cls.UNTYPED_FIELDS
     }
 )
-_SHARED: Mapping[Kind, dict[bytes, Payload]] = {"serialized": {}, "pickled": {}}
-#: What a writer has between messages.
-_NO_FRAMES: Frames = []
 _RAW_LIST = msgspec.msgpack.Decoder(list[msgspec.Raw])
 
 
@@ -149,7 +146,7 @@ _OP_ONLY = msgspec.msgpack.Decoder(_OpOnly)
 
 
 class Codec:
-    """Frames to messages and back, for one connection. It keeps nothing between messages.
+    """Frames to messages and back, for one connection. Between messages it keeps a few small payloads, and nothing else.
 
     Args:
         agreement: what both sides can. What is sent is never compressed here, so nothing in it matters yet.
@@ -158,7 +155,7 @@ class Codec:
         close_value: closes values of replies that msgpack cannot say; None makes them a ``LocalProtocolError``.
     """
 
-    __slots__ = ("_close_value", "_encoder", "_read_scalar", "_writer", "agreement")
+    __slots__ = ("_close_value", "_encoder", "_read_scalar", "_small", "_writer", "agreement")
 
     WRITER: ClassVar[type[ValueWriter]] = ValueWriter
 
@@ -173,6 +170,7 @@ class Codec:
         self._read_scalar = read_scalar
         self._close_value = close_value
         self._writer = self.WRITER(close_value)
+        self._small: dict[tuple[Kind, bytes], Payload] = {}
         self._encoder = msgspec.msgpack.Encoder(enc_hook=self._writer.convert)
 
     # ------------------------------------------------------------------ reading
@@ -201,10 +199,56 @@ class Codec:
                         reader = ValueReader(frames, self._read_scalar)
                         force_setattr(message, name, reader.finish(value))
                 if plan.is_heavy:
-                    _open_fields(message, plan, frames)
+                    self._open_fields(message, plan, frames)
             return messages
         except (*READ_ERRORS, RemoteProtocolError):
             return self._decode_leniently(frames, direction)
+
+    def _open_fields(self, message: Any, plan: _Plan, frames: Sequence[Buffer]) -> None:
+        """Lists of keys, and closed values.
+
+        Raises:
+            RemoteProtocolError, TypeError, KeyError: something in it is odd.
+        """
+        for name in plan.keys_fields:
+            keys = getattr(message, name)
+            if type(keys) is not list:  # a set; its elements stay in the order of the wire
+                keys = keys["as-list"]
+                if type(keys) is not list:
+                    raise TypeError("expected keys")
+                force_setattr(message, name, keys)
+            if len(keys) > MANY_KEYS:
+                keys[:] = _many_keys(keys)
+                continue
+            for position, key in enumerate(keys):
+                if type(key) in _NO_KEYS:
+                    keys[position] = _plain_key(key)
+        for name in plan.payload_fields:
+            placeholder = getattr(message, name)
+            if placeholder is not None:
+                force_setattr(message, name, self._payload(placeholder, frames))
+
+    def _payload(self, placeholder: _Placeholder, frames: Sequence[Buffer]) -> Payload:
+        """What the placeholder stands for. Small ones are made once: thousands of tasks tell the same type of their results.
+
+        Raises:
+            RemoteProtocolError: it is not there.
+        """
+        kind, index = placeholder.kind, placeholder.index
+        if type(index) is not int or not 0 < index < len(frames):
+            return payload_at(kind, index, frames)
+        header = frames[index]
+        if type(header) is not bytes or len(header) > SMALL_NBYTES:
+            return payload_at(kind, index, frames)
+        small = self._small
+        found = small.get((kind, header))
+        if found is None:
+            found = payload_at(kind, index, frames)
+            if not found.frames:
+                if len(small) == SMALL_MAX:
+                    small.clear()
+                small[kind, header] = found
+        return found
 
     def decode_value(self, frames: Sequence[Buffer], type: type[T] | None = None) -> Any:
         """A message that is no batch, as it stands: tuples for arrays, ``Payload`` objects in place.
@@ -352,7 +396,7 @@ class Codec:
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise LocalProtocolError(f"a message cannot be sent: {error}") from error
         finally:
-            writer.frames = _NO_FRAMES  # they are the caller's
+            writer.frames = []  # those are the caller's
         return frames
 
 
@@ -375,54 +419,6 @@ def _plain_key(key: Any) -> Any:
         flat = normalize_key(key)
         hash(flat)
     return flat
-
-
-def _open_fields(message: Any, plan: _Plan, frames: Sequence[Buffer]) -> None:
-    """Lists of keys, and closed values.
-
-    Raises:
-        RemoteProtocolError, TypeError, KeyError: something in it is odd.
-    """
-    for name in plan.keys_fields:
-        keys = getattr(message, name)
-        if type(keys) is not list:  # a set; its elements stay in the order of the wire
-            keys = keys["as-list"]
-            if type(keys) is not list:
-                raise TypeError("expected keys")
-            force_setattr(message, name, keys)
-        if len(keys) > MANY_KEYS:
-            keys[:] = _many_keys(keys)
-            continue
-        for position, key in enumerate(keys):
-            if type(key) in _NO_KEYS:
-                keys[position] = _plain_key(key)
-    for name in plan.payload_fields:
-        payload = getattr(message, name)
-        if payload is not None:
-            force_setattr(message, name, _payload(payload, frames))
-
-
-def _payload(placeholder: _Placeholder, frames: Sequence[Buffer]) -> Payload:
-    """What the placeholder stands for. Small ones are made once: thousands of tasks tell the same type of their results.
-
-    Raises:
-        RemoteProtocolError: it is not there.
-    """
-    index = placeholder.index
-    if type(index) is not int or not 0 < index < len(frames):
-        return payload_at(placeholder.kind, index, frames)
-    header = frames[index]
-    if type(header) is not bytes or len(header) > SHARED_MAX_NBYTES:
-        return payload_at(placeholder.kind, index, frames)
-    shared = _SHARED[placeholder.kind]
-    found = shared.get(header)
-    if found is None:
-        found = payload_at(placeholder.kind, index, frames)
-        if not found.frames:
-            if len(shared) == SHARED_MAX:
-                shared.clear()
-            shared[header] = found
-    return found
 
 
 def _many_keys(keys: list[Any]) -> list[Any]:

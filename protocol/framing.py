@@ -19,7 +19,6 @@ import contextlib
 import mmap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from struct import Struct
 from typing import Protocol
 
@@ -54,6 +53,8 @@ SCRATCH_NBYTES = 256 * 2**10
 
 _PRELUDE = Struct("<QQ")
 _U64 = 8
+#: How so many numbers of a prelude lie there; more are seldom.
+_NUMBERS = tuple(Struct(f"<{count}Q") for count in range(64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,10 +335,9 @@ _PRIVATE: dict[str, int] = (
 )
 
 
-@lru_cache(64)
 def _numbers(count: int) -> Struct:
     """So many numbers of a prelude."""
-    return Struct(f"<{count}Q")
+    return _NUMBERS[count] if count < len(_NUMBERS) else Struct(f"<{count}Q")
 
 
 def frame_nbytes(frame: Buffer) -> int:
