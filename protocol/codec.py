@@ -25,7 +25,7 @@ from .framing import Frames
 from .handshake import Agreement
 from .keys import normalize_key
 from .messages.base import Message, OddMessage, Request, UnknownMessage
-from .payload import Kind, Payload
+from .payload import Payload
 from .values import (
     READ_ERRORS,
     SET_HOLDERS,
@@ -44,8 +44,6 @@ __all__ = ["Codec", "OddMessage", "Received", "UnknownMessage"]
 T = TypeVar("T")
 #: Of more keys than this, all are looked at together.
 MANY_KEYS = 32
-#: A payload of a message that is no longer than this, bytes, and has no frames beside its header, is kept for the next time; so many.
-SMALL_NBYTES, SMALL_MAX = 256, 32
 #: What reading a message may give.
 Received = Message | UnknownMessage | OddMessage
 
@@ -146,7 +144,7 @@ _OP_ONLY = msgspec.msgpack.Decoder(_OpOnly)
 
 
 class Codec:
-    """Frames to messages and back, for one connection. Between messages it keeps a few small payloads, and nothing else.
+    """Frames to messages and back, for one connection. It keeps nothing between messages.
 
     Args:
         agreement: what both sides can. What is sent is never compressed here, so nothing in it matters yet.
@@ -155,7 +153,7 @@ class Codec:
         close_value: closes values of replies that msgpack cannot say; None makes them a ``LocalProtocolError``.
     """
 
-    __slots__ = ("_close_value", "_encoder", "_read_scalar", "_small", "_writer", "agreement")
+    __slots__ = ("_close_value", "_encoder", "_read_scalar", "_writer", "agreement")
 
     WRITER: ClassVar[type[ValueWriter]] = ValueWriter
 
@@ -170,7 +168,6 @@ class Codec:
         self._read_scalar = read_scalar
         self._close_value = close_value
         self._writer = self.WRITER(close_value)
-        self._small: dict[tuple[Kind, bytes], Payload] = {}
         self._encoder = msgspec.msgpack.Encoder(enc_hook=self._writer.convert)
 
     # ------------------------------------------------------------------ reading
@@ -199,56 +196,10 @@ class Codec:
                         reader = ValueReader(frames, self._read_scalar)
                         force_setattr(message, name, reader.finish(value))
                 if plan.is_heavy:
-                    self._open_fields(message, plan, frames)
+                    _open_fields(message, plan, frames)
             return messages
         except (*READ_ERRORS, RemoteProtocolError):
             return self._decode_leniently(frames, direction)
-
-    def _open_fields(self, message: Any, plan: _Plan, frames: Sequence[Buffer]) -> None:
-        """Lists of keys, and closed values.
-
-        Raises:
-            RemoteProtocolError, TypeError, KeyError: something in it is odd.
-        """
-        for name in plan.keys_fields:
-            keys = getattr(message, name)
-            if type(keys) is not list:  # a set; its elements stay in the order of the wire
-                keys = keys["as-list"]
-                if type(keys) is not list:
-                    raise TypeError("expected keys")
-                force_setattr(message, name, keys)
-            if len(keys) > MANY_KEYS:
-                keys[:] = _many_keys(keys)
-                continue
-            for position, key in enumerate(keys):
-                if type(key) in _NO_KEYS:
-                    keys[position] = _plain_key(key)
-        for name in plan.payload_fields:
-            placeholder = getattr(message, name)
-            if placeholder is not None:
-                force_setattr(message, name, self._payload(placeholder, frames))
-
-    def _payload(self, placeholder: _Placeholder, frames: Sequence[Buffer]) -> Payload:
-        """What the placeholder stands for. Small ones are made once: thousands of tasks tell the same type of their results.
-
-        Raises:
-            RemoteProtocolError: it is not there.
-        """
-        kind, index = placeholder.kind, placeholder.index
-        if type(index) is not int or not 0 < index < len(frames):
-            return payload_at(kind, index, frames)
-        header = frames[index]
-        if type(header) is not bytes or len(header) > SMALL_NBYTES:
-            return payload_at(kind, index, frames)
-        small = self._small
-        found = small.get((kind, header))
-        if found is None:
-            found = payload_at(kind, index, frames)
-            if not found.frames:
-                if len(small) == SMALL_MAX:
-                    small.clear()
-                small[kind, header] = found
-        return found
 
     def decode_value(self, frames: Sequence[Buffer], type: type[T] | None = None) -> Any:
         """A message that is no batch, as it stands: tuples for arrays, ``Payload`` objects in place.
@@ -419,6 +370,31 @@ def _plain_key(key: Any) -> Any:
         flat = normalize_key(key)
         hash(flat)
     return flat
+
+
+def _open_fields(message: Any, plan: _Plan, frames: Sequence[Buffer]) -> None:
+    """Lists of keys, and closed values.
+
+    Raises:
+        RemoteProtocolError, TypeError, KeyError: something in it is odd.
+    """
+    for name in plan.keys_fields:
+        keys = getattr(message, name)
+        if type(keys) is not list:  # a set; its elements stay in the order of the wire
+            keys = keys["as-list"]
+            if type(keys) is not list:
+                raise TypeError("expected keys")
+            force_setattr(message, name, keys)
+        if len(keys) > MANY_KEYS:
+            keys[:] = _many_keys(keys)
+            continue
+        for position, key in enumerate(keys):
+            if type(key) in _NO_KEYS:
+                keys[position] = _plain_key(key)
+    for name in plan.payload_fields:
+        payload = getattr(message, name)
+        if payload is not None:
+            force_setattr(message, name, payload_at(payload.kind, payload.index, frames))
 
 
 def _many_keys(keys: list[Any]) -> list[Any]:

@@ -307,3 +307,29 @@ def test_idle_and_saturated(make_env: MakeEnv) -> None:
     env.work()
     placement.settle(state)
     assert len(state.idle) == 3
+
+
+def test_idle_and_saturated_follow_with_the_tick(make_env: MakeEnv) -> None:
+    """Each task that begins or ends would pay for it otherwise. Who looks from outside is told what is so by now."""
+    env = make_env(worker_saturation=inf)
+    env.join("w0", "w1", "w2")
+    w0, w1 = env.worker("w0"), env.worker("w1")
+    keys = [f"x{i}" for i in range(12)]
+    env.submit({key: [] for key in keys}, annotations=on("w0", *keys))
+    state = env.state
+    assert w0 in state.idle and not state.saturated  # as they were
+    assert not placement.is_unoccupied(state, w0) and placement.is_saturated(state, w0)
+    assert placement.is_unoccupied(state, w1) and not placement.is_saturated(state, w1)
+    env.tick()
+    assert w0 not in state.idle and list(state.saturated) == [w0]
+
+
+def test_a_worker_that_leaves_is_not_settled_any_more(make_env: MakeEnv) -> None:
+    env = make_env(worker_saturation=inf)
+    env.join("w0", "w1")
+    env.submit({"x": []}, annotations=on("w0", "x"))
+    env.lose("w0")
+    env.tick()
+    state = env.state
+    assert [ws.address for ws in state.idle] == ["w1"]
+    assert not state.restless and not state.unsettled
