@@ -72,9 +72,13 @@ def update_idle(state: SchedulerState, ws: WorkerState) -> None:
 
     Where what it processes has changed, ``state.restless`` takes it down instead, and this is done once somebody looks.
     """
-    if not state.total_nthreads or ws.status == "closed":
-        return
-    update_slots(state, ws)
+    if state.total_nthreads and ws.status != "closed":
+        update_slots(state, ws)
+        _judge(state, ws)
+
+
+def _judge(state: SchedulerState, ws: WorkerState) -> None:
+    """Whether it is idle, or saturated."""
     state.saturated.pop(ws, None)
     if is_unoccupied(state, ws):
         state.idle.add(ws)
@@ -113,7 +117,7 @@ def follow_loads(state: SchedulerState) -> None:
     restless = state.restless
     workers = state.workers
     for ws in restless:
-        if workers.get(ws.address) is ws and ws.status != "closed":
+        if workers.get(ws.address) is ws:
             update_slots(state, ws)
     state.unsettled.update(restless)
     restless.clear()
@@ -127,7 +131,7 @@ def settle(state: SchedulerState) -> None:
         workers = state.workers
         for ws in state.unsettled:
             if workers.get(ws.address) is ws:
-                update_idle(state, ws)
+                _judge(state, ws)
         state.unsettled.clear()
 
 
