@@ -85,8 +85,12 @@ def workers_list(state: SchedulerState, workers: Iterable[str] | None) -> list[s
     return list(out)
 
 
-def registration_error(state: SchedulerState, address: str, name: Any) -> str | None:
+def registration_error(
+    state: SchedulerState, address: str, name: Any, nthreads: int = 1
+) -> str | None:
     """Why a worker may not register under ``name``: the message of stock's reply, or None.
+
+    Stock takes a worker without threads, and divides by their number with each task from then on; no stock worker has none.
 
     Raises:
         ValueError: the address is taken; stock answers this with an ``uncaught-error``.
@@ -97,6 +101,8 @@ def registration_error(state: SchedulerState, address: str, name: Any) -> str | 
         taken = name in state.aliases
     except TypeError:
         return f"not a name: {name!r}"
+    if nthreads < 1:
+        return f"a worker needs one thread at least, not {nthreads}"
     return f"name taken, {name}" if taken else None
 
 

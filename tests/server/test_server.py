@@ -90,6 +90,9 @@ async def test_workers_register_and_leave(scheduler: Scheduler, caplog: Any) -> 
     twin = await Peer.dial(scheduler)
     reply = await twin.ask(registration(address="tcp://127.0.0.1:2"))
     assert (reply["status"], reply["message"]) == ("error", "name taken, alice")
+    idler = await Peer.dial(scheduler)
+    reply = await idler.ask(registration(address="tcp://127.0.0.1:3", name="idler", nthreads=0))
+    assert reply["status"] == "error" and "one thread at least" in reply["message"]
     beat = await twin.ask({"op": "heartbeat_worker", "address": "tcp://127.0.0.1:9", "metrics": {}})
     assert beat == {"status": "missing"}
     alice.writer.close()

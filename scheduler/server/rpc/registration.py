@@ -31,13 +31,15 @@ def handle_register_worker(server: Server, request: r.RegisterWorker, peer: Peer
     address = worker_address(server, request.address, request.resolve_address)
     now = server.now()
     try:
-        problem = queries.registration_error(state, address, request.name)
+        problem = queries.registration_error(state, address, request.name, request.nthreads)
     except ValueError as error:
         logger.error("%s", error)
         problem = str(error)
     else:
-        if problem:
+        if problem and problem.startswith("name taken"):
             logger.warning("Worker tried to connect with a duplicate name: %s", request.name)
+        elif problem:
+            logger.warning("The worker %s may not register: %s", address, problem)
     if problem:
         peer.send({"status": "error", "message": problem, "time": now})
         return NO_REPLY
