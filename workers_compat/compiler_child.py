@@ -213,6 +213,9 @@ def import_what_compiling_needs() -> None:
     importlib.import_module("dask.delayed")
     importlib.import_module("dask.highlevelgraph")
     importlib.import_module(f"{__package__}.graph")
+    from .quick_tasks import quicken
+
+    quicken()
 
 
 def give_memory_back() -> None:

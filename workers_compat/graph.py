@@ -252,16 +252,16 @@ def plain_key(key: Any) -> Any:
     Raises TypeError as stock's ``validate_key`` would, and OverflowError for an int beyond 64 bits.
     """
     kind = type(key)
+    if kind is tuple:
+        if _ATOMS.issuperset(map(type, key)):
+            return key
+        return tuple([plain_key(element) for element in key])
     if kind is str or kind is bytes or kind is float:
         return key
     if kind is int:
         if not _INT_MIN <= key <= _INT_MAX:
             raise OverflowError(f"the key {key!r} has more than 64 bits")
         return key
-    if kind is tuple:
-        if _ATOMS.issuperset(map(type, key)):
-            return key
-        return tuple([plain_key(element) for element in key])
     for plain in (str, bytes, bool, int, float, tuple):
         if isinstance(key, plain):
             return plain_key(int(key) if plain is bool else plain(key))
@@ -313,6 +313,7 @@ class _Table:
         self._graph_id = graph_id
         self._index = index
         self._annotations = annotations
+        self._is_annotated = bool(annotations)
         # place -> row, or, negative, the number of a key that is not in the graph; None before it is met
         self._numbers: list[int | None] = [None] * len(index.keys)
         self._n_rows = 0
@@ -355,17 +356,17 @@ class _Table:
         self._numbers[place] = self._n_rows
         self._n_rows += 1
         key = plain_key(index.keys[place])
+        here = len(chunk.keys)
         chunk.keys.append(key)
         chunk.groups.append(self._group(chunk, key))
         data, buffers = self._pickler.dumps(spec)
         header = pickled_header(data, len(buffers))
         chunk.run_specs.append(header)
-        here = len(chunk.run_specs) - 1
         if buffers:
             chunk.spec_buffers[here] = [self._buffers.add(buffer) for buffer in buffers]
         if spec.data_producer:
             chunk.data_producers.append(here)
-        if self._annotations:
+        if self._is_annotated:
             number = self._annotations.number(index.keys[place])
             if number is not None:
                 chunk.annotations[here] = number

@@ -400,9 +400,11 @@ def _drop_need(state: SchedulerState, dts: TaskState, ws: WorkerState) -> None:
 
 
 def _take_network(state: SchedulerState, ws: WorkerState, nbytes: int) -> None:
-    taken = min(nbytes, ws.network_occ)
-    ws.network_occ -= taken
-    state.network_occ -= min(taken, state.network_occ)
+    there = ws.network_occ
+    taken = nbytes if nbytes < there else there
+    ws.network_occ = there - taken
+    total = state.network_occ
+    state.network_occ = total - taken if taken < total else 0
 
 
 def _settle_network(state: SchedulerState, ws: WorkerState) -> None:
