@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import contextlib
 import gc
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 from distributed import Client, Lock, Queue
 from real_cluster import Cluster, scheduler_command
 
@@ -176,6 +178,7 @@ def run(
     n_names: int = 10,
 ) -> Report:
     """On a cluster of its own."""
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the scheduler has no such module
     with Cluster(command, folder, nannies=(False,)) as cluster:
         return asyncio.run(measured(cluster.address, seconds, n_clients, n_waiters, n_names))
 
