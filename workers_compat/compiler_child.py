@@ -183,6 +183,9 @@ class CompilerChild:
 
         dask.config.update(dask.config.config, setup.config, priority="new")
         import_what_compiling_needs()
+        from .quick_tasks import quicken
+
+        quicken()
         for name in setup.warm:
             with contextlib.suppress(Exception):
                 importlib.import_module(name)
@@ -213,9 +216,6 @@ def import_what_compiling_needs() -> None:
     importlib.import_module("dask.delayed")
     importlib.import_module("dask.highlevelgraph")
     importlib.import_module(f"{__package__}.graph")
-    from .quick_tasks import quicken
-
-    quicken()
 
 
 def give_memory_back() -> None:

@@ -59,7 +59,7 @@ def is_available(ws: WorkerState) -> bool:
 
 
 def update_slots(state: SchedulerState, ws: WorkerState) -> None:
-    """Bring the worker's membership in ``idle_load`` up to date."""
+    """Bring the worker's membership in ``idle_load`` up to date; once or twice a task, so what ``with_slots`` asks is asked in line."""
     n = len(ws.processing)
     if n - len(ws.long_running) < ws.task_slots and ws.status == "running" and not ws.clogged:
         state.idle_load.put(ws, n / ws.nthreads)
@@ -72,44 +72,44 @@ def update_idle(state: SchedulerState, ws: WorkerState) -> None:
 
     Where what it processes has changed, ``state.restless`` takes it down instead, and this is done once somebody looks.
     """
-    if state.total_nthreads and ws.status != "closed":
-        update_slots(state, ws)
-        _judge(state, ws)
+    update_slots(state, ws)
+    _judge(state, ws)
 
 
 def _judge(state: SchedulerState, ws: WorkerState) -> None:
-    """Whether it is idle, or saturated."""
-    state.saturated.pop(ws, None)
-    if is_unoccupied(state, ws):
+    standing = _standing(state, ws)
+    if standing == "idle":
         state.idle.add(ws)
-        return
-    state.idle.discard(ws)
-    if is_saturated(state, ws):
+    else:
+        state.idle.discard(ws)
+    state.saturated.pop(ws, None)  # who is so anew comes last
+    if standing == "saturated":
         state.saturated[ws] = None
+
+
+def _standing(state: SchedulerState, ws: WorkerState) -> str:
+    """What it is by now: ``idle``, ``saturated``, or an empty word for neither."""
+    if not is_available(ws):
+        return ""
+    n, nthreads = len(ws.processing), ws.nthreads
+    if n < nthreads:
+        return "idle"
+    seconds = occupancy(state, ws)
+    average = state.total_occupancy / state.total_nthreads
+    if seconds < nthreads * average / 2:
+        return "idle"
+    pending = seconds * (n - nthreads) / (n * nthreads)
+    return "saturated" if 0.4 < pending > 1.9 * average else ""
 
 
 def is_unoccupied(state: SchedulerState, ws: WorkerState) -> bool:
     """Whether the worker has too little to do: fewer tasks than threads, or less than half of the average."""
-    if not is_available(ws):
-        return False
-    nthreads = ws.nthreads
-    if len(ws.processing) < nthreads:
-        return True
-    return occupancy(state, ws) < nthreads * _average_occupancy(state) / 2
+    return _standing(state, ws) == "idle"
 
 
 def is_saturated(state: SchedulerState, ws: WorkerState) -> bool:
     """Whether the worker has much more to do than the average."""
-    n, nthreads = len(ws.processing), ws.nthreads
-    if n <= nthreads or not is_available(ws) or is_unoccupied(state, ws):
-        return False
-    pending = occupancy(state, ws) * (n - nthreads) / (n * nthreads)
-    return 0.4 < pending > 1.9 * _average_occupancy(state)
-
-
-def _average_occupancy(state: SchedulerState) -> float:
-    """Seconds of work for a thread."""
-    return (state.compute_occupancy + state.network_occ / state.bandwidth) / state.total_nthreads
+    return _standing(state, ws) == "saturated"
 
 
 def follow_loads(state: SchedulerState) -> None:

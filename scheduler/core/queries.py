@@ -90,19 +90,18 @@ def registration_error(
 ) -> str | None:
     """Why a worker may not register under ``name``: the message of stock's reply, or None.
 
-    Stock takes a worker without threads, and divides by their number with each task from then on; no stock worker has none.
-
     Raises:
-        ValueError: the address is taken; stock answers this with an ``uncaught-error``.
+        ValueError: the address is taken; stock answers this with an ``uncaught-error``. Or it has no threads; stock takes such a
+            worker, and divides by their number with each task from then on, but no stock worker says so.
     """
+    if nthreads < 1:
+        raise ValueError(f"a worker needs one thread at least, and {address} has {nthreads}")
     if address in state.workers:
         raise ValueError(f"Worker already exists {address}")
     try:
         taken = name in state.aliases
     except TypeError:
         return f"not a name: {name!r}"
-    if nthreads < 1:
-        return f"a worker needs one thread at least, not {nthreads}"
     return f"name taken, {name}" if taken else None
 
 

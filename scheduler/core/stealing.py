@@ -144,7 +144,7 @@ class Loads:
         return len(ws.processing) + self.state.steals.tasks.get(ws, 0)
 
     def is_unoccupied(self, ws: WorkerState) -> bool:
-        """Whether it has too little to do, as ``placement.update_idle`` has it."""
+        """Whether it has too little to do, as ``placement.is_unoccupied`` has it."""
         nthreads = ws.nthreads
         return self.tasks(ws) < nthreads or self.seconds(ws) < nthreads * self._idle_below
 

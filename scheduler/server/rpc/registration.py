@@ -36,10 +36,8 @@ def handle_register_worker(server: Server, request: r.RegisterWorker, peer: Peer
         logger.error("%s", error)
         problem = str(error)
     else:
-        if problem and problem.startswith("name taken"):
+        if problem:
             logger.warning("Worker tried to connect with a duplicate name: %s", request.name)
-        elif problem:
-            logger.warning("The worker %s may not register: %s", address, problem)
     if problem:
         peer.send({"status": "error", "message": problem, "time": now})
         return NO_REPLY
