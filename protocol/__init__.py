@@ -1,7 +1,6 @@
-"""The wire protocol of Dask: bytes to typed messages and back, and what a connection may say when.
+"""The wire protocol of Dask: framing, typed messages, and the phases of a connection.
 
-Nothing here does I/O, reads a clock, or unpickles. Where to begin: ``connection.Connection`` is one end of a connection,
-``framing.FrameReader`` feeds it from a socket, ``messages`` has a class for every op, ``catalogue`` lists them.
-
-Must not know: dask, the scheduler, sockets.
+The package does no I/O, reads no clock and unpickles nothing. Start with ``connection.Connection``,
+one end of a connection, and ``framing.FrameReader``, which feeds it from a socket. ``messages`` has
+a class for each op; ``catalogue`` lists them.
 """

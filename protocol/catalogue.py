@@ -1,9 +1,8 @@
-"""Every op there is: which way it goes, its class, and who handles it here.
+"""All operations: their directions, message classes, and the parts of paceline that handle them.
 
-The single source for decoders, documentation and checks. A *direction* is one of the four streams (``"worker_to_scheduler"``,
-...), or the table of requests that a kind of server serves (``"scheduler_rpc"``, ...).
-
-Must not know: bytes; what handlers do.
+Decoders, documentation and checks are derived from these tables. A *direction* is one of the four
+streams (``"worker_to_scheduler"``, ...) or the requests that a kind of server handles
+(``"scheduler_rpc"``, ...).
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from types import MappingProxyType, ModuleType
 from typing import Literal
 
-from .messages import (
+from paceline.protocol.messages import (
     client_to_scheduler,
     cluster_rpc,
     extension_rpc,
@@ -24,8 +23,8 @@ from .messages import (
     worker_rpc,
     worker_to_scheduler,
 )
-from .messages.base import CloseRequest, CloseStream, Message, Request
-from .messages.replies import (
+from paceline.protocol.messages.base import CloseRequest, CloseStream, Message, Request
+from paceline.protocol.messages.replies import (
     GatherReply,
     GetDataReply,
     HeartbeatWorkerReply,
@@ -48,8 +47,9 @@ Direction = Literal[
     "nanny_rpc",
 ]
 
-#: Who takes a message here: "core" (a turn of the core), "server" (the server itself or a flow), "extension" (a machine of
-#: the core's shape), "connection" (the protocol), "peer" (not us: a stock worker, client or nanny).
+#: What handles a message: "core" (a turn of the core), "server" (the server or a flow),
+#: "extension" (an extension of the core), "connection" (the protocol), or "peer" (a stock worker,
+#: client or nanny, not paceline).
 Handler = Literal["core", "server", "extension", "connection", "peer"]
 
 STREAM_DIRECTIONS: tuple[Direction, ...] = (
@@ -63,14 +63,14 @@ RPC_DIRECTIONS: tuple[Direction, ...] = ("scheduler_rpc", "worker_rpc", "nanny_r
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One op in one direction.
+    """An operation in one direction.
 
     Attributes:
-        name: as on the wire.
-        direction: which way it goes.
-        cls: its class.
-        handler: who takes it here.
-        reply: class of its reply where that is a structure; None where it is another value, or there is none.
+        name: name on the wire.
+        direction: direction of the message.
+        cls: class of the message.
+        handler: the part of paceline that handles it.
+        reply: class of the reply; None if the reply is a plain value or there is none.
     """
 
     name: str
@@ -81,7 +81,7 @@ class Op:
 
 
 def _classes(module: ModuleType) -> list[type[Message]]:
-    """Message classes that a module defines, in its order."""
+    """Return the message classes defined in `module`, in order."""
     return [
         value
         for value in vars(module).values()
@@ -93,7 +93,7 @@ def _classes(module: ModuleType) -> list[type[Message]]:
     ]
 
 
-#: Requests whose reply is a structure.
+#: Request -> class of its reply, unless the reply is a plain value (``reply_values.VALUES``).
 _REPLIES: Mapping[type[Message], type[Reply]] = MappingProxyType(
     {
         cluster_rpc.RegisterWorker: RegisterWorkerReply,
@@ -112,11 +112,11 @@ _REPLIES: Mapping[type[Message], type[Reply]] = MappingProxyType(
         worker_rpc.UploadFile: UploadFileReply,
     }
 )
-#: Requests that are a turn of the core; the others are served by the server.
+#: Requests handled by the core; the server handles the others.
 _CORE_REQUESTS = frozenset(
     ("register-worker", "register-client", "heartbeat_worker", "unregister", "add_keys")
 )
-#: What comes on a client's stream for a machine beside the core.
+#: Operations outside ``extension_rpc`` that extensions handle.
 _EXTENSION_OPS = frozenset(
     (
         "publish_flush_batched_send",
@@ -135,7 +135,7 @@ _EXTENSION_OPS = frozenset(
 
 
 def _table(direction: Direction) -> Mapping[str, Op]:
-    """Name -> op, of one direction."""
+    """Return the operations of `direction` by name."""
     extension: frozenset[type[Message]] = frozenset(_classes(extension_rpc))
     classes: list[type[Message]]
     default: Handler = "peer"
@@ -173,12 +173,12 @@ def _table(direction: Direction) -> Mapping[str, Op]:
     return MappingProxyType(ops)
 
 
-#: direction -> name -> op
+#: Direction -> name -> operation.
 TABLES: Mapping[Direction, Mapping[str, Op]] = MappingProxyType(
     {direction: _table(direction) for direction in (*STREAM_DIRECTIONS, *RPC_DIRECTIONS)}
 )
 
-#: name -> the op in each direction in which there is one
+#: Name -> the operations with this name, one per direction.
 OPS: Mapping[str, tuple[Op, ...]] = MappingProxyType(
     {
         name: tuple(table[name] for table in TABLES.values() if name in table)
@@ -188,6 +188,6 @@ OPS: Mapping[str, tuple[Op, ...]] = MappingProxyType(
 
 
 def class_of(op: str, direction: Direction) -> type[Message] | None:
-    """The class of an op, or None if there is no such op in that direction."""
+    """Return the class of operation `op` in `direction`, or None if there is no such operation."""
     entry = TABLES[direction].get(op)
     return None if entry is None else entry.cls

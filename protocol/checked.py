@@ -1,9 +1,8 @@
-"""A connection that looks at what it sends as an onlooker would, for tests: what the catalogue does not allow is reported.
+"""A connection that validates what it sends against the catalogue, for tests.
 
-It reads the bytes that go out, so that ready-made parts and encoders are checked with the rest. It costs as much as reading
-everything once more; a server uses it only when it is told to (``scheduler.server.checks``).
-
-Must not know: sockets, where reports go.
+It decodes the bytes that it sends, so that ready-made parts and encoders are checked, too. This
+costs as much as receiving everything once more. A server uses it only if it is configured to
+(``scheduler.server.peers.message_checks``).
 """
 
 from __future__ import annotations
@@ -16,22 +15,23 @@ from .checking import Violation
 from .compression import Buffer
 from .connection import Connection, Event, Role
 from .framing import Frames
-from .onlooker import Onlooker, Seen, Way
-from .values import ScalarReader, ValueCloser
+from .observer import ObservedMessage, Observer, Way
+from .values import ScalarReader, ValueSerializer
 
-#: Told of a violation in a message of ours, and of the message.
-Report = Callable[[Violation, Seen], None]
+#: Called with a violation in a sent message, and the message.
+Report = Callable[[Violation, ObservedMessage], None]
 
 
 class CheckedConnection(Connection):
-    """As ``Connection``; ``report`` is told of each violation in what this end sends.
+    """A ``Connection`` that calls `report` for each violation in a message that this end sends.
 
     Args:
-        report: see above. Other arguments as for ``Connection``.
-        answers: what the other end serves, where this end dialled.
+        report: called with the violation and the message.
+        answers: tables that the other end serves, if this end connected.
+        role, offer, same_host, serves, read_scalar, serialize_value: see ``Connection``.
     """
 
-    __slots__ = ("_onlooker", "_report")
+    __slots__ = ("_observer", "_report")
 
     def __init__(
         self,
@@ -43,34 +43,39 @@ class CheckedConnection(Connection):
         serves: Direction = "scheduler_rpc",
         answers: Sequence[Direction] = ("worker_rpc", "nanny_rpc"),
         read_scalar: ScalarReader | None = None,
-        close_value: ValueCloser | None = None,
+        serialize_value: ValueSerializer | None = None,
     ) -> None:
         super().__init__(
-            role, offer, same_host, serves=serves, read_scalar=read_scalar, close_value=close_value
+            role,
+            offer,
+            same_host,
+            serves=serves,
+            read_scalar=read_scalar,
+            serialize_value=serialize_value,
         )
         self._report = report
-        self._onlooker = Onlooker(
+        self._observer = Observer(
             (serves,) if role == "listener" else answers, read_scalar=read_scalar
         )
 
     def start(self) -> Frames:
         """See ``Connection.start``."""
-        return self._sent(super().start())
+        return self._check(super().start())
 
     def send(self, value: Any) -> Frames:
         """See ``Connection.send``."""
-        return self._sent(super().send(value))
+        return self._check(super().send(value))
 
     def receive_frames(self, frames: Sequence[Buffer]) -> list[Event]:
         """See ``Connection.receive_frames``."""
-        self._onlooker.see(self._way(theirs=True), frames)
+        self._observer.observe(self._way(received=True), frames)
         return super().receive_frames(frames)
 
-    def _sent(self, frames: Frames) -> Frames:
-        for seen in self._onlooker.see(self._way(theirs=False), frames):
+    def _check(self, frames: Frames) -> Frames:
+        for seen in self._observer.observe(self._way(received=False), frames):
             for violation in seen.violations:
                 self._report(violation, seen)
         return frames
 
-    def _way(self, theirs: bool) -> Way:
-        return "up" if theirs == (self.role == "listener") else "down"
+    def _way(self, received: bool) -> Way:
+        return "up" if received == (self.role == "listener") else "down"

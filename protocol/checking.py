@@ -1,9 +1,8 @@
-"""Whether a message is as the catalogue says: its op, the names of its fields, their types.
+"""Validate a message against the catalogue: its op, the names of its fields, and their types.
 
-Stricter than the codec, which takes what stock peers send: here a field that the class does not name, a float where it says
-``int`` or a missing field is a violation, also in a stream, and all of a message's violations are told, not the first.
-
-Must not know: bytes, connections, what messages mean.
+This is stricter than the codec, which accepts what stock peers send. Here a field that the class
+does not declare, a float for an ``int``, or a missing field is a violation, also in a stream. All
+violations of a message are returned.
 """
 
 from __future__ import annotations
@@ -14,41 +13,41 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 import msgspec
+from paceline.protocol.messages.base import Message
+from paceline.protocol.messages.replies import ErrorReply, Reply
 
 from . import reply_values
 from .catalogue import TABLES, Direction, Op
-from .messages.base import Message
-from .messages.replies import ErrorReply, Reply
 from .payload import Payload
 from .values import READ_ERRORS
 
-#: What is wrong. "unreadable": no msgpack, a placeholder that points nowhere, or bytes that are no messages. "out of place": nobody
-#: may say this here.
-Kind = Literal[
+#: What is wrong. "unreadable": invalid msgpack, a placeholder for a missing frame, or bytes that
+#: are not messages. "out of place": the message is not allowed in this phase.
+ViolationKind = Literal[
     "unknown op", "unknown field", "missing field", "wrong type", "unreadable", "out of place"
 ]
 
-#: Statuses of a reply that tells of a failure, whatever was asked.
+#: Statuses of a reply that reports a failure, for any request.
 UNCAUGHT = "uncaught-error"
 FAILURES = frozenset(("error", UNCAUGHT))
 
 _BINARY = (bytes, bytearray, memoryview)
-#: What a key may be, or be made of.
+#: Types of keys, and of the items of tuples in keys.
 _KEY_TYPES = (str, bytes, int, float)
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One thing that is not as the catalogue says.
+    """One deviation of a message from the catalogue.
 
     Attributes:
         kind: what is wrong.
-        op: of which message; "identity (reply)" is the reply to one.
-        path: to the field, like ``$.nbytes``.
-        text: in words.
+        op: op of the message; "identity (reply)" for the reply to one.
+        path: path of the field, such as ``$.nbytes``.
+        text: description.
     """
 
-    kind: Kind
+    kind: ViolationKind
     op: str
     path: str
     text: str
@@ -58,12 +57,12 @@ class Violation:
 
 
 class _Shape:
-    """What is known of a class's fields.
+    """The fields of a class.
 
     Attributes:
         cls: the class.
         fields: name on the wire -> field.
-        nested: names of those in which structs may stand.
+        nested: names of fields whose values may contain structs.
     """
 
     __slots__ = ("cls", "fields", "nested")
@@ -95,11 +94,11 @@ _SHAPES: Mapping[type[msgspec.Struct], _Shape] = MappingProxyType(
 
 
 def check_message(raw: Any, direction: Direction) -> list[Violation]:
-    """What is wrong with an opened message of a stream, or a request.
+    """Return the violations in a decoded message of a stream, or a request.
 
     Args:
-        raw: as ``ValueReader`` gives it.
-        direction: which way it goes.
+        raw: as ``ValueReader`` returns it.
+        direction: its table.
     """
     if not isinstance(raw, dict) or not isinstance(raw.get("op"), str):
         return [Violation("wrong type", "", "$", f"expected a map with an op, got {_kind(raw)}")]
@@ -115,12 +114,12 @@ def check_message(raw: Any, direction: Direction) -> list[Violation]:
 
 
 def check_reply(value: Any, op: Op) -> list[Violation]:
-    """What is wrong with the reply to a request of this op."""
+    """Return the violations in the reply to a request of `op`."""
     name = f"{op.name} (reply)"
     cls = op.reply
     if isinstance(value, dict) and value.get("status") in FAILURES and "exception" in value:
         if cls is None and value["status"] != UNCAUGHT:
-            return []  # what a ``feed`` sends may look so
+            return []  # may also be a value that ``feed`` sends
         return list(_struct(value, ErrorReply, name, "$"))
     if cls is None:
         return list(_value(value, op, name))
@@ -129,17 +128,14 @@ def check_reply(value: Any, op: Op) -> list[Violation]:
     return list(_struct(value, cls, name, "$"))
 
 
-# ------------------------------------------------------------------ how
-
-
 def _value(value: Any, op: Op, name: str) -> Iterator[Violation]:
-    """Violations in a reply that is no structure; one that is closed as a whole is not looked into."""
+    """Yield violations in a reply that is not a struct; do not check one serialized as a whole."""
     if op.cls in reply_values.VALUES and not isinstance(value, Payload):
         yield from _of_type(value, reply_values.VALUES[op.cls], name, "$")
 
 
 def _of_type(value: Any, hint: Any, op: str, path: str) -> list[Violation]:
-    """The violation where a value is not of a type; none where it is."""
+    """Return the violation if `value` is not of type `hint`, else an empty list."""
     try:
         msgspec.convert(value, hint, dec_hook=_keep, builtin_types=_BINARY)
     except READ_ERRORS as error:
@@ -151,7 +147,7 @@ def _of_type(value: Any, hint: Any, op: str, path: str) -> list[Violation]:
 def _struct(
     raw: dict[Any, Any], cls: type[msgspec.Struct], op: str, path: str
 ) -> Iterator[Violation]:
-    """Violations in the fields of a message, a reply, or a struct in one."""
+    """Yield violations in the fields of a message, a reply, or a nested struct."""
     shape = _SHAPES.get(cls) or _Shape(cls)
     extra = getattr(cls, "EXTRA_FIELD", None)
     for name, value in raw.items():
@@ -168,11 +164,11 @@ def _struct(
             yield from _nested(value, field.type, op, where)
     for name, field in shape.fields.items():
         if field.required and name not in raw:
-            yield Violation("missing field", op, f"{path}.{name}", "must be there")
+            yield Violation("missing field", op, f"{path}.{name}", "is required")
 
 
 def _nested(value: Any, hint: Any, op: str, path: str) -> Iterator[Violation]:
-    """Violations in structs that stand in a value of the right type."""
+    """Yield violations in structs nested in a value of the right type."""
     if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
         if isinstance(value, dict):
             tag = hint.__struct_config__.tag_field
@@ -195,31 +191,31 @@ def _nested(value: Any, hint: Any, op: str, path: str) -> Iterator[Violation]:
 
 
 def _keys(raw: dict[str, Any], cls: type[Message], op: str) -> Iterator[Violation]:
-    """Violations where keys of tasks stand."""
+    """Yield violations in fields that hold task keys."""
     fields = _SHAPES[cls].fields
     for name in cls.KEY_FIELDS:
         if raw.get(name) is None and not fields[name].required:
             continue
         if name in raw and not is_key(raw[name]):
-            yield Violation("wrong type", op, f"$.{name}", f"{_kind(raw[name])} is no key")
+            yield Violation("wrong type", op, f"$.{name}", f"{_kind(raw[name])} is not a key")
     for name in (*cls.KEYS_FIELDS, *cls.KEY_MAPS):
         for key in raw.get(name) or ():
             if not is_key(key):
-                yield Violation("wrong type", op, f"$.{name}[...]", f"{_kind(key)} is no key")
+                yield Violation("wrong type", op, f"$.{name}[...]", f"{_kind(key)} is not a key")
 
 
 def is_key(value: Any) -> bool:
-    """Whether it may name a task."""
+    """Return whether `value` may be a task key."""
     if isinstance(value, tuple):
         return all(map(is_key, value))
     return isinstance(value, _KEY_TYPES)
 
 
 def _keep(kind: type, value: Any) -> Any:
-    """``dec_hook``: closed values are as they are."""
+    """Accept payloads, which are already decoded (``dec_hook``)."""
     if kind is Payload and isinstance(value, Payload):
         return value
-    raise ValueError(f"expected a closed value, got {_kind(value)}")
+    raise ValueError(f"expected a serialized value, got {_kind(value)}")
 
 
 def _kind(value: Any) -> str:

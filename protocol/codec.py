@@ -1,100 +1,109 @@
-"""Frames to typed messages and back.
+"""Encode and decode messages: frames to typed messages and back.
 
-A stream's batch is decoded by one call to msgspec, into the classes of its direction; what msgspec cannot be told (keys are
-hashable at any depth, closed values are ``Payload`` objects, arrays in untyped values are tuples) is made right
-afterwards, message by message, as cheaply as possible. A batch of which that call fails is read again, one message at a time
-and leniently, so that one odd message costs only itself.
+A batch of a stream is decoded by one call of msgspec into the classes of its direction. A second
+step, per message, does what msgspec cannot: make keys hashable at any depth, turn placeholders
+into ``Payload`` objects and arrays in untyped values into tuples.
 
-Must not know: sockets, phases, what messages mean.
+If msgspec rejects a batch, its messages are decoded again one by one, so that an invalid message
+affects no other.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar, Union
 
 import msgspec
 from msgspec.structs import force_setattr
+from paceline.protocol.messages.base import InvalidMessage, Message, Request, UnknownMessage
 
 from .catalogue import STREAM_DIRECTIONS, TABLES, Direction, Op
 from .compression import Buffer
 from .errors import LocalProtocolError, RemoteProtocolError
-from .framing import Frames
+from .framing import Frames, frame_nbytes
 from .handshake import Agreement
-from .keys import normalize_key
-from .messages.base import Message, OddMessage, Request, UnknownMessage
-from .payload import Payload
+from .keys import KEY_NBYTES_MAX, check_key, key_nbytes, normalize_key
+from .limits import drop_invalid_members, member_of
+from .messages import UpdateGraph
+from .payload import FrameClaims, Payload
 from .values import (
+    PAYLOAD_KINDS,
     READ_ERRORS,
-    SET_HOLDERS,
+    SET_CONTAINERS,
     ScalarReader,
-    ValueCloser,
     ValueReader,
+    ValueSerializer,
     ValueWriter,
+    encode_sets,
     has_set,
-    payload_at,
     struct_to_dict,
-    without_sets,
 )
 
-__all__ = ["Codec", "OddMessage", "Received", "UnknownMessage"]
+__all__ = ["Codec", "InvalidMessage", "Received", "UnknownMessage"]
 
 T = TypeVar("T")
-#: Of more keys than this, all are looked at together.
+#: Longer lists of keys are checked all at once.
 MANY_KEYS = 32
-#: What reading a message may give.
-Received = Message | UnknownMessage | OddMessage
+#: What decoding a message may return.
+Received = Message | UnknownMessage | InvalidMessage
 
 
 class _Placeholder(Payload):
-    """Stands for a payload between msgspec's decoding and the step after it.
+    """A placeholder between msgspec's decoding and the second step, which finds its frames.
 
     Attributes:
-        index: of its header frame.
+        place: what the placeholder refers to; in the stock encoding, the index of a header frame.
     """
 
-    __slots__ = ("index",)
-    index: Any
+    __slots__ = ("place",)
+    place: Any
 
 
-def _open_placeholder(kind: type, value: Any) -> Any:
-    """msgspec's ``dec_hook``: it cannot see the frames, so that decoders can be shared by all connections."""
+def _decode_placeholder(kind: type, value: Any) -> Any:
+    """Decode a placeholder (msgspec's ``dec_hook``).
+
+    It does not see the frames, so that all connections can share the decoders.
+    """
     if kind is not Payload:
         raise TypeError(f"unexpected type {kind!r}")
     if type(value) is dict and len(value) == 1:
-        ((name, index),) = value.items()
-        if name == "__Serialized__" or name == "__Pickled__":
-            placeholder = _Placeholder("serialized" if name == "__Serialized__" else "pickled", b"")
-            placeholder.index = index
+        ((name, place),) = value.items()
+        if name in PAYLOAD_KINDS:
+            placeholder = _Placeholder(PAYLOAD_KINDS[name], b"")
+            placeholder.place = place
             return placeholder
-    raise ValueError("expected a closed value")
+    raise ValueError("expected a serialized value")
 
 
 def _keep_payload(kind: type, value: Any) -> Any:
-    """``dec_hook`` for values whose placeholders have been opened already."""
+    """Accept a ``Payload`` (``dec_hook`` for values whose placeholders are already decoded)."""
     if kind is Payload and isinstance(value, Payload):
         return value
-    raise ValueError("expected a closed value")
+    raise ValueError("expected a serialized value")
 
 
 class _Plan:
-    """What is left to do for a message of a class after msgspec has decoded it.
+    """Conversions of the second decoding step for the messages of one class.
 
     Attributes:
         key_field: name of the field that holds a key, or None.
+        needs_key: whether that field must not be None.
         untyped_fields, keys_fields: names, as in the class.
         payload_fields: names of fields that hold a ``Payload`` or None.
-        is_heavy: there are fields of the last two kinds.
+        is_heavy: whether there are ``keys_fields`` or ``payload_fields``.
     """
 
-    __slots__ = ("is_heavy", "key_field", "keys_fields", "payload_fields", "untyped_fields")
+    __slots__ = (
+        "is_heavy", "key_field", "keys_fields", "needs_key", "payload_fields", "untyped_fields",
+    )  # fmt: skip
 
     def __init__(self, cls: type[Message]) -> None:
         if len(cls.KEY_FIELDS) > 1:
             raise ValueError(f"{cls.__name__} has more than one key")
         self.key_field = cls.KEY_FIELDS[0] if cls.KEY_FIELDS else None
+        self.needs_key = self.key_field in _required_fields(cls)
         self.untyped_fields = cls.UNTYPED_FIELDS
         self.keys_fields = cls.KEYS_FIELDS
         self.payload_fields = tuple(
@@ -105,10 +114,14 @@ class _Plan:
         self.is_heavy = bool(self.keys_fields or self.payload_fields)
 
 
+def _required_fields(cls: type[Message]) -> frozenset[str]:
+    return frozenset(field.name for field in msgspec.structs.fields(cls) if field.required)
+
+
 def _batch_decoder(table: Mapping[str, Op]) -> msgspec.msgpack.Decoder[list[Any]]:
     classes = tuple(op.cls for op in table.values())
     batch: Any = list.__class_getitem__(Union[classes])  # noqa: UP007 - made at run time
-    return msgspec.msgpack.Decoder(batch, dec_hook=_open_placeholder)
+    return msgspec.msgpack.Decoder(batch, dec_hook=_decode_placeholder)
 
 
 _DECODERS: Mapping[Direction, msgspec.msgpack.Decoder[list[Any]]] = MappingProxyType(
@@ -124,7 +137,10 @@ _FIELDS: Mapping[type, frozenset[str]] = MappingProxyType(
         for op in table.values()
     }
 )
-#: Classes with fields whose values msgspec could write otherwise than stock reads them.
+_REQUIRED: Mapping[type, frozenset[str]] = MappingProxyType(
+    {op.cls: _required_fields(op.cls) for t in TABLES.values() for op in t.values()}
+)
+#: Classes with untyped fields, in which msgspec would not encode sets as stock does.
 _UNTYPED: Mapping[type, tuple[str, ...]] = MappingProxyType(
     {
         op.cls: op.cls.UNTYPED_FIELDS
@@ -133,7 +149,7 @@ _UNTYPED: Mapping[type, tuple[str, ...]] = MappingProxyType(
         if op.cls.UNTYPED_FIELDS
     }
 )
-_RAW_LIST = msgspec.msgpack.Decoder(list[msgspec.Raw])
+RAW_LIST = msgspec.msgpack.Decoder(list[msgspec.Raw])
 
 
 class _OpOnly(msgspec.Struct, gc=False):
@@ -144,17 +160,20 @@ _OP_ONLY = msgspec.msgpack.Decoder(_OpOnly)
 
 
 class Codec:
-    """Frames to messages and back, for one connection. It keeps nothing between messages.
+    """Encodes and decodes the messages of one connection. It keeps no state between messages.
 
     Args:
-        agreement: what both sides can. What is sent is never compressed here, so nothing in it matters yet.
-        read_scalar: reads a number that came pickled (stock sends ``np.int64`` so); given a ``Payload``, it returns the
-            number, or the payload itself when it holds something else. Must not unpickle freely.
-        close_value: closes values of replies that msgpack cannot say; None makes them a ``LocalProtocolError``.
+        agreement: result of the handshake. Nothing that is sent is compressed here.
+        read_scalar: called with the ``Payload`` of a short pickle; returns the number in it (stock
+            pickles ``np.int64``), or the payload itself if it holds something else. It must not
+            unpickle arbitrary objects.
+        serialize_value: serializes values in replies that msgpack cannot encode; if None, they
+            raise ``LocalProtocolError``.
     """
 
-    __slots__ = ("_close_value", "_encoder", "_read_scalar", "_writer", "agreement")
+    __slots__ = ("_encoder", "_read_scalar", "_serialize_value", "_writer", "agreement")
 
+    READER: ClassVar[type[ValueReader]] = ValueReader
     WRITER: ClassVar[type[ValueWriter]] = ValueWriter
 
     def __init__(
@@ -162,71 +181,87 @@ class Codec:
         agreement: Agreement | None = None,
         *,
         read_scalar: ScalarReader | None = None,
-        close_value: ValueCloser | None = None,
+        serialize_value: ValueSerializer | None = None,
     ) -> None:
         self.agreement = agreement or Agreement()
         self._read_scalar = read_scalar
-        self._close_value = close_value
-        self._writer = self.WRITER(close_value)
+        self._serialize_value = serialize_value
+        self._writer = self.WRITER(serialize_value)
         self._encoder = msgspec.msgpack.Encoder(enc_hook=self._writer.convert)
 
     # ------------------------------------------------------------------ reading
 
-    def decode_batch(self, frames: Sequence[Buffer], direction: Direction) -> list[Any]:
-        """The messages of one batch of a stream: of the direction's classes, ``UnknownMessage`` or ``OddMessage``.
+    def decode_batch(
+        self, frames: Sequence[Buffer], direction: Direction, claims: FrameClaims | None = None
+    ) -> list[Any]:
+        """Return the messages of one batch of a stream.
+
+        Each is of one of the direction's classes, an ``UnknownMessage`` or an ``InvalidMessage``.
+
+        Args:
+            frames: frames of the message.
+            direction: table of the stream.
+            claims: frames already claimed by other parts of the same message.
 
         Raises:
-            RemoteProtocolError: frame 0 is no msgpack.
+            RemoteProtocolError: frame 0 is not msgpack.
         """
         if not frames:
             raise RemoteProtocolError("a message without frames")
+        if claims is None:
+            claims = FrameClaims(len(frames))
+        n_claims = len(claims)
         try:
             messages = _DECODERS[direction].decode(frames[0])
+            if frame_nbytes(frames[0]) > KEY_NBYTES_MAX:
+                check_lengths(messages)
             plans = _PLANS
             for message in messages:
                 plan = plans[type(message)]
                 name = plan.key_field
                 if name is not None:
                     key = getattr(message, name)
-                    if type(key) in _NO_KEYS:
+                    if type(key) in _CHECKED_KEYS and (key is not None or plan.needs_key):
                         force_setattr(message, name, _plain_key(key))
                 for name in plan.untyped_fields:
                     value = getattr(message, name)
-                    if type(value) in _NO_KEYS and (value or type(value) is list):
-                        reader = ValueReader(frames, self._read_scalar)
+                    if type(value) in _CONTAINERS and (value or type(value) is list):
+                        reader = self.READER(frames, self._read_scalar, claims)
                         force_setattr(message, name, reader.finish(value))
                 if plan.is_heavy:
-                    _open_fields(message, plan, frames)
+                    self._decode_fields(message, plan, frames, claims)
             return messages
         except (*READ_ERRORS, RemoteProtocolError):
-            return self._decode_leniently(frames, direction)
+            claims.undo(n_claims)
+            return self._decode_leniently(frames, direction, claims)
 
     def decode_value(self, frames: Sequence[Buffer], type: type[T] | None = None) -> Any:
-        """A message that is no batch, as it stands: tuples for arrays, ``Payload`` objects in place.
+        """Return a message that is not a batch: arrays as tuples, placeholders as ``Payload``.
 
         Args:
-            type: of what it should be, to have it checked.
+            frames: frames of the message.
+            type: convert the value to this type.
 
         Raises:
-            RemoteProtocolError: it cannot be read, or is not of that type.
+            RemoteProtocolError: the message cannot be decoded, or is not of that type.
         """
         if not frames:
             raise RemoteProtocolError("a message without frames")
-        value = ValueReader(frames, self._read_scalar).read_message(frames[0])
+        value = self.READER(frames, self._read_scalar).read_message(frames[0])
         if type is None:
             return value
         try:
             return msgspec.convert(value, type, strict=False, dec_hook=_keep_payload)
         except READ_ERRORS as error:
-            raise RemoteProtocolError(f"not what was expected: {error}") from error
+            raise RemoteProtocolError(f"unexpected value: {error}") from error
 
     def decode_rpc(
         self, frames: Sequence[Buffer], direction: Direction = "scheduler_rpc"
     ) -> Received:
-        """A request.
+        """Return a request.
 
         Raises:
-            RemoteProtocolError: it cannot be read, or is not a map with an op.
+            RemoteProtocolError: it cannot be decoded, or is not a map with an op.
         """
         value = self.decode_value(frames)
         if not isinstance(value, dict) or not isinstance(value.get("op"), str):
@@ -234,7 +269,10 @@ class Codec:
         return self.as_message(value, direction)
 
     def as_message(self, raw: dict[str, Any], direction: Direction) -> Received:
-        """The typed message that an opened map is. Arguments that its class does not name make it odd."""
+        """Return the typed message for `raw`, a decoded map.
+
+        A request with an argument that its class does not declare is an ``InvalidMessage``.
+        """
         op = raw.get("op")
         if not isinstance(op, str):
             return UnknownMessage("", raw)
@@ -248,98 +286,138 @@ class Codec:
             if extra:
                 if cls.EXTRA_FIELD is None:
                     name = extra[0]
-                    return OddMessage(
+                    return InvalidMessage(
                         op, f"$.{name}", f"got an unexpected keyword argument {name!r}", raw, cls
                     )
                 fields = {name: x for name, x in raw.items() if name not in extra}
                 fields[cls.EXTRA_FIELD] = {name: raw[name] for name in extra}
-        try:
-            message = msgspec.convert(fields, cls, strict=False, dec_hook=_keep_payload)
-        except READ_ERRORS as error:
-            path, text = _split_error(error)
-            return OddMessage(op, path, text, raw, cls)
+        lenient = cls.LENIENT_FIELDS
+        while True:
+            try:
+                message = msgspec.convert(fields, cls, strict=False, dec_hook=_keep_payload)
+                break
+            except READ_ERRORS as error:
+                name = member_of(error)
+                if name not in lenient or name not in fields:
+                    path, text = _split_error(error)
+                    return InvalidMessage(op, path, text, raw, cls)
+                fields = {field: value for field, value in fields.items() if field != name}
+        for name, known in cls.OPEN_MAPS.items():
+            value = getattr(message, name)
+            if value:
+                drop_invalid_members(value, known)
         return self._with_keys(message, raw)
 
-    def _decode_leniently(self, frames: Sequence[Buffer], direction: Direction) -> list[Any]:
-        """A batch, message by message."""
+    def _decode_fields(
+        self, message: Any, plan: _Plan, frames: Sequence[Buffer], claims: FrameClaims
+    ) -> None:
+        """Finish the lists of keys and the serialized values of `message`.
+
+        Raises:
+            RemoteProtocolError, TypeError, KeyError: one of them is invalid.
+        """
+        for name in plan.keys_fields:
+            keys = getattr(message, name)
+            if type(keys) is not list:  # a set; its elements stay in the order of the wire
+                keys = keys["as-list"]
+                if type(keys) is not list:
+                    raise TypeError("expected keys")
+                force_setattr(message, name, keys)
+            if len(keys) > MANY_KEYS:
+                keys[:] = _plain_keys(keys)
+                continue
+            for position, key in enumerate(keys):
+                if type(key) in _CHECKED_KEYS:
+                    keys[position] = _plain_key(key)
+        payload_of = self.READER.payload_of
+        for name in plan.payload_fields:
+            payload = getattr(message, name)
+            if payload is not None:
+                force_setattr(
+                    message, name, payload_of(payload.kind, payload.place, frames, claims)
+                )
+
+    def _decode_leniently(
+        self, frames: Sequence[Buffer], direction: Direction, claims: FrameClaims
+    ) -> list[Any]:
+        """Decode a batch message by message."""
         try:
-            raws: list[Any] = _RAW_LIST.decode(frames[0])
-            in_a_list = True
+            raws: list[Any] = RAW_LIST.decode(frames[0])
+            is_list = True
         except READ_ERRORS:
-            raws = [frames[0]]  # one message that is not in a list, or no msgpack at all
-            in_a_list = False
+            raws = [frames[0]]  # one message that is not in a list, or not msgpack at all
+            is_list = False
         messages: list[Any] = []
         for raw in raws:
             try:
-                value = ValueReader(frames, self._read_scalar).read(raw)
+                value = self.READER(frames, self._read_scalar, claims).read(raw)
             except RemoteProtocolError as error:
-                if not in_a_list:
+                if not is_list:
                     raise
                 op = _op_of(raw)
-                messages.append(OddMessage(op, "$", str(error), {"op": op}))
+                messages.append(InvalidMessage(op, "$", str(error), {"op": op}))
                 continue
             if isinstance(value, dict):
                 messages.append(self.as_message(value, direction))
             else:
-                messages.append(OddMessage("", "$", "expected a map", {"message": value}))
+                messages.append(InvalidMessage("", "$", "expected a map", {"message": value}))
         return messages
 
     def _with_keys(self, message: Message, raw: dict[str, Any]) -> Received:
-        """A leniently read message whose lists of keys are lists, and whose keys are keys."""
+        """Convert the lists of keys of a leniently decoded message to lists, and check its keys."""
         for name in message.KEYS_FIELDS:
             keys = getattr(message, name)
             if type(keys) is not list:
                 if not isinstance(keys, set | tuple):
-                    return OddMessage(
+                    return InvalidMessage(
                         message.op(), f"$.{name}", "expected keys", raw, type(message)
                     )
                 keys = sorted(keys, key=repr) if isinstance(keys, set) else list(keys)
                 force_setattr(message, name, keys)
-        for name in message.KEY_FIELDS:
+        for name, key in keys_in(message):
             try:
-                hash(getattr(message, name))
-                bad = isinstance(getattr(message, name), Payload)
-            except TypeError:
-                bad = True
-            if bad:
-                return OddMessage(message.op(), f"$.{name}", "expected a key", raw, type(message))
+                check_key(key)
+            except (TypeError, ValueError) as error:
+                return InvalidMessage(message.op(), f"$.{name}", str(error), raw, type(message))
         return message
 
     # ------------------------------------------------------------------ writing
 
     def encode(self, value: Any) -> Frames:
-        """One message on the wire: a list of messages is a batch; a message is a map; anything else is itself.
+        """Return the frames of one message.
+
+        A list of messages is encoded as a batch, a message as a map, and any other value as it is.
 
         Raises:
-            LocalProtocolError: it cannot be said.
+            LocalProtocolError: `value` cannot be encoded.
         """
         if type(value) is list and value:
             kinds = set(map(type, value))
             if all(issubclass(kind, Message) for kind in kinds):
                 return self.encode_batch(value, kinds)
         elif isinstance(value, Message) and not isinstance(value, Request):
-            (value,) = _with_sets_said([value])
+            (value,) = _with_sets_encoded([value])
             return self._pack(value)
-        writer = self.WRITER(self._close_value)
+        writer = self.WRITER(self._serialize_value)
         writer.frames[0] = writer.pack(_messages_to_dicts(value))
         return writer.frames
 
     def encode_batch(self, messages: list[Any], kinds: Set[type]) -> Frames:
-        """A batch.
+        """Return the frames of a batch.
 
         Args:
             messages: ``Message`` objects.
             kinds: their classes.
 
         Raises:
-            LocalProtocolError: it cannot be said.
+            LocalProtocolError: a message cannot be encoded.
         """
         if not kinds.isdisjoint(_UNTYPED):
-            messages = _with_sets_said(messages)
+            messages = _with_sets_encoded(messages)
         return self._pack(messages)
 
     def _pack(self, value: Any) -> Frames:
-        """Messages as msgpack, and the frames behind them."""
+        """Return frame 0, the msgpack of `value`, and the frames of its payloads."""
         writer = self._writer
         frames = writer.frames = [b""]
         try:
@@ -347,68 +425,72 @@ class Codec:
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise LocalProtocolError(f"a message cannot be sent: {error}") from error
         finally:
-            writer.frames = []  # those are the caller's
+            writer.frames = []  # `frames` now belongs to the caller
         return frames
 
 
-#: Types that msgspec gives to what may have been a key, or a value with more to do in it.
-_NO_KEYS = frozenset((list, dict))
+#: Types of decoded values that need the second step.
+_CONTAINERS = frozenset((list, dict))
+#: Types of decoded keys that need the second step, or are not valid keys.
+_CHECKED_KEYS = frozenset((list, dict, float, type(None)))
 
 
 def _plain_key(key: Any) -> Any:
-    """The key that msgspec has decoded to a list.
+    """Return the key that msgspec decoded to `key`, whose type is one of ``_CHECKED_KEYS``.
 
     Raises:
-        TypeError: it holds what is no key.
+        TypeError, ValueError: it is not a valid key.
     """
     if type(key) is not list:
-        raise TypeError("a map is no key")
+        check_key(key)
+        return key
     flat = tuple(key)
     try:
         hash(flat)
-    except TypeError:  # there are lists in it
+    except TypeError:  # it contains lists
         flat = normalize_key(key)
         hash(flat)
     return flat
 
 
-def _open_fields(message: Any, plan: _Plan, frames: Sequence[Buffer]) -> None:
-    """Lists of keys, and closed values.
+def keys_in(message: Message) -> Iterator[tuple[str, Any]]:
+    """Yield (field, key) for the keys in `message` that the codec checks.
 
-    Raises:
-        RemoteProtocolError, TypeError, KeyError: something in it is odd.
+    The graph compiler checks those of ``UpdateGraph`` and reports an invalid key to the client.
     """
-    for name in plan.keys_fields:
-        keys = getattr(message, name)
-        if type(keys) is not list:  # a set; its elements stay in the order of the wire
-            keys = keys["as-list"]
-            if type(keys) is not list:
-                raise TypeError("expected keys")
-            force_setattr(message, name, keys)
-        if len(keys) > MANY_KEYS:
-            keys[:] = _many_keys(keys)
-            continue
-        for position, key in enumerate(keys):
-            if type(key) in _NO_KEYS:
-                keys[position] = _plain_key(key)
-    for name in plan.payload_fields:
-        payload = getattr(message, name)
-        if payload is not None:
-            force_setattr(message, name, payload_at(payload.kind, payload.index, frames))
+    if type(message) is UpdateGraph:
+        return
+    for name in message.KEY_FIELDS:
+        key = getattr(message, name)
+        if key is not None or name in _REQUIRED[type(message)]:
+            yield name, key
+    for name in (*message.KEYS_FIELDS, *message.KEY_MAPS):
+        for key in getattr(message, name):
+            yield name, key
 
 
-def _many_keys(keys: list[Any]) -> list[Any]:
-    """The same at less cost for each."""
+def check_lengths(messages: list[Message]) -> None:
+    """Raise ValueError if a key in `messages`, as msgspec decoded them, is too long."""
+    for message in messages:
+        sizes = [key_nbytes(key) for _, key in keys_in(message)]
+        if sizes and max(sizes) > KEY_NBYTES_MAX:
+            raise ValueError("a key is too long")
+
+
+def _plain_keys(keys: list[Any]) -> list[Any]:
+    """Return the keys that msgspec decoded to `keys`, at less cost per key than ``_plain_key``."""
     plain = [tuple(key) if type(key) is list else key for key in keys]
     try:
         deque(map(hash, plain), maxlen=0)
-    except TypeError:  # there are lists in some, or they are no keys
-        return [_plain_key(key) if type(key) in _NO_KEYS else key for key in keys]
+    except TypeError:  # some contain lists, or are not keys
+        return [_plain_key(key) if type(key) in _CHECKED_KEYS else key for key in keys]
+    if not _CHECKED_KEYS.isdisjoint(map(type, plain)):
+        deque(map(check_key, plain), maxlen=0)
     return plain
 
 
 def _op_of(raw: Buffer) -> str:
-    """The op of a message that cannot be read otherwise; "" if that neither."""
+    """Return the op of a message that cannot be decoded otherwise, or "" if it has none."""
     try:
         return _OP_ONLY.decode(raw).op
     except READ_ERRORS:
@@ -416,35 +498,35 @@ def _op_of(raw: Buffer) -> str:
 
 
 def _split_error(error: Exception) -> tuple[str, str]:
-    """Path and text of msgspec's "text - at `path`"."""
+    """Split msgspec's "text - at `path`" into (path, text)."""
     text, found, path = str(error).rpartition(" - at `")
     if not found:
         return "$", str(error)
     return path.rstrip("`"), text
 
 
-def _with_sets_said(messages: list[Any]) -> list[Any]:
-    """The messages, with the sets in untyped fields as stock says them."""
+def _with_sets_encoded(messages: list[Any]) -> list[Any]:
+    """Replace the sets in untyped fields of `messages` with stock's encoding of a set."""
     changed = None
     plain: Any = None
     for position, message in enumerate(messages):
         for name in _UNTYPED.get(type(message), ()):
             value = getattr(message, name)
-            if type(value) not in SET_HOLDERS or value is plain:
+            if type(value) not in SET_CONTAINERS or value is plain:
                 continue
             if not has_set(value):
-                plain = value  # tasks annotated alike share their annotations
+                plain = value  # tasks with equal annotations share one object
                 continue
             if changed is None:
                 changed = list(messages)
             changed[position] = msgspec.structs.replace(
-                changed[position], **{name: without_sets(value)}
+                changed[position], **{name: encode_sets(value)}
             )
     return messages if changed is None else changed
 
 
 def _messages_to_dicts(value: Any) -> Any:
-    """Requests, and messages among dicts of plugins, as the maps that they are."""
+    """Convert requests, and messages in a batch that also has dicts of plugins, to maps."""
     if isinstance(value, list):
         return [_messages_to_dicts(x) if isinstance(x, Message) else x for x in value]
     if isinstance(value, Message):

@@ -1,8 +1,6 @@
-"""Compression of single frames, by the name that both sides agreed on in the handshake.
+"""Compression of single frames, with the codec that both ends agreed on in the handshake.
 
-Expansion is bounded: a frame says, or we reckon, how large it becomes before it is expanded.
-
-Must not know: which frames are worth compressing; messages.
+The size of a frame is known or estimated before it is decompressed, and limited.
 """
 
 from __future__ import annotations
@@ -16,18 +14,18 @@ from .errors import LocalProtocolError, RemoteProtocolError
 
 Buffer = bytes | bytearray | memoryview
 
-#: Codecs that stock Dask knows, in the order in which its ``auto`` prefers them.
+#: Codecs of stock Dask, in the order of preference of its ``auto``.
 NAMES = ("lz4", "snappy", "zstd", "zlib")
-#: What one frame may become, in bytes, when nothing else is said.
+#: Default limit of a decompressed frame, bytes.
 EXPANSION_MAX_NBYTES = 2**32
-#: lz4 cannot do better than 255:1, so a size prefix that claims more is a lie.
+#: lz4 cannot exceed 255:1, so a size prefix that claims more is invalid.
 LZ4_RATIO_MAX = 255
 
 _MODULES = {"lz4": "lz4.block", "snappy": "snappy", "zstd": "zstandard", "zlib": "zlib"}
 
 
 def is_available(name: str) -> bool:
-    """Whether this process can compress and expand with the codec ``name``."""
+    """Return whether this process can compress and decompress with the codec `name`."""
     module = _MODULES.get(name)
     if module is None:
         return False
@@ -39,7 +37,7 @@ def is_available(name: str) -> bool:
 
 
 def compress(name: str, frame: Buffer) -> bytes:
-    """The frame, compressed as stock peers expect it under ``name``.
+    """Return `frame`, compressed as stock peers expect it under `name`.
 
     Raises:
         LocalProtocolError: the codec is unknown or not installed.
@@ -55,31 +53,33 @@ def compress(name: str, frame: Buffer) -> bytes:
 
 
 def expand(name: str | None, frame: Buffer, max_nbytes: int = EXPANSION_MAX_NBYTES) -> Buffer:
-    """The frame as it was before it was compressed with codec ``name`` (None: not at all).
+    """Return `frame` decompressed with the codec `name`; None if it is not compressed.
 
     Raises:
-        RemoteProtocolError: the codec is unknown or not installed, the frame is broken, or it would become
-            larger than ``max_nbytes``.
+        RemoteProtocolError: the codec is unknown or not installed, the frame is corrupt, or it
+            would exceed `max_nbytes`.
     """
     if name is None:
         return frame
     expander = _EXPANDERS.get(name)
     if expander is None:
-        raise RemoteProtocolError(f"a frame is compressed with {name!r}, which nobody knows")
+        raise RemoteProtocolError(f"a frame is compressed with {name!r}, an unknown codec")
     try:
         return expander(frame, max_nbytes)
     except RemoteProtocolError:
         raise
-    except Exception as error:  # each codec has errors of its own
-        raise RemoteProtocolError(f"a frame compressed with {name!r} is broken: {error}") from error
+    except Exception as error:  # each codec has its own exceptions
+        raise RemoteProtocolError(
+            f"a frame compressed with {name!r} is corrupt: {error}"
+        ) from error
 
 
 def _codec(name: str, error: type[Exception]) -> Any:
-    """The module of a codec."""
+    """Import the module of the codec `name`."""
     try:
         return import_module(_MODULES[name])
     except (ImportError, KeyError):
-        raise error(f"the codec {name!r} is not installed here") from None
+        raise error(f"the codec {name!r} is not installed") from None
 
 
 def _check(claimed_nbytes: int, max_nbytes: int) -> None:
@@ -94,7 +94,7 @@ def _expand_zlib(frame: Buffer, max_nbytes: int) -> Buffer:
     expanded = expander.decompress(frame, max_nbytes + 1)
     _check(len(expanded), max_nbytes)
     if not expander.eof:
-        raise RemoteProtocolError("a frame compressed with 'zlib' is cut short")
+        raise RemoteProtocolError("a frame compressed with 'zlib' is truncated")
     return expanded
 
 
@@ -110,7 +110,7 @@ def _expand_zstd(frame: Buffer, max_nbytes: int) -> Buffer:
     module = _codec("zstd", RemoteProtocolError)
     claimed = module.frame_content_size(frame)
     if claimed < 0:
-        raise RemoteProtocolError("a frame compressed with 'zstd' does not say its size")
+        raise RemoteProtocolError("a frame compressed with 'zstd' does not contain its size")
     _check(claimed, max_nbytes)
     expanded: Buffer = module.ZstdDecompressor().decompress(frame)
     return expanded

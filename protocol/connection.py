@@ -1,12 +1,12 @@
-"""One connection, as a machine without I/O: frames in, events out; messages in, frames out.
+"""One end of a connection, without I/O: frames in, events out; messages in, frames out.
 
-A connection's life is the table ``PHASES``. Both sides begin with a handshake. Then the side that connected asks, one request
-at a time, and the side that listened answers; a reply has no mark of its own, its place in the order is what it is
-known by. A request that registers somebody (``register-worker``, ``register-client``) turns the connection into a stream of
-batches in both directions; the server says so with ``become_stream``, because only it knows whether it agreed. A stream ends with
-``close-stream``, a connection in its RPC phase with ``close``, and either with the socket.
-
-Must not know: sockets, time, what messages mean beyond those that move it from phase to phase.
+The phases of a connection are in the table ``PHASES``. Both ends begin with a handshake. Then the
+end that connected sends requests, one at a time, and the end that listens replies. A reply has no
+id; it belongs to the oldest request without a reply. A request that registers a peer
+(``register-worker``, ``register-client``) turns the connection into a stream of batches in both
+directions. The server calls ``become_stream`` for that, because only it knows whether it accepted
+the registration. A stream ends with ``close-stream``, a connection in its RPC phase with
+``close``, and either when the socket closes.
 """
 
 from __future__ import annotations
@@ -16,23 +16,32 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
+from paceline.protocol.messages.base import (
+    CloseRequest,
+    CloseStream,
+    InvalidMessage,
+    Message,
+    UnknownMessage,
+)
+
 from .catalogue import TABLES, Direction
 from .codec import Codec
 from .compression import Buffer
 from .errors import LocalProtocolError
 from .framing import Frames, frame_nbytes
-from .handshake import IN_PLACE, Agreement, local_offer, negotiate
+from .handshake import IN_PLACE, Agreement, local_offer, negotiate, read_handshake
 from .in_place import InPlaceCodec
-from .long_batch import LONG_BATCH_NBYTES, pieces_of
-from .messages.base import CloseRequest, CloseStream, Message, OddMessage, UnknownMessage
-from .values import ScalarReader, ValueCloser
+from .long_batch import LONG_BATCH_NBYTES, split_batch
+from .payload import FrameClaims
+from .values import ScalarReader, ValueSerializer
 
 Role = Literal["listener", "connector"]
 Phase = Literal["handshake", "rpc", "worker-stream", "client-stream", "closed"]
-#: What moves a connection: a handshake came, a registration was accepted, a goodbye came or went, the socket ended.
+#: What changes the phase: a handshake was received, a registration was accepted, a closing message
+#: was sent or received, the socket was closed.
 Move = Literal["handshake", "worker", "client", "goodbye", "lost"]
 
-#: (phase, move) -> the next phase. What is not here is an error of whoever made the move.
+#: (phase, move) -> the next phase. Any other move is an error of the end that makes it.
 PHASES: Mapping[tuple[Phase, Move], Phase] = MappingProxyType(
     {
         ("handshake", "handshake"): "rpc",
@@ -50,7 +59,7 @@ PHASES: Mapping[tuple[Phase, Move], Phase] = MappingProxyType(
     }
 )
 
-#: (phase, role) -> (direction of what comes, direction of what goes). The listener of a stream is the scheduler.
+#: (phase, role) -> (direction received, direction sent). The listener of a stream is the scheduler.
 _STREAMS: Mapping[tuple[Phase, Role], tuple[Direction, Direction]] = MappingProxyType(
     {
         ("worker-stream", "listener"): ("worker_to_scheduler", "scheduler_to_worker"),
@@ -66,11 +75,11 @@ _ALLOWED: Mapping[Direction, frozenset[type]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class HandshakeDone:
-    """The peer has said who it is.
+    """The peer's handshake was received.
 
     Attributes:
-        agreement: what both sides can.
-        remote: what it said, as it came.
+        agreement: what both ends support.
+        remote: the peer's handshake, as received.
     """
 
     agreement: Agreement
@@ -78,26 +87,26 @@ class HandshakeDone:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
-    """The peer asks (the RPC phase of a listener).
+class RequestReceived:
+    """The peer sent a request (RPC phase of a listener).
 
     Attributes:
-        message: a class of the served table, ``UnknownMessage`` or ``OddMessage``.
-        reply: it waits for one message.
-        close: it wants the connection closed after that.
+        message: a class of the served table, ``UnknownMessage`` or ``InvalidMessage``.
+        reply: whether the peer waits for a reply.
+        close: whether to close the connection after the reply.
     """
 
-    message: Message | UnknownMessage | OddMessage
+    message: Message | UnknownMessage | InvalidMessage
     reply: bool
     close: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A message that is neither a request nor a batch: a reply, or part of a conversation after a request.
+    """A message that is neither a request nor a batch: a reply, or part of a longer exchange.
 
     Attributes:
-        value: it, as it stands: tuples for arrays, ``Payload`` objects in place.
+        value: the decoded message: arrays as tuples, placeholders as ``Payload`` objects.
     """
 
     value: Any
@@ -105,44 +114,47 @@ class Value:
 
 @dataclass(slots=True)
 class Batch:
-    """Messages of a stream, in order. Not to be changed: it is not frozen because that costs more than to read it.
+    """Messages of a stream, in order. Do not modify it; it is not frozen only to save time.
 
     Attributes:
-        messages: of the direction's classes, ``UnknownMessage`` or ``OddMessage``. ``CloseStream`` comes last.
-        more: what follows in the same batch where that is long: lists of messages, each decoded when it is asked for; else None.
+        messages: objects of the direction's classes, ``UnknownMessage`` or ``InvalidMessage``. A
+            ``CloseStream`` comes last.
+        more: for a long batch, an iterator over lists of the messages that follow, each decoded
+            when it is requested; else None.
     """
 
     messages: list[Any]
     more: Iterator[list[Any]] | None = None
 
 
-Event = HandshakeDone | Request | Value | Batch
+Event = HandshakeDone | RequestReceived | Value | Batch
 
 
 class Connection:
     """One end of a connection.
 
     Args:
-        role: "listener" accepted the connection, "connector" dialled.
-        offer: what our handshake says otherwise than ``local_offer()``; with ``local_offer(in_place=True)`` the second encoding is
-            spoken with a peer that offers it too.
-        same_host: both ends are on one host.
+        role: "listener" if this end accepted the connection, "connector" if it connected.
+        offer: entries of this end's handshake that differ from ``local_offer()``. With
+            ``local_offer(in_place=True)`` the in-place encoding is used with a peer that offers it
+            too.
+        same_host: whether both ends are on one host.
         serves: the table of requests that this end serves.
-        read_scalar, close_value: see ``Codec``.
+        read_scalar, serialize_value: see ``Codec``.
 
     Attributes:
-        phase: where in its life it is.
-        agreement: what both sides can; None before the handshake.
-        codec: how it reads and writes; after the handshake, in the encoding agreed on.
+        phase: current phase.
+        agreement: what both ends support; None before the handshake.
+        codec: encodes and decodes messages; after the handshake, in the agreed encoding.
     """
 
     __slots__ = (
-        "_close_value",
         "_in",
         "_offer",
         "_out",
         "_read_scalar",
         "_same_host",
+        "_serialize_value",
         "_serves",
         "_started",
         "agreement",
@@ -159,14 +171,14 @@ class Connection:
         *,
         serves: Direction = "scheduler_rpc",
         read_scalar: ScalarReader | None = None,
-        close_value: ValueCloser | None = None,
+        serialize_value: ValueSerializer | None = None,
     ) -> None:
         self.role: Role = role
         self.phase: Phase = "handshake"
         self.agreement: Agreement | None = None
-        self.codec = Codec(read_scalar=read_scalar, close_value=close_value)
+        self.codec = Codec(read_scalar=read_scalar, serialize_value=serialize_value)
         self._read_scalar = read_scalar
-        self._close_value = close_value
+        self._serialize_value = serialize_value
         self._offer = {**local_offer(), **(offer or {})}
         self._same_host = same_host
         self._serves: Direction = serves
@@ -175,10 +187,10 @@ class Connection:
         self._out: Direction = serves
 
     def start(self) -> Frames:
-        """Our handshake, to be sent at once.
+        """Return this end's handshake, to be sent first.
 
         Raises:
-            LocalProtocolError: it has been sent.
+            LocalProtocolError: it was already sent.
         """
         if self._started:
             raise LocalProtocolError("the handshake has been sent already")
@@ -186,22 +198,22 @@ class Connection:
         return self.codec.encode(self._offer)
 
     def receive_frames(self, frames: Sequence[Buffer]) -> list[Event]:
-        """What one message from the peer means. After the end of the connection, nothing.
+        """Return the events for one message from the peer; none after the connection has closed.
 
         Raises:
-            RemoteProtocolError: the peer broke the rules; drop it.
+            RemoteProtocolError: the message is invalid; close the connection.
         """
         phase = self.phase
-        if phase == "worker-stream" or phase == "client-stream":
+        if phase in ("worker-stream", "client-stream"):
             return self._batch(frames)
         if phase == "rpc":
             return [self._one(frames)]
         if phase == "handshake":
-            remote = self.codec.decode_value(frames)
+            remote = read_handshake(frames)
             agreement = negotiate(self._offer, remote, self._same_host)
             if agreement.encoding == IN_PLACE:
                 self.codec = InPlaceCodec(
-                    read_scalar=self._read_scalar, close_value=self._close_value
+                    read_scalar=self._read_scalar, serialize_value=self._serialize_value
                 )
             self.agreement = self.codec.agreement = agreement
             self._move("handshake")
@@ -209,23 +221,27 @@ class Connection:
         return []
 
     def become_stream(self, kind: Literal["worker", "client"]) -> None:
-        """The registration was accepted (or, as its sender: asked for): batches follow in both directions.
+        """Switch to batches in both directions, after a registration was accepted (or sent).
 
         Raises:
-            LocalProtocolError: not in this phase.
+            LocalProtocolError: the connection is not in its RPC phase.
         """
         self._move(kind)
         self._in, self._out = _STREAMS[self.phase, self.role]
 
     def send(self, value: Any) -> Frames:
-        """Frames of what we say: in a stream a list of messages (one alone becomes such a list), before that a request or
-        a reply. A value that is no ``Message`` goes out as it is.
+        """Return the frames of `value`.
+
+        In a stream, `value` is a list of messages, or one message, which is sent as such a list.
+        Before that, it is a request or a reply. A value that is not a ``Message`` is encoded as it
+        is.
 
         Raises:
-            LocalProtocolError: this may not be said in this phase, or not by this end, or cannot be said at all.
+            LocalProtocolError: `value` cannot be sent in this phase or by this end, or cannot be
+                encoded.
         """
         phase = self.phase
-        if phase == "worker-stream" or phase == "client-stream":
+        if phase in ("worker-stream", "client-stream"):
             if type(value) is list:
                 return self._send_batch(value)
             if isinstance(value, Message):
@@ -242,22 +258,20 @@ class Connection:
         return frames
 
     def lost(self) -> None:
-        """The socket has ended."""
+        """Record that the socket was closed."""
         self._move("lost")
-
-    # ------------------------------------------------------------------ how
 
     def _move(self, move: Move) -> None:
         following = PHASES.get((self.phase, move))
         if following is None:
             raise LocalProtocolError(
-                f"a connection in the phase {self.phase!r} cannot take {move!r}"
+                f"the move {move!r} is not possible in the phase {self.phase!r}"
             )
         self.phase = following
 
     def _batch(self, frames: Sequence[Buffer]) -> list[Event]:
         is_long = frames and frame_nbytes(frames[0]) > LONG_BATCH_NBYTES
-        pieces = pieces_of(frames[0]) if is_long else None
+        pieces = split_batch(frames[0]) if is_long else None
         if pieces is None:
             messages = self.codec.decode_batch(frames, self._in)
             self._ends(messages)
@@ -266,45 +280,48 @@ class Connection:
         return [Batch(next(more), more)]
 
     def _decoded(self, pieces: Iterator[bytes], others: Sequence[Buffer]) -> Iterator[list[Any]]:
-        """The messages of a long batch, piece by piece."""
+        """Decode a long batch piece by piece."""
+        claims = FrameClaims(1 + len(others))
         for piece in pieces:
-            messages = self.codec.decode_batch([piece, *others], self._in)
+            messages = self.codec.decode_batch([piece, *others], self._in, claims)
             ends = self._ends(messages)
             yield messages
             if ends:
                 return
 
     def _ends(self, messages: list[Any]) -> bool:
-        """Whether the stream ends with one of these; what follows that is taken out."""
+        """Return whether `messages` close the stream; remove the messages after the closing one."""
         if CloseStream not in set(map(type, messages)):
             return False
         ends = next(i for i, message in enumerate(messages) if type(message) is CloseStream)
         del messages[ends + 1 :]
-        if (self.phase, "goodbye") in PHASES:  # it may be over by the time that this is decoded
+        if (self.phase, "goodbye") in PHASES:  # it may have closed before this piece was decoded
             self._move("goodbye")
         return True
 
     def _one(self, frames: Sequence[Buffer]) -> Event:
-        """A message of the RPC phase."""
+        """Decode a message of the RPC phase."""
         value = self.codec.decode_value(frames)
         if self.role == "connector" or not isinstance(value, dict):
             return Value(value)
         if not isinstance(value.get("op"), str):
             return Value(value)
         message = self.codec.as_message(value, self._serves)
-        return Request(message, bool(value.get("reply", True)), bool(value.get("close", False)))
+        return RequestReceived(
+            message, bool(value.get("reply", True)), bool(value.get("close", False))
+        )
 
     def _send_batch(self, messages: list[Any]) -> Frames:
-        """Messages of a stream. Dicts among them are of plugins, which have ops of their own."""
+        """Encode messages of a stream. Dicts are messages of plugins, which have their own ops."""
         kinds = set(map(type, messages))
-        strange = kinds - _ALLOWED[self._out]
-        if not strange:
+        unexpected = kinds - _ALLOWED[self._out]
+        if not unexpected:
             frames = self.codec.encode_batch(messages, kinds)
-        elif strange == {dict}:
+        elif unexpected == {dict}:
             frames = self.codec.encode(messages)
         else:
-            strange.discard(dict)
-            names = ", ".join(sorted(kind.__name__ for kind in strange))
+            unexpected.discard(dict)
+            names = ", ".join(sorted(kind.__name__ for kind in unexpected))
             raise LocalProtocolError(f"{names} cannot be sent from {self._out.replace('_', ' ')}")
         if CloseStream in kinds and type(messages[-1]) is CloseStream:
             self._move("goodbye")

@@ -1,18 +1,15 @@
-"""Errors of the protocol: whose fault it is decides what happens.
-
-Must not know: sockets, logging, what the messages mean.
-"""
+"""Exceptions of the protocol. Which end is at fault decides how they are handled."""
 
 from __future__ import annotations
 
 
 class ProtocolError(Exception):
-    """Base class of what this package raises."""
+    """Base class of this package's exceptions."""
 
 
 class RemoteProtocolError(ProtocolError):
-    """The peer broke the rules of framing or of the connection: it is dropped, with a log line."""
+    """The peer violated the protocol: close the connection and log it."""
 
 
 class LocalProtocolError(ProtocolError):
-    """We were about to send what the connection does not allow, or cannot carry: a bug of ours."""
+    """This end tried to send what the connection does not allow or cannot encode: a bug here."""

@@ -1,8 +1,7 @@
-"""A map too large to be worth hashing: its keys and values one after the other, as they go out.
+"""A mapping that is sent without being hashed: its keys and values in one list.
 
-msgpack says an array of ``k, v, k, v, ...`` and a map of the same with the same bytes but for those in front.
-
-Must not know: what is in it.
+In msgpack, an array ``k, v, k, v, ...`` and a map of the same items differ only in their first
+bytes.
 """
 
 from __future__ import annotations
@@ -13,18 +12,18 @@ from typing import Any
 import msgspec
 
 _ENCODER = msgspec.msgpack.Encoder()
-#: First byte of a msgpack array -> size of what is in front of its first member; smaller arrays have one byte.
+#: First byte of a msgpack array -> offset of its first member; smaller arrays have one byte.
 _HEADS = {0xDC: 3, 0xDD: 5}
 _MAP32 = b"\xdf"
 
 
 class FlatMap(Mapping[Any, Any]):
-    """A map to be sent. Whoever looks a key up in it pays for the whole of it.
+    """A mapping to be sent. Looking up a key builds a dict of all of it.
 
-    It is no dataclass on purpose: msgspec would write its field, and not ask what to write.
+    It is not a dataclass, because msgspec would encode its field instead of calling ``enc_hook``.
 
     Attributes:
-        flat: key, value, key, value, ...; no key twice.
+        flat: key, value, key, value, ...; keys are unique.
     """
 
     __slots__ = ("flat",)
@@ -34,28 +33,28 @@ class FlatMap(Mapping[Any, Any]):
 
     @classmethod
     def of(cls, keys: Sequence[Any], values: Sequence[Any]) -> FlatMap:
-        """From keys and their values, equally many."""
+        """Return a map of `keys` to `values`, sequences of the same length."""
         flat: list[Any] = [None] * (2 * len(keys))
         flat[::2] = keys
         flat[1::2] = values
         return cls(flat)
 
     def packed(self) -> bytes:
-        """As msgpack. Raises what msgspec raises for what it cannot say."""
+        """Return the map as msgpack, or raise msgspec's error for a value that it cannot encode."""
         array = _ENCODER.encode(self.flat)
         members = memoryview(array)[_HEADS.get(array[0], 1) :]
         return b"".join((_MAP32, (len(self.flat) // 2).to_bytes(4, "big"), members))
 
     def as_dict(self) -> dict[Any, Any]:
-        """The same to look things up in."""
+        """Return the map as a dict."""
         return dict(zip(self.flat[::2], self.flat[1::2], strict=True))
 
     def items(self) -> Any:
-        """Pairs, at once."""
+        """Return the (key, value) pairs."""
         return self.as_dict().items()
 
     def values(self) -> Any:
-        """Values, in order."""
+        """Return the values, in order."""
         return self.flat[1::2]
 
     def __getitem__(self, key: Any) -> Any:

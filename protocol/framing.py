@@ -1,16 +1,14 @@
-"""Bytes to messages' frames and back: the lowest layer of the wire.
+"""Framing: split a byte stream into the frames of messages, and join frames into bytes.
 
 A message on the socket, all integers u64 little endian::
 
     N            bytes that follow up to the end of frame K, so 8 * (1 + F) and the first K lengths
-    F            how many frames
+    F            number of frames
     length 0 .. length F-1
     frame 0 .. frame F-1
 
-K tells a reader how much it may take into one buffer; here it is only checked. Large frames are received straight
-into memory of their own, so that each can be freed alone.
-
-Must not know: what frames mean.
+N says how much a reader may receive into one buffer; here it is only validated. Large frames are
+received directly into memory of their own, so that each can be freed alone.
 """
 
 from __future__ import annotations
@@ -29,42 +27,43 @@ Frames = list[Buffer]
 
 
 class FrameSink(Protocol):
-    """Takes a large frame piece by piece, as it comes: a file, say."""
+    """Receives a large frame piece by piece, for example into a file."""
 
     def write(self, data: memoryview) -> None:
-        """The next piece; it may change after the call. Raises OSError."""
+        """Append the next piece, whose memory may be reused after the call. May raise OSError."""
 
     def finish(self) -> memoryview:
-        """The whole frame. Raises OSError."""
+        """Return the whole frame. May raise OSError."""
 
 
-#: Gives writable memory of exactly so many bytes for a large frame, or a sink that takes so many; None: the reader's own.
+#: Returns writable memory of exactly n bytes for a large frame, or a sink; None for the reader's
+#: own memory.
 Allocator = Callable[[int], "bytearray | memoryview | FrameSink | None"]
 
-#: A frame from this size on is received into memory of its own.
+#: Frames of at least this size are received into memory of their own.
 LARGE_FRAME_NBYTES = 64 * 2**10
-#: A frame from this size on gets its own pages: nothing is cleared first, and a size that is never
-#: filled costs no memory.
+#: Frames of at least this size get their own pages, which are not cleared first; a size that is
+#: claimed but not sent costs no memory.
 MAPPED_FRAME_NBYTES = 2**20
-#: A frame from this size on is worth huge pages.
+#: Frames of at least this size use huge pages.
 HUGE_FRAME_NBYTES = 2**22
-#: What one read from the socket may bring. Pages that no read has reached cost nothing.
+#: Size of the buffer for one read from the socket. Untouched pages cost nothing.
 SCRATCH_NBYTES = 256 * 2**10
 
 _PRELUDE = Struct("<QQ")
 _U64 = 8
-#: How so many numbers of a prelude lie there; more are seldom.
+#: Structs of 0 to 63 numbers of a prelude; more are rare.
 _NUMBERS = tuple(Struct(f"<{count}Q") for count in range(64))
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a prelude may claim. Whoever claims more is dropped.
+    """Limits of what a prelude may claim. A peer that claims more is disconnected.
 
     Attributes:
         max_frames: frames of one message. A gather of a million keys has two million.
-        max_prelude_nbytes: size of the prelude; it is gathered before the first frame.
-        max_message_nbytes: all frames of one message together.
+        max_prelude_nbytes: size of the prelude, which is buffered before the first frame.
+        max_message_nbytes: size of all frames of one message.
     """
 
     max_frames: int = 2**22
@@ -72,22 +71,31 @@ class Limits:
     max_message_nbytes: int = 2**36
 
 
-class FrameReader:
-    """Puts messages together from what a socket gives, in pieces of any size.
+#: Limits of the first message of a connection. A handshake has one frame of some hundred bytes.
+HANDSHAKE_LIMITS = Limits(max_frames=8, max_prelude_nbytes=128, max_message_nbytes=2**14)
 
-    Either ``feed`` what was read, or let the socket read into ``get_buffer`` and then call ``buffer_updated`` (the shape of
-    ``asyncio.BufferedProtocol``). After a ``RemoteProtocolError`` it is dead.
+
+class FrameReader:
+    """Reads messages from a socket's data, which may arrive in pieces of any size.
+
+    Either call ``feed`` with data, or let the socket read into ``get_buffer()`` and then call
+    ``buffer_updated`` (as ``asyncio.BufferedProtocol`` does). After a ``RemoteProtocolError`` the
+    reader cannot be used.
 
     Args:
         limits: what a prelude may claim.
-        scratch: where the socket reads to. Readers may share one as long as ``buffer_updated`` follows its ``get_buffer``
-            before another reader's ``get_buffer``, which is so in one thread of asyncio's selector loop and uvloop.
+        scratch: buffer that the socket reads into. Readers may share one as long as each
+            ``buffer_updated`` follows its ``get_buffer`` before another reader's ``get_buffer``. In
+            one thread, asyncio's selector loop and uvloop ensure that.
+        first: limits until ``admit`` is called. Until then, messages are returned one at a time, so
+            that `limits` apply to everything after the message that admits the peer.
 
     Attributes:
-        allocate: gives memory, or a sink, for large frames; None for the process's own memory.
+        allocate: provides memory, or a sink, for large frames; None for memory of this process.
     """
 
     __slots__ = (
+        "_admitted_limits",
         "_error",
         "_filled",
         "_frames",
@@ -102,35 +110,54 @@ class FrameReader:
         "allocate",
     )
 
-    def __init__(self, limits: Limits | None = None, scratch: memoryview | None = None) -> None:
-        self._limits = limits or Limits()
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        scratch: memoryview | None = None,
+        first: Limits | None = None,
+    ) -> None:
+        limits = limits or Limits()
+        self._limits = first or limits
+        self._admitted_limits = limits if first is not None else None
         self._scratch = scratch
-        self._rest = bytearray()  # what was read and cannot be used before `_need` bytes are there
+        self._rest = bytearray()  # data that is incomplete until there are `_need` bytes
         self._need = 0
-        self._lengths: tuple[int, ...] | None = None  # of the message whose frames are coming
-        self._frames: Frames = []  # of it, so far
-        self._large_nbytes = 0  # size of the large frame that is coming; 0 for none
-        self._filled = 0  # of it, so far
+        self._lengths: tuple[int, ...] | None = None  # frames of the incomplete message
+        self._frames: Frames = []  # its frames so far
+        self._large_nbytes = 0  # size of the incomplete large frame; 0 for none
+        self._filled = 0  # bytes of it so far
         self._large: memoryview | None = None  # its memory
-        self._sink: FrameSink | None = None  # or where it goes instead
+        self._sink: FrameSink | None = None  # or its sink
         self._error: str | None = None
         self.allocate: Allocator | None = None
 
     @property
     def is_idle(self) -> bool:
-        """Nothing of a message has come that is not complete."""
+        """Whether no part of an incomplete message was received."""
         return not self._rest and self._lengths is None
 
     @property
     def coming(self) -> tuple[tuple[int, ...], Frames] | None:
-        """Of the message that is coming: the lengths of all its frames, and the list that takes them one after the other.
+        """The lengths of the incomplete message's frames, and the list of frames received so far.
 
-        None while nothing of a message is there but perhaps a part of its prelude.
+        None if no message is incomplete, or only a part of its prelude was received.
         """
         return None if self._lengths is None else (self._lengths, self._frames)
 
+    def admit(self) -> list[Frames]:
+        """Apply the limits of an admitted peer, and return the messages that are complete.
+
+        Raises:
+            RemoteProtocolError: the next message exceeds the limits.
+        """
+        if self._admitted_limits is None:
+            return []
+        self._limits, self._admitted_limits = self._admitted_limits, None
+        self._need = 0
+        return self.feed(b"")
+
     def get_buffer(self, sizehint: int = -1) -> memoryview:
-        """Where the socket may write to next."""
+        """Return the memory that the socket may write to next."""
         if self._large is not None:
             return self._large[self._filled :]
         if self._scratch is None:
@@ -138,12 +165,13 @@ class FrameReader:
         return self._scratch
 
     def buffer_updated(self, nbytes: int) -> list[Frames]:
-        """The socket has written so many bytes to ``get_buffer()``.
+        """Process `nbytes` that the socket has written to ``get_buffer()``.
 
-        Returns: messages that are complete now.
+        Returns:
+            The messages that are now complete.
 
         Raises:
-            RemoteProtocolError: the peer claims what cannot be.
+            RemoteProtocolError: the data is invalid or exceeds the limits.
         """
         large = self._large
         if large is None:
@@ -156,12 +184,13 @@ class FrameReader:
         return self.feed(b"")
 
     def feed(self, data: Buffer) -> list[Frames]:
-        """Takes the next bytes, which may be reused afterwards.
+        """Process `data`, whose memory may be reused after the call.
 
-        Returns: messages that are complete now.
+        Returns:
+            The messages that are now complete.
 
         Raises:
-            RemoteProtocolError: the peer claims what cannot be.
+            RemoteProtocolError: the data is invalid or exceeds the limits.
         """
         if self._error is not None:
             raise RemoteProtocolError(self._error)
@@ -203,14 +232,17 @@ class FrameReader:
             if len(self._frames) < len(lengths):
                 break
             messages.append(self._frames)
-            self._frames = []  # what it has given is not its own any more: the next message may be hours away
+            self._frames = []  # do not keep the frames alive until the next message
             self._lengths = None
+            if self._admitted_limits is not None:
+                self._need = 0
+                break
         if not self._large_nbytes and position < len(data):
             self._rest = bytearray(memoryview(data)[position:])
         return messages
 
     def _fill(self, data: Buffer) -> int:
-        """Gives the large frame what comes next. Returns how much of ``data`` it took."""
+        """Copy from `data` into the large frame. Return the number of bytes used."""
         count = min(len(data), self._large_nbytes - self._filled)
         piece = memoryview(data)[:count]
         if self._large is not None:
@@ -224,7 +256,7 @@ class FrameReader:
         return count
 
     def _read_prelude(self, data: Buffer, position: int) -> tuple[int, ...] | None:
-        """Lengths of the next message's frames; None if more bytes are needed."""
+        """Return the lengths of the next message's frames, or None if more bytes are needed."""
         limits = self._limits
         available = len(data) - position
         if available < 2 * _U64:
@@ -265,7 +297,7 @@ class FrameReader:
         return lengths
 
     def _take_frames(self, data: Buffer, position: int, lengths: tuple[int, ...]) -> int:
-        """Takes frames that are there as a whole, and begins a large one. Returns the new position."""
+        """Append the complete frames, and start a large one. Return the new position."""
         frames = self._frames
         end = len(data)
         view = memoryview(data) if type(data) is bytearray else data
@@ -287,7 +319,7 @@ class FrameReader:
         return position
 
     def _begin_large(self, nbytes: int) -> None:
-        """Finds a place for a large frame."""
+        """Allocate the memory or sink of a large frame."""
         self._filled = 0
         try:
             place = None if self.allocate is None else self.allocate(nbytes)
@@ -299,7 +331,7 @@ class FrameReader:
             elif nbytes < MAPPED_FRAME_NBYTES:
                 self._large = memoryview(bytearray(nbytes))
             else:
-                self._large = memoryview(_mapped(nbytes))
+                self._large = memoryview(map_memory(nbytes))
         except (MemoryError, OSError, OverflowError, ValueError) as error:
             raise RemoteProtocolError(
                 f"a message claims a frame of {nbytes} bytes, for which there is no memory: {error}"
@@ -307,7 +339,7 @@ class FrameReader:
         self._large_nbytes = nbytes
 
     def _finish_large(self) -> memoryview:
-        """The large frame that is complete now."""
+        """Return the large frame, which is now complete."""
         self._large_nbytes = 0
         large, sink = self._large, self._sink
         self._large = self._sink = None
@@ -320,8 +352,14 @@ class FrameReader:
             raise RemoteProtocolError(f"a large frame cannot be kept: {error}") from error
 
 
-def _mapped(nbytes: int) -> mmap.mmap:
-    """Pages of their own; huge ones where there can be: filling small ones costs four times as much."""
+def map_memory(nbytes: int) -> mmap.mmap:
+    """Map `nbytes` that use memory only once they are written.
+
+    Huge pages are used if possible; they are four times faster to fill.
+
+    Raises:
+        OSError: the system refuses the size.
+    """
     mapped = mmap.mmap(-1, nbytes, **_PRIVATE)
     if nbytes >= HUGE_FRAME_NBYTES and hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):  # a kernel without them
@@ -329,32 +367,32 @@ def _mapped(nbytes: int) -> mmap.mmap:
     return mapped
 
 
-#: Pages of the process alone; they are not made before they are written to.
+#: Private pages, allocated when they are written to.
 _PRIVATE: dict[str, int] = (
     {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
 )
 
 
 def _numbers(count: int) -> Struct:
-    """So many numbers of a prelude."""
+    """Return the struct of `count` numbers of a prelude."""
     return _NUMBERS[count] if count < len(_NUMBERS) else Struct(f"<{count}Q")
 
 
 def frame_nbytes(frame: Buffer) -> int:
-    """Size of a frame, bytes, whatever the items of its memoryview are."""
+    """Return the size of a frame in bytes, for any item size of a memoryview."""
     return frame.nbytes if type(frame) is memoryview else len(frame)
 
 
 def pack_prelude(lengths: Sequence[int]) -> bytes:
-    """What goes before the frames of a message.
+    """Return the prelude of a message.
 
-    N spans frame 0 and those up to the next large one, so that the stock reader gives each large frame (and each after it) a
-    buffer of its own.
+    N spans frame 0 and the frames up to the next large one, so that the stock reader gives each
+    large frame, and each one after it, a buffer of its own.
     """
     count = len(lengths)
     together = _U64 * (1 + count)
     for index, length in enumerate(lengths):
-        # frame 0 is always within N, as stock writes it: simple readers rely on that
+        # frame 0 is always within N, as in stock; simple readers rely on that
         if index and length >= LARGE_FRAME_NBYTES:
             break
         together += length
@@ -362,7 +400,10 @@ def pack_prelude(lengths: Sequence[int]) -> bytes:
 
 
 def pack_frames(frames: Sequence[Buffer]) -> list[Buffer]:
-    """What to write for one message: small frames joined, large ones as they are. The first buffer begins with the prelude."""
+    """Return the buffers to write for one message: small frames joined, large ones unchanged.
+
+    The first buffer starts with the prelude.
+    """
     lengths = [len(frame) if type(frame) is bytes else frame_nbytes(frame) for frame in frames]
     nbytes = sum(lengths)
     if nbytes < LARGE_FRAME_NBYTES or max(lengths) < LARGE_FRAME_NBYTES:

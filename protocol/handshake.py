@@ -1,55 +1,63 @@
-"""What both sides of a connection say first, and what follows from it.
+"""The handshake: the first message in each direction, and what both ends agree on.
 
-Either side sends ``{"compression": name or None, "python": [3, 11, 7], "pickle-protocol": 5}`` as its first message.
+Either end sends ``{"compression": name or None, "python": [3, 11, 7], "pickle-protocol": 5}``.
 
-What we announce is a promise about *every* reader of what the peer then sends, because the scheduler passes values on
-closed: what a client sends now, a worker reads later. Therefore:
+What the scheduler announces must hold for *every* reader of what the peer then sends, because the
+scheduler forwards serialized values: a worker reads later what a client sends now. Therefore:
 
-- Compression: None. A frame that was compressed for us could reach a worker without that codec.
-- Pickle protocol: 5, to those who dial us and to those whom we dial. Protocol 5 came with Python 3.8, and every release of
-  distributed that paceline speaks needs 3.10, so each peer reads it. It matters: values that a client scatters, results
-  that the scheduler gathers and exceptions are pickled with the *agreed* protocol, and only from 5 on large buffers
-  travel out of band, uncopied. (A client's expression and all ``__Pickled__`` fields use the sender's highest protocol
-  whatever was agreed.) Should a protocol 6 come, what may be announced is the least of what all peers have said:
-  ``least_pickle_protocol``.
+- Compression: None. A frame compressed for the scheduler could reach a worker without that codec.
+- Pickle protocol: 5, both to peers that connect and to peers that the scheduler connects to.
+  Protocol 5 came with Python 3.8, and every supported release of distributed needs 3.10, so each
+  peer reads it. It matters because values that a client scatters, results that the scheduler
+  gathers and exceptions are pickled with the *agreed* protocol, and only from 5 on are large
+  buffers sent out of band, without a copy. (A client's expression and all ``__Pickled__`` fields
+  use the sender's highest protocol, whatever was agreed.) If a protocol 6 is added, the one to
+  announce is the lowest that any peer has announced: ``least_pickle_protocol``.
+- Encodings: ``"encodings": ["in-place"]`` is an extension of paceline (``in_place.py``), sent only
+  on request. Stock ignores unknown keys (``Comm.handshake_configuration``) and never sends this
+  one, so the stock encoding is always used with a stock peer.
 
-- Encodings: ``"encodings": ["in-place"]`` is a word of ours (``in_place.py``), said only when asked for. Stock looks at no key that it
-  does not know (``Comm.handshake_configuration``) and never says this one, so a stock peer is always spoken to in the stock encoding.
-
-Stock means to announce ``"pickle-protocol": 4, "compression": None`` where the scheduler listens (``Scheduler.start_unsafe``), but
-its TCP listener drops these overrides: it announces 5 and the configured compression there. To workers that it dials
-it announces 4, so results gathered through a stock scheduler are pickled in band. Both are seen in captures (a test
-holds them), and both were weighed for the choice here.
-
-Must not know: sockets, messages.
+Stock intends to announce ``"pickle-protocol": 4, "compression": None`` where the scheduler listens
+(``Scheduler.start_unsafe``), but its TCP listener drops these overrides: it announces 5 and the
+configured compression. To workers that it connects to, it announces 4, so results gathered through
+a stock scheduler are pickled in band. Both can be seen in captures (a test checks them), and both
+were considered for the choice here.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from .compression import is_available
+import msgspec
+
+from .compression import Buffer, is_available
 from .errors import RemoteProtocolError
 
-#: What all peers read, and what we announce.
+#: The pickle protocol to announce, which all peers read.
 PICKLE_PROTOCOL = 5
-#: Ways to put values into frames: what every peer speaks, and what two of ours may agree on.
+#: Encodings of values: the one of every peer, and one that two peers of paceline may agree on.
 Encoding = Literal["stock", "in-place"]
 IN_PLACE: Encoding = "in-place"
 
 
+_Plain = bool | int | float | str | None
+_VALUE = msgspec.msgpack.Decoder(_Plain | list[_Plain])
+_ENTRIES = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
+_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """What both sides of a connection can.
+    """What both ends of a connection support.
 
     Attributes:
         compression: codec that payload frames may be compressed with, or None.
-        pickle_protocol: highest protocol of pickles.
-        python: version of the peer's Python; () where it does not say.
-        encoding: how values are put into frames.
+        pickle_protocol: highest pickle protocol.
+        python: version of the peer's Python; () if it does not announce one.
+        encoding: how values are encoded in frames.
     """
 
     compression: str | None = None
@@ -64,7 +72,7 @@ def local_offer(
     python: tuple[int, ...] | None = None,
     in_place: bool = False,
 ) -> dict[str, Any]:
-    """What we say. The defaults are safe for any peer (see above)."""
+    """Return this end's handshake. The defaults are safe for any peer (see above)."""
     offer: dict[str, Any] = {
         "compression": compression,
         "python": tuple(sys.version_info[:3]) if python is None else python,
@@ -76,27 +84,50 @@ def local_offer(
 
 
 def least_pickle_protocol(announced: Iterable[int], ours: int = PICKLE_PROTOCOL) -> int:
-    """The highest protocol that all peers read, and so the highest that may be announced to new ones."""
+    """Return the highest protocol that all peers read, and that may be announced to new ones."""
     return min([ours, *announced])
 
 
-def negotiate(local: Mapping[str, Any], remote: Any, same_host: bool = False) -> Agreement:
-    """What follows from both sides' words.
+def read_handshake(frames: Sequence[Buffer]) -> dict[str, Any]:
+    """Return the entries of a handshake, arrays as tuples.
 
-    Args:
-        local: what we said.
-        remote: what the peer said, as it came.
-        same_host: compressing would be a waste of time.
+    The sender is not authenticated, so only entries with a plain value or an array of these are
+    decoded. Others are ignored: maps whose keys collide would block the reader.
 
     Raises:
-        RemoteProtocolError: the peer did not say what a supported release says.
+        RemoteProtocolError: the message is not a handshake.
+    """
+    try:
+        entries = _ENTRIES.decode(frames[0])
+    except (*_ERRORS, IndexError) as error:
+        raise RemoteProtocolError("the first message is not a handshake") from error
+    handshake: dict[str, Any] = {}
+    for name, raw in entries.items():
+        try:
+            value = _VALUE.decode(raw)
+        except _ERRORS:
+            continue
+        handshake[name] = tuple(value) if isinstance(value, list) else value
+    return handshake
+
+
+def negotiate(local: Mapping[str, Any], remote: Any, same_host: bool = False) -> Agreement:
+    """Return what both ends support.
+
+    Args:
+        local: this end's handshake.
+        remote: the peer's handshake, as received.
+        same_host: both ends are on one host, so that compression would cost more than it saves.
+
+    Raises:
+        RemoteProtocolError: `remote` is not a handshake of a supported release.
     """
     if not isinstance(remote, Mapping):
         raise RemoteProtocolError("the first message is not a handshake")
     theirs = remote.get("pickle-protocol")
     if type(theirs) is not int or theirs < 0:
         raise RemoteProtocolError(
-            "the handshake names no pickle protocol: the versions of Dask may not be in sync"
+            "the handshake has no pickle protocol: the versions of Dask may not be in sync"
         )
     compression = local["compression"]
     if same_host or compression != remote.get("compression"):
@@ -111,6 +142,6 @@ def negotiate(local: Mapping[str, Any], remote: Any, same_host: bool = False) ->
 
 
 def offers_in_place(offer: Any) -> bool:
-    """Whether this handshake, as it came, offers the second encoding."""
+    """Return whether the handshake `offer`, as received, offers the in-place encoding."""
     encodings = offer.get("encodings") if isinstance(offer, Mapping) else None
     return isinstance(encodings, list | tuple) and IN_PLACE in encodings

@@ -1,28 +1,29 @@
-"""Messages as JSON, without loss: what ``paceline decode`` prints, ``paceline encode`` reads and ``docs/vectors/`` holds.
+"""Lossless JSON form of messages.
 
-What JSON has is itself: null, booleans, numbers, strings, arrays (a tuple and a list are one thing on the wire). The rest is
-an object with one key that begins with ``$``:
+``paceline decode`` prints it, ``paceline encode`` reads it, and ``docs/vectors/`` contains it.
+Null, booleans, numbers, strings and arrays are themselves (on the wire, a tuple is the same as a
+list). Everything else is an object with one key that begins with ``$``:
 
-=====================================================  ==============================================================
-``{"$bytes": "00ff"}``                                 bytes, in hex
-``{"$map": [[key, value], ...]}``                      a map of which some key is no string, or begins with ``$``; in order
-``{"$set": [...]}``                                    a set (``{"__Set__": true, "as-list": [...]}`` on the wire), in order
-``{"$serialized": {"header": {...}, "frames": [...]}}``  a value that was ``{"__Serialized__": k}``: its header, opened, and its
-                                                       frames in hex, as they came (compressed, sharded)
-``{"$pickled": {"header": {...}, "frames": [...]}}``   likewise ``{"__Pickled__": k}``; the pickle is in its header
-``{"$int": "9007199254740993"}``                       an integer beyond 2**53, which not every reader of JSON keeps
-``{"$float": "nan"}``                                  ``nan``, ``inf`` or ``-inf``
-``{"$ext": [code, "00ff"]}``                           an extension type of msgpack; Dask has none
-=====================================================  ==============================================================
+- ``{"$bytes": "00ff"}``: bytes, in hex.
+- ``{"$map": [[key, value], ...]}``: a map, in order, with a key that is not a string or begins
+  with ``$``.
+- ``{"$set": [...]}``: a set, in order (``{"__Set__": true, "as-list": [...]}`` on the wire).
+- ``{"$serialized": {"header": {...}, "frames": [...]}}``: a value that was
+  ``{"__Serialized__": k}``: its decoded header, and its frames in hex as received (compressed,
+  sharded).
+- ``{"$pickled": {"header": {...}, "frames": [...]}}``: the same for ``{"__Pickled__": k}``; the
+  pickle is in its header.
+- ``{"$int": "9007199254740993"}``: an integer beyond 2**53, which not every JSON reader preserves.
+- ``{"$float": "nan"}``: ``nan``, ``inf`` or ``-inf``.
+- ``{"$ext": [code, "00ff"]}``: a msgpack extension type; Dask uses none.
 
-A whole number that is a float on the wire keeps its point (``3.0``); who reads JSON without telling it from ``3`` compares numbers.
-Where a header's msgpack is not what msgpack-python would write for it, "header_hex" stands beside "header" and counts.
-Enums stay the maps that they are on the wire.
+A whole number that is a float on the wire keeps its point (``3.0``); a JSON reader that does not
+distinguish it from ``3`` has to compare numbers. If a header's msgpack differs from what
+msgpack-python would encode, "header_hex" is added to "header" and takes precedence. Enums stay the
+maps that they are on the wire.
 
-The way back gives the same bytes, given that the sender wrote its msgpack as short as can be (both libraries that Dask
-peers use do) and put its frames in the order of their placeholders.
-
-Must not know: sockets, phases, what messages mean.
+Encoding a form gives the original bytes if the sender used the shortest msgpack (both libraries
+that Dask peers use do) and put its frames in the order of their placeholders.
 """
 
 from __future__ import annotations
@@ -41,14 +42,15 @@ from .framing import Frames
 from .handshake import IN_PLACE, Encoding
 from .in_place import InPlaceReader, InPlaceWriter
 from .payload import Payload, payload_header
-from .skimming import real_nbytes
+from .sniffing import real_nbytes
 from .values import ValueReader, ValueWriter, struct_to_dict
 
-#: Integers up to here are kept by every reader of JSON.
+#: Every JSON reader preserves integers up to this one.
 SAFE_INTEGER_MAX = 2**53
-#: How deep values may be nested. Python's own JSON reader ends near its recursion limit.
+#: Depth of nested values. Python's own JSON reader fails near its recursion limit.
 DEPTH_MAX = 200
 
+_SCALARS = (int, float, str, bytes, bytearray, memoryview)
 _MARKS = frozenset(("$bytes", "$map", "$set", "$serialized", "$pickled", "$int", "$float", "$ext"))
 
 
@@ -59,27 +61,27 @@ class _WireSet(tuple[Any, ...]):
 
 
 class _WireReader(ValueReader):
-    """Opens placeholders, keeps the order of sets."""
+    """A ``ValueReader`` that preserves the order of sets."""
 
     __slots__ = ()
 
     def convert(self, value: dict[Any, Any]) -> Any:
-        """What a map stands for."""
+        """See ``ValueReader.convert``."""
         return super().convert(value) if len(value) == 1 else _with_order(value)
 
 
 class _InPlaceWireReader(InPlaceReader):
-    """The same in the second encoding."""
+    """The same for the in-place encoding."""
 
     __slots__ = ()
 
     def convert(self, value: dict[Any, Any]) -> Any:
-        """What a map stands for."""
+        """See ``ValueReader.convert``."""
         return super().convert(value) if len(value) == 1 else _with_order(value)
 
 
 def _with_order(value: dict[Any, Any]) -> Any:
-    """A set as what keeps its order; anything else is itself."""
+    """Return `value`, or a ``_WireSet`` if it is the map of a set."""
     if len(value) == 2 and value.get("__Set__") is True and "as-list" in value:
         if isinstance(value["as-list"], tuple):
             return _WireSet(value["as-list"])
@@ -90,10 +92,10 @@ def _with_order(value: dict[Any, Any]) -> Any:
 
 
 def frames_to_json(frames: Sequence[Buffer], encoding: Encoding = "stock") -> Any:
-    """One message of the wire. The form is the same in both encodings.
+    """Return the JSON form of a message, which is the same in both encodings.
 
     Raises:
-        RemoteProtocolError: it cannot be read.
+        RemoteProtocolError: the message cannot be decoded.
     """
     if not frames:
         raise RemoteProtocolError("a message without frames")
@@ -102,10 +104,10 @@ def frames_to_json(frames: Sequence[Buffer], encoding: Encoding = "stock") -> An
 
 
 def json_to_frames(form: Any, encoding: Encoding = "stock") -> Frames:
-    """The frames of the message.
+    """Return the frames of the message with the JSON form `form`.
 
     Raises:
-        LocalProtocolError: this is no such form.
+        LocalProtocolError: `form` is not valid.
     """
     writer = InPlaceWriter() if encoding == IN_PLACE else ValueWriter()
     writer.frames[0] = writer.pack(_read(form, wire=True, depth=0))
@@ -113,7 +115,7 @@ def json_to_frames(form: Any, encoding: Encoding = "stock") -> Frames:
 
 
 def dumps(form: Any, indent: int | None = None) -> str:
-    """The form as text; one line when there is no indent."""
+    """Return `form` as text, on one line if `indent` is None."""
     separators = (",", ":") if indent is None else None
     return json.dumps(
         form, ensure_ascii=False, allow_nan=False, indent=indent, separators=separators
@@ -121,10 +123,10 @@ def dumps(form: Any, indent: int | None = None) -> str:
 
 
 def documents(text: str) -> Iterator[Any]:
-    """The forms in a text of any number of JSON documents, one after the other (lines, say).
+    """Yield the forms in `text`, any number of JSON documents one after the other (such as lines).
 
     Raises:
-        LocalProtocolError: it is no JSON.
+        LocalProtocolError: `text` is not JSON.
     """
     decoder = json.JSONDecoder(parse_constant=_no_constant)
     position = 0
@@ -136,32 +138,34 @@ def documents(text: str) -> Iterator[Any]:
         try:
             form, position = decoder.raw_decode(text, position)
         except (ValueError, RecursionError) as error:
-            raise LocalProtocolError(f"this is no JSON: {error}") from error
+            raise LocalProtocolError(f"invalid JSON: {error}") from error
         yield form
 
 
 def _no_constant(name: str) -> Any:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 # ------------------------------------------------------------------ values to JSON
 
 
 def to_json(value: Any, max_nbytes: int | None = None) -> Any:
-    """A value as the codec gives it: tuples, sets, ``Payload`` objects and messages in it, too.
+    """Return the JSON form of a decoded value, which may contain sets, payloads and messages.
 
     Args:
-        max_nbytes: bytes longer than that (frames, too) become ``{"$omitted": length}``, from which there is no way back.
+        value: the value.
+        max_nbytes: longer bytes (and frames) become ``{"$omitted": length}``, which cannot be
+            converted back.
 
     Raises:
-        RemoteProtocolError: it is nested too deeply, or the header of a payload is broken.
-        LocalProtocolError: the wire cannot say it.
+        RemoteProtocolError: the value is nested too deeply, or the header of a payload is corrupt.
+        LocalProtocolError: the value cannot be sent.
     """
     return _Former(max_nbytes).form(value, 0)
 
 
 class _Former:
-    """Makes forms.
+    """Converts values to forms.
 
     Args:
         max_nbytes: see ``to_json``.
@@ -173,33 +177,18 @@ class _Former:
         self._max_nbytes = max_nbytes
 
     def form(self, value: Any, depth: int) -> Any:
-        """What stands for a value that is so deep in another."""
+        """Return the form of `value`, which is nested `depth` deep."""
         if value is None or value is True or value is False or type(value) is str:
             return value
         if depth > DEPTH_MAX:
             raise RemoteProtocolError(f"a value is nested more than {DEPTH_MAX} deep")
-        if isinstance(value, int):
-            number = int(value)
-            return number if abs(number) <= SAFE_INTEGER_MAX else {"$int": str(number)}
-        if isinstance(value, float):
-            return float(value) if math.isfinite(value) else {"$float": repr(float(value))}
-        if isinstance(value, str):
-            return str(value)
-        if isinstance(value, bytes | bytearray | memoryview):
-            if self._is_long(value):
-                return {"$omitted": real_nbytes(value)}
-            return {"$bytes": bytes(value).hex()}
+        if isinstance(value, _SCALARS):
+            return self._scalar(value)
         depth += 1
-        if isinstance(value, _WireSet):
-            return {"$set": [self.form(x, depth) for x in value]}
-        if isinstance(value, list | tuple) and not isinstance(value, msgpack.ExtType):
-            return [self.form(x, depth) for x in value]
         if isinstance(value, Mapping):
             return self._map(value, depth)
         if isinstance(value, Payload):
             return self._payload(value, depth)
-        if isinstance(value, set | frozenset):
-            return {"$set": [self.form(x, depth) for x in sorted(value, key=repr)]}
         if isinstance(value, msgspec.Struct):
             fields = struct_to_dict(value)
             extra = getattr(value, "EXTRA_FIELD", None)
@@ -210,7 +199,24 @@ class _Former:
             return {"$ext": [value.code, value.data.hex()]}
         if isinstance(value, msgpack.Timestamp):
             return {"$ext": [-1, value.to_bytes().hex()]}
-        raise LocalProtocolError(f"a value of type {type(value).__name__} has no JSON form")
+        if isinstance(value, set | frozenset):
+            value = _WireSet(sorted(value, key=repr))
+        if not isinstance(value, list | tuple):
+            raise LocalProtocolError(f"a value of type {type(value).__name__} has no JSON form")
+        forms = [self.form(x, depth) for x in value]
+        return {"$set": forms} if isinstance(value, _WireSet) else forms
+
+    def _scalar(self, value: Any) -> Any:
+        if isinstance(value, int):
+            number = int(value)
+            return number if abs(number) <= SAFE_INTEGER_MAX else {"$int": str(number)}
+        if isinstance(value, float):
+            return float(value) if math.isfinite(value) else {"$float": repr(float(value))}
+        if isinstance(value, str):
+            return str(value)
+        if self._is_long(value):
+            return {"$omitted": real_nbytes(value)}
+        return {"$bytes": bytes(value).hex()}
 
     def _map(self, value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
         if all(isinstance(key, str) and not key.startswith("$") for key in value):
@@ -238,27 +244,27 @@ class _Former:
         return self._max_nbytes is not None and real_nbytes(data) > self._max_nbytes
 
 
-# ------------------------------------------------------------------ and back
+# ------------------------------------------------------------------ JSON to values
 
 
 def from_json(form: Any) -> Any:
-    """The value: tuples for arrays, sets, ``Payload`` objects.
+    """Return the value of `form`: tuples for arrays, sets, ``Payload`` objects.
 
     Raises:
-        LocalProtocolError: this is no such form.
+        LocalProtocolError: `form` is not valid.
     """
     return _read(form, wire=False, depth=0)
 
 
 def _read(form: Any, wire: bool, depth: int) -> Any:
-    """The value, or (``wire``) what stands for it on the wire, where a set has an order."""
+    """Return the value of `form`; with `wire`, sets as maps, which have an order."""
     if isinstance(form, list):
         if depth > DEPTH_MAX:
             raise LocalProtocolError(f"a value is nested more than {DEPTH_MAX} deep")
         return tuple([_read(x, wire, depth + 1) for x in form])
     if not isinstance(form, dict):
         if isinstance(form, float) and not math.isfinite(form):
-            raise LocalProtocolError(f"{form!r} is no JSON")
+            raise LocalProtocolError(f"{form!r} is not JSON")
         return form
     if depth > DEPTH_MAX:
         raise LocalProtocolError(f"a value is nested more than {DEPTH_MAX} deep")
@@ -268,19 +274,18 @@ def _read(form: Any, wire: bool, depth: int) -> Any:
             try:
                 return _read_marked(mark, body, wire, depth)
             except (TypeError, ValueError, KeyError, OverflowError) as error:
-                raise LocalProtocolError(f"what stands under {mark} is none: {error!r}") from error
+                raise LocalProtocolError(f"invalid value of {mark}: {error!r}") from error
     for name in form:
         if name.startswith("$"):
-            raise LocalProtocolError(f"{name} stands alone in its object, or in a $map")
+            raise LocalProtocolError(f"{name} must be the only key of its object, or in a $map")
     return {name: _read(x, wire, depth + 1) for name, x in form.items()}
 
 
 def _read_marked(mark: str, body: Any, wire: bool, depth: int) -> Any:
-    """What an object with a mark is.
+    """Return the value of an object with a mark.
 
     Raises:
-        TypeError, ValueError, KeyError, OverflowError: it is none.
-        LocalProtocolError: likewise.
+        TypeError, ValueError, KeyError, OverflowError, LocalProtocolError: `body` is not valid.
     """
     if mark == "$bytes":
         return bytes.fromhex(body)
@@ -292,7 +297,7 @@ def _read_marked(mark: str, body: Any, wire: bool, depth: int) -> Any:
             raise TypeError("expected an array")
         elements = _read(body, wire, depth)
         return {"__Set__": True, "as-list": elements} if wire else set(elements)
-    if mark == "$serialized" or mark == "$pickled":
+    if mark in ("$serialized", "$pickled"):
         if "header_hex" in body:
             header = bytes.fromhex(body["header_hex"])
         else:
@@ -306,4 +311,4 @@ def _read_marked(mark: str, body: Any, wire: bool, depth: int) -> Any:
     if mark == "$ext":
         code, data = body
         return msgpack.ExtType(code, bytes.fromhex(data))
-    raise LocalProtocolError(f"nothing is called {mark}; there are {', '.join(sorted(_MARKS))}")
+    raise LocalProtocolError(f"unknown mark {mark}; valid are {', '.join(sorted(_MARKS))}")

@@ -1,9 +1,8 @@
-"""A batch of many messages, or of messages with very many keys, cut into batches that are decoded one by one.
+"""Split a long batch into batches that are decoded one by one.
 
-A peer that drops 200,000 futures, or has fetched 200,000 results, says so in one frame of megabytes. To decode that in one
-go takes a fifth of a second. Here only its outline is read at once; each piece is a whole frame of its own.
-
-Must not know: what the messages mean; who decodes the pieces.
+A peer that releases 200,000 futures, or has fetched 200,000 results, sends one frame of megabytes.
+Decoding it at once takes a fifth of a second. Here only its outline is decoded first; each piece is
+a frame of its own.
 """
 
 from __future__ import annotations
@@ -15,17 +14,17 @@ import msgspec
 
 from .compression import Buffer
 
-#: A longer frame of messages is cut.
+#: Longer frames are split.
 LONG_BATCH_NBYTES = 128 * 2**10
-#: A piece is about as long; it is some milliseconds of decoding.
+#: Approximate size of a piece, which takes some milliseconds to decode.
 PIECE_NBYTES = 64 * 2**10
-#: A piece has no more messages than this.
+#: Most messages of a piece.
 PIECE_MESSAGES_MAX = 400
-#: A message of one of ``CUT_OPS`` becomes several with as many keys each.
+#: Keys of each message that a longer one of ``SPLIT_OPS`` is split into.
 PIECE_KEYS = 1_000
 
-#: Messages that say the same when their list of keys is said in parts.
-CUT_OPS = frozenset(("add-keys", "cancel-keys", "client-desires-keys", "client-releases-keys"))
+#: Ops whose list of keys can be split into several messages with the same effect.
+SPLIT_OPS = frozenset(("add-keys", "cancel-keys", "client-desires-keys", "client-releases-keys"))
 
 _ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _RAWS = msgspec.msgpack.Decoder(list[msgspec.Raw])
@@ -34,17 +33,17 @@ _TEXT = msgspec.msgpack.Decoder(str)
 _ENCODER = msgspec.msgpack.Encoder()
 
 
-def pieces_of(frame: Buffer) -> Iterator[bytes] | None:
-    """Frames that say together what this one says; None where it is short, or not to be cut.
+def split_batch(frame: Buffer) -> Iterator[bytes] | None:
+    """Return frames that together have the messages of `frame`; None if it cannot be split.
 
-    Each holds a list of messages, and may refer to the other frames of the message as this one does.
+    Each frame is a list of messages, which may refer to the other frames of the message as before.
     """
     if memoryview(frame).nbytes <= LONG_BATCH_NBYTES:
         return None
     try:
         raws = _RAWS.decode(frame)
     except _ERRORS:
-        return None  # whoever decodes it whole finds out what it is
+        return None  # the codec reports the error
     return _pieces(raws) if raws else None
 
 
@@ -58,7 +57,7 @@ def _pieces(raws: list[msgspec.Raw]) -> Iterator[bytes]:
             part = []
             nbytes = 0
         if size > PIECE_NBYTES:
-            yield from _cut(raw)
+            yield from _split_message(raw)
         else:
             part.append(raw)
             nbytes += size
@@ -66,11 +65,11 @@ def _pieces(raws: list[msgspec.Raw]) -> Iterator[bytes]:
         yield _ENCODER.encode(part)
 
 
-def _cut(raw: msgspec.Raw) -> Iterator[bytes]:
-    """One long message, in parts where it has keys that can be said in parts."""
+def _split_message(raw: msgspec.Raw) -> Iterator[bytes]:
+    """Yield one long message, split if it has a list of keys that can be sent in parts."""
     try:
         fields = _FIELDS.decode(raw)
-        keys = _listed(fields["keys"]) if _TEXT.decode(fields["op"]) in CUT_OPS else []
+        keys = _list_of_keys(fields["keys"]) if _TEXT.decode(fields["op"]) in SPLIT_OPS else []
     except (*_ERRORS, KeyError):
         keys = []
     if len(keys) <= PIECE_KEYS:
@@ -80,8 +79,8 @@ def _cut(raw: msgspec.Raw) -> Iterator[bytes]:
         yield _ENCODER.encode([{**fields, "keys": keys[first : first + PIECE_KEYS]}])
 
 
-def _listed(keys: msgspec.Raw) -> list[msgspec.Raw]:
-    """The keys of a list, or of a set as stock says it."""
+def _list_of_keys(keys: msgspec.Raw) -> list[msgspec.Raw]:
+    """Return the keys of a list, or of a set as stock encodes it."""
     try:
         return _RAWS.decode(keys)
     except _ERRORS:

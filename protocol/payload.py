@@ -1,12 +1,11 @@
-"""Payload: a value that passes through closed.
+"""Payloads: values that the scheduler forwards without deserializing them.
 
-On the wire such a value is a placeholder in frame 0 and frames of its own: a header in msgpack, and what it describes.
-Stock Dask has two kinds. ``{"__Serialized__": k}``: the header names a family of serializers ("pickle", "dask", ...).
-``{"__Pickled__": k}``: the header itself holds a pickle, and the frames are its out-of-band buffers.
+On the wire such a value is a placeholder in frame 0, and frames of its own: a msgpack header, and
+the data that it describes. Stock Dask has two kinds. ``{"__Serialized__": k}``: the header names a
+family of serializers ("pickle", "dask", ...). ``{"__Pickled__": k}``: the header itself contains a
+pickle, and the frames are its out-of-band buffers.
 
 Nothing here unpickles.
-
-Must not know: messages, connections, what a payload is for.
 """
 
 from __future__ import annotations
@@ -21,38 +20,40 @@ import msgspec
 from .compression import EXPANSION_MAX_NBYTES, Buffer, expand
 from .errors import RemoteProtocolError
 
-Kind = Literal["serialized", "pickled"]
+PayloadKind = Literal["serialized", "pickled"]
 
 _BIN8, _BIN16, _BIN32 = 0xC4, 0xC5, 0xC6
 _HEADER_START = b"\x82\xabpickled-obj"
 _HEADER_END = b"\xaenum-sub-frames"
 _NO_BUFFERS = _HEADER_END + b"\x00"
 
-#: Names in headers, held here: msgpack interns those that it meets, and each would come and go again with every header.
+#: Names in headers. msgpack interns names while it decodes; keeping them here avoids that they are
+#: interned and freed again with every header.
 _NAMES = tuple(
     map(
         sys.intern,
         (
-            "compression", "frame-lengths", "is-collection", "num-sub-frames", "pickled-obj", "serializer", "split-num-sub-frames",
-            "split-offsets", "sub-header", "sub-headers", "type-serialized", "writeable",
+            *("compression", "frame-lengths", "is-collection", "num-sub-frames", "pickled-obj"),
+            *("serializer", "split-num-sub-frames", "split-offsets", "sub-header", "sub-headers"),
+            *("type-serialized", "writeable"),
         ),
     )
-)  # fmt: skip
+)
 
 
 class Payload:
-    """A value that nobody opens on the way. Immutable by convention.
+    """A serialized value. Immutable by convention.
 
     Attributes:
         kind: "serialized" or "pickled".
         header: the msgpack header frame, verbatim.
-        frames: what follows it, verbatim: still compressed, still in shards.
+        frames: the frames after it, verbatim: still compressed and sharded.
     """
 
     __slots__ = ("frames", "header", "kind")
 
-    def __init__(self, kind: Kind, header: bytes, frames: tuple[Buffer, ...] = ()) -> None:
-        self.kind: Kind = kind
+    def __init__(self, kind: PayloadKind, header: bytes, frames: tuple[Buffer, ...] = ()) -> None:
+        self.kind: PayloadKind = kind
         self.header = header
         self.frames = frames
 
@@ -79,8 +80,48 @@ class Payload:
         return f"<Payload {self.kind}: {len(self.frames)} frames, {self.nbytes} bytes>"
 
 
+class FrameClaims:
+    """The frames of one message that already belong to a payload.
+
+    A frame belongs to at most one payload. Otherwise a short message whose placeholders share
+    frames could become many times larger than what was received, in memory and when it is
+    forwarded.
+
+    Args:
+        n_frames: number of frames of the message.
+    """
+
+    __slots__ = ("_claimed", "_ranges")
+
+    def __init__(self, n_frames: int) -> None:
+        self._claimed = bytearray(n_frames)
+        self._ranges: list[tuple[int, int]] = []
+
+    def __len__(self) -> int:
+        """Return the number of claims."""
+        return len(self._ranges)
+
+    def claim(self, start: int, stop: int) -> None:
+        """Claim the frames from `start` up to `stop` for a payload.
+
+        Raises:
+            RemoteProtocolError: one of them belongs to another payload.
+        """
+        shared = self._claimed.find(1, start, stop)
+        if shared >= 0:
+            raise RemoteProtocolError(f"two placeholders share frame {shared}")
+        self._claimed[start:stop] = b"\1" * (stop - start)
+        self._ranges.append((start, stop))
+
+    def undo(self, n_claims: int) -> None:
+        """Undo all claims but the first `n_claims`."""
+        for start, stop in self._ranges[n_claims:]:
+            self._claimed[start:stop] = bytes(stop - start)
+        del self._ranges[n_claims:]
+
+
 class _SubFrames(msgspec.Struct, gc=False, rename={"count": "num-sub-frames"}):
-    """All that must be known of a header to find its frames."""
+    """The part of a header that is needed to find its frames."""
 
     count: int
 
@@ -89,26 +130,26 @@ _SUB_FRAMES = msgspec.msgpack.Decoder(_SubFrames)
 
 
 def count_frames(header: Buffer) -> int:
-    """How many frames follow this header.
+    """Return the number of frames that follow `header`.
 
     Raises:
-        RemoteProtocolError: the header does not say.
+        RemoteProtocolError: the header does not contain it.
     """
     try:
         count = _SUB_FRAMES.decode(header).count
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RemoteProtocolError(f"the header of a payload is broken: {error}") from error
+        raise RemoteProtocolError(f"the header of a payload is corrupt: {error}") from error
     if count < 0:
         raise RemoteProtocolError("the header of a payload claims a negative number of frames")
     return count
 
 
 def pickled_header(pickled: bytes, n_buffers: int = 0) -> bytes:
-    """The header frame of a "pickled" payload.
+    """Return the header frame of a "pickled" payload.
 
     Args:
         pickled: the pickle.
-        n_buffers: how many out-of-band buffers follow as frames.
+        n_buffers: number of out-of-band buffers that follow as frames.
     """
     size = len(pickled)
     if size < 0x100:
@@ -123,17 +164,18 @@ def pickled_header(pickled: bytes, n_buffers: int = 0) -> bytes:
 
 
 def pickled_payload(pickled: bytes, buffers: Iterable[Buffer] = ()) -> Payload:
-    """A payload of kind "pickled", which its reader unpickles at once (also the stock scheduler)."""
+    """Return a payload of kind "pickled", which any reader (stock's scheduler, too) unpickles."""
     frames = tuple(buffers)
     return Payload("pickled", pickled_header(pickled, len(frames)), frames)
 
 
 def serialized_payload(header: dict[str, Any], frames: Sequence[Buffer]) -> Payload:
-    """A payload of kind "serialized".
+    """Return a payload of kind "serialized".
 
     Args:
-        header: what the family needs, with its name under "serializer"; "num-sub-frames" is set here.
-        frames: what it describes.
+        header: what the family needs, with its name under "serializer"; "num-sub-frames" is set
+            here.
+        frames: the data.
     """
     full = {**header, "num-sub-frames": len(frames)}
     packed: bytes = msgpack.packb(full, use_bin_type=True)
@@ -141,15 +183,15 @@ def serialized_payload(header: dict[str, Any], frames: Sequence[Buffer]) -> Payl
 
 
 def payload_header(payload: Payload) -> dict[str, Any]:
-    """The payload's header, decoded as stock peers decode it (arrays are tuples).
+    """Return the payload's header, decoded as stock peers decode it (arrays are tuples).
 
     Raises:
-        RemoteProtocolError: it is no msgpack map.
+        RemoteProtocolError: it is not a msgpack map.
     """
     try:
         header = msgpack.unpackb(payload.header, use_list=False, strict_map_key=False, raw=False)
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
-        raise RemoteProtocolError(f"the header of a payload is broken: {error}") from error
+        raise RemoteProtocolError(f"the header of a payload is corrupt: {error}") from error
     if not isinstance(header, dict):
         raise RemoteProtocolError("the header of a payload is not a map")
     return header
@@ -158,15 +200,16 @@ def payload_header(payload: Payload) -> dict[str, Any]:
 def payload_pickle(
     payload: Payload, max_nbytes: int = EXPANSION_MAX_NBYTES
 ) -> tuple[bytes, list[Buffer]]:
-    """Pickle and out-of-band buffers of a payload that holds a pickle: expanded, put together, not unpickled.
+    """Return the decompressed pickle and out-of-band buffers of a payload, not unpickled.
 
-    Buffers are writable where the sender's were ("writeable" in the header of the "pickle" family).
+    Buffers are writable if the sender's were ("writeable" in the header of the "pickle" family).
 
     Args:
-        max_nbytes: what all of it may become, bytes.
+        payload: the payload.
+        max_nbytes: limit of the decompressed size, bytes.
 
     Raises:
-        RemoteProtocolError: the payload holds no pickle, is broken, or becomes too large.
+        RemoteProtocolError: the payload does not contain a pickle, is corrupt, or is too large.
     """
     header = payload_header(payload)
     try:
@@ -180,52 +223,58 @@ def payload_pickle(
             buffers = [_with_flag(b, w) for b, w in zip(buffers, flags, strict=True)]
         else:
             raise RemoteProtocolError(
-                f"a payload of the family {header.get('serializer')!r} where a pickle is needed"
+                f"expected a pickle, got a payload of the family {header.get('serializer')!r}"
             )
         return bytes(pickled), buffers
     except (KeyError, ValueError, TypeError, IndexError) as error:
         raise RemoteProtocolError(
-            f"a payload that should hold a pickle is broken: {error!r}"
+            f"a payload that should contain a pickle is corrupt: {error!r}"
         ) from error
 
 
 def payload_bytes(payload: Payload, max_nbytes: int = EXPANSION_MAX_NBYTES) -> bytes:
-    """The bytes of a payload that holds bytes, as stock closes them (exceptions in replies, for one, pickled).
+    """Return the bytes of a payload of bytes, such as a pickled exception in a reply.
 
     Args:
-        max_nbytes: what they may become, bytes.
+        payload: the payload.
+        max_nbytes: limit of the decompressed size, bytes.
 
     Raises:
-        RemoteProtocolError: the payload holds no bytes, is broken, or becomes too large.
+        RemoteProtocolError: the payload does not contain bytes, is corrupt, or is too large.
     """
     header = payload_header(payload)
     if payload.kind != "serialized" or header.get("serializer") != "dask":
-        raise RemoteProtocolError("a payload of another family where bytes are needed")
+        raise RemoteProtocolError("expected bytes, got a payload of another family")
     if header.get("type") not in ("bytes", "bytearray"):
-        raise RemoteProtocolError(f"a payload of the type {header.get('type')!r} where bytes are needed")
+        raise RemoteProtocolError(
+            f"expected bytes, got a payload of the type {header.get('type')!r}"
+        )
     try:
         return b"".join(_merged(header, _expanded(header, payload.frames, max_nbytes)))
     except (KeyError, ValueError, TypeError, IndexError) as error:
-        raise RemoteProtocolError(f"a payload of bytes is broken: {error!r}") from error
+        raise RemoteProtocolError(f"a payload of bytes is corrupt: {error!r}") from error
 
 
 def payload_members(
     payload: Payload, max_nbytes: int = EXPANSION_MAX_NBYTES
 ) -> tuple[str, list[tuple[Any, Payload]]] | None:
-    """What a list, tuple, set or dict holds whose members were serialized one by one, each in a family of its own.
+    """Return the members of a collection whose members were serialized one by one.
 
-    Stock does so with collections that hold bytes, arrays and the like, at whatever depth, also for peers that read pickles
-    alone (``distributed.protocol.serialize.serialize``).
+    Stock serializes collections so that contain bytes, arrays and the like, at any depth, also for
+    peers that read only pickles (``distributed.protocol.serialize.serialize``). Each member has its
+    own family of serializers.
 
     Args:
-        max_nbytes: what all of it may become, bytes.
+        payload: the payload.
+        max_nbytes: limit of the decompressed size, bytes.
 
     Returns:
-        The collection's kind ("list", "tuple", "set" or "dict"), and its members in order, each with its key (None but in a
-        "dict"); members may be collections themselves. None: the payload is no such collection.
+        The collection's kind ("list", "tuple", "set" or "dict"), and its members in order, each
+        with its key (None except in a "dict"); members may be collections themselves. None if the
+        payload is not such a collection.
 
     Raises:
-        RemoteProtocolError: the payload is broken, or becomes too large.
+        RemoteProtocolError: the payload is corrupt, or too large.
     """
     header = payload_header(payload)
     if payload.kind != "serialized" or "is-collection" not in header:
@@ -240,17 +289,17 @@ def payload_members(
             frames = parts[start : start + length]
             if length < 0 or len(frames) != length:
                 raise ValueError("frames are missing")
-            # its compression is said once more in the header of the whole, and has been undone
+            # the header of the collection repeats the compression, which is undone already
             about = {name: x for name, x in sub.items() if name not in ("key", "compression")}
             members.append((sub.get("key"), serialized_payload(about, frames)))
             start += length
         return kind, members
     except (KeyError, ValueError, TypeError, AttributeError, OverflowError) as error:
-        raise RemoteProtocolError(f"a collection of payloads is broken: {error!r}") from error
+        raise RemoteProtocolError(f"a collection of payloads is corrupt: {error!r}") from error
 
 
 def _expanded(header: dict[str, Any], frames: Sequence[Buffer], max_nbytes: int) -> list[Buffer]:
-    """The frames without their compression."""
+    """Decompress `frames`."""
     names = header.get("compression")
     if not names:
         return list(frames)
@@ -264,7 +313,7 @@ def _expanded(header: dict[str, Any], frames: Sequence[Buffer], max_nbytes: int)
 
 
 def _merged(header: dict[str, Any], parts: list[Buffer]) -> list[Buffer]:
-    """The frames without their sharding."""
+    """Join the shards of `parts`."""
     counts = header.get("split-num-sub-frames")
     if counts is None:
         return parts
@@ -278,7 +327,7 @@ def _merged(header: dict[str, Any], parts: list[Buffer]) -> list[Buffer]:
 
 
 def _with_flag(buffer: Buffer, writeable: bool | None) -> Buffer:
-    """The buffer, writable or not as its sender's was."""
+    """Return `buffer`, writable or not as its sender's was."""
     view = memoryview(buffer)
     if writeable and view.readonly:
         return memoryview(bytearray(view))

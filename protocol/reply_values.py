@@ -1,9 +1,8 @@
-"""Types of the replies that are values and no structure: a number, a list, a map of worker to something.
+"""Types of replies that are plain values: a number, a list, a dict by worker address.
 
-Checked where the replies that are structures are. A request that is missing here and in ``catalogue`` has no reply of its own: the
-connection becomes a stream (``register-client``), nothing comes back (``close``), or anything may (``echo``, ``get_metadata``).
-
-Must not know: bytes, connections, what messages mean.
+A request that is neither here nor in ``catalogue`` has no typed reply. Its connection becomes a
+stream (``register-client``), it has no reply (``close``), or its reply may be any value (``echo``,
+``get_metadata``).
 """
 
 from __future__ import annotations
@@ -12,20 +11,27 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from .messages import cluster_rpc, extension_rpc, inquiry_rpc, nanny_rpc, worker_rpc
-from .messages.base import Message
+from paceline.protocol.messages import (
+    cluster_rpc,
+    extension_rpc,
+    inquiry_rpc,
+    nanny_rpc,
+    worker_rpc,
+)
+from paceline.protocol.messages.base import Message
 
-#: Facts about something, by name.
+#: Properties by name.
 Facts: TypeAlias = dict[str, Any]
-#: Something of each worker or nanny, by address.
+#: Values by address of a worker or nanny.
 ByAddress: TypeAlias = dict[str, Any]
-#: Something of each key.
+#: Values by key.
 ByKey: TypeAlias = dict[Any, Any]
-#: Says that it was done, or says nothing.
+#: A confirmation such as "OK", or None.
 Done: TypeAlias = str | None
-#: {"status": ...}, with what the status tells of.
+#: {"status": ...} with further members that depend on the status.
 Status: TypeAlias = Facts
 
+#: Request -> the type of its reply for ``msgspec.convert``. Lists may arrive as tuples.
 VALUES: Mapping[type[Message], Any] = MappingProxyType(
     {
         cluster_rpc.Scatter: list[Any],
@@ -37,7 +43,7 @@ VALUES: Mapping[type[Message], Any] = MappingProxyType(
         cluster_rpc.RestartRpc: None,
         cluster_rpc.RestartWorkers: dict[str, str],
         cluster_rpc.RetireWorkers: dict[str, Facts],
-        cluster_rpc.WorkersToClose: list[Any],  # names, where those were asked for
+        cluster_rpc.WorkersToClose: list[Any],  # values of the requested attribute
         cluster_rpc.AdaptiveTarget: int,
         cluster_rpc.SetResources: Done,
         cluster_rpc.SetRestrictions: None,
@@ -55,16 +61,16 @@ VALUES: Mapping[type[Message], Any] = MappingProxyType(
         inquiry_rpc.Processing: dict[str, list[Any]],
         inquiry_rpc.Ncores: dict[str, int],
         inquiry_rpc.NcoresRunning: dict[str, int],
-        inquiry_rpc.Nbytes: dict[Any, int],
+        inquiry_rpc.NbytesRequest: dict[Any, int],
         inquiry_rpc.CallStack: dict[str, Any],
         inquiry_rpc.Profile: Facts,
         inquiry_rpc.Explain: Facts,
         inquiry_rpc.PerformanceReport: Any,
-        inquiry_rpc.GetLogs: list[tuple[str, str]],
-        inquiry_rpc.Logs: list[tuple[str, str]],
+        inquiry_rpc.GetLogs: list[tuple[Any, ...]],
+        inquiry_rpc.Logs: list[tuple[Any, ...]],
         inquiry_rpc.WorkerLogs: ByAddress,
         inquiry_rpc.LogEventRpc: None,
-        inquiry_rpc.Events: list[Any] | dict[str, list[Any]],
+        inquiry_rpc.Events: list[Any] | dict[Any, list[Any]],
         inquiry_rpc.GetTaskStatus: dict[Any, str | None],
         inquiry_rpc.GetTaskPrefixStates: dict[str, dict[str, int]],
         inquiry_rpc.GetTaskStream: list[Facts],
@@ -136,4 +142,3 @@ VALUES: Mapping[type[Message], Any] = MappingProxyType(
         nanny_rpc.NannyDumpState: Facts,
     }
 )
-"""Request -> the type of its reply, as ``msgspec.convert`` takes it. Lists may come as tuples."""

@@ -1,16 +1,16 @@
-"""Untyped values and frames: msgpack with the extra conventions of stock Dask.
+"""Encode and decode untyped values: msgpack with the extra conventions of stock Dask.
 
-Read as the stock scheduler would read it: arrays are tuples, ``__Set__`` is a set, and what the stock scheduler leaves closed
-is a ``Payload`` in its place. Enums stay the dicts that they are on the wire: naming a class is nothing to import for.
-
-Must not know: messages, connections.
+Values are decoded as in the stock scheduler: arrays are tuples, ``__Set__`` is a set, and a value
+that the stock scheduler does not deserialize is a ``Payload``. Enums stay the dicts that they are
+on the wire, because a class named in a message must not be imported.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
+from types import MappingProxyType
 from typing import Any
 
 import msgpack
@@ -19,20 +19,29 @@ import msgspec
 from .compression import Buffer
 from .errors import LocalProtocolError, RemoteProtocolError
 from .flat_map import FlatMap
-from .payload import Kind, Payload, count_frames
+from .payload import FrameClaims, Payload, PayloadKind, count_frames
 
-#: Given a payload, the number in it, or the payload itself when it holds something else.
+#: Returns the number in a payload, or the payload itself if it holds something else.
 ScalarReader = Callable[[Payload], Any]
-#: Given a value that msgpack cannot say, a payload that holds it.
-ValueCloser = Callable[[Any], Payload]
+#: Serializes a value that msgpack cannot encode.
+ValueSerializer = Callable[[Any], Payload]
 
-#: A pickled number is not longer than this, bytes; longer ones are not shown to the scalar reader.
+#: Longer pickles, in bytes, are not passed to the scalar reader.
 SCALAR_MAX_NBYTES = 512
 
-#: How a map begins whose first name is "op".
+#: Start of a map whose first name is "op", after its length byte.
 _OP = b"\xa2op"
-#: msgpack interns the names in maps, and the interpreter's table of interned names never shrinks again; msgspec does not.
+#: Unlike msgpack-python, msgspec does not intern the names in maps. Python's table of interned
+#: names never shrinks.
 _PLAIN = msgspec.msgpack.Decoder()
+
+#: Kind of payload -> the name in its placeholder.
+PLACEHOLDERS: Mapping[PayloadKind, str] = MappingProxyType(
+    {"serialized": "__Serialized__", "pickled": "__Pickled__"}
+)
+PAYLOAD_KINDS: Mapping[str, PayloadKind] = MappingProxyType(
+    {name: kind for kind, name in PLACEHOLDERS.items()}
+)
 
 #: What reading untrusted msgpack may raise.
 READ_ERRORS = (
@@ -46,45 +55,59 @@ READ_ERRORS = (
 )
 
 
-def payload_at(kind: Kind, index: Any, frames: Sequence[Buffer]) -> Payload:
-    """The payload whose header is frame ``index``.
+def payload_at(
+    kind: PayloadKind, place: Any, frames: Sequence[Buffer], claims: FrameClaims
+) -> Payload:
+    """Return the payload whose header is frame `place`.
 
     Raises:
-        RemoteProtocolError: there is none.
+        RemoteProtocolError: there is no such frame, or its frames are missing.
     """
-    if type(index) is not int or not 0 < index < len(frames):
-        raise RemoteProtocolError(f"a placeholder points to frame {index!r} of {len(frames)}")
-    header = bytes(frames[index])
+    if type(place) is not int or not 0 < place < len(frames):
+        raise RemoteProtocolError(f"a placeholder points to frame {place!r} of {len(frames)}")
+    claims.claim(place, place + 1)
+    header = bytes(frames[place])
     count = count_frames(header)
     if not count:
         return Payload(kind, header)
-    start = index + 1
+    start = place + 1
     if count > len(frames) - start:
         raise RemoteProtocolError(
-            f"a payload claims {count} frames after frame {index} of {len(frames)}"
+            f"a payload claims {count} frames after frame {place} of {len(frames)}"
         )
+    claims.claim(start, start + count)
     return Payload(kind, header, tuple(frames[start : start + count]))
 
 
 class ValueReader:
-    """Opens the placeholders of one message.
+    """Decodes the values of one message.
 
     Args:
-        frames: of the message.
-        read_scalar: reads numbers that came as ``__Pickled__``; None to leave them closed.
+        frames: frames of the message.
+        read_scalar: reads numbers in ``__Pickled__`` placeholders; None to keep them serialized.
+        claims: frames already claimed by other parts of the message.
     """
 
-    __slots__ = ("_frames", "_read_scalar")
+    __slots__ = ("_claims", "_frames", "_read_scalar")
 
-    def __init__(self, frames: Sequence[Buffer], read_scalar: ScalarReader | None = None) -> None:
+    #: Finds the payload of a placeholder; other encodings have their own.
+    payload_of = staticmethod(payload_at)
+
+    def __init__(
+        self,
+        frames: Sequence[Buffer],
+        read_scalar: ScalarReader | None = None,
+        claims: FrameClaims | None = None,
+    ) -> None:
         self._frames = frames
         self._read_scalar = read_scalar
+        self._claims = FrameClaims(len(frames)) if claims is None else claims
 
     def read(self, data: Buffer) -> Any:
-        """The value that ``data`` (msgpack) is.
+        """Return the value encoded in `data` (msgpack).
 
         Raises:
-            RemoteProtocolError: it is no msgpack, or one of its placeholders points nowhere.
+            RemoteProtocolError: it is not msgpack, or a placeholder refers to a missing frame.
         """
         try:
             return msgpack.unpackb(
@@ -96,10 +119,12 @@ class ValueReader:
             ) from error
 
     def read_message(self, data: Buffer) -> Any:
-        """As ``read``. What names no op is a reply, whose maps have keys of tasks for names: none of them is interned.
+        """Return the value encoded in `data`, interning no names unless it is a request.
+
+        The maps of a reply have task keys for names, and interned names are never freed.
 
         Raises:
-            RemoteProtocolError: as there.
+            RemoteProtocolError: as ``read``.
         """
         if memoryview(data)[1:4] == _OP:
             return self.read(data)
@@ -109,31 +134,32 @@ class ValueReader:
             raise RemoteProtocolError(f"a reply cannot be read: {error}") from error
 
     def convert(self, value: dict[Any, Any]) -> Any:
-        """What a map stands for: mostly itself."""
+        """Return what a decoded map represents: a payload, a scalar, a set, or the map itself."""
         if len(value) == 1:
             (name,) = value
-            if name == "__Serialized__":
-                return payload_at("serialized", value[name], self._frames)
-            if name == "__Pickled__":
-                payload = payload_at("pickled", value[name], self._frames)
-                read_scalar = self._read_scalar
-                if (
-                    read_scalar is not None
-                    and not payload.frames
-                    and len(payload.header) <= SCALAR_MAX_NBYTES
-                ):
-                    return read_scalar(payload)
-                return payload
-        elif len(value) == 2 and "__Set__" in value and "as-list" in value:
+            kind = PAYLOAD_KINDS.get(name)
+            if kind is None:
+                return value
+            payload = self.payload_of(kind, value[name], self._frames, self._claims)
+            read_scalar = self._read_scalar
+            if (
+                read_scalar is not None
+                and kind == "pickled"
+                and not payload.frames
+                and len(payload.header) <= SCALAR_MAX_NBYTES
+            ):
+                return read_scalar(payload)
+            return payload
+        if len(value) == 2 and "__Set__" in value and "as-list" in value:
             return set(value["as-list"])
         return value
 
     def finish(self, value: Any) -> Any:
-        """A value decoded by msgspec as it should be: lists to tuples, placeholders opened.
+        """Convert a value decoded by msgspec: lists to tuples, and maps as ``convert`` does.
 
         Raises:
-            RemoteProtocolError: a placeholder points nowhere.
-            TypeError: a set of what cannot be in one.
+            RemoteProtocolError: a placeholder refers to a missing frame.
+            TypeError: a set has an element that is not hashable.
         """
         kind = type(value)
         if kind is list:
@@ -150,26 +176,26 @@ _NESTED = frozenset((list, dict))
 
 
 class ValueWriter:
-    """Writes one message: frame 0, and the payloads' frames behind it.
+    """Encodes one message: frame 0, and the frames of its payloads.
 
     Args:
-        close_value: closes what msgpack cannot say; None where that is an error.
+        serialize_value: serializes values that msgpack cannot encode; None to raise.
 
     Attributes:
-        frames: of the message; frame 0 is filled in at the end.
+        frames: frames of the message; the caller fills in frame 0 at the end.
     """
 
-    __slots__ = ("_close_value", "frames")
+    __slots__ = ("_serialize_value", "frames")
 
-    def __init__(self, close_value: ValueCloser | None = None) -> None:
+    def __init__(self, serialize_value: ValueSerializer | None = None) -> None:
         self.frames: list[Buffer] = [b""]
-        self._close_value = close_value
+        self._serialize_value = serialize_value
 
     def pack(self, value: Any) -> bytes:
-        """The value as msgpack; payloads go to ``frames``.
+        """Return `value` as msgpack, and append the frames of its payloads to ``frames``.
 
         Raises:
-            LocalProtocolError: msgpack cannot say it.
+            LocalProtocolError: msgpack cannot encode it.
         """
         try:
             packed: bytes = msgpack.packb(value, default=self._convert_whole, use_bin_type=True)
@@ -178,18 +204,18 @@ class ValueWriter:
         return packed
 
     def _convert_whole(self, value: Any) -> Any:
-        """As ``convert``, where nothing ready-made can be written."""
+        """Convert `value` for msgpack-python, which cannot embed encoded bytes."""
         return value.as_dict() if type(value) is FlatMap else self.convert(value)
 
     def convert(self, value: Any) -> Any:
-        """What msgspec says instead of ``value``."""
+        """Return what to encode in place of `value`, which msgspec does not know."""
         if isinstance(value, Payload):
             frames = self.frames
             index = len(frames)
             frames.append(value.header)
             if value.frames:
                 frames.extend(value.frames)
-            return {_PLACEHOLDERS[value.kind]: index}
+            return {PLACEHOLDERS[value.kind]: index}
         if isinstance(value, set | frozenset):
             return {"__Set__": True, "as-list": list(value)}
         if type(value) is FlatMap:
@@ -197,13 +223,12 @@ class ValueWriter:
         if isinstance(value, msgspec.Struct):
             return struct_to_dict(value)
         if isinstance(value, Enum):
-            kind = type(value)
-            return {
-                "__Enum__": True,
-                "name": value.name,
-                "__module__": kind.__module__,
-                "__name__": kind.__name__,
-            }
+            return _enum_to_dict(value)
+        return self._convert_other(value)
+
+    def _convert_other(self, value: Any) -> Any:
+        if type(value) is int and self._serialize_value is not None:  # more than 64 bits
+            return self.convert(self._serialize_value(value))
         for base in _PLAIN_TYPES:  # subclasses, e.g. numpy.float64
             if isinstance(value, base):
                 return base(value)
@@ -213,17 +238,26 @@ class ValueWriter:
             return operator.index(value)  # numpy.int64 and the like
         except TypeError:
             pass
-        if self._close_value is not None:
-            return self.convert(self._close_value(value))
+        if self._serialize_value is not None:
+            return self.convert(self._serialize_value(value))
         raise LocalProtocolError(f"a value of type {type(value).__name__} cannot be sent")
 
 
 _PLAIN_TYPES: tuple[Any, ...] = (str, int, float, dict, tuple)
-_PLACEHOLDERS: dict[Kind, str] = {"serialized": "__Serialized__", "pickled": "__Pickled__"}
+
+
+def _enum_to_dict(value: Enum) -> dict[str, Any]:
+    kind = type(value)
+    return {
+        "__Enum__": True,
+        "name": value.name,
+        "__module__": kind.__module__,
+        "__name__": kind.__name__,
+    }
 
 
 def struct_to_dict(value: msgspec.Struct) -> dict[str, Any]:
-    """A message as the map that it is on the wire; its values as they are."""
+    """Return a message as the map that it is on the wire, with its values unchanged."""
     config = value.__struct_config__
     result: dict[str, Any] = {}
     if config.tag is not None and config.tag_field is not None:
@@ -242,28 +276,28 @@ def struct_to_dict(value: msgspec.Struct) -> dict[str, Any]:
 
 
 def has_set(value: Any) -> bool:
-    """Whether there is a set in the value, which msgspec would write as an array."""
+    """Return whether there is a set in `value`, which msgspec would encode as an array."""
     kind = type(value)
     if kind is dict:
         value = value.values()
     elif kind is not list and kind is not tuple:
         return kind is set or kind is frozenset
     for x in value:  # noqa: SIM110 - a generator would cost more than the loop
-        if type(x) in SET_HOLDERS and has_set(x):
+        if type(x) in SET_CONTAINERS and has_set(x):
             return True
     return False
 
 
-SET_HOLDERS = frozenset((dict, list, tuple, set, frozenset))
+SET_CONTAINERS = frozenset((dict, list, tuple, set, frozenset))
 
 
-def without_sets(value: Any) -> Any:
-    """The value with each set as the map that stands for it on the wire."""
+def encode_sets(value: Any) -> Any:
+    """Return `value` with each set replaced by its map on the wire."""
     kind = type(value)
     if kind is dict:
-        return {key: without_sets(x) for key, x in value.items()}
+        return {key: encode_sets(x) for key, x in value.items()}
     if kind is list or kind is tuple:
-        return [without_sets(x) for x in value]
+        return [encode_sets(x) for x in value]
     if isinstance(value, set | frozenset):
         return {"__Set__": True, "as-list": list(value)}
     return value

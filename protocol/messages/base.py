@@ -1,51 +1,61 @@
-"""What all messages share.
+"""Base classes of messages, and messages of every direction.
 
-A message is a frozen struct whose tag is the ``op`` of the wire. Field names are those of the wire. Keys of tasks
-and untyped values are annotated ``Any``, because no decoder can be told "a tuple at any depth"; the class variables
-here say which fields they are, and the codec makes them right after decoding.
-
-Must not know: bytes, frames, who sends what to whom.
+A message is a frozen struct whose tag is the ``op`` on the wire and whose field names are those on
+the wire. Task keys and untyped values are annotated ``Any``, because msgspec has no type for a
+tuple nested to any depth. Class variables list these fields, and the codec converts them after
+decoding.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import msgspec
+from paceline.protocol.limits import Name, Seconds
 
 
 class Message(
     msgspec.Struct, tag_field="op", kw_only=True, frozen=True, gc=False, omit_defaults=False
 ):
-    """Base of all messages: of streams, and of requests.
+    """Base of all messages on streams and of all requests.
 
     Attributes:
         KEY_FIELDS: fields that hold one key.
         KEYS_FIELDS: fields that hold a list of keys.
-        KEY_MAPS: fields that hold a dict by keys.
-        UNTYPED_FIELDS: fields that hold any value: arrays in it are tuples, closed values ``Payload`` objects.
-        EXTRA_FIELD: the field that takes arguments which the class does not name, or None where such are an error.
+        KEY_MAPS: fields that hold a dict with keys as its keys.
+        UNTYPED_FIELDS: fields that hold any value. Arrays in it become tuples, serialized values
+            become ``Payload`` objects.
+        LENIENT_FIELDS: fields that get their default if their value does not fit their type, so
+            that the rest of the message is still used.
+        OPEN_MAPS: field -> a TypedDict of known members. Members with a wrong type are left out.
+        EXTRA_FIELD: the field that collects arguments without a field of their own, or None if such
+            arguments are an error.
     """
 
     KEY_FIELDS: ClassVar[tuple[str, ...]] = ()
     KEYS_FIELDS: ClassVar[tuple[str, ...]] = ()
     KEY_MAPS: ClassVar[tuple[str, ...]] = ()
     UNTYPED_FIELDS: ClassVar[tuple[str, ...]] = ()
+    LENIENT_FIELDS: ClassVar[tuple[str, ...]] = ()
+    OPEN_MAPS: ClassVar[Mapping[str, type]] = MappingProxyType({})
     EXTRA_FIELD: ClassVar[str | None] = None
 
     @classmethod
     def op(cls) -> str:
-        """The name of the message on the wire."""
+        """Return the name of the operation on the wire."""
         return str(cls.__struct_config__.tag)
 
 
 class Request(Message, frozen=True, kw_only=True):
-    """Base of RPC requests. Stock: ``core.send_recv`` writes these fields, ``Server._handle_comm`` takes them.
+    """Base of RPC requests. Stock: sent by ``core.send_recv``, handled by ``Server._handle_comm``.
 
     Attributes:
-        reply: the sender waits for one reply message.
-        close: the connection is closed after the reply.
-        serializers: families of serializers the reply may use, best first; None for the default.
+        reply: whether the sender waits for one reply message.
+        close: whether to close the connection after the reply.
+        serializers: serialization families allowed in the reply, in order of preference; None for
+            the default.
     """
 
     reply: bool = True
@@ -54,45 +64,46 @@ class Request(Message, frozen=True, kw_only=True):
 
 
 class StartStop(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """A stretch of time that a worker spent on a task. Stock: ``worker_state_machine.StartStop``.
+    """A time interval that a worker spent on a task. Stock: ``worker_state_machine.StartStop``.
 
     Attributes:
         action: "compute", "transfer", "disk-read", "disk-write", "deserialize", ...
         start, stop: seconds since the epoch, by the worker's clock corrected to the scheduler's.
-        source: address of the worker that data came from, for transfers.
+        source: for transfers, address of the worker that the data came from.
     """
 
-    action: str
-    start: float
-    stop: float
+    action: Name
+    start: Seconds
+    stop: Seconds
     source: str | None = None
 
 
 class CloseStream(Message, frozen=True, kw_only=True, tag="close-stream"):
-    """Ends a stream, in any direction: nothing follows. Stock: ``Server.handle_stream``."""
+    """End a stream: no message follows. Either side sends it. Stock: ``Server.handle_stream``."""
 
 
 class UnknownMessage(msgspec.Struct, frozen=True, gc=False):
-    """A message whose op the catalogue does not have; a plugin may have a handler for it.
+    """A message whose operation is not in the catalogue. A plugin may have a handler for it.
 
     Attributes:
-        op: its name; "" when it has none.
-        raw: all of it, ``op`` included: arrays as tuples, closed values as ``Payload`` objects.
+        op: name of the operation; "" if the message has none.
+        raw: the whole message, ``op`` included, with arrays as tuples and serialized values as
+            ``Payload`` objects.
     """
 
     op: str
     raw: dict[str, Any]
 
 
-class OddMessage(msgspec.Struct, frozen=True, gc=False):
-    """A message of a known op that is not as it should be.
+class InvalidMessage(msgspec.Struct, frozen=True, gc=False):
+    """A message of a known operation with a missing field or a field of a wrong type.
 
     Attributes:
-        op: its name.
-        path: the field that is wrong, like ``$.nbytes``; "$" when a field is missing.
-        error: what is wrong with it, in words.
-        raw: all of it, as in ``UnknownMessage``.
-        cls: the class it should have been.
+        op: name of the operation.
+        path: path of the invalid field, such as ``$.nbytes``; "$" if a field is missing.
+        error: text that describes the error.
+        raw: the whole message, as in ``UnknownMessage``.
+        cls: class of messages with this operation.
     """
 
     op: str
@@ -103,4 +114,9 @@ class OddMessage(msgspec.Struct, frozen=True, gc=False):
 
 
 class CloseRequest(Request, frozen=True, kw_only=True, tag="close"):
-    """Closes a connection in its RPC phase. Stock: ``Server._handle_comm``, ``core.rpc.close_rpc``. Returns: "OK"."""
+    """Close a connection in its RPC phase.
+
+    Stock: handled by ``Server._handle_comm``, sent by ``core.rpc.close_rpc``.
+
+    Returns: "OK".
+    """

@@ -1,37 +1,39 @@
-"""What a client sends on its stream, after ``register-client``.
+"""Messages that a client sends on its stream after ``register-client``.
 
-Stock writes these in ``client.py``, ``queues.py``, ``variable.py`` and ``publish.py``, batched every 10 ms, and the
-stock scheduler adds the client's name where it is missing. Here the name comes with the stimulus; where a
-message has one, it counts (a worker's client speaks for itself). A name of nil is one to stock, which knows no such client and
-ends the stream: classes that a client here may send leave it out.
-
-Must not know: what the scheduler makes of them.
+Stock sends them in ``client.py``, ``queues.py``, ``variable.py`` and ``publish.py``, batched every
+10 ms. The stock scheduler adds the client's name if it is missing; here the stimulus carries it. A
+``client`` in the message takes precedence, because a worker's client may speak for another one.
+Stock treats a ``client`` of nil as the name of an unknown client and ends the stream, so messages
+that a client written here sends omit the field.
 """
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from ..payload import Payload
+from paceline.protocol.limits import Nbytes
+from paceline.protocol.payload import Payload
+
 from .base import Message
 
 
 class UpdateGraph(Message, frozen=True, kw_only=True, tag="update-graph"):
-    """Compute an expression. Stock: ``Client._graph_to_futures``.
+    """Submit a graph to be computed. Stock: ``Client._graph_to_futures``.
 
     Attributes:
-        expr_ser: the expression, closed ("serialized", family "pickle").
-        keys: what the client wants of it (on the wire a set).
-        internal_priority: key -> order, where the client has ordered itself.
-        submitting_task: key of the task whose code sent this.
-        user_priority: a number, or key -> number. Clients put it into the annotations now.
-        fifo_timeout: graphs that follow within this time ("60s", or seconds) get the same generation.
-        actors: True, or the keys that make actors.
-        code: source lines of the caller, closed ("pickled").
-        annotations: of the submission, closed ("pickled").
-        span_metadata: closed ("pickled").
-        client: who sent it, where it says so.
-        stimulus_id: what to call it.
+        expr_ser: the expression ("serialized", family "pickle").
+        keys: keys that the client wants (a set on the wire).
+        internal_priority: key -> order, if the client has ordered the graph itself.
+        submitting_task: key of the task whose code submitted the graph.
+        user_priority: a number, or key -> number. Current clients use annotations instead.
+        fifo_timeout: graphs submitted within this time ("60s", or seconds) of each other share a
+            generation in task priorities.
+        actors: True, or the keys of tasks that create actors.
+        code: source code of the caller, pickled.
+        annotations: annotations of the submission, pickled.
+        span_metadata: metadata of spans, pickled.
+        client: name of the client; default: the owner of the stream.
+        stimulus_id: stimulus ID for the task stories.
     """
 
     KEY_FIELDS: ClassVar[tuple[str, ...]] = ("submitting_task",)
@@ -58,11 +60,11 @@ class UpdateGraph(Message, frozen=True, kw_only=True, tag="update-graph"):
 class ClientDesiresKeys(
     Message, frozen=True, kw_only=True, tag="client-desires-keys", omit_defaults=True
 ):
-    """The client has futures of these keys.
+    """Register that the client holds futures for keys.
 
     Attributes:
-        keys: which; may come before the graph that makes them.
-        client: who.
+        keys: keys of the futures. They may arrive before the graph that defines them.
+        client: name of the client; default: the owner of the stream.
     """
 
     KEYS_FIELDS: ClassVar[tuple[str, ...]] = ("keys",)
@@ -74,12 +76,12 @@ class ClientDesiresKeys(
 class ClientReleasesKeys(
     Message, frozen=True, kw_only=True, tag="client-releases-keys", omit_defaults=True
 ):
-    """The client's last future of each of these keys is gone.
+    """Register that the client has dropped its last future for each of the keys.
 
     Attributes:
-        keys: which.
-        client: who.
-        stimulus_id: what to call it.
+        keys: keys of the futures.
+        client: name of the client; default: the owner of the stream.
+        stimulus_id: stimulus ID for the task stories.
     """
 
     KEYS_FIELDS: ClassVar[tuple[str, ...]] = ("keys",)
@@ -90,53 +92,56 @@ class ClientReleasesKeys(
 
 
 class UpdateData(Message, frozen=True, kw_only=True, tag="update-data"):
-    """The client has put data onto workers.
+    """Register data that the client has written to workers directly.
 
     Attributes:
-        who_has: key -> addresses.
+        who_has: key -> addresses of the workers that hold it.
         nbytes: key -> size in bytes.
-        client: who wants it.
+        client: name of the client that wants the data; default: the owner of the stream.
     """
 
     KEY_MAPS: ClassVar[tuple[str, ...]] = ("who_has", "nbytes")
+    LENIENT_FIELDS: ClassVar[tuple[str, ...]] = ("nbytes",)
 
     who_has: dict[Any, list[str]]
-    nbytes: dict[Any, int]
+    nbytes: dict[Any, Nbytes] = {}
     client: str | None = None
 
 
 class ReportKey(Message, frozen=True, kw_only=True, tag="report-key"):
-    """How is it with this key? The answer is ``key-in-memory``, ``task-erred``, ``cancelled-keys`` or nothing.
+    """Request the state of a key.
+
+    The answer is ``key-in-memory``, ``task-erred``, ``cancelled-keys`` or nothing.
 
     Attributes:
-        key: which.
-        client: who.
+        key: key of the task.
+        client: name of the client; default: the owner of the stream.
     """
 
     KEY_FIELDS: ClassVar[tuple[str, ...]] = ("key",)
 
-    key: Any = None
+    key: Any
     client: str | None = None
 
 
 class HeartbeatClient(
     Message, frozen=True, kw_only=True, tag="heartbeat-client", omit_defaults=True
 ):
-    """The client is alive; answered with ``adjust-heartbeat-interval``.
+    """Signal that the client is alive. The scheduler answers with ``adjust-heartbeat-interval``.
 
     Attributes:
-        client: who.
+        client: name of the client; default: the owner of the stream.
     """
 
     client: str | None = None
 
 
 class CloseClient(Message, frozen=True, kw_only=True, tag="close-client", omit_defaults=True):
-    """The client goes; ``close-stream`` follows.
+    """Announce that the client closes; ``close-stream`` follows.
 
     Attributes:
-        client: who.
-        stimulus_id: what to call it.
+        client: name of the client; default: the owner of the stream.
+        stimulus_id: stimulus ID for the task stories.
     """
 
     client: str | None = None
@@ -144,11 +149,11 @@ class CloseClient(Message, frozen=True, kw_only=True, tag="close-client", omit_d
 
 
 class SubscribeTopic(Message, frozen=True, kw_only=True, tag="subscribe-topic", omit_defaults=True):
-    """Send the client the events of a topic.
+    """Subscribe the client to the events of a topic.
 
     Attributes:
-        topic: its name.
-        client: who.
+        topic: name of the topic.
+        client: name of the client; default: the owner of the stream.
     """
 
     KEY_FIELDS: ClassVar[tuple[str, ...]] = ("topic",)
@@ -160,11 +165,11 @@ class SubscribeTopic(Message, frozen=True, kw_only=True, tag="subscribe-topic", 
 class UnsubscribeTopic(
     Message, frozen=True, kw_only=True, tag="unsubscribe-topic", omit_defaults=True
 ):
-    """Send the client no more events of a topic.
+    """Unsubscribe the client from the events of a topic.
 
     Attributes:
-        topic: its name.
-        client: who.
+        topic: name of the topic.
+        client: name of the client; default: the owner of the stream.
     """
 
     KEY_FIELDS: ClassVar[tuple[str, ...]] = ("topic",)
@@ -174,14 +179,14 @@ class UnsubscribeTopic(
 
 
 class CancelKeys(Message, frozen=True, kw_only=True, tag="cancel-keys"):
-    """The client does not want these keys any more; answered with ``cancelled-keys`` to all clients.
+    """Cancel the client's futures. All clients receive ``cancelled-keys``.
 
     Attributes:
-        keys: which.
+        keys: keys of the futures.
         force: cancel them for all other clients too.
-        reason: a word, for clients.
-        msg: a sentence, for people.
-        client: who.
+        reason: short reason, repeated in ``cancelled-keys``.
+        msg: message for users, repeated in ``cancelled-keys``.
+        client: name of the client; default: the owner of the stream.
     """
 
     KEYS_FIELDS: ClassVar[tuple[str, ...]] = ("keys",)
@@ -194,11 +199,13 @@ class CancelKeys(Message, frozen=True, kw_only=True, tag="cancel-keys"):
 
 
 class PublishFlushBatchedSend(Message, frozen=True, kw_only=True, tag="publish_flush_batched_send"):
-    """All that the client had sent before a ``publish_put`` or ``publish_delete`` has arrived with this.
+    """Mark the point up to which a ``publish_put`` or ``publish_delete`` waits for the stream.
+
+    When it arrives, all messages that the client sent before the request have arrived too.
 
     Attributes:
-        uid: ties it to that request; a str, bytes in older releases.
-        client: who.
+        uid: identifier of that request; a str, bytes in older releases.
+        client: name of the client; default: the owner of the stream.
     """
 
     UNTYPED_FIELDS: ClassVar[tuple[str, ...]] = ("uid",)
@@ -208,12 +215,12 @@ class PublishFlushBatchedSend(Message, frozen=True, kw_only=True, tag="publish_f
 
 
 class QueueFutureRelease(Message, frozen=True, kw_only=True, tag="queue-future-release"):
-    """The client has made a future of what it got from a queue.
+    """Confirm that the client has created a future for an element of a queue.
 
     Attributes:
-        name: of the queue.
-        key: of the future.
-        client: who.
+        name: name of the queue.
+        key: key of the future.
+        client: name of the client; default: the owner of the stream.
     """
 
     KEY_FIELDS: ClassVar[tuple[str, ...]] = ("key",)
@@ -225,11 +232,11 @@ class QueueFutureRelease(Message, frozen=True, kw_only=True, tag="queue-future-r
 
 
 class QueueRelease(Message, frozen=True, kw_only=True, tag="queue_release"):
-    """The client closes its end of a queue.
+    """Close the client's end of a queue.
 
     Attributes:
-        name: of the queue.
-        client: who.
+        name: name of the queue.
+        client: name of the client; default: the owner of the stream.
     """
 
     UNTYPED_FIELDS: ClassVar[tuple[str, ...]] = ("name",)
@@ -241,13 +248,13 @@ class QueueRelease(Message, frozen=True, kw_only=True, tag="queue_release"):
 class VariableFutureReceivedConfirm(
     Message, frozen=True, kw_only=True, tag="variable-future-received-confirm"
 ):
-    """The client has made a future of what it got from a variable.
+    """Confirm that the client has created a future for the value of a variable.
 
     Attributes:
-        name: of the variable.
-        key: of the future.
-        token: from the reply that it got.
-        client: who.
+        name: name of the variable.
+        key: key of the future.
+        token: ``token`` from the reply to ``variable_get``.
+        client: name of the client; default: the owner of the stream.
     """
 
     KEY_FIELDS: ClassVar[tuple[str, ...]] = ("key",)
@@ -263,8 +270,8 @@ class VariableDelete(Message, frozen=True, kw_only=True, tag="variable_delete"):
     """Delete a variable.
 
     Attributes:
-        name: which.
-        client: who.
+        name: name of the variable.
+        client: name of the client; default: the owner of the stream.
     """
 
     UNTYPED_FIELDS: ClassVar[tuple[str, ...]] = ("name",)

@@ -1,11 +1,28 @@
-"""Requests that change something: who connects, data, workers, code. Part of ``scheduler_rpc``.
+"""Requests to the scheduler that change something: registration, data, workers, code.
 
-Must not know: how a request is served.
+Stock's handlers are listed in ``Scheduler.__init__``, and a request has the arguments of its
+handler. An unknown or missing argument gets the reply that stock sends for a ``TypeError``. Fields
+with several types are ``Any``. "Returns" describes the reply.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, ClassVar
+
+from paceline.protocol.limits import (
+    Amount,
+    HeartbeatExtensions,
+    Name,
+    Nbytes,
+    Nthreads,
+    Ordered,
+    Seconds,
+    TimeLimit,
+    WorkerMetrics,
+    WorkerStatus,
+)
 
 from .base import Request
 
@@ -13,45 +30,50 @@ from .base import Request
 
 
 class RegisterWorker(Request, frozen=True, kw_only=True, tag="register-worker"):
-    """A worker joins; the connection becomes its stream. Stock: ``Worker._register_with_scheduler`` (``reply`` false).
+    """Register a worker; the connection becomes its stream.
 
-    Returns: {"status": "OK", "time", "heartbeat-interval", "worker-plugins": {name: pickle}, "warning", "error"}, or
-    {"status": "error", "message", "time"}.
+    Stock: ``Worker._register_with_scheduler`` (with ``reply`` false).
+
+    Returns: {"status": "OK", "time", "heartbeat-interval", "worker-plugins": {name: pickle},
+    "warning", "error"}, or {"status": "error", "message", "time"}.
 
     Attributes:
-        address: where others reach it.
+        address: address at which the worker accepts connections.
         status: "running", "paused", ...
-        server_id: unique for each start of a worker.
-        nthreads: how many tasks run at a time.
-        name: what users call it; a str or an int.
-        resolve_address: resolve the host name in ``address``.
-        now: the worker's clock, seconds since the epoch.
-        resources: resource -> amount it has.
-        host_info: facts about the host, from old workers.
+        server_id: unique ID of this start of the worker.
+        nthreads: number of threads.
+        name: name of the worker; a str or an int.
+        resolve_address: whether to resolve the host name in ``address``.
+        now: time on the worker's clock, in seconds since the epoch.
+        resources: resource -> amount.
+        host_info: information on the host, sent by old workers.
         memory_limit: bytes; None for no limit.
         metrics: as in ``heartbeat_worker``.
-        pid: process id.
+        pid: process ID.
         services: name -> port ("dashboard").
-        local_directory: where it spills.
-        versions: of Python and packages.
-        nanny: address of its nanny, or None.
-        extra: facts that are stored with it.
-        stimulus_id: what to call it.
+        local_directory: directory for spilled data.
+        versions: versions of Python and packages.
+        nanny: address of the worker's nanny, or None.
+        extra: further information to store with the worker.
+        stimulus_id: stimulus ID for the task stories.
     """
 
-    address: str
-    status: str = "running"
+    KEY_FIELDS: ClassVar[tuple[str, ...]] = ("name",)
+    OPEN_MAPS: ClassVar[Mapping[str, type]] = MappingProxyType({"metrics": WorkerMetrics})
+
+    address: Name
+    status: WorkerStatus = "running"
     server_id: str = ""
-    nthreads: int = 1
+    nthreads: Nthreads = 1
     name: Any = None
     resolve_address: bool = True
-    now: float = 0.0
-    resources: dict[str, float] | None = None
+    now: Seconds = 0.0
+    resources: dict[Name, Ordered] | None = None
     host_info: dict[str, Any] | None = None
-    memory_limit: int | None = None
+    memory_limit: Nbytes | None = None
     metrics: dict[Any, Any] = {}
     pid: int = 0
-    services: dict[str, Any] | None = None
+    services: dict[str, int | str | None] | None = None
     local_directory: str = ""
     versions: dict[str, Any] = {}
     nanny: str | None = None
@@ -60,60 +82,68 @@ class RegisterWorker(Request, frozen=True, kw_only=True, tag="register-worker"):
 
 
 class RegisterNanny(Request, frozen=True, kw_only=True, tag="register_nanny"):
-    """A nanny starts. Returns: {"status": "OK", "nanny-plugins": {name: pickle}}.
+    """Register a nanny. Returns: {"status": "OK", "nanny-plugins": {name: pickle}}.
 
     Attributes:
-        address: where others reach it.
+        address: address at which the nanny accepts connections.
     """
 
     address: str
 
 
 class RegisterClient(Request, frozen=True, kw_only=True, tag="register-client"):
-    """A client joins; the connection becomes its stream, which begins with ``stream-start``.
+    """Register a client; the connection becomes its stream, which starts with ``stream-start``.
 
     Attributes:
-        client: its name.
-        versions: of Python and packages.
+        client: name of the client.
+        versions: versions of Python and packages.
     """
 
-    client: str
+    client: Name
     versions: dict[str, Any] = {}
 
 
 class HeartbeatWorker(Request, frozen=True, kw_only=True, tag="heartbeat_worker"):
-    """A worker is alive, and how it is. Stock: ``Worker.heartbeat``.
+    """Report that a worker is alive, and its metrics. Stock: ``Worker.heartbeat``.
 
     Returns: {"status": "OK", "time", "heartbeat-interval"}, or {"status": "missing"}.
 
     Attributes:
-        address: whose.
-        resolve_address: resolve the host name in ``address``.
-        now: the worker's clock, seconds since the epoch.
-        resources: resource -> amount, where it changed.
-        host_info: facts about the host.
-        metrics: an open map: "cpu", "memory", "task_counts", "bandwidth", "event_loop_interval", ...
-        executing: key -> seconds since it started.
-        extensions: extension -> what it says.
+        address: address of the worker.
+        resolve_address: whether to resolve the host name in ``address``.
+        now: time on the worker's clock, in seconds since the epoch.
+        resources: resource -> amount, if changed.
+        host_info: information on the host.
+        metrics: an open map: "cpu", "memory", "task_counts", "bandwidth", "event_loop_interval",
+            ...
+        executing: key -> seconds since the task started.
+        extensions: name of a worker extension -> its data.
     """
+
+    LENIENT_FIELDS: ClassVar[tuple[str, ...]] = (
+        "now", "resources", "host_info", "metrics", "executing", "extensions",
+    )  # fmt: skip
+    OPEN_MAPS: ClassVar[Mapping[str, type]] = MappingProxyType(
+        {"metrics": WorkerMetrics, "extensions": HeartbeatExtensions}
+    )
 
     address: str
     resolve_address: bool = True
-    now: float | None = None
-    resources: dict[str, float] | None = None
+    now: Seconds | None = None
+    resources: dict[Name, Ordered] | None = None
     host_info: dict[str, Any] | None = None
     metrics: dict[Any, Any] = {}
-    executing: dict[Any, float] | None = None
+    executing: dict[Any, Seconds] | None = None
     extensions: dict[str, Any] | None = None
 
 
 class Unregister(Request, frozen=True, kw_only=True, tag="unregister"):
-    """A worker goes. Returns: "OK" or "already-removed".
+    """Remove a worker that closes. Returns: "OK" or "already-removed".
 
     Attributes:
-        address: which.
-        stimulus_id: what to call it.
-        expected: nobody is to blame.
+        address: address of the worker.
+        stimulus_id: stimulus ID for the task stories.
+        expected: whether the removal is intended, so that its tasks are not marked suspicious.
     """
 
     address: str
@@ -122,29 +152,29 @@ class Unregister(Request, frozen=True, kw_only=True, tag="unregister"):
 
 
 class SubscribeWorkerStatus(Request, frozen=True, kw_only=True, tag="subscribe_worker_status"):
-    """Tell me who joins and leaves. Stock: ``deploy/cluster.py``.
+    """Subscribe to workers that join or leave. Stock: ``deploy/cluster.py``.
 
-    Returns: the identity; then raw messages ["add", {...}] and ["remove", address].
+    Returns: the identity, then raw messages ["add", {...}] and ["remove", address].
     """
 
 
 class ConnectionStream(Request, frozen=True, kw_only=True, tag="connection_stream"):
-    """Turns the connection into a stream of messages without a registration. Stock: ``Server.handle_stream``.
+    """Turn the connection into a stream without a registration. Stock: ``Server.handle_stream``.
 
     Attributes:
-        extra: arguments added to each message.
+        extra: arguments to add to each message.
     """
 
     extra: dict[str, Any] | None = None
 
 
 class Feed(Request, frozen=True, kw_only=True, tag="feed"):
-    """Run a function every so often and send what it returns. Stock: ``diagnostics/``.
+    """Call a function in the scheduler periodically and send its results. Stock: ``diagnostics/``.
 
     Attributes:
-        function, setup, teardown: pickles.
-        interval: seconds, or "1s".
-        extra_arguments: for the function.
+        function, setup, teardown: pickled functions.
+        interval: seconds, or a text such as "1s".
+        extra_arguments: arguments of the function.
     """
 
     EXTRA_FIELD: ClassVar[str | None] = "extra_arguments"
@@ -152,7 +182,7 @@ class Feed(Request, frozen=True, kw_only=True, tag="feed"):
     function: Any = None
     setup: Any = None
     teardown: Any = None
-    interval: Any = "1s"
+    interval: TimeLimit = "1s"
     extra_arguments: dict[str, Any] = {}
 
 
@@ -162,54 +192,59 @@ class Feed(Request, frozen=True, kw_only=True, tag="feed"):
 class Gather(Request, frozen=True, kw_only=True, tag="gather"):
     """Fetch results through the scheduler.
 
-    Returns: {"status": "OK", "data": {key: closed}} or {"status": "error", "keys": [...]}.
+    Returns: {"status": "OK", "data": {key: serialized}} or {"status": "error", "keys": [...]}.
 
     Attributes:
-        keys: which.
+        keys: keys of the results.
     """
 
     keys: list[Any]
 
 
 class Scatter(Request, frozen=True, kw_only=True, tag="scatter"):
-    """Put data onto workers through the scheduler. Returns: the keys.
+    """Write data to workers through the scheduler. Returns: the keys.
 
     Attributes:
-        data: key -> value, closed.
-        workers: addresses or names it may go to.
-        client: who wants it.
-        broadcast: to all workers; or a number of them.
+        data: key -> serialized value.
+        workers: addresses or names of the workers that may receive it; None for all.
+        client: name of the client that wants the data.
+        broadcast: True to write it to all workers, or the number of workers.
         timeout: seconds to wait for a worker.
     """
 
+    KEY_MAPS: ClassVar[tuple[str, ...]] = ("data",)
+
     data: dict[Any, Any]
     workers: Any = None
-    client: str = ""
+    client: Name = ""
     broadcast: Any = False
-    timeout: Any = 2
+    timeout: int | Ordered | None = 2
 
 
 class UpdateDataRpc(Request, frozen=True, kw_only=True, tag="update_data"):
-    """As ``update-data``, with an answer. Returns: None.
+    """Register data that is already on workers, like ``update-data``. Returns: None.
 
     Attributes:
-        who_has: key -> addresses.
+        who_has: key -> addresses of the workers that hold it.
         nbytes: key -> size in bytes.
-        client: who wants it.
+        client: name of the client that wants the data.
     """
 
+    KEY_MAPS: ClassVar[tuple[str, ...]] = ("who_has", "nbytes")
+    LENIENT_FIELDS: ClassVar[tuple[str, ...]] = ("nbytes",)
+
     who_has: dict[Any, list[str]]
-    nbytes: dict[Any, int]
+    nbytes: dict[Any, Nbytes] = {}
     client: str | None = None
 
 
 class AddKeysRpc(Request, frozen=True, kw_only=True, tag="add_keys"):
-    """As ``add-keys``, with an answer. Returns: "OK" or "not found".
+    """Report additional replicas, like ``add-keys``. Returns: "OK" or "not found".
 
     Attributes:
-        worker: who holds them.
-        keys: which.
-        stimulus_id: what to call it.
+        worker: address of the worker.
+        keys: keys of the replicas.
+        stimulus_id: stimulus ID for the task stories.
     """
 
     worker: str
@@ -218,12 +253,14 @@ class AddKeysRpc(Request, frozen=True, kw_only=True, tag="add_keys"):
 
 
 class Rebalance(Request, frozen=True, kw_only=True, tag="rebalance"):
-    """Even out memory. Returns: {"status": "OK"} or {"status": "partial-fail", "keys"}.
+    """Balance memory between workers.
+
+    Returns: {"status": "OK"} or {"status": "partial-fail", "keys"}.
 
     Attributes:
-        keys: only these.
-        workers: only these.
-        stimulus_id: what to call it.
+        keys: keys that may be moved; None for all.
+        workers: addresses of the workers to balance; None for all.
+        stimulus_id: stimulus ID for the task stories.
     """
 
     keys: list[Any] | None = None
@@ -232,15 +269,15 @@ class Rebalance(Request, frozen=True, kw_only=True, tag="rebalance"):
 
 
 class Replicate(Request, frozen=True, kw_only=True, tag="replicate"):
-    """Make copies. Returns: None or {"status": "partial-fail", "keys"}.
+    """Copy data to more workers. Returns: None or {"status": "partial-fail", "keys"}.
 
     Attributes:
-        keys: of what.
-        n: how many of each; None for one a worker.
-        workers: where.
-        branching_factor: how many copies a copy gives in one step.
-        delete: drop what is too many.
-        stimulus_id: what to call it.
+        keys: keys to copy.
+        n: number of replicas of each key; None for one on each worker.
+        workers: workers that may receive replicas; None for all.
+        branching_factor: number of workers that fetch from one replica in each step.
+        delete: whether to remove replicas in excess of ``n``.
+        stimulus_id: stimulus ID for the task stories.
     """
 
     keys: list[Any]
@@ -252,11 +289,11 @@ class Replicate(Request, frozen=True, kw_only=True, tag="replicate"):
 
 
 class Retry(Request, frozen=True, kw_only=True, tag="retry"):
-    """Run erred tasks again. Returns: the keys that were erred.
+    """Run failed tasks again. Returns: the keys of the tasks that had failed.
 
     Attributes:
-        keys: which.
-        client: who asks.
+        keys: keys of the tasks.
+        client: name of the client that sends the request.
     """
 
     keys: list[Any]
@@ -267,13 +304,13 @@ class Retry(Request, frozen=True, kw_only=True, tag="retry"):
 
 
 class Broadcast(Request, frozen=True, kw_only=True, tag="broadcast"):
-    """Send a request to many workers. Returns: address -> reply.
+    """Send a request to several workers. Returns: {address: reply}.
 
     Attributes:
-        msg: the request, op included.
-        workers: to these; None for all.
-        hosts: and to all on these hosts.
-        nanny: to their nannies instead.
+        msg: the request, ``op`` included.
+        workers: addresses of the workers; None for all.
+        hosts: hosts whose workers all receive it, in addition.
+        nanny: whether to send it to the workers' nannies instead.
         on_error: "raise", "return", "return_pickle" or "ignore".
     """
 
@@ -288,8 +325,8 @@ class Proxy(Request, frozen=True, kw_only=True, tag="proxy"):
     """Send a request to one worker. Returns: its reply.
 
     Attributes:
-        msg: the request, op included.
-        worker: to whom.
+        msg: the request, ``op`` included.
+        worker: address of the worker.
     """
 
     msg: dict[Any, Any]
@@ -300,48 +337,50 @@ class RestartRpc(Request, frozen=True, kw_only=True, tag="restart"):
     """Forget all tasks and restart all workers. Returns: None.
 
     Attributes:
-        client: who asks.
+        client: name of the client that sends the request.
         timeout: seconds to wait for the workers.
-        wait_for_workers: wait until they are back.
-        stimulus_id: what to call it.
+        wait_for_workers: whether to wait until the workers have registered again.
+        stimulus_id: stimulus ID for the task stories.
     """
 
     client: str | None = None
-    timeout: Any = 30
+    timeout: int | Ordered = 30
     wait_for_workers: bool = True
     stimulus_id: str = ""
 
 
 class RestartWorkers(Request, frozen=True, kw_only=True, tag="restart_workers"):
-    """Restart some workers. Returns: address -> "OK", "removed", "timed out" or an error.
+    """Restart some workers. Returns: {address: "OK", "removed", "timed out" or an error}.
 
     Attributes:
         workers: addresses; None for all.
-        client: who asks.
+        client: name of the client that sends the request.
         timeout: seconds to wait.
-        wait_for_workers: wait until they are back.
+        wait_for_workers: whether to wait until the workers have registered again.
         on_error: "raise" or "return".
-        stimulus_id: what to call it.
+        stimulus_id: stimulus ID for the task stories.
     """
 
     workers: list[str] | None = None
     client: str | None = None
-    timeout: Any = 30
+    timeout: int | Ordered = 30
     wait_for_workers: bool = True
     on_error: str = "raise"
     stimulus_id: str = ""
 
 
 class RetireWorkers(Request, frozen=True, kw_only=True, tag="retire_workers"):
-    """Move the data off workers and let them go. Returns: address -> facts about it.
+    """Move all data off workers and remove them. Returns: {address: information on the worker}.
 
     Attributes:
-        workers: addresses. (``SpecCluster`` gives names here when it shrinks; they match nobody, as in stock.)
+        workers: addresses. (``SpecCluster`` sends names here when it scales down; as in stock, they
+            match no worker.)
         names: names, instead of addresses.
-        close_workers: close them.
-        remove: remove them from the scheduler.
-        stimulus_id: what to call it.
-        extra_arguments: for ``workers_to_close``, when neither addresses nor names are given.
+        close_workers: whether to close the workers.
+        remove: whether to remove them from the scheduler.
+        stimulus_id: stimulus ID for the task stories.
+        extra_arguments: arguments of ``workers_to_close``, if neither addresses nor names are
+            given.
     """
 
     EXTRA_FIELD: ClassVar[str | None] = "extra_arguments"
@@ -355,18 +394,18 @@ class RetireWorkers(Request, frozen=True, kw_only=True, tag="retire_workers"):
 
 
 class WorkersToClose(Request, frozen=True, kw_only=True, tag="workers_to_close"):
-    """Which workers could go. Returns: addresses, or values of ``attribute``.
+    """Choose workers that could be closed. Returns: addresses, or values of ``attribute``.
 
     Attributes:
-        memory_ratio: keep so many times the memory that is used.
-        n: how many to close.
-        key: groups workers; a pickled function.
-        minimum: keep at least so many.
-        target: keep so many.
-        attribute: what to return of each.
+        memory_ratio: keep memory for at least this multiple of the data in memory.
+        n: number of workers to close.
+        key: a pickled function that groups workers.
+        minimum: number of workers to keep at least.
+        target: number of workers to keep.
+        attribute: attribute of each worker to return.
     """
 
-    memory_ratio: float | None = None
+    memory_ratio: Amount | None = None
     n: int | None = None
     key: Any = None
     minimum: int | None = None
@@ -375,50 +414,53 @@ class WorkersToClose(Request, frozen=True, kw_only=True, tag="workers_to_close")
 
 
 class AdaptiveTarget(Request, frozen=True, kw_only=True, tag="adaptive_target"):
-    """How many workers would be right. Returns: a number.
+    """Compute the number of workers that the work requires. Returns: the number.
 
     Attributes:
-        target_duration: seconds all the work should take; a number or "5s".
+        target_duration: time in which all work should finish; seconds or a text such as "5s".
     """
 
-    target_duration: Any = None
+    target_duration: TimeLimit = None
 
 
 class SetResources(Request, frozen=True, kw_only=True, tag="set_resources"):
-    """A worker's resources change. Returns: "OK".
+    """Change the resources of a worker. Returns: "OK".
 
     Attributes:
-        worker: whose.
+        worker: address of the worker.
         resources: resource -> amount.
     """
 
     worker: str
-    resources: dict[str, float] | None = None
+    resources: dict[Name, Ordered] | None = None
 
 
 class SetRestrictions(Request, frozen=True, kw_only=True, tag="set_restrictions"):
-    """Where tasks may run. Returns: None.
+    """Restrict tasks to workers. Returns: None.
 
     Attributes:
-        worker: key -> addresses, one address, or None.
+        worker: key -> addresses, one address, or None for no restriction.
     """
 
     worker: dict[Any, Any]
 
 
 class CheckIdle(Request, frozen=True, kw_only=True, tag="check_idle"):
-    """Since when the scheduler has had nothing to do. Returns: seconds since the epoch, or None."""
+    """Check whether the scheduler is idle.
+
+    Returns: the time since which it has been idle, in seconds since the epoch, or None.
+    """
 
 
 class Terminate(Request, frozen=True, kw_only=True, tag="terminate"):
     """Close the scheduler. Returns: None.
 
     Attributes:
-        timeout: seconds.
-        reason: for logs.
+        timeout: time limit, in seconds.
+        reason: reason, for logs.
     """
 
-    timeout: float | None = None
+    timeout: Ordered | None = None
     reason: str = "unknown"
 
 
@@ -426,11 +468,13 @@ class Terminate(Request, frozen=True, kw_only=True, tag="terminate"):
 
 
 class RunFunction(Request, frozen=True, kw_only=True, tag="run_function"):
-    """Run a function in the scheduler. Returns: {"status": "OK", "result": closed} or an error.
+    """Run a function in the scheduler.
+
+    Returns: {"status": "OK", "result": serialized} or an error.
 
     Attributes:
         function, args, kwargs: pickles.
-        wait: for a coroutine.
+        wait: whether to wait for a coroutine.
     """
 
     function: Any
@@ -440,12 +484,12 @@ class RunFunction(Request, frozen=True, kw_only=True, tag="run_function"):
 
 
 class RegisterSchedulerPlugin(Request, frozen=True, kw_only=True, tag="register_scheduler_plugin"):
-    """Returns: None.
+    """Register a plugin on the scheduler. Returns: None.
 
     Attributes:
-        plugin: a pickle.
-        name: what to call it.
-        idempotent: do nothing if there is one of this name.
+        plugin: the pickled plugin.
+        name: name of the plugin.
+        idempotent: whether to keep a plugin that is already registered under this name.
     """
 
     plugin: Any
@@ -456,22 +500,24 @@ class RegisterSchedulerPlugin(Request, frozen=True, kw_only=True, tag="register_
 class UnregisterSchedulerPlugin(
     Request, frozen=True, kw_only=True, tag="unregister_scheduler_plugin"
 ):
-    """Returns: None.
+    """Remove a plugin from the scheduler. Returns: None.
 
     Attributes:
-        name: which.
+        name: name of the plugin.
     """
 
     name: str
 
 
 class RegisterWorkerPlugin(Request, frozen=True, kw_only=True, tag="register_worker_plugin"):
-    """On all workers, now and later. Returns: address -> {"status": "OK"} or an error.
+    """Register a plugin on all current and future workers.
+
+    Returns: {address: {"status": "OK"} or an error}.
 
     Attributes:
-        plugin: a pickle.
-        name: what to call it.
-        idempotent: do nothing if there is one of this name.
+        plugin: the pickled plugin.
+        name: name of the plugin.
+        idempotent: whether to keep a plugin that is already registered under this name.
     """
 
     plugin: Any
@@ -480,22 +526,24 @@ class RegisterWorkerPlugin(Request, frozen=True, kw_only=True, tag="register_wor
 
 
 class UnregisterWorkerPlugin(Request, frozen=True, kw_only=True, tag="unregister_worker_plugin"):
-    """Returns: address -> {"status": "OK"} or an error.
+    """Remove a plugin from all workers. Returns: {address: {"status": "OK"} or an error}.
 
     Attributes:
-        name: which.
+        name: name of the plugin.
     """
 
     name: str
 
 
 class RegisterNannyPlugin(Request, frozen=True, kw_only=True, tag="register_nanny_plugin"):
-    """On all nannies, now and later. Returns: address -> {"status": "OK"} or an error.
+    """Register a plugin on all current and future nannies.
+
+    Returns: {address: {"status": "OK"} or an error}.
 
     Attributes:
-        plugin: a pickle.
-        name: what to call it.
-        idempotent: do nothing if there is one of this name.
+        plugin: the pickled plugin.
+        name: name of the plugin.
+        idempotent: whether to keep a plugin that is already registered under this name.
     """
 
     plugin: Any
@@ -504,10 +552,10 @@ class RegisterNannyPlugin(Request, frozen=True, kw_only=True, tag="register_nann
 
 
 class UnregisterNannyPlugin(Request, frozen=True, kw_only=True, tag="unregister_nanny_plugin"):
-    """Returns: address -> {"status": "OK"} or an error.
+    """Remove a plugin from all nannies. Returns: {address: {"status": "OK"} or an error}.
 
     Attributes:
-        name: which.
+        name: name of the plugin.
     """
 
     name: str

@@ -1,14 +1,14 @@
-"""Requests that extensions of the scheduler serve: locks, queues, variables, publishing, replay, shuffles, ...
+"""Requests to the scheduler's extensions: locks, queues, variables, datasets, replay, shuffles.
 
-Stock loads them as ``DEFAULT_EXTENSIONS`` (``scheduler.py``); each registers its handlers when it starts. Names of locks,
-queues and the like are any key.
-
-Must not know: how a request is served.
+Stock loads the extensions from ``scheduler.DEFAULT_EXTENSIONS``; each registers its handlers when
+it starts. The names of locks, queues and similar objects are keys.
 """
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
+
+from paceline.protocol.limits import Seconds, TimeLimit
 
 from .base import Request
 
@@ -16,10 +16,10 @@ from .base import Request
 
 
 class EventSet(Request, frozen=True, kw_only=True, tag="event_set"):
-    """Set an event. Stock: ``event.py``. Returns: None.
+    """Set a ``distributed.Event``. Returns: None.
 
     Attributes:
-        name: which.
+        name: name of the event.
     """
 
     name: Any = None
@@ -29,94 +29,103 @@ class EventClear(Request, frozen=True, kw_only=True, tag="event_clear"):
     """Clear an event. Returns: None.
 
     Attributes:
-        name: which.
+        name: name of the event.
     """
 
     name: Any = None
 
 
 class EventIsSet(Request, frozen=True, kw_only=True, tag="event_is_set"):
-    """Returns: whether the event is set.
+    """Get whether an event is set. Returns: a bool.
 
     Attributes:
-        name: which.
+        name: name of the event.
     """
 
     name: Any = None
 
 
 class EventWait(Request, frozen=True, kw_only=True, tag="event_wait"):
-    """Wait for an event. Returns: whether it was set in time.
+    """Wait until an event is set. Returns: False if the time limit expired first.
 
     Attributes:
-        name: which.
-        timeout: seconds; None for ever.
+        name: name of the event.
+        timeout: seconds; None for no limit.
     """
 
     name: Any = None
-    timeout: Any = None
+    timeout: TimeLimit = None
 
 
 class MultiLockAcquire(Request, frozen=True, kw_only=True, tag="multi_lock_acquire"):
-    """Acquire several locks at once. Stock: ``multi_lock.py``. Returns: whether it was possible in time.
+    """Acquire several locks together.
+
+    Stock: ``multi_lock.py``.
+
+    Returns: False if the time limit expired first.
 
     Attributes:
-        locks: their names.
-        id: of the request.
-        timeout: seconds; None for ever.
-        num_locks: how many of them are enough.
+        locks: names of the locks.
+        id: ID of the request, used to release them.
+        timeout: seconds; None for no limit.
+        num_locks: number of locks to acquire at least; None for all.
     """
 
     locks: Any = None
     id: Any = None
-    timeout: Any = None
+    timeout: TimeLimit = None
     num_locks: int | None = None
 
 
 class MultiLockRelease(Request, frozen=True, kw_only=True, tag="multi_lock_release"):
-    """Give back what a request acquired. Returns: None.
+    """Release the locks that a request acquired. Returns: None.
 
     Attributes:
-        id: of the request.
+        id: ID of the request.
     """
 
     id: Any = None
 
 
 class SemaphoreRegister(Request, frozen=True, kw_only=True, tag="semaphore_register"):
-    """Make a semaphore, or find it. Stock: ``semaphore.py``; locks are semaphores of one lease. Returns: None.
+    """Create a semaphore unless it exists.
+
+    Stock: ``semaphore.py``. A ``Lock`` is a semaphore with one lease.
+
+    Returns: None.
 
     Attributes:
-        name: which.
-        max_leases: how many may hold it.
-        lease_timeout: seconds after which a lease that is not refreshed ends; or "30s"; None for never.
+        name: name of the semaphore.
+        max_leases: maximum number of leases.
+        lease_timeout: time after which a lease that is not refreshed expires; seconds, a text such
+            as "30s", or None for never.
     """
 
     name: Any
     max_leases: int
-    lease_timeout: Any = None
+    lease_timeout: TimeLimit = None
 
 
 class SemaphoreAcquire(Request, frozen=True, kw_only=True, tag="semaphore_acquire"):
-    """Acquire a lease. Returns: whether it was possible in time.
+    """Acquire a lease. Returns: False if the time limit expired first.
 
     Attributes:
-        name: which.
-        timeout: seconds; None for ever.
-        lease_id: of the lease.
+        name: name of the semaphore.
+        timeout: seconds; None for no limit.
+        lease_id: ID of the lease.
     """
 
     name: Any = None
-    timeout: Any = None
+    timeout: TimeLimit = None
     lease_id: Any = None
 
 
 class SemaphoreRelease(Request, frozen=True, kw_only=True, tag="semaphore_release"):
-    """Give a lease back. Returns: None.
+    """Release a lease. Returns: None.
 
     Attributes:
-        name: which.
-        lease_id: of the lease.
+        name: name of the semaphore.
+        lease_id: ID of the lease.
     """
 
     name: Any = None
@@ -124,11 +133,11 @@ class SemaphoreRelease(Request, frozen=True, kw_only=True, tag="semaphore_releas
 
 
 class SemaphoreRefreshLeases(Request, frozen=True, kw_only=True, tag="semaphore_refresh_leases"):
-    """Leases are still in use. Returns: None.
+    """Prolong leases that are still in use. Returns: None.
 
     Attributes:
-        name: which.
-        lease_ids: of the leases.
+        name: name of the semaphore.
+        lease_ids: IDs of the leases.
     """
 
     name: Any = None
@@ -136,20 +145,20 @@ class SemaphoreRefreshLeases(Request, frozen=True, kw_only=True, tag="semaphore_
 
 
 class SemaphoreValue(Request, frozen=True, kw_only=True, tag="semaphore_value"):
-    """Returns: how many leases are out.
+    """Get the number of leases in use. Returns: the number.
 
     Attributes:
-        name: which.
+        name: name of the semaphore.
     """
 
     name: Any = None
 
 
 class SemaphoreClose(Request, frozen=True, kw_only=True, tag="semaphore_close"):
-    """Close a semaphore for everybody. Returns: None.
+    """Close a semaphore for all clients. Returns: None.
 
     Attributes:
-        name: which.
+        name: name of the semaphore.
     """
 
     name: Any = None
@@ -162,9 +171,9 @@ class QueueCreate(Request, frozen=True, kw_only=True, tag="queue_create"):
     """Open a queue. Stock: ``queues.py``. Returns: None.
 
     Attributes:
-        name: which.
-        client: who.
-        maxsize: 0 for no limit.
+        name: name of the queue.
+        client: name of the client.
+        maxsize: maximum number of elements; 0 for no limit.
     """
 
     name: Any = None
@@ -173,45 +182,47 @@ class QueueCreate(Request, frozen=True, kw_only=True, tag="queue_create"):
 
 
 class QueuePut(Request, frozen=True, kw_only=True, tag="queue_put"):
-    """Put a future or a value. Returns: None.
+    """Put a future or a value into a queue. Returns: None.
 
     Attributes:
-        name: which.
-        key: of a future.
-        data: or a value.
-        client: who.
-        timeout: seconds; None for ever.
+        name: name of the queue.
+        key: key of the future.
+        data: the value, if it is not a future.
+        client: name of the client.
+        timeout: seconds; None for no limit.
     """
 
     name: Any = None
     key: Any = None
     data: Any = None
     client: str | None = None
-    timeout: Any = None
+    timeout: TimeLimit = None
 
 
 class QueueGet(Request, frozen=True, kw_only=True, tag="queue_get"):
-    """Get one element or several. Returns: {"type", "value", "state", ...}, or a list of such.
+    """Take one or more elements from a queue.
+
+    Returns: {"type", "value", "state", ...}, or a list of these.
 
     Attributes:
-        name: which.
-        client: who.
-        timeout: seconds; None for ever.
-        batch: True for all there are, a number for so many.
+        name: name of the queue.
+        client: name of the client.
+        timeout: seconds; None for no limit.
+        batch: True for all elements, or the number of elements.
     """
 
     name: Any = None
     client: str | None = None
-    timeout: Any = None
+    timeout: TimeLimit = None
     batch: Any = False
 
 
 class QueueQsize(Request, frozen=True, kw_only=True, tag="queue_qsize"):
-    """Returns: the number of elements.
+    """Get the size of a queue. Returns: the number of elements.
 
     Attributes:
-        name: which.
-        client: who.
+        name: name of the queue.
+        client: name of the client.
     """
 
     name: Any = None
@@ -222,44 +233,44 @@ class VariableSet(Request, frozen=True, kw_only=True, tag="variable_set"):
     """Set a variable to a future or a value. Stock: ``variable.py``. Returns: None.
 
     Attributes:
-        name: which.
-        key: of a future.
-        data: or a value.
-        client: who.
-        timeout: seconds, or "30 s".
+        name: name of the variable.
+        key: key of the future.
+        data: the value, if it is not a future.
+        client: name of the client.
+        timeout: seconds, or a text such as "30 s".
     """
 
     name: Any = None
     key: Any = None
     data: Any = None
     client: str | None = None
-    timeout: Any = None
+    timeout: TimeLimit = None
 
 
 class VariableGet(Request, frozen=True, kw_only=True, tag="variable_get"):
-    """Returns: {"type", "value", "state", "token", ...}.
+    """Get the value of a variable. Returns: {"type", "value", "state", "token", ...}.
 
     Attributes:
-        name: which.
-        client: who.
-        timeout: seconds; None for ever.
+        name: name of the variable.
+        client: name of the client.
+        timeout: seconds to wait until the variable is set; None for no limit.
     """
 
     name: Any = None
     client: str | None = None
-    timeout: Any = None
+    timeout: TimeLimit = None
 
 
 class PublishPut(Request, frozen=True, kw_only=True, tag="publish_put"):
     """Publish datasets. Stock: ``publish.py``. Returns: None.
 
     Attributes:
-        names: of the datasets.
-        keys: for each, the keys of its futures.
-        data: each, closed.
-        override: replace those of the same name.
-        client: who.
-        uid: of the ``publish_flush_batched_send`` to wait for.
+        names: names of the datasets.
+        keys: for each dataset, the keys of its futures.
+        data: the serialized datasets.
+        override: whether to replace datasets with the same names.
+        client: name of the client.
+        uid: ``uid`` of the ``publish_flush_batched_send`` to wait for.
     """
 
     names: list[Any]
@@ -271,22 +282,22 @@ class PublishPut(Request, frozen=True, kw_only=True, tag="publish_put"):
 
 
 class PublishGet(Request, frozen=True, kw_only=True, tag="publish_get"):
-    """Returns: for each name {"keys", "data"} or None.
+    """Get published datasets. Returns: for each name {"keys", "data"}, or None.
 
     Attributes:
-        names: which.
+        names: names of the datasets.
     """
 
     names: list[Any]
 
 
 class PublishDelete(Request, frozen=True, kw_only=True, tag="publish_delete"):
-    """Returns: None.
+    """Unpublish datasets. Returns: None.
 
     Attributes:
-        names: which.
-        client: who.
-        uid: of the ``publish_flush_batched_send`` to wait for.
+        names: names of the datasets.
+        client: name of the client.
+        uid: ``uid`` of the ``publish_flush_batched_send`` to wait for.
     """
 
     names: list[Any]
@@ -295,18 +306,22 @@ class PublishDelete(Request, frozen=True, kw_only=True, tag="publish_delete"):
 
 
 class PublishList(Request, frozen=True, kw_only=True, tag="publish_list"):
-    """Returns: all names."""
+    """Get the names of all published datasets. Returns: the names."""
 
 
 # ------------------------------------------------------------------ replay, memory
 
 
 class GetRunspec(Request, frozen=True, kw_only=True, tag="get_runspec"):
-    """How to run a task again elsewhere. Stock: ``recreate_tasks.py``. Returns: {"task": closed, "deps": keys}.
+    """Get a task, to run it in the client.
+
+    Stock: ``recreate_tasks.py``.
+
+    Returns: {"task": serialized, "deps": keys}.
 
     Attributes:
-        key: which.
-        extra_arguments: stock takes and ignores any.
+        key: key of the task.
+        extra_arguments: ignored, as in stock.
     """
 
     EXTRA_FIELD: ClassVar[str | None] = "extra_arguments"
@@ -316,11 +331,11 @@ class GetRunspec(Request, frozen=True, kw_only=True, tag="get_runspec"):
 
 
 class GetErrorCause(Request, frozen=True, kw_only=True, tag="get_error_cause"):
-    """Returns: the key of the task that is to blame.
+    """Get the task whose failure caused the failure of others. Returns: its key.
 
     Attributes:
-        keys: that have erred.
-        extra_arguments: stock takes and ignores any.
+        keys: keys of failed tasks.
+        extra_arguments: ignored, as in stock.
     """
 
     EXTRA_FIELD: ClassVar[str | None] = "extra_arguments"
@@ -330,7 +345,11 @@ class GetErrorCause(Request, frozen=True, kw_only=True, tag="get_error_cause"):
 
 
 class AmmHandler(Request, frozen=True, kw_only=True, tag="amm_handler"):
-    """Drive the active memory manager. Stock: ``active_memory_manager.py``. Returns: what the method returns.
+    """Control the active memory manager.
+
+    Stock: ``active_memory_manager.py``.
+
+    Returns: the result of the method.
 
     Attributes:
         method: "start", "stop", "run_once" or "running".
@@ -340,24 +359,28 @@ class AmmHandler(Request, frozen=True, kw_only=True, tag="amm_handler"):
 
 
 class MemorySamplerStart(Request, frozen=True, kw_only=True, tag="memory_sampler_start"):
-    """Record the cluster's memory. Stock: ``diagnostics/memory_sampler.py``. Returns: a key.
+    """Start recording the memory of the cluster.
+
+    Stock: ``diagnostics/memory_sampler.py``.
+
+    Returns: ID of the recording.
 
     Attributes:
-        client: who.
+        client: name of the client.
         measure: "process", "managed", "spilled", ...
-        interval: seconds.
+        interval: seconds between samples.
     """
 
     client: str
     measure: str
-    interval: float
+    interval: Seconds
 
 
 class MemorySamplerStop(Request, frozen=True, kw_only=True, tag="memory_sampler_stop"):
-    """Returns: [(time, bytes)].
+    """Stop recording the memory. Returns: [(time, bytes)].
 
     Attributes:
-        key: of the recording.
+        key: ID of the recording.
     """
 
     key: str
@@ -367,14 +390,14 @@ class MemorySamplerStop(Request, frozen=True, kw_only=True, tag="memory_sampler_
 
 
 class ShuffleGetOrCreate(Request, frozen=True, kw_only=True, tag="shuffle_get_or_create"):
-    """Take part in a P2P shuffle. Stock: ``shuffle/_scheduler_plugin.py``.
+    """Join a P2P shuffle, and create it if needed. Stock: ``shuffle/_scheduler_plugin.py``.
 
-    Returns: {"status": "OK", "run_spec": closed} or an error.
+    Returns: {"status": "OK", "run_spec": serialized} or an error.
 
     Attributes:
-        shuffle_id: which.
-        key: of the task that asks.
-        worker: that runs it.
+        shuffle_id: ID of the shuffle.
+        key: key of the task that joins.
+        worker: address of the worker that runs the task.
     """
 
     shuffle_id: str
@@ -383,11 +406,11 @@ class ShuffleGetOrCreate(Request, frozen=True, kw_only=True, tag="shuffle_get_or
 
 
 class ShuffleGet(Request, frozen=True, kw_only=True, tag="shuffle_get"):
-    """Returns: {"status": "OK", "run_spec": closed} or an error.
+    """Get a P2P shuffle. Returns: {"status": "OK", "run_spec": serialized} or an error.
 
     Attributes:
-        id: of the shuffle.
-        worker: who asks.
+        id: ID of the shuffle.
+        worker: address of the worker that sends the request.
     """
 
     id: str
@@ -395,12 +418,12 @@ class ShuffleGet(Request, frozen=True, kw_only=True, tag="shuffle_get"):
 
 
 class ShuffleBarrier(Request, frozen=True, kw_only=True, tag="shuffle_barrier"):
-    """All input has been sent. Returns: None.
+    """Report that all input of a P2P shuffle has been sent. Returns: None.
 
     Attributes:
-        id: of the shuffle.
-        run_id: which attempt.
-        consistent: all transfers were of this attempt.
+        id: ID of the shuffle.
+        run_id: number of the attempt.
+        consistent: whether all transfers belonged to this attempt.
     """
 
     id: str
@@ -409,13 +432,15 @@ class ShuffleBarrier(Request, frozen=True, kw_only=True, tag="shuffle_barrier"):
 
 
 class ShuffleRestrictTask(Request, frozen=True, kw_only=True, tag="shuffle_restrict_task"):
-    """A task must run where its partition is. Returns: {"status": "OK"} or an error.
+    """Restrict a task to the worker that holds its partition.
+
+    Returns: {"status": "OK"} or an error.
 
     Attributes:
-        id: of the shuffle.
-        run_id: which attempt.
-        key: of the task.
-        worker: where.
+        id: ID of the shuffle.
+        run_id: number of the attempt.
+        key: key of the task.
+        worker: address of the worker.
     """
 
     id: str

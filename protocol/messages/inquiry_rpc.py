@@ -1,11 +1,10 @@
-"""Requests that ask what the scheduler knows, and metadata. Part of ``scheduler_rpc``.
-
-Must not know: how a request is served.
-"""
+"""Requests to the scheduler for its state, logs, profiles and metadata."""
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
+
+from paceline.protocol.limits import Amount
 
 from .base import Request
 
@@ -13,91 +12,93 @@ from .base import Request
 
 
 class Identity(Request, frozen=True, kw_only=True, tag="identity"):
-    """Who the scheduler is, and its workers. Returns: {"type", "id", "address", "services", "started", "workers", ...}.
+    """Get a description of the scheduler and its workers.
+
+    Returns: {"type", "id", "address", "services", "started", "workers", ...}.
 
     Attributes:
-        n_workers: describe at most so many; -1 for all.
+        n_workers: maximum number of workers to describe; -1 for all.
     """
 
     n_workers: int = -1
 
 
 class Versions(Request, frozen=True, kw_only=True, tag="versions"):
-    """Versions of Python and packages. Returns: a nested dict.
+    """Get the versions of Python and packages. Returns: a nested dict.
 
     Attributes:
-        packages: further ones.
+        packages: further packages.
     """
 
     packages: Any = None
 
 
 class Echo(Request, frozen=True, kw_only=True, tag="echo"):
-    """Returns: the same.
+    """Return the data in the request. Returns: ``data``.
 
     Attributes:
-        data: anything.
+        data: any value.
     """
 
     data: Any = None
 
 
 class WhoHas(Request, frozen=True, kw_only=True, tag="who_has"):
-    """Returns: key -> addresses.
+    """Get the workers that hold keys. Returns: {key: addresses}.
 
     Attributes:
-        keys: which; None for all.
+        keys: keys; None for all.
     """
 
     keys: list[Any] | None = None
 
 
 class HasWhat(Request, frozen=True, kw_only=True, tag="has_what"):
-    """Returns: address -> keys.
+    """Get the keys that workers hold. Returns: {address: keys}.
 
     Attributes:
-        workers: whose; None for all.
+        workers: addresses; None for all.
     """
 
     workers: list[str] | None = None
 
 
 class Processing(Request, frozen=True, kw_only=True, tag="processing"):
-    """Returns: address -> keys being processed there.
+    """Get the tasks that are processing on workers. Returns: {address: keys}.
 
     Attributes:
-        workers: whose; None for all.
+        workers: addresses; None for all.
     """
 
     workers: list[str] | None = None
 
 
 class Ncores(Request, frozen=True, kw_only=True, tag="ncores"):
-    """Returns: address -> number of threads.
+    """Get the number of threads of workers. Returns: {address: number}.
 
     Attributes:
-        workers: whose; None for all.
+        workers: addresses; None for all.
     """
 
     workers: list[str] | None = None
 
 
 class NcoresRunning(Request, frozen=True, kw_only=True, tag="ncores_running"):
-    """Returns: address -> number of threads, of workers that are running.
+    """Get the number of threads of workers with status "running". Returns: {address: number}.
 
     Attributes:
-        workers: whose; None for all.
+        workers: addresses; None for all.
     """
 
     workers: list[str] | None = None
 
 
-class Nbytes(Request, frozen=True, kw_only=True, tag="nbytes"):
-    """Returns: key -> size in bytes.
+class NbytesRequest(Request, frozen=True, kw_only=True, tag="nbytes"):
+    """Get the sizes of results. Returns: {key: bytes}.
 
     Attributes:
-        keys: which; None for all.
-        summary: per prefix instead.
+        keys: keys; None for all.
+        summary: whether to add up the sizes by task prefix.
     """
 
     keys: list[Any] | None = None
@@ -105,54 +106,57 @@ class Nbytes(Request, frozen=True, kw_only=True, tag="nbytes"):
 
 
 class CallStack(Request, frozen=True, kw_only=True, tag="call_stack"):
-    """Returns: address -> {key: frames}.
+    """Get the call stacks of running tasks. Returns: {address: {key: frames}}.
 
     Attributes:
-        keys: of these tasks; None for all that run.
+        keys: keys of the tasks; None for all running tasks.
     """
 
     keys: list[Any] | None = None
 
 
 class Profile(Request, frozen=True, kw_only=True, tag="profile"):
-    """Returns: a profile tree.
+    """Get a statistical profile of the workers or the scheduler. Returns: a profile tree.
 
     Attributes:
-        workers: of these.
-        scheduler, server: of the scheduler's, or of the servers' own threads.
-        merge_workers: one tree for all.
+        workers: addresses of the workers; None for all.
+        scheduler, server: profile the scheduler, or the event loops of the workers, instead of
+            tasks.
+        merge_workers: whether to merge the profiles of all workers.
         start, stop: seconds since the epoch.
-        key: of this task prefix.
+        key: task prefix to which the profile is limited.
     """
 
     workers: Any = None
     scheduler: bool = False
     server: bool = False
     merge_workers: bool = True
-    start: Any = None
-    stop: Any = None
+    start: Amount | None = None
+    stop: Amount | None = None
     key: Any = None
 
 
 class Explain(Request, frozen=True, kw_only=True, tag="explain"):
-    """Why a task does not run. Not an op of stock's.
-    Returns: what ``paceline.scheduler.core.explain`` says; with ``"summary"`` and ``"words"`` in English.
+    """Explain why a task does not run. The stock scheduler does not have this operation.
+
+    Returns: the result of ``paceline.scheduler.core.inspection.explain``, with ``"summary"`` and
+    ``"words"`` in English.
 
     Attributes:
-        key: which; None for what holds up the cluster as a whole.
+        key: key of the task; None to explain what blocks the whole cluster.
     """
 
     key: Any = None
 
 
 class PerformanceReport(Request, frozen=True, kw_only=True, tag="performance_report"):
-    """Returns: HTML.
+    """Create a performance report. Returns: HTML.
 
     Attributes:
         start: seconds since the epoch.
-        last_count: where in the task stream it begins.
-        code: shown in it.
-        mode: of bokeh.
+        last_count: index in the task stream at which the report starts.
+        code: source code to show in the report.
+        mode: mode of bokeh's resources.
     """
 
     start: float
@@ -162,12 +166,12 @@ class PerformanceReport(Request, frozen=True, kw_only=True, tag="performance_rep
 
 
 class GetLogs(Request, frozen=True, kw_only=True, tag="get_logs"):
-    """The scheduler's log. Returns: [(level, line)].
+    """Get the scheduler's log. Returns: [(level, line)].
 
     Attributes:
-        start: leave out so many.
-        n: at most so many.
-        timestamps: with their times.
+        start: number of lines to skip.
+        n: maximum number of lines.
+        timestamps: whether to include the time of each line.
     """
 
     start: int = 0
@@ -176,12 +180,12 @@ class GetLogs(Request, frozen=True, kw_only=True, tag="get_logs"):
 
 
 class Logs(Request, frozen=True, kw_only=True, tag="logs"):
-    """The same as ``get_logs``.
+    """Get the scheduler's log, like ``get_logs``. Returns: [(level, line)].
 
     Attributes:
-        start: leave out so many.
-        n: at most so many.
-        timestamps: with their times.
+        start: number of lines to skip.
+        n: maximum number of lines.
+        timestamps: whether to include the time of each line.
     """
 
     start: int = 0
@@ -190,12 +194,12 @@ class Logs(Request, frozen=True, kw_only=True, tag="logs"):
 
 
 class WorkerLogs(Request, frozen=True, kw_only=True, tag="worker_logs"):
-    """Returns: address -> log.
+    """Get the logs of workers or nannies. Returns: {address: log}.
 
     Attributes:
-        n: at most so many lines each.
-        workers: whose.
-        nanny: of their nannies.
+        n: maximum number of lines of each log.
+        workers: addresses of the workers; None for all.
+        nanny: whether to get the logs of the workers' nannies instead.
     """
 
     n: int | None = None
@@ -204,11 +208,11 @@ class WorkerLogs(Request, frozen=True, kw_only=True, tag="worker_logs"):
 
 
 class LogEventRpc(Request, frozen=True, kw_only=True, tag="log_event"):
-    """As ``log-event``, with an answer. Returns: None.
+    """Log an event, like ``log-event``. Returns: None.
 
     Attributes:
-        topic: a str, or several.
-        msg: the event; anything.
+        topic: name of the topic, or a list of names.
+        msg: the event; any value.
     """
 
     topic: Any
@@ -216,36 +220,36 @@ class LogEventRpc(Request, frozen=True, kw_only=True, tag="log_event"):
 
 
 class Events(Request, frozen=True, kw_only=True, tag="events"):
-    """Returns: [(time, event)], or {topic: the same}.
+    """Get the events of a topic. Returns: [(time, event)], or {topic: [(time, event)]}.
 
     Attributes:
-        topic: which; None for all.
+        topic: name of the topic; None for all.
     """
 
     topic: Any = None
 
 
 class GetTaskStatus(Request, frozen=True, kw_only=True, tag="get_task_status"):
-    """Returns: key -> state, or None if unknown.
+    """Get the states of tasks. Returns: {key: state, or None if unknown}.
 
     Attributes:
-        keys: which.
+        keys: keys of the tasks.
     """
 
     keys: list[Any] | None = None
 
 
 class GetTaskPrefixStates(Request, frozen=True, kw_only=True, tag="get_task_prefix_states"):
-    """Returns: prefix -> {state: count}."""
+    """Get the number of tasks in each state. Returns: {prefix: {state: count}}."""
 
 
 class GetTaskStream(Request, frozen=True, kw_only=True, tag="get_task_stream"):
-    """Returns: the records of finished tasks.
+    """Get the records of finished tasks. Returns: the records.
 
     Attributes:
-        start, stop: seconds since the epoch, or "5s" for so long ago.
-        count: at most so many.
-        start_index: from this one on.
+        start, stop: seconds since the epoch, or a text such as "5s" for a time before now.
+        count: maximum number of records.
+        start_index: index of the first record.
     """
 
     start: Any = None
@@ -255,47 +259,47 @@ class GetTaskStream(Request, frozen=True, kw_only=True, tag="get_task_stream"):
 
 
 class GetTaskStreamIndex(Request, frozen=True, kw_only=True, tag="get_task_stream_index"):
-    """Returns: how many tasks the stream has had."""
+    """Get the number of tasks that the task stream has recorded. Returns: the number."""
 
 
 class GetStory(Request, frozen=True, kw_only=True, tag="get_story"):
-    """Returns: transitions.
+    """Get the transitions of tasks or stimuli. Returns: the transitions.
 
     Attributes:
-        keys_or_stimuli: of what.
+        keys_or_stimuli: keys and stimulus IDs.
     """
 
     keys_or_stimuli: list[Any]
 
 
 class GetClusterState(Request, frozen=True, kw_only=True, tag="get_cluster_state"):
-    """Returns: everything, for debugging.
+    """Get the state of the scheduler and all workers, for debugging. Returns: a nested dict.
 
     Attributes:
-        exclude: attributes to leave out.
+        exclude: attributes to omit.
     """
 
     exclude: list[str] = []
 
 
 class DumpState(Request, frozen=True, kw_only=True, tag="dump_state"):
-    """Returns: the scheduler's state, for debugging.
+    """Get the state of the scheduler, for debugging. Returns: a nested dict.
 
     Attributes:
-        exclude: attributes to leave out.
+        exclude: attributes to omit.
     """
 
     exclude: list[str] = []
 
 
 class DumpClusterStateToUrl(Request, frozen=True, kw_only=True, tag="dump_cluster_state_to_url"):
-    """Write what ``get_cluster_state`` gives to a file. Returns: None.
+    """Write the result of ``get_cluster_state`` to a file. Returns: None.
 
     Attributes:
-        url: where, for fsspec.
-        exclude: attributes to leave out.
+        url: location of the file, for fsspec.
+        exclude: attributes to omit.
         format: "msgpack" or "yaml".
-        storage_options: further arguments, for fsspec.
+        storage_options: further arguments of fsspec.
     """
 
     EXTRA_FIELD: ClassVar[str | None] = "storage_options"
@@ -307,18 +311,19 @@ class DumpClusterStateToUrl(Request, frozen=True, kw_only=True, tag="dump_cluste
 
 
 class BenchmarkHardware(Request, frozen=True, kw_only=True, tag="benchmark_hardware"):
-    """Returns: bandwidths of memory, disk and network."""
+    """Measure the bandwidths of memory, disk and network. Returns: the bandwidths."""
 
 
 # ------------------------------------------------------------------ metadata
 
 
 class GetMetadata(Request, frozen=True, kw_only=True, tag="get_metadata"):
-    """Returns: the value.
+    """Get a value from the scheduler's metadata. Returns: the value.
 
     Attributes:
-        keys: path to it.
-        default: if there is none; without it that is an error. A client sends its own mark for "no default".
+        keys: path of the value.
+        default: value to return if there is none. Without a default, a missing value is an error; a
+            client then sends its own marker.
     """
 
     keys: list[Any]
@@ -326,11 +331,11 @@ class GetMetadata(Request, frozen=True, kw_only=True, tag="get_metadata"):
 
 
 class SetMetadata(Request, frozen=True, kw_only=True, tag="set_metadata"):
-    """Returns: None.
+    """Set a value in the scheduler's metadata. Returns: None.
 
     Attributes:
-        keys: path to the value; or one name.
-        value: anything.
+        keys: path of the value, or one name.
+        value: any value.
     """
 
     keys: Any
@@ -338,20 +343,22 @@ class SetMetadata(Request, frozen=True, kw_only=True, tag="set_metadata"):
 
 
 class StartTaskMetadata(Request, frozen=True, kw_only=True, tag="start_task_metadata"):
-    """Gather the metadata of tasks that finish. Returns: None.
+    """Start collecting the metadata of tasks that finish. Returns: None.
 
     Attributes:
-        name: of this gathering.
+        name: name of the collection.
     """
 
     name: str
 
 
 class StopTaskMetadata(Request, frozen=True, kw_only=True, tag="stop_task_metadata"):
-    """Returns: {"metadata": {key: value}, "state": {key: state}}.
+    """Stop collecting the metadata of tasks.
+
+    Returns: {"metadata": {key: value}, "state": {key: state}}.
 
     Attributes:
-        name: of the gathering.
+        name: name of the collection.
     """
 
     name: str | None = None

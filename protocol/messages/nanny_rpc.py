@@ -1,8 +1,6 @@
-"""Requests that a nanny serves. Stock's table of handlers is in ``nanny.py``, ``Nanny.__init__``.
+"""Requests to a nanny. Stock's handlers are listed in ``Nanny.__init__``.
 
-``run`` and ``get_logs`` are the classes of ``worker_rpc``.
-
-Must not know: who asks, and why.
+A nanny also handles ``run`` and ``get_logs``, whose classes are in ``worker_rpc``.
 """
 
 from __future__ import annotations
@@ -13,15 +11,15 @@ from .base import Request
 
 
 class NannyInstantiate(Request, frozen=True, kw_only=True, tag="instantiate"):
-    """Start the worker. Returns: its status."""
+    """Start the worker process. Returns: its status."""
 
 
 class NannyKill(Request, frozen=True, kw_only=True, tag="kill"):
-    """Stop the worker. Returns: None.
+    """Stop the worker process. Returns: None.
 
     Attributes:
-        timeout: seconds.
-        reason: for logs.
+        timeout: time limit, in seconds.
+        reason: reason, for logs.
     """
 
     timeout: float = 5
@@ -29,11 +27,11 @@ class NannyKill(Request, frozen=True, kw_only=True, tag="kill"):
 
 
 class NannyRestart(Request, frozen=True, kw_only=True, tag="restart"):
-    """Stop the worker and start it again. Returns: "OK", "timed out" or an error.
+    """Stop the worker process and start it again. Returns: "OK", "timed out" or an error.
 
     Attributes:
-        timeout: seconds.
-        reason: for logs.
+        timeout: time limit, in seconds.
+        reason: reason, for logs.
     """
 
     timeout: float = 30
@@ -44,8 +42,8 @@ class NannyTerminate(Request, frozen=True, kw_only=True, tag="terminate"):
     """Close the nanny and its worker. Returns: "OK".
 
     Attributes:
-        timeout: seconds.
-        reason: for logs.
+        timeout: time limit, in seconds.
+        reason: reason, for logs.
     """
 
     timeout: float = 5
@@ -53,21 +51,21 @@ class NannyTerminate(Request, frozen=True, kw_only=True, tag="terminate"):
 
 
 class NannyCloseGracefully(Request, frozen=True, kw_only=True, tag="close_gracefully"):
-    """Do not start the worker again when it goes. Returns: None.
+    """Keep the nanny from restarting the worker when it closes. Returns: None.
 
     Attributes:
-        reason: for logs.
+        reason: reason, for logs.
     """
 
     reason: str = "nanny-close-gracefully"
 
 
 class NannyPluginAdd(Request, frozen=True, kw_only=True, tag="plugin_add"):
-    """Returns: {"status": "OK"} or an error.
+    """Register a plugin on the nanny. Returns: {"status": "OK"} or an error.
 
     Attributes:
-        plugin: a pickle.
-        name: what to call it.
+        plugin: the pickled plugin.
+        name: name of the plugin.
     """
 
     plugin: Any
@@ -75,44 +73,44 @@ class NannyPluginAdd(Request, frozen=True, kw_only=True, tag="plugin_add"):
 
 
 class NannyPluginRemove(Request, frozen=True, kw_only=True, tag="plugin_remove"):
-    """Returns: {"status": "OK"} or an error.
+    """Remove a plugin from the nanny. Returns: {"status": "OK"} or an error.
 
     Attributes:
-        name: which.
+        name: name of the plugin.
     """
 
     name: str
 
 
 class NannyIdentity(Request, frozen=True, kw_only=True, tag="identity"):
-    """Returns: {"type", "id"}."""
+    """Get the type and ID of the nanny. Returns: {"type", "id"}."""
 
 
 class NannyDumpState(Request, frozen=True, kw_only=True, tag="dump_state"):
-    """Returns: the nanny's state, for debugging.
+    """Get the state of the nanny, for debugging. Returns: a nested dict.
 
     Attributes:
-        exclude: attributes to leave out.
+        exclude: attributes to omit.
     """
 
     exclude: list[str] = []
 
 
 class NannyEcho(Request, frozen=True, kw_only=True, tag="echo"):
-    """Returns: the same.
+    """Return the data in the request. Returns: ``data``.
 
     Attributes:
-        data: anything.
+        data: any value.
     """
 
     data: Any = None
 
 
 class NannyConnectionStream(Request, frozen=True, kw_only=True, tag="connection_stream"):
-    """Turns the connection into a stream.
+    """Turn the connection into a stream.
 
     Attributes:
-        extra: arguments added to each message.
+        extra: arguments to add to each message.
     """
 
     extra: dict[str, Any] | None = None

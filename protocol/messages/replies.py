@@ -1,9 +1,8 @@
-"""Replies that are structures. A reply has no op: what it is, is known by the request that it answers.
+"""Replies with fields of their own.
 
-Replies of other requests are plain values (a number, a dict by key or address); "Returns" in the request's docstring says
-which. Any request may be answered with ``ErrorReply`` instead. ``Codec.decode_value(frames, ReplyClass)`` reads one typed.
-
-Must not know: how a request is served.
+A reply has no ``op``; the request determines its class. Other replies are plain values (a number, a
+dict by key or address), described by "Returns" in the docstring of the request. Any request may be
+answered with ``ErrorReply`` instead. ``Codec.decode_value(frames, ReplyClass)`` decodes a reply.
 """
 
 from __future__ import annotations
@@ -11,28 +10,29 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
-
-from ..payload import Payload
+from paceline.protocol.limits import Nbytes
+from paceline.protocol.payload import Payload
 
 
 class Reply(msgspec.Struct, kw_only=True, frozen=True, gc=False):
     """Base of replies.
 
     Attributes:
-        status: "OK" where all went well.
+        status: "OK" if the request succeeded.
     """
 
     status: str = "OK"
 
 
 class ErrorReply(Reply, frozen=True, kw_only=True, omit_defaults=True):
-    """A request has failed. Stock: ``core.error_message``.
+    """Answer to a failed request. Stock: ``core.error_message``.
 
     Attributes:
-        status: "error", or "uncaught-error" for what the handler did not foresee: stock's ``send_recv`` raises it.
-        exception: closed.
-        traceback: closed.
-        exception_text, traceback_text: the same in words.
+        status: "error", or "uncaught-error" if the handler raised an unexpected exception, which
+            stock's ``send_recv`` raises again.
+        exception: the serialized exception.
+        traceback: its serialized traceback.
+        exception_text, traceback_text: the same as text.
     """
 
     status: str = "error"
@@ -43,11 +43,11 @@ class ErrorReply(Reply, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class StatusReply(Reply, frozen=True, kw_only=True, omit_defaults=True):
-    """All that there is to say, of ``rebalance``, ``replicate`` and a worker's ``gather``.
+    """Answer to ``rebalance``, ``replicate`` and a worker's ``gather``.
 
     Attributes:
         status: "OK", "partial-fail" or "error".
-        keys: those that failed.
+        keys: keys for which the request failed.
     """
 
     keys: list[Any] | None = None
@@ -60,15 +60,15 @@ class RegisterWorkerReply(
     omit_defaults=True,
     rename={"heartbeat_interval": "heartbeat-interval", "worker_plugins": "worker-plugins"},
 ):
-    """Answers ``register-worker``; batches follow it on the same connection.
+    """Answer to ``register-worker``. The batches of the stream follow on the same connection.
 
     Attributes:
-        status: "OK", or "error": the worker closes.
-        time: the scheduler's clock, seconds since the epoch.
+        status: "OK", or "error", upon which the worker closes.
+        time: time on the scheduler's clock, in seconds since the epoch.
         heartbeat_interval: seconds.
         worker_plugins: name -> pickle.
-        message: why not.
-        warning, error: differing versions, in words.
+        message: reason of an error.
+        warning, error: text on version differences.
     """
 
     time: float = 0.0
@@ -80,14 +80,18 @@ class RegisterWorkerReply(
 
 
 class HeartbeatWorkerReply(
-    Reply, frozen=True, kw_only=True, omit_defaults=True, rename={"heartbeat_interval": "heartbeat-interval"}
-):  # fmt: skip
-    """Answers ``heartbeat_worker``.
+    Reply,
+    frozen=True,
+    kw_only=True,
+    omit_defaults=True,
+    rename={"heartbeat_interval": "heartbeat-interval"},
+):
+    """Answer to ``heartbeat_worker``.
 
     Attributes:
-        status: "OK", or "missing": the scheduler does not know the worker, which closes.
-        time: the scheduler's clock, seconds since the epoch.
-        heartbeat_interval: when to send the next, seconds.
+        status: "OK", or "missing" if the scheduler does not know the worker, which then closes.
+        time: time on the scheduler's clock, in seconds since the epoch.
+        heartbeat_interval: seconds until the next heartbeat.
     """
 
     time: float | None = None
@@ -97,7 +101,9 @@ class HeartbeatWorkerReply(
 class RegisterNannyReply(
     Reply, frozen=True, kw_only=True, rename={"nanny_plugins": "nanny-plugins"}
 ):
-    """Answers ``register_nanny``; the nanny says {"status": "ok"} when it has started its plugins.
+    """Answer to ``register_nanny``.
+
+    The nanny sends {"status": "ok"} when it has started its plugins.
 
     Attributes:
         nanny_plugins: name -> pickle.
@@ -107,12 +113,12 @@ class RegisterNannyReply(
 
 
 class GatherReply(Reply, frozen=True, kw_only=True, omit_defaults=True):
-    """Answers ``gather``.
+    """Answer to ``gather``.
 
     Attributes:
-        status: "OK", or "error": some keys are nowhere.
-        data: key -> result, closed.
-        keys: those that are nowhere.
+        status: "OK", or "error" if some keys were not found.
+        data: key -> serialized result.
+        keys: keys that were not found.
     """
 
     data: dict[Any, Any] | None = None
@@ -120,41 +126,41 @@ class GatherReply(Reply, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class GetDataReply(Reply, frozen=True, kw_only=True, omit_defaults=True):
-    """Answers ``get_data``; the asker acknowledges it with "OK" unless the worker is busy.
+    """Answer to ``get_data``. The receiver confirms it with "OK" unless the worker is busy.
 
     Attributes:
-        status: "OK", or "busy": ask again later.
-        data: key -> result, closed. Keys that the worker does not hold are missing.
+        status: "OK", or "busy" to ask for a later retry.
+        data: key -> serialized result. Keys that the worker does not hold are missing.
     """
 
     data: dict[Any, Any] | None = None
 
 
 class UpdateDataReply(Reply, frozen=True, kw_only=True):
-    """Answers a worker's ``update_data``.
+    """Answer to a worker's ``update_data``.
 
     Attributes:
         nbytes: key -> size in bytes.
     """
 
-    nbytes: dict[Any, int]
+    nbytes: dict[Any, Nbytes]
 
 
 class ResultReply(Reply, frozen=True, kw_only=True):
-    """Answers ``run``, ``run_coroutine``, ``run_function``, ``actor_execute`` and ``actor_attribute``.
+    """Answer to ``run``, ``run_coroutine``, ``run_function`` and the requests to actors.
 
     Attributes:
-        result: closed.
+        result: the serialized result.
     """
 
     result: Any
 
 
 class UploadFileReply(Reply, frozen=True, kw_only=True):
-    """Answers ``upload_file``.
+    """Answer to ``upload_file``.
 
     Attributes:
-        nbytes: size of the file.
+        nbytes: size of the file in bytes.
     """
 
     nbytes: int

@@ -1,25 +1,24 @@
-"""What the scheduler sends on a client's stream.
+"""Messages that the scheduler sends on a client's stream.
 
-Stock writes these in ``scheduler.py``, batched every 2 ms; clients read them in ``Client._handle_report``, which
-passes the fields as keyword arguments, so a field more than stock's is an error there.
-
-Must not know: when they are sent.
+Stock sends them in ``scheduler.py``, batched every 2 ms. ``Client._handle_report`` passes their
+fields as keyword arguments, so a field that stock does not have is an error in the client.
 """
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from ..payload import Payload
+from paceline.protocol.payload import Payload
+
 from .base import Message
 
 
 class StreamStart(Message, frozen=True, kw_only=True, tag="stream-start", omit_defaults=True):
-    """The answer to ``register-client``: a stream begins. It must come alone in its list.
+    """Accept ``register-client`` and open the stream. It must be the only message in its batch.
 
     Attributes:
-        warning: differing versions, in words; the client warns.
-        error: versions that cannot work together, in words; the client raises.
+        warning: text on version differences; the client issues a warning.
+        error: text on incompatible versions; the client raises an error.
     """
 
     warning: str | None = None
@@ -27,12 +26,12 @@ class StreamStart(Message, frozen=True, kw_only=True, tag="stream-start", omit_d
 
 
 class KeyInMemory(Message, frozen=True, kw_only=True, tag="key-in-memory", omit_defaults=True):
-    """A result is there.
+    """Report that a result is available.
 
     Attributes:
-        key: which.
-        type: its pickled class, as the worker gave it.
-        workers: who holds it, where data was put there.
+        key: key of the task.
+        type: pickled class of the result, as sent by the worker.
+        workers: addresses of the workers that hold it, for data that was scattered.
     """
 
     KEY_FIELDS: ClassVar[tuple[str, ...]] = ("key",)
@@ -44,10 +43,10 @@ class KeyInMemory(Message, frozen=True, kw_only=True, tag="key-in-memory", omit_
 
 
 class LostData(Message, frozen=True, kw_only=True, tag="lost-data"):
-    """A result is gone; it is computed again if it can be.
+    """Report that a result was lost. It is recomputed if possible.
 
     Attributes:
-        key: which.
+        key: key of the task.
     """
 
     KEY_FIELDS: ClassVar[tuple[str, ...]] = ("key",)
@@ -56,12 +55,13 @@ class LostData(Message, frozen=True, kw_only=True, tag="lost-data"):
 
 
 class TaskErredReport(Message, frozen=True, kw_only=True, tag="task-erred", omit_defaults=True):
-    """A task, or one that it depends on, has erred.
+    """Report that a task, or one of its dependencies, failed.
 
     Attributes:
-        key: which.
-        exception: closed; or a pickle as bytes, where the stock scheduler made it itself (``KilledWorker``, ``NoValidWorkerError``).
-        traceback: closed.
+        key: key of the task.
+        exception: the serialized exception; or a pickle as bytes if the stock scheduler created the
+            exception itself (``KilledWorker``, ``NoValidWorkerError``).
+        traceback: the serialized traceback.
     """
 
     KEY_FIELDS: ClassVar[tuple[str, ...]] = ("key",)
@@ -73,10 +73,10 @@ class TaskErredReport(Message, frozen=True, kw_only=True, tag="task-erred", omit
 
 
 class TaskRetried(Message, frozen=True, kw_only=True, tag="task-retried"):
-    """An erred task is run again.
+    """Report that a failed task runs again.
 
     Attributes:
-        key: which.
+        key: key of the task.
     """
 
     KEY_FIELDS: ClassVar[tuple[str, ...]] = ("key",)
@@ -85,12 +85,13 @@ class TaskRetried(Message, frozen=True, kw_only=True, tag="task-retried"):
 
 
 class CancelledKeys(Message, frozen=True, kw_only=True, tag="cancelled-keys", omit_defaults=True):
-    """These keys will not come.
+    """Report that futures are cancelled.
 
     Attributes:
-        keys: which.
-        reason: a word: "lost dependencies", "already forgotten", or what the canceller said.
-        msg: a sentence for people.
+        keys: keys of the futures.
+        reason: short reason: "lost dependencies", "already forgotten", or the one given to
+            ``cancel-keys``.
+        msg: message for users.
     """
 
     KEYS_FIELDS: ClassVar[tuple[str, ...]] = ("keys",)
@@ -101,15 +102,15 @@ class CancelledKeys(Message, frozen=True, kw_only=True, tag="cancelled-keys", om
 
 
 class Restart(Message, frozen=True, kw_only=True, tag="restart"):
-    """The scheduler has forgotten everything: all futures are cancelled."""
+    """Report that the scheduler has forgotten all tasks. The client cancels all its futures."""
 
 
 class Event(Message, frozen=True, kw_only=True, tag="event"):
-    """An event of a topic that the client has subscribed to.
+    """Deliver an event of a topic that the client has subscribed to.
 
     Attributes:
-        topic: which.
-        event: (time in seconds since the epoch, what was logged).
+        topic: name of the topic.
+        event: (time in seconds since the epoch, logged value).
     """
 
     KEY_FIELDS: ClassVar[tuple[str, ...]] = ("topic",)
@@ -120,17 +121,19 @@ class Event(Message, frozen=True, kw_only=True, tag="event"):
 
 
 class Error(Message, frozen=True, kw_only=True, tag="error"):
-    """Something failed in the scheduler; the client logs it. Stock clients read it; stock never sends it.
+    """Report an error in the scheduler, which the client logs.
+
+    Stock clients handle it; stock never sends it.
 
     Attributes:
-        exception: closed.
+        exception: the serialized exception.
     """
 
     exception: Payload | None = None
 
 
 class AdjustHeartbeatInterval(Message, frozen=True, kw_only=True, tag="adjust-heartbeat-interval"):
-    """How often the client should send ``heartbeat-client``.
+    """Set the interval at which the client sends ``heartbeat-client``.
 
     Attributes:
         interval: seconds.
@@ -140,4 +143,4 @@ class AdjustHeartbeatInterval(Message, frozen=True, kw_only=True, tag="adjust-he
 
 
 class StreamClosed(Message, frozen=True, kw_only=True, tag="stream-closed"):
-    """The scheduler closes the stream; the last message."""
+    """Announce that the scheduler closes the stream. It is the last message."""

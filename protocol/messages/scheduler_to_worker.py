@@ -1,17 +1,16 @@
-"""What the scheduler sends on a worker's stream.
+"""Messages that the scheduler sends on a worker's stream.
 
-Stock writes these in ``scheduler.py`` and ``stealing.py``, batched every 5 ms; workers read them with
-``worker_state_machine.py`` (classes ``...Event``, whose field names must be matched exactly).
-``worker-status-change`` is the class of the other direction.
-
-Must not know: when they are sent.
+Stock sends them in ``scheduler.py`` and ``stealing.py``, batched every 5 ms. Workers handle them in
+``worker_state_machine.py`` (classes ``...Event``, whose field names must match exactly). The
+scheduler also sends ``worker-status-change``, whose class is in ``worker_to_scheduler``.
 """
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from ..payload import Payload
+from paceline.protocol.payload import Payload
+
 from .base import Message
 
 
@@ -19,17 +18,17 @@ class ComputeTask(Message, frozen=True, kw_only=True, tag="compute-task"):
     """Run a task. Stock: ``Scheduler._task_to_msg``.
 
     Attributes:
-        key: which task.
-        run_id: number of this attempt; the answer repeats it.
-        priority: lowest first.
-        stimulus_id: what caused it.
+        key: key of the task.
+        run_id: number of this attempt, repeated in the worker's answers.
+        priority: tuple; the lowest runs first.
+        stimulus_id: ID of the stimulus that scheduled the task.
         who_has: dependency -> addresses of the workers that hold it.
         nbytes: dependency -> size in bytes.
-        run_spec: the task, closed ("pickled").
-        resource_restrictions: resource -> amount needed; None for none.
-        actor: the result is an actor.
-        annotations: what the user noted; closed where it is not plain.
-        span_id: the span it belongs to.
+        run_spec: the task, pickled.
+        resource_restrictions: resource -> required amount; None if the task requires none.
+        actor: whether the result is an actor.
+        annotations: annotations of the task; values that msgpack cannot encode are serialized.
+        span_id: ID of the span that the task belongs to.
     """
 
     KEY_FIELDS: ClassVar[tuple[str, ...]] = ("key",)
@@ -50,11 +49,11 @@ class ComputeTask(Message, frozen=True, kw_only=True, tag="compute-task"):
 
 
 class FreeKeys(Message, frozen=True, kw_only=True, tag="free-keys"):
-    """Forget tasks and drop their data. No answer.
+    """Forget tasks and drop their data. There is no answer.
 
     Attributes:
-        keys: which.
-        stimulus_id: what caused it.
+        keys: keys of the tasks.
+        stimulus_id: ID of the stimulus that released them.
     """
 
     KEYS_FIELDS: ClassVar[tuple[str, ...]] = ("keys",)
@@ -64,11 +63,13 @@ class FreeKeys(Message, frozen=True, kw_only=True, tag="free-keys"):
 
 
 class RemoveReplicas(Message, frozen=True, kw_only=True, tag="remove-replicas"):
-    """Drop copies that others hold too; the worker answers with ``add-keys`` for those it must keep.
+    """Drop replicas that other workers hold too.
+
+    The worker answers with ``add-keys`` for those that it must keep.
 
     Attributes:
-        keys: which.
-        stimulus_id: what caused it.
+        keys: keys of the replicas.
+        stimulus_id: ID of the stimulus.
     """
 
     KEYS_FIELDS: ClassVar[tuple[str, ...]] = ("keys",)
@@ -78,12 +79,12 @@ class RemoveReplicas(Message, frozen=True, kw_only=True, tag="remove-replicas"):
 
 
 class AcquireReplicas(Message, frozen=True, kw_only=True, tag="acquire-replicas"):
-    """Fetch copies from other workers, when there is time.
+    """Fetch replicas from other workers, with low priority.
 
     Attributes:
         who_has: key -> addresses of the workers that hold it.
         nbytes: key -> size in bytes.
-        stimulus_id: what caused it.
+        stimulus_id: ID of the stimulus.
     """
 
     KEY_MAPS: ClassVar[tuple[str, ...]] = ("who_has", "nbytes")
@@ -94,11 +95,13 @@ class AcquireReplicas(Message, frozen=True, kw_only=True, tag="acquire-replicas"
 
 
 class StealRequest(Message, frozen=True, kw_only=True, tag="steal-request"):
-    """Give a task back if it does not run yet; the answer is ``steal-response``. Stock: ``stealing.py``.
+    """Ask the worker to give back a task that it has not started. Stock: ``stealing.py``.
+
+    The worker answers with ``steal-response``.
 
     Attributes:
-        key: which task.
-        stimulus_id: repeated in the answer.
+        key: key of the task.
+        stimulus_id: ID of the request, repeated in the answer.
     """
 
     KEY_FIELDS: ClassVar[tuple[str, ...]] = ("key",)
@@ -108,11 +111,11 @@ class StealRequest(Message, frozen=True, kw_only=True, tag="steal-request"):
 
 
 class RefreshWhoHas(Message, frozen=True, kw_only=True, tag="refresh-who-has"):
-    """Where data lies now; answers ``request-refresh-who-has``.
+    """Answer ``request-refresh-who-has`` with the current holders of data.
 
     Attributes:
-        who_has: key -> addresses; may be empty.
-        stimulus_id: what caused it.
+        who_has: key -> addresses of the workers that hold it; may be empty.
+        stimulus_id: ID of the stimulus.
     """
 
     KEY_MAPS: ClassVar[tuple[str, ...]] = ("who_has",)
@@ -122,11 +125,13 @@ class RefreshWhoHas(Message, frozen=True, kw_only=True, tag="refresh-who-has"):
 
 
 class CancelCompute(Message, frozen=True, kw_only=True, tag="cancel-compute"):
-    """Do not run a task if it does not run yet. Stock workers read it; the stock scheduler no longer sends it.
+    """Cancel a task that has not started.
+
+    Stock workers handle it; the stock scheduler no longer sends it.
 
     Attributes:
-        key: which task.
-        stimulus_id: what caused it.
+        key: key of the task.
+        stimulus_id: ID of the stimulus.
     """
 
     KEY_FIELDS: ClassVar[tuple[str, ...]] = ("key",)
@@ -139,10 +144,10 @@ class Close(Message, frozen=True, kw_only=True, tag="close", omit_defaults=True)
     """Shut the worker down. Stock: ``Worker.close``.
 
     Attributes:
-        timeout: seconds for each step.
-        executor_wait: wait for running tasks.
-        nanny: close the nanny too.
-        reason: for logs.
+        timeout: time limit of each step, in seconds.
+        executor_wait: whether to wait for running tasks.
+        nanny: whether to close the nanny too.
+        reason: reason, for logs.
     """
 
     timeout: float = 30
@@ -152,11 +157,11 @@ class Close(Message, frozen=True, kw_only=True, tag="close", omit_defaults=True)
 
 
 class RemoveWorker(Message, frozen=True, kw_only=True, tag="remove-worker"):
-    """Another worker is gone.
+    """Report that another worker has left the cluster.
 
     Attributes:
-        worker: its address.
-        stimulus_id: what caused it.
+        worker: address of that worker.
+        stimulus_id: ID of the stimulus.
     """
 
     worker: str
@@ -164,12 +169,12 @@ class RemoveWorker(Message, frozen=True, kw_only=True, tag="remove-worker"):
 
 
 class ShuffleFail(Message, frozen=True, kw_only=True, tag="shuffle-fail"):
-    """A P2P shuffle has failed. Stock: ``ShuffleSchedulerPlugin._fail_on_workers``.
+    """Fail a P2P shuffle. Stock: ``ShuffleSchedulerPlugin._fail_on_workers``.
 
     Attributes:
-        shuffle_id: which.
-        run_id: which attempt.
-        message: why.
+        shuffle_id: ID of the shuffle.
+        run_id: number of the attempt.
+        message: reason of the failure.
     """
 
     shuffle_id: str

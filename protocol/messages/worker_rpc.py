@@ -1,9 +1,7 @@
-"""Requests that a worker serves, on a connection that somebody else opened: the scheduler, a client, another worker.
+"""Requests to a worker, on a connection opened by the scheduler, a client or another worker.
 
-Stock's table of handlers is in ``worker.py``, ``Worker.__init__``. A class is called as its op is; where the scheduler serves
-an op of the same name, ``Worker`` stands before it.
-
-Must not know: who asks, and why.
+Stock's handlers are listed in ``Worker.__init__``. Classes are named after their operation, with
+the prefix ``Worker`` if the scheduler has an operation of the same name.
 """
 
 from __future__ import annotations
@@ -14,14 +12,16 @@ from .base import Request
 
 
 class GetData(Request, frozen=True, kw_only=True, tag="get_data"):
-    """Give me results.
+    """Fetch results from a worker.
 
-    Returns: {"status": "OK", "data": {key: closed}}, to which the asker says "OK" in a further message, or
-    {"status": "busy"}. Keys that the worker does not have are missing in it.
+    The receiver confirms the data with a further message, "OK". Keys that the worker does not hold
+    are missing in the reply.
+
+    Returns: {"status": "OK", "data": {key: serialized}}, or {"status": "busy"}.
 
     Attributes:
-        keys: which.
-        who: address of the asker; None where it is no worker.
+        keys: keys of the results.
+        who: address of the worker that sends the request; None for other senders.
     """
 
     keys: list[Any]
@@ -29,23 +29,23 @@ class GetData(Request, frozen=True, kw_only=True, tag="get_data"):
 
 
 class WorkerGather(Request, frozen=True, kw_only=True, tag="gather"):
-    """Fetch copies from other workers.
+    """Make the worker fetch replicas from other workers.
 
     Returns: {"status": "OK"} or {"status": "partial-fail", "keys": [...]}.
 
     Attributes:
-        who_has: key -> addresses.
+        who_has: key -> addresses of the workers that hold it.
     """
 
     who_has: dict[Any, list[str]]
 
 
 class WorkerUpdateData(Request, frozen=True, kw_only=True, tag="update_data"):
-    """Take this data. Returns: {"nbytes": {key: bytes}, "status": "OK"}.
+    """Store data on the worker. Returns: {"nbytes": {key: bytes}, "status": "OK"}.
 
     Attributes:
-        data: key -> value, closed.
-        stimulus_id: what to call it.
+        data: key -> serialized value.
+        stimulus_id: stimulus ID for the task stories.
     """
 
     data: dict[Any, Any]
@@ -53,11 +53,11 @@ class WorkerUpdateData(Request, frozen=True, kw_only=True, tag="update_data"):
 
 
 class FreeKeysRpc(Request, frozen=True, kw_only=True, tag="free_keys"):
-    """As ``free-keys``, with an answer. Returns: None.
+    """Make the worker forget tasks, like ``free-keys``. Returns: None.
 
     Attributes:
-        keys: which.
-        stimulus_id: what to call it.
+        keys: keys of the tasks.
+        stimulus_id: stimulus ID for the task stories.
     """
 
     keys: list[Any]
@@ -65,11 +65,13 @@ class FreeKeysRpc(Request, frozen=True, kw_only=True, tag="free_keys"):
 
 
 class Run(Request, frozen=True, kw_only=True, tag="run"):
-    """Run a function, on a worker or a nanny. Returns: {"status": "OK", "result": closed} or an error.
+    """Run a function on a worker or a nanny.
+
+    Returns: {"status": "OK", "result": serialized} or an error.
 
     Attributes:
         function, args, kwargs: pickles.
-        wait: for a coroutine.
+        wait: whether to wait for a coroutine.
     """
 
     function: Any
@@ -79,11 +81,13 @@ class Run(Request, frozen=True, kw_only=True, tag="run"):
 
 
 class RunCoroutine(Request, frozen=True, kw_only=True, tag="run_coroutine"):
-    """As ``run``.
+    """Run a coroutine function on the worker.
+
+    Returns: {"status": "OK", "result": serialized} or an error.
 
     Attributes:
         function, args, kwargs: pickles.
-        wait: for its end.
+        wait: whether to wait for the coroutine.
     """
 
     function: Any
@@ -93,12 +97,12 @@ class RunCoroutine(Request, frozen=True, kw_only=True, tag="run_coroutine"):
 
 
 class PluginAdd(Request, frozen=True, kw_only=True, tag="plugin-add"):
-    """Returns: {"status": "OK"} or an error.
+    """Register a plugin on the worker. Returns: {"status": "OK"} or an error.
 
     Attributes:
-        plugin: a pickle.
-        name: what to call it.
-        catch_errors: return an error instead of raising it.
+        plugin: the pickled plugin.
+        name: name of the plugin.
+        catch_errors: whether to return an exception of the plugin's setup instead of raising it.
     """
 
     plugin: Any
@@ -107,22 +111,22 @@ class PluginAdd(Request, frozen=True, kw_only=True, tag="plugin-add"):
 
 
 class PluginRemove(Request, frozen=True, kw_only=True, tag="plugin-remove"):
-    """Returns: {"status": "OK"} or an error.
+    """Remove a plugin from the worker. Returns: {"status": "OK"} or an error.
 
     Attributes:
-        name: which.
+        name: name of the plugin.
     """
 
     name: str
 
 
 class ActorExecute(Request, frozen=True, kw_only=True, tag="actor_execute"):
-    """Call a method of an actor. Returns: {"status": "OK", "result": closed} or an error.
+    """Call a method of an actor. Returns: {"status": "OK", "result": serialized} or an error.
 
     Attributes:
-        actor: its key.
+        actor: key of the actor.
         function: name of the method.
-        args, kwargs: closed each.
+        args, kwargs: serialized one by one.
     """
 
     actor: Any = None
@@ -132,11 +136,11 @@ class ActorExecute(Request, frozen=True, kw_only=True, tag="actor_execute"):
 
 
 class ActorAttribute(Request, frozen=True, kw_only=True, tag="actor_attribute"):
-    """Returns: {"status": "OK", "result": closed} or an error.
+    """Get an attribute of an actor. Returns: {"status": "OK", "result": serialized} or an error.
 
     Attributes:
-        actor: its key.
-        attribute: its name.
+        actor: key of the actor.
+        attribute: name of the attribute.
     """
 
     actor: Any = None
@@ -144,22 +148,22 @@ class ActorAttribute(Request, frozen=True, kw_only=True, tag="actor_attribute"):
 
 
 class WorkerCallStack(Request, frozen=True, kw_only=True, tag="call_stack"):
-    """Returns: key -> frames.
+    """Get the call stacks of running tasks. Returns: {key: frames}.
 
     Attributes:
-        keys: of these tasks; None for all that run.
+        keys: keys of the tasks; None for all running tasks.
     """
 
     keys: list[Any] | None = None
 
 
 class WorkerProfile(Request, frozen=True, kw_only=True, tag="profile"):
-    """Returns: a profile tree.
+    """Get a statistical profile of the worker. Returns: a profile tree.
 
     Attributes:
         start, stop: seconds since the epoch.
-        key: of this task prefix.
-        server: of the event loop instead of tasks.
+        key: task prefix to which the profile is limited.
+        server: whether to profile the event loop instead of tasks.
     """
 
     start: float | None = None
@@ -169,7 +173,9 @@ class WorkerProfile(Request, frozen=True, kw_only=True, tag="profile"):
 
 
 class ProfileMetadata(Request, frozen=True, kw_only=True, tag="profile_metadata"):
-    """Returns: {"counts": [(time, number)], "keys": [(time, {prefix: number})]}.
+    """Get the number of samples in the worker's profile over time.
+
+    Returns: {"counts": [(time, number)], "keys": [(time, {prefix: number})]}.
 
     Attributes:
         start, stop: seconds since the epoch.
@@ -180,11 +186,11 @@ class ProfileMetadata(Request, frozen=True, kw_only=True, tag="profile_metadata"
 
 
 class GetMonitorInfo(Request, frozen=True, kw_only=True, tag="get_monitor_info"):
-    """Returns: series of the system monitor.
+    """Get the time series of the system monitor. Returns: the time series.
 
     Attributes:
-        recent: only the newest of each.
-        start: from this number on.
+        recent: whether to return only the latest sample of each.
+        start: number of the first sample.
     """
 
     recent: bool = False
@@ -192,12 +198,12 @@ class GetMonitorInfo(Request, frozen=True, kw_only=True, tag="get_monitor_info")
 
 
 class UploadFile(Request, frozen=True, kw_only=True, tag="upload_file"):
-    """Returns: {"status": "OK", "nbytes": number} or an error.
+    """Upload a file to the worker. Returns: {"status": "OK", "nbytes": number} or an error.
 
     Attributes:
-        filename: its name.
-        data: what is in it.
-        load: import it.
+        filename: name of the file.
+        data: content of the file.
+        load: whether to import it.
     """
 
     filename: str
@@ -206,26 +212,26 @@ class UploadFile(Request, frozen=True, kw_only=True, tag="upload_file"):
 
 
 class Keys(Request, frozen=True, kw_only=True, tag="keys"):
-    """Returns: the keys of all results that the worker holds."""
+    """Get the keys of all results that the worker holds. Returns: the keys."""
 
 
 class Ping(Request, frozen=True, kw_only=True, tag="ping"):
-    """Returns: b"pong"."""
+    """Check that the worker responds. Returns: b"pong"."""
 
 
 class BenchmarkDisk(Request, frozen=True, kw_only=True, tag="benchmark_disk"):
-    """Returns: size -> bytes per second."""
+    """Measure the bandwidth of the disk. Returns: {size: bytes per second}."""
 
 
 class BenchmarkMemory(Request, frozen=True, kw_only=True, tag="benchmark_memory"):
-    """Returns: size -> bytes per second."""
+    """Measure the bandwidth of the memory. Returns: {size: bytes per second}."""
 
 
 class BenchmarkNetwork(Request, frozen=True, kw_only=True, tag="benchmark_network"):
-    """Returns: size -> bytes per second.
+    """Measure the bandwidth to another worker. Returns: {size: bytes per second}.
 
     Attributes:
-        address: of the other worker.
+        address: address of that worker.
     """
 
     address: str
@@ -235,10 +241,10 @@ class WorkerTerminate(Request, frozen=True, kw_only=True, tag="terminate"):
     """Close the worker. Returns: "OK".
 
     Attributes:
-        timeout: seconds for each step.
-        executor_wait: wait for running tasks.
-        nanny: close the nanny too.
-        reason: for logs.
+        timeout: time limit of each step, in seconds.
+        executor_wait: whether to wait for running tasks.
+        nanny: whether to close the nanny too.
+        reason: reason, for logs.
     """
 
     timeout: float = 30
@@ -248,26 +254,29 @@ class WorkerTerminate(Request, frozen=True, kw_only=True, tag="terminate"):
 
 
 class WorkerIdentity(Request, frozen=True, kw_only=True, tag="identity"):
-    """Returns: {"type", "id", "scheduler", "nthreads", "memory_limit"}."""
+    """Get a description of the worker.
+
+    Returns: {"type", "id", "scheduler", "nthreads", "memory_limit"}.
+    """
 
 
 class WorkerVersions(Request, frozen=True, kw_only=True, tag="versions"):
-    """Returns: versions of Python and packages.
+    """Get the versions of Python and packages. Returns: a nested dict.
 
     Attributes:
-        packages: further ones.
+        packages: further packages.
     """
 
     packages: Any = None
 
 
 class WorkerGetLogs(Request, frozen=True, kw_only=True, tag="get_logs"):
-    """Returns: [(level, line)]. A nanny serves it too.
+    """Get the log of a worker or a nanny. Returns: [(level, line)].
 
     Attributes:
-        start: leave out so many.
-        n: at most so many.
-        timestamps: with their times.
+        start: number of lines to skip.
+        n: maximum number of lines.
+        timestamps: whether to include the time of each line.
     """
 
     start: int = 0
@@ -276,52 +285,52 @@ class WorkerGetLogs(Request, frozen=True, kw_only=True, tag="get_logs"):
 
 
 class WorkerGetStory(Request, frozen=True, kw_only=True, tag="get_story"):
-    """Returns: the worker's transitions.
+    """Get the worker's transitions of tasks or stimuli. Returns: the transitions.
 
     Attributes:
-        keys_or_stimuli: of what.
+        keys_or_stimuli: keys and stimulus IDs.
     """
 
     keys_or_stimuli: list[Any]
 
 
 class WorkerDumpState(Request, frozen=True, kw_only=True, tag="dump_state"):
-    """Returns: the worker's state, for debugging.
+    """Get the state of the worker, for debugging. Returns: a nested dict.
 
     Attributes:
-        exclude: attributes to leave out.
+        exclude: attributes to omit.
     """
 
     exclude: list[str] = []
 
 
 class WorkerEcho(Request, frozen=True, kw_only=True, tag="echo"):
-    """Returns: the same.
+    """Return the data in the request. Returns: ``data``.
 
     Attributes:
-        data: anything.
+        data: any value.
     """
 
     data: Any = None
 
 
 class WorkerConnectionStream(Request, frozen=True, kw_only=True, tag="connection_stream"):
-    """Turns the connection into a stream..
+    """Turn the connection into a stream.
 
     Attributes:
-        extra: arguments added to each message.
+        extra: arguments to add to each message.
     """
 
     extra: dict[str, Any] | None = None
 
 
 class ShuffleReceive(Request, frozen=True, kw_only=True, tag="shuffle_receive"):
-    """Shards of a P2P shuffle, from another worker. Returns: {"status": "OK"} or an error.
+    """Send shards of a P2P shuffle to another worker. Returns: {"status": "OK"} or an error.
 
     Attributes:
-        shuffle_id: which.
-        run_id: which attempt.
-        data: the shards, closed.
+        shuffle_id: ID of the shuffle.
+        run_id: number of the attempt.
+        data: the serialized shards.
     """
 
     shuffle_id: str
@@ -330,11 +339,15 @@ class ShuffleReceive(Request, frozen=True, kw_only=True, tag="shuffle_receive"):
 
 
 class ShuffleInputsDone(Request, frozen=True, kw_only=True, tag="shuffle_inputs_done"):
-    """All input of a P2P shuffle has been sent; the scheduler says so. Returns: None.
+    """Report that all input of a P2P shuffle has been sent.
+
+    The scheduler sends it.
+
+    Returns: None.
 
     Attributes:
-        shuffle_id: which.
-        run_id: which attempt.
+        shuffle_id: ID of the shuffle.
+        run_id: number of the attempt.
     """
 
     shuffle_id: str

@@ -1,44 +1,48 @@
-"""What a worker sends on its stream, after ``register-worker``.
+"""Messages that a worker sends on its stream after ``register-worker``.
 
-Stock writes these in ``worker_state_machine.py`` (classes ``...Msg``) and ``worker.py``, batched every 2 ms, and the
-stock scheduler adds the worker's address to each. Here the address comes with the stimulus.
-
-Must not know: what the scheduler makes of them.
+Stock sends them in ``worker_state_machine.py`` (classes ``...Msg``) and ``worker.py``, batched
+every 2 ms. The stock scheduler adds the worker's address to each; here the stimulus carries it.
 """
 
 from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from ..payload import Payload
+from paceline.protocol.limits import Name, Nbytes, Seconds, WorkerStatus
+from paceline.protocol.payload import Payload
+
 from .base import Message, StartStop
 
 
 class TaskFinished(Message, frozen=True, kw_only=True, tag="task-finished"):
-    """A task is done and its result lies on the worker.
+    """Report that a task finished and that the worker stores its result.
 
     Attributes:
-        key: which task.
-        stimulus_id: what caused it on the worker.
-        run_id: from the ``compute-task`` that it answers; -1 where a peer does not say.
-        nbytes: size of the result, bytes.
-        type: pickled class of the result; a str with its name when it cannot be pickled.
-        typename: name of that class, as ``typename`` of dask gives it.
-        metadata: what the task or a plugin noted.
-        thread: identifier of the thread that ran it.
-        startstops: how its time was spent.
+        key: key of the task.
+        stimulus_id: ID of the stimulus on the worker.
+        run_id: ``run_id`` of the ``compute-task`` that started it; -1 if the worker does not send
+            one.
+        nbytes: size of the result in bytes.
+        type: pickled class of the result, or its name if the class cannot be pickled.
+        typename: name of that class, as returned by ``dask.utils.typename``.
+        metadata: metadata set by the task or by a plugin.
+        thread: identifier of the thread that ran the task.
+        startstops: time intervals spent on the task.
         status: always "OK".
     """
 
     KEY_FIELDS: ClassVar[tuple[str, ...]] = ("key",)
     UNTYPED_FIELDS: ClassVar[tuple[str, ...]] = ("type", "metadata")
+    LENIENT_FIELDS: ClassVar[tuple[str, ...]] = (
+        "nbytes", "type", "typename", "metadata", "thread", "startstops", "status",
+    )  # fmt: skip
 
     key: Any
     stimulus_id: str = ""
     run_id: int = -1
-    nbytes: int | None = None
+    nbytes: Nbytes | None = None
     type: Any = None
-    typename: str | None = None
+    typename: Name | None = None
     metadata: dict[Any, Any] | None = None
     thread: int | None = None
     startstops: list[StartStop] = []
@@ -46,21 +50,25 @@ class TaskFinished(Message, frozen=True, kw_only=True, tag="task-finished"):
 
 
 class TaskErred(Message, frozen=True, kw_only=True, tag="task-erred"):
-    """A task raised.
+    """Report that a task raised an exception.
 
     Attributes:
-        key: which task.
-        stimulus_id: what caused it on the worker.
-        run_id: from the ``compute-task`` that it answers.
-        exception: the exception, closed.
-        traceback: its traceback, closed; None where it cannot be pickled.
-        exception_text, traceback_text: the same in words, for logs.
-        thread: identifier of the thread that ran it.
-        startstops: how its time was spent.
+        key: key of the task.
+        stimulus_id: ID of the stimulus on the worker.
+        run_id: ``run_id`` of the ``compute-task`` that started it.
+        exception: the serialized exception.
+        traceback: its serialized traceback; None if it cannot be pickled.
+        exception_text, traceback_text: the same as text, for logs.
+        thread: identifier of the thread that ran the task.
+        startstops: time intervals spent on the task.
         status: always "error".
     """
 
     KEY_FIELDS: ClassVar[tuple[str, ...]] = ("key",)
+    LENIENT_FIELDS: ClassVar[tuple[str, ...]] = (
+        "exception", "traceback", "exception_text", "traceback_text", "thread", "startstops",
+        "status",
+    )  # fmt: skip
 
     key: Any
     stimulus_id: str = ""
@@ -75,11 +83,11 @@ class TaskErred(Message, frozen=True, kw_only=True, tag="task-erred"):
 
 
 class ReleaseWorkerData(Message, frozen=True, kw_only=True, tag="release-worker-data"):
-    """The worker has dropped a result that it was asked to drop, or has lost it.
+    """Report that the worker no longer stores a result: dropped on request, or lost.
 
     Attributes:
-        key: which task.
-        stimulus_id: what caused it.
+        key: key of the task.
+        stimulus_id: ID of the stimulus on the worker.
     """
 
     KEY_FIELDS: ClassVar[tuple[str, ...]] = ("key",)
@@ -89,11 +97,13 @@ class ReleaseWorkerData(Message, frozen=True, kw_only=True, tag="release-worker-
 
 
 class AddKeys(Message, frozen=True, kw_only=True, tag="add-keys"):
-    """The worker holds further copies: it has fetched dependencies, or refuses to drop replicas.
+    """Report additional replicas on the worker.
+
+    The worker has fetched dependencies, or keeps replicas that ``remove-replicas`` named.
 
     Attributes:
-        keys: which.
-        stimulus_id: what caused it.
+        keys: keys of the replicas.
+        stimulus_id: ID of the stimulus on the worker.
     """
 
     KEYS_FIELDS: ClassVar[tuple[str, ...]] = ("keys",)
@@ -103,29 +113,30 @@ class AddKeys(Message, frozen=True, kw_only=True, tag="add-keys"):
 
 
 class LongRunning(Message, frozen=True, kw_only=True, tag="long-running"):
-    """A task has seceded from the worker's thread pool.
+    """Report that a task has seceded from the worker's thread pool.
 
     Attributes:
-        key: which task.
-        run_id: from the ``compute-task`` that it answers.
-        compute_duration: seconds it has run until now; None where it secedes again.
-        stimulus_id: what caused it.
+        key: key of the task.
+        run_id: ``run_id`` of the ``compute-task`` that started it.
+        compute_duration: seconds since the task started; None if it had seceded before.
+        stimulus_id: ID of the stimulus on the worker.
     """
 
     KEY_FIELDS: ClassVar[tuple[str, ...]] = ("key",)
+    LENIENT_FIELDS: ClassVar[tuple[str, ...]] = ("compute_duration",)
 
     key: Any
     run_id: int = -1
-    compute_duration: float | None = None
+    compute_duration: Seconds | None = None
     stimulus_id: str = ""
 
 
 class Reschedule(Message, frozen=True, kw_only=True, tag="reschedule"):
-    """A task raised ``Reschedule``: it wants to run elsewhere.
+    """Report that a task raised ``Reschedule``, so that it runs on another worker.
 
     Attributes:
-        key: which task.
-        stimulus_id: what caused it.
+        key: key of the task.
+        stimulus_id: ID of the stimulus on the worker.
     """
 
     KEY_FIELDS: ClassVar[tuple[str, ...]] = ("key",)
@@ -135,15 +146,18 @@ class Reschedule(Message, frozen=True, kw_only=True, tag="reschedule"):
 
 
 class KeepAlive(Message, frozen=True, kw_only=True, tag="keep-alive"):
-    """Nothing new, sent every minute, so that nothing on the way thinks the connection dead."""
+    """Keep the connection open. Sent every minute.
+
+    Without traffic, a proxy or firewall may close the connection.
+    """
 
 
 class LogEvent(Message, frozen=True, kw_only=True, tag="log-event"):
-    """Log an event and tell those who subscribed to its topic. Stock: ``Worker.log_event``.
+    """Log an event and send it to the subscribers of its topic. Stock: ``Worker.log_event``.
 
     Attributes:
-        topic: a str, or several.
-        msg: the event; anything.
+        topic: name of the topic, or a list of names.
+        msg: the event; any value.
     """
 
     UNTYPED_FIELDS: ClassVar[tuple[str, ...]] = ("topic", "msg")
@@ -153,23 +167,27 @@ class LogEvent(Message, frozen=True, kw_only=True, tag="log-event"):
 
 
 class WorkerStatusChange(Message, frozen=True, kw_only=True, tag="worker-status-change"):
-    """The worker's status changed; also sent by the scheduler to change it. Stock: ``Worker.status``.
+    """Report a new status of the worker. The scheduler also sends it to change the status.
+
+    Stock: ``Worker.status``.
 
     Attributes:
         status: "running", "paused", "closing_gracefully", ...
-        stimulus_id: what caused it.
+        stimulus_id: ID of the stimulus that changed the status.
     """
 
-    status: str
+    status: WorkerStatus
     stimulus_id: str = ""
 
 
 class RequestRefreshWhoHas(Message, frozen=True, kw_only=True, tag="request-refresh-who-has"):
-    """The worker does not find these keys where it was told they were.
+    """Request the current holders of keys that the worker did not find on the known ones.
+
+    The scheduler answers with ``refresh-who-has``.
 
     Attributes:
-        keys: which.
-        stimulus_id: what caused it.
+        keys: keys of the missing data.
+        stimulus_id: ID of the stimulus on the worker.
     """
 
     KEYS_FIELDS: ClassVar[tuple[str, ...]] = ("keys",)
@@ -179,12 +197,13 @@ class RequestRefreshWhoHas(Message, frozen=True, kw_only=True, tag="request-refr
 
 
 class StealResponse(Message, frozen=True, kw_only=True, tag="steal-response"):
-    """Answer to ``steal-request``.
+    """Answer ``steal-request``.
 
     Attributes:
-        key: which task.
-        state: its state on the worker when the request came; None if unknown there.
-        stimulus_id: that of the request.
+        key: key of the task.
+        state: state of the task on the worker when the request arrived; None if it is unknown
+            there.
+        stimulus_id: ``stimulus_id`` of the request.
     """
 
     KEY_FIELDS: ClassVar[tuple[str, ...]] = ("key",)

@@ -1,4 +1,4 @@
-"""Records what stock peers say to each other, for ``test_golden.py``.
+"""Record what stock peers send to each other, for ``test_golden.py``.
 
 Run by hand, with the stock packages installed: ``python tests/protocol/capture.py``. It starts a stock scheduler, two workers and a
 client on sockets of this host, puts a proxy before the scheduler and each worker, runs a program that uses most features, and
@@ -6,8 +6,6 @@ writes the bytes of both directions of each connection to ``captures/NAME.up.bin
 ``captures/NAME.down.bin``, whole messages only. A connection is named after its proxy and its first op.
 
 Paths and names of this host are overwritten, at equal length. Connections that only repeat ops of others are left out.
-
-Must not know: paceline, beyond its framing, and the op of a message.
 """
 
 from __future__ import annotations
@@ -42,7 +40,7 @@ from distributed import (
 from paceline.protocol.framing import FrameReader, pack_frames
 
 TARGET = Path(__file__).parent / "captures"
-#: A message larger than this is left out.
+#: Larger messages are left out.
 MESSAGE_MAX_NBYTES = 12_000
 
 
@@ -56,7 +54,7 @@ class Tap:
 
 
 class Proxy:
-    """Forwards connections to a port, and keeps what passes."""
+    """Forwards connections to a port, and records what is sent."""
 
     def __init__(self, place: str, port: int, taps: list[Tap]) -> None:
         self.place = place
@@ -120,7 +118,7 @@ class Counter:
 
 
 async def use_most_features(client: Client, scheduler: Scheduler, workers: list[Worker]) -> None:
-    """The program that is recorded."""
+    """Run the program that is recorded."""
     futures = client.map(operator.add, range(3), range(3), pure=False)
     await client.gather(futures, direct=False)
     nested = {("part", 0, ("deep", 1)): (operator.add, 1, 2), b"raw": 5}
@@ -154,7 +152,7 @@ async def use_most_features(client: Client, scheduler: Scheduler, workers: list[
         sum, [*many, spread["y"]], workers=[workers[1].address], resources={"GPU": 1}
     )
     await joined
-    # what clients share
+    # data shared between clients
     queue = await Queue("q", client=client)
     await queue.put(futures[0])
     await queue.put({"plain": (1, 2)})
@@ -189,7 +187,7 @@ async def use_most_features(client: Client, scheduler: Scheduler, workers: list[
     await client.unpublish_dataset(("published", 1))
     counter = await client.submit(Counter, actor=True)
     await counter.add()
-    # questions
+    # queries
     for question in (client.who_has, client.has_what, client.nthreads, client.processing):
         await question()
     await client.nbytes(summary=False)
@@ -216,7 +214,7 @@ async def use_most_features(client: Client, scheduler: Scheduler, workers: list[
 
 
 async def record() -> list[Tap]:
-    """Run the program; what passed."""
+    """Run the program; return what was sent."""
     taps: list[Tap] = []
     settings = {
         "distributed.scheduler.work-stealing-interval": "20ms",
@@ -229,7 +227,7 @@ async def record() -> list[Tap]:
             address = await front.start()
             workers = []
             for name in ("alice", 7):
-                # its port is known before it starts, so that the proxy is there when it registers
+                # its port is known before it starts, so that the proxy exists when it registers
                 with socket.socket() as probe:
                     probe.bind(("127.0.0.1", 0))
                     port = probe.getsockname()[1]
@@ -249,11 +247,11 @@ async def record() -> list[Tap]:
     return taps
 
 
-# ------------------------------------------------------------------ what is kept
+# ------------------------------------------------------------------ what is recorded
 
 
 def private_words() -> Iterator[bytes]:
-    """Paths and names of this host, longest first."""
+    """Return paths and names of this host, longest first."""
     words = {
         *(sysconfig.get_paths().values()), sys.prefix, sys.base_prefix, str(Path.home()), os.getcwd(),
         str(Path(__file__).resolve().parents[2]), tempfile.gettempdir() + "/", socket.gethostname(),
@@ -274,7 +272,7 @@ def without_private_words(data: bytes) -> bytes:
 
 
 def whole_messages(data: bytes) -> list[bytes]:
-    """The messages in it, without those that are too large."""
+    """Return the messages, without those that are too large."""
     kept = []
     for frames in FrameReader().feed(data):
         message = b"".join(pack_frames(frames))
@@ -284,7 +282,7 @@ def whole_messages(data: bytes) -> list[bytes]:
 
 
 def ops_in(data: bytes) -> list[str]:
-    """Ops of all messages, in order."""
+    """Return the ops of all messages, in order."""
     ops = []
     for frames in FrameReader().feed(data):
         value = msgpack.unpackb(frames[0], use_list=False, strict_map_key=False)

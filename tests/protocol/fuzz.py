@@ -1,12 +1,10 @@
-"""Feeds broken messages to all that reads what peers send, for as long as is wanted: ``make fuzz``.
+"""Feed invalid messages to everything that reads peers' input, without end: ``make fuzz``.
 
     python tests/protocol/fuzz.py --inputs 100000 --seed 1        so many inputs, mutated from ``corpus/``
     python tests/protocol/fuzz.py --seconds 600                   for so long
 
 A finding is any exception but ``RemoteProtocolError``, and an input that takes longer than ``HANG_SECONDS``. Each kind is printed
 once, with the bytes that led to it; the exit code is 1. Where atheris is installed, it makes the inputs, by coverage.
-
-It must not know what messages mean.
 """
 
 from __future__ import annotations
@@ -58,10 +56,10 @@ STRANGE: tuple[Any, ...] = (
 
 
 class Hang(BaseException):
-    """One input takes too long."""
+    """One input took too long."""
 
 
-# ------------------------------------------------------------------ what is fed
+# ------------------------------------------------------------------ targets
 
 
 def batch(frames: Frames, random: Random) -> None:
@@ -78,7 +76,7 @@ def value(frames: Frames, random: Random) -> None:
 
 
 def connection(frames: Frames, random: Random) -> None:
-    """A connection in some phase; what it is to read is the first, or the second message after its handshake."""
+    """Return a connection in some phase, whose next message is the first or second after its handshake."""
     offer = local_offer(in_place=random.random() < 0.5)
     end = Connection(random.choice(("listener", "connector")), offer)
     hello, phase = end.start(), random.choice(PHASES)
@@ -98,7 +96,7 @@ def to_json(frames: Frames, random: Random) -> None:
 
 
 def wire(frames: Frames, random: Random) -> None:
-    """The frames as bytes, broken once more, in pieces, to a connection from its handshake on."""
+    """Feed the frames as bytes, mutated once more, in pieces, to a connection before its handshake."""
     end = Connection("listener")
     data = b"".join(pack_frames(end.start())) + mutated(b"".join(pack_frames(frames)), random)
     reader, step = FrameReader(FRAME_LIMITS), random.choice((7, 64, 100_000))
@@ -112,11 +110,11 @@ TARGETS: tuple[Callable[[Frames, Random], None], ...] = (
 )  # fmt: skip
 
 
-# ------------------------------------------------------------------ what it is made of
+# ------------------------------------------------------------------ inputs
 
 
 def seeds() -> list[list[bytes]]:
-    """The corpus, in both encodings."""
+    """Return the corpus, in both encodings."""
     found = []
     for path in sorted(CORPUS.glob("*.bin")):
         (frames,) = FrameReader().feed(path.read_bytes())
@@ -126,7 +124,7 @@ def seeds() -> list[list[bytes]]:
 
 
 def parts_of(value: Any) -> list[Any]:
-    """All that is in a value, at any depth."""
+    """Yield all members of a value, at any depth."""
     inner = [*value, *value.values()] if isinstance(value, dict) else value
     if not isinstance(inner, list | tuple):
         return [value]
@@ -134,7 +132,7 @@ def parts_of(value: Any) -> list[Any]:
 
 
 def altered(value: Any, parts: Sequence[Any], random: Random) -> Any:
-    """The value with something in it that stands elsewhere, or is strange, or is missing."""
+    """Return the value with one member replaced, corrupted or removed."""
     if random.random() < 0.8 and value and isinstance(value, dict):
         key, changed = random.choice(list(value)), dict(value)
         inner = changed.pop(key)
@@ -148,11 +146,13 @@ def altered(value: Any, parts: Sequence[Any], random: Random) -> Any:
 
 
 class Maker:
-    """Messages from the corpus, with a few changes each."""
+    """Return messages from the corpus with a few changes each."""
 
     def __init__(self) -> None:
         self.corpus = seeds()
-        self.opened = [(f, unpackb(f[0], use_list=False, strict_map_key=False)) for f in self.corpus]
+        self.opened = [
+            (f, unpackb(f[0], use_list=False, strict_map_key=False)) for f in self.corpus
+        ]
         self.parts = [part for _, opened in self.opened for part in parts_of(opened)]
 
     def make(self, random: Random) -> list[bytes]:
@@ -165,7 +165,7 @@ class Maker:
 
 
 def made(corpus: list[list[bytes]], random: Random) -> list[bytes]:
-    """A message with a few changes: bytes, frames, a stretch of another message."""
+    """Return a message with a few changes: bytes, frames, a part of another message."""
     frames = list(random.choice(corpus))
     which = random.randrange(len(frames)) if random.random() < 0.3 else 0
     data = frames[which]
@@ -183,11 +183,11 @@ def made(corpus: list[list[bytes]], random: Random) -> list[bytes]:
     return frames
 
 
-# ------------------------------------------------------------------ the rounds
+# ------------------------------------------------------------------ rounds
 
 
 def rss_mb() -> float:
-    """Memory of this process now, MiB; at its highest where the system does not say."""
+    """Return the memory of this process in MiB; its peak if the system does not report it."""
     try:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         return pages * resource.getpagesize() / 2**20
@@ -196,7 +196,7 @@ def rss_mb() -> float:
 
 
 class Rounds:
-    """Inputs one after the other, and what they found.
+    """Run inputs one after the other, and collect failures.
 
     Attributes:
         number: of the input that is tried.
@@ -234,7 +234,7 @@ class Rounds:
                 print(f"FOUND by {target.__name__}: {self.findings[kind]}", flush=True)
 
     def run(self, inputs: int | None, seconds: float | None) -> None:
-        """The inputs are the same for a seed, whatever stops them."""
+        """The inputs are the same for a seed, wherever the run stops."""
         maker, started = Maker(), time.monotonic()
         for self.number in count():
             if inputs is not None and self.number >= inputs:
@@ -255,7 +255,7 @@ class Rounds:
 
 
 def with_atheris(atheris: Any, rounds: Rounds, inputs: int | None, seconds: float | None) -> None:
-    """An input is a message as on the wire, or its only frame; its checksum chooses what it is fed to."""
+    """An input is a message as on the wire, or its only frame; its checksum selects the target."""
 
     def one(data: bytes) -> None:
         rounds.number += 1
@@ -273,13 +273,15 @@ def with_atheris(atheris: Any, rounds: Rounds, inputs: int | None, seconds: floa
     for function in functions():
         atheris.instrument_func(function)
     signal.setitimer(signal.ITIMER_REAL, 0)  # it has a clock of its own
-    with TemporaryDirectory() as learned:  # it writes what it finds worth keeping to the first folder
+    with (
+        TemporaryDirectory() as learned
+    ):  # it writes what it finds worth keeping to the first folder
         atheris.Setup([sys.argv[0], *options, learned, str(CORPUS)], one)
         atheris.Fuzz()
 
 
 def functions() -> list[FunctionType]:
-    """Those of paceline's protocol, methods too."""
+    """Yield the functions and methods of paceline's protocol."""
     found: dict[int, FunctionType] = {}
     for name in [name for name in sys.modules if name.startswith("paceline.protocol")]:
         for thing in list(vars(sys.modules[name]).values()):

@@ -1,7 +1,4 @@
-"""Measures what the hot path of the protocol costs: ``python tests/protocol/measure.py``. CPU time, best of many.
-
-Must not know: the scheduler; stock, except to show what it costs there.
-"""
+"""Measure the CPU time of the protocol's hot path, best of many: ``python tests/protocol/measure.py``."""
 
 from __future__ import annotations
 
@@ -13,20 +10,14 @@ from typing import Any
 
 from paceline.protocol.codec import Codec
 from paceline.protocol.framing import FrameReader, pack_frames
-from paceline.protocol.messages import (
-    ComputeTask,
-    FreeKeys,
-    KeyInMemory,
-    StartStop,
-    TaskFinished,
-)
+from paceline.protocol.messages import ComputeTask, FreeKeys, KeyInMemory, StartStop, TaskFinished
 from paceline.protocol.payload import pickled_payload
 
 COUNT = 100
 
 
 def samples() -> dict[str, list[Any]]:
-    """Batches of messages as they are in an ordinary run."""
+    """Return batches of messages as in an ordinary run."""
     keys = [("sum-partial-0123456789abcdef", i, 0) for i in range(COUNT)]
     span = StartStop(action="compute", start=1.7e9, stop=1.7e9 + 1)
     kind = pickle.dumps(int)
@@ -53,7 +44,7 @@ def samples() -> dict[str, list[Any]]:
 
 
 def cost(function: Callable[[], Any]) -> float:
-    """Microseconds of CPU time of one call."""
+    """Return the CPU time of one call in microseconds."""
     best = min(timeit.repeat(function, number=20, repeat=50, timer=time.process_time))
     return best / 20 * 1e6
 

@@ -1,4 +1,4 @@
-"""The catalogue is that of a freshly started stock scheduler, worker and nanny: ops, and names of arguments."""
+"""The catalogue matches a newly started stock scheduler, worker and nanny: ops, and argument names."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from paceline.protocol.catalogue import (
 from paceline.protocol.messages import Message, Request
 from paceline.protocol.reply_values import VALUES
 
-#: What the connection itself takes.
+#: Arguments that the connection itself uses.
 CONNECTION_OPS = {"close", "close-stream"}
-#: What stock has not.
+#: Ops that stock does not have.
 OUR_OPS = {"explain"}
 #: Arguments that the server adds to a message.
 ADDED = {"comm", "worker", "client", "ts"}
@@ -33,7 +33,7 @@ ADDED = {"comm", "worker", "client", "ts"}
 
 @pytest.fixture(scope="module")
 def stock() -> dict[str, Mapping[str, Any]]:
-    """Tables of handlers, as they are once everything has started."""
+    """Return the tables of handlers after everything has started."""
     return asyncio.run(start_stock())
 
 
@@ -71,7 +71,7 @@ def test_every_stream_op_is_there(stock: dict[str, Mapping[str, Any]]) -> None:
 
 
 def arguments(handler: Callable[..., Any]) -> tuple[set[str], bool]:
-    """Names of a handler's arguments, and whether it takes any other."""
+    """Return the names of a handler's arguments, and whether it takes any other."""
     parameters = inspect.signature(handler).parameters.values()
     open_ended = any(p.kind in (p.VAR_KEYWORD, p.VAR_POSITIONAL) for p in parameters)
     return {
@@ -79,7 +79,7 @@ def arguments(handler: Callable[..., Any]) -> tuple[set[str], bool]:
     }, open_ended
 
 
-#: Arguments of stock's handlers that never come over the wire.
+#: Arguments of stock's handlers that are never sent.
 NOT_SENT = {("unregister", "close")}  # taken by the connection, which closes after the reply
 
 
@@ -106,7 +106,7 @@ def test_requests_have_the_arguments_of_stocks_handlers(
 def test_what_stock_requires_or_leaves_out_matches(
     stock: dict[str, Mapping[str, Any]],
 ) -> None:
-    """Where stock has a default, ours is the same; we may have one where stock has none."""
+    """Defaults equal stock's; a field may also have a default where stock has none."""
     for name, handler in stock["scheduler_rpc"].items():
         cls = class_of(name, "scheduler_rpc")
         assert cls is not None
@@ -145,7 +145,7 @@ def test_stream_messages_have_the_arguments_of_stocks_handlers(
 
 
 def test_workers_take_what_we_send() -> None:
-    """The fields of stock's event classes, which are called with all that a message has."""
+    """Return the fields of stock's event classes, which are called with all fields of a message."""
     pairs = {
         messages.ComputeTask: wsm.ComputeTaskEvent,
         messages.FreeKeys: wsm.FreeKeysEvent,
@@ -187,11 +187,9 @@ def all_classes() -> list[type[Message]]:
 def test_all_classes_are_exported() -> None:
     for cls in all_classes():
         assert getattr(messages, cls.__name__) is cls
-        assert cls.__name__ in messages.__all__
-    for name in messages.__all__:
-        value = getattr(messages, name)
-        if issubclass(value, Message) and value not in (Message, Request):
-            assert value in all_classes(), f"{name} is in no direction"
+    for name, value in vars(messages).items():
+        if isinstance(value, type) and issubclass(value, Message):
+            assert value in (*all_classes(), Message, Request), f"{name} is in no direction"
 
 
 @pytest.mark.parametrize("cls", all_classes(), ids=lambda cls: cls.__name__)
@@ -227,12 +225,12 @@ def test_ops_by_name() -> None:
         "worker_to_scheduler",
         "scheduler_to_client",
     ]
-    assert class_of("nobody-has-it", "scheduler_rpc") is None
+    assert class_of("unknown-op", "scheduler_rpc") is None
     with pytest.raises(TypeError):
         TABLES["scheduler_rpc"] = {}  # type: ignore[index]
 
 
-#: Requests after which anything may come, or nothing of their own.
+#: Requests whose reply may be any value, or that have none.
 UNTYPED_REPLIES = {
     "close": "nothing: the connection ends",
     "connection_stream": "a stream",

@@ -1,7 +1,8 @@
-"""The codec: batches in one call, odd messages alone, values as stock reads them."""
+"""The codec: batches in one call, invalid messages one by one, values decoded as in stock."""
 
 from __future__ import annotations
 
+import math
 import sys
 from typing import Any
 
@@ -14,6 +15,7 @@ from distributed.protocol.serialize import Pickled, Serialized, ToPickle, to_ser
 from paceline.protocol.codec import Codec
 from paceline.protocol.errors import LocalProtocolError, RemoteProtocolError
 from paceline.protocol.in_place import InPlaceCodec
+from paceline.protocol.keys import KEY_NBYTES_MAX
 from paceline.protocol.messages import (
     AddKeys,
     ClientReleasesKeys,
@@ -21,10 +23,10 @@ from paceline.protocol.messages import (
     Event,
     FreeKeys,
     HeartbeatWorker,
+    InvalidMessage,
     KeepAlive,
     KeyInMemory,
     LogEvent,
-    OddMessage,
     RegisterWorker,
     RetireWorkers,
     StealResponse,
@@ -46,7 +48,7 @@ FINISHED: dict[str, Any] = {
 
 
 def stock_frames(message: Any) -> list[bytes]:
-    """What a stock peer would send."""
+    """Return what a stock peer would send."""
     return [bytes(frame) for frame in dumps(message)]
 
 
@@ -58,7 +60,7 @@ def batch(*messages: Any, direction: Any = UP, codec: Codec | None = None) -> li
     return (codec or Codec()).decode_batch(stock_frames(list(messages)), direction)
 
 
-# ------------------------------------------------------------------ reading
+# ------------------------------------------------------------------ decoding
 
 
 def test_keys_are_hashable_at_any_depth() -> None:
@@ -98,7 +100,7 @@ def test_untyped_values_are_as_stock_reads_them() -> None:
     assert stock_reads(Codec().encode([message]))[0]["msg"] == stock
 
 
-def test_closed_values_in_any_place() -> None:
+def test_serialized_values_in_any_place() -> None:
     array = np.arange(10)
     value = {"deep": [{"array": to_serialize(array)}], "pickled": ToPickle(1j)}
     frames = stock_frames([{"op": "log-event", "topic": "t", "msg": value}])
@@ -122,16 +124,19 @@ def test_numbers_may_come_pickled() -> None:
         pickled, _ = payload_pickle(payload)
         return 28 if b"scalar" in pickled or b"int64" in pickled else payload
 
-    odd = {**FINISHED, "nbytes": np.int64(28)}
-    (message,) = batch(odd, codec=Codec(read_scalar=read_scalar))
+    scalar = {**FINISHED, "nbytes": np.int64(28)}
+    (message,) = batch(scalar, codec=Codec(read_scalar=read_scalar))
     assert message == batch(FINISHED)[0]
-    before, message, after = batch(FINISHED, odd, FINISHED)  # nobody reads it
+    before, message, after = batch(FINISHED, scalar, FINISHED)  # without a reader
     assert before == after == batch(FINISHED)[0]
-    assert type(message) is OddMessage and message.path == "$.nbytes"
-    assert type(message.raw["nbytes"]) is Payload and message.raw["key"] == ("x", 1)
+    assert type(message) is TaskFinished and message.nbytes is None
+    scalar = {"op": "task-finished", "key": "x", "run_id": np.int64(3)}
+    before, message, after = batch(FINISHED, scalar, FINISHED)
+    assert type(message) is InvalidMessage and message.path == "$.run_id"
+    assert type(message.raw["run_id"]) is Payload and message.raw["key"] == "x"
 
 
-def test_a_closed_value_may_stay_closed_with_a_reader() -> None:
+def test_a_scalar_reader_may_keep_a_value_serialized() -> None:
     message = {"op": "log-event", "topic": "t", "msg": ToPickle({"a": 1})}
     (message,) = batch(message, codec=Codec(read_scalar=lambda payload: payload))
     assert type(message.msg) is Payload
@@ -140,27 +145,85 @@ def test_a_closed_value_may_stay_closed_with_a_reader() -> None:
 @pytest.mark.parametrize(
     ("change", "path"),
     [
-        ({"nbytes": "many"}, "$.nbytes"),
-        ({"startstops": [{"action": 5}]}, "$.startstops[0].action"),
-        ({"startstops": [{"action": "compute"}]}, "$.startstops[0]"),
+        ({"stimulus_id": 5}, "$.stimulus_id"),
+        ({"key": "x" * (KEY_NBYTES_MAX + 1)}, "$.key"),
+        ({"key": ("x" * 60_000, ["y" * 60_000])}, "$.key"),
         ({"run_id": None}, "$.run_id"),
         ({"key": {"a": 1}}, "$.key"),
         ({"key": ("a", {"b": 1})}, "$.key"),
         ({"key": ToPickle(1)}, "$.key"),
-        ({"metadata": 5}, "$.metadata"),
     ],
 )
-def test_an_odd_field_costs_only_its_message(change: dict[str, Any], path: str) -> None:
-    first, odd, last = batch(FINISHED, {**FINISHED, **change}, {**FINISHED, "key": "z"})
+def test_an_invalid_field_affects_only_its_message(change: dict[str, Any], path: str) -> None:
+    first, invalid, last = batch(FINISHED, {**FINISHED, **change}, {**FINISHED, "key": "z"})
     assert first.key == ("x", 1) and last.key == "z"
-    assert type(odd) is OddMessage
-    assert (odd.op, odd.path, odd.cls) == ("task-finished", path, TaskFinished)
-    assert odd.raw["typename"] == "int"
+    assert type(invalid) is InvalidMessage
+    assert (invalid.op, invalid.path, invalid.cls) == ("task-finished", path, TaskFinished)
+    assert invalid.raw["typename"] == "int"
 
 
-def test_what_is_missing_is_odd_too() -> None:
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        ({"nbytes": "many"}, {"nbytes": None}),
+        ({"nbytes": -1}, {"nbytes": None}),
+        ({"nbytes": 2**60}, {"nbytes": None}),
+        ({"nbytes": math.nan}, {"nbytes": None}),
+        ({"startstops": [{"action": 5}]}, {"startstops": []}),
+        ({"startstops": [{"action": "compute"}]}, {"startstops": []}),
+        (
+            {"startstops": [{"action": "compute", "start": 1.0, "stop": math.inf}]},
+            {"startstops": []},
+        ),
+        ({"startstops": [{"action": "compute", "start": math.nan, "stop": 1}]}, {"startstops": []}),
+        ({"metadata": 5, "thread": "main"}, {"metadata": None, "thread": None}),
+        ({"typename": "x" * 10_000}, {"typename": None}),
+    ],
+)
+@pytest.mark.parametrize("codec", [Codec(), InPlaceCodec()])
+def test_an_invalid_fact_of_a_finished_task_is_left_out(
+    change: dict[str, Any], expected: dict[str, Any], codec: Codec
+) -> None:
+    """Without the message, the task would stay in processing forever."""
+    (valid,) = codec.decode_batch(codec.encode([FINISHED]), "worker_to_scheduler")
+    frames = codec.encode([FINISHED, {**FINISHED, **change}])
+    first, message = codec.decode_batch(frames, "worker_to_scheduler")
+    assert first == valid
+    assert message == msgspec.structs.replace(valid, **expected)
+
+
+HEARTBEAT = {
+    "op": "heartbeat_worker", "address": "tcp://127.0.0.1:1", "now": 5.0, "executing": {"x": 1.0},
+    "metrics": {"memory": 5, "cpu": 1.5, "mine": math.nan, "bandwidth": {"total": 1e8}},
+    "extensions": {"spans": {("execute", "id"): 1.0}, "mine": math.nan},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "expected"),
+    [
+        ("now", math.nan, None),
+        ("executing", {"x": math.nan}, None),
+        ("resources", {"GPU": math.nan}, None),
+        ("metrics", 5, {}),
+        ("metrics", {"mine": math.nan, "memory": math.nan, "cpu": 1}, {"mine": math.nan, "cpu": 1}),
+        ("metrics", {"bandwidth": {"workers": {"tcp://a:1": (math.inf, 1)}}, "cpu": 1}, {"cpu": 1}),
+        ("metrics", {"bandwidth": 5, "spilled_bytes": {"disk": "x"}, "transfer": []}, {}),
+        ("metrics", {"digests_total_since_heartbeat": {("a", "b"): "x"}, "cpu": 1}, {"cpu": 1}),
+        ("extensions", {"spans": {"x": "y"}, "mine": 1}, {"mine": 1}),
+    ],
+)
+def test_an_invalid_fact_of_a_heartbeat_is_left_out(name: str, change: Any, expected: Any) -> None:
+    codec = Codec()
+    valid = codec.decode_rpc(codec.encode(HEARTBEAT))
+    assert repr(valid.metrics) == repr(HEARTBEAT["metrics"]) and valid.executing == {"x": 1.0}
+    message = codec.decode_rpc(codec.encode({**HEARTBEAT, name: change}))
+    assert repr(message) == repr(msgspec.structs.replace(valid, **{name: expected}))
+
+
+def test_missing_fields_are_invalid() -> None:
     messages = batch(FINISHED, {"op": "task-finished"}, {"op": "release-worker-data", "key": 1})
-    assert type(messages[1]) is OddMessage and "key" in messages[1].error
+    assert type(messages[1]) is InvalidMessage and "key" in messages[1].error
     assert messages[2].key == 1
 
 
@@ -175,7 +238,7 @@ def test_unknown_ops_and_no_ops() -> None:
     )
     assert messages[1] == UnknownMessage("plugin-op", {"op": "plugin-op", "x": (1, {"y"})})
     assert messages[2] == UnknownMessage("", {"x": 1})
-    assert type(messages[3]) is OddMessage and messages[3].raw == {"message": "OK"}
+    assert type(messages[3]) is InvalidMessage and messages[3].raw == {"message": "OK"}
     assert type(messages[4]) is UnknownMessage
     assert messages[5] == KeepAlive()
 
@@ -193,16 +256,16 @@ def test_a_placeholder_that_points_nowhere(index: Any) -> None:
     erred = {"op": "task-erred", "key": "x", "exception": {"__Serialized__": index}}
     for nested in (erred, {"op": "log-event", "topic": "t", "msg": {"a": [erred["exception"]]}}):
         frames = [msgpack.packb([nested, {"op": "keep-alive"}]), b"\x81\xaenum-sub-frames\x00"]
-        odd, good = Codec().decode_batch(frames, UP)
-        assert type(odd) is OddMessage and "placeholder" in odd.error
+        invalid, good = Codec().decode_batch(frames, UP)
+        assert type(invalid) is InvalidMessage and "placeholder" in invalid.error
         assert good == KeepAlive()
 
 
 @pytest.mark.parametrize("header", [b"", b"\x80", b"\xc1", b"\x81\xaenum-sub-frames\x05", b"\x90"])
-def test_a_header_that_lies(header: bytes) -> None:
+def test_a_header_with_a_wrong_count(header: bytes) -> None:
     frames = [msgpack.packb([{"op": "task-erred", "key": 1, "exception": {"__Pickled__": 1}}])]
-    (odd,) = Codec().decode_batch([*frames, header, b""], UP)
-    assert type(odd) is OddMessage
+    (invalid,) = Codec().decode_batch([*frames, header, b""], UP)
+    assert type(invalid) is InvalidMessage
 
 
 @pytest.mark.parametrize(
@@ -220,8 +283,8 @@ def test_bad_text_costs_only_its_message() -> None:
     bad = b"\x82\xa2op\xaalog-event\x00"
     bad = b"\x82\xa2op\xa9log-event\xa5topic\xa2\xff\xff"
     frame = b"\x92" + bad + msgpack.packb({"op": "keep-alive"})
-    odd, good = Codec().decode_batch([frame], UP)
-    assert (odd.op, good) == ("log-event", KeepAlive())
+    invalid, good = Codec().decode_batch([frame], UP)
+    assert (invalid.op, good) == ("log-event", KeepAlive())
 
 
 # ------------------------------------------------------------------ requests
@@ -237,15 +300,15 @@ def test_requests() -> None:
     assert message.executing == {("x", 1): 0.25}
 
 
-def test_bad_arguments_are_odd() -> None:
+def test_invalid_arguments() -> None:
     codec = Codec()
-    odd = codec.decode_rpc(stock_frames({"op": "who_has", "keys": ["x"], "workers": 5}))
-    assert type(odd) is OddMessage and odd.path == "$.workers"
-    assert odd.error == "got an unexpected keyword argument 'workers'"
-    odd = codec.decode_rpc(stock_frames({"op": "gather"}))
-    assert type(odd) is OddMessage and "keys" in odd.error
-    odd = codec.decode_rpc(stock_frames({"op": "replicate", "keys": ["x"], "n": "two"}))
-    assert type(odd) is OddMessage and odd.path == "$.n"
+    invalid = codec.decode_rpc(stock_frames({"op": "who_has", "keys": ["x"], "workers": 5}))
+    assert type(invalid) is InvalidMessage and invalid.path == "$.workers"
+    assert invalid.error == "got an unexpected keyword argument 'workers'"
+    invalid = codec.decode_rpc(stock_frames({"op": "gather"}))
+    assert type(invalid) is InvalidMessage and "keys" in invalid.error
+    invalid = codec.decode_rpc(stock_frames({"op": "replicate", "keys": ["x"], "n": "two"}))
+    assert type(invalid) is InvalidMessage and invalid.path == "$.n"
     assert type(codec.decode_rpc(stock_frames({"op": "nope", "x": 1}))) is UnknownMessage
 
 
@@ -256,12 +319,12 @@ def test_requests_that_take_any_argument() -> None:
 
 
 def test_register_worker_with_little() -> None:
-    """A worker in another language need not know all of stock's fields."""
+    """A worker in another language does not need all of stock's fields."""
     message = Codec().decode_rpc(stock_frames({"op": "register-worker", "address": "tcp://a:1"}))
     assert type(message) is RegisterWorker and message.nthreads == 1
 
 
-# ------------------------------------------------------------------ writing
+# ------------------------------------------------------------------ encoding
 
 
 def test_stock_reads_what_we_write() -> None:
@@ -302,7 +365,7 @@ def test_sets_in_untyped_fields_stay_sets() -> None:
 
 
 def test_sets_in_one_batch_with_shared_values() -> None:
-    """Values that messages share are looked at once; empty ones, and arrays, are looked at too."""
+    """Values that messages share are checked once, empty ones and arrays, too."""
     shared, with_set = {"a": [1]}, {"b": {1}}
     events: list[Any] = [shared, shared, with_set, set(), with_set, shared, {"n": {}}]
     frames = Codec().encode([Event(topic="t", event=event) for event in events])
@@ -333,13 +396,13 @@ def test_messages_of_plugins_go_with_ours() -> None:
     )
 
 
-def test_what_cannot_be_said() -> None:
+def test_values_that_cannot_be_encoded() -> None:
     for value in (object(), {"a": [object()]}, 2**70, lambda: 1):
         with pytest.raises(LocalProtocolError):
             Codec().encode(value)
         with pytest.raises(LocalProtocolError):
             Codec().encode([LogEvent(topic="t", msg=value)])
-    closing = Codec(close_value=lambda value: pickled_payload(b"\x80\x05K\x07."))
+    closing = Codec(serialize_value=lambda value: pickled_payload(b"\x80\x05K\x07."))
     assert stock_reads(closing.encode({"a": [object()]})) == {"a": (7,)}
     assert stock_reads(closing.encode([LogEvent(topic="t", msg=object())]))[0]["msg"] == 7
 
@@ -355,11 +418,11 @@ def test_typed_replies() -> None:
         Codec().decode_value(stock_frames({"status": 5}), Reply)
 
 
-# ------------------------------------------------------------------ passing on
+# ------------------------------------------------------------------ forwarding
 
 
 def relayed(message: Any) -> Any:
-    """A stock peer's ``task-erred`` (its exception), read by us and passed on to a stock client, as that reads it."""
+    """A stock worker's ``task-erred``, decoded and forwarded, is read by a stock client."""
     frames = dumps(message, context={"compression": "zlib"}, frame_split_size=1000)
     (received,) = Codec().decode_batch([bytes(f) for f in frames], UP)
     assert type(received) is TaskErred and received.exception is not None
@@ -371,7 +434,7 @@ def relayed(message: Any) -> Any:
     return stock_reads(again)[1]["exception"]
 
 
-def test_closed_values_pass_through_as_they_are() -> None:
+def test_serialized_values_are_forwarded_unchanged() -> None:
     """Compressed, in shards, with out-of-band buffers, with frames of no length."""
     large = np.zeros(20_000, dtype="u1")
     values = [b"", b"x", large, large[:0], {"a": large, "b": [large, "c"]}, 1j, ("x" * 50_000,)]

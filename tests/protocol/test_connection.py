@@ -1,4 +1,4 @@
-"""Two Connections in memory: a whole life, and what may not be said when."""
+"""Two Connections in memory: all phases, and what may not be sent in which phase."""
 
 from __future__ import annotations
 
@@ -13,26 +13,21 @@ from paceline.protocol.connection import (
     HandshakeDone,
     Move,
     Phase,
-    Request,
+    RequestReceived,
     Value,
 )
 from paceline.protocol.errors import LocalProtocolError, RemoteProtocolError
 from paceline.protocol.framing import FrameReader, pack_frames
-from paceline.protocol.handshake import (
-    Agreement,
-    least_pickle_protocol,
-    local_offer,
-    negotiate,
-)
+from paceline.protocol.handshake import Agreement, least_pickle_protocol, local_offer, negotiate
 from paceline.protocol.messages import (
     CloseRequest,
     CloseStream,
     ComputeTask,
     GetData,
     Identity,
+    InvalidMessage,
     KeepAlive,
     KeyInMemory,
-    OddMessage,
     RegisterClient,
     RegisterWorker,
     StreamStart,
@@ -43,7 +38,7 @@ from paceline.protocol.payload import pickled_payload
 
 
 class Pair:
-    """A scheduler's end and another, with bytes between them."""
+    """A scheduler's end and a peer's end, with bytes between them."""
 
     def __init__(self, **options: Any) -> None:
         self.listener = Connection("listener", **options)
@@ -51,7 +46,7 @@ class Pair:
         self.readers = {id(self.listener): FrameReader(), id(self.connector): FrameReader()}
 
     def deliver(self, frames: list[Any], to: Connection) -> list[Any]:
-        """Events at the other end, the bytes coming one at a time."""
+        """Return the events at the other end, which receives the bytes one at a time."""
         data = b"".join(pack_frames(frames))
         reader = self.readers[id(to)]
         messages = [m for i in range(len(data)) for m in reader.feed(data[i : i + 1])]
@@ -73,7 +68,7 @@ class Pair:
 def test_a_workers_life() -> None:
     pair = Pair().shake()
     (event,) = pair.up(RegisterWorker(address="tcp://a:1", reply=False))
-    assert event == Request(RegisterWorker(address="tcp://a:1", reply=False), False, False)
+    assert event == RequestReceived(RegisterWorker(address="tcp://a:1", reply=False), False, False)
     pair.listener.become_stream("worker")
     assert pair.down({"status": "OK", "worker-plugins": {}}) == [
         Value({"status": "OK", "worker-plugins": {}})
@@ -93,10 +88,10 @@ def test_a_workers_life() -> None:
     pair.listener.lost()
 
 
-def test_a_clients_life() -> None:
+def test_phases_of_a_client() -> None:
     pair = Pair().shake()
     (event,) = pair.up(Identity())
-    assert event == Request(Identity(), True, False)
+    assert event == RequestReceived(Identity(), True, False)
     assert pair.down({"type": "Scheduler", "workers": {}}) == [
         Value({"type": "Scheduler", "workers": {}})
     ]
@@ -112,13 +107,15 @@ def test_a_clients_life() -> None:
 def test_we_dial_a_worker() -> None:
     pair = Pair(serves="worker_rpc").shake()
     request = GetData(keys=["x", ("y", 1)], who=None)
-    assert pair.up(request) == [Request(request, True, False)]
+    assert pair.up(request) == [RequestReceived(request, True, False)]
     closed = pickled_payload(b"p")
     assert pair.down({"status": "OK", "data": {"x": closed}}) == [
         Value({"status": "OK", "data": {"x": closed}})
     ]
     assert pair.up("OK") == [Value("OK")]  # the acknowledgement that get_data wants
-    assert pair.up(CloseRequest(reply=False)) == [Request(CloseRequest(reply=False), False, False)]
+    assert pair.up(CloseRequest(reply=False)) == [
+        RequestReceived(CloseRequest(reply=False), False, False)
+    ]
     assert pair.connector.phase == "closed"
 
 
@@ -127,10 +124,10 @@ def test_what_is_no_request() -> None:
     for value in ("OK", ["x"], {"status": "ok"}, {"op": 5}, None):
         (event,) = pair.up(value)
         assert type(event) is Value
-    (event,) = pair.up({"op": "nobody-has-it", "x": 1, "reply": False})
+    (event,) = pair.up({"op": "unknown-op", "x": 1, "reply": False})
     assert type(event.message) is UnknownMessage and event.reply is False
     (event,) = pair.up({"op": "identity", "n_workers": "x", "close": True})
-    assert type(event.message) is OddMessage and (event.reply, event.close) == (True, True)
+    assert type(event.message) is InvalidMessage and (event.reply, event.close) == (True, True)
 
 
 def test_nothing_follows_the_end() -> None:
@@ -147,7 +144,7 @@ def test_nothing_follows_the_end() -> None:
         pair.listener.become_stream("client")
 
 
-def test_what_may_not_be_said() -> None:
+def test_what_must_not_be_sent() -> None:
     pair = Pair()
     with pytest.raises(LocalProtocolError, match="handshake"):
         pair.connector.send(Identity())
@@ -170,7 +167,7 @@ def test_what_may_not_be_said() -> None:
 
 
 def test_the_table_of_phases() -> None:
-    """Every pair is an entry or an error, nothing leaves ``closed``, and every phase can end."""
+    """Every pair is an entry or an error, ``closed`` is final, and every phase can end."""
     phases, moves = get_args(Phase), get_args(Move)
     assert set(PHASES) <= set(itertools.product(phases, moves))
     assert {phase for phase, _ in PHASES} == set(phases)
@@ -184,7 +181,7 @@ def test_the_table_of_phases() -> None:
 
 
 def test_what_we_announce() -> None:
-    """No codec, and a pickle protocol that every supported peer reads (``handshake.py`` says why)."""
+    """The defaults are no codec, and a pickle protocol that every supported peer reads."""
     offer = local_offer()
     assert offer["compression"] is None
     assert offer["pickle-protocol"] == 5
@@ -195,7 +192,7 @@ def test_what_we_announce() -> None:
 
 
 def test_compression_is_never_agreed_on_by_default() -> None:
-    """A relayed payload must not carry a codec that its reader lacks."""
+    """A forwarded payload must not use a codec that its reader lacks."""
     for theirs in (None, "lz4", "zlib", "auto", False):
         remote = {**local_offer(), "compression": theirs}
         assert negotiate(local_offer(), remote).compression is None
@@ -206,18 +203,18 @@ def test_negotiation() -> None:
     assert negotiate(ours, local_offer("zlib", 4, (3, 10, 0))) == Agreement("zlib", 4, (3, 10, 0))
     assert negotiate(ours, local_offer("zlib"), same_host=True).compression is None
     assert negotiate(ours, local_offer("lz4")).compression is None
-    nobody = local_offer("a codec that is not installed")
-    assert negotiate(nobody, nobody).compression is None
+    missing = local_offer("a codec that is not installed")
+    assert negotiate(missing, missing).compression is None
     assert negotiate(ours, {"pickle-protocol": 9, "python": "3.11"}) == Agreement(None, 5, ())
 
 
 @pytest.mark.parametrize(
-    "said",
+    "sent",
     [None, 5, [], {}, {"compression": None}, {"pickle-protocol": "5"}, {"pickle-protocol": -1}]
     + [{"op": "identity"}, {"pickle-protocol": True}],
 )
-def test_bad_handshakes(said: Any) -> None:
+def test_bad_handshakes(sent: Any) -> None:
     pair = Pair()
     with pytest.raises(RemoteProtocolError):
-        pair.listener.receive_frames(pair.connector.codec.encode(said))
+        pair.listener.receive_frames(pair.connector.codec.encode(sent))
     assert pair.listener.phase == "handshake"

@@ -1,4 +1,4 @@
-"""Large maps go out as maps do."""
+"""Large maps are encoded as other maps are."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def test_it_is_a_map(n: int) -> None:
 
 
 @pytest.mark.parametrize("n", SIZES)
-def test_in_a_message_it_says_what_a_dict_says(n: int) -> None:
-    """As a stock worker reads it."""
+def test_in_a_message_it_equals_a_dict(n: int) -> None:
+    """Decode as a stock worker does."""
     keys, values = some(n)
     sizes = list(range(n))
     flat = Codec().encode([compute(FlatMap.of(keys, values), FlatMap.of(keys, sizes))])
@@ -58,7 +58,7 @@ def test_in_a_message_it_says_what_a_dict_says(n: int) -> None:
 
 
 def test_where_messages_are_dicts() -> None:
-    """A batch with a plugin's own message in it, and a value of a reply."""
+    """A batch that contains a plugin's message, and a value of a reply."""
     keys, values = some(10)
     plain = dict(zip(keys, values, strict=True))
     (frame,) = Codec().encode({"status": "OK", "found": FlatMap.of(keys, values)})

@@ -1,4 +1,4 @@
-"""Framing: right in any pieces, memory of its own for large frames, and no lie believed."""
+"""Framing: pieces of any size, memory of their own for large frames, and invalid preludes."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import struct
 import tracemalloc
 import weakref
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paceline.protocol.errors import RemoteProtocolError
 from paceline.protocol.framing import (
+    HANDSHAKE_LIMITS,
     LARGE_FRAME_NBYTES,
     MAPPED_FRAME_NBYTES,
     FrameReader,
@@ -120,10 +122,10 @@ def test_memory_of_large_frames_can_come_from_elsewhere() -> None:
 
 
 def test_a_message_that_was_given_is_not_kept() -> None:
-    """A connection may say nothing more for hours."""
+    """The reader keeps no frames alive: a connection may be silent for hours."""
 
     class Memory(bytearray):
-        """Can be watched."""
+        """Supports weak references."""
 
     given: list[weakref.ref[Memory]] = []
 
@@ -141,7 +143,7 @@ def test_a_message_that_was_given_is_not_kept() -> None:
 
 
 class Sink:
-    """Takes a large frame piece by piece."""
+    """Receives a large frame piece by piece."""
 
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
@@ -198,7 +200,7 @@ def test_a_sink_that_fails_ends_the_reader() -> None:
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(40), "the limit is"),
     ],
 )
-def test_lies(data: bytes, word: str) -> None:
+def test_invalid_preludes(data: bytes, word: str) -> None:
     for size in (1, 5, 1000):
         reader = FrameReader()
         with pytest.raises(RemoteProtocolError, match=word):
@@ -224,7 +226,7 @@ def test_limits_can_be_raised_and_lowered() -> None:
 
 
 def test_a_claim_costs_no_memory() -> None:
-    """A frame of gigabytes that never comes, a million frames that never come."""
+    """Claimed frames that are never sent cost no memory: one of gigabytes, or a million small ones."""
     tracemalloc.start()
     try:
         readers = [FrameReader() for _ in range(20)]
@@ -243,7 +245,7 @@ def test_a_frame_larger_than_all_memory() -> None:
 
 
 def test_a_long_prelude_in_pieces_takes_no_time() -> None:
-    """Gathering it is linear: 8 MB in pieces of 4 kB."""
+    """Collecting it is linear: 8 MB in pieces of 4 kB."""
     data = prelude(8 * 1_000_001, *([0] * 1_000_000))
     reader = FrameReader()
     messages = [m for i in range(0, len(data), 4096) for m in reader.feed(data[i : i + 4096])]
@@ -256,3 +258,28 @@ def test_memoryviews_of_wide_items_are_sized_in_bytes() -> None:
     wide = memoryview(bytes(LARGE_FRAME_NBYTES)).cast("Q")
     pieces = pack_frames([b"a", wide, b"b"])
     assert [len(piece) for piece in pieces] == [41, LARGE_FRAME_NBYTES, 1]
+
+
+def test_the_first_message_has_limits_of_its_own() -> None:
+    reader = FrameReader(first=HANDSHAKE_LIMITS)
+    with pytest.raises(RemoteProtocolError, match="16384"):
+        reader.feed(prelude(16, 2**34))
+    with pytest.raises(RemoteProtocolError, match="frames"):
+        FrameReader(first=HANDSHAKE_LIMITS).feed(prelude(8 * 101, *([0] * 100)))
+
+
+def test_full_limits_apply_behind_the_message_that_admits() -> None:
+    """A peer may send its first request together with its handshake."""
+    large = b"x" * 2 * LARGE_FRAME_NBYTES
+    data = b"".join(b"".join(pack_frames(f)) for f in ([b"hello"], [b"a", large], [b"b"]))
+    for step in (1, 100, 2**14, len(data)):
+        reader = FrameReader(first=HANDSHAKE_LIMITS)
+        messages: list[Any] = []
+        for at in range(0, len(data), step):
+            found = reader.feed(data[at : at + step])
+            if found and not messages:
+                assert found == [[b"hello"]]
+                found += reader.admit()
+            messages += found
+        assert messages == [[b"hello"], [b"a", large], [b"b"]]
+        assert reader.is_idle and reader.admit() == []

@@ -1,4 +1,4 @@
-"""Whatever comes, nothing is raised but ``RemoteProtocolError``. A short round; ``ROUNDS=1000000`` makes it long."""
+"""Any input raises only ``RemoteProtocolError``. A short run; set ``ROUNDS=1000000`` for a long one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from paceline.protocol.framing import FrameReader, pack_frames
 
 ROUNDS = int(os.environ.get("ROUNDS", "3000"))
 CAPTURES = Path(__file__).parent / "captures"
-#: Bytes that change what msgpack or a prelude means.
+#: Bytes that change the meaning of msgpack or of a prelude.
 TELLING = b"\x00\x01\x80\x81\x90\x91\xa0\xa1\xc0\xc1\xc4\xc7\xd9\xdc\xdd\xde\xdf\xff"
 
 
@@ -32,7 +32,7 @@ def corpus() -> list[list[bytes]]:
 
 
 def mutated(data: bytes, random: Random) -> bytes:
-    """The bytes with a few changes."""
+    """Return the bytes with a few changes."""
     changed = bytearray(data)
     for _ in range(random.choice([1, 1, 2, 5])):
         position = random.randrange(len(changed) + 1)
@@ -50,7 +50,7 @@ def mutated(data: bytes, random: Random) -> bytes:
 
 
 def ends(phase: str) -> Connection:
-    """A connection in some phase."""
+    """Return a connection in a random phase."""
     connection = Connection("connector" if phase.endswith("<") else "listener")
     hello = connection.start()
     if phase != "handshake":
@@ -78,7 +78,7 @@ def test_any_frames(phase: str) -> None:
 
 @pytest.mark.parametrize("phase", ["rpc", "worker", "client"])
 def test_any_value(phase: str) -> None:
-    """Messages whose fields are swapped for others' values."""
+    """Messages whose fields are swapped for the values of others."""
     random = Random(phase)
     opened = [msgpack.unpackb(f[0], strict_map_key=False, use_list=False) for f in corpus()]
     parts = [
@@ -110,7 +110,7 @@ def test_any_value(phase: str) -> None:
         except RemoteProtocolError:
             assert phase == "rpc"  # a placeholder that points nowhere
             continue
-        if phase == "worker":  # one odd message costs only itself
+        if phase == "worker":  # one invalid message affects no other
             assert type(event.messages[-1]).__name__ in ("KeepAlive", "CloseStream")
 
 
@@ -129,8 +129,14 @@ def test_any_bytes() -> None:
 
 
 def test_the_fuzzer_finds_nothing() -> None:
-    """A short round of what ``make fuzz`` runs."""
-    command = [sys.executable, str(Path(__file__).parent / "fuzz.py"), "--own", "--inputs", str(ROUNDS)]
+    """A short run of ``make fuzz``."""
+    command = [
+        sys.executable,
+        str(Path(__file__).parent / "fuzz.py"),
+        "--own",
+        "--inputs",
+        str(ROUNDS),
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
     assert f"{ROUNDS} inputs in" in done.stdout

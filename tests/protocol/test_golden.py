@@ -1,4 +1,4 @@
-"""Bytes captured from stock peers (``capture.py``): all of them are read as typed messages, and written back as they were."""
+"""Bytes captured from stock peers (``capture.py``) are decoded to typed messages and encoded unchanged."""
 
 from __future__ import annotations
 
@@ -11,13 +11,20 @@ import msgspec
 import pytest
 from paceline.protocol.catalogue import TABLES
 from paceline.protocol.codec import Codec
-from paceline.protocol.connection import Batch, Connection, HandshakeDone, Request, Role, Value
+from paceline.protocol.connection import (
+    Batch,
+    Connection,
+    HandshakeDone,
+    RequestReceived,
+    Role,
+    Value,
+)
 from paceline.protocol.framing import FrameReader, pack_frames
 from paceline.protocol.messages import (
     CloseStream,
     ComputeTask,
+    InvalidMessage,
     Message,
-    OddMessage,
     TaskFinished,
     UnknownMessage,
     UpdateGraph,
@@ -31,7 +38,7 @@ STREAMS = {"register-worker": "worker", "register-client": "client"}
 
 
 def messages_of(name: str, way: str) -> list[list[Any]]:
-    """Frames of each message, read in pieces of an odd size."""
+    """Return the frames of each message, read in pieces of a prime size."""
     data = (CAPTURES / f"{name}.{way}.bin").read_bytes()
     reader = FrameReader()
     messages = [m for i in range(0, len(data), 777) for m in reader.feed(data[i : i + 777])]
@@ -40,7 +47,7 @@ def messages_of(name: str, way: str) -> list[list[Any]]:
 
 
 def replay(name: str, way: str) -> Iterator[tuple[list[Any], Any]]:
-    """Each message's frames, and the event that it is to the end that received it."""
+    """Yield each message's frames, and its event at the receiving end."""
     role: Role = "listener" if way == "up" else "connector"
     place = name.split("-")[0]
     connection = Connection(role, serves="scheduler_rpc" if place == "scheduler" else "worker_rpc")
@@ -49,7 +56,7 @@ def replay(name: str, way: str) -> Iterator[tuple[list[Any], Any]]:
     for number, frames in enumerate(messages_of(name, way)):
         (event,) = connection.receive_frames(frames)
         yield frames, event
-        # a client's stream begins with the answer to its registration, a worker's after it
+        # a client's stream begins with the reply to its registration, a worker's after it
         registered = (way == "up" and number == 1) or (
             way == "down" and number == (1 if stream == "worker" else 0)
         )
@@ -66,7 +73,7 @@ def all_events(way: str) -> Iterator[tuple[str, list[Any], Any]]:
 def typed(event: Any) -> list[Any]:
     if isinstance(event, Batch):
         return event.messages
-    return [event.message] if isinstance(event, Request) else []
+    return [event.message] if isinstance(event, RequestReceived) else []
 
 
 def test_there_are_captures() -> None:
@@ -76,10 +83,10 @@ def test_there_are_captures() -> None:
 
 @pytest.mark.parametrize("way", ["up", "down"])
 @pytest.mark.parametrize("name", NAMES)
-def test_nothing_is_unknown_or_odd(name: str, way: str) -> None:
+def test_nothing_is_unknown_or_invalid(name: str, way: str) -> None:
     for _, event in replay(name, way):
         for message in typed(event):
-            assert not isinstance(message, UnknownMessage | OddMessage), message
+            assert not isinstance(message, UnknownMessage | InvalidMessage), message
         if isinstance(event, Value):
             assert way == "down" or event.value == "OK"
 
@@ -98,10 +105,10 @@ def test_most_ops_are_seen() -> None:
 
 
 @pytest.mark.parametrize("way", ["up", "down"])
-def test_typed_messages_say_what_the_bytes_said(way: str) -> None:
-    """Each field as the stock scheduler would have read it; fields that were absent have their defaults."""
+def test_typed_messages_equal_the_bytes(way: str) -> None:
+    """Each field is decoded as in the stock scheduler; absent fields have their defaults."""
     for name, frames, event in all_events(way):
-        if not isinstance(event, Batch | Request):
+        if not isinstance(event, Batch | RequestReceived):
             continue
         value = ValueReader(frames).read(frames[0])
         raws = value if isinstance(event, Batch) else [value]
@@ -120,7 +127,7 @@ def test_typed_messages_say_what_the_bytes_said(way: str) -> None:
 
 
 def plain(value: Any) -> Any:
-    """For comparing: containers without their flavour, sets in some order."""
+    """Return a comparable form: container types unified, sets sorted."""
     if isinstance(value, dict):
         return {key: plain(x) for key, x in value.items()}
     if isinstance(value, list | tuple):
@@ -152,7 +159,7 @@ def stream_pair(way: str, kind: Any) -> tuple[Connection, Connection]:
 
 
 def test_payloads_go_through_unchanged() -> None:
-    """Header and frames of every closed value are the same bytes before and after."""
+    """Header and frames of every serialized value are the same bytes before and after."""
     count = 0
     for way in ("up", "down"):
         for _, frames, event in all_events(way):
@@ -182,7 +189,7 @@ def payloads(value: Any) -> Iterator[Payload]:
 
 
 def test_the_wire_is_the_same_byte_for_byte() -> None:
-    """Frames as captured, packed again, are what stock had written (it joins and splits them in its own way)."""
+    """Captured frames, packed again, equal what stock wrote (which joins and splits them differently)."""
     for name in NAMES:
         for way in ("up", "down"):
             data = (CAPTURES / f"{name}.{way}.bin").read_bytes()
@@ -192,24 +199,24 @@ def test_the_wire_is_the_same_byte_for_byte() -> None:
 
 
 def test_the_handshake() -> None:
-    """What stock peers announce; the reasons for our choice (``handshake.py``) rest on it."""
+    """What stock peers announce, on which the choices in ``handshake.py`` are based."""
     for way in ("up", "down"):
         for name, frames, event in all_events(way):
             if isinstance(event, HandshakeDone):
                 said = ValueReader(frames).read(frames[0])
                 assert set(said) == {"compression", "python", "pickle-protocol"}
                 assert said["compression"] is None
-                # the stock scheduler says 4 where it dials, and everybody else 5
+                # the stock scheduler announces 4 where it connects, and all others announce 5
                 dialled_by_scheduler = way == "up" and name.startswith("worker")
                 assert said["pickle-protocol"] == (4 if dialled_by_scheduler else 5)
                 assert event.agreement.pickle_protocol == said["pickle-protocol"]
 
 
-def test_replies_are_as_the_catalogue_says() -> None:
-    """In order, each request its reply: no field unknown, none of another type."""
+def test_replies_match_the_catalogue() -> None:
+    """In order, each request has its reply; no field is unknown or of another type."""
     seen = set()
     for name in NAMES:
-        requests = [e.message for _, e in replay(name, "up") if isinstance(e, Request)]
+        requests = [e.message for _, e in replay(name, "up") if isinstance(e, RequestReceived)]
         values = [(f, e.value) for f, e in replay(name, "down") if isinstance(e, Value)]
         if "register" in name:
             requests, values = requests[:1], values[:1]

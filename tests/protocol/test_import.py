@@ -1,4 +1,4 @@
-"""The protocol stands alone: it imports and works where dask is not installed."""
+"""The protocol imports and works without dask."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The second encoding: what it looks like, who speaks it, and that no value is lost in it.
+"""The in-place encoding: its format, when it is used, and that it preserves every value.
 
 Round trips of all messages in both encodings are in ``test_roundtrip.py``.
 """
@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from paceline.protocol.codec import Codec
 from paceline.protocol.compression import NAMES, is_available
-from paceline.protocol.connection import Batch, Connection, HandshakeDone, Request, Value
+from paceline.protocol.connection import Batch, Connection, HandshakeDone, RequestReceived, Value
 from paceline.protocol.errors import RemoteProtocolError
 from paceline.protocol.framing import FrameReader, pack_frames
 from paceline.protocol.handshake import local_offer, negotiate
@@ -127,7 +127,7 @@ def test_in_typed_fields_too(parts: list[bytes], in_a_list: bool, depth: int) ->
     sizes=st.lists(st.integers(0, 120_000), min_size=1, max_size=3), shard=st.integers(5000, 60_000)
 )
 def test_compressed_and_sharded_values(name: str, sizes: list[int], shard: int) -> None:
-    """As stock cut and compressed them, so they pass, and open to what they were."""
+    """Payloads sharded and compressed by stock are forwarded unchanged and can be deserialized."""
     arrays = [np.zeros(size, "u1") for size in sizes]
     sent = dumps(
         {"v": to_serialize(SimpleNamespace(arrays=arrays))},
@@ -167,7 +167,7 @@ def test_it_is_spoken_where_both_offer_it() -> None:
 def test_requests_and_replies() -> None:
     listener, connector = connected((OFFER, OFFER))
     (event,) = listener.receive_frames(connector.send(Identity()))
-    assert event == Request(Identity(), True, False)
+    assert event == RequestReceived(Identity(), True, False)
     data = {("x", 0): pickled_payload(b"v", [b"buffer"])}
     (reply,) = connector.receive_frames(listener.send({"status": "OK", "data": data}))
     assert isinstance(reply, Value) and reply.value == {"status": "OK", "data": data}
@@ -177,14 +177,14 @@ def test_requests_and_replies() -> None:
     assert typed == GatherReply(status="OK", data=data)
 
 
-@pytest.mark.parametrize("said", [None, 1, "in-place", {}, ["other"], [1]])
-def test_odd_offers_mean_the_stock_encoding(said: Any) -> None:
-    agreement = negotiate(OFFER, {**local_offer(), "encodings": said})
+@pytest.mark.parametrize("sent", [None, 1, "in-place", {}, ["other"], [1]])
+def test_invalid_offers_select_the_stock_encoding(sent: Any) -> None:
+    agreement = negotiate(OFFER, {**local_offer(), "encodings": sent})
     assert agreement.encoding == "stock"
 
 
 async def test_a_stock_peer_ignores_the_offer() -> None:
-    """It shakes hands with one who offers both, and is spoken to in its own encoding."""
+    """A stock peer accepts the handshake that offers both, and the stock encoding is used with it."""
     agreed: list[Any] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -230,9 +230,9 @@ def test_broken_placeholders(placeholder: Any) -> None:
     with pytest.raises(RemoteProtocolError):
         codec.decode_value(sent)
     batch = [{"op": "task-finished", "key": "a"}, {"op": "task-erred", "key": "b", "exception": {"__Pickled__": placeholder}}]  # fmt: skip
-    good, odd = codec.decode_batch([msgpack.packb(batch), b"1", b"2"], "worker_to_scheduler")
+    good, invalid = codec.decode_batch([msgpack.packb(batch), b"1", b"2"], "worker_to_scheduler")
     assert good == TaskFinished(key="a")
-    assert odd.op == "task-erred", "one odd message costs only itself"
+    assert invalid.op == "task-erred", "one invalid message affects no other"
 
 
 def test_each_encoding_refuses_the_other() -> None:
@@ -255,7 +255,7 @@ def test_attributes_are_inline_or_offloaded() -> None:
 
 
 def test_payloads_pass_verbatim() -> None:
-    """An odd header (longer than there need be) is passed on as it came."""
+    """A header that is longer than necessary is forwarded unchanged."""
     payload = Payload("serialized", b"\x81\xd9\x0enum-sub-frames\x01", (b"frame",))
     codec = InPlaceCodec()
     assert codec.decode_value(codec.encode([payload])) == (payload,)

@@ -1,4 +1,4 @@
-"""Messages as JSON and back: the same bytes, for all that was captured from stock peers and for made-up values."""
+"""The JSON form: captured and generated messages are converted back to the same bytes."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_what_it_looks_like() -> None:
     assert to_json({"a": b"\x00\xff", "s": {1}}) == {"a": {"$bytes": "00ff"}, "s": {"$set": [1]}}
 
 
-def test_odd_header_is_kept_in_hex() -> None:
+def test_unusual_header_is_kept_in_hex() -> None:
     header = b"\x81\xd9\x0enum-sub-frames\x00"  # a longer msgpack than there need be
     form = to_json(Payload("serialized", header))
     assert form["$serialized"]["header_hex"] == header.hex()

@@ -1,13 +1,15 @@
-"""Keys: their names are those that dask gives."""
+"""Keys: prefixes and groups are those of dask."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 from dask.utils import key_split as dask_key_split
 from distributed.utils import key_split_group
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.protocol.keys import key_group, key_split, normalize_key
+from paceline.protocol.keys import check_prefix, has_prefix, key_group, key_split, normalize_key
 
 EXAMPLES = [
     *("x", "x-1", "x-1-2-3", ("x-2", 1), "('x-2', 1)", "('x', 1)", "hello-world-1"),
@@ -38,6 +40,34 @@ def test_names_are_dasks_for_any_key(key: object) -> None:
 def test_strange_keys_have_a_name_too(key: object) -> None:
     assert isinstance(key_split(key), str)
     key_group(key)
+
+
+NAMELESS = [
+    *("", b"", (), ((), 1), (((),),), b"\xff\xfe", (b"\xff", 1), "<>", "< >", b"<"),
+    *(("x", ()), ("", 1), ("<", 1), "(", "-", None, 0, 1.5),
+]
+
+
+def raised(function: Any, *args: Any) -> type | None:
+    try:
+        function(*args)
+    except Exception as error:
+        return type(error)
+    return None
+
+
+@pytest.mark.parametrize("key", [*EXAMPLES, *NAMELESS], ids=repr)
+def test_a_key_is_refused_as_by_dask(key: object) -> None:
+    expected = raised(dask_key_split, key) or raised(key_split_group, key)
+    assert raised(check_prefix, key) == expected
+    assert has_prefix(key) == (expected is None)
+
+
+@given(st.recursive(st.one_of(words, words.map(str.encode), st.binary(), st.integers()),
+                    lambda inner: st.lists(inner, max_size=3).map(tuple)))  # fmt: skip
+def test_any_key_is_refused_as_by_dask(key: object) -> None:
+    expected = raised(dask_key_split, key) or raised(key_split_group, key)
+    assert raised(check_prefix, key) == expected
 
 
 def test_lists_become_tuples() -> None:

@@ -1,4 +1,4 @@
-"""Long batches come in pieces, and say what they said."""
+"""Long batches are decoded in pieces, to the same messages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from paceline.protocol import messages as m
 from paceline.protocol.codec import Codec
 from paceline.protocol.connection import Batch, Connection
 from paceline.protocol.errors import RemoteProtocolError
-from paceline.protocol.long_batch import LONG_BATCH_NBYTES, PIECE_KEYS, PIECE_NBYTES, pieces_of
+from paceline.protocol.long_batch import LONG_BATCH_NBYTES, PIECE_KEYS, PIECE_NBYTES, split_batch
 
 KEYS: list[Any] = [("some-name-of-a-task", i) for i in range(20_000)]
 
@@ -41,7 +41,7 @@ def release(*keys: Any) -> dict[str, Any]:
 def test_a_short_batch_is_one() -> None:
     pieces = received(stream("client"), [packed([release(key) for key in KEYS[:100]])])
     assert len(pieces) == 1
-    assert pieces_of(packed([release(*KEYS[:100])])) is None
+    assert split_batch(packed([release(*KEYS[:100])])) is None
 
 
 def test_many_messages() -> None:
@@ -72,12 +72,12 @@ def test_of_workers() -> None:
 def test_what_cannot_be_cut_stays_whole() -> None:
     long = {"op": "something-of-a-plugin", "text": "x" * LONG_BATCH_NBYTES}
     pieces = received(stream("client"), [packed([long, release("k")])])
-    (odd,), (last,) = pieces
-    assert odd.raw["text"] == long["text"]
+    (invalid,), (last,) = pieces
+    assert invalid.raw["text"] == long["text"]
     assert last.keys == ["k"]
 
 
-def test_closed_values_are_found_in_their_frames() -> None:
+def test_serialized_values_are_found_in_their_frames() -> None:
     error = {"__Pickled__": 2}
     erred = {
         "op": "task-erred", "key": "k", "run_id": 1, "exception": error, "traceback": None,
@@ -97,15 +97,15 @@ def test_closed_values_are_found_in_their_frames() -> None:
     assert found[0].exception.header == whole[0].exception.header
 
 
-def test_an_odd_message_costs_only_itself() -> None:
+def test_an_invalid_message_affects_no_other() -> None:
     batch: list[Any] = [release(key) for key in KEYS]
     batch[7] = {"op": "client-releases-keys", "keys": 17, "client": "c"}
     batch[8] = 5
     pieces = received(stream("client"), [packed(batch)])
     kinds = [type(msg).__name__ for piece in pieces for msg in piece]
     assert len(kinds) == len(KEYS)
-    assert kinds[7:9] == ["OddMessage", "OddMessage"]
-    assert kinds.count("OddMessage") == 2
+    assert kinds[7:9] == ["InvalidMessage", "InvalidMessage"]
+    assert kinds.count("InvalidMessage") == 2
 
 
 def test_nothing_after_the_goodbye() -> None:

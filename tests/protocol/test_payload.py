@@ -1,4 +1,4 @@
-"""Payloads: what the stock peers' helpers make, opened as far as the protocol opens anything."""
+"""Payloads created by stock's helpers, decoded without unpickling."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ AVAILABLE = [name for name in NAMES if is_available(name)]
 
 
 def from_stock(value: Any, **options: Any) -> Payload:
-    """The payload that a stock peer sends for a closed value."""
+    """Return the payload that a stock peer sends for a serialized value."""
     frames = [bytes(frame) for frame in dumps({"p": value}, **options)]
     payload = Codec().decode_value(frames)["p"]
     assert type(payload) is Payload
@@ -79,7 +79,7 @@ def packed(parts: tuple[dict[str, Any], list[Any]]) -> tuple[bytes, tuple[Any, .
 @pytest.mark.parametrize("name", [None, *AVAILABLE])
 @pytest.mark.parametrize("wrap", [ToPickle, to_serialize])
 def test_pickles_are_taken_out(wrap: Any, name: str | None) -> None:
-    """Compressed, in shards, with buffers out of band: never unpickled here, but whole."""
+    """Compressed, sharded, with out-of-band buffers: complete, and not unpickled."""
     arrays = [np.arange(30_000), np.zeros(50_000)]
     value = SimpleNamespace(arrays=arrays, text="x" * 40_000)  # a list would be taken apart
     options: dict[str, Any] = {"context": {"compression": name}, "frame_split_size": 15_000}
@@ -113,7 +113,7 @@ def test_what_holds_no_pickle() -> None:
         Payload("pickled", b"\x90"),
         Payload("serialized", b"\x81\xaaserializer\xa6pickle"),
         serialized_payload({"serializer": "pickle", "writeable": (True, True)}, [b"x", b"y"]),
-        serialized_payload({"serializer": "pickle", "compression": ("nobody's",)}, [b"x"]),
+        serialized_payload({"serializer": "pickle", "compression": ("unknown",)}, [b"x"]),
         serialized_payload({"serializer": "pickle", "compression": ("zlib",)}, [b"x"]),
         serialized_payload({"serializer": "pickle", "compression": ("zlib",)}, [b"x", b"y"]),
         serialized_payload(
@@ -151,7 +151,7 @@ def test_equality_and_size() -> None:
 
 def test_the_codecs_that_are_needed_are_here() -> None:
     assert {"lz4", "zstd", "zlib"} <= set(AVAILABLE)
-    assert not is_available("auto") and not is_available("nobody's")
+    assert not is_available("auto") and not is_available("unknown")
 
 
 @pytest.mark.parametrize("name", AVAILABLE)
@@ -182,7 +182,7 @@ def test_the_bound_is_of_all_frames_together() -> None:
         payload_pickle(payload, 1199)
 
 
-def test_sizes_that_lie() -> None:
+def test_wrong_sizes() -> None:
     claims = (2**31 - 1).to_bytes(4, "little") + lz4.block.compress(b"x", store_size=False)
     with pytest.raises(RemoteProtocolError, match="would become"):
         expand("lz4", claims)
@@ -190,14 +190,14 @@ def test_sizes_that_lie() -> None:
     with pytest.raises(RemoteProtocolError, match="size"):
         expand("zstd", silent)
     for name in ("lzma", "auto", ""):
-        with pytest.raises(RemoteProtocolError, match="nobody knows"):
+        with pytest.raises(RemoteProtocolError, match="unknown codec"):
             expand(name, lzma.compress(b"x"))
         with pytest.raises(LocalProtocolError):
             compress(name, b"x")
 
 
 def opened_members(payload: Payload) -> Any:
-    """As a reader of pickles opens what a stock worker sends it."""
+    """Return the value as a reader of pickles deserializes what a stock worker sends."""
     found = payload_members(payload)
     if found is None:
         return opened(payload)
@@ -211,7 +211,7 @@ def opened_members(payload: Payload) -> Any:
 @pytest.mark.parametrize("context", [{}, {"compression": "zlib"}], ids=["plain", "zlib"])
 @pytest.mark.parametrize("size", [None, 7000], ids=["whole", "sharded"])
 def test_collections_of_stock(context: Any, size: int | None) -> None:
-    """Members of lists and maps are serialized one by one, also for readers of pickles alone."""
+    """Members of lists and maps are serialized one by one, also for peers that read only pickles."""
     value = {
         "a": [b"x", bytes(50_000), (np.arange(3000), "text")],
         ("b", 1): {b"set"},

@@ -1,4 +1,4 @@
-"""A stock comm on the other end of a socket reads what ``pack_frames`` writes, and we read what it writes."""
+"""A stock comm reads from a socket what ``pack_frames`` writes, and the other way round."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from paceline.protocol.payload import Payload
 
 
 async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """A scheduler's end that gives back what it is told."""
+    """A scheduler's end that echoes what it receives."""
     connection, frame_reader = Connection("listener"), FrameReader()
     for piece in pack_frames(connection.start()):
         writer.write(piece)
@@ -64,7 +64,7 @@ async def test_values_of_all_shapes() -> None:
 
 
 async def test_frames_of_no_length_anywhere() -> None:
-    """Also where the block that a reader takes at once ends."""
+    """Includes the end of the block that a reader receives at once."""
     for lengths in (
         [0],
         [0, 0],

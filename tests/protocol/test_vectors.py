@@ -1,4 +1,4 @@
-"""Conformance vectors: what ``docs/vectors`` says of each message is what the codecs read and write."""
+"""Conformance vectors: the codecs decode and encode what ``docs/vectors`` describes."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_most_are_captured():
     ],
 )
 def test_each_shape_is_there(shape):
-    """The smallest message of an op is seldom a batch, and its values have one frame each."""
+    """The smallest message of an op is rarely a batch, and its values have one frame each."""
     assert any(e["kind"] == "shape" and e["op"].endswith(f".{shape}") for e in VECTORS)
 
 
@@ -64,7 +64,7 @@ def test_bytes_and_json_are_one(entry):
     assert len(data) == entry["nbytes"]
     assert frames_to_json(frames_of(entry)) == form
     assert b"".join(map(bytes, pack_frames(json_to_frames(form)))) == data
-    # the second encoding says the same
+    # the in-place encoding has the same content
     assert frames_to_json(json_to_frames(form, IN_PLACE), IN_PLACE) == form
 
 
@@ -88,7 +88,7 @@ def test_messages_decode_to_their_class(entry):
     "entry", [e for e in VECTORS if e["kind"] == "shape"], ids=lambda e: e["vector"]
 )
 def test_shapes_are_what_stock_reads(entry):
-    """So are they when ours has written them again, and after a way through the second encoding."""
+    """They are the same after encoding them again, and after a round trip in the in-place encoding."""
     frames = frames_of(entry)
     theirs = as_stock_reads(frames)
     value = ValueReader(frames).read(frames[0])
@@ -107,7 +107,7 @@ def as_stock_reads(frames):
 
 
 def plain(value):
-    """Closed values of ours and of stock in one form: the header, opened, and the frames."""
+    """Convert serialized values of paceline and stock to one form: the decoded header, and the frames."""
     if isinstance(value, Payload) and value.kind == "pickled":  # stock opens these at once
         pickled, buffers = payload_pickle(value)
         return plain(pickle.loads(pickled, buffers=buffers))
@@ -125,10 +125,11 @@ def plain(value):
 
 
 @pytest.mark.parametrize(
-    "entry", [e for e in VECTORS if e["kind"] == "reply" and e["direction"] in TABLES],
-    ids=lambda e: e["vector"]
+    "entry",
+    [e for e in VECTORS if e["kind"] == "reply" and e["direction"] in TABLES],
+    ids=lambda e: e["vector"],
 )
-def test_replies_are_of_the_type_that_the_catalogue_says(entry):
+def test_replies_match_the_types_in_the_catalogue(entry):
     frames = frames_of(entry)
     value = ValueReader(frames).read(frames[0])
     assert check_reply(value, TABLES[entry["direction"]][entry["op"]]) == []

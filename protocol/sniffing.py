@@ -1,9 +1,8 @@
-"""Bytes to messages' frames for somebody who only looks on: what is too much to keep is counted and left out.
+"""Frame reader of an observer: frames that are too large to keep are counted and omitted.
 
-``framing.FrameReader`` is for an end of a connection, which needs every byte. An onlooker needs frame 0 and headers; of a
-gather of gigabytes it keeps the first few megabytes, and of the rest its size.
-
-Must not know: what frames mean.
+``framing.FrameReader`` is for an end of a connection, which needs every byte. An observer needs
+frame 0 and the headers. Of a gather of gigabytes it keeps the first megabytes, and the size of the
+rest.
 """
 
 from __future__ import annotations
@@ -15,14 +14,14 @@ from .compression import Buffer
 from .errors import RemoteProtocolError
 from .framing import Frames, Limits, frame_nbytes
 
-#: Of one message so many bytes of frames are kept, the first ones.
+#: Bytes of frames that are kept of one message, the first ones.
 KEPT_MAX_NBYTES = 16 * 2**20
 
 _U64 = 8
 
 
 class OmittedFrame(bytes):
-    """Stands for a frame that was not kept; it is empty.
+    """Replaces a frame that was not kept; it is empty.
 
     Attributes:
         omitted_nbytes: size of the frame.
@@ -31,28 +30,28 @@ class OmittedFrame(bytes):
     omitted_nbytes: int
 
     def __new__(cls, nbytes: int) -> OmittedFrame:
-        """A stand-in for a frame of so many bytes."""
+        """Return the replacement of a frame of `nbytes`."""
         frame = super().__new__(cls)
         frame.omitted_nbytes = nbytes
         return frame
 
 
 def real_nbytes(frame: Buffer) -> int:
-    """Size of a frame on the wire, bytes, whether it was kept or not."""
+    """Return the size of a frame on the wire in bytes, whether it was kept or omitted."""
     return frame.omitted_nbytes if isinstance(frame, OmittedFrame) else frame_nbytes(frame)
 
 
 def wire_nbytes(frames: Sequence[Buffer]) -> int:
-    """Size of a message on the wire, bytes, its prelude included."""
+    """Return the size of a message on the wire in bytes, including its prelude."""
     return _U64 * (2 + len(frames)) + sum(map(real_nbytes, frames))
 
 
-class Skimmer:
-    """Puts messages together from what passes, in pieces of any size. It holds at most a prelude and ``kept_nbytes``.
+class SniffingFrameReader:
+    """Reads messages from pieces of any size. It keeps at most a prelude and `kept_nbytes`.
 
     Args:
         limits: what a prelude may claim.
-        kept_nbytes: of one message so much is kept.
+        kept_nbytes: limit of the bytes that are kept of one message.
     """
 
     __slots__ = ("_frames", "_kept", "_left", "_lengths", "_limits", "_prelude", "_skip")
@@ -60,22 +59,22 @@ class Skimmer:
     def __init__(self, limits: Limits | None = None, kept_nbytes: int = KEPT_MAX_NBYTES) -> None:
         self._limits = limits or Limits()
         self._kept = kept_nbytes
-        self._left = kept_nbytes  # of the message that is coming
+        self._left = kept_nbytes  # of the incomplete message
         self._prelude = bytearray()
-        self._lengths: tuple[int, ...] | None = None  # of the message that is coming
-        self._frames: list[Buffer] = []  # of it, so far; the last may be incomplete
-        self._skip = 0  # bytes of an omitted frame that are still to come
+        self._lengths: tuple[int, ...] | None = None  # frames of the incomplete message
+        self._frames: list[Buffer] = []  # its frames so far; the last may be incomplete
+        self._skip = 0  # remaining bytes of an omitted frame
 
     @property
     def is_idle(self) -> bool:
-        """Nothing of a message has come that is not complete."""
+        """Whether no part of an incomplete message was received."""
         return not self._prelude and self._lengths is None
 
     def feed(self, data: Buffer) -> list[Frames]:
-        """Takes the next bytes, which may be reused afterwards. Returns the messages that are complete now.
+        """Process `data`, whose memory may be reused after the call. Return the complete messages.
 
         Raises:
-            RemoteProtocolError: these are no messages; nothing more can be read.
+            RemoteProtocolError: the data is invalid; the reader cannot be used any more.
         """
         view = memoryview(data)
         messages: list[Frames] = []
@@ -149,7 +148,7 @@ class Skimmer:
                 return view
 
     def _is_whole(self) -> bool:
-        """Whether the last frame is complete (or omitted)."""
+        """Return whether the last frame is complete or omitted."""
         if not self._frames:
             return True
         last = self._frames[-1]

@@ -1,4 +1,4 @@
-"""Somebody between the ends sees each message, what it is, and what is wrong with it; and holds no more than it must."""
+"""The observer reports each message, what it is and what is wrong with it, with bounded memory."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ from paceline.protocol.messages import (
     RegisterWorker,
     TaskFinished,
 )
-from paceline.protocol.onlooker import Onlooker, Seen
+from paceline.protocol.observer import ObservedMessage, Observer
 from paceline.protocol.payload import pickled_payload
-from paceline.protocol.skimming import OmittedFrame, Skimmer, wire_nbytes
+from paceline.protocol.sniffing import OmittedFrame, SniffingFrameReader, wire_nbytes
 
 CAPTURES = Path(__file__).parent / "captures"
 HELLO = Codec().encode(local_offer())
 
 
-def greeted(*serves: Any) -> Onlooker:
-    onlooker = Onlooker(serves or ("scheduler_rpc",))
-    (one,), (two,) = onlooker.see("down", HELLO), onlooker.see("up", HELLO)
+def greeted(*serves: Any) -> Observer:
+    observer = Observer(serves or ("scheduler_rpc",))
+    (one,), (two,) = observer.observe("down", HELLO), observer.observe("up", HELLO)
     assert one.kind == two.kind == "handshake" and not one.violations + two.violations
-    assert onlooker.phase == "rpc"
-    return onlooker
+    assert observer.phase == "rpc"
+    return observer
 
 
-def say(onlooker: Onlooker, way: Any, value: Any) -> Seen:
-    (seen,) = onlooker.see(way, Codec().encode(value))
+def say(observer: Observer, way: Any, value: Any) -> ObservedMessage:
+    (seen,) = observer.observe(way, Codec().encode(value))
     return seen
 
 
-def kinds(seen: Seen) -> list[tuple[str, str]]:
+def kinds(seen: ObservedMessage) -> list[tuple[str, str]]:
     return [(violation.kind, violation.path) for violation in seen.violations]
 
 
@@ -57,84 +57,85 @@ def kinds(seen: Seen) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(
     "name", sorted(p.name[:-7] for p in CAPTURES.glob("scheduler-*.up.bin")), ids=str
 )
-def test_stock_peers_do_as_the_catalogue_says(name: str) -> None:
-    """What was captured of connections to a stock scheduler: one request, one reply; then the stream."""
-    onlooker = Onlooker()
+def test_stock_peers_match_the_catalogue(name: str) -> None:
+    """Captured connections to a stock scheduler: one request, one reply, then the stream."""
+    observer = Observer()
     up, down = (
-        Skimmer().feed((CAPTURES / f"{name}.{way}.bin").read_bytes()) for way in ("up", "down")
+        SniffingFrameReader().feed((CAPTURES / f"{name}.{way}.bin").read_bytes())
+        for way in ("up", "down")
     )
     found: list[str] = []
     for pair in zip_longest(up, down):
         for way, frames in zip(("up", "down"), pair, strict=True):
             if frames is not None:
-                for seen in onlooker.see(way, frames):  # type: ignore[arg-type]
+                for seen in observer.observe(way, frames):  # type: ignore[arg-type]
                     assert seen.kind != "unreadable"
                     found += map(str, seen.violations)
     assert found == []
-    assert onlooker.peer
+    assert observer.peer
 
 
 def test_requests_and_their_replies() -> None:
-    onlooker = greeted()
-    asked = say(onlooker, "up", HeartbeatWorker(address="tcp://a:1"))
-    assert (asked.kind, asked.op, onlooker.peer) == (
+    observer = greeted()
+    asked = say(observer, "up", HeartbeatWorker(address="tcp://a:1"))
+    assert (asked.kind, asked.op, observer.peer) == (
         "request",
         "heartbeat_worker",
         "worker tcp://a:1",
     )
     answered = say(
-        onlooker, "down", {"status": "OK", "time": 1.0, "heartbeat-interval": 1, "more": 1}
+        observer, "down", {"status": "OK", "time": 1.0, "heartbeat-interval": 1, "more": 1}
     )
     assert (answered.kind, answered.op) == ("reply", "heartbeat_worker")
     assert kinds(answered) == [("unknown field", "$.more")]
-    assert kinds(say(onlooker, "down", "OK")) == [("out of place", "$")]
-    assert kinds(say(onlooker, "up", "OK")) == [("out of place", "$")]
+    assert kinds(say(observer, "down", "OK")) == [("out of place", "$")]
+    assert kinds(say(observer, "up", "OK")) == [("out of place", "$")]
 
 
 def test_a_failure_may_answer_anything() -> None:
-    onlooker = greeted()
-    say(onlooker, "up", HeartbeatWorker(address="tcp://a:1"))
+    observer = greeted()
+    say(observer, "up", HeartbeatWorker(address="tcp://a:1"))
     failure = {
         "status": "uncaught-error",
         "exception": None,
         "traceback": None,
         "exception_text": "",
     }
-    assert kinds(say(onlooker, "down", failure)) == []
+    assert kinds(say(observer, "down", failure)) == []
 
 
 def test_worker_becomes_a_stream_when_it_is_accepted() -> None:
     for status, phase in (("OK", "worker-stream"), ("error", "rpc")):
-        onlooker = greeted()
+        observer = greeted()
         assert not say(
-            onlooker, "up", RegisterWorker(address="tcp://a:1", name="x", reply=False)
+            observer, "up", RegisterWorker(address="tcp://a:1", name="x", reply=False)
         ).violations
-        assert onlooker.phase == "rpc"
-        assert say(onlooker, "down", {"status": status, "time": 1.0}).op == "register-worker"
-        assert onlooker.phase == phase
-    assert onlooker.peer == "worker x"
+        assert observer.phase == "rpc"
+        assert say(observer, "down", {"status": status, "time": 1.0}).op == "register-worker"
+        assert observer.phase == phase
+    assert observer.peer == "worker x"
 
 
 def test_a_client_becomes_a_stream_at_once() -> None:
-    onlooker = greeted()
-    say(onlooker, "up", RegisterClient(client="c", reply=False))
-    seen = say(onlooker, "down", [{"op": "stream-start"}])
+    observer = greeted()
+    say(observer, "up", RegisterClient(client="c", reply=False))
+    seen = say(observer, "down", [{"op": "stream-start"}])
     assert (seen.kind, seen.op, seen.direction) == ("stream", "stream-start", "scheduler_to_client")
     assert not seen.violations
 
 
 def test_get_data_is_acknowledged() -> None:
-    onlooker = greeted("worker_rpc", "nanny_rpc")
-    say(onlooker, "up", GetData(keys=["x"]))
-    say(onlooker, "down", {"status": "OK", "data": {"x": pickled_payload(b"1")}})
-    seen = say(onlooker, "up", "OK")
+    observer = greeted("worker_rpc", "nanny_rpc")
+    say(observer, "up", GetData(keys=["x"]))
+    say(observer, "down", {"status": "OK", "data": {"x": pickled_payload(b"1")}})
+    seen = say(observer, "up", "OK")
     assert (seen.kind, seen.op, seen.violations) == ("value", "get_data", [])
 
 
 def test_the_request_inside_a_broadcast_is_looked_at() -> None:
-    onlooker = greeted()
+    observer = greeted()
     request = {"op": "broadcast", "msg": {"op": "get_logs", "n": "x"}, "workers": None}
-    outer, inner = onlooker.see("up", Codec().encode(request))
+    outer, inner = observer.observe("up", Codec().encode(request))
     assert not outer.violations
     assert (inner.kind, inner.direction, kinds(inner)) == (
         "inner",
@@ -145,39 +146,39 @@ def test_the_request_inside_a_broadcast_is_looked_at() -> None:
 
 def test_the_second_encoding_is_followed() -> None:
     offer = local_offer(in_place=True)
-    onlooker, ends = Onlooker(), (Connection("listener", offer), Connection("connector", offer))
+    observer, ends = Observer(), (Connection("listener", offer), Connection("connector", offer))
     hellos = ends[0].start(), ends[1].start()
     for way, end, hello in (("down", ends[1], hellos[0]), ("up", ends[0], hellos[1])):
-        onlooker.see(way, hello)  # type: ignore[arg-type]
+        observer.observe(way, hello)  # type: ignore[arg-type]
         end.receive_frames(hello)
     frames = ends[1].send({"op": "echo", "data": [pickled_payload(b"p", [b"123"])]})
-    (seen,) = onlooker.see("up", frames)
+    (seen,) = observer.observe("up", frames)
     assert seen.value["data"] == (pickled_payload(b"p", [b"123"]),)
     assert not seen.violations
 
 
 def test_bytes_of_a_batch_are_shared_out() -> None:
-    onlooker = greeted()
-    say(onlooker, "up", RegisterClient(client="c", reply=False))
+    observer = greeted()
+    say(observer, "up", RegisterClient(client="c", reply=False))
     frames = Codec().encode(
         [{"op": "key-in-memory", "key": "x"}, {"op": "event", "event": pickled_payload(b"1" * 500)}]
     )
-    seen = onlooker.see("down", frames)
+    seen = observer.observe("down", frames)
     assert sum(s.nbytes for s in seen) == len(b"".join(pack_frames(frames))) == wire_nbytes(frames)
     assert seen[1].nbytes > 500 and [s.n_frames for s in seen] == [2, 0]
 
 
 def test_what_cannot_be_read() -> None:
-    onlooker = greeted()
-    (seen,) = onlooker.see("up", [b"\xc1"])
+    observer = greeted()
+    (seen,) = observer.observe("up", [b"\xc1"])
     assert (seen.kind, kinds(seen)) == ("unreadable", [("unreadable", "$")])
-    (seen,) = onlooker.see("up", [])
+    (seen,) = observer.observe("up", [])
     assert seen.kind == "unreadable"
-    (seen,) = Onlooker().see("up", Codec().encode([1]))
+    (seen,) = Observer().observe("up", Codec().encode([1]))
     assert kinds(seen) == [("wrong type", "$")]
 
 
-# ------------------------------------------------------------------ checking
+# ------------------------------------------------------------------ validation
 
 
 GOOD: dict[str, Any] = {"op": "task-finished", "key": ("x", 1), "nbytes": 1, "startstops": ({"action": "compute", "start": 1.0, "stop": 2},)}  # fmt: skip
@@ -217,7 +218,7 @@ def test_missing_fields() -> None:
 
 
 def test_text_is_no_binary() -> None:
-    """msgspec would take base64 for bytes."""
+    """msgspec would accept base64 for bytes."""
     found = check_reply(1, TABLES["scheduler_rpc"]["heartbeat_worker"])
     assert [v.kind for v in found] == ["wrong type"]
 
@@ -227,7 +228,7 @@ def test_keys() -> None:
     assert not any(map(is_key, (None, [], ("x", None), {"a": 1})))
 
 
-# ------------------------------------------------------------------ what we send
+# ------------------------------------------------------------------ sent messages
 
 
 def test_a_checked_connection_reports_what_it_sends() -> None:
@@ -268,16 +269,16 @@ def test_a_checked_connection_that_dialled() -> None:
     assert [text.split(":")[0] for text in reports] == ["unknown op"]
 
 
-# ------------------------------------------------------------------ skimming
+# ------------------------------------------------------------------ sniffing
 
 
 @given(st.lists(st.lists(st.binary(max_size=60), max_size=5), max_size=4), st.integers(1, 40))
 def test_skimmed_as_a_peer_reads_it(messages: list[list[bytes]], step: int) -> None:
     data = b"".join(b"".join(pack_frames(frames)) for frames in messages)
-    skimmer = Skimmer()
-    got = [m for i in range(0, len(data), step) for m in skimmer.feed(data[i : i + step])]
+    sniffer = SniffingFrameReader()
+    got = [m for i in range(0, len(data), step) for m in sniffer.feed(data[i : i + step])]
     assert got == messages == FrameReader().feed(data)
-    assert skimmer.is_idle
+    assert sniffer.is_idle
 
 
 @given(
@@ -285,8 +286,8 @@ def test_skimmed_as_a_peer_reads_it(messages: list[list[bytes]], step: int) -> N
 )  # fmt: skip
 def test_what_is_too_much_is_left_out(messages: list[list[int]], step: int) -> None:
     data = b"".join(b"".join(pack_frames([bytes(n) for n in sizes])) for sizes in messages)
-    skimmer = Skimmer(kept_nbytes=100)
-    got = [m for i in range(0, len(data), step) for m in skimmer.feed(data[i : i + step])]
+    sniffer = SniffingFrameReader(kept_nbytes=100)
+    got = [m for i in range(0, len(data), step) for m in sniffer.feed(data[i : i + step])]
     assert [[getattr(f, "omitted_nbytes", len(f)) for f in m] for m in got] == messages
     for frames in got:
         assert sum(map(len, frames)) <= 100
@@ -305,20 +306,22 @@ def test_what_is_too_much_is_left_out(messages: list[list[int]], step: int) -> N
 def test_what_is_no_message(words: tuple[int, ...]) -> None:
     data = b"".join(word.to_bytes(8, "little") for word in words)
     with pytest.raises(RemoteProtocolError):
-        Skimmer(Limits(max_message_nbytes=2**30)).feed(data)
+        SniffingFrameReader(Limits(max_message_nbytes=2**30)).feed(data)
 
 
 def test_placeholders_of_omitted_frames() -> None:
-    """The header, the frames, or all of a message may be too large; none of it is a violation."""
+    """Header, frames, or all of a message may be too large; none of it is a violation."""
     small, large = pickled_payload(b"1", [bytes(5000)]), pickled_payload(bytes(5000))
     for value in ({"op": "echo", "data": small}, {"op": "echo", "data": large}):
-        onlooker = greeted()
-        (frames,) = Skimmer(kept_nbytes=1000).feed(b"".join(pack_frames(Codec().encode(value))))
-        (seen,) = onlooker.see("up", frames)
+        observer = greeted()
+        (frames,) = SniffingFrameReader(kept_nbytes=1000).feed(
+            b"".join(pack_frames(Codec().encode(value)))
+        )
+        (seen,) = observer.observe("up", frames)
         assert seen.omitted and not seen.violations and seen.nbytes > 5000
-    onlooker = greeted()
+    observer = greeted()
     whole = b"".join(pack_frames([msgpack.packb({"op": "echo", "data": bytes(5000)})]))
-    (frames,) = Skimmer(kept_nbytes=1000).feed(whole)
-    (seen,) = onlooker.see("up", frames)
+    (frames,) = SniffingFrameReader(kept_nbytes=1000).feed(whole)
+    (seen,) = observer.observe("up", frames)
     assert seen.omitted and not seen.violations
-    assert not say(onlooker, "down", 1).violations, "the reply to a request that was not read"
+    assert not say(observer, "down", 1).violations, "the reply to a request that was not read"
