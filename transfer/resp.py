@@ -1,6 +1,6 @@
-"""As much of Redis' protocol (RESP 2) as a transfer needs: commands out of buffers, answers into buffers, nothing copied between.
+"""A minimal Redis client (RESP 2) that sends from buffers and receives into buffers without copies.
 
-Must not know: values, leases.
+redis-py copies each value on both ways.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from .backend import BackendError, BackendFull
 CONNECT_SECONDS = 5.0
 READ_NBYTES = 1 << 16
 LINE_NBYTES_MAX = 1 << 16
+#: Prefixes of errors of a server without memory.
 FULL = ("OOM", "MISCONF")
-"""What the server says first when it has no room."""
 
 
-class Line:
-    """One connection to a server; for one thread at a time.
+class RedisConnection:
+    """A connection to a server, for one thread at a time.
 
     Args:
-        url: ``redis://``, ``rediss://`` (TLS) or ``unix://``, with user, password and number of the database.
-        timeout_seconds: for each time that nothing comes or goes.
+        url: ``redis://``, ``rediss://`` (TLS) or ``unix://``, with user, password and database.
+        timeout_seconds: socket timeout.
 
     Raises:
-        OSError: nobody answers.
-        BackendError: the server refuses.
+        OSError: the server cannot be reached.
+        BackendError: the server refuses the user or database.
     """
 
     def __init__(self, url: str, timeout_seconds: float) -> None:
@@ -38,23 +38,23 @@ class Line:
         given = {name: values[-1] for name, values in parse_qs(parts.query).items()}
         self._socket = _connect(parts, given)
         self._socket.settimeout(timeout_seconds)
-        self._heard = bytearray()
+        self._received = bytearray()
         self.broken = False
         password = unquote(parts.password) if parts.password else given.get("password")
         if password:
             user = [unquote(parts.username)] if parts.username else []
-            self.ask("AUTH", *user, password)
+            self.request("AUTH", *user, password)
         database = given.get("db", "") or (parts.path.strip("/") if parts.scheme != "unix" else "")
         if database and database != "0":
-            self.ask("SELECT", database)
+            self.request("SELECT", database)
 
-    def ask(self, *words: Any) -> Any:
-        """Send a command and read its answer."""
+    def request(self, *words: Any) -> Any:
+        """Send a command and return its reply."""
         self.send([words])
-        return self.answer()
+        return self.reply()
 
     def send(self, commands: Sequence[Sequence[Any]]) -> None:
-        """Send commands whose words are text, numbers or buffers, or lists of buffers that are one word."""
+        """Send commands; arguments are text, numbers, buffers, or lists of buffers to join."""
         text = bytearray()
         try:
             for words in commands:
@@ -75,17 +75,17 @@ class Line:
             self.broken = True
             raise
 
-    def answer(self, into: memoryview | None = None) -> Any:
-        """The next answer: None, a number, text, bytes, or a list; bytes of the length of ``into`` are read into it.
+    def reply(self, into: memoryview | None = None) -> Any:
+        """Return the next reply; bytes are read into ``into`` if given.
 
         Raises:
-            BackendFull: the server has no room.
-            BackendError: it refuses, or says what makes no sense.
-            OSError: it says nothing.
+            BackendFull: the server has no memory left.
+            BackendError: an error reply, or an invalid one.
+            OSError: the connection failed or timed out.
         """
         try:
-            return self._answer(into)
-        except _Refused as error:
+            return self._reply(into)
+        except _ErrorReply as error:
             text = str(error)
             raise (BackendFull if text.startswith(FULL) else BackendError)(text) from None
         except BaseException:
@@ -95,57 +95,57 @@ class Line:
     def close(self) -> None:
         self._socket.close()
 
-    def _answer(self, into: memoryview | None) -> Any:
-        line = self._line()
+    def _reply(self, into: memoryview | None) -> Any:
+        line = self._read_line()
         kind, rest = line[:1], line[1:]
         if kind == b"+":
             return rest.decode()
         if kind == b"-":
-            raise _Refused(rest.decode(errors="replace"))
+            raise _ErrorReply(rest.decode(errors="replace"))
         if kind == b":":
             return int(rest)
         if kind == b"*":
-            return [self._answer(None) for _ in range(int(rest))]
+            return [self._reply(None) for _ in range(int(rest))]
         if kind != b"$":
-            raise BackendError("that is not what a Redis server says")
+            raise BackendError("invalid reply")
         length = int(rest)
         if length < 0:
             return None
         if into is None:
             into = memoryview(bytearray(length))
         elif len(into) != length:
-            raise BackendError(f"{length} bytes where {len(into)} were put")
+            raise BackendError(f"expected {len(into)} bytes, got {length}")
         self._read(into)
         if self._take(2) != b"\r\n":
-            raise BackendError("an answer without its end")
+            raise BackendError("reply without terminator")
         return into
 
-    def _line(self) -> bytes:
-        while (end := self._heard.find(b"\r\n")) < 0:
-            if len(self._heard) > LINE_NBYTES_MAX:
-                raise BackendError("that is not what a Redis server says")
-            self._hear()
-        line = bytes(self._heard[:end])
-        del self._heard[: end + 2]
+    def _read_line(self) -> bytes:
+        while (end := self._received.find(b"\r\n")) < 0:
+            if len(self._received) > LINE_NBYTES_MAX:
+                raise BackendError("invalid reply")
+            self._receive()
+        line = bytes(self._received[:end])
+        del self._received[: end + 2]
         return line
 
     def _take(self, count: int) -> bytes:
-        while len(self._heard) < count:
-            self._hear()
-        taken = bytes(self._heard[:count])
-        del self._heard[:count]
+        while len(self._received) < count:
+            self._receive()
+        taken = bytes(self._received[:count])
+        del self._received[:count]
         return taken
 
-    def _hear(self) -> None:
-        heard = self._socket.recv(READ_NBYTES)
-        if not heard:
+    def _receive(self) -> None:
+        received = self._socket.recv(READ_NBYTES)
+        if not received:
             raise ConnectionResetError("the Redis server closed the connection")
-        self._heard += heard
+        self._received += received
 
     def _read(self, into: memoryview) -> None:
-        have = min(len(self._heard), len(into))
-        into[:have] = self._heard[:have]
-        del self._heard[:have]
+        have = min(len(self._received), len(into))
+        into[:have] = self._received[:have]
+        del self._received[:have]
         while have < len(into):
             count = self._socket.recv_into(into[have:])
             if not count:
@@ -153,8 +153,8 @@ class Line:
             have += count
 
 
-class _Refused(Exception):
-    """What the server says after a minus."""
+class _ErrorReply(Exception):
+    """An error reply of the server."""
 
 
 def _bytes(word: Any) -> Any:
@@ -170,7 +170,7 @@ def _connect(parts: Any, given: dict[str, str]) -> socket.socket:
         found.connect(parts.path)
         return found
     if parts.scheme not in ("redis", "rediss", "valkey", "valkeys"):
-        raise BackendError("its URL begins with redis://, rediss:// or unix://")
+        raise BackendError("the URL must begin with redis://, rediss:// or unix://")
     host, port = parts.hostname or "127.0.0.1", parts.port or 6379
     raw = socket.create_connection((host, port), timeout=CONNECT_SECONDS)
     raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -185,7 +185,7 @@ def _connect(parts: Any, given: dict[str, str]) -> socket.socket:
 
 
 def _context(given: dict[str, str]) -> ssl.SSLContext:
-    """As redis-py reads its URLs; the server's certificate is checked unless the URL says otherwise."""
+    """Return the TLS context for the URL's options, which are those of redis-py."""
     context = ssl.create_default_context(cafile=given.get("ssl_ca_certs"))
     if given.get("ssl_check_hostname", "true").lower() in ("false", "0", "no"):
         context.check_hostname = False

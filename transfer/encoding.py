@@ -1,11 +1,10 @@
-"""Values to flat bytes and back: one pickle, and after it the buffers of arrays and frames as they lie in memory.
+"""Encodes values as flat bytes: one pickle, followed by the buffers of arrays and frames.
 
-Nothing is copied on the way out: large ``bytes`` inside a value are pieces of their own too. On the way in buffers are used where
-they lie, so that an array out of shared memory *is* the shared memory, read-only.
+Encoding copies nothing; large ``bytes`` objects inside a value are separate pieces too. Decoding
+uses buffers in place, so an array from shared memory is backed by that memory and read-only.
 
-Types for which somebody registered a serializer with Dask go Dask's own way: it alone knows what it does.
-
-Must not know: back ends, workers.
+Types with a serializer registered with Dask use Dask's own transfer, because the serializer may do
+more than pickling.
 """
 
 from __future__ import annotations
@@ -17,32 +16,31 @@ from dataclasses import dataclass
 from typing import Any
 
 import cloudpickle
-import numpy as np
 from distributed.protocol import pickle as dask_pickle
 from distributed.protocol.serialize import dask_serialize
 
 from . import large_pages
 
+#: Alignment of buffers, as in arrays allocated by numpy.
 ALIGN_NBYTES = 64
-"""Buffers begin at multiples of it, as arrays that numpy makes itself."""
+#: Smaller buffers stay in the pickle, because a copy is cheaper than their bookkeeping.
 BUFFER_NBYTES_MIN = 4096
-"""Smaller buffers stay in the pickle: their bookkeeping would cost more than their copy."""
+#: Pickle writes larger ``bytes`` objects unchanged, so they cannot contain pickled names.
 WHOLE_PIECE_NBYTES = 1 << 16
-"""Pickle gives bytes objects from here on to its file as they are, so that they are no text in which a name could stand."""
+#: Modules whose types have serializers in distributed, and equivalent pickles with buffers.
 KNOWN_MODULES = frozenset({"numpy", "pyarrow", "scipy"})
-"""Their types have serializers in distributed, and pickles that say the same with buffers beside them."""
 
 
 class Unsuitable(Exception):
-    """The value goes Dask's own way."""
+    """The value cannot be encoded here; Dask's own transfer is used."""
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the parts of a value lie in its flat bytes.
+    """Sizes of the parts of an encoded value.
 
     Attributes:
-        pickle_nbytes: length of the pickle, at the beginning.
+        pickle_nbytes: length of the pickle, at offset 0.
         buffer_sizes: lengths of the buffers, each at the next multiple of ``ALIGN_NBYTES``.
     """
 
@@ -50,7 +48,7 @@ class Layout:
     buffer_sizes: tuple[int, ...]
 
     def spans(self) -> Iterator[tuple[int, int]]:
-        """Begin and end of each buffer."""
+        """Yield begin and end offset of each buffer."""
         at = self.pickle_nbytes
         for size in self.buffer_sizes:
             at = _aligned(at)
@@ -66,17 +64,17 @@ class Layout:
 
     @property
     def mapped_share(self) -> float:
-        """Which part of the bytes is used where it lies; the rest is copied when the value is made."""
+        """Share of the bytes that is used in place; the rest is copied on decoding."""
         return sum(self.buffer_sizes) / max(1, self.size_nbytes)
 
 
 @dataclass
 class Encoded:
-    """A value as pieces that lie one after the other.
+    """An encoded value.
 
     Attributes:
-        layout: see ``Layout``.
-        pieces: views of the value's own memory, with the padding between them.
+        layout: sizes of its parts.
+        pieces: consecutive views of the value's memory, and padding.
     """
 
     layout: Layout
@@ -84,22 +82,22 @@ class Encoded:
 
 
 class _Pieces:
-    """A file for the pickler that keeps what it is given."""
+    """File object for the pickler that collects what is written."""
 
     def __init__(self) -> None:
         self.parts: list[Any] = []
 
     def write(self, part: Any) -> int:
-        # small parts are the pickler's own buffer, which it uses again
+        # small parts are views of a buffer that the pickler reuses
         self.parts.append(part if isinstance(part, bytes) else bytes(part))
         return len(part)
 
 
 def encode(value: Any) -> Encoded:
-    """A value's pickle and buffers.
+    """Encode ``value``.
 
     Raises:
-        Unsuitable: Dask's own way is the better one, or the only one.
+        Unsuitable: Dask's own transfer is better, or the only possible one.
     """
     _check_type(value)
     buffers: list[memoryview] = []
@@ -127,7 +125,7 @@ def encode(value: Any) -> Encoded:
 
 
 def decode(view: memoryview, layout: Layout) -> Any:
-    """The value whose flat bytes these are; its buffers stay where they lie, and large ``bytes`` are copied into large pages."""
+    """Return the value encoded in ``view``; use buffers in place and copy large ``bytes``."""
     buffers = [view[begin:end] for begin, end in layout.spans()]
     if layout.pickle_nbytes < large_pages.WORTH_NBYTES:
         return pickle.loads(view[: layout.pickle_nbytes], buffers=buffers)
@@ -139,15 +137,15 @@ def decode(view: memoryview, layout: Layout) -> Any:
 
 
 def decode_from(read_into: Callable[[int, memoryview], None], layout: Layout) -> Any:
-    """The value whose flat bytes a source has: each buffer, and each large ``bytes``, is copied once, to where it stays.
+    """Return the value of a ``Source``; each buffer and large ``bytes`` object is copied once.
 
     Args:
         read_into: ``Source.read_into``.
-        layout: where the parts lie.
+        layout: sizes of the parts.
     """
     buffers = []
     for begin, end in layout.spans():
-        buffers.append(memoryview(np.empty(end - begin, "u1")))
+        buffers.append(large_pages.empty(end - begin))
         read_into(begin, buffers[-1])
     return _unpickled(read_into, layout, buffers)
 
@@ -155,12 +153,12 @@ def decode_from(read_into: Callable[[int, memoryview], None], layout: Layout) ->
 def _unpickled(
     read_into: Callable[[int, memoryview], None], layout: Layout, buffers: list[memoryview]
 ) -> Any:
-    """The value of a pickle that a source has, and of buffers that are here."""
+    """Unpickle from ``read_into`` with the given ``buffers``."""
     return pickle.Unpickler(_Reading(read_into, layout.pickle_nbytes), buffers=buffers).load()
 
 
 class _Reading:
-    """A file for the unpickler: it brings the memory of large ``bytes`` itself, to be filled."""
+    """File object for the unpickler, which allocates large ``bytes`` and has them filled."""
 
     def __init__(self, read_into: Callable[[int, memoryview], None], size_nbytes: int) -> None:
         self._read_into = read_into
@@ -181,7 +179,7 @@ class _Reading:
         return bytes(data)
 
     def readline(self) -> bytes:
-        """No pickle of protocol 5 has lines, but for names written by old ``__reduce__``: byte by byte will do."""
+        """Return one line. Slow, because pickles of protocol 5 rarely contain lines."""
         line = b""
         while not line.endswith(b"\n") and (char := self.read(1)):
             line += char
@@ -193,25 +191,25 @@ def _aligned(at: int) -> int:
 
 
 def _check_type(value: Any) -> None:
-    """Raises Unsuitable for what Dask serializes in a way of its own, and for what pickle would make larger."""
+    """Raise Unsuitable for types with a Dask serializer, and for arrays that pickle would copy."""
     kind = type(value)
     module = (getattr(kind, "__module__", None) or "").partition(".")[0]
     if module == "numpy" and hasattr(value, "strides"):
         if value.size and 0 in value.strides:
-            raise Unsuitable("broadcast: Dask sends what it was broadcast from")
+            raise Unsuitable("broadcast array: Dask sends its base")
         flags = value.flags
         if not (flags.c_contiguous or flags.f_contiguous):
-            raise Unsuitable("not contiguous: it would be copied first")
+            raise Unsuitable("array is not contiguous")
     elif module != "builtins" and module not in KNOWN_MODULES:
-        with contextlib.suppress(TypeError):  # what dask's dispatch raises where nobody registered
+        with contextlib.suppress(TypeError):  # raised for types without a serializer
             dask_serialize.dispatch(kind)
-            raise Unsuitable(f"{kind.__name__} has a serializer of its own")
+            raise Unsuitable(f"{kind.__name__} has a serializer registered with Dask")
     if cloudpickle.list_registry_pickle_by_value():
-        raise Unsuitable("modules are pickled by value here")
+        raise Unsuitable("modules are registered to be pickled by value")
 
 
 def _pickled(value: Any, beside: Any, buffers: list[memoryview]) -> Sequence[bytes]:
-    """Pickle as distributed does: plainly; by value what is of ``__main__``; with its own pickler what refuses."""
+    """Pickle as distributed does: pickle, cloudpickle for ``__main__``, or its own pickler."""
     out = _Pieces()
     with contextlib.suppress(Exception):
         pickle.Pickler(out, protocol=5, buffer_callback=beside).dump(value)

@@ -1,7 +1,4 @@
-"""Which back ends of a worker work, and what to say of those that do not: once each.
-
-Must not know: values, messages.
-"""
+"""Tracks which backends of a worker work, and logs failures once per backend and kind."""
 
 from __future__ import annotations
 
@@ -10,30 +7,30 @@ import logging
 import threading
 import time
 
-from .backend import Backend, BackendError, BackendFull, Surroundings, ValueGone
+from .backend import Backend, BackendContext, BackendError, BackendFull, ValueGone
 from .settings import Settings
 
 logger = logging.getLogger("distributed.worker.transfer")
 
+#: Seconds during which a failed backend is not used.
 REST_SECONDS = 30.0
-"""So long a back end that failed is left alone."""
+#: The pause doubles with each failure in a row, up to this.
 REST_SECONDS_MAX = 600.0
-"""It rests twice as long each time in a row, up to this."""
 
 
 class Health:
-    """A worker's back ends.
+    """The backends of a worker.
 
     Args:
-        settings: which there are to be.
-        around: what they are told of the worker.
+        settings: names and options of the backends.
+        context: facts about the worker, passed to each backend.
     """
 
-    def __init__(self, settings: Settings, around: Surroundings) -> None:
+    def __init__(self, settings: Settings, context: BackendContext) -> None:
         self.backends: dict[str, Backend] = {}
         self.places: dict[str, str] = {}
         self._settings = settings
-        self._around = around
+        self._context = context
         self._rests_until: dict[str, float] = {}
         self._rest: dict[str, float] = {}
         self._warned: set[tuple[str, str]] = set()
@@ -43,13 +40,13 @@ class Health:
             self._open(name)
 
     def usable(self, name: str) -> Backend | None:
-        """The back end, unless it rests or never worked."""
+        """Return the backend ``name``, or None if it never worked or failed recently."""
         if self._rests_until.get(name, 0.0) > time.monotonic():
             return None
         return self.backends.get(name)
 
     def announced(self) -> tuple[tuple[str, str], ...]:
-        """Names and places of what works now."""
+        """Return name and place of each usable backend."""
         now = time.monotonic()
         return tuple(
             (name, place)
@@ -62,7 +59,7 @@ class Health:
             self._rest.pop(name, None)
 
     def failed(self, name: str, doing: str, error: BaseException) -> None:
-        """Note a failure. A full back end goes on; a broken one rests."""
+        """Record that ``name`` failed to do ``doing``; pause it unless it was merely full."""
         if isinstance(error, ValueGone):
             logger.debug("transfer %r: %s", name, error)
             return
@@ -80,7 +77,7 @@ class Health:
         self._say(name, "broken", f"failed to {doing}, so Dask's own transfer is used: {text}")
 
     def renew(self) -> None:
-        """Once in a while, in a thread: leases, and what dead workers left."""
+        """Renew the leases of all usable backends; runs in a thread."""
         for name, backend in list(self.backends.items()):
             if self.usable(name) is None:
                 continue
@@ -101,16 +98,16 @@ class Health:
     def _open(self, name: str) -> None:
         if name == "dask":
             return
-        around = Surroundings(
-            self._around.worker_id,
-            self._around.host,
-            self._around.memory_limit_nbytes,
-            self._around.security,
+        context = BackendContext(
+            self._context.worker_id,
+            self._context.host,
+            self._context.memory_limit_nbytes,
+            self._context.security,
             dict(self._settings.options.get(name, {})),
         )
         try:
             module, _, attribute = self._settings.class_of(name).partition(":")
-            backend = getattr(importlib.import_module(module), attribute)(around)
+            backend = getattr(importlib.import_module(module), attribute)(context)
             self.places[name] = backend.place()
         except (BackendError, OSError, ImportError, AttributeError, ValueError, KeyError) as error:
             if self._settings.asked_for(name):

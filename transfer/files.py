@@ -1,9 +1,8 @@
-"""A shared directory: for workers of one file system, on one host or on many. What is written there is mapped by who reads it.
+"""Backend that stores values in files of a shared directory, on one host or on many.
 
-Each worker has a folder of its own, private to the user, with a lease: a file that it holds locked and touches now and then. A folder
-whose lease nobody holds, or nobody touched for ``LEASE_SECONDS``, is of a dead worker, and whoever looks next removes it.
-
-Must not know: keys, values.
+Files are mapped by their readers. Each worker has a private folder with a lease: a file that it
+locks and touches regularly. A folder whose lease is not locked, or was not touched for
+``LEASE_SECONDS``, belongs to a dead worker and is removed by the next sweep of any worker.
 """
 
 from __future__ import annotations
@@ -25,44 +24,45 @@ from pathlib import Path
 from .backend import (
     LEASE_SECONDS,
     Backend,
+    BackendContext,
     BackendError,
     Capacity,
     Fetched,
     Ref,
     Stored,
-    Surroundings,
     ValueGone,
 )
 from .shared_memory import write_pieces
 
 LEASE = "lease"
 IDENTITY = "identity"
+#: Worker folders checked in one sweep.
 FOLDERS_MAX = 4096
-"""So many folders of workers are looked at in one sweep."""
-ROOM_LEFT_SHARE = 0.05  # of the file system that stays free
+#: Share of the file system that is left free.
+FREE_SHARE_MIN = 0.05
 
 
 class Files(Backend):
-    """See the module. Options: ``directory``; ``limit_nbytes``, of one worker; ``lease_seconds``."""
+    """Backend "file". Options: ``directory``, ``limit_nbytes`` (per worker), ``lease_seconds``."""
 
     name = "file"
     keeps = True
     worth_nbytes = 1 << 20
     inline_nbytes = 0
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
-        base = around.options.get("directory")
+    def __init__(self, context: BackendContext) -> None:
+        super().__init__(context)
+        base = context.options.get("directory")
         if not base:
-            raise BackendError("it needs a directory that all workers see")
+            raise BackendError("it needs a directory that all workers share")
         self._root = Path(str(base)).expanduser() / f"paceline-transfer-{os.getuid()}"
-        self._limit_nbytes = around.options.get("limit_nbytes")
-        self._lease_seconds = float(around.options.get("lease_seconds", LEASE_SECONDS))
-        self._mine = self._root / around.worker_id
+        self._limit_nbytes = context.options.get("limit_nbytes")
+        self._lease_seconds = float(context.options.get("lease_seconds", LEASE_SECONDS))
+        self._mine = self._root / context.worker_id
         _private_folder(self._root)
         self._mine.mkdir(
             mode=0o700
-        )  # before the identity: as long as a worker is there, that stays
+        )  # before the identity file, which is kept while any worker folder exists
         self._place = _identity(self._root)
         self._lock = threading.Lock()
         self._sizes: dict[str, int] = {}
@@ -76,7 +76,7 @@ class Files(Backend):
     def capacity(self) -> Capacity:
         found = os.statvfs(self._mine)
         size = found.f_blocks * found.f_frsize
-        free = int(found.f_bavail * found.f_frsize - ROOM_LEFT_SHARE * size)
+        free = int(found.f_bavail * found.f_frsize - FREE_SHARE_MIN * size)
         if self._limit_nbytes is not None:
             free = min(free, int(self._limit_nbytes) - self._used_nbytes)
         return Capacity(max(0, free))
@@ -105,7 +105,7 @@ class Files(Backend):
     def get(self, ref: Ref, size_nbytes: int, into: memoryview | None = None) -> Fetched:
         folder, name = str(ref["folder"]), str(ref["name"])
         if not (folder.isalnum() and name.isalnum()):
-            raise BackendError("that is no name of ours")
+            raise BackendError("invalid file name")
         try:
             fd = os.open(self._root / folder / name, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except FileNotFoundError as error:
@@ -131,7 +131,7 @@ class Files(Backend):
         self.sweep()
 
     def sweep(self) -> None:
-        """Remove what dead workers left."""
+        """Remove the folders of dead workers."""
         with os.scandir(self._root) as entries:
             folders = [e.name for e in entries if e.is_dir(follow_symlinks=False)][:FOLDERS_MAX]
         for name in folders:
@@ -149,13 +149,13 @@ class Files(Backend):
                 self._root.rmdir()
 
     def _is_dead(self, folder: Path) -> bool:
-        """Nobody on this host holds its lease, or nobody anywhere touched it for long."""
+        """Return whether the lease is not locked on this host, or was not touched for too long."""
         lease = folder / LEASE
         try:
             age = time.time() - lease.stat().st_mtime
             here = lease.read_text() == _host()
         except FileNotFoundError:
-            return self._is_old(folder)  # it is being made, or half removed
+            return self._is_old(folder)  # being created or removed
         except OSError:
             return False
         if age > self._lease_seconds:
@@ -175,9 +175,9 @@ def _host() -> str:
 
 
 def _hold(lease: Path) -> int:
-    """Write a lease and lock it for as long as this process lives."""
+    """Write a lease and lock it for the lifetime of this process."""
     fd = os.open(lease, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    with contextlib.suppress(OSError):  # file systems without locks: its age alone counts
+    with contextlib.suppress(OSError):  # without file locks, only the age of the lease counts
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     os.write(fd, _host().encode())
     return fd
@@ -193,30 +193,30 @@ def _is_held(lease: Path) -> bool:
     except BlockingIOError:
         return True
     except OSError:
-        return True  # nobody can say
+        return True  # unknown
     finally:
         os.close(fd)
     return False
 
 
 def _private_folder(folder: Path) -> None:
-    """Make a folder that only this user may enter.
+    """Create ``folder`` with access for this user only.
 
     Raises:
-        BackendError: somebody else's folder has the name.
+        BackendError: the folder belongs to another user or is accessible to others.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        raise BackendError(f"{folder} is somebody else's")
+        raise BackendError(f"{folder} belongs to another user")
     if found.st_mode & 0o077:
-        raise BackendError(f"{folder} is open to others: its mode must be 0700")
+        raise BackendError(f"{folder} is accessible to other users; its mode must be 0700")
 
 
 def _identity(root: Path) -> str:
-    """A text that only those know who see this very directory, under whatever path."""
+    """Return a digest known only to processes that can read this directory, under any path."""
     path = root / IDENTITY
     fresh = root / f".{IDENTITY}-{secrets.token_hex(8)}"
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

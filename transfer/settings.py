@@ -1,7 +1,4 @@
-"""What a user may say about a transfer: which back ends, from which size on, for which types and tasks.
-
-Must not know: workers, back ends' insides.
-"""
+"""Settings of a transfer: backends, sizes, and rules for types and tasks."""
 
 from __future__ import annotations
 
@@ -13,32 +10,33 @@ from typing import Any
 import dask.config
 from dask.utils import key_split, parse_bytes
 
+#: Name of Dask's own transfer in rules and annotations.
 STOCK = "dask"
-"""The name of Dask's own way, in rules and annotations."""
 AUTO = "auto"
+#: As in ``dask.annotate(transfer="shm")``.
 ANNOTATION = "transfer"
-"""``dask.annotate(transfer="shm")``."""
 CONFIG = "paceline.transfer"
 BUILT_IN = {
-    "shm": "paceline.workers_compat.transfer.shared_memory:SharedMemory",
-    "vm": "paceline.workers_compat.transfer.neighbour:Neighbour",
-    "file": "paceline.workers_compat.transfer.files:Files",
-    "redis": "paceline.workers_compat.transfer.redis:Redis",
-    "direct": "paceline.workers_compat.transfer.direct:Direct",
+    "shm": "paceline.transfer.shared_memory:SharedMemory",
+    "vm": "paceline.transfer.process_vm:ProcessVM",
+    "file": "paceline.transfer.files:Files",
+    "redis": "paceline.transfer.redis:Redis",
+    "direct": "paceline.transfer.direct:Direct",
 }
+#: Required option of a backend; "auto" leaves the backend out without it.
 NEEDS = {"file": "directory", "redis": "url"}
-"""What a back end cannot guess: without it `auto` leaves it out."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """For which values another choice holds. All that is given must fit; the first rule that fits decides.
+    """Backends for certain values. All conditions must match; the first matching rule decides.
 
     Attributes:
-        use: names of back ends in order, or "dask".
-        types: patterns of type names with their module (``pandas.*``).
-        prefixes: patterns of the first part of keys, as the dashboard shows it.
-        min_nbytes, max_nbytes: sizes.
+        use: names of backends in order of preference, or "dask".
+        types: patterns of qualified type names (``pandas.*``).
+        prefixes: patterns of key prefixes, as shown on the dashboard.
+        min_nbytes: smallest size of the value in bytes.
+        max_nbytes: largest size of the value in bytes.
     """
 
     use: tuple[str, ...]
@@ -63,15 +61,15 @@ def _any_matches(text: str, patterns: Sequence[str]) -> bool:
 
 @dataclass(frozen=True)
 class Settings:
-    """A transfer, as it was asked for.
+    """Validated settings of a transfer.
 
     Attributes:
         backends: names in order of preference.
-        classes: name -> "module:Class" of back ends that are not ours.
-        options: name -> options of that back end.
+        classes: name -> "module:Class" of third-party backends.
+        options: name -> options of that backend.
         rules: see ``Rule``.
-        min_nbytes: replaces every back end's own idea of what is worth it; None leaves it to them.
-        guessed: names that nobody said: that one does not work on some system is no news.
+        min_nbytes: replaces ``worth_nbytes`` of every backend; None keeps it.
+        guessed: names chosen by "auto"; no warning is logged if one of them does not work.
     """
 
     backends: tuple[str, ...] = ()
@@ -82,11 +80,11 @@ class Settings:
     guessed: frozenset[str] = frozenset()
 
     def asked_for(self, name: str) -> bool:
-        """Whether somebody named this back end."""
+        """Return whether the user named this backend."""
         return name not in self.guessed
 
     def order(self, key: Hashable, kind: type, size_nbytes: int, annotated: Any) -> tuple[str, ...]:
-        """Names of the back ends that may carry a value, best first; empty for Dask's own way."""
+        """Return the backends for a value in order of preference; empty for Dask's own transfer."""
         chosen = self.backends
         if annotated is not None:
             chosen = _names(annotated)
@@ -98,7 +96,7 @@ class Settings:
         return () if STOCK in chosen else chosen
 
     def class_of(self, name: str) -> str:
-        """Where the class of a back end is."""
+        """Return "module:Class" of the backend ``name``."""
         return self.classes.get(name) or BUILT_IN[name]
 
 
@@ -108,16 +106,16 @@ def settings(
     min_nbytes: int | str | None = None,
     **options: Any,
 ) -> Settings:
-    """Read what a user gives ``Transfer``.
+    """Validate the arguments of ``Transfer``.
 
     Args:
-        backends: "auto", names, or "module:Class" of somebody else's.
-        rules: as ``Rule``, or mappings of its attributes.
+        backends: "auto", names, or "module:Class" of third-party backends.
+        rules: ``Rule`` objects, or mappings of their attributes.
         min_nbytes: bytes, or text such as "1 MiB".
-        options: name of a back end -> its options; for "file" and "redis" the directory or URL alone will do.
+        options: backend name -> its options; "file" and "redis" also accept the directory or URL.
 
     Raises:
-        ValueError: a word that means nothing here.
+        ValueError: unknown backend, option or rule.
     """
     given = {name: _options(name, value) for name, value in options.items()}
     classes = {}
@@ -155,9 +153,10 @@ def settings(
 
 
 def configured() -> Settings | None:
-    """What dask's configuration says under ``paceline.transfer``; None where it says nothing.
+    """Return the settings under ``paceline.transfer`` in dask's configuration, or None.
 
-    ``{"backends": ["auto"], "rules": [...], "min-nbytes": "1 MiB", "redis": {"url": ...}, "file": {"directory": ...}}``, or only names.
+    The value is a list of names, or a mapping such as ``{"backends": ["auto"], "rules": [...],
+    "min-nbytes": "1 MiB", "redis": {"url": ...}, "file": {"directory": ...}}``.
 
     Raises:
         ValueError: see ``settings``.
@@ -172,7 +171,7 @@ def configured() -> Settings | None:
 
 
 def _names(found: Any) -> tuple[str, ...]:
-    """Names in a text with commas, or in a sequence."""
+    """Split comma-separated names, or return the names in a sequence."""
     words = found.split(",") if isinstance(found, str) else list(found)
     return tuple(str(word).strip() for word in words if str(word).strip())
 

@@ -1,9 +1,8 @@
-"""Reading from a neighbour's memory: on one host a worker copies a value straight out of the process that has it, to where it will be used.
+"""Backend that reads values from the memory of another process on the same host.
 
-For values that are copied anyway when they are made (``bytes``, text, objects), of which shared memory would be one copy more. Fresh memory
-is what a copy mostly costs: here it comes in large pages. Linux allows it between processes of one user, where no policy (Yama) reserves it for debuggers.
-
-Must not know: keys, values.
+Used for values that are copied on decoding anyway (``bytes``, text, objects), for which shared
+memory would need an additional copy. Linux allows ``process_vm_readv`` between processes of one
+user, unless a security policy (Yama) restricts it to debuggers.
 """
 
 from __future__ import annotations
@@ -23,25 +22,25 @@ import numpy as np
 from . import large_pages
 from .backend import (
     Backend,
+    BackendContext,
     BackendError,
     Capacity,
     Fetched,
     Ref,
     Source,
     Stored,
-    Surroundings,
     ValueGone,
 )
 from .shared_memory import same_kernel
 
 TAG_NBYTES = 32
-PIECES_MAX = 512  # of one call; Linux allows 1024
+PIECES_MAX = 512  # per call; Linux allows 1024
 CALL_NBYTES_MAX = 1 << 30  # Linux allows 2 GiB
 POLICY = Path("/proc/sys/kernel/yama/ptrace_scope")
 
 
+#: Address and length.
 Span = tuple[int, int]
-"""Address and length."""
 
 
 class _Span(ctypes.Structure):
@@ -50,25 +49,27 @@ class _Span(ctypes.Structure):
     _fields_ = [("base", ctypes.c_void_p), ("length", ctypes.c_size_t)]
 
 
-class Neighbour(Backend):
-    """See the module."""
+class ProcessVM(Backend):
+    """Backend "vm"."""
 
     name = "vm"
     keeps = False
-    worth_nbytes = 2 << 20  # smaller ones cost no less than Dask's own way, where many travel in one message
+    # below, Dask's own transfer is as cheap, because it sends many values in one message
+    worth_nbytes = 2 << 20
     inline_nbytes = 1 << 20
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
+    def __init__(self, context: BackendContext) -> None:
+        super().__init__(context)
         self._place = same_kernel()
         if POLICY.exists() and int(POLICY.read_text()) > 0:
-            raise BackendError("this system lets only debuggers read other processes")
+            raise BackendError("kernel.yama.ptrace_scope does not allow reading other processes")
         try:
             self._read = ctypes.CDLL(None, use_errno=True).process_vm_readv
         except (AttributeError, OSError) as error:
-            raise BackendError(f"this system cannot read other processes: {error}") from error
+            raise BackendError(f"process_vm_readv is not available: {error}") from error
         self._read.restype = ctypes.c_ssize_t
-        self._read.argtypes = [ctypes.c_int, *[ctypes.c_void_p, ctypes.c_ulong] * 2, ctypes.c_ulong]
+        spans: list[Any] = [ctypes.c_void_p, ctypes.c_ulong]
+        self._read.argtypes = [ctypes.c_int, *spans, *spans, ctypes.c_ulong]
         self._offered: dict[bytes, tuple[Any, Sequence[memoryview]]] = {}
         self._lock = threading.Lock()
 
@@ -89,17 +90,17 @@ class Neighbour(Backend):
         return Stored({"pid": os.getpid(), "spans": spans, "tag": tag.tobytes(), "tag_at": at})
 
     def get(self, ref: Ref, size_nbytes: int, into: memoryview | None = None) -> Fetched:
-        whole = into if into is not None else memoryview(np.empty(size_nbytes, "u1"))
+        whole = into if into is not None else large_pages.empty(size_nbytes)
         self.source(ref, size_nbytes).read_into(0, whole)
         return Fetched(whole)
 
-    def source(self, ref: Ref, size_nbytes: int) -> _There:
-        there = _There(ref, self._copy)
-        if there.size_nbytes != size_nbytes:
+    def source(self, ref: Ref, size_nbytes: int) -> _RemoteValue:
+        value = _RemoteValue(ref, self._copy)
+        if value.size_nbytes != size_nbytes:
             raise BackendError("the spans do not make up the value")
         self.traffic.got_count += 1
         self.traffic.got_nbytes += size_nbytes
-        return there
+        return value
 
     def delete(self, ref: Ref) -> None:
         with self._lock:
@@ -114,7 +115,7 @@ class Neighbour(Backend):
             self._offered.clear()
 
     def _copy(self, pid: int, into: Sequence[Span], spans: Sequence[Span]) -> None:
-        """Copy spans of another process one after the other into spans of this one, as many bytes."""
+        """Copy the spans of process ``pid`` into the spans ``into`` of this process."""
         large_pages.advise(*into[0])
         local = (_Span * len(into))(*(_Span(*span) for span in into))
         remote = (_Span * len(spans))(*(_Span(*span) for span in spans))
@@ -122,17 +123,17 @@ class Neighbour(Backend):
         if done == sum(length for _, length in spans):
             return
         code = ctypes.get_errno()
-        if done < 0 and code not in (3, 14):  # ESRCH, EFAULT: it ended, or let go
+        if done < 0 and code not in (3, 14):  # ESRCH, EFAULT: the owner ended or freed it
             raise OSError(code, os.strerror(code))
-        raise ValueGone("its owner has ended, or let it go")
+        raise ValueGone("its owner has ended or freed it")
 
 
-class _There(Source):
-    """A value in another process.
+class _RemoteValue(Source):
+    """A value in the memory of another process.
 
     Args:
-        ref: as ``put`` gave it.
-        copy: copies out of a process; see ``Neighbour._copy``.
+        ref: location returned by ``put``.
+        copy: ``ProcessVM._copy``.
     """
 
     def __init__(self, ref: Ref, copy: Callable[..., None]) -> None:
@@ -154,18 +155,18 @@ class _There(Source):
         at = large_pages.address(view)
         for some in _calls(self._within(begin, view.nbytes)):
             count = sum(length for _, length in some)
-            # the tag last, so that it was the owner all along: a process number may be somebody else's by now
+            # the tag is read last: if it matches, the process id was not reused meanwhile
             into = [(at, count), (large_pages.address(tag), TAG_NBYTES)]
             self._copy(self._pid, into, [*some, self._tag_span])
             if tag != self._tag:
-                raise ValueGone("its owner let it go")
+                raise ValueGone("its owner has freed it")
             at += count
 
     def _within(self, begin: int, length: int) -> list[Span]:
-        """Where these bytes of the value lie.
+        """Return the spans of ``length`` bytes at offset ``begin`` of the value.
 
         Raises:
-            BackendError: they are not all within the value.
+            BackendError: the bytes are not within the value.
         """
         found = []
         for i in range(bisect_right(self._ends, begin), len(self._spans)):
@@ -180,10 +181,11 @@ class _There(Source):
 
 
 def _calls(spans: Sequence[Span]) -> list[list[Span]]:
-    """Spans in groups that one call may copy."""
+    """Split ``spans`` into groups that one system call may copy."""
     calls: list[list[Span]] = [[]]
     room = CALL_NBYTES_MAX
-    for at, length in spans:
+    for address, size in spans:
+        at, length = address, size
         while length:
             if not room or len(calls[-1]) == PIECES_MAX:
                 calls.append([])

@@ -1,8 +1,7 @@
-"""How fast lines to other workers are, plain and compressed, and which of both is faster.
+"""Measured transfer rates to other workers, with and without compression.
 
-Several values may come over a line at once: what counts is what the line brought while anything came, not how long each value took.
-
-Must not know: sockets, what is packed how.
+Several values can arrive from one peer at once, so the rate is bytes received per second in which
+anything was received, not per value.
 """
 
 from __future__ import annotations
@@ -13,21 +12,21 @@ import time
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 
+#: On a slower link, compression with lz4 on one core can pay off.
 SLOW_NBYTES_PER_SECOND = 200e6
-"""lz4 on one core packs faster than such a line sends."""
-TELLS_NBYTES = 4 << 20
-"""Values from this size on tell how fast a line is; of smaller ones most of the time is the way there and back."""
+#: Smallest value in bytes that is measured; for smaller ones, latency dominates.
+MEASURED_NBYTES_MIN = 4 << 20
 
 
 @dataclass
 class _Moved:
-    """What came over one line one way.
+    """Data received from one peer, either compressed or not.
 
     Attributes:
-        nbytes: so far, before compression.
-        seconds: in which anything came.
-        coming: values at the moment.
-        since: when the first of these began, by the clock.
+        nbytes: bytes received, before compression.
+        seconds: seconds in which anything was received.
+        coming: number of values that are being received.
+        since: time at which the first of these began.
     """
 
     nbytes: int = 0
@@ -36,22 +35,22 @@ class _Moved:
     since: float = 0.0
 
 
-class Paces:
-    """Of one worker's lines; called from threads.
+class LinkRates:
+    """Transfer rates of one worker's peers. Thread-safe.
 
     Args:
-        clock: seconds that only grow.
+        clock: monotonic clock in seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._moved: dict[tuple[Hashable, bool], _Moved] = {}  # as many as peers, twice
+        self._moved: dict[tuple[Hashable, bool], _Moved] = {}  # at most two per peer
 
     @contextlib.contextmanager
     def moving(self, peer: Hashable, packs: bool, size_nbytes: int) -> Iterator[None]:
-        """A value comes from a peer while this lasts."""
-        if size_nbytes < TELLS_NBYTES:
+        """Measure the transfer of a value of ``size_nbytes`` from ``peer``."""
+        if size_nbytes < MEASURED_NBYTES_MIN:
             yield
             return
         with self._lock:
@@ -59,19 +58,19 @@ class Paces:
             if not moved.coming:
                 moved.since = self._clock()
             moved.coming += 1
-        came = 0
+        received = 0
         try:
             yield
-            came = size_nbytes
+            received = size_nbytes
         finally:
             with self._lock:
                 moved.coming -= 1
-                moved.nbytes += came
+                moved.nbytes += received
                 if not moved.coming:
                     moved.seconds += self._clock() - moved.since
 
     def speed(self, peer: Hashable, packs: bool) -> float | None:
-        """Bytes a second, before compression; None where nothing came that way."""
+        """Return bytes per second before compression, or None if nothing was measured."""
         with self._lock:
             moved = self._moved.get((peer, packs))
             if moved is None or not moved.nbytes:
@@ -80,7 +79,7 @@ class Paces:
             return moved.nbytes / max(1e-6, seconds)
 
     def packing_pays(self, peer: Hashable) -> bool:
-        """Whether values come sooner compressed, as far as both ways were tried; plain is tried first."""
+        """Return whether compressed transfers from ``peer`` are faster, as far as measured."""
         plain = self.speed(peer, False)
         if plain is None or plain >= SLOW_NBYTES_PER_SECOND:
             return False
@@ -88,6 +87,6 @@ class Paces:
         return packed is None or packed >= plain
 
     def forget(self) -> None:
-        """Lines change: measure anew."""
+        """Drop the measurements, because links change."""
         with self._lock:
             self._moved = {place: moved for place, moved in self._moved.items() if moved.coming}

@@ -1,6 +1,6 @@
-"""Fresh memory in large pages, where the system gives them to those who ask: most of what a large copy costs is its pages.
+"""Copying into huge pages: page faults dominate the cost of large copies into fresh memory.
 
-numpy asks for its arrays, nobody for ``bytes``. Must not know: what is copied.
+numpy requests huge pages for its arrays; ``bytes`` objects do not have them.
 """
 
 from __future__ import annotations
@@ -10,21 +10,29 @@ import mmap
 
 import numpy as np
 
+#: Smallest size in bytes for which huge pages are requested; the same as in numpy.
 WORTH_NBYTES = 4 << 20
-"""From this size on, as numpy."""
 _PAGE_NBYTES = mmap.PAGESIZE
 _HUGEPAGE = getattr(mmap, "MADV_HUGEPAGE", 14)
 _LIBC = ctypes.CDLL(None)
-_MADVISE = getattr(_LIBC, "madvise", None)  # without it, pages are what they are
+_MADVISE = getattr(_LIBC, "madvise", None)  # None: not supported
 
 
 def address(view: memoryview) -> int:
-    """Where the bytes of a view lie."""
+    """Return the memory address of ``view``."""
     return int(np.frombuffer(view, "u1").ctypes.data)
 
 
+def empty(size_nbytes: int) -> memoryview:
+    """Return a writable view of fresh memory; numpy requests huge pages for large sizes."""
+    return memoryview(np.empty(size_nbytes, "u1").data)
+
+
 def advise(begin: int, size_nbytes: int) -> None:
-    """Ask for large pages for memory at an address, where it is worth it. A system that refuses gives small ones."""
+    """Request huge pages for ``size_nbytes`` bytes at address ``begin``, if large enough.
+
+    Does nothing if the system does not support it.
+    """
     if size_nbytes < WORTH_NBYTES or _MADVISE is None:
         return
     first = -(-begin // _PAGE_NBYTES) * _PAGE_NBYTES
@@ -33,7 +41,7 @@ def advise(begin: int, size_nbytes: int) -> None:
 
 
 def copy(source: memoryview, into: memoryview) -> None:
-    """Copy bytes into fresh memory of as many, without the interpreter's lock."""
+    """Copy ``source`` into ``into``, which has the same size, without holding the GIL."""
     target = np.frombuffer(into, "u1")
     advise(int(target.ctypes.data), target.nbytes)
     np.copyto(target, np.frombuffer(source, "u1"))

@@ -1,16 +1,16 @@
-"""Small results where neighbours find them without asking: a shelf of shared memory for each worker.
+"""Shared-memory caches of small results that workers of one host read without a request.
 
-For a small value the question costs more than the answer: two processes read and write messages, so that a third may copy 25 kB. A worker
-puts a small result on its shelf when it has made it, and takes it off when Dask frees the key; whoever is to fetch it from that worker,
-on the same host, looks there first. What is not there is asked for.
+For a small value, request and reply cost more than copying it. A worker adds a small result to its
+cache when the task has finished, and removes it when Dask frees the key. Workers of the same host
+read the caches of their peers before they request a value.
 
-A shelf is a ``memfd`` like those of ``shared_memory.py``: rows of slots, and after them room for the values. A key has its slot in one row, by
-its digest. Each value has a serial that no other ever has. Who reads looks up the slot, copies the value and looks again: is the
-slot what it was, then what was copied is the value. Nobody waits for anybody.
+A cache is a ``memfd`` as in ``shared_memory.py``: rows of slots, followed by the values. The digest
+of a key selects its row. Each value has a unique serial number. A reader reads the slot, copies
+the value and reads the slot again; the copy is valid if the slot has not changed. There are no
+locks.
 
-Where nobody reads, putting would be in vain: each value that somebody took, or asked for, earns room for some more to be put (``spend``).
-
-Must not know: who asks whom for what.
+To avoid useless work, each value that is read from a cache or requested pays for several additions
+(``spend``).
 """
 
 from __future__ import annotations
@@ -31,45 +31,45 @@ from typing import Any
 from .encoding import Encoded, Layout, decode
 from .shared_memory import open_segment
 
+#: Largest value; from this size on, the other backends are used.
 VALUE_NBYTES_MAX = 128 << 10
-"""From here on the other back ends are worth it."""
+#: Default size of a cache. Memory is allocated only where values are written.
 ROOM_NBYTES = 64 << 20
-"""Of a shelf, unless the worker has little memory. Memory is used only where something was put."""
+#: Largest share of the worker's memory.
 MEMORY_SHARE = 1 / 64
-"""Of a worker's memory, at most."""
 ROWS = 2048
 SLOTS_PER_ROW = 16
 DIGEST_NBYTES = 16
+#: Digest of the key, serial number, offset of the value, its length, its checksum or 0.
 SLOT = struct.Struct("<16sQQII")
-"""Digest of the key, serial, where the value begins, its length, its checksum or 0."""
 ROW_NBYTES = SLOT.size * SLOTS_PER_ROW
+#: At offset 0: number of reads. Readers increment it without locks, so it is approximate.
 COUNTER = struct.Struct("<Q")
-"""At the beginning: how many values were read. Readers count without waiting for each other, so it is about right."""
+#: Value of the counter after the cache was closed.
 CLOSED = (1 << 64) - 1
-"""Stands there instead when nothing will ever stand on the shelf again: its worker may have another by now."""
 TABLE_AT = 64
+#: Offset of the first value.
 TABLE_NBYTES = -(-(TABLE_AT + ROWS * ROW_NBYTES) // mmap.PAGESIZE) * mmap.PAGESIZE
-"""Values begin behind it."""
 NOTHING = bytes(SLOT.size)
+#: Header of a value: serial number, length of the pickle, number of buffers; lengths follow.
 HEAD = struct.Struct("<QII")
-"""Of a value: its serial, length of the pickle, count of the buffers, whose lengths follow."""
+#: Whether other processes may see writes in another order; then values have checksums.
 UNORDERED = platform.machine() not in ("x86_64", "AMD64")
-"""Whether others may see what one writes in another order than it was written in: then a checksum says that all is there."""
 SIZES_PER_DOUBLING = 4
+#: Additions paid for by one read; a request costs about as much as eight additions.
 PUTS_PER_READ = 8
-"""A question costs what some eight puts do."""
+#: Largest number of additions that can accumulate.
 PUTS_MAX = 1024
-"""That may be saved up."""
 
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a value stands.
+    """Location of a value in the cache.
 
     Attributes:
-        slot_at: where its slot begins.
-        begin: where the value begins.
-        room_nbytes: what was set aside for it.
+        slot_at: offset of its slot.
+        begin: offset of the value.
+        room_nbytes: bytes reserved for it.
     """
 
     slot_at: int
@@ -77,15 +77,15 @@ class _Place:
     room_nbytes: int
 
 
-class Shelf:
-    """A worker's own.
+class ShmCache:
+    """The cache of a worker.
 
     Args:
-        room_nbytes: for values.
+        room_nbytes: bytes for values.
         checked: whether values have checksums.
 
     Raises:
-        OSError: the system gives no such memory.
+        OSError: the memory cannot be allocated.
     """
 
     def __init__(self, room_nbytes: int = ROOM_NBYTES, checked: bool = UNORDERED) -> None:
@@ -115,15 +115,15 @@ class Shelf:
 
     @property
     def ref(self) -> dict[str, Any]:
-        """For neighbours: ``Neighbours.learn``."""
+        """Location of the cache, for ``PeerCaches.learn``."""
         return {"pid": os.getpid(), "fd": self._fd, "name": self._name, "size": self._end}
 
     def earn(self, count: int = 1) -> None:
-        """So many values were read, or asked for."""
+        """Allow more additions, because ``count`` values were read or requested."""
         self._puts_left = min(PUTS_MAX, self._puts_left + PUTS_PER_READ * count)
 
     def spend(self) -> bool:
-        """Whether one more may be put that nobody asked for yet."""
+        """Return whether another value may be added before it is requested."""
         if not self._puts_left:
             reads = _reads(self._map)
             new = max(0, reads - self._reads_seen)
@@ -135,7 +135,7 @@ class Shelf:
         return True
 
     def put(self, key: Hashable, encoded: Encoded) -> bool:
-        """Put a value there, unless there is no room. Not twice under one key."""
+        """Add a value; return False if there is no space. ``key`` must not be in the cache."""
         digest = digest_of(key)
         slot_at = self._free_slot(digest)
         sizes = encoded.layout.buffer_sizes
@@ -150,9 +150,7 @@ class Shelf:
         for piece in encoded.pieces:
             self._map[at : at + piece.nbytes] = piece
             at += piece.nbytes
-        HEAD.pack_into(
-            self._map, begin, self._serial, encoded.layout.pickle_nbytes, len(sizes)
-        )
+        HEAD.pack_into(self._map, begin, self._serial, encoded.layout.pickle_nbytes, len(sizes))
         struct.pack_into(f"<{len(sizes)}Q", self._map, begin + HEAD.size, *sizes)
         check = zlib.crc32(self._map[begin : begin + length]) if self._checked else 0
         self._map[slot_at : slot_at + SLOT.size] = SLOT.pack(
@@ -162,7 +160,7 @@ class Shelf:
         return True
 
     def drop(self, key: Hashable) -> None:
-        """Take it off, if it is there."""
+        """Remove the value of ``key``, if present."""
         place = self._places.pop(key, None)
         if place is None:
             return
@@ -174,7 +172,7 @@ class Shelf:
             self._fresh = TABLE_NBYTES
 
     def close(self) -> None:
-        """Take all off. Who still looks finds nothing, and forgets it."""
+        """Remove all values and mark the cache as closed for its readers."""
         COUNTER.pack_into(self._map, 0, CLOSED)
         for key in list(self._places):
             self.drop(key)
@@ -198,18 +196,18 @@ class Shelf:
         return begin
 
 
-class _Opened:
-    """A neighbour's shelf.
+class _PeerCache:
+    """The cache of a peer, opened for reading.
 
     Raises:
-        BackendError, OSError: it is not there, or not for us.
+        BackendError, OSError: the cache does not exist or cannot be opened.
     """
 
     def __init__(self, ref: Mapping[str, Any]) -> None:
         self._size = int(ref["size"])
         self._owner = os.pidfd_open(int(ref["pid"]))
         try:
-            # the process is held first: what is opened then is its own, or not of this name
+            # hold the process first, so that its id cannot be reused before the segment is open
             fd = open_segment(ref, os.O_RDWR)
             try:
                 self._map = mmap.mmap(fd, self._size)
@@ -223,11 +221,11 @@ class _Opened:
 
     @property
     def ended(self) -> bool:
-        """Whether its owner did, or closed it: what is there then is nobody's."""
+        """Whether the owner has ended or closed the cache."""
         return _reads(self._map) == CLOSED or bool(self._ended.poll(0))
 
     def get(self, digest: bytes) -> tuple[Layout, memoryview] | None:
-        """A value's layout and a copy of its bytes; None where it is not there."""
+        """Return the layout of a value and a copy of its bytes, or None."""
         row_at = _row_at(digest)
         row = self._map[row_at : row_at + ROW_NBYTES]
         at = row.find(digest)
@@ -240,7 +238,7 @@ class _Opened:
         if self._map[row_at + at : row_at + at + SLOT.size] != slot:
             return None
         if length < HEAD.size or ((check or UNORDERED) and zlib.crc32(copied) != check):
-            return None  # it was being written
+            return None  # being written
         its_serial, pickle_nbytes, count = HEAD.unpack_from(copied)
         if its_serial != serial:
             return None
@@ -254,11 +252,11 @@ class _Opened:
         os.close(self._owner)
 
 
-class Neighbours:
-    """Shelves of the workers that this one may look at, by address."""
+class PeerCaches:
+    """Caches of other workers, by address."""
 
     def __init__(self) -> None:
-        self._opened: dict[str, _Opened | None] = {}  # None: it cannot be looked at
+        self._opened: dict[str, _PeerCache | None] = {}  # None: cannot be opened
         self.got_count = 0
         self.got_nbytes = 0
 
@@ -269,31 +267,31 @@ class Neighbours:
         return len(self._opened)
 
     def learn(self, address: str, ref: Mapping[str, Any]) -> None:
-        """A worker has a shelf.
+        """Open the cache of the worker at ``address``.
 
         Raises:
-            BackendError, OSError: it cannot be looked at.
+            BackendError, OSError: the cache cannot be opened.
         """
         self.forget(address)
         self._opened[address] = None
-        self._opened[address] = _Opened(ref)
+        self._opened[address] = _PeerCache(ref)
 
     def forget(self, address: str) -> None:
-        """A worker has none, or is gone."""
+        """Close the cache of the worker at ``address``."""
         opened = self._opened.pop(address, None)
         if opened is not None:
             opened.close()
 
     def sweep(self) -> None:
-        """Forget those whose owner has ended."""
+        """Close the caches of workers that have ended."""
         for address, opened in list(self._opened.items()):
             if opened is not None and opened.ended:
                 self.forget(address)
 
     def first(self, key: Hashable, addresses: Iterable[str]) -> tuple[bool, Any]:
-        """Whether a value was found on the shelf of one of these workers, and the value.
+        """Return whether a value is in the cache of one of the workers, and the value.
 
-        What cannot be opened is not there: Dask's own way then says what is wrong with it.
+        Values that cannot be unpickled count as missing, so that Dask's transfer reports the error.
         """
         for address in addresses:
             with suppress(Exception):
@@ -303,7 +301,7 @@ class Neighbours:
         return False, None
 
     def get(self, key: Hashable, address: str) -> tuple[bool, Any]:
-        """Whether a value was found on a worker's shelf, and the value."""
+        """Return whether a value is in the cache of the worker at ``address``, and the value."""
         opened = self._opened.get(address)
         if opened is None:
             return False, None
@@ -325,7 +323,7 @@ class Neighbours:
 
 
 def room_for(memory_limit_nbytes: int, wanted_nbytes: int | None = None) -> int:
-    """Room of a worker's shelf, bytes; less than a value's is none."""
+    """Return the size of a worker's cache in bytes."""
     if wanted_nbytes is not None:
         return wanted_nbytes
     if not memory_limit_nbytes:
@@ -334,7 +332,7 @@ def room_for(memory_limit_nbytes: int, wanted_nbytes: int | None = None) -> int:
 
 
 def digest_of(key: Hashable) -> bytes:
-    """Of a key, the same in each process."""
+    """Return a digest of ``key`` that is equal in all processes."""
     return blake2b(repr(key).encode(), digest_size=DIGEST_NBYTES).digest()
 
 
@@ -348,7 +346,7 @@ def _row_at(digest: bytes) -> int:
 
 
 def _rounded(length: int) -> int:
-    """Room for a value: one of few sizes, so that what is freed fits the next."""
+    """Round ``length`` up to one of few sizes, so that freed space can be reused."""
     if length <= 256:
         return 256
     step = 1 << ((length - 1).bit_length() - 1 - (SIZES_PER_DOUBLING.bit_length() - 1))

@@ -1,13 +1,14 @@
-"""Worker to worker over connections of its own: large values in ranges side by side, from the memory where they lie into the memory
-where they will lie, in threads beside the event loop.
+"""Backend that sends values over separate connections between workers.
 
-A worker listens on a port of its own, on the host that Dask's port is on, with the cluster's TLS where it has TLS. What it offers has an
-unguessable ticket, which travels inside Dask's own answer and is good until the answer is acknowledged.
+Large values are split into ranges that are read in parallel by threads, directly from the memory
+of the sender into the memory of the receiver.
 
-Where a sample of the bytes compresses and the line is slow, ranges are compressed for as long as values come sooner so; on one host they
-never are.
+A worker listens on a port of its own on the host of Dask's port, with TLS if the cluster uses it.
+An offered value has an unguessable ticket, which is sent in Dask's own reply and is valid until
+the reply is acknowledged.
 
-Must not know: keys, values.
+If a sample of the bytes compresses well and the link is slow, ranges are compressed as long as
+that is measurably faster. Values on the same host are never compressed.
 """
 
 from __future__ import annotations
@@ -22,69 +23,68 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import numpy as np
-
+from . import large_pages
 from .backend import (
     Backend,
+    BackendContext,
     BackendError,
     Capacity,
     Fetched,
     Ref,
     Stored,
-    Surroundings,
     ValueGone,
 )
-from .pace import Paces
+from .rate import LinkRates
 
 TICKET_NBYTES = 32
-ASK = struct.Struct("!32sQQ?")
-"""Ticket, begin, length, whether it may be compressed."""
+#: A request: ticket, offset, length, whether compression is allowed.
+REQUEST = struct.Struct("!32sQQ?")
+#: Header of a chunk: its encoding and length.
 HEAD = struct.Struct("!BI")
-"""Of each chunk: how it is packed, its length."""
 PLAIN, LZ4, GONE = 0, 1, 2
 CHUNK_NBYTES = 4 << 20
 PACKED_CHUNK_NBYTES_MAX = CHUNK_NBYTES + (CHUNK_NBYTES >> 6) + 4096
+#: Smallest size in bytes of a range that is read in parallel.
 RANGE_NBYTES_MIN = 16 << 20
-"""A range of its own pays from this size on."""
 RANGES_MAX = 4
+#: Connections that a worker serves at once; others wait in the listen queue.
 SERVED_MAX = 16
-"""Connections that a worker answers at a time; others wait in the kernel's queue."""
-ASKING_MAX = 8
-"""Connections that a worker has open to others for reading, in all."""
-IDLE_LINES_MAX = 16
+#: Connections to other workers that a worker reads from at once.
+READING_MAX = 8
+IDLE_CONNECTIONS_MAX = 16
 BACKLOG = 128
 TIMEOUT_SECONDS = 20.0
 SAMPLE_NBYTES = 16 << 10
 SAMPLES = 3
+#: Compression is tried if samples shrink to at most this share.
 SAMPLE_RATIO_MAX = 0.8
-"""Compressed to at most this part, a sample says that the whole is worth trying."""
 
 
 class Direct(Backend):
-    """See the module. Options: ``compression`` ("auto", True, False), ``timeout_seconds``."""
+    """Backend "direct". Options: ``compression`` ("auto", True, False), ``timeout_seconds``."""
 
     name = "direct"
     keeps = False
     worth_nbytes = 2 << 20
     inline_nbytes = 0
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
-        self._timeout = float(around.options.get("timeout_seconds", TIMEOUT_SECONDS))
-        self._compression = around.options.get("compression", "auto")
+    def __init__(self, context: BackendContext) -> None:
+        super().__init__(context)
+        self._timeout = float(context.options.get("timeout_seconds", TIMEOUT_SECONDS))
+        self._compression = context.options.get("compression", "auto")
         self._offered: dict[bytes, list[memoryview]] = {}
         self._lock = threading.Lock()
-        self._lines: deque[tuple[tuple[str, int], socket.socket]] = deque()
-        self._asking = threading.BoundedSemaphore(ASKING_MAX)
-        self._paces = Paces()
+        self._idle_connections: deque[tuple[tuple[str, int], socket.socket]] = deque()
+        self._reading = threading.BoundedSemaphore(READING_MAX)
+        self._rates = LinkRates()
         self._closed = False
-        self._connect_tls, listen_tls = _contexts(around.security)
+        self._connect_tls, listen_tls = _contexts(context.security)
         self._listener = socket.create_server(
-            (around.host, 0), family=_family(around.host), backlog=BACKLOG
+            (context.host, 0), family=_family(context.host), backlog=BACKLOG
         )
         self._listen_tls = listen_tls
         self._open: set[socket.socket] = set()
-        self._ranges = ThreadPoolExecutor(ASKING_MAX, thread_name_prefix="Transfer-direct")
+        self._ranges = ThreadPoolExecutor(READING_MAX, thread_name_prefix="Transfer-direct")
         self._serving = ThreadPoolExecutor(SERVED_MAX, thread_name_prefix="Transfer-serves")
         threading.Thread(target=self._accept, name="Transfer-listens", daemon=True).start()
 
@@ -107,12 +107,12 @@ class Direct(Backend):
 
     def get(self, ref: Ref, size_nbytes: int, into: memoryview | None = None) -> Fetched:
         peer = (str(ref["host"]), int(ref["port"]))
-        whole = into if into is not None else memoryview(np.empty(size_nbytes, "u1"))
+        whole = into if into is not None else large_pages.empty(size_nbytes)
         count = max(1, min(RANGES_MAX, size_nbytes // RANGE_NBYTES_MIN))
         each = -(-size_nbytes // count // CHUNK_NBYTES) * CHUNK_NBYTES if count > 1 else size_nbytes
         packs = bool(ref["packs"]) and self._pays(peer)
         ranges = [(b, whole[b : b + each]) for b in range(0, size_nbytes, each)]
-        with self._paces.moving(peer, packs, size_nbytes):
+        with self._rates.moving(peer, packs, size_nbytes):
             self._get_ranges(peer, ref["ticket"], ranges, packs)
         self.traffic.got_count += 1
         self.traffic.got_nbytes += size_nbytes
@@ -123,38 +123,40 @@ class Direct(Backend):
             self._offered.pop(ref["ticket"], None)
 
     def renew(self) -> None:
-        """Forget speeds, so that they are measured anew, and close connections that nobody used."""
-        self._paces.forget()
+        """Drop the measured rates and close idle connections."""
+        self._rates.forget()
         with self._lock:
-            idle, self._lines = self._lines, deque()
-        for _, line in idle:
-            line.close()
+            idle, self._idle_connections = self._idle_connections, deque()
+        for _, connection in idle:
+            connection.close()
 
     def close(self) -> None:
         with self._lock:
             self._closed = True
             self._offered.clear()
-            lines = [line for _, line in self._lines] + list(self._open)
-            self._lines.clear()
+            connections = [connection for _, connection in self._idle_connections] + list(
+                self._open
+            )
+            self._idle_connections.clear()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
-        for line in lines:
+        for connection in connections:
             with contextlib.suppress(OSError):
-                line.shutdown(socket.SHUT_RDWR)
-            line.close()
+                connection.shutdown(socket.SHUT_RDWR)
+            connection.close()
         self._ranges.shutdown(wait=False)
         self._serving.shutdown(wait=False)
 
-    # asking
+    # receiver
 
     def _pays(self, peer: tuple[str, int]) -> bool:
-        """Whether values come from a peer sooner if they are compressed, as far as both ways were tried."""
+        """Return whether values from ``peer`` are to be compressed."""
         if self._compression is True:
             return True
-        if peer[0] == self.around.host or peer[0].startswith("127."):
+        if peer[0] == self.context.host or peer[0].startswith("127."):
             return False
-        return self._paces.packing_pays(peer)
+        return self._rates.packing_pays(peer)
 
     def _get_ranges(
         self,
@@ -163,7 +165,7 @@ class Direct(Backend):
         ranges: list[tuple[int, memoryview]],
         packs: bool,
     ) -> None:
-        """All of them side by side; nobody writes any more when it is over."""
+        """Read all ranges in parallel; return or raise when every thread has finished."""
         jobs = [
             self._ranges.submit(self._get_range, peer, ticket, begin, into, packs)
             for begin, into in ranges[1:]
@@ -171,8 +173,8 @@ class Direct(Backend):
         error: BaseException | None = None
         try:
             self._get_range(peer, ticket, *ranges[0], packs)
-        except (BackendError, OSError) as failed:
-            error = failed
+        except (BackendError, OSError) as first:
+            error = first
         errors = [failed for job in jobs if (failed := job.exception()) is not None]
         if error or errors:
             raise error or errors[0]
@@ -180,138 +182,142 @@ class Direct(Backend):
     def _get_range(
         self, peer: tuple[str, int], ticket: bytes, begin: int, into: memoryview, packs: bool
     ) -> None:
-        with self._line(peer) as line:
-            line.sendall(ASK.pack(ticket, begin, into.nbytes, packs))
+        with self._connection(peer) as connection:
+            connection.sendall(REQUEST.pack(ticket, begin, into.nbytes, packs))
             at = 0
             head = memoryview(bytearray(HEAD.size))
             while at < into.nbytes:
-                _read(line, head)
+                _read(connection, head)
                 how, length = HEAD.unpack(head)
                 if how == GONE:
-                    raise ValueGone("the ticket is good no more")
+                    raise ValueGone("the ticket is no longer valid")
                 if how == PLAIN and length <= into.nbytes - at:
-                    _read(line, into[at : at + length])
+                    _read(connection, into[at : at + length])
                     at += length
                 elif how == LZ4 and length <= PACKED_CHUNK_NBYTES_MAX:
-                    at += _read_packed(line, length, into[at:])
+                    at += _read_packed(connection, length, into[at:])
                 else:
-                    raise BackendError("that is not what a worker says")
+                    raise BackendError("invalid chunk header")
 
     @contextlib.contextmanager
-    def _line(self, peer: tuple[str, int]) -> Iterator[Any]:
-        """A connection to a peer for one's own; it is used again unless something goes wrong."""
-        if not self._asking.acquire(timeout=self._timeout):
-            raise BackendError("all connections are taken")
-        line = None
+    def _connection(self, peer: tuple[str, int]) -> Iterator[Any]:
+        """Lend a connection to ``peer``; it is kept for reuse unless an error occurs."""
+        if not self._reading.acquire(timeout=self._timeout):
+            raise BackendError("all connections are in use")
+        connection = None
         try:
-            line = self._idle_line(peer) or self._connect(peer)
-            yield line
+            connection = self._idle_connection(peer) or self._connect(peer)
+            yield connection
         except ValueGone:
-            self._idle(peer, line)
+            self._idle(peer, connection)
             raise
         except BaseException:
-            if line is not None:
-                line.close()
+            if connection is not None:
+                connection.close()
             raise
         else:
-            self._idle(peer, line)
+            self._idle(peer, connection)
         finally:
-            self._asking.release()
+            self._reading.release()
 
-    def _idle_line(self, peer: tuple[str, int]) -> Any:
+    def _idle_connection(self, peer: tuple[str, int]) -> Any:
         with self._lock:
-            for each in self._lines:
+            for each in self._idle_connections:
                 if each[0] == peer:
-                    self._lines.remove(each)
+                    self._idle_connections.remove(each)
                     return each[1]
         return None
 
-    def _idle(self, peer: tuple[str, int], line: Any) -> None:
+    def _idle(self, peer: tuple[str, int], connection: Any) -> None:
         with self._lock:
-            self._lines.append((peer, line))
-            late = self._lines.popleft()[1] if len(self._lines) > IDLE_LINES_MAX else None
+            self._idle_connections.append((peer, connection))
+            late = (
+                self._idle_connections.popleft()[1]
+                if len(self._idle_connections) > IDLE_CONNECTIONS_MAX
+                else None
+            )
         if late is not None:
             late.close()
 
     def _connect(self, peer: tuple[str, int]) -> Any:
-        line = socket.create_connection(peer, timeout=self._timeout)
-        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection = socket.create_connection(peer, timeout=self._timeout)
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._connect_tls is not None:
-            return self._connect_tls.wrap_socket(line)
-        return line
+            return self._connect_tls.wrap_socket(connection)
+        return connection
 
-    # answering
+    # sender
 
     def _accept(self) -> None:
         while not self._closed:
             try:
-                line, _ = self._listener.accept()
-                line.settimeout(self._timeout)
-                self._serving.submit(self._serve, line)
+                connection, _ = self._listener.accept()
+                connection.settimeout(self._timeout)
+                self._serving.submit(self._serve, connection)
             except (OSError, RuntimeError):
                 if self._closed or self._listener.fileno() < 0:
                     return
 
-    def _serve(self, line: Any) -> None:
-        with contextlib.suppress(OSError, BackendError), contextlib.closing(line):
-            line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    def _serve(self, connection: Any) -> None:
+        with contextlib.suppress(OSError, BackendError), contextlib.closing(connection):
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if self._listen_tls is not None:
-                line = self._listen_tls.wrap_socket(line, server_side=True)
+                connection = self._listen_tls.wrap_socket(connection, server_side=True)
             with self._lock:
-                self._open.add(line)
+                self._open.add(connection)
             try:
-                asked = memoryview(bytearray(ASK.size))
+                request = memoryview(bytearray(REQUEST.size))
                 while True:
-                    _read(line, asked)
-                    self._answer(line, *ASK.unpack(asked))
+                    _read(connection, request)
+                    self._answer(connection, *REQUEST.unpack(request))
             finally:
                 with self._lock:
-                    self._open.discard(line)
-                line.close()
+                    self._open.discard(connection)
+                connection.close()
 
-    def _answer(self, line: Any, ticket: bytes, begin: int, length: int, packs: bool) -> None:
+    def _answer(self, connection: Any, ticket: bytes, begin: int, length: int, packs: bool) -> None:
         with self._lock:
             pieces = self._offered.get(ticket)
         if pieces is None:
-            line.sendall(HEAD.pack(GONE, 0))
+            connection.sendall(HEAD.pack(GONE, 0))
             return
         for piece in _part(pieces, begin, length):
             for at in range(0, piece.nbytes, CHUNK_NBYTES):
                 chunk = piece[at : at + CHUNK_NBYTES]
                 packed = _packed(chunk) if packs else None
                 if packed is not None:
-                    line.sendall(HEAD.pack(LZ4, len(packed)))
-                    line.sendall(packed)
+                    connection.sendall(HEAD.pack(LZ4, len(packed)))
+                    connection.sendall(packed)
                 else:
-                    line.sendall(HEAD.pack(PLAIN, chunk.nbytes))
-                    line.sendall(chunk)
+                    connection.sendall(HEAD.pack(PLAIN, chunk.nbytes))
+                    connection.sendall(chunk)
 
 
-def _read(line: Any, into: memoryview) -> None:
+def _read(connection: Any, into: memoryview) -> None:
     while into.nbytes:
-        count = line.recv_into(into)
+        count = connection.recv_into(into)
         if not count:
             raise ConnectionResetError("the peer closed the connection")
         into = into[count:]
 
 
-def _read_packed(line: Any, length: int, into: memoryview) -> int:
+def _read_packed(connection: Any, length: int, into: memoryview) -> int:
     import lz4.block
 
     packed = memoryview(bytearray(length))
-    _read(line, packed)
+    _read(connection, packed)
     try:
         chunk = lz4.block.decompress(packed)
     except Exception as error:
-        raise BackendError(f"a chunk does not unpack: {error}") from error
+        raise BackendError(f"a chunk cannot be decompressed: {error}") from error
     if not 0 < len(chunk) <= into.nbytes:
-        raise BackendError("a chunk of another length")
+        raise BackendError("a chunk has an invalid length")
     into[: len(chunk)] = chunk
     return len(chunk)
 
 
 def _packed(chunk: memoryview) -> bytes | None:
-    """None where it would not get smaller."""
+    """Compress ``chunk``; return None if it does not get smaller."""
     import lz4.block
 
     packed: bytes = lz4.block.compress(chunk)
@@ -319,7 +325,7 @@ def _packed(chunk: memoryview) -> bytes | None:
 
 
 def _compresses(pieces: Sequence[memoryview]) -> bool:
-    """Whether samples of the largest piece compress."""
+    """Return whether samples of the largest piece compress well."""
     try:
         import lz4.block
     except ImportError:
@@ -334,7 +340,7 @@ def _compresses(pieces: Sequence[memoryview]) -> bool:
 
 
 def _part(pieces: Sequence[memoryview], begin: int, length: int) -> Iterator[memoryview]:
-    """The bytes from ``begin`` on, of pieces that lie one after the other."""
+    """Yield the views of ``length`` bytes at offset ``begin`` of the concatenated ``pieces``."""
     at = 0
     end = begin + length
     for piece in pieces:
@@ -349,7 +355,7 @@ def _family(host: str) -> socket.AddressFamily:
 
 
 def _contexts(security: Any) -> tuple[Any, Any]:
-    """TLS for connecting and for listening, as the worker has it; both verify the other side."""
+    """Return the worker's TLS contexts for connecting and listening; both verify the peer."""
     if security is None:
         return None, None
     connect = security.get_connection_args("worker").get("ssl_context")

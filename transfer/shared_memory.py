@@ -1,13 +1,12 @@
-"""Shared memory between workers of one host: a value is written once and mapped, read-only, by everybody who asks.
+"""Backend for workers of one host: values are written to shared memory and mapped by their readers.
 
-A segment is a ``memfd``: memory with no name in any file system. Others of the same user open it through ``/proc/<pid>/fd``, while its
-owner holds it for them. So the kernel counts the references: a segment is freed when its owner let it go and the last reader unmapped it,
-whatever happens to any of them, and there is nothing to sweep up. It needs no room in ``/dev/shm``, which containers keep small.
+A segment is a ``memfd``, anonymous memory without a name in a file system. Other processes of the
+same user open it through ``/proc/<pid>/fd`` while the owner keeps its descriptor. The kernel counts
+the references: a segment is freed when the owner has closed it and the last reader has unmapped it,
+even after crashes. ``/dev/shm``, which is small in containers, is not used.
 
-Fresh memory is what a copy mostly costs, so segments that nobody has open any more are used again: whether somebody has is the kernel's
-to say (a write lease is only granted on what nobody else has open).
-
-Must not know: keys, values.
+Page faults dominate the cost of copies into fresh memory, so unused segments are reused. A write
+lease, which the kernel grants only if no other process has the file open, shows that one is unused.
 """
 
 from __future__ import annotations
@@ -28,44 +27,44 @@ from typing import Any
 
 from .backend import (
     Backend,
+    BackendContext,
     BackendError,
     BackendFull,
     Capacity,
     Fetched,
     Ref,
     Stored,
-    Surroundings,
     ValueGone,
 )
 
+#: Each takes two descriptors and a mapping; Linux allows about 65,000 mappings per process.
 SEGMENTS_MAX = 8192
-"""Each is two descriptors of the process and one mapping; Linux allows some 65,000 mappings."""
 DESCRIPTORS_WANTED = 65_536
-DESCRIPTORS_SHARE = (
-    0.5  # of what the process may open; the rest is for sockets and the user's files
-)
+#: Share of the descriptor limit; the rest is for sockets and the user's files.
+DESCRIPTORS_SHARE = 0.5
 WRITE_NBYTES_MAX = 1 << 30  # one system call writes at most 2 GiB
 PIECES_MAX = 512  # of one system call; Linux allows 1024
 PAGE_NBYTES = mmap.PAGESIZE
-ROOM_LEFT_SHARE = 0.05  # of the host's memory that stays free
+#: Share of the host's memory that is left free.
+FREE_SHARE_MIN = 0.05
+#: Bytes of unused segments kept for reuse; at most a sixteenth of the worker's memory.
 IDLE_NBYTES_MAX = 256 << 20
-"""Segments that wait to be used again; a sixteenth of the worker's memory where that is less."""
+#: Seconds after which an unused segment is freed.
 IDLE_SECONDS = 10.0
-"""So long they wait."""
+#: Length of the tag at the end of a segment, which identifies its current value.
 TAG_NBYTES = 16
-"""At the end of a segment stands what its value is called: used again, it has another."""
 MAP_POPULATE = getattr(mmap, "MAP_POPULATE", 0x8000)
 
 
 @dataclass(eq=False)
 class Segment:
-    """Memory with a descriptor.
+    """A shared-memory segment.
 
     Attributes:
-        fd: opened for writing.
-        name: what the kernel calls it, unguessable: a descriptor's number alone might mean another file by now.
-        room_nbytes: its length.
-        since: when it was let go, monotonic seconds.
+        fd: descriptor, open for writing.
+        name: unguessable kernel name; detects that a descriptor number was reused.
+        room_nbytes: length in bytes.
+        since: monotonic time at which it became unused, in seconds.
     """
 
     fd: int
@@ -75,16 +74,16 @@ class Segment:
 
 
 class SharedMemory(Backend):
-    """See the module."""
+    """Backend "shm"."""
 
     name = "shm"
-    keeps = False  # but for what its owner looks at too: that lives as long as the look
+    keeps = False  # except values that the owner maps too; they live as long as the mapping
     worth_nbytes = 128 << 10
     mapped_share_min = 0.5
     inline_nbytes = 1 << 20
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
+    def __init__(self, context: BackendContext) -> None:
+        super().__init__(context)
         if not hasattr(os, "memfd_create") or not Path("/proc/self/fd").is_dir():
             raise BackendError("shared memory needs Linux with /proc")
         self._lock = threading.Lock()
@@ -92,11 +91,11 @@ class SharedMemory(Backend):
         self._used_nbytes = 0
         self._idle: list[Segment] = []
         self._leases = True
-        self._writable = bool(around.options.get("writable", False))
+        self._writable = bool(context.options.get("writable", False))
         self._segments_max = min(SEGMENTS_MAX, int(_descriptors() * DESCRIPTORS_SHARE / 2))
-        limit = around.options.get("limit_nbytes") or around.memory_limit_nbytes
+        limit = context.options.get("limit_nbytes") or context.memory_limit_nbytes
         self._limit_nbytes = int(limit or _memory("MemTotal"))
-        idle = int(around.options.get("idle_nbytes", IDLE_NBYTES_MAX))
+        idle = int(context.options.get("idle_nbytes", IDLE_NBYTES_MAX))
         self._idle_max = min(idle, self._limit_nbytes // 16)
         self._place = same_kernel()
 
@@ -129,14 +128,14 @@ class SharedMemory(Backend):
     def get(self, ref: Ref, size_nbytes: int, into: memoryview | None = None) -> Fetched:
         fd = open_segment(ref)
         try:
-            # whoever has it open keeps it from being used again: from here on it stays what it is
+            # an open descriptor prevents reuse, so the tag cannot change after this check
             if os.pread(fd, TAG_NBYTES, size_nbytes) != ref["tag"]:
-                raise ValueGone("the segment has another value by now")
+                raise ValueGone("the segment was reused for another value")
             view = _map(fd, size_nbytes, writable=self._writable)
         except BaseException:
             os.close(fd)
             raise
-        # a descriptor of one's own, so that the value can be passed on when its first owner is gone
+        # keep a descriptor, so that the value can be passed on after its first owner has ended
         weakref.finalize(view.obj, os.close, fd).atexit = False
         self.traffic.got_count += 1
         self.traffic.got_nbytes += size_nbytes
@@ -155,7 +154,7 @@ class SharedMemory(Backend):
         os.close(segment.fd)
 
     def renew(self) -> None:
-        """Let segments go that waited long enough to be used again."""
+        """Free segments that were not reused for ``IDLE_SECONDS``."""
         oldest = time.monotonic() - IDLE_SECONDS
         with self._lock:
             late = [each for each in self._idle if each.since < oldest]
@@ -173,18 +172,18 @@ class SharedMemory(Backend):
             os.close(segment.fd)
 
     def _own_view(self, fd: int, size_nbytes: int) -> memoryview:
-        """The owner's look at its segment, opened as a reader opens it: the kernel then counts it among them."""
+        """Map the segment through a separate descriptor, so that the owner counts as a reader."""
         reading = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
         try:
             return _map(reading, size_nbytes, populate=True, writable=self._writable)
         finally:
-            os.close(reading)  # the mapping has it open still
+            os.close(reading)  # the mapping keeps the file open
 
     def _idle_nbytes(self) -> int:
         return sum(segment.room_nbytes for segment in self._idle)
 
     def _segment(self, size_nbytes: int) -> Segment:
-        """One that waits and fits, else a new one."""
+        """Return an unused segment that fits, or a new one."""
         room = -(-size_nbytes // PAGE_NBYTES) * PAGE_NBYTES
         with self._lock:
             for segment in self._fitting(room):
@@ -198,14 +197,14 @@ class SharedMemory(Backend):
             with contextlib.suppress(OSError):
                 os.fchmod(first, 0o600)
             os.ftruncate(first, room)
-            # opened anew, so that the kernel counts this descriptor as it counts readers'
+            # reopen: leases do not count the descriptor that memfd_create returned
             fd = os.open(f"/proc/self/fd/{first}", os.O_RDWR | os.O_CLOEXEC)
         finally:
             os.close(first)
         return Segment(fd, name, room)
 
     def _fitting(self, room: int) -> Iterator[Segment]:
-        """Idle segments that nobody has open, and of which at most half would be wasted."""
+        """Yield unused segments of at most twice the needed size."""
         for segment in sorted(self._idle, key=lambda each: each.room_nbytes):
             if room <= segment.room_nbytes <= 2 * room and self._nobody_has(segment.fd):
                 yield segment
@@ -216,22 +215,22 @@ class SharedMemory(Backend):
         except BlockingIOError:
             return False
         except OSError:
-            self._leases = False  # a kernel that grants none: nothing is used again
+            self._leases = False  # not supported by this kernel: do not reuse segments
             return False
         fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_UNLCK)
         return True
 
 
 def open_segment(ref: Mapping[str, Any], access: int = os.O_RDONLY) -> int:
-    """A descriptor of one's own of a segment of another process: its ``pid``, its ``fd`` there, its ``name``.
+    """Open a segment of another process, given its ``pid``, ``fd`` and ``name``.
 
     Raises:
-        ValueGone: it is there no more.
-        OSError: it is not for us.
+        ValueGone: the segment no longer exists.
+        OSError: access is not permitted.
     """
     path = f"/proc/{int(ref['pid'])}/fd/{int(ref['fd'])}"
     try:
-        # what a number means may have changed: opening something else, a pipe say, could block
+        # the descriptor number may have been reused, and opening a pipe could block
         if os.readlink(path) != _link(ref["name"]):
             raise ValueGone("the segment is gone, and its descriptor means something else")
         fd = os.open(path, access | os.O_CLOEXEC | os.O_NONBLOCK)
@@ -247,10 +246,10 @@ def open_segment(ref: Mapping[str, Any], access: int = os.O_RDONLY) -> int:
 
 
 def write_pieces(fd: int, pieces: Sequence[memoryview]) -> None:
-    """Write pieces one after the other from the file's beginning, with few system calls and no copy before.
+    """Write ``pieces`` consecutively from the beginning of the file, with vectored system calls.
 
     Raises:
-        OSError: no room, or the file cannot be written.
+        OSError: there is no space, or the file cannot be written.
     """
     at = 0
     batch: list[memoryview] = []
@@ -282,7 +281,7 @@ def _write_batch(fd: int, batch: list[memoryview], at: int) -> int:
 
 
 def _map(fd: int, size_nbytes: int, populate: bool = False, writable: bool = False) -> memoryview:
-    """The first bytes of a file as memory: read-only, or written to a copy of the page for this process alone."""
+    """Map the first ``size_nbytes`` bytes of a file, read-only or copy-on-write."""
     flags = mmap.MAP_PRIVATE if writable else mmap.MAP_SHARED
     protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
     if populate and not writable:
@@ -295,23 +294,23 @@ def _link(name: str) -> str:
 
 
 def same_kernel() -> str:
-    """Same running kernel, same process numbers, same user: what one has open the other may open.
+    """Return a name shared by processes of one user, kernel and process namespace.
 
     Raises:
-        BackendError: the system does not say who it is.
+        BackendError: ``/proc`` does not identify the system.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         processes = os.readlink("/proc/self/ns/pid")
         user = os.readlink("/proc/self/ns/user")
     except OSError as error:
-        raise BackendError(f"the system does not say who it is: {error}") from error
+        raise BackendError(f"cannot identify the system: {error}") from error
     text = f"{boot} {processes} {user} {os.getuid()}"
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
 def _descriptors() -> int:
-    """How many files the process may open, after asking for enough."""
+    """Raise the open-file limit of the process if possible, and return it."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -331,10 +330,10 @@ def _memory(what: str) -> int:
 
 
 def _check_room(size_nbytes: int) -> None:
-    """Memory that is not there is not refused by the kernel: it kills somebody instead.
+    """Check the free memory, because the kernel overcommits and would kill a process later.
 
     Raises:
-        BackendFull: the host has not so much.
+        BackendFull: the host has too little memory.
     """
-    if _memory("MemAvailable") - size_nbytes < ROOM_LEFT_SHARE * _memory("MemTotal"):
-        raise BackendFull(f"the host has no room for {size_nbytes} bytes more")
+    if _memory("MemAvailable") - size_nbytes < FREE_SHARE_MIN * _memory("MemTotal"):
+        raise BackendFull(f"the host has no memory for {size_nbytes} more bytes")

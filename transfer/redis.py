@@ -1,8 +1,7 @@
-"""A Redis or Valkey server between workers. What is put there has a lease: it goes by itself when its worker does not renew it.
+"""Backend that stores values on a Redis or Valkey server.
 
-Values are split into parts, well below the 512 MB that the server takes as one; parts move over several connections.
-
-Must not know: keys of Dask, values.
+Stored values expire unless their worker renews them. Large values are split into parts, because the
+server accepts at most 512 MB per key, and parts are sent over several connections.
 """
 
 from __future__ import annotations
@@ -16,55 +15,58 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import urlsplit
 
-import numpy as np
-
+from . import large_pages
 from .backend import (
     LEASE_SECONDS,
     Backend,
+    BackendContext,
     BackendError,
     BackendFull,
     Capacity,
     Fetched,
     Ref,
     Stored,
-    Surroundings,
     ValueGone,
 )
-from .resp import Line
+from .resp import RedisConnection
 
 PART_NBYTES = 64 << 20
-LINES_MAX = 4
-"""Connections of one worker."""
+#: Connections of one worker.
+CONNECTIONS_MAX = 4
 TIMEOUT_SECONDS = 10.0
+#: Default limit of the bytes that one worker stores; beyond it, the least recently used go.
 LIMIT_NBYTES = 4 << 30
-"""What one worker keeps there at most, unless an option says otherwise; then what was asked for least recently goes."""
-SWEPT_MAX = 1000  # names in one command
+#: Keys in one command.
+KEYS_PER_COMMAND = 1000
 
 
 class Redis(Backend):
-    """See the module. Options: ``url``; ``limit_nbytes``, of one worker; ``timeout_seconds``; ``lease_seconds``."""
+    """Backend "redis".
+
+    Options: ``url``, ``limit_nbytes`` (per worker), ``timeout_seconds``, ``lease_seconds``.
+    """
 
     name = "redis"
     keeps = True
     worth_nbytes = 512 << 10
     inline_nbytes = 0
 
-    def __init__(self, around: Surroundings) -> None:
-        super().__init__(around)
-        options = around.options
+    def __init__(self, context: BackendContext) -> None:
+        super().__init__(context)
+        options = context.options
         self._url = str(options.get("url", ""))
         self._timeout = float(options.get("timeout_seconds", TIMEOUT_SECONDS))
         self._limit_nbytes = int(options.get("limit_nbytes", LIMIT_NBYTES))
         self._lease_ms = int(float(options.get("lease_seconds", LEASE_SECONDS)) * 1000)
         self._lock = threading.Lock()
-        self._lines: list[Line] = []
-        self._free = threading.BoundedSemaphore(LINES_MAX)
+        self._connections: list[RedisConnection] = []
+        self._free = threading.BoundedSemaphore(CONNECTIONS_MAX)
         self._put: dict[str, tuple[int, int]] = {}
         self._used_nbytes = 0
-        self._prefix = f"paceline:{around.worker_id}:"
-        with self._line() as line:
-            self._place = _identity(line, self._url)
-        self._parts = ThreadPoolExecutor(LINES_MAX, thread_name_prefix="Transfer-Redis")
+        self._prefix = f"paceline:{context.worker_id}:"
+        with self._connection() as connection:
+            self._place = _identity(connection, self._url)
+        self._parts = ThreadPoolExecutor(CONNECTIONS_MAX, thread_name_prefix="Transfer-Redis")
 
     def place(self) -> str:
         return self._place
@@ -91,8 +93,8 @@ class Redis(Backend):
     def get(self, ref: Ref, size_nbytes: int, into: memoryview | None = None) -> Fetched:
         name = str(ref["name"])
         if not name.startswith("paceline:"):
-            raise BackendError("that is no name of ours")
-        whole = into if into is not None else memoryview(np.empty(size_nbytes, "u1"))
+            raise BackendError("invalid key")
+        whole = into if into is not None else large_pages.empty(size_nbytes)
         begins = range(0, size_nbytes, PART_NBYTES)
         parts = [(f"{name}:{i}", whole[b : b + PART_NBYTES]) for i, b in enumerate(begins)]
         self._each(self._get_part, parts)
@@ -104,19 +106,19 @@ class Redis(Backend):
         with self._lock:
             size, parts = self._put.pop(ref["name"], (0, 0))
             self._used_nbytes -= size
-        with self._line() as line:
-            self._delete([f"{ref['name']}:{i}" for i in range(parts)], line)
+        with self._connection() as connection:
+            self._delete([f"{ref['name']}:{i}" for i in range(parts)], connection)
 
     def renew(self) -> None:
         with self._lock:
             names = [f"{name}:{i}" for name, (_, parts) in self._put.items() for i in range(parts)]
-        with self._line() as line:
-            line.ask("PING")
-            for begin in range(0, len(names), SWEPT_MAX):
-                some = names[begin : begin + SWEPT_MAX]
-                line.send([("PEXPIRE", name, self._lease_ms) for name in some])
+        with self._connection() as connection:
+            connection.request("PING")
+            for begin in range(0, len(names), KEYS_PER_COMMAND):
+                some = names[begin : begin + KEYS_PER_COMMAND]
+                connection.send([("PEXPIRE", name, self._lease_ms) for name in some])
                 for _ in some:
-                    line.answer()
+                    connection.reply()
 
     def close(self) -> None:
         self._parts.shutdown(wait=True)
@@ -126,27 +128,27 @@ class Redis(Backend):
             self._used_nbytes = 0
         try:
             if names:
-                with self._line() as line:
-                    self._delete(names, line)
+                with self._connection() as connection:
+                    self._delete(names, connection)
         finally:
             with self._lock:
-                lines, self._lines = self._lines, []
-            for line in lines:
-                line.close()
+                connections, self._connections = self._connections, []
+            for connection in connections:
+                connection.close()
 
     def _put_part(self, name: str, part: list[memoryview]) -> None:
-        with self._line() as line:
-            if line.ask("SET", name, part, "PX", self._lease_ms) != "OK":
-                raise BackendFull("the server did not take it")
+        with self._connection() as connection:
+            if connection.request("SET", name, part, "PX", self._lease_ms) != "OK":
+                raise BackendFull("the server did not store the value")
 
     def _get_part(self, name: str, into: memoryview) -> None:
-        with self._line() as line:
-            line.send([("GET", name)])
-            if line.answer(into) is None:
-                raise ValueGone("the server has it no more")
+        with self._connection() as connection:
+            connection.send([("GET", name)])
+            if connection.reply(into) is None:
+                raise ValueGone("the value has expired")
 
     def _each(self, call: Any, parts: Sequence[tuple[Any, ...]]) -> None:
-        """Call for each part, several at a time; all have ended when it returns or raises."""
+        """Call ``call`` for each part in parallel; return or raise when all calls have ended."""
         if len(parts) == 1:
             call(*parts[0])
             return
@@ -155,34 +157,34 @@ class Redis(Backend):
         if errors:
             raise errors[0]
 
-    def _delete(self, names: list[str], line: Line) -> None:
-        for begin in range(0, len(names), SWEPT_MAX):
-            line.ask("UNLINK", *names[begin : begin + SWEPT_MAX])
+    def _delete(self, names: list[str], connection: RedisConnection) -> None:
+        for begin in range(0, len(names), KEYS_PER_COMMAND):
+            connection.request("UNLINK", *names[begin : begin + KEYS_PER_COMMAND])
 
     @contextlib.contextmanager
-    def _line(self) -> Iterator[Line]:
-        """A connection for one's own; there are ``LINES_MAX``."""
+    def _connection(self) -> Iterator[RedisConnection]:
+        """Lend one of at most ``CONNECTIONS_MAX`` connections."""
         if not self._free.acquire(timeout=self._timeout):
-            raise BackendError("all connections to the server are taken")
-        line = None
+            raise BackendError("all connections to the server are in use")
+        connection = None
         try:
             with self._lock:
-                line = self._lines.pop() if self._lines else None
-            if line is None:
-                line = Line(self._url, self._timeout)
-            yield line
+                connection = self._connections.pop() if self._connections else None
+            if connection is None:
+                connection = RedisConnection(self._url, self._timeout)
+            yield connection
         finally:
-            if line is not None:
-                if line.broken:
-                    line.close()
+            if connection is not None:
+                if connection.broken:
+                    connection.close()
                 else:
                     with self._lock:
-                        self._lines.append(line)
+                        self._connections.append(connection)
             self._free.release()
 
 
 def split(pieces: Sequence[memoryview], part_nbytes: int) -> Iterator[list[memoryview]]:
-    """Pieces in parts of this many bytes, the last one smaller."""
+    """Split ``pieces`` into parts of ``part_nbytes`` bytes; the last part may be smaller."""
     part: list[memoryview] = []
     room = part_nbytes
     for piece in pieces:
@@ -199,11 +201,11 @@ def split(pieces: Sequence[memoryview], part_nbytes: int) -> Iterator[list[memor
         yield part
 
 
-def _identity(line: Line, url: str) -> str:
-    """The server's own name for its run: two that hear the same text talk to the same server, whatever they call it."""
+def _identity(connection: RedisConnection, url: str) -> str:
+    """Return a digest of the server's ``run_id`` and database, equal for all URLs of one server."""
     try:
-        info = bytes(line.ask("INFO", "server") or b"").decode(errors="replace")
-    except BackendError:  # this user may not ask
+        info = bytes(connection.request("INFO", "server") or b"").decode(errors="replace")
+    except BackendError:  # not permitted for this user
         info = ""
     runs = [text for text in info.splitlines() if text.startswith("run_id:")]
     name = runs[0] if runs else url.rpartition("@")[2]

@@ -1,0 +1,328 @@
+"""Every back end keeps the interface's promises, whatever carries the bytes. Own back ends can be tried the same way."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from certificates import Authority
+from paceline.transfer import direct, files, process_vm, redis
+from paceline.transfer.backend import Backend, BackendContext, BackendError, BackendFull, ValueGone
+from paceline.transfer.shared_memory import SharedMemory
+from redis_servers import Server, program, redis_server
+
+Makes = Callable[[], Backend]
+KINDS = ["shm", "file", "redis", "direct"]
+needs_server = pytest.mark.skipif(program() is None, reason="no Redis server is installed")
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    with redis_server(tmp_path_factory.mktemp("redis"), memory="64mb") as found:
+        yield found
+
+
+def new(kind: type[Backend], **options: object) -> Backend:
+    return kind(BackendContext(secrets.token_hex(16), options=dict(options)))
+
+
+@pytest.fixture(params=[*KINDS[:2], pytest.param("redis", marks=needs_server), "direct", "vm"])
+def makes(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Makes]:
+    made: list[Backend] = []
+
+    def make() -> Backend:
+        if request.param == "shm":
+            made.append(new(SharedMemory, idle_nbytes=0))
+        elif request.param == "file":
+            made.append(new(files.Files, directory=str(tmp_path)))
+        elif request.param == "redis":
+            url = request.getfixturevalue("server").url
+            made.append(new(redis.Redis, url=url, limit_nbytes=32 << 20))
+        elif request.param == "direct":
+            made.append(new(direct.Direct))
+        else:
+            try:
+                made.append(new(process_vm.ProcessVM))
+            except BackendError as error:
+                pytest.skip(str(error))
+        return made[-1]
+
+    yield make
+    for backend in made:
+        backend.close()
+
+
+def test_what_is_put_can_be_got(makes: Makes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redis, "PART_NBYTES", 1 << 20)
+    monkeypatch.setattr(direct, "RANGE_NBYTES_MIN", 1 << 20)
+    owner, reader = makes(), makes()
+    assert owner.place() == reader.place() != ""
+    body = os.urandom(1 << 20) * 5 + b"odd"
+    pieces = [memoryview(b"head"), memoryview(b""), memoryview(body).cast("B")]
+    size = len(body) + 4
+    assert owner.capacity().holds(size)
+    stored = owner.put(pieces, size)
+    for _ in range(2):
+        got = reader.get(stored.ref, size)
+        assert got.view.nbytes == size
+        assert bytes(got.view) == b"head" + body
+    owner.renew()
+    owner.delete(stored.ref)
+    assert bytes(got.view[:4]) == b"head", "readers keep what they have"
+    with pytest.raises(ValueGone):
+        makes().get(stored.ref, size)
+    assert owner.traffic.put_count == 1 and reader.traffic.got_nbytes == 2 * size
+
+
+def test_a_worker_that_closes_leaves_nothing(makes: Makes) -> None:
+    owner, reader = makes(), makes()
+    stored = owner.put([memoryview(b"x" * 100_000)], 100_000)
+    owner.close()
+    with pytest.raises((BackendError, OSError)):
+        reader.get(stored.ref, 100_000)
+
+
+def test_names_cannot_be_guessed(makes: Makes) -> None:
+    owner = makes()
+    refs = [owner.put([memoryview(b"x")], 1).ref for _ in range(2)]
+    names = [ref.get("name") or ref.get("ticket") or ref.get("tag") for ref in refs]
+    assert names[0] != names[1]
+    assert all(len(name) >= 32 for name in names)
+
+
+# files
+
+
+def test_files_are_private(tmp_path: Path) -> None:
+    owner = new(files.Files, directory=str(tmp_path))
+    owner.put([memoryview(b"x" * 1000)], 1000)
+    found = list(tmp_path.rglob("*"))
+    assert {oct(p.stat().st_mode & 0o777) for p in found if p.is_dir()} == {"0o700"}
+    assert {oct(p.stat().st_mode & 0o777) for p in found if p.is_file()} == {"0o600"}
+    owner.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_open_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / f"paceline-transfer-{os.getuid()}").mkdir(mode=0o777)
+    (tmp_path / f"paceline-transfer-{os.getuid()}").chmod(0o777)
+    with pytest.raises(BackendError, match="0700"):
+        new(files.Files, directory=str(tmp_path))
+
+
+def test_what_a_dead_worker_left_is_swept(tmp_path: Path) -> None:
+    pid = os.fork()
+    if not pid:  # a worker that is killed
+        new(files.Files, directory=str(tmp_path)).put([memoryview(b"x" * 1000)], 1000)
+        os._exit(9)
+    os.waitpid(pid, 0)
+    root = next(tmp_path.iterdir())
+    assert len([p for p in root.iterdir() if p.is_dir()]) == 1
+    living = new(files.Files, directory=str(tmp_path))
+    assert [p.name for p in root.iterdir() if p.is_dir()] == [living.context.worker_id]
+    other = new(files.Files, directory=str(tmp_path))
+    living.renew()
+    assert len([p for p in root.iterdir() if p.is_dir()]) == 2, "the living are left alone"
+    living.close()
+    other.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_leases_of_other_hosts_go_by_their_age(tmp_path: Path) -> None:
+    mine = new(files.Files, directory=str(tmp_path), lease_seconds=100)
+    folder = next(tmp_path.iterdir()) / "elsewhere"
+    folder.mkdir(mode=0o700)
+    lease = folder / files.LEASE
+    lease.write_text("another host")
+    mine.renew()
+    assert folder.is_dir()
+    os.utime(lease, (time.time() - 200,) * 2)
+    mine.renew()
+    assert not folder.exists()
+    mine.close()
+
+
+def test_a_name_leads_nowhere_else(tmp_path: Path) -> None:
+    mine = new(files.Files, directory=str(tmp_path))
+    for ref in ({"folder": "..", "name": "x"}, {"folder": "a", "name": "../../etc"}):
+        with pytest.raises(BackendError, match="invalid file name"):
+            mine.get(ref, 1)
+    mine.close()
+
+
+# redis
+
+
+@needs_server
+def test_leases_end_what_nobody_renews(server: Server) -> None:
+    owner = new(redis.Redis, url=server.url, lease_seconds=0.3)
+    owner.put([memoryview(b"x" * 1000)], 1000)
+    for _ in range(4):
+        time.sleep(0.15)
+        owner.renew()
+    assert server.keys() == 1
+    time.sleep(0.6)
+    assert server.keys() == 0
+    owner.close()
+
+
+@needs_server
+def test_a_full_server_refuses_and_is_left_as_it_was(server: Server) -> None:
+    owner = new(redis.Redis, url=server.url)
+    with pytest.raises(BackendFull):
+        owner.put([memoryview(bytes(130 << 20))], 130 << 20)
+    assert server.keys() == 0
+    for _ in range(100):  # the server frees in a thread of its own
+        try:
+            owner.put([memoryview(b"x" * 1000)], 1000)
+            break
+        except BackendFull:
+            time.sleep(0.05)
+    assert server.keys() == 1
+    owner.close()
+    assert server.keys() == 0
+
+
+@needs_server
+def test_a_wrong_password_is_said(server: Server) -> None:
+    with pytest.raises(BackendError, match=r"WRONGPASS|NOAUTH|invalid"):
+        new(redis.Redis, url=server.url.replace(server.password, "guess"))
+
+
+@needs_server
+def test_tls(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    pair = authority.issue("localhost", alternatives=("127.0.0.1",))
+    files_of = {"certificate": Path(pair.cert), "key": Path(pair.key)}
+    with redis_server(tmp_path / "redis", **files_of) as server:
+        checked = f"{server.url}?ssl_ca_certs={authority.ca_file}"
+        owner = new(redis.Redis, url=checked)
+        body = os.urandom(1 << 20)
+        stored = owner.put([memoryview(body)], len(body))
+        assert bytes(owner.get(stored.ref, len(body)).view) == body
+        owner.close()
+        with pytest.raises(OSError, match="certificate"):
+            new(redis.Redis, url=server.url)
+
+
+@needs_server
+def test_a_server_that_hangs_costs_a_timeout(tmp_path: Path) -> None:
+    with redis_server(tmp_path / "redis") as server:
+        owner = new(redis.Redis, url=server.url, timeout_seconds=0.3)
+        server.stop()
+        with pytest.raises((OSError, BackendError)):
+            owner.put([memoryview(b"x" * 1000)], 1000)
+        server.go_on()
+        owner.put([memoryview(b"x" * 1000)], 1000)  # and works when it is back
+        owner.close()
+
+
+# direct
+
+
+def test_ranges_are_compressed_where_that_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    owner, reader = new(direct.Direct), new(direct.Direct, compression=True)
+    sent: list[int] = []
+    real = direct._packed
+
+    def packed(chunk: memoryview) -> bytes | None:
+        made = real(chunk)
+        sent.append(len(made or chunk))
+        return made
+
+    monkeypatch.setattr(direct, "_packed", packed)
+    monkeypatch.setattr(direct, "RANGE_NBYTES_MIN", 1 << 20)
+    plain = b"all alike " * 1_000_000
+    stored = owner.put([memoryview(plain)], len(plain))
+    assert bytes(reader.get(stored.ref, len(plain)).view) == plain
+    assert sum(sent) < len(plain) / 10
+    sent.clear()
+    mixed = os.urandom(1 << 20)
+    assert not owner.put([memoryview(mixed)], len(mixed)).ref["packs"]
+    assert bytes(reader.get(stored.ref, len(plain)).view) == plain
+    for backend in (owner, reader):
+        backend.close()
+
+
+def test_strangers_get_nothing() -> None:
+    owner, reader = new(direct.Direct), new(direct.Direct)
+    stored = owner.put([memoryview(b"secret" * 1000)], 6000)
+    with pytest.raises(ValueGone):
+        reader.get({**stored.ref, "ticket": secrets.token_bytes(32)}, 6000)
+    assert bytes(reader.get(stored.ref, 6000).view[:6]) == b"secret"
+    for backend in (owner, reader):
+        backend.close()
+
+
+def test_no_room_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = new(files.Files, directory=str(tmp_path), limit_nbytes=10_000)
+    stored = mine.put([memoryview(b"x" * 9000)], 9000)
+    assert not mine.capacity().holds(2000)
+    mine.delete(stored.ref)
+    assert mine.capacity().holds(2000)
+
+    def full(*args: object) -> int:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "pwritev", full)
+    with pytest.raises(OSError, match="No space"):
+        mine.put([memoryview(b"x" * 100)], 100)
+    monkeypatch.undo()
+    mine.close()
+    assert list(tmp_path.iterdir()) == []
+    shutil.rmtree(tmp_path)
+
+
+def test_direct_speaks_the_clusters_tls() -> None:
+    from distributed import Security
+
+    security = Security.temporary()
+    owner, reader = (direct.Direct(BackendContext("w", security=security)) for _ in range(2))
+    body = os.urandom(1 << 20)
+    stored = owner.put([memoryview(body)], len(body))
+    assert owner.place() == "tls"
+    assert bytes(reader.get(stored.ref, len(body)).view) == body
+    plain = new(direct.Direct, timeout_seconds=2)
+    with pytest.raises((OSError, BackendError)):
+        plain.get(stored.ref, len(body))
+    for backend in (owner, reader, plain):
+        backend.close()
+
+
+@pytest.fixture
+def vm() -> Iterator[process_vm.ProcessVM]:
+    try:
+        backend = new(process_vm.ProcessVM)
+    except BackendError as error:
+        pytest.skip(str(error))
+    yield backend
+    backend.close()
+
+
+def test_a_neighbours_value_is_read_in_any_parts(vm: process_vm.ProcessVM) -> None:
+    pieces = [b"a" * 10, b"", b"b" * 100_000, b"c" * (5 << 20)]
+    whole = b"".join(pieces)
+    stored = vm.put([memoryview(piece) for piece in pieces], len(whole))
+    source = vm.source(stored.ref, len(whole))
+    for begin, size in [
+        (0, 0),
+        (0, 5),
+        (5, 50),
+        (9, 1),
+        (10, 100_000),
+        (0, len(whole)),
+        (len(whole) - 3, 3),
+    ]:
+        view = bytearray(size)
+        source.read_into(begin, memoryview(view))
+        assert view == whole[begin : begin + size]
+    with pytest.raises(BackendError, match="do not make up"):
+        source.read_into(len(whole) - 3, memoryview(bytearray(4)))
+    vm.delete(stored.ref)
+    with pytest.raises(ValueGone):
+        source.read_into(0, memoryview(bytearray(5)))

@@ -1,0 +1,76 @@
+"""What a line brings, and whether packing pays on it."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import pytest
+from paceline.transfer.rate import LinkRates
+
+MB = 1_000_000
+PEER = ("10.0.0.2", 1)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def paces(clock: Clock) -> LinkRates:
+    return LinkRates(clock)
+
+
+def move(
+    paces: LinkRates, clock: Clock, megabytes: int, seconds: float, packs: bool = False
+) -> None:
+    with paces.moving(PEER, packs, megabytes * MB):
+        clock.now += seconds
+
+
+def test_packing_is_tried_on_slow_lines_and_kept_where_it_is_faster(
+    paces: LinkRates, clock: Clock
+) -> None:
+    assert not paces.packing_pays(PEER)  # not measured yet
+    move(paces, clock, 100, 0.1)
+    assert not paces.packing_pays(PEER)  # a fast line
+    move(paces, clock, 100, 3.0)
+    assert paces.packing_pays(PEER)  # a slow one
+    assert not paces.packing_pays("another")
+    move(paces, clock, 100, 1.0, packs=True)
+    assert paces.packing_pays(PEER)
+    move(paces, clock, 100, 9.0, packs=True)
+    assert not paces.packing_pays(PEER)  # it was no faster so
+    paces.forget()
+    assert paces.speed(PEER, False) is None and not paces.packing_pays(PEER)
+
+
+def test_what_comes_side_by_side_is_one_line(paces: LinkRates, clock: Clock) -> None:
+    with ExitStack() as coming:
+        for _ in range(4):
+            coming.enter_context(paces.moving(PEER, False, 100 * MB))
+        clock.now += 1.0
+    assert paces.speed(PEER, False) == 400 * MB
+    clock.now += 100.0  # nothing received: that says nothing of the line
+    assert paces.speed(PEER, False) == 400 * MB
+
+
+def test_small_and_failed_values_tell_nothing(paces: LinkRates, clock: Clock) -> None:
+    move(paces, clock, 1, 1.0)
+    with pytest.raises(OSError), paces.moving(PEER, False, 100 * MB):
+        raise OSError
+    assert paces.speed(PEER, False) is None
+
+
+def test_what_still_comes_is_not_forgotten(paces: LinkRates, clock: Clock) -> None:
+    with paces.moving(PEER, True, 100 * MB):
+        paces.forget()
+        clock.now += 1.0
+    assert paces.speed(PEER, True) == 100 * MB

@@ -1,0 +1,396 @@
+"""Shelves: what stands there is found, what does not is not, and nothing half written or stale is ever taken for a value."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import random
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import dask
+import numpy as np
+import pytest
+from distributed import Event, wait
+from distributed.worker_state_machine import PauseEvent, UnpauseEvent
+from paceline.transfer import BackendError, Transfer, prefetch
+from paceline.transfer import shm_cache as shelves
+from paceline.transfer.encoding import encode
+from paceline.transfer.shm_cache import (
+    PUTS_MAX,
+    PUTS_PER_READ,
+    ROOM_NBYTES,
+    SLOT,
+    SLOTS_PER_ROW,
+    TABLE_NBYTES,
+    VALUE_NBYTES_MAX,
+    PeerCaches,
+    ShmCache,
+    room_for,
+)
+from transfer_cluster import small_cluster
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="Linux alone has shelves")
+NOT_THERE = (False, None)
+
+
+@pytest.fixture
+def shelf() -> Any:
+    made = ShmCache(1 << 20)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def neighbours(shelf: ShmCache) -> Any:
+    made = PeerCaches()
+    made.learn("a", shelf.ref)
+    yield made
+    made.close()
+
+
+VALUES = [
+    7,
+    "text",
+    b"x" * 50_000,
+    {"a": [1, None], "b": np.arange(3000)},
+    np.arange(10_000).reshape(100, 100),
+    np.zeros(0),
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda v: type(v).__name__)
+def test_what_stands_there_is_found(shelf: ShmCache, neighbours: PeerCaches, value: Any) -> None:
+    for key in ("k", ("k", 0), ("k", 0, 1)):
+        assert shelf.put(key, encode(value))
+        found, same = neighbours.get(key, "a")
+        assert found and repr(same) == repr(value) and type(same) is type(value)
+    assert neighbours.get("other", "a") == NOT_THERE
+    assert neighbours.get("k", "b") == NOT_THERE
+
+
+def test_what_was_read_is_the_readers_own(shelf: ShmCache, neighbours: PeerCaches) -> None:
+    shelf.put("k", encode(np.zeros(2000)))
+    _, array = neighbours.get("k", "a")
+    array[:] = 1
+    shelf.drop("k")
+    shelf.put("j", encode(np.full(2000, 5.0)))
+    assert (array == 1).all()
+
+
+def test_what_is_taken_off_is_gone_and_its_room_used_again(
+    shelf: ShmCache, neighbours: PeerCaches
+) -> None:
+    def put(i: int) -> bool:
+        return shelf.put(i, encode(bytes([i % 256]) * 100_000))
+
+    held = [i for i in range(100) if put(i)]
+    assert 5 <= len(held) < 11 and len(shelf) == len(held)
+    assert neighbours.get(99, "a") == NOT_THERE, "there was no room"
+    for round_number in range(50):
+        gone = held.pop(0)
+        shelf.drop(gone)
+        assert neighbours.get(gone, "a") == NOT_THERE
+        assert put(100 + round_number)
+        held.append(100 + round_number)
+    assert [neighbours.get(i, "a")[1][0] for i in held] == [i % 256 for i in held]
+    for i in held:
+        shelf.drop(i)
+    assert shelf.put("large", encode(b"x" * 120_000)), "an empty shelf is as new"
+    shelf.drop("never there")
+
+
+def test_a_full_row_takes_no_more(
+    shelf: ShmCache, neighbours: PeerCaches, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(shelves, "ROWS", 1)
+    taken = [i for i in range(SLOTS_PER_ROW + 3) if shelf.put(i, encode(i))]
+    assert taken == list(range(SLOTS_PER_ROW))
+    shelf.drop(5)
+    assert shelf.put("late", encode("late")) and neighbours.get("late", "a") == (True, "late")
+    assert neighbours.get(6, "a") == (True, 6)
+
+
+def test_half_written_slots_are_no_values(shelf: ShmCache, neighbours: PeerCaches) -> None:
+    shelf.put("k", encode("value"))
+    (place,) = shelf._places.values()
+    slot = bytes(shelf._map[place.slot_at : place.slot_at + SLOT.size])
+    for written in range(SLOT.size):
+        half = slot[:written] + bytes(SLOT.size - written)
+        shelf._map[place.slot_at : place.slot_at + SLOT.size] = half
+        assert neighbours.get("k", "a") in (NOT_THERE, (True, "value"))
+    for old in (1, 2**40):  # the serial of a value that stood there before
+        digest, serial, *rest = SLOT.unpack(slot)
+        shelf._map[place.slot_at : place.slot_at + SLOT.size] = SLOT.pack(
+            digest, serial + old, *rest
+        )
+        assert neighbours.get("k", "a") == NOT_THERE
+
+
+def test_checksums_where_order_is_not_kept() -> None:
+    shelf, neighbours = ShmCache(1 << 20, checked=True), PeerCaches()
+    neighbours.learn("a", shelf.ref)
+    shelf.put("k", encode(b"x" * 1000))
+    assert neighbours.get("k", "a") == (True, b"x" * 1000)
+    (place,) = shelf._places.values()
+    shelf._map[place.begin + 500] ^= 1
+    assert neighbours.get("k", "a") == NOT_THERE
+    neighbours.close()
+    shelf.close()
+
+
+def test_a_reader_beside_a_writer_reads_nothing_torn(
+    shelf: ShmCache, neighbours: PeerCaches
+) -> None:
+    over = threading.Event()
+
+    def write() -> None:
+        chance = random.Random(1)
+        while not over.is_set():
+            key = chance.randrange(4)
+            shelf.drop(key)
+            shelf.put(
+                key, encode(bytes([key, chance.randrange(256)]) * chance.randrange(1, 20_000))
+            )
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        found = 0
+        while found < 3000:
+            key = found % 4
+            there, value = neighbours.get(key, "a")
+            found += 1
+            if there:
+                assert value[0] == key and value == value[:2] * (len(value) // 2)
+    finally:
+        over.set()
+        writer.join()
+
+
+OWNER = """
+import sys
+from paceline.transfer.encoding import encode
+from paceline.transfer.shm_cache import ShmCache
+shelf = ShmCache(1 << 20)
+shelf.put("k", encode("value"))
+print(repr(shelf.ref), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_the_shelf_of_a_dead_worker_is_empty() -> None:
+    neighbours = PeerCaches()
+    with subprocess.Popen(
+        [sys.executable, "-c", OWNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as owner:
+        assert owner.stdout is not None
+        ref = eval(owner.stdout.readline())
+        neighbours.learn("a", ref)
+        neighbours.learn("b", ref)
+        assert neighbours.get("k", "a") == (True, "value")
+        owner.kill()
+    assert neighbours.get("k", "a") == NOT_THERE and "a" not in neighbours
+    neighbours.sweep()
+    assert "b" not in neighbours
+    with pytest.raises((BackendError, OSError)):
+        neighbours.learn("a", ref)
+    assert "a" in neighbours, "it is not asked for its shelf again and again"
+    assert neighbours.get("k", "a") == NOT_THERE
+    neighbours.close()
+
+
+def test_a_closed_shelf_is_empty(shelf: ShmCache, neighbours: PeerCaches) -> None:
+    other = ShmCache(1 << 20)
+    other.put("k", encode(1))
+    neighbours.learn("o", other.ref)
+    assert neighbours.get("k", "o") == (True, 1)
+    other.close()
+    assert neighbours.get("k", "o") == NOT_THERE
+    assert "o" not in neighbours, "its worker is asked for another"
+
+
+def test_room() -> None:
+    assert room_for(0) == ROOM_NBYTES and room_for(1 << 40) == ROOM_NBYTES
+    assert room_for(1 << 30) == 16 << 20
+    assert room_for(1 << 30, 0) == 0 and room_for(0, 5) == 5
+    assert shelves.TABLE_AT + shelves.ROWS * SLOTS_PER_ROW * SLOT.size <= TABLE_NBYTES
+
+
+def test_readers_earn_puts(shelf: ShmCache, neighbours: PeerCaches) -> None:
+    assert not shelf.spend(), "nobody reads"
+    shelf.earn()
+    assert [shelf.spend() for _ in range(PUTS_PER_READ + 1)] == [True] * PUTS_PER_READ + [False]
+    shelf.put("k", encode(1))
+    for _ in range(2):
+        neighbours.get("k", "a")
+        neighbours.get("not there", "a")
+    assert [shelf.spend() for _ in range(2 * PUTS_PER_READ)] == [True] * 2 * PUTS_PER_READ
+    assert not shelf.spend()
+    shelf.earn(10**9)
+    assert sum(shelf.spend() for _ in range(5000)) == PUTS_MAX
+
+
+# on stock workers
+
+
+def _got(cluster: Any) -> int:
+    return sum(cluster.transfer(i).peer_caches.got_count for i in range(len(cluster.workers)))
+
+
+async def test_small_results_are_fetched_without_a_question() -> None:
+    async with small_cluster(Transfer(), n_workers=2) as cluster:
+        client, (a, b) = cluster.client, cluster.workers
+        first = client.map(str, range(3), workers=["0"], pure=False)
+        await client.submit(len, first, workers=["1"])  # they meet
+        made = client.map(lambda i: (i, "x" * 1000), range(20), workers=["0"], pure=False)
+        await wait(made)
+        asked = a.transfer_outgoing_count_total
+        total = client.submit(lambda xs: sum(x[0] for x in xs), made, workers=["1"])
+        assert await total == sum(range(20))
+        assert a.transfer_outgoing_count_total == asked and _got(cluster) == 20
+        assert b.state.transfer_incoming_count_total >= 2
+        assert {ts.key for ts in b.state.tasks.values() if ts.state == "memory"} > {
+            f.key for f in made
+        }
+        shelf = cluster.transfer(0).shm_cache
+        assert all(f.key in shelf for f in made)
+        assert not any(f.key in cluster.transfer(1).shm_cache for f in made), "fetched, not made"
+        keys = [f.key for f in made]
+        del made, total, first
+        gc.collect()
+        while any(key in shelf for key in keys):
+            await client.submit(int, 1, pure=False)
+
+
+async def test_the_scheduler_hears_of_copies_that_were_taken_ahead() -> None:
+    async with small_cluster(Transfer(), n_workers=2) as cluster:
+        client, (_, b) = cluster.client, cluster.workers
+        first = client.submit(str, 1, workers=["0"], pure=False)
+        await client.submit(len, first, workers=["1"])  # they meet
+        made = client.map(lambda i: "x" * (1000 + i), range(5), workers=["0"], pure=False)
+        await wait(made)
+        go = Event("go", client=client)  # they are heard of while the task that needs them runs
+        slow = client.submit(lambda xs: Event("go").wait() and len(xs), made, workers=["1"])
+        while not all(b.address in held for held in (await client.who_has(made)).values()):
+            await asyncio.sleep(0.01)
+        assert {b.state.tasks[f.key].nbytes for f in made} == {
+            cluster.workers[0].state.tasks[f.key].nbytes for f in made
+        }
+        await go.set()
+        assert await slow == 5
+
+
+async def test_of_very_many_only_some_are_taken_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefetch, "PREFETCH_MAX", 4)
+    async with small_cluster(Transfer(), n_workers=2) as cluster:
+        client, (_, b) = cluster.client, cluster.workers
+        first = client.map(str, range(3), workers=["0"], pure=False)
+        await client.submit(len, first, workers=["1"])  # they meet
+        made = client.map(str, range(20), workers=["0"], pure=False)
+        await wait(made)
+        assert await client.submit(len, made, workers=["1"]) == 20
+        log = [entry for entry in b.state.log if entry[1] == "receive-from-scatter"]
+        assert len(log) == 4 and all(entry[3].startswith("transfer-shelf") for entry in log)
+
+
+async def test_a_paused_worker_takes_nothing_ahead() -> None:
+    async with small_cluster(Transfer(), n_workers=2) as cluster:
+        client, (_, b) = cluster.client, cluster.workers
+        first = client.submit(str, 1, workers=["0"], pure=False)
+        await client.submit(len, first, workers=["1"])  # they meet
+        made = client.submit(str, "abc", workers=["0"], pure=False)
+        await wait(made)
+        b.handle_stimulus(PauseEvent(stimulus_id="test"))
+        length = client.submit(len, made, workers=["1"])
+        while length.key not in b.state.tasks:
+            await asyncio.sleep(0.01)
+        assert made.key not in b.data
+        b.handle_stimulus(UnpauseEvent(stimulus_id="test"))
+        assert await length == 3
+
+
+async def test_a_transfer_that_is_turned_on_again() -> None:
+    async with small_cluster(Transfer(), n_workers=2) as cluster:
+        client, (a, _) = cluster.client, cluster.workers
+        for _ in range(2):
+            first = client.submit(str, 1, workers=["0"], pure=False)
+            await client.submit(len, first, workers=["1"], pure=False)
+            second = client.submit(str, 2, workers=["0"], pure=False)
+            await wait(second)
+            asked = a.transfer_outgoing_count_total
+            await client.submit(len, second, workers=["1"], pure=False)
+            assert a.transfer_outgoing_count_total == asked
+            await client.unregister_worker_plugin("paceline-transfer")
+            await client.register_plugin(Transfer())
+
+
+async def test_a_copy_serves_where_its_holder_is_not_known_yet() -> None:
+    async with small_cluster(Transfer(), n_workers=3) as cluster:
+        client, (a, _, _) = cluster.client, cluster.workers
+        made = client.submit(str, "abc", workers=["0"])
+        assert await client.submit(len, made, workers=["1"], pure=False) == 3
+        await client.retire_workers([a.address])
+        assert await client.submit(len, made, workers=["2"], pure=False) == 3
+        assert made.key in cluster.transfer(1).shm_cache, "somebody asked for it there"
+
+
+@pytest.mark.parametrize(
+    "transfer",
+    [
+        Transfer("direct"),
+        Transfer("shm", shm={"shelf_nbytes": 0}),
+        Transfer("shm", rules=[{"use": "dask", "types": "builtins.*"}]),
+        Transfer("shm", min_nbytes="1 MiB"),
+    ],
+    ids=["another", "none", "rule", "size"],
+)
+async def test_nothing_stands_there_that_was_not_to_move_so(transfer: Transfer) -> None:
+    async with small_cluster(transfer, n_workers=2) as cluster:
+        made = cluster.client.submit(str, "abc", workers=["0"])
+        for _ in range(2):
+            assert await cluster.client.submit(len, made, workers=["1"], pure=False) == 3
+        assert _got(cluster) == 0
+        assert not cluster.transfer(0).shm_cache
+
+
+async def test_an_annotation_says_dask() -> None:
+    async with small_cluster(Transfer(), n_workers=2) as cluster:
+        with dask.annotate(transfer="dask"):
+            made = cluster.client.submit(str, "abc", workers=["0"])
+        assert await cluster.client.submit(len, made, workers=["1"]) == 3
+        assert not cluster.transfer(0).shm_cache
+
+
+async def test_large_results_stand_elsewhere() -> None:
+    async with small_cluster(Transfer(), n_workers=2) as cluster:
+        made = cluster.client.submit(np.arange, VALUE_NBYTES_MAX, workers=["0"])
+        assert await cluster.client.submit(len, made, workers=["1"]) == VALUE_NBYTES_MAX
+        assert made.key not in cluster.transfer(0).shm_cache
+        assert cluster.traffic("shm")["put_count"] == 1
+
+
+async def test_what_cannot_be_opened_is_asked_for_dasks_way() -> None:
+    async with small_cluster(Transfer(), n_workers=2) as cluster:
+        await cluster.client.submit(
+            len, cluster.client.submit(str, "a", workers=["0"]), workers=["1"]
+        )
+        address = cluster.workers[0].address
+        cluster.transfer(0).shm_cache.put("shut", encode(Shut()))
+        cluster.transfer(0).shm_cache.put("open", encode(1))
+        assert address in cluster.transfer(1).peer_caches
+        assert cluster.transfer(1).cached_values(["shut", "open"], address) == {"open": 1}
+
+
+class Shut:
+    """For tests: pickles, and does not unpickle."""
+
+    def __reduce__(self) -> Any:
+        return _open, ()
+
+
+def _open() -> None:
+    raise RuntimeError("it stays shut")

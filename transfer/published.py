@@ -1,0 +1,142 @@
+"""Values that a worker has stored in backends, by key.
+
+Each value is stored once and freed with its key.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+from .backend import Backend, Ref
+from .encoding import Layout
+
+#: Values of one worker that are kept in backends; the least recently used are dropped first.
+HELD_MAX = 65_536
+
+
+@dataclass(eq=False)
+class PublishedValue:
+    """A value stored in a backend.
+
+    Attributes:
+        backend: where it is stored.
+        ref: its location there.
+        layout: sizes of its pickle and buffers.
+        value_id: ``id`` of the worker's object; another object under the same key is another value.
+        owned: whether this worker has to delete it; values fetched from others are only passed on.
+        users: replies that name it and are not acknowledged yet; it is kept until they are.
+        over: whether the key was freed, so that the last user ends the value.
+        watch: weak reference to the mapping that backs the worker's own object, if any; the value
+            ends with the mapping.
+    """
+
+    backend: Backend
+    ref: Ref
+    layout: Layout
+    value_id: int
+    owned: bool = True
+    users: int = 0
+    over: bool = False
+    watch: Any = None
+
+
+class PublishedValues:
+    """Published values by backend and key. Used from the event loop.
+
+    Args:
+        end: called with each value that is to be deleted, from the thread in which it ended.
+    """
+
+    def __init__(self, end: Callable[[PublishedValue], None]) -> None:
+        self._end = end
+        self._held: OrderedDict[tuple[str, Hashable], PublishedValue] = OrderedDict()
+        self._names: dict[str, None] = {}
+        # a mapping may die in any thread, while this one is being changed
+        self._lock = threading.RLock()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def find(self, name: str, key: Hashable, value: Any) -> PublishedValue | None:
+        """Return the published form of ``value`` in backend ``name``, or None."""
+        with self._lock:
+            published_value = self._held.get((name, key))
+            if published_value is None:
+                return None
+            if published_value.value_id != id(value):
+                self._over((name, key))
+                return None
+            self._held.move_to_end((name, key))
+            return published_value
+
+    def keep(self, key: Hashable, published_value: PublishedValue, mapping: Any = None) -> None:
+        """Keep ``published_value`` until ``key`` is freed or ``mapping`` is garbage collected."""
+        place = (published_value.backend.name, key)
+        with self._lock:
+            self._over(place)
+            self._held[place] = published_value
+            self._names[published_value.backend.name] = None
+            if mapping is not None:
+                mine = weakref.ref(self)
+
+                def died(_: Any) -> None:
+                    if (self := mine()) is not None:
+                        self._forget(place, published_value)
+
+                published_value.watch = weakref.ref(mapping, died)
+            while len(self._held) > HELD_MAX:
+                self._over(next(iter(self._held)))
+
+    def drop(self, key: Hashable) -> None:
+        """Drop the values of ``key``."""
+        if not self._held:
+            return
+        with self._lock:
+            for name in self._names:
+                self._over((name, key))
+
+    def least_recent(self, name: str) -> PublishedValue | None:
+        """Remove and return the least recently used value of ``name``; the caller deletes it."""
+        with self._lock:
+            for place, published_value in self._held.items():
+                if place[0] == name and published_value.owned and not published_value.users:
+                    del self._held[place]
+                    published_value.over = True
+                    published_value.watch = None
+                    return published_value
+        return None
+
+    def use(self, published_value: PublishedValue) -> None:
+        with self._lock:
+            published_value.users += 1
+
+    def used(self, published_value: PublishedValue) -> None:
+        """Drop one use: a reply that named the value was acknowledged, or never will be."""
+        with self._lock:
+            published_value.users -= 1
+            ends = published_value.over and published_value.users == 0
+        if ends:
+            self._end(published_value)
+
+    def clear(self) -> None:
+        with self._lock:
+            for place in list(self._held):
+                self._over(place)
+
+    def _forget(self, place: tuple[str, Hashable], published_value: PublishedValue) -> None:
+        with self._lock:
+            if self._held.get(place) is published_value:
+                self._over(place)
+
+    def _over(self, place: tuple[str, Hashable]) -> None:
+        published_value = self._held.pop(place, None)
+        if published_value is not None:
+            published_value.over = True
+            published_value.watch = None
+            if published_value.users == 0:
+                self._end(published_value)
