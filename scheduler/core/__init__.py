@@ -1,4 +1,1 @@
-"""The state of the cluster, and what each stimulus does to it: pure, synchronous, deterministic.
-
-Must not know: sockets, clocks, threads, pickles, dask.
-"""
+"""The scheduler's state and the handlers of stimuli: synchronous, deterministic, without I/O."""

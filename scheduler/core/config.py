@@ -1,8 +1,6 @@
-"""Every knob of the core, typed, with the dask configuration key it comes from.
+"""Settings of the core, with the dask configuration keys they come from.
 
-``paceline.workers_compat.config`` reads them from dask's configuration.
-
-Must not know: dask; how a configuration is found.
+``paceline.workers_compat.config.config`` reads them from dask's configuration.
 """
 
 from __future__ import annotations
@@ -24,8 +22,8 @@ MEASURES = (
 )
 
 
-def knob(default: Any, key: str) -> Any:
-    """A field whose value dask's configuration holds under ``key``."""
+def setting(default: Any, key: str) -> Any:
+    """Return a field that is read from dask's configuration under ``key``."""
     return field(default=default, metadata={"dask": key})
 
 
@@ -37,58 +35,72 @@ class SchedulerConfig:
         ValueError: from ``check`` when a value is out of its range.
     """
 
-    allowed_failures: int = knob(3, "distributed.scheduler.allowed-failures")
-    bandwidth: float = knob(100_000_000.0, "distributed.scheduler.bandwidth")
-    default_data_size_nbytes: int = knob(1024, "distributed.scheduler.default-data-size")
+    allowed_failures: int = setting(3, "distributed.scheduler.allowed-failures")
+    bandwidth: float = setting(100_000_000.0, "distributed.scheduler.bandwidth")
+    default_data_size_nbytes: int = setting(1024, "distributed.scheduler.default-data-size")
     default_task_durations_seconds: dict[str, float] = field(
         default_factory=dict, metadata={"dask": "distributed.scheduler.default-task-durations"}
     )
-    unknown_task_duration_seconds: float = knob(0.5, "distributed.scheduler.unknown-task-duration")
-    worker_saturation: float = knob(1.1, "distributed.scheduler.worker-saturation")
-    rootish_taskgroup: int = knob(5, "distributed.scheduler.rootish-taskgroup")
-    rootish_taskgroup_dependencies: int = knob(
+    unknown_task_duration_seconds: float = setting(
+        0.5, "distributed.scheduler.unknown-task-duration"
+    )
+    worker_saturation: float = setting(1.1, "distributed.scheduler.worker-saturation")
+    rootish_taskgroup: int = setting(5, "distributed.scheduler.rootish-taskgroup")
+    rootish_taskgroup_dependencies: int = setting(
         5, "distributed.scheduler.rootish-taskgroup-dependencies"
     )
-    worker_ttl_seconds: float | None = knob(300.0, "distributed.scheduler.worker-ttl")
-    idle_timeout_seconds: float | None = knob(None, "distributed.scheduler.idle-timeout")
-    no_workers_timeout_seconds: float | None = knob(
+    worker_ttl_seconds: float | None = setting(300.0, "distributed.scheduler.worker-ttl")
+    idle_timeout_seconds: float | None = setting(None, "distributed.scheduler.idle-timeout")
+    no_workers_timeout_seconds: float | None = setting(
         None, "distributed.scheduler.no-workers-timeout"
     )
-    # a client whose connection breaks keeps its keys so long; stock, and the default: not at all
-    client_grace_seconds: float = knob(0.0, "paceline.scheduler.client-grace")
-    client_grace_nbytes: int = knob(2**30, "paceline.scheduler.client-grace-bytes")
-    # tasks that a retiring worker runs may so long come to their end before it goes; stock does not wait
-    retire_running_seconds: float = knob(30.0, "paceline.scheduler.retire-running")
-    events_cleanup_delay_seconds: float = knob(3600.0, "distributed.scheduler.events-cleanup-delay")
-    validate: bool = knob(False, "distributed.scheduler.validate")
-    low_level_log_length: int = knob(1000, "distributed.admin.low-level-log-length")
-    memory_recent_to_old_seconds: float = knob(30.0, "distributed.worker.memory.recent-to-old-time")
-    memory_terminate: float | bool = knob(0.95, "distributed.worker.memory.terminate")
-    locks_lease_timeout_seconds: float = knob(30.0, "distributed.scheduler.locks.lease-timeout")
-    locks_lease_validation_interval_seconds: float = knob(
+    # seconds for which keys of a client whose connection broke are kept; 0 as in stock
+    client_grace_seconds: float = setting(0.0, "paceline.scheduler.client-grace")
+    client_grace_nbytes: int = setting(2**30, "paceline.scheduler.client-grace-bytes")
+    # seconds to wait for running tasks of a retiring worker; stock does not wait
+    retire_running_seconds: float = setting(30.0, "paceline.scheduler.retire-running")
+    events_cleanup_delay_seconds: float = setting(
+        3600.0, "distributed.scheduler.events-cleanup-delay"
+    )
+    validate: bool = setting(False, "distributed.scheduler.validate")
+    low_level_log_length: int = setting(1000, "distributed.admin.low-level-log-length")
+    memory_recent_to_old_seconds: float = setting(
+        30.0, "distributed.worker.memory.recent-to-old-time"
+    )
+    memory_terminate: float | bool = setting(0.95, "distributed.worker.memory.terminate")
+    locks_lease_timeout_seconds: float = setting(30.0, "distributed.scheduler.locks.lease-timeout")
+    locks_lease_validation_interval_seconds: float = setting(
         10.0, "distributed.scheduler.locks.lease-validation-interval"
     )
-    amm_start: bool = knob(True, "distributed.scheduler.active-memory-manager.start")
-    amm_interval_seconds: float = knob(2.0, "distributed.scheduler.active-memory-manager.interval")
-    amm_measure: str = knob("optimistic", "distributed.scheduler.active-memory-manager.measure")
-    rebalance_measure: str = knob("optimistic", "distributed.worker.memory.rebalance.measure")
-    rebalance_sender_min: float = knob(0.3, "distributed.worker.memory.rebalance.sender-min")
-    rebalance_recipient_max: float = knob(0.6, "distributed.worker.memory.rebalance.recipient-max")
-    rebalance_gap: float = knob(0.1, "distributed.worker.memory.rebalance.sender-recipient-gap")
-    work_stealing: bool = knob(True, "distributed.scheduler.work-stealing")
-    work_stealing_interval_seconds: float = knob(
+    amm_start: bool = setting(True, "distributed.scheduler.active-memory-manager.start")
+    amm_interval_seconds: float = setting(
+        2.0, "distributed.scheduler.active-memory-manager.interval"
+    )
+    amm_measure: str = setting("optimistic", "distributed.scheduler.active-memory-manager.measure")
+    rebalance_measure: str = setting("optimistic", "distributed.worker.memory.rebalance.measure")
+    rebalance_sender_min: float = setting(0.3, "distributed.worker.memory.rebalance.sender-min")
+    rebalance_recipient_max: float = setting(
+        0.6, "distributed.worker.memory.rebalance.recipient-max"
+    )
+    rebalance_gap: float = setting(0.1, "distributed.worker.memory.rebalance.sender-recipient-gap")
+    work_stealing: bool = setting(True, "distributed.scheduler.work-stealing")
+    work_stealing_interval_seconds: float = setting(
         1.0, "distributed.scheduler.work-stealing-interval"
     )
-    computations_max: int = knob(100, "distributed.diagnostics.computations.max-history")
-    erred_tasks_max: int = knob(100, "distributed.diagnostics.erred-tasks.max-history")
+    computations_max: int = setting(100, "distributed.diagnostics.computations.max-history")
+    erred_tasks_max: int = setting(100, "distributed.diagnostics.erred-tasks.max-history")
     turn_tasks_max: int = 2000
-    # what each tick looks at; programs switch parts of it off (``periodic_callbacks``), no configuration does
+    # checks made on each tick; only programs can switch them off (``periodic_callbacks``)
     watch_worker_ttl: bool = True
     watch_no_workers: bool = True
     watch_idle: bool = True
 
     def check(self) -> None:
-        """Raises ValueError naming the knob whose value is out of range."""
+        """Check all values.
+
+        Raises:
+            ValueError: a value is out of range; the message names the setting.
+        """
         if self.worker_saturation <= 0 or math.isnan(self.worker_saturation):
             raise ValueError(
                 "`distributed.scheduler.worker-saturation` must be a float > 0; got "
@@ -113,9 +125,9 @@ class SchedulerConfig:
                 f"got {self.work_stealing_interval_seconds!r}"
             )
         if self.turn_tasks_max < 1:
-            raise ValueError("a turn must handle at least one task")
+            raise ValueError("`turn_tasks_max` must be at least 1")
 
     @classmethod
     def dask_keys(cls) -> dict[str, str]:
-        """Field name -> dask configuration key."""
+        """Return field name -> dask configuration key."""
         return {f.name: f.metadata["dask"] for f in fields(cls) if "dask" in f.metadata}

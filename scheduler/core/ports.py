@@ -1,7 +1,4 @@
-"""What the core asks of rooms above it, as protocols: errors that only pickles can say, and plugins.
-
-Must not know: who implements them.
-"""
+"""Protocols that packages above the core implement: pickled errors, and plugins."""
 
 from __future__ import annotations
 
@@ -12,11 +9,11 @@ from paceline.protocol.keys import Key
 from paceline.protocol.payload import Payload
 
 if TYPE_CHECKING:
-    from .state import TaskState
+    from paceline.scheduler.core.state.model import TaskState
 
 
 class ErrorPort(Protocol):
-    """Makes exceptions that stock clients open. Implemented in ``workers_compat/errors.py``."""
+    """Creates pickled exceptions for stock clients. Implemented in ``workers_compat/errors.py``."""
 
     def killed_worker(
         self, task_key: Key, worker_facts: dict[str, Any], allowed_failures: int
@@ -39,11 +36,11 @@ class ErrorPort(Protocol):
 
 
 class TurnWrites:
-    """What hooks wrote within one turn, for the journal.
+    """Commands that hooks gave within one turn, for the journal.
 
     Attributes:
-        calls: how often the core has called the port in this turn.
-        made: (number of the call within which it was made, command), in order.
+        calls: number of calls of the port in this turn.
+        made: (number of the call within which it was given, command), in order.
     """
 
     __slots__ = ("calls", "made")
@@ -53,17 +50,18 @@ class TurnWrites:
         self.made: list[tuple[int, Any]] = []
 
     def begin(self) -> None:
-        """A turn begins."""
+        """Start a turn."""
         self.calls = 0
         if self.made:
             self.made = []
 
 
 class PluginPort(Protocol):
-    """Calls the hooks of plugins that override them. Implemented in ``workers_compat/plugins.py``.
+    """Calls the hooks of plugins that override them.
 
-    The core calls it within a turn. What a hook writes on a task (``WriteTask``) applies at once; all else that it
-    does comes back as stimuli of later turns.
+    The core calls it within a turn. Writes of a hook on a task (``WriteTask``) apply at once; its
+    other commands become stimuli of later turns. Implemented in
+    ``workers_compat/facade/plugins.py``.
     """
 
     def transition(
@@ -75,8 +73,11 @@ class PluginPort(Protocol):
         detail: Any,
         edges: tuple[Any, Any] | None,
     ) -> None:
-        """A transition was made. ``edges``: of a task that was forgotten, dependencies and dependents as they were
-        before it; None of others."""
+        """Notify plugins of a transition.
+
+        ``edges`` holds the dependencies and dependents that a forgotten task had; it is None for
+        other tasks.
+        """
 
     def update_graph(
         self,
@@ -87,7 +88,10 @@ class PluginPort(Protocol):
         new_tasks: list[TaskState],
         stimulus_id: str,
     ) -> None:
-        """A graph's tasks are made; nothing of it is scheduled yet. ``touched`` gives them, with those beside them."""
+        """Notify plugins of the tasks of a graph before they are scheduled.
+
+        ``touched`` returns them with related tasks.
+        """
 
     def add_worker(self, address: str) -> None: ...
 

@@ -1,9 +1,7 @@
-"""Inputs of the core that are not wire messages, and the instructions it gives back.
+"""Inputs of the core: ``Stimulus``, and the messages in it that are not wire messages.
 
-A wire message (``paceline.protocol.messages``) is a stimulus as it stands. What is here comes from
-the driver: graphs that were compiled, peers that came or went, timers, outcomes of flows.
-
-Must not know: how any of this is produced or carried out.
+Wire messages (``paceline.protocol.messages``) are used unchanged. The classes here come from the
+server: compiled graphs, peers that connected or left, timers, results of coroutines, commands.
 """
 
 from __future__ import annotations
@@ -11,16 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from paceline.protocol.messages import HeartbeatWorker, RegisterWorker
 from paceline.protocol.payload import Payload
 
 
 class Stimulus(NamedTuple):
-    """One input of the core: one turn.
+    """One input of the core, handled in one turn.
 
     Attributes:
-        source: the worker's address, the client's name, or ``""`` for the driver itself.
+        source: the worker's address, the client's name, or ``""`` for the server.
         message: a wire message, or one of this module's dataclasses.
-        stimulus_id: what stories and logs call this cause.
+        stimulus_id: name of the cause in stories and logs.
         request_id: > 0 when ``message`` is an RPC request whose reply goes out through
             ``Outbox.replies`` under this number, in this turn or a later one.
     """
@@ -36,18 +35,18 @@ class Stimulus(NamedTuple):
 
 @dataclass(slots=True)
 class AnnotationSet:
-    """What a task was annotated with; tasks annotated alike share one.
+    """Annotations of tasks; tasks with equal annotations share one.
 
     Attributes:
         value: the whole annotation dict for the worker's ``compute-task`` (plain values), or a
-            ``Payload`` of kind "pickled" when a value of it is not plain msgpack.
+            ``Payload`` of kind "pickled" if one of its values is not plain msgpack.
         workers: addresses, aliases or host names as the user wrote them, or None.
-        allow_other_workers: the restriction to ``workers`` is a wish.
+        allow_other_workers: whether other workers are allowed if none of ``workers`` is available.
         resources: resource name -> amount needed, or None.
         retries: how often the task may err before it stays erred, or None.
-        priority: the user's priority; higher runs earlier; None where not annotated.
-        span: names and ids of the span that it belongs to, from the root down, or None.
-        value_less_span: ``value`` without it, where it has one.
+        priority: the user's priority; higher runs earlier; None if not annotated.
+        span: names and ids of the span of the tasks, from the root down, or None.
+        value_less_span: ``value`` without the span, if it has one.
     """
 
     value: Any = None
@@ -61,42 +60,41 @@ class AnnotationSet:
 
     @property
     def says_more(self) -> bool:
-        """Whether it says anything of a task beside the value that its worker is given, and its span."""
+        """Whether the set has retries, a priority or restrictions."""
         return self.retries is not None or self.priority is not None or self.restricts
 
     @property
     def restricts(self) -> bool:
-        """Whether it says anything of where a task may run."""
-        return (
-            self.workers is not None or self.resources is not None or self.allow_other_workers
-        )
+        """Whether the set restricts the workers that may run a task."""
+        return self.workers is not None or self.resources is not None or self.allow_other_workers
 
 
 @dataclass(slots=True)
 class GraphChunk:
-    """Some tasks of a graph that is being taken in: columns, one row a task.
+    """Some tasks of a graph, as columns with one row per task.
 
-    Rows are in topological order, dependencies first, numbered through the whole graph. The tasks are
-    *held*: placement, release and queries do not see them before ``GraphCommit``.
+    Rows are in topological order, dependencies first, numbered through the whole graph. They
+    become tasks with ``GraphCommit``.
 
     Attributes:
-        graph_id: which graph; unique in a scheduler's life.
+        graph_id: the graph's number; unique in a scheduler's life.
         keys: the tasks' keys.
         groups: per row, an index into all group names announced so far for this graph.
-        new_groups: (group name, prefix name) of groups first met in this chunk; a group's name is what stands first in
-            its keys, whatever it is.
-        dependencies: per row, what it depends on: ``n >= 0`` is row n of this graph, ``n < 0`` is
-            ``externals[-1 - n]``: a key that is not in this graph and must be known to the scheduler.
-            Each dependency stands once, in a deterministic order.
-        new_externals: keys of externals first met in this chunk.
+        new_groups: (group name, prefix name) of groups that first occur in this chunk. The group
+            name of a tuple key is its first element, of any type.
+        dependencies: per row, its dependencies: ``n >= 0`` is row n of this graph; ``n < 0`` is
+            ``externals[-1 - n]``, a key that is not in this graph and must be known to the
+            scheduler. Each dependency occurs once, in a deterministic order.
+        new_externals: keys of externals that first occur in this chunk.
         run_specs: per row, the ready-made header frame of a "pickled" payload
             (``paceline.protocol.payload.pickled_header``); ``b""`` for a task without a run_spec.
         spec_buffers: row *within this chunk* -> ids of the out-of-band buffers of its run_spec.
-        buffers: buffers first met in this chunk; ids count through the whole graph. Equal ones are stored once.
+        buffers: buffers that first occur in this chunk; ids count through the whole graph. Equal
+            ones are stored once.
         priorities: per row, its place in dask's order.
         data_producers: rows within this chunk whose spec says that it produces data.
         annotations: row within this chunk -> index into all annotation sets announced so far.
-        new_annotations: annotation sets first met in this chunk.
+        new_annotations: annotation sets that first occur in this chunk.
     """
 
     graph_id: int
@@ -116,23 +114,23 @@ class GraphChunk:
 
 @dataclass(slots=True)
 class GraphCommit:
-    """All chunks of a graph are there: check it against the state as it now is, and schedule.
+    """All chunks of a graph were sent: check it against the present state and schedule it.
 
     Attributes:
         graph_id: which graph.
-        keys: what the client asked for, its futures, as far as ``rows`` does not say it.
-        client: who sent the graph.
+        keys: keys that the client wants and that are not in ``rows``.
+        client: name of the client that sent the graph.
         user_priority: of the whole submission (a number), or per key.
         fifo_timeout_seconds: graphs that follow within this time get the same generation.
         submitting_task: key of the task whose code sent the graph, or None.
-        actors: True (all that was asked for), or the keys of tasks that make actors.
+        actors: True (all wanted keys), or the keys of tasks that create actors.
         received_at: when the graph arrived, seconds since the epoch.
         materialized_seconds, ordered_seconds: time spent compiling, for the event that stock logs.
-        code: the client's source lines (stock's ``code``), closed or plain.
-        span_metadata: as the client sent it, closed or plain.
+        code: the client's source lines (stock's ``code``), serialized or plain.
+        span_metadata: as the client sent it, serialized or plain.
         global_annotations: annotations of the submission as sent (plain), for computations.
         n_tasks: tasks in the graph after culling.
-        rows: what the client asked for and is a row of this graph, by number; before ``keys``.
+        rows: numbers of rows whose keys the client wants; they come before ``keys``.
     """
 
     graph_id: int
@@ -157,8 +155,8 @@ class GraphFailed:
     """A graph could not be compiled: its client gets ``task-erred`` for every key, as stock does.
 
     Attributes:
-        exception, traceback: payloads that stock clients open.
-        text: the error in words, for the log.
+        exception, traceback: payloads that stock clients deserialize.
+        text: the error, for the log.
     """
 
     graph_id: int
@@ -170,8 +168,15 @@ class GraphFailed:
 
 
 @dataclass(slots=True)
+class GraphRestarted:
+    """The compiler died and the graph is compiled again; chunks received so far are void."""
+
+    graph_id: int
+
+
+@dataclass(slots=True)
 class GraphDropped:
-    """The compile was given up (its client went away): held tasks are forgotten."""
+    """The graph was cancelled, or its client left: drop its rows."""
 
     graph_id: int
 
@@ -181,7 +186,9 @@ class GraphDropped:
 
 @dataclass(slots=True)
 class WorkerJoined:
-    """A worker registered. The driver has checked that its address and name are free
+    """A worker registered.
+
+    The driver has checked that its address and name are free
     (``core.queries.registration_error``).
 
     Attributes:
@@ -192,16 +199,16 @@ class WorkerJoined:
 
     address: str
     host: str
-    message: Any
+    message: RegisterWorker
 
 
 @dataclass(slots=True)
-class WorkerGone:
-    """A worker left, or its connection broke, or it is removed.
+class WorkerRemoved:
+    """A worker left, lost its connection, or is removed.
 
     Attributes:
-        expected: it said goodbye (``unregister``, retirement): nobody is blamed.
-        close: tell the worker to close.
+        expected: it unregistered or was retired, so no task is blamed.
+        close: ask the worker to close.
     """
 
     address: str
@@ -210,7 +217,7 @@ class WorkerGone:
 
 
 @dataclass(slots=True)
-class WorkerBeat:
+class WorkerHeartbeat:
     """A worker's heartbeat, its address normalised.
 
     Attributes:
@@ -219,7 +226,7 @@ class WorkerBeat:
 
     address: str
     host: str
-    message: Any
+    message: HeartbeatWorker
 
 
 @dataclass(slots=True)
@@ -231,8 +238,8 @@ class ClientJoined:
 
 
 @dataclass(slots=True)
-class ClientGone:
-    """A client left, or its connection broke: its wishes end."""
+class ClientRemoved:
+    """A client left, or its connection broke."""
 
     client: str
 
@@ -244,18 +251,18 @@ class RequestGone:
     request_id: int
 
 
-# ------------------------------------------------------------------ outcomes of flows, commands, timers
+# ------------------------------------------------------------------ flows, commands, timers
 
 
 @dataclass(slots=True)
 class DataPlaced:
-    """Data now lies on workers (scatter, update_data): pure data, without a run_spec.
+    """Data without a run_spec was put on workers (scatter, update_data).
 
     Attributes:
         who_has: key -> addresses.
         nbytes: key -> size in bytes.
-        types: key -> type name, where known.
-        client: who wants it, or "".
+        types: key -> type name, if known.
+        client: name of the client that wants it, or "".
     """
 
     who_has: dict[Any, list[str]]
@@ -266,7 +273,7 @@ class DataPlaced:
 
 @dataclass(slots=True)
 class ReplicasAdded:
-    """A worker holds further copies (after replicate, rebalance, gather_on_worker)."""
+    """A worker has further replicas (after replicate, rebalance, gather_on_worker)."""
 
     address: str
     keys: list[Any]
@@ -274,7 +281,7 @@ class ReplicasAdded:
 
 @dataclass(slots=True)
 class ReplicasLost:
-    """A worker no longer holds these keys (it said so when asked, or deleted them on request)."""
+    """A worker no longer has these keys (it reported them missing, or deleted them on request)."""
 
     address: str
     keys: list[Any]
@@ -282,11 +289,11 @@ class ReplicasLost:
 
 @dataclass(slots=True)
 class MoveReplicas:
-    """Ask workers to fetch or drop copies, when they have time and can do without.
+    """Ask workers to acquire or drop replicas.
 
     Attributes:
         acquire: address -> keys to fetch.
-        drop: address -> keys of which others have copies.
+        drop: address -> keys that other workers have too.
     """
 
     acquire: dict[str, list[Any]] = field(default_factory=dict)
@@ -303,41 +310,41 @@ class RetryKeys:
 
 @dataclass(slots=True)
 class ReleaseAll:
-    """The first act of a restart: every client's wishes end, every task is forgotten, histories are cleared."""
+    """First step of a restart: release all keys, forget all tasks, clear histories."""
 
     reason: str = ""
 
 
 @dataclass(slots=True)
 class SetWorkerStatus:
-    """The scheduler itself changes a worker's status (retirement)."""
+    """The server changes a worker's status (retirement)."""
 
     address: str
     status: str
 
 
 @dataclass(slots=True)
-class WorkerClogged:
-    """A worker's connection has taken nothing for a while (``clogged``), or takes again."""
+class WorkerBackpressured:
+    """A worker's connection became backpressured, or writable again."""
 
     address: str
-    clogged: bool
+    backpressured: bool
 
 
 @dataclass(slots=True)
 class CloseWorker:
-    """Ask a worker to close itself; it leaves the state when its connection ends."""
+    """Ask a worker to close; it is removed when its connection ends."""
 
     address: str
 
 
 @dataclass(slots=True)
-class SetMetadata:
+class MetadataSet:
     """``Client.set_metadata``.
 
     Attributes:
         keys: path into nested dicts; the last one gets the value.
-        value: plain or closed.
+        value: plain or serialized.
     """
 
     keys: list[Any]
@@ -345,8 +352,8 @@ class SetMetadata:
 
 
 @dataclass(slots=True)
-class SetRestrictions:
-    """Workers on which alone tasks may run from now on: key -> addresses, None for any."""
+class RestrictionsSet:
+    """Restrict tasks to workers: key -> addresses, None for any worker."""
 
     restrictions: dict[Any, Any]
 
@@ -358,7 +365,7 @@ class WriteTask:
     Attributes:
         key: of the task; an unknown one is ignored.
         field: one of ``handlers.commands.WRITABLE``.
-        value: as the state keeps it (plain, or closed where plain values cannot say it).
+        value: as stored in the state (plain, or serialized).
     """
 
     key: Any
@@ -368,7 +375,7 @@ class WriteTask:
 
 @dataclass(slots=True)
 class Configure:
-    """A knob has another value from now on: a program, a plugin or a function that a client runs here says so.
+    """Change a setting, for a program, a plugin or a function that runs on the scheduler.
 
     Attributes:
         field: of ``SchedulerConfig``; one of ``handlers.commands.CONFIGURABLE``.
@@ -380,16 +387,17 @@ class Configure:
 
 
 @dataclass(slots=True)
-class CheckIdle:
-    """Look now whether there is anything to do."""
+class IdleCheck:
+    """Check for idleness now."""
 
 
 @dataclass(slots=True)
-class SwitchStealing:
-    """Look at the balance of work every so often (``stealing.py``), or no more.
+class ConfigureStealing:
+    """Start or stop work stealing, or change its interval.
 
     Attributes:
-        interval_seconds: how often from now on; None: as before.
+        running: steal periodically.
+        interval_seconds: seconds between rounds; None to keep the present value.
     """
 
     running: bool
@@ -398,15 +406,16 @@ class SwitchStealing:
 
 @dataclass(slots=True)
 class BalanceWork:
-    """Look at the balance of work once, now."""
+    """Run one round of work stealing now."""
 
 
 @dataclass(slots=True)
-class AskBack:
-    """Somebody wants a task to move: its worker is asked for it.
+class RecallTask:
+    """Ask the worker of a task to give it back, so that it can move to another one.
 
     Attributes:
-        thief: address of the worker that is to get it.
+        key: key of the task.
+        thief: address of the worker that gets it.
     """
 
     key: Any
@@ -415,14 +424,14 @@ class AskBack:
 
 @dataclass(slots=True)
 class StealingDue:
-    """Timer: it is time to look at the balance of work."""
+    """Timer: the next round of work stealing is due."""
 
 
 @dataclass(slots=True)
 class MakeTransitions:
-    """A plugin wants tasks to go to other states (a shuffle that begins again): key -> state.
+    """Recommendations of a plugin, such as a shuffle that restarts: key -> state.
 
-    As everywhere, the last entry is carried out first. Unknown keys are ignored.
+    The last entry is made first. Unknown keys are ignored.
     """
 
     recommendations: dict[Any, str]
@@ -434,7 +443,7 @@ class LogEventCommand:
 
     Attributes:
         topics: one or several.
-        event: anything plain, or closed.
+        event: any plain or serialized value.
     """
 
     topics: list[str]
@@ -443,12 +452,12 @@ class LogEventCommand:
 
 @dataclass(slots=True)
 class Continue:
-    """Go on with long work that was cut into turns."""
+    """Continue work that was deferred to later turns."""
 
 
 @dataclass(slots=True)
 class Tick:
-    """Time has passed: timeouts that the core watches (no workers, idle, worker-ttl)."""
+    """Check the timeouts of the core (no-workers, idle, worker-ttl)."""
 
 
 @dataclass(slots=True)
@@ -456,65 +465,14 @@ class TimerDue:
     """A timer set by ``turn.call_at`` is due.
 
     Attributes:
-        timer_id: which; unknown ones are ignored.
+        timer_id: number of the timer; unknown ones are ignored.
     """
 
-    timer_id: int
-
-
-# ------------------------------------------------------------------ instructions: what the driver is asked to do
-
-
-@dataclass(slots=True)
-class WantsContinue:
-    """There is more of a long work: feed ``Continue`` after what is waiting has been handled."""
-
-
-@dataclass(slots=True)
-class DropWorkerConnection:
-    """Close the worker's stream once what was sent is written."""
-
-    address: str
-
-
-@dataclass(slots=True)
-class CloseScheduler:
-    """Shut down (idle timeout)."""
-
-    reason: str
-
-
-@dataclass(slots=True)
-class LogLine:
-    """A line for the log.
-
-    Attributes:
-        level: as in ``logging`` (10 debug, 20 info, 30 warning, 40 error).
-        logger: name of the logger; stock's where it says such things.
-    """
-
-    level: int
-    text: str
-    logger: str
-
-
-@dataclass(slots=True)
-class RestartWorkers:
-    """Workers went silent past worker-ttl: restart them through their nannies, or remove them."""
-
-    addresses: list[str]
-
-
-@dataclass(slots=True)
-class SetTimer:
-    """Feed ``TimerDue(timer_id)`` at ``when`` (seconds since the epoch)."""
-
-    when: float
     timer_id: int
 
 
 def stimulus_name(message: Any) -> str:
-    """How a stimulus of this kind is called in stories: the op, or the class in kebab case."""
+    """Return the name of a message in stories: its op, or its class in kebab case."""
     config = getattr(type(message), "__struct_config__", None)
     if config is not None and config.tag:
         return str(config.tag)

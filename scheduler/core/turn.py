@@ -1,34 +1,36 @@
-"""One turn of the core: the outputs that gather while a stimulus is handled.
-
-Must not know: what the messages mean; who sends them.
-"""
+"""One turn of the core: the stimulus being handled, and its output."""
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from paceline.protocol.keys import Key
-from paceline.protocol.messages import FreeKeys, Message
+from paceline.protocol.messages import Event, FreeKeys, Message
 
-from .stimuli import LogLine, SetTimer, WantsContinue
+from .instructions import (
+    LogLine,
+    SetTimer,
+    WantsContinue,
+)
 
 if TYPE_CHECKING:
-    from .state import SchedulerState
+    from paceline.scheduler.core.state.scheduler_state import SchedulerState
 
 
-#: For turns that need not end early.
+#: Budget of turns that need not end early.
 NO_BUDGET = 2**62
 
 
 class Outbox:
-    """What came of one or several turns.
+    """The output of one or several turns.
 
     Attributes:
         workers: address -> messages, in order.
         clients: client name -> messages, in order.
-        replies: (request_id, value) of RPC requests that are answered now.
-        instructions: what the driver is asked to do (``stimuli``), in order.
-        records: (kind, ...) tuples that metrics and pages read after the turn.
+        replies: (request_id, value) of RPC requests to reply to.
+        instructions: instructions for the driver (``instructions.py``), in order.
+        records: (kind, ...) tuples for metrics and dashboard pages.
     """
 
     __slots__ = ("clients", "instructions", "records", "replies", "workers")
@@ -47,15 +49,15 @@ class Outbox:
 
 
 class Turn:
-    """The stimulus at hand: its time, its name, and where its outputs go.
+    """The turn of one stimulus: its source and time, and methods to produce output.
 
     Attributes:
-        now: seconds since the epoch, as the driver gave it.
-        stimulus_id: what stories and logs call the cause.
+        now: seconds since the epoch, from the driver.
+        stimulus_id: name of the cause in stories and logs.
         source: worker address or client name.
         request_id: of the RPC request being handled, or 0.
-        budget: how many more recommendations this turn carries out before it puts the rest off.
-        outbox: where outputs go.
+        budget: recommendations that this turn still makes before it defers the rest.
+        outbox: receives the output.
         state: the state being changed.
     """
 
@@ -84,13 +86,13 @@ class Turn:
 
     @property
     def compute_id(self) -> str:
-        """stimulus_id of the ``compute-task`` messages of this turn, named as stock names them."""
+        """The stimulus_id of ``compute-task`` messages of this turn, in stock's form."""
         if not self._compute_id:
             self._compute_id = f"compute-task-{self.state.transition_counter}"
         return self._compute_id
 
     def to_worker(self, address: str, message: Message) -> None:
-        """Send to a worker's stream."""
+        """Send ``message`` to a worker through its stream."""
         messages = self.outbox.workers.get(address)
         if messages is None:
             self.outbox.workers[address] = [message]
@@ -98,7 +100,7 @@ class Turn:
             messages.append(message)
 
     def to_client(self, client: str, message: Message) -> None:
-        """Send to a client's stream."""
+        """Send ``message`` to a client through its stream."""
         messages = self.outbox.clients.get(client)
         if messages is None:
             self.outbox.clients[client] = [message]
@@ -106,7 +108,7 @@ class Turn:
             messages.append(message)
 
     def free_keys(self, address: str, key: Key) -> None:
-        """Ask a worker to drop a task and its data; neighbours in the same turn share a message."""
+        """Ask a worker to free a key; consecutive keys of a turn share a message."""
         messages = self.outbox.workers.get(address)
         if messages is None:
             self.outbox.workers[address] = [FreeKeys(keys=[key], stimulus_id=self.stimulus_id)]
@@ -118,35 +120,44 @@ class Turn:
             messages.append(FreeKeys(keys=[key], stimulus_id=self.stimulus_id))
 
     def reply(self, request_id: int, value: Any) -> None:
-        """Answer an RPC request: this turn's, or one that has waited."""
+        """Reply to an RPC request of this turn or an earlier one."""
         if request_id:
             self.outbox.replies.append((request_id, value))
 
     def instruct(self, instruction: Any) -> None:
-        """Ask the driver to do something."""
+        """Add an instruction for the driver."""
         self.outbox.instructions.append(instruction)
 
     def wants_continue(self) -> None:
-        """Ask for a ``Continue`` stimulus, once."""
+        """Request a ``Continue`` stimulus, once per turn."""
         for instruction in self.outbox.instructions:
             if type(instruction) is WantsContinue:
                 return
         self.outbox.instructions.append(WantsContinue())
 
     def call_at(self, when: float, callback_message: Any) -> int:
-        """Feed ``callback_message`` back at ``when`` (seconds since the epoch). Returns the timer's number."""
+        """Schedule ``callback_message`` as a stimulus at ``when`` (seconds since the epoch).
+
+        Return the timer's number.
+        """
         timer_id = self.state.timers.add(callback_message)
         self.outbox.instructions.append(SetTimer(when, timer_id))
         return timer_id
 
     def cancel_timer(self, timer_id: int) -> None:
-        """Forget a timer; unknown ones are ignored."""
+        """Cancel a timer; unknown ones are ignored."""
         self.state.timers.cancel(timer_id)
 
     def log(self, level: int, text: str, logger: str = "distributed.scheduler") -> None:
-        """A line for the log (10 debug, 20 info, 30 warning, 40 error)."""
+        """Log ``text`` at a level of ``logging`` (10 debug, 20 info, 30 warning, 40 error)."""
         self.outbox.instructions.append(LogLine(level, text, logger))
 
-    def log_event(self, topics: str | list[str], event: Any) -> None:
-        """Store an event under its topics and tell the clients that subscribed."""
-        self.state.events.log(self, topics, event)
+    def log_event(self, topics: str | Iterable[Hashable], event: Any) -> None:
+        """Store ``event`` under one or more topics, and send it to the clients that subscribed."""
+        state, logged = self.state, (self.now, event)
+        for name in (topics,) if isinstance(topics, str) else topics:
+            state.events.append(name, logged)
+            for client in state.events.subscribers.get(name, ()):
+                if client in state.clients:
+                    self.to_client(client, Event(topic=name, event=logged))
+            self.outbox.records.append(("log-event", name, event))

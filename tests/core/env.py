@@ -13,28 +13,31 @@ from typing import Any
 from graph_rows import Graph, Rows, compile_rows
 from paceline.protocol import messages as m
 from paceline.protocol.payload import Payload
-from paceline.scheduler.core import placement
 from paceline.scheduler.core.config import SchedulerConfig
 from paceline.scheduler.core.core import SchedulerCore
-from paceline.scheduler.core.invariants import validate_state
-from paceline.scheduler.core.state import SchedulerState, TaskState, WorkerState
+from paceline.scheduler.core.inspection.invariants import validate_state
+from paceline.scheduler.core.instructions import (
+    LogLine,
+    WantsContinue,
+)
+from paceline.scheduler.core.policy import placement
+from paceline.scheduler.core.state.event_log import EventLog
+from paceline.scheduler.core.state.model import TaskState, WorkerState
+from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.stimuli import (
-    ClientGone,
     ClientJoined,
+    ClientRemoved,
     Continue,
     GraphChunk,
     GraphCommit,
-    LogLine,
     Stimulus,
     Tick,
-    WantsContinue,
-    WorkerBeat,
-    WorkerGone,
+    WorkerHeartbeat,
     WorkerJoined,
+    WorkerRemoved,
     stimulus_name,
 )
 from paceline.scheduler.core.turn import Outbox
-from paceline.scheduler.extensions.events import EventLog
 from wording import UNSPOKEN, in_words
 
 #: Work that was cut into turns must end; a test that needs more has found a loop.
@@ -71,7 +74,7 @@ class Env:
     """The core, its clock, and what it has sent.
 
     Args:
-        config: knobs that differ from the defaults.
+        config: settings that differ from the defaults.
 
     Attributes:
         now: seconds since the epoch; tests turn it.
@@ -169,10 +172,10 @@ class Env:
             return
         state = self.state
         validate_state(state)
-        if state.has_unfinished:
+        if state.deferred:
             assert self.wants_continue, "there is more to do, and nobody was asked to go on"
         if not self.wants_continue:
-            idle = len(state.queued) and len(placement.with_slots(state))
+            idle = len(state.queued) and len(placement.workers_with_free_slots(state))
             assert not idle, "tasks are queued while workers have slots"
 
     def go_on(self) -> None:
@@ -206,11 +209,11 @@ class Env:
     def beat(self, address: str, executing: dict[Any, float] | None = None, **facts: Any) -> None:
         """A heartbeat."""
         message = m.HeartbeatWorker(address=address, executing=executing or {}, **facts)
-        self.feed(WorkerBeat(address, f"host-{address}", message), address)
+        self.feed(WorkerHeartbeat(address, f"host-{address}", message), address)
 
     def lose(self, address: str, expected: bool = False) -> None:
         """A worker dies, or leaves."""
-        self.feed(WorkerGone(address, expected=expected), address)
+        self.feed(WorkerRemoved(address, expected=expected), address)
 
     def status(self, address: str, status: str) -> None:
         """A worker tells of its status."""
@@ -223,7 +226,7 @@ class Env:
 
     def leave(self, name: str) -> None:
         """A client leaves."""
-        self.feed(ClientGone(name), name)
+        self.feed(ClientRemoved(name), name)
 
     # -- graphs and wishes
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from env import Env
 from paceline.protocol import messages as m
-from paceline.scheduler.core.stimuli import CloseScheduler
+from paceline.scheduler.core.instructions import CloseScheduler
 
 
 def patient(seconds: float = 60.0, **options: Any) -> Env:

@@ -298,3 +298,11 @@ def test_a_key_that_was_let_go_is_made_again_for_who_wants_it(duo: Env) -> None:
     duo.expect("w0: compute-task x")
     duo.finish("x")
     duo.expect("bob: key-in-memory x")
+
+
+@pytest.mark.parametrize("key", [(), ((), 1), "", b"\xff"], ids=repr)
+def test_a_future_of_an_invalid_key_is_cancelled(duo: Env, key: object) -> None:
+    duo.desire(key, "x")
+    (report,) = duo.outbox.clients["alice"]
+    assert report == m.CancelledKeys(keys=[key], reason="invalid key")
+    assert list(duo.state.tasks) == ["x"]

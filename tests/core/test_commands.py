@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 from env import Env
-from paceline.scheduler.core.handlers.commands import WRITABLE, check_knob, write_task
+from paceline.scheduler.core.handlers.commands import WRITABLE, check_setting, write_task
 from paceline.scheduler.core.stimuli import (
-    CheckIdle,
     Configure,
     Continue,
+    IdleCheck,
     MakeTransitions,
-    SetRestrictions,
-    WorkerGone,
+    RestrictionsSet,
+    WorkerRemoved,
     WriteTask,
 )
 
@@ -68,11 +68,11 @@ def test_a_queued_task_moves_in_the_queue(make_env: MakeEnv) -> None:
 def test_restrictions_let_an_unrunnable_task_run(duo: Env) -> None:
     duo.submit({"x": []})
     duo.take()
-    duo.feed(SetRestrictions({"x": ["w9"]}))
-    duo.feed(WorkerGone(duo.where("x"), expected=True))
+    duo.feed(RestrictionsSet({"x": ["w9"]}))
+    duo.feed(WorkerRemoved(duo.where("x"), expected=True))
     duo.take()
     assert duo.states("x") == ["no-worker"]
-    duo.feed(SetRestrictions({"x": None}))
+    duo.feed(RestrictionsSet({"x": None}))
     duo.expect("w1: compute-task x")
 
 
@@ -113,15 +113,15 @@ def test_short_turns_change_nothing(make_env: MakeEnv, turn_tasks_max: int) -> N
     assert set(env.states(*outputs)) == {"memory"}
 
 
-def test_what_cannot_be_asked_for_is_said(duo: Env) -> None:
+def test_an_impossible_transition_is_logged(duo: Env) -> None:
     duo.submit({"x": []})
     duo.take()
     duo.feed(MakeTransitions({"x": "memory", "y": "released"}))
     assert duo.states("x") == ["processing"]
-    assert "cannot go from processing to memory" in duo.lines[-1][1]
+    assert "Ignoring the transition of 'x' from processing to memory" in duo.lines[-1][1]
 
 
-# ------------------------------------------------------------------ knobs
+# ------------------------------------------------------------------ settings
 
 
 def test_saturation_for_everything_at_once(duo: Env) -> None:
@@ -148,7 +148,9 @@ def test_unknown_durations_become_longer(duo: Env) -> None:
 
 def test_validation_is_switched_off_and_on(duo: Env, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[Any] = []
-    monkeypatch.setattr("paceline.scheduler.core.invariants.validate_state", looks.append)
+    monkeypatch.setattr(
+        "paceline.scheduler.core.inspection.invariants.validate_state", looks.append
+    )
     duo.feed(Configure("validate", False))
     duo.feed(Continue())
     assert not looks
@@ -167,14 +169,14 @@ def test_validation_is_switched_off_and_on(duo: Env, monkeypatch: pytest.MonkeyP
 )
 def test_what_no_knob_takes(duo: Env, field: str, value: Any, error: type[Exception]) -> None:
     with pytest.raises(error):
-        check_knob(duo.state, field, value)
+        check_setting(duo.state, field, value)
 
 
 def test_idle_means_twice_in_a_row(duo: Env) -> None:
     duo.submit({"x": []})
-    duo.feed(CheckIdle())
+    duo.feed(IdleCheck())
     assert duo.state.idle_since is None
     duo.finish("x")
     for since in (False, True, True):
-        duo.feed(CheckIdle())
+        duo.feed(IdleCheck())
         assert (duo.state.idle_since is not None) == since

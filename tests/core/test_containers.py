@@ -6,12 +6,18 @@ import weakref
 from dataclasses import dataclass
 from random import Random
 
-from paceline.scheduler.core.containers import IndexedSet, LoadBuckets, PriorityQueue, Timers, Trail
-from paceline.scheduler.core.small_set import TUPLE_MAX, SmallSet, with_item, without_item
+from paceline.scheduler.core.state.containers import (
+    ChunkedQueue,
+    IndexedSet,
+    LoadBuckets,
+    PriorityQueue,
+    Timers,
+)
+from paceline.scheduler.core.state.small_set import TUPLE_MAX, SmallSet, with_item, without_item
 
 
 def test_a_trail_is_walked_in_order_and_lets_go_of_what_is_behind() -> None:
-    trail: Trail[object] = Trail()
+    trail: ChunkedQueue[object] = ChunkedQueue()
     assert not trail and trail.take(3) == []
     trail.add((1, 2, 3, 4, 5))
     trail.add(())

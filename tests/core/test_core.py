@@ -1,4 +1,4 @@
-"""The door of the core: what it handles, what it refuses, and that the same stimuli give the same outputs."""
+"""``SchedulerCore``: accepted and rejected messages, and equal outputs for equal stimuli."""
 
 from __future__ import annotations
 
@@ -9,25 +9,30 @@ from env import Env, FakeErrors
 from paceline.protocol import messages as m
 from paceline.scheduler.core.config import SchedulerConfig
 from paceline.scheduler.core.core import SchedulerCore
+from paceline.scheduler.core.state.event_log import EventLog
 from paceline.scheduler.core.stimuli import (
     LogEventCommand,
+    MetadataSet,
     RequestGone,
-    SetMetadata,
     Stimulus,
     TimerDue,
     stimulus_name,
 )
 from paceline.scheduler.core.turn import Outbox
-from paceline.scheduler.extensions.events import EventLog
 
 
 @pytest.mark.parametrize(
-    ("knob", "value"),
-    [("worker_saturation", 0.0), ("worker_saturation", nan), ("bandwidth", 0), ("turn_tasks_max", 0)],
+    ("setting", "value"),
+    [
+        ("worker_saturation", 0.0),
+        ("worker_saturation", nan),
+        ("bandwidth", 0),
+        ("turn_tasks_max", 0),
+    ],
 )
-def test_knobs_out_of_range_are_refused(knob: str, value: float) -> None:
+def test_knobs_out_of_range_are_refused(setting: str, value: float) -> None:
     with pytest.raises(ValueError):
-        SchedulerCore(SchedulerConfig(**{knob: value}), FakeErrors(), EventLog())
+        SchedulerCore(SchedulerConfig(**{setting: value}), FakeErrors(), EventLog())
 
 
 def test_what_nobody_handles_is_a_bug_of_the_caller(env: Env) -> None:
@@ -58,16 +63,16 @@ def test_outputs_of_several_turns_gather_in_one_outbox(duo: Env) -> None:
 
 
 def test_metadata_is_nested(env: Env) -> None:
-    env.feed(SetMetadata(["a", "b", "c"], 1))
-    env.feed(SetMetadata(["a", "d"], 2))
-    env.feed(SetMetadata(["a", "b"], 3))
-    env.feed(SetMetadata(["a", "b", "e"], 4))
+    env.feed(MetadataSet(["a", "b", "c"], 1))
+    env.feed(MetadataSet(["a", "d"], 2))
+    env.feed(MetadataSet(["a", "b"], 3))
+    env.feed(MetadataSet(["a", "b", "e"], 4))
     assert env.state.task_metadata == {"a": {"b": {"e": 4}, "d": 2}}
 
 
 def test_metadata_of_a_task_goes_with_it(duo: Env) -> None:
     duo.submit({"x": []})
-    duo.feed(SetMetadata(["x"], "note"))
+    duo.feed(MetadataSet(["x"], "note"))
     duo.release("x")
     assert duo.state.task_metadata == {}
 

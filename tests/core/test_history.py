@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from paceline.scheduler.core.history import PART_LENGTH, History
+from paceline.scheduler.core.state.history import PART_LENGTH, History
 
 ATOMS = (
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary()

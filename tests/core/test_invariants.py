@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import pytest
 from env import Env
-from paceline.scheduler.core.invariants import (
+from paceline.scheduler.core.inspection.invariants import (
     INVARIANTS,
     InvariantBroken,
     validate_state,
     validate_task,
 )
-from paceline.scheduler.core.state import ClientState
-from paceline.scheduler.core.stimuli import AnnotationSet, AskBack
+from paceline.scheduler.core.state.model import ClientState
+from paceline.scheduler.core.stimuli import AnnotationSet, RecallTask
 
 Break = Callable[[Env], None]
 
@@ -189,8 +189,8 @@ def a_seceded_task_that_does_not_run(env: Env) -> None:
 
 @breaks(22)
 def occupancy_of_a_worker(env: Env) -> None:
-    env.worker("w0").known_counts.clear()
-    env.worker("w0").unknown_counts.clear()
+    env.worker("w0").task_prefix_count.clear()
+    env.worker("w0").unknown_duration_count.clear()
 
 
 @breaks(22)
@@ -259,19 +259,19 @@ def a_graph_of_nobody(env: Env) -> None:
 
 def asked_back(env: Env) -> None:
     """b is asked back for the worker that does not have it."""
-    env.turn(AskBack("b", "w1" if env.where("b") == "w0" else "w0"))
+    env.turn(RecallTask("b", "w1" if env.where("b") == "w0" else "w0"))
 
 
 @breaks(60)
 def a_steal_that_adds_nothing(env: Env) -> None:
     asked_back(env)
-    env.state.steals.occupancy.clear()
+    env.state.stealing.occupancy.clear()
 
 
 @breaks(60)
 def a_steal_that_nobody_looks_at(env: Env) -> None:
     asked_back(env)
-    env.state.steals.timer = 0
+    env.state.stealing.timer = 0
 
 
 @pytest.mark.parametrize("name", BREAKS)

@@ -10,9 +10,9 @@ import pytest
 from env import Env
 from paceline.protocol import messages as m
 from paceline.scheduler.core.config import SchedulerConfig
-from paceline.scheduler.core.memory import measured, memory_use
-from paceline.scheduler.core.memory_manager import MemoryPlan, drop, reduce_replicas
-from paceline.scheduler.core.rebalancing import RebalancePlan
+from paceline.scheduler.core.policy.memory import measured, memory_use
+from paceline.scheduler.core.policy.memory_manager import MemoryPlan, drop, reduce_replicas
+from paceline.scheduler.core.policy.rebalancing import RebalancePlan
 from paceline.scheduler.core.stimuli import AnnotationSet, MoveReplicas
 from paceline.scheduler.core.turn import Outbox, Turn
 

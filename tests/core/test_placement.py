@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from env import Env
-from paceline.scheduler.core import placement
-from paceline.scheduler.core.stimuli import AnnotationSet, SetRestrictions
+from paceline.scheduler.core.policy import placement
+from paceline.scheduler.core.stimuli import AnnotationSet, RestrictionsSet
 
 MakeEnv = Callable[..., Env]
 
@@ -130,9 +130,9 @@ def test_restrictions_that_are_set_later(make_env: MakeEnv) -> None:
     env.join("w0", "w1")
     env.submit({("x", i): [] for i in range(5)})
     env.take()
-    env.feed(SetRestrictions({("x", 4): ["w1"], "nobody-knows": ["w0"]}))
+    env.feed(RestrictionsSet({("x", 4): ["w1"], "nobody-knows": ["w0"]}))
     env.expect("w1: compute-task ('x',4)")
-    env.feed(SetRestrictions({("x", 3): "w0"}))
+    env.feed(RestrictionsSet({("x", 3): "w0"}))
     env.expect("w0: compute-task ('x',3)")
 
 
@@ -233,14 +233,15 @@ def test_ready_successors_go_before_new_roots(make_env: MakeEnv) -> None:
     env.join("w0")
     graph: dict[object, list[object]] = {("x", i): [] for i in range(4)}
     graph.update({("y", i): [("x", i)] for i in range(4)})
-    env.submit(graph, priorities={("x", i): 2 * i for i in range(4)} | {("y", i): 2 * i + 1 for i in range(4)})
+    env.submit(
+        graph,
+        priorities={("x", i): 2 * i for i in range(4)} | {("y", i): 2 * i + 1 for i in range(4)},
+    )
     env.expect("w0: compute-task ('x',0)")
     env.finish(("x", 0))
     env.expect("w0: compute-task ('y',0) with ('x',0)@w0")
     env.finish(("y", 0))
-    env.expect(
-        "w0: free-keys ('x',0)", "w0: compute-task ('x',1)", "alice: key-in-memory ('y',0)"
-    )
+    env.expect("w0: free-keys ('x',0)", "w0: compute-task ('x',1)", "alice: key-in-memory ('y',0)")
 
 
 def test_the_queue_is_by_priority(make_env: MakeEnv) -> None:
@@ -295,18 +296,18 @@ def test_idle_and_saturated(make_env: MakeEnv) -> None:
     env = make_env(worker_saturation=inf)
     env.join("w0", "w1", "w2")
     state = env.state
-    assert list(state.idle) == [env.worker(w) for w in ("w0", "w1", "w2")]
+    assert list(state.loads.idle) == [env.worker(w) for w in ("w0", "w1", "w2")]
     keys = [f"x{i}" for i in range(12)]
     env.submit({key: [] for key in keys}, annotations=on("w0", *keys))
-    placement.settle(state)
-    assert list(state.saturated) == [env.worker("w0")]
-    assert set(state.idle) == {env.worker("w1"), env.worker("w2")}
+    placement.refresh_idle(state)
+    assert list(state.loads.saturated) == [env.worker("w0")]
+    assert set(state.loads.idle) == {env.worker("w1"), env.worker("w2")}
     env.status("w0", "paused")
-    assert not state.saturated
+    assert not state.loads.saturated
     env.status("w0", "running")
     env.work()
-    placement.settle(state)
-    assert len(state.idle) == 3
+    placement.refresh_idle(state)
+    assert len(state.loads.idle) == 3
 
 
 def test_idle_and_saturated_follow_with_the_tick(make_env: MakeEnv) -> None:
@@ -317,11 +318,11 @@ def test_idle_and_saturated_follow_with_the_tick(make_env: MakeEnv) -> None:
     keys = [f"x{i}" for i in range(12)]
     env.submit({key: [] for key in keys}, annotations=on("w0", *keys))
     state = env.state
-    assert w0 in state.idle and not state.saturated  # as they were
-    assert not placement.is_unoccupied(state, w0) and placement.is_saturated(state, w0)
-    assert placement.is_unoccupied(state, w1) and not placement.is_saturated(state, w1)
+    assert w0 in state.loads.idle and not state.loads.saturated  # as they were
+    assert placement.load_class(state, w0) == "saturated"
+    assert placement.load_class(state, w1) == "idle"
     env.tick()
-    assert w0 not in state.idle and list(state.saturated) == [w0]
+    assert w0 not in state.loads.idle and list(state.loads.saturated) == [w0]
 
 
 def test_a_worker_that_leaves_is_not_settled_any_more(make_env: MakeEnv) -> None:
@@ -331,5 +332,5 @@ def test_a_worker_that_leaves_is_not_settled_any_more(make_env: MakeEnv) -> None
     env.lose("w0")
     env.tick()
     state = env.state
-    assert [ws.address for ws in state.idle] == ["w1"]
-    assert not state.restless and not state.unsettled
+    assert [ws.address for ws in state.loads.idle] == ["w1"]
+    assert not state.loads.saturated

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 from paceline.protocol.payload import Payload, pickled_header
-from paceline.scheduler.core import mirrors, queries, scaling
 from paceline.scheduler.core.config import SchedulerConfig
-from paceline.scheduler.core.groups import TaskGroup, TaskPrefix
-from paceline.scheduler.core.state import SchedulerState, TaskState, WorkerState
+from paceline.scheduler.core.inspection import queries
+from paceline.scheduler.core.lifecycle import accounting
+from paceline.scheduler.core.policy import scaling
+from paceline.scheduler.core.state.model import TaskGroup, TaskPrefix, TaskState, WorkerState
+from paceline.scheduler.core.state.scheduler_state import SchedulerState
 
 A, B = "tcp://10.0.0.1:1000", "tcp://10.0.0.2:1000"
 
@@ -22,9 +24,9 @@ def state() -> SchedulerState:
     add_worker(state, B, "bob", 2, status="paused")
     for key, on in ((("x", 0), [A]), (("x", 1), [A, B])):
         ts = add_task(state, key, "memory")
-        mirrors.set_nbytes(state, ts, 10)
+        accounting.set_nbytes(state, ts, 10)
         for address in on:
-            mirrors.add_replica(state, ts, state.workers[address])
+            accounting.add_replica(state, ts, state.workers[address])
     y = add_task(state, "y", "processing")
     y.processing_on = state.workers[A]
     state.workers[A].processing[y] = None

@@ -115,6 +115,11 @@ def test_scattered_data_whose_workers_are_gone(duo: Env) -> None:
     assert duo.states("d") == ["released"]
 
 
+def test_data_under_an_invalid_key_is_ignored(duo: Env) -> None:
+    duo.feed(DataPlaced({(): ["w0"], "d": ["w0"]}, {(): 1, "d": 50}))
+    assert list(duo.state.tasks) == ["d"]
+
+
 def test_lost_scattered_data_cannot_be_made_again(duo: Env) -> None:
     duo.feed(DataPlaced({"d": ["w0"]}, {"d": 50}, client="alice"))
     duo.submit({"y": ["d"], "z": ["y"]}, annotations=restricted("y", "w1"))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from env import Env
-from paceline.scheduler.core import spans as spans_module
-from paceline.scheduler.core.groups import TaskGroup, TaskPrefix
-from paceline.scheduler.core.spans import Span, SpanTree, intervals
+from paceline.scheduler.core.state import spans as spans_module
+from paceline.scheduler.core.state.model import TaskGroup, TaskPrefix
+from paceline.scheduler.core.state.spans import Span, SpanTree, intervals
 from paceline.scheduler.core.stimuli import AnnotationSet
 
 
@@ -196,7 +196,9 @@ def test_a_group_that_serves_many_graphs_lets_go_of_those_that_are_over(duo: Env
 def test_what_is_not_over_stays_among_a_groups_dependencies(duo: Env) -> None:
     many = {(f"x{i}", 0): [] for i in range(300)}
     duo.submit({**many, "y": list(many)})
-    assert [other.name for other in duo.task("y").group.dependencies] == [f"x{i}" for i in range(300)]
+    assert [other.name for other in duo.task("y").group.dependencies] == [
+        f"x{i}" for i in range(300)
+    ]
 
 
 def test_a_restart_keeps_sums_alone(duo: Env) -> None:

@@ -12,17 +12,18 @@ from typing import Any
 import pytest
 from env import Env
 from paceline.protocol import messages as m
-from paceline.scheduler.core import placement, stealing
 from paceline.scheduler.core.config import SchedulerConfig
-from paceline.scheduler.core.stealing import balance, cost_level
-from paceline.scheduler.core.steals import COST_MULTIPLIERS
+from paceline.scheduler.core.instructions import LogLine
+from paceline.scheduler.core.policy import placement
+from paceline.scheduler.core.state.stealing import COST_MULTIPLIERS
+from paceline.scheduler.core.stealing import balancer
+from paceline.scheduler.core.stealing.balancer import balance, cost_level
 from paceline.scheduler.core.stimuli import (
     AnnotationSet,
-    AskBack,
     BalanceWork,
-    LogLine,
+    ConfigureStealing,
+    RecallTask,
     StealingDue,
-    SwitchStealing,
     TimerDue,
 )
 from paceline.scheduler.core.turn import Outbox, Turn
@@ -50,7 +51,7 @@ def asked(env: Env) -> list[Any]:
 
 
 def answer(env: Env, key: Any, state: str | None = "ready") -> None:
-    steal = env.state.steals.in_flight[env.task(key)]
+    steal = env.state.stealing.in_flight[env.task(key)]
     response = m.StealResponse(key=key, state=state, stimulus_id=steal.stimulus_id)
     env.feed(response, steal.victim.address)
 
@@ -71,10 +72,10 @@ def test_nothing_while_all_are_idle_or_busy(two: Env) -> None:
     assert asked(two) == []
     crowd(two, "w0", tasks(4))
     crowd(two, "w1", tasks(4, "y"))
-    placement.settle(two.state)
-    assert not len(two.state.idle)
+    placement.refresh_idle(two.state)
+    assert not len(two.state.loads.idle)
     assert asked(two) == []
-    assert two.state.steals.cursor == 0  # it did not even look
+    assert two.state.stealing.cursor == 0  # it did not even look
 
 
 def test_the_last_that_came_goes_first(two: Env) -> None:
@@ -86,12 +87,14 @@ def test_what_is_in_flight_counts_as_arrived(two: Env) -> None:
     crowd(two, "w0", tasks(6))
     first = asked(two)
     assert asked(two) == []  # the thief has enough on its way
-    steals = two.state.steals
-    assert steals.tasks == {two.worker("w0"): -2, two.worker("w1"): 2}
-    assert steals.occupancy[two.worker("w1")] == pytest.approx(1.0)
+    stealing_state = two.state.stealing
+    assert stealing_state.tasks == {two.worker("w0"): -2, two.worker("w1"): 2}
+    assert stealing_state.occupancy[two.worker("w1")] == pytest.approx(1.0)
     for key in first:
         answer(two, key)
-    assert not steals.in_flight and not steals.occupancy and not steals.tasks
+    assert (
+        not stealing_state.in_flight and not stealing_state.occupancy and not stealing_state.tasks
+    )
     assert two.processing("w1") == first
 
 
@@ -138,8 +141,8 @@ def test_data_decides_who_gets_it(make_env: MakeEnv) -> None:
     env.fetched("w2", "data")
     crowd(env, "w0", {("y", i): ["data"] for i in range(8)})
     assert asked(env)
-    gains = {ws.address: n for ws, n in env.state.steals.tasks.items()}
-    first = next(iter(env.state.steals.in_flight.values()))
+    gains = {ws.address: n for ws, n in env.state.stealing.tasks.items()}
+    first = next(iter(env.state.stealing.in_flight.values()))
     assert first.thief.address == "w2"
     assert gains["w2"] >= max(gains.get("w1", 0), gains.get("w3", 0))
 
@@ -151,6 +154,16 @@ def test_a_worker_too_small_for_the_inputs_gets_nothing(make_env: MakeEnv) -> No
     crowd(env, "w0", {"data": []}, strictly=True)
     env.finish("data", nbytes=1000)
     crowd(env, "w0", {("y", i): ["data"] for i in range(8)})
+    assert asked(env) == []
+
+
+def test_inputs_of_unknown_size_count_with_the_default(make_env: MakeEnv) -> None:
+    env = make_env(worker_saturation=inf)
+    env.join("w0", memory_limit=10_000)
+    env.join("w1", memory_limit=2 * env.state.config.default_data_size_nbytes - 1)
+    crowd(env, "w0", {"data": [], "more": []}, strictly=True)
+    env.finish("data", "more", nbytes=None)
+    crowd(env, "w0", {("y", i): ["data", "more"] for i in range(8)})
     assert asked(env) == []
 
 
@@ -178,7 +191,7 @@ def test_an_answer_about_a_key_that_is_gone_is_a_line_of_the_log(two: Env) -> No
 
 
 def test_no_task_is_left_out_however_many_there_are(two: Env, monkeypatch: Any) -> None:
-    monkeypatch.setattr(stealing, "TASKS_WEIGHED_MAX", 10)
+    monkeypatch.setattr(balancer, "TASKS_MAX", 10)
     crowd(two, "w0", tasks(3))
     crowd(two, "w0", tasks(47, "pinned"), strictly=True)
     found: list[Any] = []
@@ -194,8 +207,8 @@ def test_no_task_is_left_out_however_many_there_are(two: Env, monkeypatch: Any) 
 
 def test_a_look_weighs_no_more_than_it_may(two: Env, monkeypatch: Any) -> None:
     weighed: list[Any] = []
-    monkeypatch.setattr(stealing, "TASKS_WEIGHED_MAX", 50)
-    monkeypatch.setattr(stealing, "cost_level", lambda state, ts: weighed.append(ts))
+    monkeypatch.setattr(balancer, "TASKS_MAX", 50)
+    monkeypatch.setattr(balancer, "cost_level", lambda state, ts: weighed.append(ts))
     crowd(two, "w0", tasks(500))
     asked(two)
     assert len(weighed) == 50
@@ -204,25 +217,25 @@ def test_a_look_weighs_no_more_than_it_may(two: Env, monkeypatch: Any) -> None:
 
 
 def test_dependencies_count(two: Env, monkeypatch: Any) -> None:
-    monkeypatch.setattr(stealing, "TASKS_WEIGHED_MAX", 30)
-    data = tasks(stealing.DEPENDENCIES_A_TASK * 9, "data")
+    monkeypatch.setattr(balancer, "TASKS_MAX", 30)
+    data = tasks(balancer.DEPENDENCIES_PER_TASK * 9, "data")
     crowd(two, "w0", data, strictly=True)
     two.finish(*data)
     crowd(two, "w0", {("y", i): list(data) for i in range(9)})
     assert asked(two) == [("y", 8), ("y", 7), ("y", 6)]
-    assert two.state.steals.offsets == {two.worker("w0"): 3}
+    assert two.state.stealing.offsets == {two.worker("w0"): 3}
 
 
 def test_very_many_workers_take_turns(make_env: MakeEnv, monkeypatch: Any) -> None:
-    monkeypatch.setattr(stealing, "VICTIMS_MAX", 2)
-    monkeypatch.setattr(stealing, "THIEVES_MAX", 2)
+    monkeypatch.setattr(balancer, "VICTIMS_MAX", 2)
+    monkeypatch.setattr(balancer, "THIEVES_MAX", 2)
     env = make_env(worker_saturation=inf)
     busy = [f"b{i}" for i in range(4)]
     env.join(*busy, *[f"i{i}" for i in range(5)])
     for address in busy:
         crowd(env, address, tasks(40, address))
-    placement.settle(env.state)
-    assert len(env.state.saturated) == 4
+    placement.refresh_idle(env.state)
+    assert len(env.state.loads.saturated) == 4
     victims: dict[str, None] = {}
     for _ in range(10):
         for key in asked(env):
@@ -271,7 +284,7 @@ def test_fast_tasks_never_move(make_env: MakeEnv) -> None:
 
 def test_by_worker_and_level(two: Env) -> None:
     crowd(two, "w0", tasks(3))
-    levels = stealing.stealable(two.state, two.worker("w0"))
+    levels = balancer.stealable(two.state, two.worker("w0"))
     assert [ts.key for ts in levels[0]] == [("x", 2), ("x", 1), ("x", 0)]
     assert len(levels) == len(COST_MULTIPLIERS) and not any(levels[1:])
 
@@ -282,46 +295,46 @@ def test_by_worker_and_level(two: Env) -> None:
 def due(env: Env, seconds: float = 1.0) -> None:
     """The timer is due."""
     env.now += seconds
-    env.feed(TimerDue(env.state.steals.timer))
+    env.feed(TimerDue(env.state.stealing.timer))
 
 
 def test_it_looks_every_so_often_until_it_is_told_not_to(two: Env) -> None:
-    steals = two.state.steals
-    two.feed(SwitchStealing(True, 0.2))
-    timer = steals.timer
-    assert timer and steals.interval_seconds == 0.2
-    two.feed(SwitchStealing(True))
-    assert steals.timer != timer  # the old one is void
+    stealing_state = two.state.stealing
+    two.feed(ConfigureStealing(True, 0.2))
+    timer = stealing_state.timer
+    assert timer and stealing_state.interval_seconds == 0.2
+    two.feed(ConfigureStealing(True))
+    assert stealing_state.timer != timer  # the old one is void
     due(two)
-    assert steals.timer
+    assert stealing_state.timer
     crowd(two, "w0", tasks(6))
     due(two)
-    assert len(steals.in_flight) == 2 and steals.rounds == 1
-    two.feed(SwitchStealing(False))
-    assert steals.timer, "somebody has to see what is in flight come to its end"
+    assert len(stealing_state.in_flight) == 2 and stealing_state.rounds == 1
+    two.feed(ConfigureStealing(False))
+    assert stealing_state.timer, "somebody has to see what is in flight come to its end"
     answer(two, ("x", 5))
     two.finish(("x", 4))
     due(two)
-    assert not steals.in_flight and not steals.timer
+    assert not stealing_state.in_flight and not stealing_state.timer
     crowd(two, "w0", tasks(6, "more"))
-    assert steals.rounds == 1
+    assert stealing_state.rounds == 1
 
 
 def test_what_somebody_asks_for_by_hand_is_swept_too(two: Env) -> None:
     crowd(two, "w0", tasks(2))
-    two.feed(AskBack(("x", 1), "w1"))
-    assert two.state.steals.timer
+    two.feed(RecallTask(("x", 1), "w1"))
+    assert two.state.stealing.timer
     two.lose("w0")
     due(two)
-    assert not two.state.steals.in_flight and not two.state.steals.timer
+    assert not two.state.stealing.in_flight and not two.state.stealing.timer
 
 
 def test_statistics(two: Env) -> None:
     crowd(two, "w0", tasks(6))
     asked(two)
-    steals = two.state.steals
-    assert steals.level_counts == [2] + [0] * 14
-    assert steals.level_costs[0] == pytest.approx(1.0)
+    stealing_state = two.state.stealing
+    assert stealing_state.level_counts == [2] + [0] * 14
+    assert stealing_state.level_costs[0] == pytest.approx(1.0)
     (_, (what, entries)), *_ = two.state.events.get("stealing")
     assert what == "request"
     when, level, key, cost, *places = entries[0]
@@ -336,7 +349,7 @@ def test_interval_must_be_positive() -> None:
 
 def test_a_timer_of_long_ago_does_no_harm(two: Env) -> None:
     two.feed(StealingDue())
-    assert not two.state.steals.timer
+    assert not two.state.stealing.timer
 
 
 def moves(env: Env) -> Iterable[Any]:
@@ -370,8 +383,8 @@ def test_tasks_that_wait_for_resources_go_where_they_are_free(make_env: MakeEnv)
     env.join("plain", nthreads=8)
     assert asked(env) == []
     env.join("w1", nthreads=8, resources={"gpu": 1})
-    placement.settle(env.state)
-    assert len(env.state.idle) == 3
+    placement.refresh_idle(env.state)
+    assert len(env.state.loads.idle) == 3
     keys = asked(env)
     assert keys == [("train", 3), ("train", 2)]
     for key in keys:

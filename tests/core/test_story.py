@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from env import Env
-from paceline.scheduler.core.story import story
+from paceline.scheduler.core.inspection.story import story
 
 
 def test_the_story_of_a_key(duo: Env) -> None:

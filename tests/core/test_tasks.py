@@ -8,8 +8,9 @@ import pytest
 from env import Env
 from paceline.protocol import messages as m
 from paceline.protocol.flat_map import FlatMap
-from paceline.scheduler.core.groups import TaskPrefix
-from paceline.scheduler.core.outgoing import FLAT_MIN
+from paceline.scheduler.core.lifecycle.failures import format_nbytes
+from paceline.scheduler.core.lifecycle.outgoing import FLAT_MIN
+from paceline.scheduler.core.state.model import TaskPrefix
 from paceline.scheduler.core.stimuli import AnnotationSet
 
 MakeEnv = Callable[..., Env]
@@ -291,6 +292,18 @@ def test_a_task_whose_inputs_do_not_fit_fails_at_once(env: Env) -> None:
     assert env.worker("w0").processing == {}
     text = next(text for level, text in env.lines if level == 40)
     assert "has 1.95 kiB worth of input dependencies, but worker w0" in text
+
+
+def test_inputs_of_unknown_size_count_with_the_default(env: Env) -> None:
+    default = env.state.config.default_data_size_nbytes
+    env.join("w0", memory_limit=default + 1999)
+    env.submit({"x": [], "data": [], "y": ["x", "data"]})
+    env.take()
+    env.finish("data", nbytes=None)
+    env.finish("x", nbytes=2000)
+    assert env.task("y").state == "erred"
+    text = next(text for level, text in env.lines if level == 40)
+    assert f"has {format_nbytes(2000 + default)} worth of input dependencies" in text
 
 
 @pytest.mark.parametrize("limit", [0, 10_000, 1_000_000])

@@ -9,16 +9,15 @@ from collections.abc import Callable
 import pytest
 from env import Env, fake_error
 from paceline.protocol import messages as m
-from paceline.scheduler.core.groups import TASK_STATES
-from paceline.scheduler.core.impossible import IMPOSSIBLE
-from paceline.scheduler.core.state import TaskState
-from paceline.scheduler.core.stimuli import AnnotationSet
-from paceline.scheduler.core.transitions import (
+from paceline.scheduler.core.lifecycle.transitions import (
+    IMPOSSIBLE,
     TRANSITIONS,
     Failure,
     Recommendations,
     transition,
 )
+from paceline.scheduler.core.state.model import TASK_STATES, TaskState
+from paceline.scheduler.core.stimuli import AnnotationSet
 from paceline.scheduler.core.turn import Outbox, Turn
 
 PAIRS = [(start, finish) for start in TASK_STATES for finish in TASK_STATES if start != finish]

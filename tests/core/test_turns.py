@@ -11,12 +11,12 @@ from graph_rows import Graph
 from paceline.protocol import messages as m
 from paceline.scheduler.core.stimuli import (
     AnnotationSet,
-    ClientGone,
+    ClientRemoved,
     Continue,
     DataPlaced,
     ReleaseAll,
     RetryKeys,
-    WorkerGone,
+    WorkerRemoved,
 )
 
 WIDTH = 12
@@ -78,17 +78,17 @@ Between = Callable[[Env], None]
 
 
 def client_lost(env: Env) -> None:
-    env.turn(ClientGone("alice"), "alice")
+    env.turn(ClientRemoved("alice"), "alice")
 
 
 def worker_lost(env: Env) -> None:
     if "w0" in env.state.workers:
-        env.turn(WorkerGone("w0"))
+        env.turn(WorkerRemoved("w0"))
 
 
 def worker_leaves(env: Env) -> None:
     if "w0" in env.state.workers:
-        env.turn(WorkerGone("w0", expected=True))
+        env.turn(WorkerRemoved("w0", expected=True))
 
 
 def cancel(env: Env) -> None:
@@ -276,11 +276,11 @@ def test_a_second_worker_lost_while_the_first_is_digested(turn: int) -> None:
     for _ in range(30):
         env.finish(env.processing("w0")[0] if env.processing("w0") else env.processing("w1")[0])
     env.join("w2", nthreads=2)
-    env.turn(WorkerGone("w0"))
+    env.turn(WorkerRemoved("w0"))
     for _ in range(turn):
         if env.wants_continue:
             env.turn(Continue())
-    env.turn(WorkerGone("w1"))
+    env.turn(WorkerRemoved("w1"))
     assert set(outcome(env).values()) == {"memory"}
 
 
@@ -314,7 +314,7 @@ def test_commits_wait_for_one_another() -> None:
         for part in env.rows(layered(name), commit={"fifo_timeout_seconds": 0}):
             env.now += 0.01
             env.turn(part, "alice")
-    assert len(env.state.commits) == 3
+    assert len(env.state.deferred.commits) == 3
     found = outcome(env)
     assert [found[f"total{name}"] for name in ("a", "b", "c")] == ["memory"] * 3
     generations = [env.task(f"total{name}").priority[1] for name in ("a", "b", "c")]  # type: ignore[index]
@@ -355,7 +355,26 @@ def test_no_turn_is_long() -> None:
     for part in env.rows(graph, want=list(graph)):
         feed(part, "alice")
     assert len(env.processing("w0")) == n
-    feed(WorkerGone("w0"), "")
+    feed(WorkerRemoved("w0"), "")
     assert len(env.state.queued) + len(env.state.unrunnable) == n
-    feed(ClientGone("alice"), "alice")
+    feed(ClientRemoved("alice"), "alice")
     assert not env.state.tasks
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_lost_data_and_its_dependents_are_reported_in_one_turn(depth: int) -> None:
+    """Stock reports them together, however many turns it takes here to forget them."""
+    env = small_turns(3, worker_saturation=float("inf"))
+    env.feed(DataPlaced({"data": ["w0"]}, {"data": 8}, client="alice"))
+    graph: dict[Any, list[Any]] = {}
+    for level in range(depth):
+        for i in range(WIDTH):
+            graph[f"x{level}-{i}"] = ["data"] if not level else [f"x{level - 1}-{i}"]
+    env.submit(graph, want=list(graph))
+    env.take()
+    env.turn(WorkerRemoved("w0", expected=False), "w0")
+    assert env.wants_continue
+    reported = [line for line in env.take() if line.startswith("alice: cancelled-keys")]
+    assert all(key in reported[0] for key in ("data", *graph)), reported
+    env.go_on()
+    assert env.state.tasks == {}

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from env import Env
 from paceline.protocol import messages as m
-from paceline.scheduler.core import transitions
+from paceline.scheduler.core.lifecycle import transitions
 from paceline.scheduler.core.stimuli import (
-    ClientGone,
     ClientJoined,
+    ClientRemoved,
     Continue,
     ReleaseAll,
-    WorkerGone,
     WorkerJoined,
+    WorkerRemoved,
 )
 
 WIDTH = 36
@@ -56,10 +56,10 @@ Between = Callable[[Env], None]
 
 BETWEEN: dict[str, Between] = {
     "nothing": lambda env: None,
-    "worker dies": lambda env: env.turn(WorkerGone("w1")),
-    "worker leaves": lambda env: env.turn(WorkerGone("w1", expected=True)),
+    "worker dies": lambda env: env.turn(WorkerRemoved("w1")),
+    "worker leaves": lambda env: env.turn(WorkerRemoved("w1", expected=True)),
     "worker comes back": lambda env: join(env, "w0"),
-    "client goes": lambda env: env.turn(ClientGone("alice"), "alice"),
+    "client goes": lambda env: env.turn(ClientRemoved("alice"), "alice"),
     "client comes back": lambda env: env.turn(ClientJoined("alice"), "alice"),
     "cancel": lambda env: env.turn(m.CancelKeys(keys=["total", *KEYS[:9]], client="alice", force=True), "alice"),
     "release": lambda env: env.turn(m.ClientReleasesKeys(keys=["total"], client="alice"), "alice"),
@@ -82,10 +82,10 @@ def between(env: Env, what: str) -> None:
 def everybody_leaves(env: Env) -> None:
     """Nothing is left behind."""
     for name in ("alice", "bob"):
-        env.turn(ClientGone(name), name)
-    env.feed(ClientGone("fire-and-forget"))
+        env.turn(ClientRemoved(name), name)
+    env.feed(ClientRemoved("fire-and-forget"))
     assert not env.state.tasks and not env.state.task_groups
-    assert not env.state.has_unfinished
+    assert not env.state.deferred
     assert all(not ws.processing and not ws.has_what for ws in env.state.workers.values())
 
 
@@ -99,7 +99,7 @@ def test_while_a_worker_is_parted_with(what: str, turn: int, begun: str) -> None
         env.work()
     join(env, "w2")
     env.go_on()
-    env.turn(WorkerGone("w0"))
+    env.turn(WorkerRemoved("w0"))
     turns(env, turn)
     between(env, what)
     found = outcome(env)
@@ -118,7 +118,7 @@ def test_while_a_client_is_parted_with(what: str, turn: int, begun: str) -> None
     env.submit(wide(), want=["total", *KEYS])
     if begun == "memory":
         env.work()
-    env.turn(ClientGone("alice"), "alice")
+    env.turn(ClientRemoved("alice"), "alice")
     assert "alice" not in env.state.clients
     turns(env, turn)
     between(env, what)
@@ -140,7 +140,7 @@ def test_while_many_dependencies_are_let_go(what: str, turn: int) -> None:
             env.finish(key)
     key = "total"
     env.turn(env.finished(key), env.where(key))
-    assert env.state.let_go
+    assert env.state.deferred.releases
     turns(env, turn)
     between(env, what)
     found = outcome(env)
@@ -176,7 +176,7 @@ def test_tasks_far_down_a_crowded_worker_are_witnesses_too() -> None:
     env.submit({key: [] for key in KEYS}, want=KEYS)
     for round_ in range(3):
         for address in list(env.state.workers):
-            env.turn(WorkerGone(address))
+            env.turn(WorkerRemoved(address))
         env.go_on()
         if round_ < 2:
             assert {ts.state for ts in env.state.tasks.values()} <= {"no-worker", "queued", "erred"}

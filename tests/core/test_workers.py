@@ -12,8 +12,8 @@ from paceline.scheduler.core.stimuli import (
     AnnotationSet,
     CloseWorker,
     SetWorkerStatus,
-    WorkerClogged,
-    WorkerGone,
+    WorkerBackpressured,
+    WorkerRemoved,
 )
 
 MakeEnv = Callable[..., Env]
@@ -35,13 +35,19 @@ def gone(address: str, *others: str, tasks: Iterable[str] = ()) -> list[str]:
 def test_facts_of_a_worker(env: Env) -> None:
     env.join("w0", nthreads=4, memory_limit=100, resources={"gpu": 2}, host="h", pid=7)
     ws = env.worker("w0")
-    assert (ws.nthreads, ws.memory_limit, ws.resources, ws.host, ws.pid) == (4, 100, {"gpu": 2}, "h", 7)
+    assert (ws.nthreads, ws.memory_limit, ws.resources, ws.host, ws.pid) == (
+        4,
+        100,
+        {"gpu": 2},
+        "h",
+        7,
+    )
     state = env.state
     assert state.aliases == {"w0": "w0"}
     assert (state.total_nthreads, state.total_memory) == (4, 100)
     assert state.resources == {"gpu": {"w0": 2}}
     assert state.host_info["h"]["nthreads"] == 4
-    assert ws in state.running and ws in state.idle
+    assert ws in state.running and ws in state.loads.idle
 
 
 def test_a_new_worker_gets_what_nobody_could_run(env: Env) -> None:
@@ -142,12 +148,12 @@ def test_a_worker_that_resumes_gets_what_waited(duo: Env) -> None:
 def test_a_clogged_worker_gets_nothing_new(make_env: MakeEnv) -> None:
     env = make_env(worker_saturation=1.0)
     env.join("w0", "w1")
-    env.feed(WorkerClogged("w0", True))
+    env.feed(WorkerBackpressured("w0", True))
     env.submit({("x", i): [] for i in range(4)} | {("x", i): [] for i in range(4, 6)})
     env.expect("w1: compute-task ('x',0)")
-    env.feed(WorkerClogged("w0", False))
+    env.feed(WorkerBackpressured("w0", False))
     env.expect("w0: compute-task ('x',1)")
-    env.feed(WorkerClogged("nobody", True))
+    env.feed(WorkerBackpressured("nobody", True))
     env.expect()
 
 
@@ -228,9 +234,9 @@ def test_the_last_worker_is_lost(duo: Env) -> None:
 
 
 def test_a_worker_is_removed_by_request(duo: Env) -> None:
-    assert duo.ask(WorkerGone("w0", expected=True, close=False)) == "OK"
+    assert duo.ask(WorkerRemoved("w0", expected=True, close=False)) == "OK"
     duo.expect("driver: drop-worker-connection w0", "w1: remove-worker w0")
-    assert duo.ask(WorkerGone("w0")) == "already-removed"
+    assert duo.ask(WorkerRemoved("w0")) == "already-removed"
     duo.expect()
 
 
@@ -313,9 +319,7 @@ def test_a_witness_of_too_many_deaths_fails_though_never_blamed(make_env: MakeEn
 def test_blame_reaches_dependents_and_frees_inputs(make_env: MakeEnv) -> None:
     env = make_env(allowed_failures=0)
     env.join("w0", "w1")
-    env.submit(
-        {"a": [], "killer": ["a"]}, annotations={"killer": AnnotationSet(workers=["w1"])}
-    )
+    env.submit({"a": [], "killer": ["a"]}, annotations={"killer": AnnotationSet(workers=["w1"])})
     env.finish("a")
     env.take()
     env.lose("w1")

@@ -7,7 +7,12 @@ from typing import Any
 
 from paceline.protocol import messages as m
 from paceline.protocol.payload import Payload
-from paceline.scheduler.core.stimuli import LogLine, SetTimer, WantsContinue, stimulus_name
+from paceline.scheduler.core.instructions import (
+    LogLine,
+    SetTimer,
+    WantsContinue,
+)
+from paceline.scheduler.core.stimuli import stimulus_name
 
 #: Instructions that say nothing of what was decided.
 UNSPOKEN = (LogLine, SetTimer, WantsContinue)

@@ -1,6 +1,6 @@
 """Memory that runs short: heartbeats that tell of it, workers that spill, pause and go on, the memory manager, retirement.
 
-Draws from a generator of its own, so that seeds without it play as they did. It must not know how the core decides.
+Draws from a generator of its own, so that seeds without it play as they did.
 """
 
 from __future__ import annotations

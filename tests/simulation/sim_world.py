@@ -16,33 +16,35 @@ from graph_rows import Rows, compile_rows
 from paceline.protocol import messages as m
 from paceline.scheduler.core.config import SchedulerConfig
 from paceline.scheduler.core.core import SchedulerCore
-from paceline.scheduler.core.invariants import validate_state, validate_tasks
-from paceline.scheduler.core.placement import valid_workers
+from paceline.scheduler.core.inspection.invariants import validate_state, validate_tasks
+from paceline.scheduler.core.instructions import (
+    DropWorkerConnection,
+    RestartSilentWorkers,
+    SetTimer,
+    WantsContinue,
+)
+from paceline.scheduler.core.policy.placement import valid_workers
+from paceline.scheduler.core.state.event_log import EventLog
 from paceline.scheduler.core.stimuli import (
     AnnotationSet,
-    AskBack,
-    ClientGone,
     ClientJoined,
+    ClientRemoved,
+    ConfigureStealing,
     Continue,
     DataPlaced,
-    DropWorkerConnection,
+    RecallTask,
     ReleaseAll,
-    RestartWorkers,
     RetryKeys,
-    SetTimer,
     SetWorkerStatus,
     Stimulus,
-    SwitchStealing,
     Tick,
     TimerDue,
-    WantsContinue,
-    WorkerBeat,
-    WorkerClogged,
-    WorkerGone,
+    WorkerBackpressured,
+    WorkerHeartbeat,
     WorkerJoined,
+    WorkerRemoved,
     stimulus_name,
 )
-from paceline.scheduler.extensions.events import EventLog
 from paceline.scheduler.extensions.memory_manager import MemoryManager
 from sim_client import ModelClient
 from sim_memory import LOOK_SECONDS, Pressure
@@ -150,9 +152,9 @@ class World:
             self.agenda.after(self.rng.choice([0.0, 0.0, 0.01, 0.1]), self._continue)
         elif type(instruction) is SetTimer:
             self.agenda.at(instruction.when, self.feed, TimerDue(instruction.timer_id))
-        elif type(instruction) is RestartWorkers:
+        elif type(instruction) is RestartSilentWorkers:
             for address in instruction.addresses:
-                self.later(0.0, self.feed, WorkerGone(address))
+                self.later(0.0, self.feed, WorkerRemoved(address))
 
     def _continue(self) -> None:
         self.continue_pending = False
@@ -216,7 +218,7 @@ class World:
             executing=worker.executing(),
             metrics=self.pressure.metrics(worker),
         )
-        self.links[worker.address].up(WorkerBeat(worker.address, "host", message))
+        self.links[worker.address].up(WorkerHeartbeat(worker.address, "host", message))
         self.later(BEAT_SECONDS, self._beat, worker)
 
     def from_worker(self, worker: Any, message: Any) -> None:
@@ -247,14 +249,14 @@ class World:
         if link is None:
             return
         if expected:  # it said goodbye after all that it had to say
-            link.up(WorkerGone(address, expected=True))
+            link.up(WorkerRemoved(address, expected=True))
         else:
             link.cut()
             self.later(self.latency(), self._gone, address, link)
 
     def _gone(self, address: str, link: Link) -> None:
         if self.links.get(address) is link:
-            self.feed(WorkerGone(address))
+            self.feed(WorkerRemoved(address))
 
     def executes(self, worker: Any, job: Job) -> None:
         """A worker starts a task: how it will end is drawn."""
@@ -336,7 +338,7 @@ class World:
         if not late:
             link.cut()
         if self.clients.pop(client.name, None) is not None:
-            self.feed(ClientGone(client.name), client.name)
+            self.feed(ClientRemoved(client.name), client.name)
 
     # ------------------------------------------------------------------ the program
 
@@ -366,7 +368,7 @@ class World:
             for _ in range(rng.choice([0, 0, 5, 20])):
                 self.later(rng.uniform(0, 25), self._ask_back)
         if self.stealing:
-            self.feed(SwitchStealing(True, rng.choice(STEALING_SECONDS)))
+            self.feed(ConfigureStealing(True, rng.choice(STEALING_SECONDS)))
         self.pressure.begin()
         self.later(1.0, self._tick)
 
@@ -453,7 +455,7 @@ class World:
         elif draw < 0.95 and len(self.clients) > 1:
             self.lose_client(rng.choice(list(self.clients.values())))
         elif draw < 0.96:
-            self.feed(SwitchStealing(rng.random() < 0.5))
+            self.feed(ConfigureStealing(rng.random() < 0.5))
         elif draw < 0.98:
             self.feed(ReleaseAll())
         elif worker is not None and worker.data:
@@ -465,10 +467,10 @@ class World:
         if busy and self.state.workers:
             ts = self.rng.choice(busy)
             thief = self.rng.choice(list(self.state.workers))
-            self.feed(AskBack(ts.key, thief))
+            self.feed(RecallTask(ts.key, thief))
 
-    def _clog(self, address: str, clogged: bool) -> None:
-        self.feed(WorkerClogged(address, clogged and self.faults))
+    def _clog(self, address: str, backpressured: bool) -> None:
+        self.feed(WorkerBackpressured(address, backpressured and self.faults))
 
     # ------------------------------------------------------------------ the end
 
@@ -476,13 +478,13 @@ class World:
         """No more faults; what was begun comes to its end."""
         self.faults = False
         self.pressure.end()
-        self.feed(SwitchStealing(False))
+        self.feed(ConfigureStealing(False))
         self.add_worker(resources={"gpu": 2})
         for worker in list(self.workers.values()):
             self.feed(SetWorkerStatus(worker.address, "running"))
             worker.set_status("running")
         for address in list(self.state.workers):
-            self.feed(WorkerClogged(address, False))
+            self.feed(WorkerBackpressured(address, False))
         while self.agenda.step():
             pass
 
@@ -490,8 +492,8 @@ class World:
         """All that is wanted is there or has failed, and clients know."""
         state = self.state
         validate_state(state)
-        assert not state.has_unfinished and not self.continue_pending
-        assert not state.steals.in_flight and not state.steals.timer
+        assert not state.deferred and not self.continue_pending
+        assert not state.stealing.in_flight and not state.stealing.timer
         for ts in state.tasks.values():
             if ts.state in ("memory", "erred"):
                 continue
@@ -526,12 +528,12 @@ class World:
         for client in list(self.clients.values()):
             client.alive = False
             self.clients.pop(client.name)
-            self.feed(ClientGone(client.name), client.name)
+            self.feed(ClientRemoved(client.name), client.name)
         for ts in self.state.clients["fire-and-forget"].wants_what:
             assert ts.state in ("no-worker", "waiting", "released"), (
                 f"{ts} was fired and not forgotten"
             )
-        self.feed(ClientGone("fire-and-forget"))
+        self.feed(ClientRemoved("fire-and-forget"))
         while self.agenda.step():
             pass
 
@@ -540,7 +542,7 @@ class World:
         state = self.state
         validate_state(state)
         assert not state.tasks, list(state.tasks.values())[:5]
-        assert not state.task_groups and not state.graphs and not state.has_unfinished
+        assert not state.task_groups and not state.graphs and not state.deferred
         assert abs(state.compute_occupancy) < 1e-6 and state.network_occ == 0
         for worker in self.workers.values():
             assert not worker.data, f"{worker.address} keeps {list(worker.data)}"

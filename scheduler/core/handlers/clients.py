@@ -1,43 +1,60 @@
-"""What clients want, give up, cancel and retry.
-
-Must not know: connections.
-"""
+"""Clients: register, leave, desire, release, cancel and retry keys."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from paceline.protocol.keys import Key
-from paceline.protocol.messages import AdjustHeartbeatInterval, CancelledKeys, Message, Restart
+from paceline.protocol.keys import Key, has_prefix
+from paceline.protocol.messages import (
+    AdjustHeartbeatInterval,
+    CancelKeys,
+    CancelledKeys,
+    ClientDesiresKeys,
+    ClientReleasesKeys,
+    CloseClient,
+    HeartbeatClient,
+    Message,
+    ReportKey,
+    Restart,
+)
+from paceline.scheduler.core.graphs.commit import drop_graph
+from paceline.scheduler.core.inspection.queries import heartbeat_interval
+from paceline.scheduler.core.lifecycle import accounting
+from paceline.scheduler.core.lifecycle.new_tasks import new_task
+from paceline.scheduler.core.lifecycle.outgoing import report_to
+from paceline.scheduler.core.lifecycle.recommendations import (
+    Recommendations,
+    end_fire_and_forget,
+    is_failure_relevant,
+    release_desire,
+)
+from paceline.scheduler.core.lifecycle.removal import begin_client_removal
+from paceline.scheduler.core.lifecycle.restart import forget_everything
+from paceline.scheduler.core.lifecycle.transitions import fill_slots, run
+from paceline.scheduler.core.state.model import ClientState, TaskState
+from paceline.scheduler.core.state.scheduler_state import SchedulerState
+from paceline.scheduler.core.stimuli import ClientJoined, ClientRemoved, ReleaseAll, RetryKeys
+from paceline.scheduler.core.turn import Turn
 
-from .. import mirrors
-from ..departures import part_with_client
-from ..needs import Recommendations, end_fire_and_forget, is_missed, release_wish
-from ..outgoing import report_message
-from ..queries import heartbeat_interval
-from ..restarting import forget_everything
-from ..state import ClientState, SchedulerState, TaskState
-from ..stimuli import Stimulus
-from ..transitions import fill_slots, run
-from ..turn import Turn
-
-#: The client that stands for futures whose results nobody waits for.
+#: Name of the client that holds keys submitted with ``fire_and_forget``.
 FIRE_AND_FORGET = "fire-and-forget"
 
-#: Clients inside tasks are called ``Client-worker-...``.
+#: Part of the names of clients inside tasks: ``Client-worker-...``.
 WORKER_CLIENT = "-worker-"
 
-#: Clients whose keys are held at a time; of more, the one longest gone is let go.
-HELD_MAX = 100
+#: Disconnected clients whose keys are retained; the one that left first is released first.
+RETAINED_CLIENTS_MAX = 100
 
-#: Clients are asked to be heard of this many times more seldom than workers.
+#: Characters of a client's name in a log line.
+NAME_QUOTED_MAX = 80
+
+#: Factor between the heartbeat interval of clients and that of workers.
 CLIENT_HEARTBEAT_FACTOR = 10
 
 
-def handle_client_joined(turn: Turn, stimulus: Stimulus) -> None:
-    """A client registered."""
+def handle_client_joined(turn: Turn, joined: ClientJoined) -> None:
+    """Add a client that registered."""
     state = turn.state
-    joined = stimulus.message
     turn.log_event(["all", joined.client], {"action": "add-client", "client": joined.client})
     cs = state.clients.get(joined.client)
     if cs is None:
@@ -49,116 +66,133 @@ def handle_client_joined(turn: Turn, stimulus: Stimulus) -> None:
         state.plugins.add_client(joined.client)
 
 
-def handle_client_gone(turn: Turn, stimulus: Stimulus) -> None:
-    """A client left: nobody holds its futures any more."""
+def handle_client_removed(turn: Turn, message: ClientRemoved) -> None:
+    """Remove a client: drop its pending graphs; release its keys, now or after its grace period."""
     state = turn.state
-    name = stimulus.message.client
+    name = message.client
     turn.log_event(["all", name], {"action": "remove-client", "client": name})
     cs = state.clients.get(name)
     if cs is None:
         return
-    from .graph import drop_graph
-
     for graph_id in [g.graph_id for g in state.graphs.values() if g.client == name]:
         drop_graph(turn, graph_id)
     del state.clients[name]
     if name == FIRE_AND_FORGET:
         state.clients[name] = ClientState(name)
-    if _is_held(turn, cs):
-        hold(turn, cs)
+    if _is_retained(turn, cs):
+        retain_keys(turn, cs)
     else:
-        part_with_client(turn, cs)
+        begin_client_removal(turn, cs)
     state.client_removed_count += 1
     fill_slots(turn)
     if state.plugins is not None:
         state.plugins.remove_client(name)
 
 
-def handle_close_client(turn: Turn, stimulus: Stimulus) -> None:
-    """A client says goodbye; what it held is let go when its stream ends."""
-    cs = turn.state.clients.get(stimulus.message.client or stimulus.source)
+def handle_close_client(turn: Turn, message: CloseClient) -> None:
+    """Record that a client closes cleanly; its keys are released when its stream ends."""
+    cs = turn.state.clients.get(message.client or turn.source)
     if cs is not None:
-        cs.said_goodbye = True
+        cs.closed_cleanly = True
 
 
-# ------------------------------------------------------------------ clients that may come again
+# ------------------------------------------------------------------ grace period
 
 
-def _is_held(turn: Turn, cs: ClientState) -> bool:
-    """Whether what a client that is gone holds is kept for a while.
+def _is_retained(turn: Turn, cs: ClientState) -> bool:
+    """Return whether the keys of a client that left are retained for a while.
 
-    A client that said goodbye wants nothing any more, and one of a task's (stock names it so) comes never again.
+    A client that closed cleanly needs no keys any more. A client inside a task does not
+    reconnect.
     """
     return bool(
         turn.state.config.client_grace_seconds > 0
         and cs.wants_what
-        and not cs.said_goodbye
-        and not cs.held_until
+        and not cs.closed_cleanly
+        and not cs.grace_deadline
         and WORKER_CLIENT not in cs.client_key
         and cs.client_key != FIRE_AND_FORGET
     )
 
 
-def hold(turn: Turn, cs: ClientState) -> None:
-    """What a client held is held by nobody in particular for a while: a client that comes again has forgotten its futures, and
-    the same program run again finds its keys."""
+def retain_keys(turn: Turn, cs: ClientState) -> None:
+    """Retain the keys of ``cs`` under another name for ``client-grace`` seconds.
+
+    A client that reconnects has forgotten its futures, but the same program run again finds
+    the results.
+    """
     state = turn.state
     name = cs.client_key
     cs.client_key = f"held-{name}-{state.client_removed_count}"
-    cs.held_until = turn.now + state.config.client_grace_seconds
+    cs.grace_deadline = turn.now + state.config.client_grace_seconds
     state.clients[cs.client_key] = cs
     turn.log(
         20,
-        f"Client {name} is gone without a goodbye: its {len(cs.wants_what)} keys are kept for "
+        f"Client {name} disconnected without closing; keeping its {len(cs.wants_what)} keys for "
         f"{state.config.client_grace_seconds:g} s",
     )
-    held = [each for each in state.clients.values() if each.held_until]
-    for oldest in held[: max(0, len(held) - HELD_MAX)]:
-        let_go(turn, oldest)
+    retained = [each for each in state.clients.values() if each.grace_deadline]
+    for oldest in retained[: max(0, len(retained) - RETAINED_CLIENTS_MAX)]:
+        release_retained(turn, oldest)
 
 
-def let_go(turn: Turn, cs: ClientState) -> None:
-    """The time of what was held is over."""
-    turn.log(20, f"Nobody came for {cs.client_key}: {len(cs.wants_what)} keys are let go")
+def release_retained(turn: Turn, cs: ClientState) -> None:
+    """Release the keys retained for ``cs``."""
+    turn.log(
+        20, f"No client asked for the keys of {cs.client_key}; releasing {len(cs.wants_what)} keys"
+    )
     del turn.state.clients[cs.client_key]
-    part_with_client(turn, cs)
+    begin_client_removal(turn, cs)
     fill_slots(turn)
 
 
-def check_held(turn: Turn) -> None:
-    """Let go of what was held long enough, and of what takes more memory than may be held so; the oldest first."""
+def check_retained(turn: Turn) -> None:
+    """Release retained keys after their grace period, and the oldest ones above the limit."""
     state = turn.state
     if state.config.client_grace_seconds <= 0:
         return
     was_idle = state.transition_counter == state.idle_transition_counter
     allowed = state.config.client_grace_nbytes
-    for cs in [each for each in reversed(state.clients.values()) if each.held_until]:
-        if turn.now >= cs.held_until:
-            let_go(turn, cs)
+    for cs in [each for each in reversed(state.clients.values()) if each.grace_deadline]:
+        if turn.now >= cs.grace_deadline:
+            release_retained(turn, cs)
             continue
         nbytes = sum(max(ts.nbytes, 0) for ts in cs.wants_what if ts.state == "memory")
         allowed -= nbytes
         if allowed < 0:
             turn.log(
-                30, f"{cs.client_key} holds more than paceline.scheduler.client-grace-bytes allows"
+                30,
+                f"{cs.client_key} exceeds paceline.scheduler.client-grace-bytes; "
+                "releasing its keys",
             )
-            let_go(turn, cs)
+            release_retained(turn, cs)
             allowed += nbytes
-    if was_idle:  # what nobody waits for keeps no cluster awake
+    if was_idle:  # releasing retained keys does not count as activity
         state.idle_transition_counter = state.transition_counter
 
 
-def handle_client_desires_keys(turn: Turn, stimulus: Stimulus) -> None:
-    """A client made futures of keys."""
-    client_desires_keys(turn, stimulus.message.keys, stimulus.message.client or stimulus.source)
+def handle_client_desires_keys(turn: Turn, message: ClientDesiresKeys) -> None:
+    """Keep the keys for which a client created futures.
+
+    A message on behalf of a client that is not connected is ignored, because its keys would
+    never be released.
+    """
+    client = message.client or turn.source
+    if client != turn.source and client not in turn.state.clients:
+        turn.log(
+            30,
+            f"Client {turn.source} desires {len(message.keys)} keys for the client "
+            f"{client[:NAME_QUOTED_MAX]!r}, which is not connected; ignoring it",
+        )
+        return
+    client_desires_keys(turn, message.keys, client)
 
 
 def client_desires_keys(turn: Turn, keys: Iterable[Key], client: str) -> None:
-    """``client`` (or what holds keys as one) wants keys; it is told of those that are done, and those that were let
-    go are made again.
+    """Add ``keys`` to those that ``client`` wants: report finished ones, recompute released ones.
 
-    A key that nobody knows yet is kept as a task without a run_spec: its graph may be on its way on
-    another connection.
+    An unknown key becomes a task without a run_spec, because its graph may still arrive on another
+    connection. ``client`` may be a placeholder, such as that of a published dataset.
     """
     state = turn.state
     cs = state.clients.get(client)
@@ -168,12 +202,13 @@ def client_desires_keys(turn: Turn, keys: Iterable[Key], client: str) -> None:
     for key in keys:
         ts = state.tasks.get(key)
         if ts is None:
-            from .graph import new_task
-
             if client == FIRE_AND_FORGET and not state.graphs:
-                continue  # no graph is on its way, and nobody would ever let go of it
+                continue  # no graph is pending, so the key would never be released
+            if not has_prefix(key):
+                turn.to_client(client, CancelledKeys(keys=[key], reason="invalid key"))
+                continue
             ts = new_task(state, key)
-        mirrors.add_wish(ts, cs)
+        accounting.add_desire(ts, cs)
         report_to(turn, ts, client)
         if client == FIRE_AND_FORGET:
             _end_if_done(turn, ts)
@@ -185,29 +220,20 @@ def client_desires_keys(turn: Turn, keys: Iterable[Key], client: str) -> None:
 
 
 def _end_if_done(turn: Turn, ts: TaskState) -> None:
-    """Fire and forget: a task that has had its run already is let go at once."""
+    """Release a ``fire_and_forget`` task that has already finished."""
     if ts.state in ("memory", "erred"):
         recs: Recommendations = {}
         end_fire_and_forget(turn.state, ts, recs)
         run(turn, recs)
 
 
-def report_to(turn: Turn, ts: TaskState, client: str) -> None:
-    """Tell a client of a task's state, where that is final."""
-    if ts.state in ("memory", "erred"):
-        message = report_message(ts)
-        if message is not None:
-            turn.to_client(client, message)
-
-
-def handle_client_releases_keys(turn: Turn, stimulus: Stimulus) -> None:
-    """A client gave up futures."""
-    message = stimulus.message
-    client_releases_keys(turn, message.keys, message.client or stimulus.source)
+def handle_client_releases_keys(turn: Turn, message: ClientReleasesKeys) -> None:
+    """Release keys for which a client dropped its futures."""
+    client_releases_keys(turn, message.keys, message.client or turn.source)
 
 
 def client_releases_keys(turn: Turn, keys: Collection[Key], client: str) -> None:
-    """``client`` no longer wants keys; what nobody needs is let go."""
+    """Remove ``keys`` from those that ``client`` wants; release tasks that are no longer needed."""
     state = turn.state
     cs = state.clients.get(client)
     if cs is None:
@@ -216,23 +242,28 @@ def client_releases_keys(turn: Turn, keys: Collection[Key], client: str) -> None
     _withdraw(state, client, keys)
     recs: Recommendations = {}
     for ts in tasks:
-        release_wish(ts, cs, recs)
+        release_desire(ts, cs, recs)
     run(turn, recs)
     fill_slots(turn)
 
 
 def _withdraw(state: SchedulerState, client: str, keys: Iterable[Key]) -> None:
-    """Graphs of the client that it has not claimed its keys of yet do not bring the wish back."""
-    for graph in state.commits:
-        if graph.client == client and graph.stage in ("insert", "claim"):
-            graph.withdrawn.update(dict.fromkeys(keys))
+    """Exclude ``keys`` from the client's pending graphs.
+
+    Otherwise their *register* stage would add the keys again.
+    """
+    for graph in state.deferred.commits:
+        if graph.client == client and graph.stage in ("insert", "register"):
+            graph.cancelled_keys.update(dict.fromkeys(keys))
 
 
-def handle_cancel_keys(turn: Turn, stimulus: Stimulus) -> None:
-    """``Client.cancel``: give up futures, with all that depends on them; of all clients where forced."""
+def handle_cancel_keys(turn: Turn, message: CancelKeys) -> None:
+    """Release keys and their dependents for a client (``Client.cancel``).
+
+    With ``force``, release them for all clients.
+    """
     state = turn.state
-    message = stimulus.message
-    client = message.client or stimulus.source
+    client = message.client or turn.source
     cs = state.clients.get(client)
     turn.log(20, f"Client {client} requests to cancel {len(message.keys)} keys")
     turn.log_event(client, {"action": "cancel", "count": len(message.keys), "force": message.force})
@@ -242,9 +273,8 @@ def handle_cancel_keys(turn: Turn, stimulus: Stimulus) -> None:
     recs: Recommendations = {}
     for holder in holders:
         for ts in cancelled:
-            release_wish(ts, holder, recs)
+            release_desire(ts, holder, recs)
     _withdraw(state, client, message.keys)
-    # what runs for nobody is stopped; dependents first
     keys = [ts.key for ts in cancelled]
     run(turn, recs)
     fill_slots(turn)
@@ -256,7 +286,7 @@ def handle_cancel_keys(turn: Turn, stimulus: Stimulus) -> None:
 def _collect_cancelled(
     turn: Turn, keys: Collection[Key], cs: ClientState, force: bool
 ) -> tuple[dict[TaskState, None], dict[ClientState, None]]:
-    """Tasks that are cancelled (dependents before what they depend on), and clients that lose them."""
+    """Return the tasks to cancel, dependents first, and the clients that lose them."""
     state = turn.state
     cancelled: dict[TaskState, None] = {}
     holders: dict[ClientState, None] = {}
@@ -289,10 +319,10 @@ def _to_all_clients(turn: Turn, message: Message) -> None:
         turn.to_client(name, message)
 
 
-def handle_report_key(turn: Turn, stimulus: Stimulus) -> None:
-    """A client asks how a key is."""
-    key = stimulus.message.key
-    client = stimulus.message.client or stimulus.source
+def handle_report_key(turn: Turn, message: ReportKey) -> None:
+    """Report the state of a key to the client that requests it."""
+    key = message.key
+    client = message.client or turn.source
     ts = turn.state.tasks.get(key)
     if ts is None:
         turn.to_client(client, CancelledKeys(keys=[key]))
@@ -300,27 +330,29 @@ def handle_report_key(turn: Turn, stimulus: Stimulus) -> None:
         report_to(turn, ts, client)
 
 
-def handle_heartbeat_client(turn: Turn, stimulus: Stimulus) -> None:
-    """The client lives."""
+def handle_heartbeat_client(turn: Turn, message: HeartbeatClient) -> None:
+    """Record a client's heartbeat and reply with the interval for the next ones."""
     state = turn.state
-    cs = state.clients.get(stimulus.source)
+    cs = state.clients.get(turn.source)
     if cs is not None:
-        if cs.lapsed:
-            cs.lapsed = False
+        if cs.heartbeat_overdue:
+            cs.heartbeat_overdue = False
             seconds = turn.now - cs.last_seen
-            turn.log(20, f"Client {stimulus.source} is heard of again, after {seconds:.0f}s")
-            turn.log_event(stimulus.source, {"action": "client-back", "seconds": seconds})
+            turn.log(20, f"Client {turn.source} sent a heartbeat again after {seconds:.0f} s")
+            turn.log_event(turn.source, {"action": "client-back", "seconds": seconds})
         cs.heartbeats += 1
         cs.last_seen = turn.now
         interval = heartbeat_interval(len(state.clients)) * CLIENT_HEARTBEAT_FACTOR
-        turn.to_client(stimulus.source, AdjustHeartbeatInterval(interval=interval))
+        turn.to_client(turn.source, AdjustHeartbeatInterval(interval=interval))
 
 
-def handle_retry_keys(turn: Turn, stimulus: Stimulus) -> None:
-    """``Client.retry``: the tasks that failed run again, and what failed because of them."""
+def handle_retry_keys(turn: Turn, message: RetryKeys) -> None:
+    """Run erred tasks and the tasks that failed because of them again (``Client.retry``).
+
+    Reply with the keys.
+    """
     state = turn.state
-    message = stimulus.message
-    client = getattr(message, "client", None)
+    client = message.client
     turn.log(20, f"Client {client} requests to retry {len(message.keys)} keys")
     if client:
         turn.log_event(client, {"action": "retry", "count": len(message.keys)})
@@ -335,21 +367,19 @@ def handle_retry_keys(turn: Turn, stimulus: Stimulus) -> None:
         erred = [d for d in ts.dependencies if d.state == "erred"]
         if erred:
             stack.extend(erred)
-        elif ts.state == "memory" or (ts.state == "erred" and is_missed(ts)):
-            # also what is in memory: the client takes all that it is answered for pending again
+        elif ts.state == "memory" or (ts.state == "erred" and is_failure_relevant(ts)):
+            # tasks in memory too: the client sets all keys of the reply to pending
             if ts.run_spec is not None:
                 roots.append(ts)
             elif client:
                 report_to(turn, ts, client)
     run(turn, dict.fromkeys(roots, "waiting"))
     fill_slots(turn)
-    turn.reply(stimulus.request_id, tuple(seen))
+    turn.reply(turn.request_id, tuple(seen))
 
 
-def handle_release_all(turn: Turn, stimulus: Stimulus) -> None:
-    """The first act of a restart: all wishes end, all tasks are forgotten, histories are cleared."""
-    from .graph import drop_graph
-
+def handle_release_all(turn: Turn, message: ReleaseAll) -> None:
+    """First step of a restart: release all keys, forget all tasks, clear histories."""
     state = turn.state
     for graph_id in list(state.graphs):
         drop_graph(turn, graph_id)

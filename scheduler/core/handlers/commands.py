@@ -1,9 +1,8 @@
-"""What plugins and functions that clients run here write: attributes of tasks, restrictions, states.
+"""Commands of plugins and of functions run on the scheduler.
 
-A command is a stimulus of its own, or (``write_task`` only) takes effect within the hook that gave it; then the
-journal has it beside the stimulus whose turn called the hook, and a replay applies it at the same call.
-
-Must not know: plugins.
+They write tasks, restrictions, states and settings. A command is a stimulus. Only ``write_task``
+may also take effect within a plugin hook; the journal then records it with the stimulus whose turn
+called the hook, and a replay applies it at the same call.
 """
 
 from __future__ import annotations
@@ -11,14 +10,17 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from .. import mirrors, placement, transitions
-from ..impossible import IMPOSSIBLE
-from ..queries import address_or_host
-from ..state import SchedulerState, TaskState
-from ..stimuli import Configure, MakeTransitions, Stimulus, WriteTask
-from ..turn import Turn
+from paceline.scheduler.core.inspection.queries import address_or_host
+from paceline.scheduler.core.lifecycle import accounting, transitions
+from paceline.scheduler.core.lifecycle.recommendations import Recommendations
+from paceline.scheduler.core.lifecycle.transitions import IMPOSSIBLE
+from paceline.scheduler.core.policy import placement
+from paceline.scheduler.core.state.model import TaskState
+from paceline.scheduler.core.state.scheduler_state import SchedulerState
+from paceline.scheduler.core.stimuli import Configure, MakeTransitions, RestrictionsSet, WriteTask
+from paceline.scheduler.core.turn import Turn
 
-#: What may be written on a task; all else is the scheduler's own.
+#: Attributes of a task that commands may write.
 WRITABLE = (
     "annotations",
     "host_restrictions",
@@ -30,9 +32,9 @@ WRITABLE = (
     "retries",
     "worker_restrictions",
 )
-#: States that a command may send a task to; the others need to know a cause.
-ASKABLE = ("forgotten", "processing", "released", "waiting")
-#: Knobs that may be turned while the scheduler runs.
+#: States that a command may move a task to; the others need a cause.
+COMMANDED_STATES = ("forgotten", "processing", "released", "waiting")
+#: Settings that can change while the scheduler runs.
 CONFIGURABLE = (
     "allowed_failures",
     "idle_timeout_seconds",
@@ -52,22 +54,26 @@ CONFIGURABLE = (
     "worker_saturation",
     "worker_ttl_seconds",
 )
-#: Attributes that every task has; the others are among its details.
+#: Writable attributes stored on the task itself; the others are in its details.
 _ON_TASK = frozenset(("annotations", "priority", "queueable", "retries"))
 
 
-def handle_write_task(turn: Turn, stimulus: Stimulus) -> None:
-    """Write an attribute of a task, between turns."""
-    write_task(turn.state, stimulus.message)
+def handle_write_task(turn: Turn, message: WriteTask) -> None:
+    """Write an attribute of a task, as a stimulus."""
+    write_task(turn.state, message)
 
 
 def write_task(state: SchedulerState, write: WriteTask) -> None:
-    """Write an attribute of a task. What is placed already stays where it is."""
+    """Write an attribute of a task. A task that already has a worker stays there.
+
+    Raises:
+        AssertionError: the attribute is not in ``WRITABLE``.
+    """
     ts = state.tasks.get(write.key)
     if ts is None:
         return
     if write.field not in WRITABLE:
-        raise AssertionError(f"a command writes {write.field!r}")
+        raise AssertionError(f"commands cannot write the attribute {write.field!r} of a task")
     value = write.value
     if write.field == "priority":
         _write_priority(state, ts, tuple(value))
@@ -76,7 +82,7 @@ def write_task(state: SchedulerState, write: WriteTask) -> None:
     elif write.field == "worker_restrictions":
         _restrict(state, ts, value)
     elif write.field == "resource_restrictions":
-        mirrors.set_resource_restrictions(ts, value)
+        accounting.set_resource_restrictions(ts, value)
     elif write.field == "host_restrictions":
         ts.ensure_details().host_restrictions = dict.fromkeys(value or ()) or None
     else:
@@ -84,7 +90,7 @@ def write_task(state: SchedulerState, write: WriteTask) -> None:
 
 
 def _write_priority(state: SchedulerState, ts: TaskState, priority: Any) -> None:
-    """A queued task moves to its new place in the queue."""
+    """Set the priority, and move a queued task to its new position."""
     queued = ts in state.queued
     if queued:
         state.queued.discard(ts)
@@ -101,11 +107,14 @@ def _restrict(state: SchedulerState, ts: TaskState, addresses: Any) -> None:
         ts.ensure_details().worker_restrictions = dict.fromkeys(named) or None
 
 
-def handle_set_restrictions(turn: Turn, stimulus: Stimulus) -> None:
-    """Where tasks may run from now on. Those that wait for a worker look for one anew; those that have one keep it."""
+def handle_set_restrictions(turn: Turn, message: RestrictionsSet) -> None:
+    """Restrict tasks to workers.
+
+    Tasks without a worker are scheduled again; others stay on their worker.
+    """
     state = turn.state
-    recs: transitions.Recommendations = {}
-    for key, addresses in stimulus.message.restrictions.items():
+    recs: Recommendations = {}
+    for key, addresses in message.restrictions.items():
         ts = state.tasks.get(key)
         if ts is None:
             continue
@@ -117,49 +126,52 @@ def handle_set_restrictions(turn: Turn, stimulus: Stimulus) -> None:
     transitions.run(turn, recs)
 
 
-def handle_make_transitions(turn: Turn, stimulus: Stimulus) -> None:
-    """Tasks go to other states because somebody says so.
+def handle_make_transitions(turn: Turn, command: MakeTransitions) -> None:
+    """Move tasks to the states that a plugin recommends.
 
-    All of them do in this turn, whatever its budget: that somebody wanted it is written nowhere in the state,
-    so a later turn could not tell that it is due. Who gives the command keeps it short (``turn_tasks_max``).
+    All transitions are made in this turn, whatever its budget, because the state does not record
+    the request, so that a later turn could not continue it. The caller limits the number of tasks
+    (``turn_tasks_max``).
     """
-    command: MakeTransitions = stimulus.message
     tasks = turn.state.tasks
     for key, finish in reversed(command.recommendations.items()):
         ts = tasks.get(key)
         if ts is None or ts.state == finish:
             continue
-        if finish not in ASKABLE or (ts.state, finish) in IMPOSSIBLE:
+        if finish not in COMMANDED_STATES or (ts.state, finish) in IMPOSSIBLE:
             turn.log(
-                30, f"Task {key!r} cannot go from {ts.state} to {finish} because a plugin says so"
+                30,
+                f"Ignoring the transition of {key!r} from {ts.state} to {finish} "
+                "that a plugin recommends",
             )
             continue
-        recs: transitions.Recommendations = {}
+        recs: Recommendations = {}
         transitions.transition(turn, ts, finish, recs)
         transitions.run(turn, recs)
     transitions.fill_slots(turn)
 
 
-def check_knob(state: SchedulerState, field: str, value: Any) -> None:
-    """Whether a knob may have this value.
+def check_setting(state: SchedulerState, field: str, value: Any) -> None:
+    """Check that the setting ``field`` can be changed to ``value``.
 
     Raises:
-        AttributeError: it cannot be turned while the scheduler runs.
-        ValueError: the value is out of its range.
+        AttributeError: the setting cannot change while the scheduler runs.
+        ValueError: the value is out of range.
     """
     if field not in CONFIGURABLE:
-        raise AttributeError(f"{field} is fixed when the scheduler starts")
+        raise AttributeError(f"{field} cannot be changed while the scheduler runs")
     replace(state.config, **{field: value}).check()
 
 
-def handle_configure(turn: Turn, stimulus: Stimulus) -> None:
-    """Another value for a knob; what was derived from it follows. Tasks that were queued when all may go at once are sent now."""
-    command: Configure = stimulus.message
+def handle_configure(turn: Turn, command: Configure) -> None:
+    """Change a setting and the values derived from it, and send queued tasks that it now allows."""
     state = turn.state
-    check_knob(state, command.field, command.value)
+    check_setting(state, command.field, command.value)
     if command.field == "unknown_task_duration_seconds":
         longer = command.value - state.config.unknown_task_duration_seconds
-        state.compute_occupancy += longer * sum(ws.unknown_total for ws in state.workers.values())
+        state.compute_occupancy += longer * sum(
+            ws.unknown_duration_total for ws in state.workers.values()
+        )
     setattr(state.config, command.field, command.value)
     if command.field == "validate":
         state.validate = command.value

@@ -1,65 +1,73 @@
-"""Where data lies: copies that came, went, or are asked for.
-
-Must not know: how data moves.
-"""
+"""Replicas: added, lost, and located for workers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from paceline.protocol.keys import Key
-from paceline.protocol.messages import FreeKeys, KeyInMemory, RefreshWhoHas, RemoveReplicas
+from paceline.protocol.keys import Key, has_prefix
+from paceline.protocol.messages import (
+    AddKeys,
+    FreeKeys,
+    KeyInMemory,
+    RefreshWhoHas,
+    ReleaseWorkerData,
+    RemoveReplicas,
+    RequestRefreshWhoHas,
+)
+from paceline.scheduler.core.lifecycle import accounting
+from paceline.scheduler.core.lifecycle.new_tasks import new_task
+from paceline.scheduler.core.lifecycle.recommendations import Recommendations, is_wanted
+from paceline.scheduler.core.lifecycle.transitions import become_data, fill_slots, run
+from paceline.scheduler.core.state.model import TaskState, WorkerState
+from paceline.scheduler.core.stimuli import DataPlaced, ReplicasAdded, ReplicasLost
+from paceline.scheduler.core.turn import Turn
 
-from .. import mirrors
-from ..needs import Recommendations, is_wanted
-from ..state import TaskState, WorkerState
-from ..stimuli import Stimulus
-from ..transitions import become_data, fill_slots, run
-from ..turn import Turn
 from .clients import client_desires_keys
-from .graph import new_task
 
 
-def handle_add_keys(turn: Turn, stimulus: Stimulus) -> None:
-    """A worker fetched copies, or tells what it holds."""
-    ws = turn.state.workers.get(stimulus.source)
+def handle_add_keys(turn: Turn, message: AddKeys) -> None:
+    """Add replicas that a worker reports."""
+    ws = turn.state.workers.get(turn.source)
     if ws is not None:
-        add_keys(turn, ws, stimulus.message.keys)
+        add_keys(turn, ws, message.keys)
 
 
-def handle_replicas_added(turn: Turn, stimulus: Stimulus) -> None:
-    """A flow placed copies on a worker."""
-    ws = turn.state.workers.get(stimulus.message.address)
+def handle_replicas_added(turn: Turn, message: ReplicasAdded) -> None:
+    """Add replicas that a coroutine of the server put on a worker."""
+    ws = turn.state.workers.get(message.address)
     if ws is not None:
-        add_keys(turn, ws, stimulus.message.keys)
+        add_keys(turn, ws, message.keys)
 
 
 def add_keys(turn: Turn, ws: WorkerState, keys: Iterable[Key]) -> None:
-    """The worker holds copies; those that nobody knows as data it is told to drop."""
+    """Add ``ws`` to the holders of ``keys``.
+
+    Ask it to remove keys of tasks that are not in state "memory".
+    """
     state = turn.state
     redundant = []
     for key in keys:
         ts = state.tasks.get(key)
         if ts is not None and ts.state == "memory":
-            mirrors.add_replica(state, ts, ws)
+            accounting.add_replica(state, ts, ws)
         else:
             redundant.append(key)
     if redundant:
         turn.to_worker(ws.address, RemoveReplicas(keys=redundant, stimulus_id=turn.stimulus_id))
 
 
-def handle_release_worker_data(turn: Turn, stimulus: Stimulus) -> None:
-    """A worker dropped a copy."""
-    drop_replicas(turn, stimulus.source, [stimulus.message.key])
+def handle_release_worker_data(turn: Turn, message: ReleaseWorkerData) -> None:
+    """Remove a replica that a worker dropped."""
+    drop_replicas(turn, turn.source, [message.key])
 
 
-def handle_replicas_lost(turn: Turn, stimulus: Stimulus) -> None:
-    """A worker was found not to have copies that it was thought to have."""
-    drop_replicas(turn, stimulus.message.address, stimulus.message.keys)
+def handle_replicas_lost(turn: Turn, message: ReplicasLost) -> None:
+    """Remove replicas that a worker turned out not to have."""
+    drop_replicas(turn, message.address, message.keys)
 
 
 def drop_replicas(turn: Turn, address: str, keys: Iterable[Key]) -> None:
-    """Copies on a worker are gone; tasks whose last copy it was are released."""
+    """Remove the replicas on a worker, and release tasks that have no replica left."""
     state = turn.state
     ws = state.workers.get(address)
     if ws is None:
@@ -68,7 +76,7 @@ def drop_replicas(turn: Turn, address: str, keys: Iterable[Key]) -> None:
     for key in keys:
         ts = state.tasks.get(key)
         if ts is not None and ts in ws.has_what:
-            mirrors.remove_replica(state, ts, ws)
+            accounting.remove_replica(state, ts, ws)
             ws.actors.pop(ts, None)
             if not ts.who_has and ts.state == "memory":
                 recs[ts] = "released"
@@ -76,41 +84,38 @@ def drop_replicas(turn: Turn, address: str, keys: Iterable[Key]) -> None:
     fill_slots(turn)
 
 
-def handle_request_refresh_who_has(turn: Turn, stimulus: Stimulus) -> None:
-    """A worker did not find data where it was told: where is it now?
+def handle_request_refresh_who_has(turn: Turn, message: RequestRefreshWhoHas) -> None:
+    """Send a worker the present holders of keys that it failed to fetch.
 
-    What nobody has, and no task on that worker needs, it is told to forget: it was asked to make a copy that cannot be made, and
-    would ask again every second for as long as the task is known.
+    Ask it to free keys that have no holder and that no task on it needs. Otherwise it would repeat
+    the request every second for a replica that cannot be made.
     """
     state = turn.state
-    ws = state.workers.get(stimulus.source)
+    ws = state.workers.get(turn.source)
     if ws is None:
         return
     who_has: dict[Key, list[str]] = {}
     unknown: list[Key] = []
-    for key in stimulus.message.keys:
+    for key in message.keys:
         ts = state.tasks.get(key)
         if ts is None or not (ts.who_has or _is_needed_on(ts, ws)):
             unknown.append(key)
         else:
             who_has[key] = [holder.address for holder in ts.who_has]
     if who_has:
-        turn.to_worker(
-            stimulus.source, RefreshWhoHas(who_has=who_has, stimulus_id=turn.stimulus_id)
-        )
+        turn.to_worker(turn.source, RefreshWhoHas(who_has=who_has, stimulus_id=turn.stimulus_id))
     if unknown:
-        turn.to_worker(stimulus.source, FreeKeys(keys=unknown, stimulus_id=turn.stimulus_id))
+        turn.to_worker(turn.source, FreeKeys(keys=unknown, stimulus_id=turn.stimulus_id))
 
 
 def _is_needed_on(ts: TaskState, ws: WorkerState) -> bool:
-    """Whether the worker was sent the task, or one that takes its result."""
+    """Return whether ``ts`` or one of its dependents is processing on ``ws``."""
     return ts.processing_on is ws or any(dts.processing_on is ws for dts in ts.dependents)
 
 
-def handle_data_placed(turn: Turn, stimulus: Stimulus) -> None:
-    """Data was put on workers from outside (scatter, update_data)."""
+def handle_data_placed(turn: Turn, placed: DataPlaced) -> None:
+    """Register data that was put on workers by ``scatter`` or ``update_data``."""
     state = turn.state
-    placed = stimulus.message
     recs: Recommendations = {}
     placed_tasks: list[TaskState] = []
     for key, addresses in placed.who_has.items():
@@ -119,6 +124,9 @@ def handle_data_placed(turn: Turn, stimulus: Stimulus) -> None:
         if not ws_list:
             continue
         if ts is None:
+            if not has_prefix(key):
+                turn.log(40, f"Ignoring data under the invalid key {key!r}")
+                continue
             ts = new_task(state, key)
         placed_tasks.append(ts)
         become_data(turn, ts, placed.nbytes.get(key, -1), ws_list, recs)
@@ -128,7 +136,7 @@ def handle_data_placed(turn: Turn, stimulus: Stimulus) -> None:
     if placed.client:
         client_desires_keys(turn, list(placed.who_has), placed.client)
     for ts in placed_tasks:
-        # pure data that was placed for nobody stays, as in stock: somebody may come for it
+        # scattered data that no client wants stays, as in stock
         if ts.run_spec is not None and not is_wanted(ts):
             recs[ts] = "released"
     run(turn, recs)

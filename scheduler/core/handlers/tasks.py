@@ -1,25 +1,25 @@
-"""What workers tell of the tasks they run.
-
-Must not know: who asked for the tasks.
-"""
+"""Reports of workers about the tasks they run."""
 
 from __future__ import annotations
 
-from .. import mirrors, placement
-from ..failures import Failure
-from ..needs import Recommendations
-from ..stimuli import Stimulus
-from ..transitions import fill_slots, run, transition
-from ..turn import Turn
+from paceline.protocol.messages import KeepAlive, LongRunning, Reschedule, TaskErred, TaskFinished
+from paceline.scheduler.core.lifecycle import accounting
+from paceline.scheduler.core.lifecycle.failures import Failure
+from paceline.scheduler.core.lifecycle.recommendations import Recommendations
+from paceline.scheduler.core.lifecycle.transitions import fill_slots, run, transition
+from paceline.scheduler.core.policy import placement
+from paceline.scheduler.core.turn import Turn
 
 
-def handle_task_finished(turn: Turn, stimulus: Stimulus) -> None:
-    """A task's data lies on the worker that ran it."""
+def handle_task_finished(turn: Turn, message: TaskFinished) -> None:
+    """Move a finished task to memory; its result is on the worker that sent the message.
+
+    Free the result on that worker if it is of another run or of an unknown task.
+    """
     state = turn.state
-    ws = state.workers.get(stimulus.source)
+    ws = state.workers.get(turn.source)
     if ws is None:
         return
-    message = stimulus.message
     ts = state.tasks.get(message.key)
     recs: Recommendations = {}
     if ts is None:
@@ -35,7 +35,7 @@ def handle_task_finished(turn: Turn, stimulus: Stimulus) -> None:
         else:
             turn.free_keys(ws.address, ts.key)
     elif ts.state == "memory" and ts.run_id == message.run_id:
-        mirrors.add_replica(state, ts, ws)
+        accounting.add_replica(state, ts, ws)
     else:
         turn.free_keys(ws.address, ts.key)
     if recs:
@@ -43,16 +43,15 @@ def handle_task_finished(turn: Turn, stimulus: Stimulus) -> None:
     fill_slots(turn)
 
 
-def handle_task_erred(turn: Turn, stimulus: Stimulus) -> None:
-    """A task raised."""
+def handle_task_erred(turn: Turn, message: TaskErred) -> None:
+    """Retry a task that raised, or mark it and its dependents as erred."""
     state = turn.state
-    message = stimulus.message
     ts = state.tasks.get(message.key)
     if ts is None or ts.state != "processing" or ts.processing_on is None:
         return
     recs: Recommendations = {}
     if ts.run_id != message.run_id:
-        if ts.processing_on.address == stimulus.source:
+        if ts.processing_on.address == turn.source:
             recs[ts] = "released"
     elif ts.retries > 0:
         ts.retries -= 1
@@ -60,7 +59,7 @@ def handle_task_erred(turn: Turn, stimulus: Stimulus) -> None:
     else:
         failure = Failure(
             cause=ts,
-            worker=stimulus.source,
+            worker=turn.source,
             exception=message.exception,
             traceback=message.traceback,
             exception_text=message.exception_text,
@@ -72,11 +71,10 @@ def handle_task_erred(turn: Turn, stimulus: Stimulus) -> None:
     fill_slots(turn)
 
 
-def handle_long_running(turn: Turn, stimulus: Stimulus) -> None:
-    """A task seceded from its worker's thread pool: others may use its slot."""
+def handle_long_running(turn: Turn, message: LongRunning) -> None:
+    """Free the slot of a task that seceded from its worker's thread pool."""
     state = turn.state
-    message = stimulus.message
-    ws = state.workers.get(stimulus.source)
+    ws = state.workers.get(turn.source)
     ts = state.tasks.get(message.key)
     if ws is None or ts is None or ts.processing_on is not ws or ts.run_id != message.run_id:
         return
@@ -84,15 +82,14 @@ def handle_long_running(turn: Turn, stimulus: Stimulus) -> None:
     if seconds is not None:
         prefix = ts.group.prefix
         old = prefix.duration_average
-        mirrors.set_duration_average(state, prefix, seconds if old < 0 else (old + seconds) / 2)
-    mirrors.start_long_running(state, ts, ws)
+        accounting.set_duration_average(state, prefix, seconds if old < 0 else (old + seconds) / 2)
+    accounting.start_long_running(state, ts, ws)
     placement.update_idle(state, ws)
     fill_slots(turn)
 
 
-def handle_reschedule(turn: Turn, stimulus: Stimulus) -> None:
-    """The worker gave the task back (``Reschedule``): it is placed anew."""
-    message = stimulus.message
+def handle_reschedule(turn: Turn, message: Reschedule) -> None:
+    """Reschedule a task that raised ``Reschedule``."""
     ts = turn.state.tasks.get(message.key)
     if ts is None:
         turn.log(
@@ -103,11 +100,11 @@ def handle_reschedule(turn: Turn, stimulus: Stimulus) -> None:
         return
     if ts.state != "processing" or ts.processing_on is None:
         return
-    if stimulus.source and ts.processing_on.address != stimulus.source:
+    if turn.source and ts.processing_on.address != turn.source:
         return
     run(turn, {ts: "released"})
     fill_slots(turn)
 
 
-def handle_keep_alive(turn: Turn, stimulus: Stimulus) -> None:
-    """The worker lives; its heartbeats tell the rest."""
+def handle_keep_alive(turn: Turn, message: KeepAlive) -> None:
+    """Accept the message; ``last_seen`` follows from heartbeats."""

@@ -1,43 +1,49 @@
-"""What time brings: workers that went silent, tasks that waited too long, a cluster that stands idle.
-
-Must not know: the clock; each stimulus says what time it is.
-"""
+"""Timeouts: silent workers and clients, tasks without workers, an idle cluster."""
 
 from __future__ import annotations
 
-from .. import placement
-from ..failures import Failure
-from ..needs import Recommendations
-from ..queries import heartbeat_interval
-from ..state import SchedulerState, TaskState
-from ..stimuli import CloseScheduler, RestartWorkers, Stimulus
-from ..transitions import fill_slots, run, transition
-from ..turn import Turn
-from .clients import CLIENT_HEARTBEAT_FACTOR, check_held
+from paceline.scheduler.core.inspection.queries import heartbeat_interval
+from paceline.scheduler.core.instructions import (
+    CloseScheduler,
+    RestartSilentWorkers,
+)
+from paceline.scheduler.core.lifecycle.failures import Failure
+from paceline.scheduler.core.lifecycle.recommendations import Recommendations
+from paceline.scheduler.core.lifecycle.transitions import fill_slots, run, transition
+from paceline.scheduler.core.policy import placement
+from paceline.scheduler.core.state.model import TaskState
+from paceline.scheduler.core.state.scheduler_state import SchedulerState
+from paceline.scheduler.core.stimuli import (
+    IdleCheck,
+    Tick,
+)
+from paceline.scheduler.core.turn import Turn
+
+from .clients import CLIENT_HEARTBEAT_FACTOR, check_retained
 from .workers import refresh_no_workers
 
-#: A worker is not given up before it has missed this many heartbeats.
+#: Heartbeats that a worker must have missed before it is removed.
 MISSED_HEARTBEATS = 10
-#: A client that is silent for less is not told of, however often it should be heard; seconds.
+#: Minimum silence in seconds before a client's missing heartbeats are logged.
 SILENT_CLIENT_SECONDS = 60.0
 
 
-def handle_tick(turn: Turn, stimulus: Stimulus) -> None:
-    """Look at every timeout that the core watches, and at loads that nobody has asked for."""
-    placement.settle(turn.state)
+def handle_tick(turn: Turn, message: Tick) -> None:
+    """Check every timeout of the core, and refresh worker loads."""
+    placement.refresh_idle(turn.state)
     config = turn.state.config
     if config.watch_worker_ttl:
         _check_worker_ttl(turn)
     if config.watch_no_workers:
         _check_no_workers(turn)
     _check_clients(turn)
-    check_held(turn)
+    check_retained(turn)
     if config.watch_idle:
         _check_idle(turn)
 
 
-def handle_check_idle(turn: Turn, stimulus: Stimulus) -> None:
-    """Look now; twice in a row with nothing between them is what "idle" means."""
+def handle_check_idle(turn: Turn, message: IdleCheck) -> None:
+    """Check for idleness now. The cluster is idle if two checks find no transition between them."""
     _check_idle(turn)
 
 
@@ -59,13 +65,13 @@ def _check_worker_ttl(turn: Turn) -> None:
         turn.log_event(
             "scheduler", {"action": "worker-ttl-timed-out", "workers": silent, "ttl": ttl}
         )
-        turn.instruct(RestartWorkers(silent))
+        turn.instruct(RestartSilentWorkers(silent))
 
 
 def _check_clients(turn: Turn) -> None:
-    """Clients whose heartbeats stopped are told of, once each; as in stock, nothing else happens to them.
+    """Log clients whose heartbeats stopped, once each; as in stock they are not removed.
 
-    Where the connection is gone the operating system says so by itself; this is for those that stand still.
+    This finds clients that hang. If the connection is lost, the operating system reports it.
     """
     clients = turn.state.clients
     limit = max(
@@ -74,12 +80,12 @@ def _check_clients(turn: Turn) -> None:
     )
     for name, cs in clients.items():
         seconds = turn.now - cs.last_seen
-        if seconds > limit and cs.heartbeats and not cs.lapsed and not cs.held_until:
-            cs.lapsed = True
-            turn.log(30, f"Client {name} has sent no heartbeat for {seconds:.0f}s")
+        if seconds > limit and cs.heartbeats and not cs.heartbeat_overdue and not cs.grace_deadline:
+            cs.heartbeat_overdue = True
+            turn.log(30, f"Client {name} did not send a heartbeat for {seconds:.0f} s")
             turn.log_event(
                 ["scheduler", name],
-                {"action": "client-lapsed", "client": name, "seconds": seconds},
+                {"action": "client-heartbeat-overdue", "client": name, "seconds": seconds},
             )
 
 
@@ -99,7 +105,7 @@ def _check_no_workers(turn: Turn) -> None:
 
 
 def _unsatisfied(turn: Turn, timeout: float, recs: Recommendations) -> list[object]:
-    """Tasks in no-worker for too long; with workers there, their restrictions are to blame."""
+    """Fail tasks that were in no-worker for too long. Return their keys."""
     state = turn.state
     late: list[TaskState] = []
     for ts, since in state.unrunnable.items():
@@ -131,7 +137,7 @@ def _unsatisfied(turn: Turn, timeout: float, recs: Recommendations) -> list[obje
 
 
 def _without_workers(turn: Turn, timeout: float, recs: Recommendations) -> list[object]:
-    """Queued tasks, when nobody has run for too long."""
+    """Fail queued tasks if no worker was running for too long. Return their keys."""
     state = turn.state
     since = state.no_workers_since
     if since is None or turn.now <= since + timeout:
@@ -150,10 +156,10 @@ def _without_workers(turn: Turn, timeout: float, recs: Recommendations) -> list[
 
 
 def is_busy(state: SchedulerState) -> bool:
-    """Whether anything is being taken in, waits for a worker, or runs."""
+    """Return whether a graph is pending or a task waits for a worker or runs."""
     return bool(
         state.graphs
-        or state.has_unfinished
+        or state.deferred
         or len(state.queued)
         or state.unrunnable
         or any(ws.processing for ws in state.workers.values())
@@ -179,7 +185,7 @@ def _check_idle(turn: Turn) -> None:
 
 
 def format_seconds(n: float) -> str:
-    """A duration in words, as dask writes it: ``2.00 s``, ``3m 20s``."""
+    """Format a duration as ``dask.utils.format_time`` does: ``2.00 s``, ``3m 20s``."""
     if n > 24 * 60 * 60 * 2:
         return f"{int(n / 3600 / 24)}d {int((n / 3600) % 24)}hr"
     if n > 60 * 60 * 2:

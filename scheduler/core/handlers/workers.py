@@ -1,37 +1,71 @@
-"""Workers that come, live and go.
-
-Must not know: connections; how a worker is started or stopped.
-"""
+"""Workers: registration, heartbeats, status, removal."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+from typing import Any, cast
 
 from paceline.protocol.keys import Key
-from paceline.protocol.messages import Close, RemoveWorker, WorkerStatusChange
-
-from .. import mirrors, placement
-from ..containers import FixedSet
-from ..departures import Departure, lose_data, part_with_worker
-from ..needs import priority_of
-from ..state import SchedulerState, TaskState, WorkerState
-from ..steal_requests import take_back
-from ..stimuli import DropWorkerConnection, SetWorkerStatus, Stimulus, WorkerGone
-from ..transitions import (
-    Recommendations,
-    fill_slots,
-    run,
+from paceline.protocol.limits import WorkerStatus
+from paceline.protocol.messages import (
+    Close,
+    HeartbeatWorker,
+    RegisterWorker,
+    RemoveWorker,
+    SetResources,
+    WorkerStatusChange,
 )
-from ..turn import Turn
+from paceline.scheduler.core.instructions import DropWorkerConnection
+from paceline.scheduler.core.lifecycle import accounting
+from paceline.scheduler.core.lifecycle.recommendations import Recommendations, priority_of
+from paceline.scheduler.core.lifecycle.removal import begin_worker_removal, lose_data
+from paceline.scheduler.core.lifecycle.transitions import fill_slots, run
+from paceline.scheduler.core.policy import placement
+from paceline.scheduler.core.state.containers import FixedSet
+from paceline.scheduler.core.state.deferred import WorkerRemoval
+from paceline.scheduler.core.state.model import TaskState, WorkerState
+from paceline.scheduler.core.state.scheduler_state import SchedulerState
+from paceline.scheduler.core.state.spans import add_metric
+from paceline.scheduler.core.state.worker_loads import is_available
+from paceline.scheduler.core.stealing.recall import recall_tasks
+from paceline.scheduler.core.stimuli import (
+    CloseWorker,
+    SetWorkerStatus,
+    WorkerBackpressured,
+    WorkerHeartbeat,
+    WorkerJoined,
+    WorkerRemoved,
+)
+from paceline.scheduler.core.turn import Turn
 
-# ------------------------------------------------------------------ coming
+#: Members of ``host_info`` that the scheduler maintains; workers cannot change them.
+OWN_HOST_FACTS = ("addresses", "nthreads", "last-seen")
+#: Metrics that dashboard pages require, with their values until a worker sends them.
+NO_METRICS: Mapping[str, Any] = MappingProxyType(
+    {
+        "cpu": 0.0,
+        "memory": 0,
+        "time": 0.0,
+        "event_loop_interval": 0.0,
+        "host_net_io": {"read_bps": 0.0, "write_bps": 0.0},
+        "spilled_bytes": {"memory": 0, "disk": 0},
+        "transfer": {"incoming_bytes": 0, "outgoing_bytes": 0},
+    }
+)
+#: Members of ``host_info`` of one host.
+HOST_FACTS_MAX = 100
+#: Lower limit of the expected bandwidth in bytes per second, so that transfer times stay finite.
+BANDWIDTH_MIN = 1.0
+#: Result types whose bandwidth is stored; the oldest entry is dropped first.
+BANDWIDTH_TYPES_MAX = 1_000
+
+# ------------------------------------------------------------------ registration
 
 
-def handle_worker_joined(turn: Turn, stimulus: Stimulus) -> None:
-    """A worker registered: it may run what nobody could, and what is queued."""
+def handle_worker_joined(turn: Turn, joined: WorkerJoined) -> None:
+    """Add a worker that registered, and send it unrunnable and queued tasks."""
     state = turn.state
-    joined = stimulus.message
     message = joined.message
     turn.log_event(joined.address, {"action": "add-worker"})
     turn.log_event("all", {"action": "add-worker", "worker": joined.address})
@@ -63,7 +97,7 @@ def handle_worker_joined(turn: Turn, stimulus: Stimulus) -> None:
     state.total_nthreads += ws.nthreads
     state.spans.note_threads(state.total_nthreads, turn.now)
     _heartbeat(turn, ws, message)
-    if placement.is_available(ws):
+    if is_available(ws):
         state.running[ws] = None
     refresh_no_workers(state, turn.now)
     placement.update_idle(state, ws)
@@ -73,7 +107,7 @@ def handle_worker_joined(turn: Turn, stimulus: Stimulus) -> None:
 
 
 def _use_worker(turn: Turn, ws: WorkerState) -> None:
-    if placement.is_available(ws):
+    if is_available(ws):
         recs: Recommendations = {}
         schedule_unrunnable(turn, [ws], recs)
         run(turn, recs)
@@ -81,7 +115,7 @@ def _use_worker(turn: Turn, ws: WorkerState) -> None:
 
 
 def schedule_unrunnable(turn: Turn, workers: Iterable[WorkerState], recs: Recommendations) -> None:
-    """Workers became available: tasks in no-worker that they may run are recommended."""
+    """Recommend the tasks in no-worker that ``workers``, which became available, can run."""
     state = turn.state
     if not state.unrunnable:
         return
@@ -96,60 +130,70 @@ def schedule_unrunnable(turn: Turn, workers: Iterable[WorkerState], recs: Recomm
         recs[ts] = "processing"
 
 
-# ------------------------------------------------------------------ living
+# ------------------------------------------------------------------ heartbeats, resources, status
 
 
-def handle_worker_beat(turn: Turn, stimulus: Stimulus) -> None:
-    """A heartbeat: metrics, and what executes since when."""
-    ws = turn.state.workers.get(stimulus.message.address)
+def handle_worker_heartbeat(turn: Turn, message: WorkerHeartbeat) -> None:
+    """Update a worker from its heartbeat: metrics, executing tasks, resources."""
+    ws = turn.state.workers.get(message.address)
     if ws is not None:
-        _heartbeat(turn, ws, stimulus.message.message)
+        _heartbeat(turn, ws, message.message)
 
 
-def _heartbeat(turn: Turn, ws: WorkerState, message: Any) -> None:
+def _heartbeat(turn: Turn, ws: WorkerState, message: RegisterWorker | HeartbeatWorker) -> None:
     state = turn.state
     metrics = message.metrics or {}
     info = state.host_info.setdefault(ws.host, {})
     info["last-seen"] = turn.now
     _learn_bandwidth(state, ws, metrics.get("bandwidth") or {})
     ws.last_seen = turn.now
-    executing = getattr(message, "executing", None)
-    if executing is not None:
-        ws.executing = {}
-        for key, seconds in executing.items():
-            ts = state.tasks.get(key)
-            if ts is not None:
-                ws.executing[ts] = seconds
-                mirrors.add_exec_time(state, ts.group.prefix, seconds)
+    if isinstance(message, HeartbeatWorker):
+        _update_executing(state, ws, message)
     totals = state.cumulative_worker_metrics
     for name, value in (metrics.get("digests_total_since_heartbeat") or {}).items():
-        totals[name] = totals.get(name, 0) + value
-    extensions = getattr(message, "extensions", None)
-    if extensions and extensions.get("spans"):
-        state.spans.add_metrics(extensions["spans"])
-    ws.metrics = metrics
+        add_metric(totals, name, value)
+    ws.metrics = metrics if NO_METRICS.keys() <= metrics.keys() else {**NO_METRICS, **metrics}
     if state.domains or "memory_domain" in metrics:
         state.domains.learn(ws, metrics.get("memory_domain"))
     _learn_memory(state, ws, metrics, turn.now)
-    host_info = getattr(message, "host_info", None)
-    if host_info:
-        info.update(host_info)
+    for name, value in (message.host_info or {}).items():
+        if name not in OWN_HOST_FACTS and (name in info or len(info) < HOST_FACTS_MAX):
+            info[name] = value
     if message.now:
         ws.time_delay = turn.now - message.now
-    resources = getattr(message, "resources", None)
-    if resources:
-        set_resources(state, ws, resources)
+    if message.resources:
+        set_resources(state, ws, message.resources)
+
+
+def _update_executing(state: SchedulerState, ws: WorkerState, heartbeat: HeartbeatWorker) -> None:
+    """Update from ``heartbeat`` what `ws` executes, and the metrics of its spans."""
+    if heartbeat.executing is not None:
+        ws.executing = {}
+        for key, seconds in heartbeat.executing.items():
+            ts = state.tasks.get(key)
+            if ts is not None:
+                ws.executing[ts] = seconds
+                accounting.add_exec_time(state, ts.group.prefix, seconds)
+    extensions = heartbeat.extensions
+    if extensions and extensions.get("spans"):
+        state.spans.add_metrics(extensions["spans"])
 
 
 def _learn_bandwidth(state: SchedulerState, ws: WorkerState, bandwidth: dict[str, Any]) -> None:
+    """Update the moving averages of the bandwidth from what `ws` measured while it fetched data."""
     share = 1 / max(1, len(state.workers))
     total = bandwidth.get("total")
     if total:
-        state.bandwidth = state.bandwidth * (1 - share) + total * share
+        blended = state.bandwidth * (1 - share) + total * share
+        state.bandwidth = max(BANDWIDTH_MIN, blended)
     for other, (rate, count) in (bandwidth.get("workers") or {}).items():
-        _blend(state.bandwidth_workers, (ws.address, other), rate, count, share)
+        if other in state.workers:
+            _blend(state.bandwidth_workers, (ws.address, other), rate, count, share)
+    types = state.bandwidth_types
     for typename, (rate, count) in (bandwidth.get("types") or {}).items():
-        _blend(state.bandwidth_types, typename, rate, count, share)
+        _blend(types, typename, rate, count, share)
+        if len(types) > BANDWIDTH_TYPES_MAX:
+            del types[next(iter(types))]
 
 
 def _blend(table: dict[Any, float], name: Any, rate: float, count: float, share: float) -> None:
@@ -164,7 +208,10 @@ def _blend(table: dict[Any, float], name: Any, rate: float, count: float, share:
 def _learn_memory(
     state: SchedulerState, ws: WorkerState, metrics: dict[str, Any], now: float
 ) -> None:
-    """Memory that no data accounts for: the smallest of the last half minute counts as old."""
+    """Update the unmanaged memory of ``ws``.
+
+    The minimum of the last ``recent-to-old-time`` counts as old.
+    """
     horizon = now - state.config.memory_recent_to_old_seconds
     history = ws.memory_unmanaged_history
     old = ws.memory_unmanaged_old
@@ -181,7 +228,7 @@ def _learn_memory(
 
 
 def set_resources(state: SchedulerState, ws: WorkerState, resources: dict[str, float]) -> None:
-    """The worker supplies these amounts, besides others that it has told before."""
+    """Add or change the amounts of `resources` that `ws` supplies."""
     ws.resources.update(resources)
     used = dict.fromkeys(ws.resources, 0.0)
     for ts in ws.processing:
@@ -192,65 +239,68 @@ def set_resources(state: SchedulerState, ws: WorkerState, resources: dict[str, f
         state.resources.setdefault(resource, {})[ws.address] = amount
 
 
-def handle_set_resources(turn: Turn, stimulus: Stimulus) -> None:
-    """RPC ``set_resources``: tasks that waited for them may run now; those that can no more go elsewhere."""
-    message = stimulus.message
+def handle_set_resources(turn: Turn, message: SetResources) -> None:
+    """Change the resources of a worker (RPC ``set_resources``).
+
+    Schedule tasks that can run now, and recall tasks whose resources are no longer supplied.
+    """
     ws = turn.state.workers.get(message.worker)
     if ws is None:
-        turn.reply(stimulus.request_id, "not found")
+        turn.reply(turn.request_id, "not found")
         return
     set_resources(turn.state, ws, message.resources or {})
-    turn.reply(stimulus.request_id, "OK")
-    take_back(turn, ws, [ts for ts in ws.processing if _asks_too_much(ts, ws)])
+    turn.reply(turn.request_id, "OK")
+    recall_tasks(turn, ws, [ts for ts in ws.processing if _exceeds_resources(ts, ws)])
     _use_worker(turn, ws)
 
 
-def _asks_too_much(ts: TaskState, ws: WorkerState) -> bool:
-    """Whether the worker does not supply what the task needs, however long it waits."""
+def _exceeds_resources(ts: TaskState, ws: WorkerState) -> bool:
+    """Return whether ``ts`` needs more of a resource than ``ws`` supplies in total."""
     needed = ts.resource_restrictions or {}
     return any(amount > ws.resources.get(resource, 0) for resource, amount in needed.items())
 
 
-def handle_worker_status_change(turn: Turn, stimulus: Stimulus) -> None:
-    """The worker paused, resumed, or is closing."""
-    ws = turn.state.workers.get(stimulus.source)
+def handle_worker_status_change(turn: Turn, message: WorkerStatusChange) -> None:
+    """Update the status of a worker that paused, resumed or is closing."""
+    ws = turn.state.workers.get(turn.source)
     if ws is not None:
-        change_status(turn, ws, stimulus.message.status)
+        change_status(turn, ws, message.status)
 
 
-def handle_set_worker_status(turn: Turn, stimulus: Stimulus) -> None:
-    """The scheduler itself retires a worker, or takes that back."""
-    command: SetWorkerStatus = stimulus.message
+def handle_set_worker_status(turn: Turn, command: SetWorkerStatus) -> None:
+    """Set a worker's status from the scheduler, to retire it or to revert that."""
     ws = turn.state.workers.get(command.address)
     if ws is not None:
         turn.to_worker(
             ws.address,
-            WorkerStatusChange(status=command.status, stimulus_id=turn.stimulus_id),
+            WorkerStatusChange(
+                status=cast(WorkerStatus, command.status), stimulus_id=turn.stimulus_id
+            ),
         )
         change_status(turn, ws, command.status)
         if command.status == "closing_gracefully":
-            take_back(turn, ws, reversed(ws.processing))
+            recall_tasks(turn, ws, reversed(ws.processing))
 
 
-def handle_close_worker(turn: Turn, stimulus: Stimulus) -> None:
-    """Ask a worker to close; it leaves the state when its connection ends."""
-    address = stimulus.message.address
+def handle_close_worker(turn: Turn, message: CloseWorker) -> None:
+    """Ask a worker to close; it is removed when its connection ends."""
+    address = message.address
     if address in turn.state.workers:
         turn.log(20, f"Closing worker {address}")
         turn.log_event(address, {"action": "close-worker"})
         turn.to_worker(address, Close(reason="scheduler-close-worker"))
 
 
-def handle_worker_clogged(turn: Turn, stimulus: Stimulus) -> None:
-    """The worker's connection takes nothing more for now, or does again."""
-    ws = turn.state.workers.get(stimulus.message.address)
-    if ws is not None and ws.clogged != stimulus.message.clogged:
-        ws.clogged = stimulus.message.clogged
+def handle_worker_backpressured(turn: Turn, message: WorkerBackpressured) -> None:
+    """Record that a worker's connection became backpressured, or writable again."""
+    ws = turn.state.workers.get(message.address)
+    if ws is not None and ws.backpressured != message.backpressured:
+        ws.backpressured = message.backpressured
         _availability_changed(turn, ws)
 
 
 def change_status(turn: Turn, ws: WorkerState, status: str) -> None:
-    """``status`` as in WorkerState.status."""
+    """Set the status of ``ws`` and update the sets that depend on it."""
     before = ws.status
     if status == before:
         return
@@ -269,34 +319,36 @@ def change_status(turn: Turn, ws: WorkerState, status: str) -> None:
 
 def _availability_changed(turn: Turn, ws: WorkerState) -> None:
     state = turn.state
-    if placement.is_available(ws):
+    if is_available(ws):
         state.running[ws] = None
         placement.update_idle(state, ws)
         _use_worker(turn, ws)
     else:
         state.running.pop(ws, None)
-        placement.leave_idle(state, ws)
+        state.loads.remove(ws)
     refresh_no_workers(state, turn.now)
 
 
 def refresh_no_workers(state: SchedulerState, now: float) -> None:
-    """Since when tasks wait and nobody runs."""
+    """Update `no_workers_since`, the time since which tasks wait and no worker is running."""
     if state.running or not (len(state.queued) or state.unrunnable):
         state.no_workers_since = None
     elif state.no_workers_since is None:
         state.no_workers_since = now
 
 
-# ------------------------------------------------------------------ going
+# ------------------------------------------------------------------ removal
 
 
-def handle_worker_gone(turn: Turn, stimulus: Stimulus) -> None:
-    """A worker left or died: its tasks go elsewhere, lost data is made again, killers are blamed."""
+def handle_worker_removed(turn: Turn, gone: WorkerRemoved) -> None:
+    """Remove a worker that left or died.
+
+    Reschedule its tasks, recompute lost data and blame tasks that may have killed it.
+    """
     state = turn.state
-    gone: WorkerGone = stimulus.message
     ws = state.workers.get(gone.address)
     if ws is None:
-        turn.reply(stimulus.request_id, "already-removed")
+        turn.reply(turn.request_id, "already-removed")
         return
     turn.log(
         20,
@@ -305,15 +357,15 @@ def handle_worker_gone(turn: Turn, stimulus: Stimulus) -> None:
     if gone.close:
         turn.to_worker(ws.address, Close(reason="scheduler-remove-worker"))
     turn.instruct(DropWorkerConnection(ws.address))
-    _strike_off(state, ws)
+    _unregister(state, ws)
     state.spans.note_threads(state.total_nthreads, turn.now)
 
     recs: Recommendations = {}
-    departure = Departure(ws, gone.expected, list(ws.processing))
-    part_with_worker(turn, departure, recs)
+    worker_removal = WorkerRemoval(ws, gone.expected, list(ws.processing))
+    begin_worker_removal(turn, worker_removal, recs)
     recomputed, lost = lose_data(turn, ws, recs)
-    processing = [ts.key for ts in departure.tasks]
-    _tell_losses(turn, ws, processing, recomputed, lost, gone.expected)
+    processing = [ts.key for ts in worker_removal.tasks]
+    _report_losses(turn, ws, processing, recomputed, lost, gone.expected)
     run(turn, recs)
     refresh_no_workers(state, turn.now)
     if state.plugins is not None:
@@ -325,11 +377,11 @@ def handle_worker_gone(turn: Turn, stimulus: Stimulus) -> None:
         state.bandwidth_workers.pop((other, ws.address), None)
         turn.to_worker(other, RemoveWorker(worker=ws.address, stimulus_id=turn.stimulus_id))
     fill_slots(turn)
-    turn.reply(stimulus.request_id, "OK")
+    turn.reply(turn.request_id, "OK")
 
 
-def _strike_off(state: SchedulerState, ws: WorkerState) -> None:
-    """The worker is in no table any more."""
+def _unregister(state: SchedulerState, ws: WorkerState) -> None:
+    """Remove ``ws`` from all tables of the state."""
     for resource in ws.resources:
         state.resources.get(resource, {}).pop(ws.address, None)
     info = state.host_info.get(ws.host)
@@ -342,14 +394,14 @@ def _strike_off(state: SchedulerState, ws: WorkerState) -> None:
     state.total_nthreads -= ws.nthreads
     state.aliases.pop(ws.name, None)
     state.domains.forget(ws)
-    placement.leave_idle(state, ws)
+    state.loads.remove(ws)
     state.running.pop(ws, None)
     del state.workers[ws.address]
     state.worker_removed_count += 1
     ws.status = "closed"
 
 
-def _tell_losses(
+def _report_losses(
     turn: Turn,
     ws: WorkerState,
     processing: list[Key],

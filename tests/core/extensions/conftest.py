@@ -1,7 +1,4 @@
-"""A scheduler core in memory with its extensions, a clock that tests turn, and peers that ask it.
-
-Must not know: what any extension does.
-"""
+"""A scheduler core with its extensions in memory, with a clock controlled by the tests."""
 
 from __future__ import annotations
 
@@ -14,26 +11,28 @@ import pytest
 from paceline.protocol import messages as m
 from paceline.scheduler.core.config import SchedulerConfig
 from paceline.scheduler.core.core import SchedulerCore
-from paceline.scheduler.core.stimuli import (
-    ClientGone,
-    ClientJoined,
+from paceline.scheduler.core.instructions import (
     LogLine,
+    SetTimer,
+)
+from paceline.scheduler.core.state.event_log import EventLog
+from paceline.scheduler.core.stimuli import (
+    ClientJoined,
+    ClientRemoved,
     ReleaseAll,
     RequestGone,
-    SetTimer,
     Stimulus,
     TimerDue,
-    WorkerGone,
+    WorkerRemoved,
 )
 from paceline.scheduler.extensions import default_extensions
-from paceline.scheduler.extensions.events import EventLog
-from paceline.scheduler.extensions.replies import ErrorReply
+from paceline.scheduler.extensions.errors import ExtensionErrorReply
 
 WAITING = "still waiting"
 
 
 class Asked:
-    """A request that was asked: its reply, once there is one."""
+    """A request that was sent, and its reply."""
 
     def __init__(self, world: World, request_id: int) -> None:
         self.world = world
@@ -46,7 +45,7 @@ class Asked:
     @property
     def error(self) -> tuple[str, str]:
         reply = self.reply
-        assert isinstance(reply, ErrorReply), reply
+        assert isinstance(reply, ExtensionErrorReply), reply
         return (reply.kind, reply.text)
 
     @property
@@ -55,13 +54,13 @@ class Asked:
 
 
 class World:
-    """The core, its clock and its peers. Every reply, log line and message to a client is kept."""
+    """The core, its clock and its peers, recording replies, log lines and messages to clients."""
 
     def __init__(self, **config: Any) -> None:
         self.config = SchedulerConfig(**config)
-        machines = default_extensions(self.config)
+        extensions = default_extensions(self.config)
         events = EventLog(self.config.low_level_log_length)
-        self.core = SchedulerCore(self.config, errors=None, events=events, machines=machines)  # type: ignore[arg-type]
+        self.core = SchedulerCore(self.config, errors=None, events=events, extensions=extensions)  # type: ignore[arg-type]
         self.now = 1000.0
         self.replies: dict[int, Any] = {}
         self.answered: list[int] = []
@@ -89,17 +88,17 @@ class World:
                 self.lines.append(instruction.text)
 
     def ask(self, message: Any, source: str = "") -> Asked:
-        """An RPC request."""
+        """Send an RPC request."""
         request_id = next(self.request_ids)
         self.feed(message, source, request_id)
         return Asked(self, request_id)
 
     def tell(self, message: Any, source: str = "alice") -> None:
-        """A message on a stream."""
+        """Send a message on a stream."""
         self.feed(message, source)
 
     def advance(self, seconds: float) -> None:
-        """Let time pass; timers come when they are due."""
+        """Advance the clock, firing timers that are due."""
         until = self.now + seconds
         while self.timers and self.timers[0][0] <= until:
             when, timer_id = heapq.heappop(self.timers)
@@ -111,10 +110,10 @@ class World:
         self.feed(ClientJoined(client), client)
 
     def leave(self, client: str) -> None:
-        self.feed(ClientGone(client), client)
+        self.feed(ClientRemoved(client), client)
 
     def lose_worker(self, address: str) -> None:
-        self.feed(WorkerGone(address), address)
+        self.feed(WorkerRemoved(address), address)
 
     def hang_up(self, asked: Asked) -> None:
         self.feed(RequestGone(asked.request_id))
@@ -123,25 +122,25 @@ class World:
         self.feed(ReleaseAll())
 
     def make_task(self, key: Any, client: str = "alice") -> None:
-        """A task that the client wants."""
+        """Create a task that `client` desires."""
         self.tell(m.ClientDesiresKeys(keys=[key], client=client), client)
 
     def release(self, key: Any, client: str = "alice") -> None:
         self.tell(m.ClientReleasesKeys(keys=[key], client=client), client)
 
     def holders(self, key: Any) -> set[str]:
-        """Who wants a task; nobody where it is forgotten."""
+        """Return the clients that desire a task; none if it is forgotten."""
         ts = self.state.tasks.get(key)
         return set() if ts is None else {cs.client_key for cs in ts.who_wants}
 
     def pending_timers(self) -> int:
-        """Timers that were neither due nor cancelled."""
+        """Return the number of pending timers."""
         return len(self.state.timers)
 
 
 @pytest.fixture
 def new_world() -> Callable[..., World]:
-    """Makes cores with alice and bob, whose invariants are checked after each turn."""
+    """Return a factory of cores with clients alice and bob, validated after each turn."""
 
     def make(**config: Any) -> World:
         made = World(**{"validate": True, **config})
@@ -154,5 +153,5 @@ def new_world() -> Callable[..., World]:
 
 @pytest.fixture
 def world(new_world: Callable[..., World]) -> World:
-    """A core with alice and bob."""
+    """Return a core with clients alice and bob."""
     return new_world()

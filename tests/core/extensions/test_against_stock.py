@@ -1,5 +1,4 @@
-"""Random programs, step by step, on our machines and on stock's extensions: the same requests are answered,
-with the same replies, after each step.
+"""Random programs run step by step on paceline's and on stock's extensions: replies agree after each step.
 
 stock's extensions run here without a scheduler: a stand-in holds what they touch. Where we differ on purpose
 (waiters that die, semaphores that are closed, locks that are not all needed) no step goes.
@@ -22,14 +21,14 @@ from distributed.queues import QueueExtension
 from distributed.semaphore import SemaphoreExtension
 from distributed.variable import VariableExtension
 from paceline.protocol import messages as m
-from paceline.scheduler.extensions.replies import ErrorReply
+from paceline.scheduler.extensions.errors import ExtensionErrorReply
 
 STEPS = 120
 SEEDS = 8
 
 
 class StandIn:
-    """What stock's extensions touch of a scheduler."""
+    """The parts of a scheduler that stock's extensions use."""
 
     def __init__(self) -> None:
         self.handlers: dict[str, Any] = {}
@@ -56,7 +55,7 @@ class StandIn:
 
 
 class Pair:
-    """The same requests to both; replies by number."""
+    """Sends the same requests to both; replies by number."""
 
     def __init__(self, world: Any) -> None:
         self.world = world
@@ -106,7 +105,7 @@ class Pair:
             assert self.world.holders(key) == self.stock.holders(key), (cause, key)
 
     def token_of(self, number: int) -> tuple[Any, Any]:
-        """Our token, and stock's, in the replies to a request."""
+        """Return the replies of both to a request."""
         ours, theirs = self.asked[number]
         return ours.reply, theirs.result()
 
@@ -123,7 +122,7 @@ def as_reply(done: asyncio.Future[Any]) -> Any:
     if error is None:
         return done.result()
     text = str(error.args[0]) if error.args else ""
-    return ErrorReply(type(error).__name__, text)
+    return ExtensionErrorReply(type(error).__name__, text)
 
 
 def without_token(reply: Any) -> Any:
@@ -222,8 +221,11 @@ async def test_random_program(world: Any, step: Step, seed: int) -> None:
 
 
 def on_purpose_different(pair: Pair, request: Any, waiting: dict[Any, int]) -> bool:
-    """Steps that we answer in another way: releasing a MultiLock that is still waited for (stock hangs), and
-    asking for a lease while the same lease waits."""
+    """Return whether paceline differs on purpose.
+
+    This applies to releasing a MultiLock that is still waited for (stock hangs), and to acquiring a lease
+    while the same lease waits.
+    """
     number = len(pair.asked)
     if isinstance(request, m.MultiLockRelease):
         return request.id in waiting and pair.asked[waiting[request.id]][0].waits
@@ -239,7 +241,7 @@ def on_purpose_different(pair: Pair, request: Any, waiting: dict[Any, int]) -> b
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 async def test_futures_in_queues_and_variables(world: Any, seed: int) -> None:
-    """Who wants which key is the same after each step; who got a future says so, sooner or later."""
+    """The desired keys agree after each step; clients confirm received futures eventually."""
     pair = Pair(world)
     rng = random.Random(seed)
     for key in "xyz":
@@ -274,16 +276,16 @@ async def test_futures_in_queues_and_variables(world: Any, seed: int) -> None:
 
 
 def sets_what_is_let_go(world: Any, request: Any) -> bool:
-    """A future that was replaced and is kept for its getters only, set again: stock lets it go nevertheless."""
+    """Return whether a replaced future that is kept for its getters is set again; stock releases it."""
     if not isinstance(request, m.VariableSet) or request.key is None:
         return False
-    machine = world.core.machines["variables"]
-    now = machine.variables.get("v")
-    return ("v", request.key) in machine._tokens and (now is None or now.value != request.key)
+    extension = world.core.extensions["variables"]
+    now = extension.variables.get("v")
+    return ("v", request.key) in extension._tokens and (now is None or now.value != request.key)
 
 
 async def confirm(pair: Pair, number: int) -> None:
-    """The client has made a future of what it got."""
+    """Confirm that the client has created a future."""
     ours, theirs = pair.asked[number]
     if ours.waits or not isinstance(ours.reply, dict) or ours.reply["type"] != "Future":
         return

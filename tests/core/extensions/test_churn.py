@@ -1,5 +1,7 @@
-"""Random peers that ask, wait, die and come back: nothing is answered twice, nothing is left, and the same
-happens when the same is done again."""
+"""Random peers that send requests, wait, die and return.
+
+No request is answered twice, no state is left, and the same program gives the same results.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ STEPS = 400
 
 
 def request(rng: random.Random, number: int, client: str) -> Any:
-    """Any request that may wait."""
+    """Return a random request that may wait."""
     name = rng.choice("ab")
     timeout = rng.choice([None, 0, 0.5, 5.0])
     key = rng.choice(["x", "y", "never"])
@@ -54,7 +56,7 @@ def request(rng: random.Random, number: int, client: str) -> Any:
 
 
 def news(rng: random.Random, number: int, world: Any, client: str) -> None:
-    """Something on a stream, or somebody comes or goes."""
+    """Send a random message on a stream, or let a client join or leave."""
     kind = rng.random()
     key = rng.choice("xy")
     if kind < 0.2:
@@ -80,17 +82,17 @@ def news(rng: random.Random, number: int, world: Any, client: str) -> None:
 
 
 def confirm_some(rng: random.Random, world: Any, client: str) -> None:
-    """Tell that futures from variables were received."""
-    machine = world.core.machines["variables"]
-    for name, key in list(machine._tokens):
-        for token in list(machine._tokens.get((name, key), ())):
+    """Confirm that futures from variables were received."""
+    extension = world.core.extensions["variables"]
+    for name, key in list(extension._tokens):
+        for token in list(extension._tokens.get((name, key), ())):
             if rng.random() < 0.5:
                 message = m.VariableFutureReceivedConfirm(name=name, key=key, token=token)
                 world.tell(message, client)
 
 
 def run(world: Any, seed: int) -> Any:
-    """A random program; returns all its requests."""
+    """Run a random program and return all its requests."""
     rng = random.Random(seed)
     clients = ("alice", "bob", "carol")
     world.join("carol")
@@ -110,12 +112,16 @@ def run(world: Any, seed: int) -> Any:
     return asked
 
 
-def rooms(world: Any) -> list[Any]:
-    """Where requests wait."""
-    machines = world.core.machines
-    found = [machines[name]._room for name in ("queues", "variables", "semaphores", "events")]
-    found += [machines["multi_locks"]._room, machines["publish"]._room]
-    return [*found, machines["queues"]._unknown._room, machines["variables"]._unknown._room]
+def wait_queues_of(world: Any) -> list[Any]:
+    """Return the wait queues of all extensions."""
+    extensions = world.core.extensions
+    found = [extensions[name]._waiting for name in ("queues", "variables", "semaphores", "events")]
+    found += [extensions["multi_locks"]._waiting, extensions["publish"]._waiting]
+    return [
+        *found,
+        extensions["queues"]._key_watch._waiting,
+        extensions["variables"]._key_watch._waiting,
+    ]
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -124,10 +130,10 @@ def test_nothing_is_left(world: Any, seed: int) -> None:
     for one in asked:
         if one.waits:
             world.hang_up(one)
-    assert [len(room) for room in rooms(world)] == [0] * 8
-    assert all(not room._lines and not room._by_request for room in rooms(world))
-    machines = world.core.machines
-    for user in list(machines["multi_locks"]._requests):
+    assert [len(queues) for queues in wait_queues_of(world)] == [0] * 8
+    assert all(not queues._queues and not queues._by_request for queues in wait_queues_of(world))
+    extensions = world.core.extensions
+    for user in list(extensions["multi_locks"]._requests):
         world.ask(m.MultiLockRelease(id=user))
     for name in "ab":
         world.ask(m.SemaphoreClose(name=name))
@@ -139,25 +145,25 @@ def test_nothing_is_left(world: Any, seed: int) -> None:
             world.tell(m.QueueRelease(name=name))
     for key in ("x", "y", "never"):
         for name in "ab":
-            for _ in range(STEPS):  # futures that were given out and never confirmed
+            for _ in range(STEPS):  # futures that were never confirmed
                 world.tell(m.QueueFutureRelease(name=name, key=key))
     for client in ("alice", "bob", "carol"):
         world.leave(client)
     assert set(world.state.clients) == {"fire-and-forget"}
     assert not world.state.tasks
-    assert not machines["queues"]._held and not machines["queues"].queues
-    assert not machines["variables"]._tokens and not machines["variables"].variables
-    assert not machines["multi_locks"]._lines
-    assert not machines["semaphores"].leases and not machines["semaphores"].max_leases
-    assert not any(machines["semaphores"].metrics.values())
-    assert not machines["events"]._set
-    assert not machines["publish"].datasets
+    assert not extensions["queues"]._future_counts and not extensions["queues"].queues
+    assert not extensions["variables"]._tokens and not extensions["variables"].variables
+    assert not extensions["multi_locks"]._queues
+    assert not extensions["semaphores"].leases and not extensions["semaphores"].max_leases
+    assert not any(extensions["semaphores"].metrics.values())
+    assert not extensions["events"]._set
+    assert not extensions["publish"].datasets
     world.advance(4000)
     assert world.pending_timers() == 0
 
 
-def test_the_same_again(new_world: Any) -> None:
-    """Same stimuli, same replies in the same order: what replaying a journal stands on."""
+def test_reruns_are_equal(new_world: Any) -> None:
+    """The same stimuli give the same replies in the same order, as the journal requires."""
     one, two = new_world(), new_world()
     asked, again = run(one, 5), run(two, 5)
     assert one.answered == two.answered

@@ -35,7 +35,7 @@ def test_set_and_clear(world: Any) -> None:
     assert is_set(world) is False
 
 
-def test_all_who_wait_are_told_in_order(world: Any) -> None:
+def test_waiters_are_served_in_order(world: Any) -> None:
     waiting = [wait(world) for _ in range(3)]
     other = wait(world, name="f")
     set_(world)
@@ -45,7 +45,7 @@ def test_all_who_wait_are_told_in_order(world: Any) -> None:
     assert wait(world).reply is True
 
 
-def test_set_and_clear_at_once_tells_who_waited(world: Any) -> None:
+def test_set_and_clear_at_once_serves_waiters(world: Any) -> None:
     early = wait(world)
     set_(world)
     clear(world)
@@ -62,7 +62,7 @@ def test_deadline(world: Any) -> None:
     assert wait(world, timeout=0).reply is True
 
 
-def test_who_was_told_has_no_deadline(world: Any) -> None:
+def test_served_waiters_have_no_deadline(world: Any) -> None:
     asked = wait(world, timeout=1)
     set_(world)
     assert world.pending_timers() == 0
@@ -84,9 +84,9 @@ def test_nothing_is_left(world: Any) -> None:
         set_(world, name=("e", at))
         clear(world, name=["e", at])
         assert waiting.reply is True
-    machine = world.core.machines["events"]
-    assert not machine._set
-    assert len(machine._room) == 0
+    extension = world.core.extensions["events"]
+    assert not extension._set
+    assert len(extension._waiting) == 0
 
 
 def test_limit(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The active memory manager's switch and its clock; what it decides is tested in tests/core/test_memory.py."""
+"""Starting and stopping the active memory manager; tests/core/test_memory.py tests its decisions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def ask(world: Any, method: str):
 
 
 def with_copies(world: Any, count: int) -> dict[str, set[int]]:
-    """Two workers that both have ``count`` keys; what they are told to drop gathers in the dict that is returned."""
+    """Put `count` keys on two workers; return the keys that each receives in ``remove-replicas``."""
     dropped: dict[str, set[int]] = {"w0": set(), "w1": set()}
     handle = world.core.handle
 
@@ -36,7 +36,7 @@ def with_copies(world: Any, count: int) -> dict[str, set[int]]:
     return dropped
 
 
-def test_it_runs_while_it_is_on(world: Any) -> None:
+def test_it_runs_until_stopped(world: Any) -> None:
     dropped = with_copies(world, 3)
     assert ask(world, "running") is False
     world.advance(10)
@@ -52,7 +52,7 @@ def test_it_runs_while_it_is_on(world: Any) -> None:
     assert ask(world, "running") is False
 
 
-def test_it_goes_on_and_on(world: Any) -> None:
+def test_it_runs_periodically(world: Any) -> None:
     ask(world, "start")
     world.advance(60)
     dropped = with_copies(world, 1)
@@ -77,6 +77,6 @@ def test_many_take_several_turns(new_world: Callable[..., Any]) -> None:
     assert not world.timers
 
 
-@pytest.mark.parametrize("method", ["_look", "handle", ""])
+@pytest.mark.parametrize("method", ["_reduce", "handle", ""])
 def test_other_methods_are_refused(world: Any, method: str) -> None:
     assert world.ask(AmmHandler(method=method)).error[0] == "ValueError"

@@ -24,14 +24,14 @@ def release(world: Any, user: Any) -> Any:
 
 @pytest.fixture(autouse=True)
 def nothing_is_left(world: Any) -> Any:
-    """Whatever happened: when all are released, nothing is stored."""
+    """After each test, release all requests and check that no state is left."""
     yield
-    machine = world.core.machines["multi_locks"]
-    for user in list(machine._requests):
-        if user in machine._requests:
+    extension = world.core.extensions["multi_locks"]
+    for user in list(extension._requests):
+        if user in extension._requests:
             assert release(world, user).reply is None
-    assert not machine._lines
-    assert len(machine._room) == 0
+    assert not extension._queues
+    assert len(extension._waiting) == 0
     assert world.pending_timers() == 0
 
 
@@ -66,7 +66,7 @@ def test_holding_some_keeps_others_out(world: Any) -> None:
     assert other.reply is True
 
 
-def test_deadline_wakes_who_comes_next(world: Any) -> None:
+def test_deadline_grants_the_next_request(world: Any) -> None:
     acquire(world, 1, ["x"])
     both = acquire(world, 2, ["x", "y"], timeout=0.5)
     other = acquire(world, 3, ["y"])
@@ -83,7 +83,7 @@ def test_timeout_zero(world: Any) -> None:
 
 
 def test_some_of_the_locks(world: Any) -> None:
-    """The scene of stock's test_num_locks."""
+    """As in stock's test_num_locks."""
     assert acquire(world, 1, ["a", "b", "c"], 1).reply is True
     assert acquire(world, 2, ["a", "b", "c"], 2).reply is True
     third = acquire(world, 3, ["a", "b", "c", "d"], 3)
@@ -93,14 +93,14 @@ def test_some_of_the_locks(world: Any) -> None:
     assert third.reply is True
 
 
-def test_the_least_wanted_lock_first(world: Any) -> None:
+def test_the_shortest_queue_first(world: Any) -> None:
     acquire(world, 1, ["a"])
     acquire(world, 2, ["a"])
     assert acquire(world, 3, ["a", "b"], 1).reply is True
     assert acquire(world, 4, ["b"], timeout=0).reply is False
 
 
-def test_who_has_enough_leaves_the_other_lines(world: Any) -> None:
+def test_granted_requests_leave_other_queues(world: Any) -> None:
     acquire(world, 1, ["a"])
     acquire(world, 2, ["b"])
     one = acquire(world, 3, ["a", "b"], 1)
@@ -128,7 +128,7 @@ def test_errors_of_stock(world: Any) -> None:
 
 
 def test_release_after_a_deadline(world: Any) -> None:
-    """stock's MultiLock believes that it is locked even then."""
+    """Stock's MultiLock considers itself locked even after a timeout."""
     acquire(world, 1, ["a"])
     assert acquire(world, "late", ["a"], timeout=0).reply is False
     assert release(world, "late").error == ("KeyError", "late")
@@ -157,35 +157,35 @@ def test_too_many(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_any_order_of_things(world: Any, seed: int) -> None:
-    """Random users and locks: no two users ever hold the same lock, and everybody is served at last."""
+def test_random_programs(world: Any, seed: int) -> None:
+    """No two of many random users hold the same lock, and all requests are granted eventually."""
     import random
 
     rng = random.Random(seed)
     held: dict[int, list[str]] = {}
     waiting: dict[int, Any] = {}
-    machine = world.core.machines["multi_locks"]
+    extension = world.core.extensions["multi_locks"]
     for user in range(60):
         locks = rng.sample("abcdef", rng.randint(1, 4))
         waiting[user] = acquire(world, user, locks, rng.randint(1, len(locks)))
-        settle(machine, waiting, held)
+        settle(extension, waiting, held)
         while held and rng.random() < 0.45:
             done = rng.choice(sorted(held))
             del held[done]
             release(world, done)
-            settle(machine, waiting, held)
+            settle(extension, waiting, held)
     while held:
         done = min(held)
         del held[done]
         release(world, done)
-        settle(machine, waiting, held)
+        settle(extension, waiting, held)
     assert not waiting
 
 
-def settle(machine: Any, waiting: dict[int, Any], held: dict[int, list[str]]) -> None:
-    """Take note of who was granted, and check that no lock has two holders."""
+def settle(extension: Any, waiting: dict[int, Any], held: dict[int, list[str]]) -> None:
+    """Record granted requests and check that no lock has two holders."""
     for user in [user for user, asked in waiting.items() if not asked.waits]:
         assert waiting.pop(user).reply is True
         held[user] = []
-    owned = [lock for user in held for lock in machine._requests[user].locks]
+    owned = [lock for user in held for lock in extension._requests[user].locks]
     assert len(owned) == len(set(owned))

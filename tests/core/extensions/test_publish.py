@@ -10,7 +10,7 @@ from paceline.scheduler.extensions import publish
 
 
 def put(world: Any, uid: bytes = b"u", override: bool = False, **datasets: Any) -> Any:
-    """``put(world, name=(data, keys))``."""
+    """Publish datasets: ``put(world, name=(data, keys))``."""
     message = m.PublishPut(
         names=tuple(datasets),
         keys=tuple(tuple(keys) for _, keys in datasets.values()),
@@ -94,7 +94,7 @@ def test_put_waits_as_long_as_its_client_lives(world: Any) -> None:
     assert world.pending_timers() == 1, "the topic of the client that left"
 
 
-def test_a_dead_put_is_not_carried_out(world: Any) -> None:
+def test_a_dropped_put_is_ignored(world: Any) -> None:
     world.hang_up(put(world, a=(1, [])))
     flush(world)
     assert names(world) == []
@@ -141,7 +141,7 @@ def test_names_need_not_be_text(world: Any) -> None:
     assert names(world) == [5]
 
 
-def test_columns_that_differ(world: Any) -> None:
+def test_lists_of_different_length(world: Any) -> None:
     flush(world)
     message = m.PublishPut(
         names=("a", "b"), keys=((),), data=(1,), override=False, client="alice", uid=b"u"

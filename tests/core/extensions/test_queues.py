@@ -1,4 +1,4 @@
-"""Queues, as stock's tests and documents have them, and where holders die."""
+"""Queues: behaviour from stock's tests and documentation, and clients that die."""
 
 from __future__ import annotations
 
@@ -69,14 +69,14 @@ def test_get_times_out(world: Any) -> None:
     assert size(world) == 1, "nobody takes an item after giving up"
 
 
-def test_timeout_zero_takes_what_is_there(world: Any) -> None:
+def test_timeout_zero_takes_an_available_item(world: Any) -> None:
     create(world)
     assert get(world, timeout=0).error[0] == "TimeoutError"
     put(world, 1)
     assert get(world, timeout=0).reply == plain(1)
 
 
-def test_put_waits_for_room_in_order(world: Any) -> None:
+def test_puts_wait_for_space_in_order(world: Any) -> None:
     create(world, maxsize=1)
     put(world, 1)
     second, third = put(world, 2), put(world, 3)
@@ -100,14 +100,14 @@ def test_put_times_out(world: Any) -> None:
     assert size(world) == 0
 
 
-def test_the_first_create_says_how_many(world: Any) -> None:
+def test_the_first_create_sets_maxsize(world: Any) -> None:
     create(world, maxsize=1)
     create(world, maxsize=5)
     put(world, 1)
     assert put(world, 2).waits
 
 
-def test_batch_true_takes_what_is_there(world: Any) -> None:
+def test_batch_true_takes_all_items(world: Any) -> None:
     create(world, maxsize=2)
     assert get(world, batch=True).reply == []
     put(world, 1)
@@ -153,7 +153,7 @@ def test_batch_larger_than_the_queue(world: Any) -> None:
     assert [asked.reply for asked in waiting] == [None, None]
 
 
-def test_what_a_dead_getter_had_goes_back(world: Any) -> None:
+def test_items_of_a_dead_getter_are_returned(world: Any) -> None:
     create(world)
     some = get(world, batch=3)
     other = get(world)
@@ -282,7 +282,19 @@ def test_put_of_an_unknown_key_times_out(world: Any) -> None:
     assert size(world) == 0
 
 
-def test_looking_for_a_key_slows_down(world: Any) -> None:
+def test_the_key_is_looked_up_before_the_queue(world: Any) -> None:
+    """As in stock: a put of an unknown key does not report that the queue is unknown too."""
+    timed_out = put_key(world, "x", timeout=0.1)
+    world.advance(0.2)
+    assert timed_out.error == ("TimeoutError", "Task x unknown to scheduler.")
+    refused = put_key(world, "x", timeout=5)
+    world.make_task("x")
+    world.advance(1.1)
+    assert refused.error == ("KeyError", "q")
+    assert world.pending_timers() == 0
+
+
+def test_checks_for_a_key_slow_down(world: Any) -> None:
     create(world)
     asked = put_key(world, "x")
     turns = 0
@@ -295,20 +307,6 @@ def test_looking_for_a_key_slows_down(world: Any) -> None:
     assert asked.reply is None
 
 
-def test_the_core_may_say_that_keys_came(world: Any) -> None:
-    create(world)
-    asked = put_key(world, "x")
-    world.make_task("x")
-    machine = world.core.machines["queues"]
-    assert asked.waits
-    from paceline.scheduler.core.turn import Outbox, Turn
-
-    outbox = Outbox()
-    machine.on_keys_known(Turn(world.state, outbox, world.now, "", "test"))
-    assert outbox.replies == [(asked.request_id, None)]
-    assert world.pending_timers() == 0
-
-
 def test_dead_put_of_an_unknown_key(world: Any) -> None:
     create(world)
     world.hang_up(put_key(world, "x", timeout=10))
@@ -318,7 +316,7 @@ def test_dead_put_of_an_unknown_key(world: Any) -> None:
     assert world.pending_timers() == 0
 
 
-def test_close_lets_go(world: Any) -> None:
+def test_close_releases_futures(world: Any) -> None:
     create(world)
     create(world)
     world.make_task("x")
@@ -331,7 +329,7 @@ def test_close_lets_go(world: Any) -> None:
     world.tell(m.QueueRelease(name="q"))
 
 
-def test_close_keeps_what_was_given_out(world: Any) -> None:
+def test_close_keeps_unconfirmed_futures(world: Any) -> None:
     create(world)
     world.make_task("x")
     put_key(world, "x")
@@ -344,7 +342,7 @@ def test_close_keeps_what_was_given_out(world: Any) -> None:
     assert world.holders("x") == {"bob"}
 
 
-def test_waiters_of_a_closed_queue_do_not_meet_the_next(world: Any) -> None:
+def test_waiters_of_a_closed_queue_do_not_join_a_new_one(world: Any) -> None:
     create(world)
     old, late = get(world), get(world, timeout=5)
     world.tell(m.QueueRelease(name="q"))

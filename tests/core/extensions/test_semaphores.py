@@ -1,4 +1,4 @@
-"""Semaphores and locks: leases, lines, deadlines, holders that die."""
+"""Semaphores and locks: leases, queues, deadlines, holders that die."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def value(world: Any, name: Any = "s") -> Any:
     return world.ask(m.SemaphoreValue(name=name)).reply
 
 
-def machine(world: Any) -> Any:
-    return world.core.machines["semaphores"]
+def extension(world: Any) -> Any:
+    return world.core.extensions["semaphores"]
 
 
 def test_leases_are_counted(world: Any) -> None:
@@ -54,7 +54,7 @@ def test_first_come_first_served(world: Any) -> None:
         assert line[at].reply is True
 
 
-def test_nobody_pushes_in(world: Any) -> None:
+def test_requests_do_not_overtake_waiters(world: Any) -> None:
     register(world)
     acquire(world, "a")
     waiting = acquire(world, "b")
@@ -83,8 +83,8 @@ def test_timeout_may_be_text(world: Any) -> None:
     assert late.reply is False
 
 
-def test_asking_again_is_harmless(world: Any) -> None:
-    """A peer whose connection broke asks again for the same lease."""
+def test_acquiring_a_lease_again(world: Any) -> None:
+    """A client whose connection broke acquires the same lease again."""
     register(world)
     assert acquire(world, "a").reply is True
     assert acquire(world, "a").reply is True
@@ -127,7 +127,7 @@ def test_name_as_list(world: Any) -> None:
     assert value(world, name=["a", "b"]) == 1
 
 
-def test_lease_ends_when_it_is_not_refreshed(world: Any) -> None:
+def test_unrefreshed_leases_expire(world: Any) -> None:
     register(world, timeout=30.0)
     acquire(world, "a")
     waiting = acquire(world, "b")
@@ -140,7 +140,7 @@ def test_lease_ends_when_it_is_not_refreshed(world: Any) -> None:
     assert value(world) == 1
 
 
-def test_lease_without_timeout_never_ends(world: Any) -> None:
+def test_leases_without_timeout_never_expire(world: Any) -> None:
     register(world, timeout=None)
     acquire(world, "a")
     assert world.pending_timers() == 0
@@ -159,7 +159,7 @@ def test_no_timer_runs_without_leases(world: Any) -> None:
     assert world.pending_timers() == 1
 
 
-def test_releasing_a_lease_that_ended(world: Any) -> None:
+def test_releasing_an_expired_lease(world: Any) -> None:
     register(world)
     acquire(world, "a")
     world.advance(60)
@@ -168,7 +168,7 @@ def test_releasing_a_lease_that_ended(world: Any) -> None:
     assert "it was already released: name='s', lease_id='a'" in world.lines[-1]
 
 
-def test_refreshing_a_lease_that_ended_overbooks(world: Any) -> None:
+def test_refreshing_an_expired_lease_overbooks(world: Any) -> None:
     register(world)
     acquire(world, "a")
     waiting = acquire(world, "b", timeout=45)
@@ -187,7 +187,7 @@ def test_refreshing_a_lease_that_ended_overbooks(world: Any) -> None:
 def test_refreshing_an_unknown_semaphore_stores_nothing(world: Any) -> None:
     refresh(world, "a")
     assert value(world) == 0
-    assert not machine(world).leases
+    assert not extension(world).leases
 
 
 def test_close(world: Any) -> None:
@@ -207,14 +207,14 @@ def test_close(world: Any) -> None:
     assert limited.reply is False
     assert world.ask(m.SemaphoreClose(name="s")).reply is None
     assert world.ask(m.SemaphoreClose(name="s")).reply is None
-    stored = machine(world)
+    stored = extension(world)
     assert not stored.leases and not stored.max_leases and not stored.lease_timeouts
     assert not any(stored.metrics.values())
 
 
 def test_metrics(world: Any) -> None:
     register(world, 1)
-    metrics = machine(world).metrics
+    metrics = extension(world).metrics
     acquire(world, "a")
     acquire(world, "b")
     gone = acquire(world, "c")

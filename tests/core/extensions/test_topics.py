@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 from paceline.protocol import messages as m
+from paceline.scheduler.core.state import event_log as events
+from paceline.scheduler.core.state.event_log import EventLog
 from paceline.scheduler.core.stimuli import ClientJoined, LogEventCommand
-from paceline.scheduler.extensions import events, topics
-from paceline.scheduler.extensions.events import EventLog
+from paceline.scheduler.extensions import topics
 
 
 def log(world: Any, topic: Any, msg: Any) -> Any:
@@ -53,13 +54,13 @@ def test_workers_are_named_in_their_events(world: Any) -> None:
     assert event == {"action": "spill"}
 
 
-def test_the_core_and_the_server_log_here_too(world: Any) -> None:
+def test_events_of_the_core_and_the_server(world: Any) -> None:
     world.feed(LogEventCommand(["a", "b"], "hello"))
     assert read(world, "a") == read(world, "b") == ((1000.0, "hello"),)
     assert read(world, "alice")[0][1] == {"action": "add-client", "client": "alice"}
 
 
-def test_subscribers_hear(world: Any) -> None:
+def test_subscribers_receive_events(world: Any) -> None:
     log(world, "a", "before")
     world.tell(m.SubscribeTopic(topic="a"), "bob")
     world.tell(m.SubscribeTopic(topic="a"), "bob")
@@ -73,7 +74,7 @@ def test_subscribers_hear(world: Any) -> None:
     assert heard(world, "alice") == [("b", 1)]
 
 
-def test_subscribers_that_come_back_still_hear(world: Any) -> None:
+def test_subscriptions_survive_a_reconnect(world: Any) -> None:
     world.tell(m.SubscribeTopic(topic="a"), "bob")
     world.leave("bob")
     log(world, "a", "while away")
@@ -114,35 +115,32 @@ def test_wrong_topics(world: Any) -> None:
 
 
 def test_each_topic_is_bounded() -> None:
-    from paceline.scheduler.core.turn import Outbox, Turn
-
     stored = EventLog(maxlen=3, topics_max=2)
-    turn = Turn(None, Outbox(), 1.0, "", "")  # type: ignore[arg-type]
     for number in range(5):
-        stored.log(turn, "a", number)
+        stored.append("a", (1.0, number))
     assert [event for _, event in stored.get("a")] == [2, 3, 4]
     assert stored.topics["a"].count == 5
-    stored.log(turn, "b", 1)
-    stored.log(turn, "a", 6)
-    stored.log(turn, "c", 1)
+    stored.append("b", (1.0, 1))
+    stored.append("a", (1.0, 6))
+    stored.append("c", (1.0, 1))
     assert list(stored.topics) == ["a", "c"], "the one that was silent longest goes"
     stored.truncate("a")
     assert list(stored.topics) == ["c"]
     stored.truncate()
     assert stored.get() == {}
-    EventLog(maxlen=None).log(turn, "a", 1)
+    EventLog(maxlen=None).append("a", (1.0, 1))
 
 
-def test_every_event_is_in_the_records() -> None:
-    """Plugins with a hook for events read them there."""
+def test_every_event_is_in_the_records(world: Any) -> None:
+    """Events are in the records of the turn, which plugins read."""
     from paceline.scheduler.core.turn import Outbox, Turn
 
     outbox = Outbox()
-    EventLog().log(Turn(None, outbox, 1.0, "", ""), ["a", "b"], "x")  # type: ignore[arg-type]
+    Turn(world.core.state, outbox, 1.0, "", "").log_event(["a", "b"], "x")
     assert outbox.records == [("log-event", "a", "x"), ("log-event", "b", "x")]
 
 
-def test_too_many_listeners(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_subscribers(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "SUBSCRIBERS_MAX", 1)
     monkeypatch.setattr(events, "SUBSCRIBED_TOPICS_MAX", 1)
     world.tell(m.SubscribeTopic(topic="a"), "alice")

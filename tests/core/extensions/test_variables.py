@@ -1,4 +1,4 @@
-"""Variables: values and futures, and who still needs what was replaced."""
+"""Variables: values and futures, and replaced futures that clients still need."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_variable_holds_its_future(world: Any) -> None:
     assert world.holders("x") == {"variable-v", "bob"}
 
 
-def test_replaced_future_is_kept_for_those_who_got_it(world: Any) -> None:
+def test_replaced_future_is_kept_until_confirmed(world: Any) -> None:
     world.make_task("x")
     set_key(world, "x")
     first, second = get(world).reply, get(world).reply
@@ -176,7 +176,7 @@ def test_a_dead_getter_gets_no_token(world: Any) -> None:
     assert world.holders("x") == {"alice"}
 
 
-def test_a_confirm_out_of_the_blue(world: Any) -> None:
+def test_an_unknown_confirmation(world: Any) -> None:
     world.make_task("x")
     confirm(world, {"value": "x", "token": "what"})
     assert world.holders("x") == {"alice", "bob"}

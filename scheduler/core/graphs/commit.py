@@ -1,0 +1,218 @@
+"""The commit of a graph: begin it, run its stages, drop it.
+
+The commit inserts rows dependencies first, so that a task's dependencies are always there. What is no longer needed
+when a turn ends (a client left, a key was cancelled) is checked again at each row. External dependencies are pinned
+while a commit takes several turns.
+"""
+
+from __future__ import annotations
+
+from paceline.protocol.keys import Key
+from paceline.protocol.messages import CancelledKeys
+from paceline.scheduler.core.lifecycle import accounting
+from paceline.scheduler.core.lifecycle.recommendations import Recommendations, release_desire
+from paceline.scheduler.core.lifecycle.transitions import run
+from paceline.scheduler.core.state.groups import Computation
+from paceline.scheduler.core.state.model import ClientState, TaskState
+from paceline.scheduler.core.state.pending_graph import PendingGraph
+from paceline.scheduler.core.state.scheduler_state import SchedulerState
+from paceline.scheduler.core.stimuli import GraphCommit
+from paceline.scheduler.core.turn import Turn
+
+from . import stages
+from .insert import insert
+from .stages import Stage
+
+#: Difference in generation by which tasks submitted by a task precede it.
+SUBTASK_GENERATION_STEP = 0.01
+
+#: Dropped graphs that are remembered, to ignore chunks that their compilers had already sent.
+DROPPED_GRAPHS_MAX = 10_000
+
+
+_RELEASE_PINS = Stage(
+    "release_pins",
+    stages.n_pins,
+    stages.release_pins,
+    counts_edges=False,
+    finish=stages.remove_placeholder,
+)
+#: Stages of a commit, in order.
+STAGES = (
+    Stage("insert", lambda graph: len(graph.keys), insert),
+    Stage(
+        "register",
+        lambda graph: graph.n_wanted,
+        stages.register,
+        counts_edges=False,
+        finish=stages.finish_registration,
+    ),
+    Stage("mark_needed", lambda graph: len(graph.tasks), stages.mark_needed, backwards=True),
+    Stage("activate", lambda graph: len(graph.tasks), stages.activate),
+    Stage(
+        "prune",
+        lambda graph: len(graph.tasks) if graph.needs_prune else 0,
+        stages.prune,
+        backwards=True,
+        finish=stages.sort_ready,
+    ),
+    Stage("dispatch", lambda graph: len(graph.ready), stages.dispatch, counts_edges=False),
+    _RELEASE_PINS,
+)
+#: Stages of a graph that was dropped during its commit.
+ROLLBACK_STAGES = (
+    _RELEASE_PINS,
+    Stage(
+        "rollback",
+        lambda graph: len(graph.tasks),
+        stages.rollback,
+        backwards=True,
+        counts_edges=False,
+    ),
+)
+
+
+def drop_graph(turn: Turn, graph_id: int) -> None:
+    """Drop a graph and ignore its further chunks. A commit that has begun is rolled back in later turns."""
+    state = turn.state
+    if len(state.dropped_graphs) >= DROPPED_GRAPHS_MAX:
+        del state.dropped_graphs[next(iter(state.dropped_graphs))]
+    state.dropped_graphs[graph_id] = None
+    graph = state.graphs.pop(graph_id, None)
+    if graph is None or graph not in state.deferred.commits:
+        return
+    if graph.generation:  # its commit has begun
+        graph.dropped = True
+        graph.stage = ROLLBACK_STAGES[0].name
+        graph.cursor = 0
+        turn.wants_continue()
+    else:
+        state.deferred.commits.remove(graph)
+
+
+def run_commits(turn: Turn) -> None:
+    """Continue with commits, for as many rows as a turn allows."""
+    state = turn.state
+    budget = state.config.turn_tasks_max
+    while state.deferred.commits and budget > 0:
+        graph = state.deferred.commits[0]
+        turn.stimulus_id = graph.stimulus_id
+        budget -= _run_commit(turn, graph, budget)
+        if graph.stage == "done":
+            state.deferred.commits.popleft()
+            state.graphs.pop(graph.graph_id, None)
+    if state.deferred.commits:
+        turn.wants_continue()
+
+
+def _run_commit(turn: Turn, graph: PendingGraph, budget: int) -> int:
+    """Process rows of a commit up to a cost of ``budget``. Return the cost, at least 1."""
+    if not graph.generation and not _begin(turn, graph, budget):
+        graph.stage = "done"
+        return 1
+    done = 0
+    while graph.stage != "done" and done < budget:
+        done += 1 + _run_stage(turn, graph, budget - done)
+    return max(done, 1)
+
+
+def _run_stage(turn: Turn, graph: PendingGraph, budget: int) -> int:
+    """Run the current stage for at most ``budget`` rows, and go to the next one after the last row. Return the cost."""
+    order = ROLLBACK_STAGES if graph.dropped else STAGES
+    position = next(i for i, stage in enumerate(order) if stage.name == graph.stage)
+    stage = order[position]
+    n_rows = stage.n_rows(graph)
+    rows, cost = graph.next_rows(
+        n_rows, budget, backwards=stage.backwards, counts_edges=stage.counts_edges
+    )
+    stage.run(turn, graph, rows)
+    graph.cursor += len(rows)
+    if graph.cursor >= n_rows:
+        if stage.finish is not None:
+            stage.finish(turn, graph)
+        graph.cursor = 0
+        if position + 1 < len(order):
+            graph.stage = order[position + 1].name
+        else:
+            graph.stage = "done"
+            stages.finish_commit(turn, graph)
+    return cost
+
+
+def _begin(turn: Turn, graph: PendingGraph, budget: int) -> bool:
+    """Check external dependencies and prepare the commit. Return False if the graph is refused."""
+    state = turn.state
+    commit = graph.commit
+    assert commit is not None
+    externals = [state.tasks.get(key) for key in graph.external_dependencies]
+    missing = [
+        k for k, ts in zip(graph.external_dependencies, externals, strict=True) if is_lost(ts)
+    ]
+    if missing:
+        _refuse_lost(turn, graph, missing)
+        return False
+    graph.external_tasks = [ts for ts in externals if ts is not None]
+    graph.generation = _next_generation(state, commit)
+    graph.needed = bytearray(len(graph.keys))
+    graph.computation = _computation(turn, commit)
+    if not graph.fits(budget):
+        graph.needs_prune = True
+        graph.placeholder_client = ClientState(f"graph-{graph.graph_id}")
+        for ts in graph.external_tasks:
+            accounting.add_desire(ts, graph.placeholder_client)
+    return True
+
+
+def is_lost(ts: TaskState | None) -> bool:
+    """Return whether the data of ``ts`` will never exist: it is unknown, or wanted without a run_spec."""
+    return ts is None or (ts.run_spec is None and ts.state == "released")
+
+
+def _refuse_lost(turn: Turn, graph: PendingGraph, missing: list[Key]) -> None:
+    commit = graph.commit
+    assert commit is not None
+    keys = graph.wanted()
+    for key in missing[:10]:
+        turn.log(
+            20,
+            "User asked for computation on lost data. "
+            f"Final key is {keys[0] if keys else None!s} with missing dependency {key!s}",
+        )
+    turn.to_client(graph.client, CancelledKeys(keys=list(keys), reason="lost dependencies"))
+    cs = turn.state.clients.get(graph.client)
+    recs: Recommendations = {}
+    if cs is not None:
+        for key in keys:
+            ts = turn.state.tasks.get(key)
+            if ts is not None:
+                release_desire(ts, cs, recs)
+    run(turn, recs)
+    turn.log_event(
+        ["scheduler", graph.client],
+        {"action": "update-graph", "stimulus_id": turn.stimulus_id, "status": "cancelled"},
+    )
+
+
+def _next_generation(state: SchedulerState, commit: GraphCommit) -> float:
+    """Return the generation of a graph. Older graphs run first; graphs in quick succession share one."""
+    if commit.submitting_task is not None:
+        parent = state.tasks.get(commit.submitting_task)
+        if parent is not None and parent.priority is not None:
+            return parent.priority[1] - SUBTASK_GENERATION_STEP or SUBTASK_GENERATION_STEP
+    elif state.last_graph_at + commit.fifo_timeout_seconds < commit.received_at:
+        state.generation += 1
+        state.last_graph_at = commit.received_at
+    return state.generation or 1.0
+
+
+def _computation(turn: Turn, commit: GraphCommit) -> Computation:
+    state = turn.state
+    if state.computations and not state.is_idle:
+        computation = state.computations[-1]
+    else:
+        computation = Computation(start=turn.now, id=f"computation-{state.transition_counter}")
+        state.computations.append(computation)
+    computation.add_code(commit.code)
+    if commit.global_annotations:
+        computation.annotations.update(commit.global_annotations)
+    return computation

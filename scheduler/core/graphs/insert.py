@@ -1,0 +1,167 @@
+"""The first stage of a commit: rows become tasks, dependencies first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from paceline.scheduler.core.graphs.graph_spans import note_span
+from paceline.scheduler.core.inspection.queries import address_or_host
+from paceline.scheduler.core.lifecycle import accounting
+from paceline.scheduler.core.lifecycle.new_tasks import add_task, get_group
+from paceline.scheduler.core.state.model import ACTIVE_STATES, TaskGroup, TaskState
+from paceline.scheduler.core.state.pending_graph import PendingGraph
+from paceline.scheduler.core.stimuli import AnnotationSet
+from paceline.scheduler.core.turn import Turn
+
+
+def insert(turn: Turn, graph: PendingGraph, rows: range) -> None:
+    """Create the tasks of ``rows``, or add to tasks that are known already what the graph says of them."""
+    state = turn.state
+    tasks = graph.tasks
+    externals = graph.external_tasks
+    collisions = graph.collisions
+    groups: dict[int, TaskGroup] = {}  # groups are not removed within a turn
+    usual_priority = _usual_priority(graph)
+    for row in rows:
+        key = graph.keys[row]
+        dependencies = tuple(
+            [tasks[n] if n >= 0 else externals[-1 - n] for n in graph.dependencies[row]]
+        )
+        ts = state.tasks.get(key)
+        number = graph.annotations.get(row)
+        if ts is None:
+            group_number = graph.groups[row]
+            group = groups.get(group_number)
+            if group is None:
+                group = groups[group_number] = _group_of(turn, graph, group_number)
+            ts = add_task(state, key, group, graph.run_specs[row] or None)
+            graph.new_tasks.append(ts)
+            _specify(turn, graph, row, ts, number)
+        else:
+            if graph.placeholder_client is not None:  # it may be about to be forgotten
+                accounting.add_desire(ts, graph.placeholder_client)
+            if ts.run_spec is None:
+                ts.run_spec = graph.run_specs[row] or None
+                _specify(turn, graph, row, ts, number)
+            elif not _same_dependencies(ts, dependencies):
+                collisions[row] = None
+                _warn_collision(turn, graph, ts, dependencies)
+        tasks.append(ts)
+        if dependencies and row not in collisions:
+            for dts in dependencies:
+                if dts.state == "forgotten":  # after the commit began
+                    ts.has_lost_dependencies = True
+                    dependencies = tuple(d for d in dependencies if d.state != "forgotten")
+                    break
+            accounting.add_dependencies(ts, dependencies)
+        if ts.priority is None:
+            if usual_priority is None or (number is not None and graph.says_more[number]):
+                ts.priority = _priority(ts, graph, row, number)
+            else:
+                ts.priority = usual_priority, graph.generation, graph.priorities[row]
+
+
+def _specify(turn: Turn, graph: PendingGraph, row: int, ts: TaskState, number: int | None) -> None:
+    """Apply annotation set ``number``, and whether ``ts`` produces data."""
+    if number is not None:
+        said = graph.annotation_sets[number]
+        ts.annotations = said.value
+        if graph.says_more[number]:
+            _annotate(turn, ts, said)
+        group = ts.group
+        if group.span_id is not None or graph.spans.get(group) is not said.span:
+            note_span(graph, ts, said)
+    elif ts.group.span_id is not None:
+        graph.other_spans.append((ts, None))
+    ts.data_producer = row in graph.data_producers
+
+
+def _same_dependencies(ts: TaskState, dependencies: tuple[TaskState, ...]) -> bool:
+    """Return whether a known task has just these dependencies. Dependencies that it lost may be restored by its graph."""
+    present = ts.dependencies
+    if present == dependencies:
+        return True
+    if len(present) == len(dependencies):
+        known = dict.fromkeys(present)
+        return all(d in known for d in dependencies)
+    if not ts.has_lost_dependencies or ts.state in ACTIVE_STATES:
+        return False
+    known = dict.fromkeys(dependencies)
+    if any(d.state == "forgotten" for d in dependencies) or any(d not in known for d in present):
+        return False
+    ts.has_lost_dependencies = False
+    return True
+
+
+def _group_of(turn: Turn, graph: PendingGraph, number: int) -> TaskGroup:
+    name, prefix = graph.group_names[number]
+    return get_group(turn.state, name, prefix, graph.computation)
+
+
+def _usual_priority(graph: PendingGraph) -> float | None:
+    """Return the first item of the priority of tasks without a priority annotation; None if it differs by task."""
+    assert graph.commit is not None
+    user = graph.commit.user_priority
+    return None if isinstance(user, dict) else -user
+
+
+def _priority(
+    ts: TaskState, graph: PendingGraph, row: int, number: int | None
+) -> tuple[float, float, float]:
+    user: Any = None if number is None else graph.annotation_sets[number].priority
+    if user is None:
+        commit = graph.commit
+        assert commit is not None
+        user = commit.user_priority
+        if isinstance(user, dict):
+            user = user.get(ts.key, 0)
+    return -user, graph.generation, graph.priorities[row]
+
+
+def _annotate(turn: Turn, ts: TaskState, annotations: AnnotationSet) -> None:
+    if annotations.retries is not None:
+        ts.retries = annotations.retries
+    if not annotations.restricts:
+        return
+    details = ts.ensure_details()
+    if annotations.workers is not None:
+        hosts: dict[str, None] = {}
+        workers: dict[str, None] = {}
+        for name in annotations.workers:
+            address = address_or_host(turn.state, name)
+            if address is None:
+                hosts[str(name)] = None
+            else:
+                workers[address] = None
+        details.host_restrictions = hosts or None
+        details.worker_restrictions = workers or None
+    details.loose_restrictions = annotations.allow_other_workers
+    if annotations.resources is not None:
+        details.resource_restrictions = annotations.resources
+
+
+def _warn_collision(
+    turn: Turn, graph: PendingGraph, ts: TaskState, dependencies: tuple[TaskState, ...]
+) -> None:
+    if ts.group in graph.warned_groups:
+        return
+    graph.warned_groups[ts.group] = None
+    turn.log(
+        30,
+        f"Detected different `run_spec` for key {ts.key!r} between "
+        "two consecutive calls to `update_graph`. "
+        "This can cause failures and deadlocks down the line. "
+        "Please ensure unique key names. "
+        "If you are using a standard dask collections, consider "
+        "releasing all the data before resubmitting another "
+        "computation. More details and help can be found at "
+        "https://github.com/dask/dask/issues/9888. "
+        f"\nDebugging information\n---------------------\nold task state: {ts.state}\n"
+        f"old dependencies: {_braced(ts.dependencies)}\n"
+        f"new dependencies: {_braced(dependencies)}\n",
+    )
+
+
+def _braced(tasks: tuple[TaskState, ...]) -> str:
+    """Return keys in the notation of a set, in order."""
+    return "{" + ", ".join(repr(ts.key) for ts in tasks) + "}"

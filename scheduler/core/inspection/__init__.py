@@ -1,0 +1,1 @@
+"""Read-only views of the state: queries, explanations, stories, dumps and invariants."""

@@ -1,0 +1,448 @@
+"""Find out why a task is not running, as plain data.
+
+Pure functions over the state; ``explain_text.py`` turns the result into English. Used by the RPC ``explain`` and the
+command ``paceline explain``. Stock has no counterpart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import Any, Final
+
+from paceline.protocol.keys import Key
+from paceline.scheduler.core.policy.placement import (
+    is_rootish,
+    workers_with_free_slots,
+)
+from paceline.scheduler.core.state.model import TaskState, WorkerState
+from paceline.scheduler.core.state.scheduler_state import SchedulerState
+from paceline.scheduler.core.state.worker_loads import is_available
+
+from .explain_text import describe, summary
+from .story import story
+
+#: Entries of each list in the result; the counts beside the lists are complete.
+EXAMPLES_MAX: Final = 10
+#: Tasks searched below a waiting task, so that one request does not block the scheduler.
+BELOW_MAX: Final = 20_000
+#: Logged transitions in a result; the last ones are kept.
+STORY_MAX: Final = 50
+#: Rows of pending graphs searched for an unknown key.
+ROWS_MAX: Final = 1_000_000
+#: Tasks searched for members of a group or prefix.
+NAMESAKES_AMONG_MAX: Final = 200_000
+#: Seconds without a heartbeat after which a worker is reported. Workers send one every 0.5 s to a few seconds.
+SILENT_SECONDS: Final = 15.0
+#: States in the order in which they are reported as the cause if a task waits for several tasks.
+GRAVEST_FIRST: Final = (
+    "erred",
+    "no-worker",
+    "released",
+    "queued",
+    "processing",
+    "waiting",
+    "memory",
+)
+
+
+def explain(state: SchedulerState, key: Key, now: float, compiling: int = 0) -> dict[str, Any]:
+    """Explain why the task ``key`` is in its state.
+
+    Args:
+        state: the scheduler's state.
+        key: of the task; may be unknown.
+        now: seconds since the epoch.
+        compiling: number of graphs that are being compiled; the key may be in one of them.
+
+    Returns:
+        "key", "state" (None if the key is unknown), "since" (seconds since the epoch; None if the log does not
+        go back that far), "seconds" in that state, "wanted_by", "priority", "story", and "summary" and "words": one
+        sentence and all of them. By state: "waits_for" (waiting), "workers" and "restrictions" (no-worker, and tasks
+        with restrictions), "queue" (queued), "worker" (processing), "error" (erred), "held_by" (memory).
+    """
+    ts = state.tasks.get(key)
+    out: dict[str, Any] = {"key": key, "state": None if ts is None else ts.state}
+    if ts is None:
+        out["graphs"] = pending_graphs(state, key)
+        out["compiling"] = compiling
+        out["namesakes"] = namesakes(state, key)
+    else:
+        since = entered_at(state, ts)
+        out["since"] = since
+        out["seconds"] = None if since is None else max(0.0, now - since)
+        out["priority"] = ts.priority
+        out["wanted_by"] = wanted_by(ts)
+        out["retries_left"] = ts.retries
+        out["suspicious"] = ts.suspicious
+        out.update(_facts(state, ts, now))
+    out["cluster"] = cluster(state, now)
+    out["story"] = story(state, key)[-STORY_MAX:]
+    out["summary"] = summary(out)
+    out["words"] = describe(out)
+    return out
+
+
+def explain_all(state: SchedulerState, now: float) -> dict[str, Any]:
+    """Explain what blocks the cluster as a whole.
+
+    Returns:
+        "states" (state -> number of tasks), "cluster", "suspects": summaries of the tasks that most likely block
+        others, the most serious first.
+    """
+    states: dict[str, int] = {}
+    for group in state.task_groups.values():
+        for name, count in group.states.items():
+            if count and name != "forgotten":
+                states[name] = states.get(name, 0) + count
+    suspects: list[TaskState] = []
+    suspects += islice(state.unrunnable, EXAMPLES_MAX)
+    suspects += _longest_processing(state, now)
+    suspects += islice(state.queued, 1)
+    found = []
+    for ts in suspects[: 2 * EXAMPLES_MAX]:
+        explained = explain(state, ts.key, now)
+        found.append({"key": ts.key, "state": ts.state, "summary": explained["summary"]})
+    return {"states": states, "cluster": cluster(state, now), "suspects": found}
+
+
+def _longest_processing(state: SchedulerState, now: float) -> list[TaskState]:
+    """Return the tasks that were sent to workers longest ago, one per worker."""
+    first = [next(iter(ws.processing)) for ws in state.workers.values() if ws.processing]
+    first.sort(key=lambda ts: ts.run_id)
+    return first[: EXAMPLES_MAX // 2]
+
+
+def _facts(state: SchedulerState, ts: TaskState, now: float) -> dict[str, Any]:
+    """Return the facts that matter in the state of ``ts``."""
+    out: dict[str, Any] = {}
+    limits = restrictions(ts)
+    if limits is not None:
+        out["restrictions"] = limits
+    if ts.state == "waiting":
+        out["waits_for"] = waits_for(state, ts, now)
+        out["reminder"] = bool(state.deferred)
+    elif ts.state == "processing":
+        out["worker"] = on_worker(state, ts, now)
+    elif ts.state == "queued":
+        out["queue"] = in_queue(state, ts)
+    elif ts.state == "erred":
+        out["error"] = failure(ts)
+    elif ts.state == "memory":
+        holders = [ws.address for ws in ts.who_has]
+        out["held_by"] = {"workers": holders[:EXAMPLES_MAX], "n": len(holders), "nbytes": ts.nbytes}
+    elif ts.state == "released":
+        out["has_run_spec"] = ts.run_spec is not None
+        out["lost_dependencies"] = ts.has_lost_dependencies
+    if ts.state == "no-worker" or limits is not None:
+        out["workers"] = candidates(state, ts)
+    return out
+
+
+# ------------------------------------------------------------------ since when, and for whom
+
+
+def entered_at(state: SchedulerState, ts: TaskState) -> float | None:
+    """Return when ``ts`` entered its state, in seconds since the epoch; None if the log does not go back that far."""
+    if ts.state == "no-worker" and ts in state.unrunnable:
+        return state.unrunnable[ts]
+    for entry in reversed(state.transition_log):
+        if entry[0] == ts.key:
+            return float(entry[5]) if entry[2] == ts.state else None
+    return None
+
+
+def wanted_by(ts: TaskState) -> dict[str, Any]:
+    """Return the clients that hold futures for ``ts``, and its dependents that are scheduled."""
+    active = (
+        d.key for d in ts.dependents if d.state in ("waiting", "no-worker", "queued", "processing")
+    )
+    return {
+        "clients": [cs.client_key for cs in islice(ts.who_wants, EXAMPLES_MAX)],
+        "n_clients": len(ts.who_wants),
+        "dependents": list(islice(active, EXAMPLES_MAX)),
+        "n_dependents": ts.waiters_count,
+    }
+
+
+def pending_graphs(state: SchedulerState, key: Key) -> dict[str, Any]:
+    """Return the number and size of pending graphs, and the client whose graph contains ``key``."""
+    holding = None
+    rows = 0
+    for graph in state.graphs.values():
+        rows += len(graph.keys)
+        if rows <= ROWS_MAX and key in graph.keys:
+            holding = graph.client
+            break
+    return {"n": len(state.graphs), "n_tasks": rows, "client": holding}
+
+
+def namesakes(state: SchedulerState, name: Key) -> list[Key]:
+    """Return unfinished tasks of the group or prefix ``name``, or finished ones if there are no others."""
+    if name not in state.task_groups and name not in state.task_prefixes:
+        return []
+    found: dict[bool, list[Key]] = {True: [], False: []}
+    for ts in islice(state.tasks.values(), NAMESAKES_AMONG_MAX):
+        if name in (ts.group.name, ts.group.prefix.name):
+            found[ts.state == "memory"].append(ts.key)
+            if len(found[False]) >= EXAMPLES_MAX:
+                break
+    return (found[False] or found[True])[:EXAMPLES_MAX]
+
+
+# ------------------------------------------------------------------ waiting
+
+
+def waits_for(state: SchedulerState, ts: TaskState, now: float) -> dict[str, Any]:
+    """Return the missing dependencies of ``ts``, and the tasks at their root: those that wait for no other task.
+
+    Returns:
+        "n" of "of" dependencies, "examples" of them, "bottom": state -> number of tasks at the root, "whole": whether
+        all were searched, "cause": the most serious of them with its facts and summary.
+    """
+    missing = [d for d in ts.dependencies if not d.who_has]
+    bottom, whole = _roots(missing)
+    counts: dict[str, int] = {}
+    for each in bottom:
+        counts[each.state] = counts.get(each.state, 0) + 1
+    cause = min(bottom, key=_seriousness, default=None)
+    out: dict[str, Any] = {
+        "n": len(missing),
+        "of": len(ts.dependencies),
+        "examples": [{"key": d.key, "state": d.state} for d in missing[:EXAMPLES_MAX]],
+        "bottom": counts,
+        "whole": whole,
+        "cause": None,
+    }
+    if cause is not None:
+        facts = {"key": cause.key, "state": cause.state, "wanted_by": wanted_by(cause)}
+        since = entered_at(state, cause)
+        facts["since"] = since
+        facts["seconds"] = None if since is None else max(0.0, now - since)
+        if cause.state != "waiting":
+            facts.update(_facts(state, cause, now))
+        facts["cluster"] = cluster(state, now)
+        facts["summary"] = summary(facts)
+        out["cause"] = facts
+    return out
+
+
+def _seriousness(ts: TaskState) -> tuple[Any, ...]:
+    return (GRAVEST_FIRST.index(ts.state), ts.priority or ())
+
+
+def _roots(missing: Iterable[TaskState]) -> tuple[list[TaskState], bool]:
+    """Return the tasks below ``missing`` that wait for no other task, and whether all were searched."""
+    seen = dict.fromkeys(missing)
+    stack = list(seen)
+    out: list[TaskState] = []
+    while stack:
+        ts = stack.pop()
+        below = [d for d in ts.dependencies if not d.who_has] if ts.state == "waiting" else []
+        if not below:
+            out.append(ts)
+        for dts in below:
+            if dts not in seen:
+                if len(seen) >= BELOW_MAX:
+                    return out, False
+                seen[dts] = None
+                stack.append(dts)
+    return out, True
+
+
+# ------------------------------------------------------------------ which workers may run it
+
+
+def restrictions(ts: TaskState) -> dict[str, Any] | None:
+    """Return the restrictions of ``ts``; None if it has none."""
+    details = ts.details
+    if details is None or not (
+        details.worker_restrictions or details.host_restrictions or details.resource_restrictions
+    ):
+        return None
+    return {
+        "workers": list(details.worker_restrictions or ()),
+        "hosts": list(details.host_restrictions or ()),
+        "resources": dict(details.resource_restrictions or {}),
+        "loose": details.loose_restrictions,
+    }
+
+
+def candidates(state: SchedulerState, ts: TaskState) -> dict[str, Any]:
+    """Return which workers can run ``ts``, and what excludes the others.
+
+    Returns:
+        "n" workers in total, "able": addresses of those that can run it now (at most EXAMPLES_MAX), "n_able",
+        "excluded": the reasons of the first EXAMPLES_MAX others, "n_excluded", "reasons": kind -> number of workers it
+        excludes, "absent": workers and hosts it is restricted to that are not connected.
+    """
+    able: list[str] = []
+    excluded: list[dict[str, Any]] = []
+    kinds: dict[str, int] = {}
+    for ws in state.workers.values():
+        why = exclusions(state, ts, ws)
+        if not why:
+            able.append(ws.address)
+            continue
+        for reason in why:
+            kinds[reason["kind"]] = kinds.get(reason["kind"], 0) + 1
+        if len(excluded) < EXAMPLES_MAX:
+            excluded.append({"worker": ws.address, "name": ws.name, "reasons": why})
+    limits = restrictions(ts) or {"workers": (), "hosts": ()}
+    absent = [a for a in limits["workers"] if a not in state.workers]
+    absent += [h for h in limits["hosts"] if _host(state, h) not in state.host_info]
+    return {
+        "n": len(state.workers),
+        "able": able[:EXAMPLES_MAX],
+        "n_able": len(able),
+        "excluded": excluded,
+        "n_excluded": len(state.workers) - len(able),
+        "reasons": kinds,
+        "absent": absent[:EXAMPLES_MAX],
+    }
+
+
+def exclusions(state: SchedulerState, ts: TaskState, ws: WorkerState) -> list[dict[str, Any]]:
+    """Return why ``ws`` cannot run ``ts`` now, as dicts whose "kind" is status, backpressured, worker or resource."""
+    out: list[dict[str, Any]] = []
+    if ws.status != "running":
+        out.append({"kind": "status", "status": ws.status})
+    elif not is_available(ws):
+        out.append({"kind": "backpressured"})
+    details = ts.details
+    if details is None:
+        return out
+    named = details.worker_restrictions or {}
+    hosts = details.host_restrictions or {}
+    if named or hosts:
+        on_host = any(_host(state, h) == ws.host for h in hosts)
+        if ws.address not in named and not on_host:
+            out.append({"kind": "worker", "loose": details.loose_restrictions})
+    for resource, amount in (details.resource_restrictions or {}).items():
+        supplied = ws.resources.get(resource)
+        if supplied is None or supplied < amount:
+            out.append(
+                {"kind": "resource", "resource": resource, "needs": amount, "has": supplied or 0}
+            )
+    return out
+
+
+def _host(state: SchedulerState, name: str) -> str:
+    """Return the host that a restriction names, by the host's name or a worker's alias."""
+    ws = state.resolve_worker(name)
+    return name if ws is None else ws.host
+
+
+# ------------------------------------------------------------------ queued, processing, erred
+
+
+def in_queue(state: SchedulerState, ts: TaskState) -> dict[str, Any]:
+    """Return the position of ``ts`` in the queue, and how full the workers are."""
+    priority = ts.priority or ()
+    before = sum(
+        1 for other in state.queued if other is not ts and (other.priority or ()) < priority
+    )
+    running = list(state.running)
+    return {
+        "before": before,
+        "length": len(state.queued),
+        "saturation": state.config.worker_saturation,
+        "n_running": len(running),
+        "n_with_slots": len(workers_with_free_slots(state)),
+        "tasks_on_workers": sum(len(ws.processing) for ws in running),
+        "slots": sum(ws.task_slots for ws in running),
+        "rootish": is_rootish(state, ts),
+    }
+
+
+def on_worker(state: SchedulerState, ts: TaskState, now: float) -> dict[str, Any]:
+    """Return the worker that ``ts`` was sent to, and what the worker does with it according to its last heartbeat.
+
+    Returns:
+        "executing" seconds, None if it was not executing then; "n_missing" dependencies that the worker has to
+        fetch (with "missing_nbytes"); "busy_with": tasks that execute there; "resources_short": resource -> (needed,
+        free); "silent_seconds" since its last heartbeat; "seceded"; "asked_back": if the worker was asked to give the
+        task back and has not answered, "thief" (None: any worker) and "stimulus_id" of the request.
+    """
+    ws = ts.processing_on
+    assert ws is not None, ts
+    missing = [d for d in ts.dependencies if ws not in d.who_has]
+    details = ts.details
+    needed = (details.resource_restrictions if details is not None else None) or {}
+    ahead = sum(1 for other in ws.processing if (other.priority or ()) < (ts.priority or ()))
+    steal = state.stealing.live(ts)
+    return {
+        "address": ws.address,
+        "name": ws.name,
+        "status": ws.status,
+        "backpressured": ws.backpressured,
+        "silent_seconds": max(0.0, now - ws.last_seen),
+        "ttl_seconds": state.config.worker_ttl_seconds,
+        "nthreads": ws.nthreads,
+        "processing": len(ws.processing),
+        "ahead": ahead,
+        "executing": ws.executing.get(ts),
+        "busy_with": [
+            {"key": other.key, "seconds": seconds}
+            for other, seconds in islice(ws.executing.items(), EXAMPLES_MAX)
+            if other is not ts and other in ws.processing
+        ],
+        "seceded": ts in ws.long_running,
+        "n_missing": len(missing),
+        "missing_nbytes": sum(max(0, d.nbytes) for d in missing),
+        "holders_of_missing": list(
+            dict.fromkeys(holder.address for d in missing for holder in islice(d.who_has, 1))
+        )[:EXAMPLES_MAX],
+        "resources_short": _short(ws, ts, needed),
+        "asked_back": None
+        if steal is None
+        else {
+            "thief": None if steal.thief is None else steal.thief.address,
+            "stimulus_id": steal.stimulus_id,
+        },
+    }
+
+
+def _short(ws: WorkerState, ts: TaskState, needed: dict[str, float]) -> dict[str, Any]:
+    """Return the resources of which too much is in use on ``ws`` for ``ts`` to start: name -> (needed, supplied)."""
+    return {
+        name: (amount, ws.resources.get(name, 0))
+        for name, amount in needed.items()
+        if ws.used_resources.get(name, 0) > ws.resources.get(name, 0)
+    }
+
+
+def failure(ts: TaskState) -> dict[str, Any]:
+    """Return the error of ``ts``, the task that caused it, and the workers on which that failed."""
+    blame = ts.exception_blame or ts
+    return {
+        "cause": blame.key,
+        "text": blame.exception_text or ts.exception_text or "",
+        "erred_on": list(blame.erred_on or ())[:EXAMPLES_MAX],
+    }
+
+
+# ------------------------------------------------------------------ the cluster
+
+
+def cluster(state: SchedulerState, now: float) -> dict[str, Any]:
+    """Return the number of workers by status, the silent ones, and the sizes of queues."""
+    statuses: dict[str, int] = {}
+    silent: list[dict[str, Any]] = []
+    backpressured: list[str] = []
+    for ws in state.workers.values():
+        statuses[ws.status] = statuses.get(ws.status, 0) + 1
+        if now - ws.last_seen > SILENT_SECONDS and len(silent) < EXAMPLES_MAX:
+            silent.append({"worker": ws.address, "seconds": now - ws.last_seen})
+        if ws.backpressured and len(backpressured) < EXAMPLES_MAX:
+            backpressured.append(ws.address)
+    return {
+        "workers": len(state.workers),
+        "statuses": statuses,
+        "threads": state.total_nthreads,
+        "silent": silent,
+        "backpressured": backpressured,
+        "queued": len(state.queued),
+        "no_worker": len(state.unrunnable),
+        "graphs": len(state.graphs),
+    }

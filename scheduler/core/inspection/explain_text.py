@@ -1,0 +1,383 @@
+"""English text for the findings of ``explain.py``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+Facts = Mapping[str, Any]
+
+#: Characters of an error text; longer ones are cut.
+ERROR_TEXT_MAX: Final = 500
+#: Names listed one by one in a sentence.
+NAMED_MAX: Final = 3
+#: Execution time in seconds from which the text recommends the call stack.
+LONG_SECONDS: Final = 10.0
+#: Seconds without a heartbeat after which a worker is mentioned.
+SILENT_SECONDS: Final = 15.0
+
+
+def summary(facts: Facts) -> str:
+    """Return the cause in one or two sentences."""
+    if facts["state"] is None:
+        return _unknown(facts)
+    return SUMMARIES[facts["state"]](facts)
+
+
+def describe(facts: Facts) -> list[str]:
+    """Return all sentences about the task, the most important first."""
+    out = [summary(facts)]
+    if facts["state"] is None:
+        return out
+    out += _restrictions(facts)
+    out += _wanted(facts)
+    if facts["state"] == "waiting":
+        out += _root_causes(facts["waits_for"])
+    if facts["state"] == "processing" and (facts["worker"]["executing"] or 0) > LONG_SECONDS:
+        out.append("Client.call_stack(keys=[...]) shows the code that it is executing.")
+    if facts.get("suspicious"):
+        out.append(f"Workers died {count(facts['suspicious'], 'time')} while they were running it.")
+    out += _cluster(facts["cluster"], facts)
+    return out
+
+
+# ------------------------------------------------------------------ one sentence for each state
+
+
+def _unknown(facts: Facts) -> str:
+    key = show(facts["key"])
+    graphs = facts["graphs"]
+    if facts["namesakes"]:
+        return (
+            f"{key} is the name of a task group or prefix, not a task. Pass one of its keys, for example "
+            f"{named(map(repr, facts['namesakes']))}."
+        )
+    if graphs["client"] is not None:
+        return f"{key} is in a graph of {graphs['client']} that is being processed."
+    if facts.get("compiling"):
+        return (
+            f"The scheduler does not know {key} yet. It may be in a graph that is being compiled "
+            f"({count(facts['compiling'], 'graph')})."
+        )
+    if facts["story"]:
+        return (
+            f"The scheduler has forgotten {key}: no client holds a future for it any more, or a dependency "
+            "was lost. Its story is below."
+        )
+    return (
+        f"The scheduler does not know {key}. It was never submitted, was forgotten before the transition "
+        "log begins, or is spelled differently (write a tuple as in Python)."
+    )
+
+
+def _waiting(facts: Facts) -> str:
+    waits = facts["waits_for"]
+    key = show(facts["key"])
+    if not waits["n"]:
+        if facts.get("reminder"):
+            return f"{key} has all its dependencies; the scheduler finishes other work first."
+        return f"{key} has all its dependencies and is about to be sent to a worker."
+    text = f"{key} waits{lasting(facts)} for {waits['n']} of its {count(waits['of'], 'dependency')}"
+    cause = waits["cause"]
+    if cause is None:
+        return text + "."
+    return f"{text}. Root cause: {cause['summary']}"
+
+
+def _no_worker(facts: Facts) -> str:
+    key = show(facts["key"])
+    workers = facts["workers"]
+    if not workers["n"]:
+        return f"{key} can run, but no worker is connected{lasting(facts)}. Start a worker."
+    if workers["n_able"]:
+        return f"{key} has no worker yet, but {named(workers['able'])} can run it now."
+    found = f"{key} can run on none of the {count(workers['n'], 'worker')}{lasting(facts)}"
+    reasons = workers["reasons"]
+    parts = []
+    if reasons.get("resource"):
+        lacking = _lacking(workers["excluded"]) or named(_needs(facts))
+        parts.append(f"it needs {lacking}, which {_suppliers(workers['n'] - reasons['resource'])}")
+    if reasons.get("worker"):
+        wanted = [*facts["restrictions"]["workers"], *facts["restrictions"]["hosts"]]
+        absent = ""
+        if len(workers["absent"]) == len(wanted):
+            absent = (
+                ", which is not connected" if len(wanted) == 1 else ", none of which is connected"
+            )
+        parts.append(f"it is restricted to {named(wanted)}{absent}")
+    if reasons.get("status"):
+        parts.append(_statuses(facts["cluster"]))
+    if reasons.get("backpressured"):
+        parts.append(f"{count(reasons['backpressured'], 'worker')} not reading from the connection")
+    return f"{found}: {'; '.join(parts)}." if parts else f"{found}."
+
+
+def _queued(facts: Facts) -> str:
+    queue = facts["queue"]
+    key = show(facts["key"])
+    if not facts["cluster"]["workers"]:
+        return f"{key} can run, but no worker is connected{lasting(facts)}. Start a worker."
+    if not queue["n_running"]:
+        return f"{key} is queued{lasting(facts)}, but no worker accepts tasks: {_statuses(facts['cluster'])}."
+    text = (
+        f"{key} is queued{lasting(facts)}: it is a root task of a large group, and the scheduler holds "
+        "these back until a worker has a free slot"
+    )
+    if queue["n_with_slots"]:
+        full = f"{queue['n_with_slots']} of {count(queue['n_running'], 'worker')} with a free slot"
+    else:
+        full = (
+            f"{count(queue['n_running'], 'worker')} with {number(queue['slots'])} slots have "
+            f"{count(queue['tasks_on_workers'], 'task')}"
+        )
+    setting = f"(distributed.scheduler.worker-saturation: {queue['saturation']})"
+    return f"{text}. {full} {setting}. {queue['before']} of {queue['length']} queued tasks have a higher priority."
+
+
+def _processing(facts: Facts) -> str:
+    worker = facts["worker"]
+    key = show(facts["key"])
+    where = f"{worker['address']}"
+    silent = worker["silent_seconds"]
+    text = f"{key} was sent to {where}{ago(facts)}"
+    if silent > SILENT_SECONDS:
+        return f"{text}, but that worker has not sent a heartbeat for {seconds(silent)}. {_removal(worker)}"
+    if worker["seceded"]:
+        return f"{text} and runs there outside of the thread pool (it seceded)."
+    if worker["executing"] is not None:
+        return f"{text} and has been executing for {seconds(worker['executing'])}."
+    asked = worker["asked_back"]
+    if asked is not None:
+        goal = "elsewhere" if asked["thief"] is None else f"to {asked['thief']}"
+        return f"{text}, which was asked to give it back so that it can move {goal} and has not answered yet."
+    if worker["status"] != "running":
+        return f"{text}, which is {worker['status']} and does not start tasks."
+    if worker["backpressured"]:
+        return f"{text}, which does not read from its connection (a task may hold its GIL)."
+    if worker["resources_short"]:
+        short = ", ".join(
+            f"{n} ({number(have)} in total)" for n, (_, have) in worker["resources_short"].items()
+        )
+        return f"{text} and waits for resources that other tasks use there: {short}."
+    if worker["n_missing"]:
+        return (
+            f"{text}, which first has to fetch {count(worker['n_missing'], 'dependency')} "
+            f"({worker['missing_nbytes']} bytes) from {named(worker['holders_of_missing'])}."
+        )
+    if len(worker["busy_with"]) >= worker["nthreads"]:
+        busy = named(show(each["key"]) for each in worker["busy_with"])
+        return f"{text} and waits for a free thread ({count(worker['nthreads'], 'thread')} busy with {busy})."
+    return f"{text}; the last heartbeat did not report it as executing."
+
+
+def _removal(worker: Facts) -> str:
+    """Say why a worker may be silent, and when the scheduler removes it."""
+    ttl = worker["ttl_seconds"]
+    causes = "It was stopped, its machine is gone, or a task holds its GIL."
+    if not ttl:
+        return f"{causes} It is not removed because distributed.scheduler.worker-ttl is off."
+    return f"{causes} It is removed after {seconds(ttl)} (distributed.scheduler.worker-ttl)."
+
+
+def _memory(facts: Facts) -> str:
+    held = facts["held_by"]
+    return (
+        f"{show(facts['key'])} is in memory ({held['nbytes']} bytes) on {named(held['workers'])}."
+    )
+
+
+def _erred(facts: Facts) -> str:
+    error = facts["error"]
+    key = show(facts["key"])
+    text = error["text"][:ERROR_TEXT_MAX]
+    if error["cause"] != facts["key"]:
+        return f"{key} cannot run because {show(error['cause'])}, which it depends on, failed with {text}"
+    where = f" on {named(error['erred_on'])}" if error["erred_on"] else ""
+    return f"{key} failed{where}{ago(facts)} with {text}"
+
+
+def _released(facts: Facts) -> str:
+    key = show(facts["key"])
+    wanted = facts["wanted_by"]
+    if facts.get("lost_dependencies"):
+        return f"{key} can never run: one of its dependencies was forgotten."
+    if not facts.get("has_run_spec", True):
+        return (
+            f"{key} is wanted by {named(wanted['clients']) or 'a client'}, but no graph with this key was "
+            "submitted, or the data scattered under this key is lost."
+        )
+    if wanted["n_clients"] or wanted["n_dependents"]:
+        return f"{key} is wanted and about to be scheduled."
+    return f"{key} does not run: no client holds a future for it and no scheduled task needs it."
+
+
+def _forgotten(facts: Facts) -> str:
+    return f"{show(facts['key'])} was forgotten."
+
+
+SUMMARIES: Final[Mapping[str, Callable[[Facts], str]]] = {
+    "waiting": _waiting,
+    "no-worker": _no_worker,
+    "queued": _queued,
+    "processing": _processing,
+    "memory": _memory,
+    "erred": _erred,
+    "released": _released,
+    "forgotten": _forgotten,
+}
+
+
+# ------------------------------------------------------------------ further sentences
+
+
+def _restrictions(facts: Facts) -> list[str]:
+    """Describe the restrictions of the task and why each worker is excluded."""
+    limits = facts.get("restrictions")
+    out = []
+    if limits is not None:
+        parts = []
+        if limits["workers"] or limits["hosts"]:
+            parts.append(f"to {named([*limits['workers'], *limits['hosts']])}")
+        if limits["resources"]:
+            parts.append(f"to workers with {named(_needs(facts))}")
+        wish = " if possible (other workers may run it too)" if limits["loose"] else ""
+        out.append(f"It is restricted {' and '.join(parts)}{wish}.")
+    workers = facts.get("workers")
+    if workers is None:
+        return out
+    if workers["absent"]:
+        out.append(f"Not connected: {named(workers['absent'])}.")
+    for each in workers["excluded"]:
+        out.append(f"{each['worker']}: {'; '.join(map(_reason, each['reasons']))}.")
+    more = workers["n_excluded"] - len(workers["excluded"])
+    if more:
+        out.append(f"... and {count(more, 'further worker')}.")
+    return out
+
+
+def _reason(reason: Facts) -> str:
+    kind = reason["kind"]
+    if kind == "status":
+        return f"is {reason['status']}"
+    if kind == "backpressured":
+        return "does not read from its connection"
+    if kind == "worker":
+        return "is not among the workers that the task is restricted to"
+    return f"has {number(reason['has'])} of {reason['resource']}, {number(reason['needs'])} needed"
+
+
+def _wanted(facts: Facts) -> list[str]:
+    wanted = facts["wanted_by"]
+    parts = []
+    if wanted["n_clients"]:
+        parts.append(named(wanted["clients"], wanted["n_clients"]))
+    if wanted["n_dependents"]:
+        dependents = [show(key) for key in wanted["dependents"]]
+        parts.append(
+            f"{count(wanted['n_dependents'], 'task')} that depend on it ({named(dependents)})"
+        )
+    return [f"Wanted by {' and by '.join(parts)}."] if parts else ["No client or task wants it."]
+
+
+def _root_causes(waits: Facts) -> list[str]:
+    out = []
+    examples = [f"{show(each['key'])} ({each['state']})" for each in waits["examples"]]
+    if examples:
+        out.append(f"It waits for {named(examples, waits['n'])}.")
+    if waits["bottom"]:
+        counts = ", ".join(f"{n} {state}" for state, n in waits["bottom"].items())
+        more = "" if waits["whole"] else " (the search stopped before it reached all of them)"
+        out.append(f"Tasks at the root of these: {counts}{more}.")
+    return out
+
+
+def _cluster(found: Facts, facts: Facts) -> list[str]:
+    out: list[str] = []
+    if facts["state"] in ("memory", "erred"):
+        return out
+    for each in found["silent"]:
+        out.append(f"{each['worker']} has not sent a heartbeat for {seconds(each['seconds'])}.")
+    others = {status: n for status, n in found["statuses"].items() if status != "running"}
+    if others:
+        out.append(f"Of {count(found['workers'], 'worker')}, {_statuses(found)}.")
+    return out
+
+
+def _statuses(found: Facts) -> str:
+    """Count the workers that accept no tasks, by status."""
+    others = [f"{n} {status}" for status, n in found["statuses"].items() if status != "running"]
+    return " and ".join(others) + " (workers pause when their memory is nearly full)" * (
+        "paused" in found["statuses"]
+    ) or ("no worker is connected" if not found["workers"] else "all are running")
+
+
+def _needs(facts: Facts) -> list[str]:
+    return [f"{name} >= {number(n)}" for name, n in facts["restrictions"]["resources"].items()]
+
+
+def _lacking(excluded: Iterable[Facts]) -> str:
+    """List the resources that the excluded workers lack."""
+    found: dict[str, None] = {}
+    for each in excluded:
+        for reason in each["reasons"]:
+            if reason["kind"] == "resource":
+                found[f"{reason['resource']} >= {number(reason['needs'])}"] = None
+    return named(found)
+
+
+def _suppliers(n: int) -> str:
+    if not n:
+        return "no worker supplies"
+    return f"only {count(n, 'worker')} {'supplies' if n == 1 else 'supply'}"
+
+
+# ------------------------------------------------------------------ small parts
+
+
+def show(key: Any) -> str:
+    """Return a key as users write it: text without quotes, else its repr."""
+    return key if isinstance(key, str) else repr(key)
+
+
+def named(names: Iterable[Any], n: int | None = None) -> str:
+    """Return the first names, and how many more there are; ``n`` is the total where ``names`` is cut."""
+    listed = [str(name) for name in names]
+    total = len(listed) if n is None else max(n, len(listed))
+    if total > NAMED_MAX + 1:
+        return f"{', '.join(listed[:NAMED_MAX])} and {total - NAMED_MAX} more"
+    return ", ".join(listed)
+
+
+def count(n: float, noun: str) -> str:
+    """Return ``n`` with the noun in singular or plural."""
+    if n == 1:
+        return f"{n} {noun}"
+    return f"{n} {noun[:-1]}ies" if noun.endswith("y") else f"{n} {noun}s"
+
+
+def number(value: float) -> str:
+    """Return the number without a trailing ".0"."""
+    return f"{value:g}"
+
+
+def seconds(value: float) -> str:
+    """Return a duration as text, such as ``3.0 s`` or ``5 minutes``."""
+    if value < 1:
+        return f"{value * 1000:.0f} ms"
+    if value < 120:
+        return f"{value:.1f} s"
+    if value < 7200:
+        return f"{value / 60:.0f} minutes"
+    return f"{value / 3600:.1f} hours"
+
+
+def lasting(facts: Facts) -> str:
+    """Return the time in the present state as ``" (for 3.0 s)"``; empty if unknown."""
+    span = facts.get("seconds")
+    return "" if span is None else f" (for {seconds(span)})"
+
+
+def ago(facts: Facts) -> str:
+    """Return the time since the last transition as ``" 3.0 s ago"``; empty if unknown."""
+    span = facts.get("seconds")
+    return "" if span is None else f" {seconds(span)} ago"

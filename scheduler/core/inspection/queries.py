@@ -1,0 +1,346 @@
+"""Read-only queries of the state, with results in the form that stock clients and workers expect.
+
+Functions take worker addresses or aliases, not host names, and normalised keys. As in stock, the caller of the RPC receives
+a ``KeyError`` as an ``uncaught-error``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+from typing import Any, Final
+
+from paceline.protocol.keys import Key, key_split
+from paceline.protocol.payload import Payload
+from paceline.scheduler.core.state.model import TaskState, WorkerState
+from paceline.scheduler.core.state.scheduler_state import SchedulerState
+
+from .story import Transition, story
+
+#: States counted by ``get_task_prefix_states``.
+REPORTED_STATES: Final = ("memory", "erred", "released", "processing", "waiting")
+
+#: ``default`` of ``get_metadata`` if the caller gave none.
+NO_DEFAULT: Final = "__no_default__"
+#: Name of the enum member that stock clients send for it.
+STOCK_NO_DEFAULT: Final = "no_default"
+
+#: (up to n workers, seconds between heartbeats); see ``heartbeat_interval``.
+HEARTBEAT_STEPS: Final = ((10, 0.5), (49, 1.0), (199, 2.0))
+#: Heartbeats per second beyond these steps.
+HEARTBEATS_PER_SECOND_MAX: Final = 200
+
+
+# ------------------------------------------------------------------ addresses
+
+
+def coerce_address(state: SchedulerState, address: Any) -> str:
+    """Return the address for an alias, a ``(host, port)`` pair or an address without scheme.
+
+    Raises:
+        TypeError: ``address`` is none of these.
+    """
+    try:
+        found = state.aliases.get(address, address)
+    except TypeError:
+        found = address
+    if isinstance(found, tuple | list) and len(found) == 2:
+        host, port = found
+        found = f"[{host}]:{port}" if ":" in str(host) else f"{host}:{port}"
+    if not isinstance(found, str):
+        raise TypeError(f"addresses should be strings or tuples, got {found!r}")
+    return found if "://" in found else f"tcp://{found}"
+
+
+def address_or_host(state: SchedulerState, name: Any) -> str | None:
+    """Return the address that ``name`` means in a restriction; None if it is the name of a host.
+
+    Host names inside addresses are resolved by the graph compiler. Here only ``localhost`` is.
+    """
+    if name in state.aliases:
+        return state.aliases[name]
+    if not isinstance(name, str) or ":" not in name:
+        return None
+    scheme, rest = coerce_address(state, name).split("://", 1)
+    if rest.startswith("localhost:"):
+        rest = "127.0.0.1" + rest[len("localhost") :]
+    return f"{scheme}://{rest}"
+
+
+def workers_list(state: SchedulerState, workers: Iterable[str] | None) -> list[str]:
+    """Return the addresses of workers named by address or by a part of it (a host), in order of registration.
+
+    An address without a worker stays in the list, as in stock.
+    """
+    if workers is None:
+        return list(state.workers)
+    out: dict[str, None] = {}
+    for worker in workers:
+        if ":" in worker:
+            out[worker] = None
+        else:
+            out.update(dict.fromkeys(a for a in state.workers if worker in a))
+    return list(out)
+
+
+def registration_error(
+    state: SchedulerState, address: str, name: Any, nthreads: int = 1
+) -> str | None:
+    """Return why a worker may not register under ``name``, in the words of stock's reply, or None.
+
+    Raises:
+        ValueError: the address is taken (stock replies with an ``uncaught-error``), or ``nthreads`` is less than 1 (stock accepts
+            such a worker and then divides by zero; stock workers never send it).
+    """
+    if nthreads < 1:
+        raise ValueError(f"worker {address} has {nthreads} threads; at least one is required")
+    if address in state.workers:
+        raise ValueError(f"Worker already exists {address}")
+    try:
+        taken = name in state.aliases
+    except TypeError:
+        return f"not a name: {name!r}"
+    return f"name taken, {name}" if taken else None
+
+
+def heartbeat_interval(n_workers: int) -> float:
+    """Return the seconds between two heartbeats of a worker."""
+    for upto, seconds in HEARTBEAT_STEPS:
+        if n_workers <= upto:
+            return seconds
+    return n_workers / HEARTBEATS_PER_SECOND_MAX + 1
+
+
+# ------------------------------------------------------------------ the cluster
+
+
+def worker_identity(ws: WorkerState) -> dict[str, Any]:
+    """Return the description of `ws` that clients receive. Members of ``extra`` do not replace it."""
+    return {
+        **ws.extra,
+        "type": "Worker",
+        "id": ws.name,
+        "host": ws.host,
+        "resources": ws.resources,
+        "local_directory": ws.local_directory,
+        "name": ws.name,
+        "nthreads": ws.nthreads,
+        "memory_limit": ws.memory_limit,
+        "last_seen": ws.last_seen,
+        "services": ws.services,
+        "metrics": ws.metrics,
+        "status": ws.status,
+        "nanny": ws.nanny,
+    }
+
+
+def identity(
+    state: SchedulerState,
+    n_workers: int = -1,
+    *,
+    id: str = "",
+    address: str = "",
+    services: dict[str, int] | None = None,
+    started: float = 0.0,
+) -> dict[str, Any]:
+    """Describe the scheduler and its workers.
+
+    Args:
+        state: the scheduler's state.
+        n_workers: number of workers described, in order of registration; -1 for all.
+        id, address, services, started: facts of the server, as stock names them (``services`` is name ->
+            port, ``started`` seconds since the epoch).
+    """
+    count = len(state.workers) if n_workers == -1 else max(0, n_workers)
+    return {
+        "type": "Scheduler",
+        "id": id,
+        "address": address,
+        "services": services or {},
+        "started": started,
+        "n_workers": len(state.workers),
+        "total_threads": state.total_nthreads,
+        "total_memory": state.total_memory,
+        "workers": {
+            ws.address: worker_identity(ws) for ws in islice(state.workers.values(), count)
+        },
+    }
+
+
+def ncores(state: SchedulerState, workers: Iterable[Any] | None = None) -> dict[str, int]:
+    """Return address -> threads; unknown workers are left out."""
+    if workers is None:
+        return {address: ws.nthreads for address, ws in state.workers.items()}
+    addresses = [coerce_address(state, w) for w in workers]
+    return {a: state.workers[a].nthreads for a in addresses if a in state.workers}
+
+
+def ncores_running(state: SchedulerState, workers: Iterable[Any] | None = None) -> dict[str, int]:
+    """Return the same as ``ncores`` for workers that accept tasks."""
+    found = ncores(state, workers)
+    return {a: n for a, n in found.items() if state.workers[a].status == "running"}
+
+
+def processing(state: SchedulerState, workers: Iterable[Any] | None = None) -> dict[str, list[Key]]:
+    """Return address -> keys that are processing on the worker.
+
+    Raises:
+        KeyError: a worker is unknown.
+    """
+    if workers is None:
+        return {a: [ts.key for ts in ws.processing] for a, ws in state.workers.items()}
+    addresses = dict.fromkeys(coerce_address(state, w) for w in workers)
+    return {a: [ts.key for ts in state.workers[a].processing] for a in addresses}
+
+
+def has_what(state: SchedulerState, workers: Iterable[Any] | None = None) -> dict[str, list[Key]]:
+    """Return address -> keys in memory on the worker; empty for an unknown worker."""
+    if workers is None:
+        return {a: [ts.key for ts in ws.has_what] for a, ws in state.workers.items()}
+    out: dict[str, list[Key]] = {}
+    for worker in workers:
+        address = coerce_address(state, worker)
+        ws = state.workers.get(address)
+        out[address] = [ts.key for ts in ws.has_what] if ws is not None else []
+    return out
+
+
+# ------------------------------------------------------------------ tasks
+
+
+def who_has(state: SchedulerState, keys: Iterable[Key] | None = None) -> dict[Key, list[str]]:
+    """Return key -> addresses of the workers that have it in memory; empty for an unknown key."""
+    tasks = state.tasks
+    if keys is None:
+        return {key: [ws.address for ws in ts.who_has] for key, ts in tasks.items()}
+    out: dict[Key, list[str]] = {}
+    for key in keys:
+        ts = tasks.get(key)
+        out[key] = [ws.address for ws in ts.who_has] if ts is not None else []
+    return out
+
+
+def nbytes(
+    state: SchedulerState, keys: Iterable[Key] | None = None, summary: bool = True
+) -> dict[Key, int]:
+    """Return key -> bytes, or with ``summary`` prefix -> bytes.
+
+    Raises:
+        KeyError: a key is unknown.
+    """
+    if keys is not None:
+        found = {key: state.tasks[key].nbytes for key in keys}
+    else:
+        found = {key: ts.nbytes for key, ts in state.tasks.items() if ts.nbytes >= 0}
+    if not summary:
+        return found
+    sums: dict[Key, int] = {}
+    for key, size in found.items():
+        prefix = key_split(key)
+        sums[prefix] = sums.get(prefix, 0) + size
+    return sums
+
+
+def get_task_status(state: SchedulerState, keys: Iterable[Key]) -> dict[Key, str | None]:
+    """Return key -> state of the task; None for an unknown key."""
+    tasks = state.tasks
+    return {key: tasks[key].state if key in tasks else None for key in keys}
+
+
+def get_task_prefix_states(state: SchedulerState) -> dict[str, dict[str, int]]:
+    """Return prefix -> state -> number of tasks; prefixes without tasks are left out."""
+    out = {}
+    for prefix in state.task_prefixes.values():
+        states = prefix.states
+        if any(states[s] for s in REPORTED_STATES):
+            out[prefix.name] = {s: states[s] for s in REPORTED_STATES}
+    return out
+
+
+def get_story(state: SchedulerState, keys_or_stimuli: Iterable[Any]) -> list[Transition]:
+    """Return the logged transitions that affect one of these keys or were caused by one of these stimuli."""
+    return story(state, *keys_or_stimuli)
+
+
+def call_stack_keys(
+    state: SchedulerState, keys: Iterable[Key] | None = None
+) -> dict[str, list[Key] | None]:
+    """Return the workers to request call stacks from: address -> keys processing there; None for all of the worker.
+
+    A waiting task stands for the tasks below it that are processing.
+
+    Raises:
+        KeyError: a key is unknown.
+    """
+    if keys is None:
+        return dict.fromkeys(state.workers)
+    stack = list(keys)
+    seen = set(stack)
+    out: dict[str, list[Key] | None] = {}
+    while stack:
+        ts = state.tasks[stack.pop()]
+        if ts.state == "waiting":
+            for dependency in ts.dependencies:
+                if dependency.key not in seen:
+                    seen.add(dependency.key)
+                    stack.append(dependency.key)
+        elif ts.state == "processing" and ts.processing_on is not None:
+            at = out.setdefault(ts.processing_on.address, [])
+            if at is not None:
+                at.append(ts.key)
+    return out
+
+
+# ------------------------------------------------------------------ replay (``client.recreate_task_locally``)
+
+
+def get_runspec(state: SchedulerState, key: Key) -> Payload | None:
+    """Return the pickled ``run_spec`` of a task; None for scattered data.
+
+    Raises:
+        KeyError: the key is unknown.
+    """
+    return run_spec_payload(state.tasks[key])
+
+
+def run_spec_payload(ts: TaskState) -> Payload | None:
+    """Return the ``run_spec`` of a task as a payload of kind "pickled"."""
+    spec = ts.run_spec
+    if isinstance(spec, bytes):
+        return Payload("pickled", spec, ())
+    return spec
+
+
+def get_error_cause(state: SchedulerState, keys: Iterable[Key] = ()) -> Key | None:
+    """Return the key of the task whose error made the first erred one of ``keys`` fail, or None."""
+    for key in keys:
+        ts = state.tasks.get(key)
+        if ts is not None and ts.exception_blame is not None:
+            return ts.exception_blame.key
+    return None
+
+
+# ------------------------------------------------------------------ metadata
+
+
+def get_metadata(state: SchedulerState, keys: Iterable[Any], default: Any = NO_DEFAULT) -> Any:
+    """Return the metadata stored under a path of keys.
+
+    Raises:
+        KeyError: there is none, and no default was given.
+    """
+    found: Any = state.task_metadata
+    try:
+        for key in keys:
+            found = found[key]
+    except KeyError:
+        if _is_no_default(default):
+            raise
+        return default
+    return found
+
+
+def _is_no_default(default: Any) -> bool:
+    if isinstance(default, dict):
+        return "__Enum__" in default and default.get("name") == STOCK_NO_DEFAULT
+    return isinstance(default, str) and default == NO_DEFAULT

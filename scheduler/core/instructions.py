@@ -1,0 +1,54 @@
+"""Instructions of the core to the driver, in ``Outbox.instructions``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class WantsContinue:
+    """Feed ``Continue`` after the stimuli that are waiting: there is deferred work."""
+
+
+@dataclass(slots=True)
+class DropWorkerConnection:
+    """Close the worker's stream after its messages are written."""
+
+    address: str
+
+
+@dataclass(slots=True)
+class CloseScheduler:
+    """Shut down (idle timeout)."""
+
+    reason: str
+
+
+@dataclass(slots=True)
+class LogLine:
+    """A log line.
+
+    Attributes:
+        level: as in ``logging`` (10 debug, 20 info, 30 warning, 40 error).
+        text: the text.
+        logger: name of the logger, as in stock.
+    """
+
+    level: int
+    text: str
+    logger: str
+
+
+@dataclass(slots=True)
+class RestartSilentWorkers:
+    """Restart workers without heartbeats for worker-ttl through their nannies, or remove them."""
+
+    addresses: list[str]
+
+
+@dataclass(slots=True)
+class SetTimer:
+    """Feed ``TimerDue(timer_id)`` at ``when`` (seconds since the epoch)."""
+
+    when: float
+    timer_id: int

@@ -1,0 +1,1 @@
+"""How tasks change state, and the bookkeeping that follows from each change."""

@@ -1,0 +1,477 @@
+"""Paired facts about tasks, workers and clients, each pair changed in one place.
+
+The pairs are who_has/has_what with the counts that follow, who_wants/wants_what,
+processing_on/processing with occupancy, and dependencies/dependents.
+"""
+
+from __future__ import annotations
+
+from paceline.scheduler.core.state.model import (
+    ClientState,
+    TaskGroup,
+    TaskPrefix,
+    TaskState,
+    WorkerState,
+    add_up,
+)
+from paceline.scheduler.core.state.scheduler_state import SchedulerState
+from paceline.scheduler.core.state.small_set import with_item, without_item
+
+#: Transfers of a task with more dependencies than this are not counted as work of its worker.
+NEEDS_MAX = 20_000
+#: Number of group dependencies from which finished ones are dropped. A root-ish group has far
+#: fewer.
+GROUP_DEPENDENCIES_MIN = 64
+#: Actions whose durations a group sums; stock workers report five.
+ACTIONS_MAX = 50
+#: Prefixes without groups whose durations are kept; the least recently used is dropped first.
+IDLE_PREFIXES_MAX = 10_000
+#: A task is an outlier if it takes this many times the average of its prefix, and more than this
+#: many seconds.
+OUTLIER_FACTOR, OUTLIER_SECONDS_MIN = 4, 0.02
+#: This many outliers in a row count in full: the tasks take longer now.
+OUTLIERS_MAX = 3
+
+# ------------------------------------------------------------------ data: who_has, has_what
+
+
+def data_nbytes(state: SchedulerState, ts: TaskState) -> int:
+    """Return the size of the result of `ts` in bytes; the configured default if unknown."""
+    return ts.nbytes if ts.nbytes >= 0 else state.config.default_data_size_nbytes
+
+
+def inputs_nbytes(state: SchedulerState, ts: TaskState) -> int:
+    """Return the size of the dependencies of `ts` in bytes, with the default if unknown."""
+    return sum([data_nbytes(state, dts) for dts in ts.dependencies])
+
+
+def set_nbytes(state: SchedulerState, ts: TaskState, nbytes: int) -> None:
+    """Set the size of the result of `ts` to `nbytes`, also on the workers that hold it."""
+    old = ts.nbytes
+    gained = nbytes - old if old >= 0 else nbytes
+    group = ts.group
+    group.nbytes_total += gained
+    if ts.who_has:
+        before = data_nbytes(state, ts)
+        for ws in ts.who_has:
+            ws.nbytes += nbytes - before
+    ts.nbytes = nbytes
+
+
+def add_replica(state: SchedulerState, ts: TaskState, ws: WorkerState) -> None:
+    """Record that `ws` holds the result of `ts`; dependents may become ready."""
+    has_what = ws.has_what
+    if ts in has_what:
+        return
+    nbytes = data_nbytes(state, ts)
+    if ws.needs_what and ws.needs_what.pop(ts, 0):
+        _take_network(state, ws, nbytes)
+    has_what[ts] = None
+    ws.nbytes += nbytes
+    holders = ts.who_has
+    if holders:
+        ts.who_has = with_item(holders, ws)
+        if len(ts.who_has) == 2:
+            state.replicated_tasks[ts] = None
+        return
+    ts.who_has = (ws,)
+    for dependent in ts.dependents:
+        if dependent.state == "waiting":
+            dependent.waiting_count -= 1
+
+
+def remove_replica(state: SchedulerState, ts: TaskState, ws: WorkerState) -> None:
+    """Record that `ws` no longer holds the result of `ts`."""
+    if ts not in ws.has_what:
+        return
+    del ws.has_what[ts]
+    ws.nbytes -= data_nbytes(state, ts)
+    if len(ts.who_has) == 2:
+        state.replicated_tasks.pop(ts, None)
+    ts.who_has = without_item(ts.who_has, ws)
+    if not ts.who_has:
+        _data_is_gone(ts)
+
+
+def remove_all_data(state: SchedulerState, ws: WorkerState) -> list[TaskState]:
+    """Remove all results from `ws`. Return the tasks without another replica, in order."""
+    alone: list[TaskState] = []
+    for ts in list(ws.has_what):
+        holders = ts.who_has
+        if len(holders) > 1:
+            remove_replica(state, ts, ws)
+            continue
+        ts.who_has = ()
+        if ts.dependents:
+            _data_is_gone(ts)
+        alone.append(ts)
+    ws.has_what.clear()
+    ws.nbytes = 0
+    return alone
+
+
+def remove_all_replicas(state: SchedulerState, ts: TaskState) -> None:
+    """Remove the result of `ts` from all workers."""
+    if not ts.who_has:
+        return
+    nbytes = data_nbytes(state, ts)
+    for ws in ts.who_has:
+        ws.nbytes -= nbytes
+        del ws.has_what[ts]
+    if len(ts.who_has) > 1:
+        state.replicated_tasks.pop(ts, None)
+    ts.who_has = ()
+    if ts.waiters_count:
+        _data_is_gone(ts)
+
+
+def _data_is_gone(ts: TaskState) -> None:
+    for dependent in ts.dependents:
+        if dependent.state == "waiting":
+            dependent.waiting_count += 1
+
+
+# ------------------------------------------------------------------ desires: who_wants, wants_what
+
+
+def add_desire(ts: TaskState, cs: ClientState) -> None:
+    """Record that the client `cs` has a future of `ts`."""
+    if ts not in cs.wants_what:
+        cs.wants_what[ts] = None
+        ts.who_wants = with_item(ts.who_wants, cs)
+
+
+def remove_desire(ts: TaskState, cs: ClientState) -> None:
+    """Record that the client `cs` no longer has a future of `ts`."""
+    if cs.wants_what.pop(ts, 0) is None:
+        ts.who_wants = without_item(ts.who_wants, cs)
+
+
+# ------------------------------------------------------------------ edges: dependencies, dependents
+
+
+def add_dependencies(ts: TaskState, dependencies: tuple[TaskState, ...]) -> None:
+    """Add `dependencies` to `ts`, without those that it already has."""
+    present = ts.dependencies
+    if present:
+        known = dict.fromkeys(present)
+        dependencies = tuple(d for d in dependencies if d not in known)
+        if not dependencies:
+            return
+    ts.dependencies = present + dependencies
+    group_dependencies = ts.group.dependency_table
+    alone = (ts,)
+    group = None
+    for dts in dependencies:
+        dependents = dts.dependents
+        dts.dependents = with_item(dependents, ts) if dependents else alone
+        if dts.group is not group:
+            group = dts.group
+            if group not in group_dependencies:
+                _add_group_dependency(group_dependencies, group)
+
+
+def _add_group_dependency(table: dict[TaskGroup, None], group: TaskGroup) -> None:
+    """Add `group` to `table`; at each power of two, drop the older half of the finished groups.
+
+    A group that one graph after the other uses would otherwise collect dependencies forever.
+    """
+    n = len(table)
+    if n >= GROUP_DEPENDENCIES_MIN and not n & (n - 1):  # at each power of two
+        for each in [each for each in table if each.empty][: n // 2]:
+            del table[each]
+    table[group] = None
+
+
+def remove_dependency(state: SchedulerState, ts: TaskState, dts: TaskState) -> None:
+    """Remove `dts`, which is forgotten, from the dependencies of `ts`.
+
+    `ts` can never run again.
+    """
+    ws = ts.processing_on
+    if ws is not None and dts in ws.needs_what:
+        _drop_need(state, dts, ws)
+    ts.dependencies = tuple(d for d in ts.dependencies if d is not dts)
+    if ts.state == "waiting" and not dts.who_has:
+        ts.waiting_count -= 1
+
+
+# ------------------------------------------------------------------ work: processing and occupancy
+
+
+def expected_duration(state: SchedulerState, prefix: TaskPrefix) -> float:
+    """Return the expected compute time of a task of `prefix` in seconds."""
+    duration = prefix.duration_average
+    if duration >= 0:
+        return duration
+    if prefix.max_exec_time > 0:
+        return 2 * prefix.max_exec_time
+    return state.config.unknown_task_duration_seconds
+
+
+def is_duration_known(prefix: TaskPrefix) -> bool:
+    """Return whether tasks of `prefix` have finished, or have been seen executing."""
+    return prefix.duration_average >= 0 or prefix.max_exec_time > 0
+
+
+def _now_known(state: SchedulerState, prefix: TaskPrefix) -> None:
+    """Count `prefix` among the known ones on all workers; once in the life of a prefix."""
+    for ws in state.workers.values():
+        count = ws.unknown_duration_count.pop(prefix, 0)
+        if count:
+            ws.unknown_duration_total -= count
+            ws.task_prefix_count[prefix] = count
+
+
+def set_duration_average(state: SchedulerState, prefix: TaskPrefix, seconds: float) -> None:
+    """Set the moving average to `seconds`, and adjust the expected work of processing tasks."""
+    if not prefix.processing_count:
+        prefix.duration_average = seconds
+        return
+    if not is_duration_known(prefix):
+        _now_known(state, prefix)
+    before = expected_duration(state, prefix)
+    prefix.duration_average = seconds
+    after = expected_duration(state, prefix)
+    state.compute_occupancy += (after - before) * prefix.processing_count
+
+
+def add_exec_time(state: SchedulerState, prefix: TaskPrefix, seconds: float) -> None:
+    """Record that a task of `prefix` has been executing for `seconds` and has not finished."""
+    if not is_duration_known(prefix):
+        _now_known(state, prefix)
+    before = expected_duration(state, prefix)
+    prefix.max_exec_time = max(seconds, prefix.max_exec_time)
+    if seconds > 2 * prefix.duration_average:
+        if prefix.duration_average >= 0:
+            prefix.duration_before = prefix.duration_average
+        prefix.duration_average = -1.0
+    after = expected_duration(state, prefix)
+    state.compute_occupancy += (after - before) * prefix.processing_count
+
+
+def add_duration(
+    state: SchedulerState, group: TaskGroup, action: str, start: float, stop: float
+) -> None:
+    """Add `action` of a task of `group`, from `start` to `stop` in seconds since the epoch."""
+    seconds = stop - start if stop > start else 0.0
+    group.duration += seconds
+    durations = group.all_durations
+    if action not in durations and len(durations) >= ACTIONS_MAX:
+        action = "(other)"
+    durations[action] = durations.get(action, 0.0) + seconds
+    prefix = group.prefix
+    if action == "compute":
+        group.stop = max(group.stop, stop)
+        if group.start > start or not group.start:
+            group.start = start
+        old = prefix.duration_average
+        if old < 0:
+            set_duration_average(state, prefix, _first_again(prefix, seconds))
+        else:
+            if seconds > OUTLIER_SECONDS_MIN or prefix.outliers:
+                seconds = _counts_as(prefix, old, seconds)
+            average = 0.5 * seconds + 0.5 * old
+            prefix.duration_average = average
+            state.compute_occupancy += (average - old) * prefix.processing_count
+
+
+def _counts_as(prefix: TaskPrefix, average: float, seconds: float) -> float:
+    """Return the duration with which a task that took `seconds` enters the average.
+
+    An outlier counts less, unless it is one of several. Stock always weighs it by half. Dependents
+    of such a task become ready at that moment: they would be expected to take as long, and be
+    placed far from the large result that took so long to compute.
+    """
+    limit = max(OUTLIER_SECONDS_MIN, OUTLIER_FACTOR * average)
+    if seconds <= limit:
+        prefix.outliers = 0
+        return seconds
+    prefix.outliers += 1
+    return limit if prefix.outliers < OUTLIERS_MAX else seconds
+
+
+def _first_again(prefix: TaskPrefix, seconds: float) -> float:
+    """Return the average after the first task, or the first since one executed for much longer."""
+    before, prefix.duration_before = prefix.duration_before, -1.0
+    if before < 0:
+        return seconds
+    counted = _counts_as(prefix, before, seconds)
+    return seconds if counted == seconds else 0.5 * before + 0.5 * counted
+
+
+def occupancy(state: SchedulerState, ws: WorkerState) -> float:
+    """Return the work assigned to `ws` in seconds, transfers included."""
+    seconds = (
+        ws.unknown_duration_total * state.config.unknown_task_duration_seconds
+        if ws.unknown_duration_total
+        else 0.0
+    )
+    for prefix, count in ws.task_prefix_count.items():
+        duration = prefix.duration_average
+        if duration < 0:
+            duration = expected_duration(state, prefix)
+        seconds += duration * count
+    if ws.network_occ:
+        seconds += ws.network_occ / state.bandwidth
+    return seconds
+
+
+def start_processing(state: SchedulerState, ts: TaskState, ws: WorkerState) -> None:
+    """Assign `ts` to `ws`; its missing dependencies count as transfers."""
+    ws.processing[ts] = None
+    ts.processing_on = ws
+    prefix = ts.group.prefix
+    seconds = prefix.duration_average
+    if seconds >= 0 or prefix.max_exec_time > 0:
+        counts = ws.task_prefix_count
+    else:
+        counts = ws.unknown_duration_count
+        ws.unknown_duration_total += 1
+    counts[prefix] = counts.get(prefix, 0) + 1
+    prefix.processing_count += 1
+    state.compute_occupancy += seconds if seconds >= 0 else expected_duration(state, prefix)
+    if ts.dependencies:
+        _add_needs(state, ts, ws)
+    details = ts.details
+    if details is not None and details.resource_restrictions:
+        for resource, amount in details.resource_restrictions.items():
+            ws.used_resources[resource] = ws.used_resources.get(resource, 0) + amount
+
+
+def stop_processing(state: SchedulerState, ts: TaskState) -> WorkerState:
+    """Remove `ts` from the work of its worker. Return the worker, which may be removed already."""
+    ws = ts.processing_on
+    assert ws is not None, ts
+    ts.processing_on = None
+    processing = ws.processing
+    del processing[ts]
+    if ws.long_running and ts in ws.long_running:
+        del ws.long_running[ts]
+    else:
+        _leave_prefix_count(state, ts, ws)
+    needs = ws.needs_what
+    if not processing:
+        _settle_network(state, ws)
+    elif needs and len(ts.dependencies) <= NEEDS_MAX:
+        for dts in ts.dependencies:
+            if dts in needs:
+                _drop_need(state, dts, ws)
+    details = ts.details
+    if details is not None and details.resource_restrictions:
+        for resource, amount in details.resource_restrictions.items():
+            ws.used_resources[resource] = ws.used_resources.get(resource, 0) - amount
+    return ws
+
+
+def set_resource_restrictions(ts: TaskState, amounts: dict[str, float] | None) -> None:
+    """Set the resources that `ts` needs, also in the resources used on its worker."""
+    before = ts.resource_restrictions
+    ws = ts.processing_on
+    if ws is not None:
+        used = ws.used_resources
+        for sign, needed in ((-1, before), (1, amounts)):
+            for resource, amount in (needed or {}).items():
+                used[resource] = used.get(resource, 0) + sign * amount
+    ts.ensure_details().resource_restrictions = amounts
+
+
+def start_long_running(state: SchedulerState, ts: TaskState, ws: WorkerState) -> None:
+    """Record that `ts` seceded: it stays in ``processing``, but is no longer work of `ws`."""
+    if ts not in ws.long_running:
+        ws.long_running[ts] = None
+        _leave_prefix_count(state, ts, ws)
+
+
+def _leave_prefix_count(state: SchedulerState, ts: TaskState, ws: WorkerState) -> None:
+    prefix = ts.group.prefix
+    counts = ws.task_prefix_count
+    if prefix not in counts:
+        counts = ws.unknown_duration_count
+        ws.unknown_duration_total -= 1
+    left = counts[prefix] - 1
+    if left:
+        counts[prefix] = left
+    else:
+        del counts[prefix]
+    seconds = prefix.duration_average
+    state.compute_occupancy -= seconds if seconds >= 0 else expected_duration(state, prefix)
+    prefix.processing_count -= 1
+
+
+def _add_needs(state: SchedulerState, ts: TaskState, ws: WorkerState) -> None:
+    """Record the dependencies of `ts` that `ws` has to fetch."""
+    has_what = ws.has_what
+    needs = ws.needs_what
+    if len(ts.dependencies) > NEEDS_MAX:
+        return
+    total = 0
+    default = state.config.default_data_size_nbytes
+    for dts in ts.dependencies:
+        if dts in has_what:
+            continue
+        count = needs.get(dts, 0)
+        needs[dts] = count + 1
+        if not count:
+            nbytes = dts.nbytes
+            total += nbytes if nbytes >= 0 else default
+    ws.network_occ += total
+    state.network_occ += total
+
+
+def _drop_need(state: SchedulerState, dts: TaskState, ws: WorkerState) -> None:
+    count = ws.needs_what[dts]
+    if count > 1:
+        ws.needs_what[dts] = count - 1
+    else:
+        del ws.needs_what[dts]
+        _take_network(state, ws, data_nbytes(state, dts))
+
+
+def _take_network(state: SchedulerState, ws: WorkerState, nbytes: int) -> None:
+    there = ws.network_occ
+    taken = nbytes if nbytes < there else there
+    ws.network_occ = there - taken
+    total = state.network_occ
+    state.network_occ = total - taken if taken < total else 0
+
+
+def _settle_network(state: SchedulerState, ws: WorkerState) -> None:
+    """Reset the transfers of `ws`, on which nothing is processing."""
+    if ws.network_occ:
+        state.network_occ -= min(ws.network_occ, state.network_occ)
+        ws.network_occ = 0
+    ws.needs_what.clear()
+
+
+# ------------------------------------------------------------------ groups
+
+
+def forget_group(state: SchedulerState, group: TaskGroup) -> None:
+    """Remove `group` from the tables and its prefix if all its tasks are forgotten."""
+    if not group.empty or state.task_groups.get(group.name) is not group:
+        return
+    del state.task_groups[group.name]
+    gone = state.spans.group_over(group)
+    if gone is not None:
+        gone.dependency_table.clear()
+        for computation in reversed(state.computations):  # usually one of the latest
+            if computation.let_go(gone):
+                break
+    prefix = group.prefix
+    prefix.group_table.pop(group, None)
+    add_up(prefix.durations_over, group.all_durations)
+    if not prefix.group_table:
+        state.idle_prefixes[prefix.name] = None
+        if len(state.idle_prefixes) > IDLE_PREFIXES_MAX:
+            _drop_prefix(state, next(iter(state.idle_prefixes)))
+
+
+def _drop_prefix(state: SchedulerState, name: str) -> None:
+    """Drop a prefix without groups; keep its sums in ``state.dropped_prefixes``."""
+    del state.idle_prefixes[name]
+    prefix = state.task_prefixes.pop(name)
+    dropped = state.dropped_prefixes
+    dropped.suspicious += prefix.suspicious
+    add_up(dropped.state_counts, prefix.state_counts)
+    add_up(dropped.durations_over, prefix.durations_over)

@@ -1,0 +1,61 @@
+"""Run the work that earlier turns have deferred, with each ``Continue``.
+
+A deferred recommendation is a reminder, not an order: other stimuli were handled in between, so
+``recommendations.due`` decides again. The same holds for deferred releases.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from . import removal, restart
+from .recommendations import Recommendations, due
+from .transitions import run
+
+if TYPE_CHECKING:
+    from paceline.scheduler.core.turn import Turn
+
+
+def run_deferred(turn: Turn) -> None:
+    """Run a turn's worth of all deferred work except graph commits."""
+    state = turn.state
+    if state.deferred.worker_removals:
+        removal.continue_worker_removals(turn)
+    if state.deferred.recommendations:
+        run_deferred_recommendations(turn)
+    if state.deferred.releases:
+        run_deferred_releases(turn)
+    if state.deferred.client_removals:
+        removal.continue_client_removals(turn)
+    if state.deferred.teardown:
+        restart.run_deferred_teardown(turn)
+
+
+def run_deferred_recommendations(turn: Turn) -> None:
+    """Run deferred recommendations."""
+    queue = turn.state.deferred.recommendations
+    recs: Recommendations = {}
+    for ts, finish in list(islice(queue.items(), max(turn.budget, 0))):
+        if turn.budget <= 0:
+            break
+        del queue[ts]
+        finish_now = due(turn.state, ts, finish)
+        if finish_now is not None:
+            recs[ts] = finish_now
+            run(turn, recs)
+    if queue:
+        turn.wants_continue()
+
+
+def run_deferred_releases(turn: Turn) -> None:
+    """Check tasks that a dependent or client no longer needs."""
+    state = turn.state
+    recs: Recommendations = {}
+    for ts in state.deferred.releases.take(turn.budget):
+        finish_now = due(state, ts, "released")
+        if finish_now is not None:
+            recs[ts] = finish_now
+            run(turn, recs)
+    if state.deferred.releases:
+        turn.wants_continue()

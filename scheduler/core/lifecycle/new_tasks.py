@@ -1,0 +1,45 @@
+"""Create tasks, groups and prefixes."""
+
+from __future__ import annotations
+
+from paceline.protocol.keys import Key, key_group, key_split
+from paceline.protocol.payload import Payload
+from paceline.scheduler.core.state.groups import Computation
+from paceline.scheduler.core.state.model import TaskGroup, TaskPrefix, TaskState
+from paceline.scheduler.core.state.scheduler_state import SchedulerState
+
+
+def new_task(state: SchedulerState, key: Key, run_spec: bytes | Payload | None = None) -> TaskState:
+    """Create a task in state released, and its group if it is the first task of it."""
+    group = get_group(state, key_group(key), key_split(key))
+    return add_task(state, key, group, run_spec)
+
+
+def add_task(
+    state: SchedulerState, key: Key, group: TaskGroup, run_spec: bytes | Payload | None
+) -> TaskState:
+    """Create a task of `group` in state released."""
+    ts = TaskState(key, group, run_spec)
+    group.n_added += 1
+    group.states["released"] += 1
+    state.tasks[key] = ts
+    return ts
+
+
+def get_group(
+    state: SchedulerState, name: str, prefix_name: str, computation: Computation | None = None
+) -> TaskGroup:
+    """Return the group `name`; create it and its prefix if they are missing."""
+    group = state.task_groups.get(name)
+    if group is None:
+        prefix = state.task_prefixes.get(prefix_name)
+        if prefix is None:
+            average = state.config.default_task_durations_seconds.get(prefix_name, -1.0)
+            prefix = TaskPrefix(prefix_name, duration_average=average)
+            state.task_prefixes[prefix_name] = prefix
+        state.task_groups[name] = group = TaskGroup(name, prefix)
+        prefix.group_table[group] = None
+        state.idle_prefixes.pop(prefix_name, None)
+        if computation is not None:
+            computation.groups[group] = None
+    return group

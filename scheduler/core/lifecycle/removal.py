@@ -1,0 +1,220 @@
+"""Removal of workers and clients, a turn's worth of tasks at a time.
+
+A removed worker's data is removed at once. The tasks it was processing stay assigned to it until a
+turn releases them, or marks them as erred if they were blamed too often. A removed client's
+desires stay until a turn releases them.
+"""
+
+from __future__ import annotations
+
+import heapq
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from paceline.protocol.messages import CancelledKeys
+from paceline.scheduler.core.state.deferred import WorkerRemoval
+from paceline.scheduler.core.state.model import ClientState, TaskState, WorkerState
+
+from . import accounting
+from .failures import Failure
+from .recommendations import Recommendations, release_desire
+from .transitions import run, transition
+
+if TYPE_CHECKING:
+    from paceline.protocol.keys import Key
+    from paceline.scheduler.core.turn import Turn
+
+#: A task errs, blamed or not, after this many times ``allowed_failures + 1`` unexpected losses of
+#: its workers.
+WORKER_LOSSES_FACTOR = 3
+#: Tasks examined for one report of lost data and its dependents; beyond it, they are reported as
+#: later turns forget them.
+LOST_REPORT_MAX = 20_000
+
+
+# ------------------------------------------------------------------ tasks of removed workers
+
+
+def begin_worker_removal(turn: Turn, worker_removal: WorkerRemoval, recs: Recommendations) -> None:
+    """Blame tasks for the removal, and reschedule as many as this turn has budget for.
+
+    Args:
+        turn: the current turn.
+        worker_removal: the worker and its tasks; deferred if any task remains.
+        recs: recommendations for the tasks are added here.
+    """
+    state = turn.state
+    if not worker_removal.expected:
+        for ts in blamed_tasks(worker_removal.ws):
+            ts.suspicious += 1
+            ts.group.prefix.suspicious += 1
+    _leave(turn, worker_removal, recs)
+    if worker_removal.done < len(worker_removal.tasks):
+        state.deferred.worker_removals.append(worker_removal)
+        turn.wants_continue()
+
+
+def continue_worker_removals(turn: Turn) -> None:
+    """Reschedule further tasks of removed workers."""
+    removals = turn.state.deferred.worker_removals
+    while removals and turn.budget > 0:
+        worker_removal = removals[0]
+        recs: Recommendations = {}
+        _leave(turn, worker_removal, recs)
+        if worker_removal.done >= len(worker_removal.tasks):
+            removals.popleft()
+        run(turn, recs)
+    if removals:
+        turn.wants_continue()
+
+
+def _leave(turn: Turn, worker_removal: WorkerRemoval, recs: Recommendations) -> None:
+    """Add recommendations for the next tasks of `worker_removal` to `recs`."""
+    first = worker_removal.done
+    worker_removal.done = first + max(turn.budget, 1)
+    ws = worker_removal.ws
+    # other tasks have been rescheduled since
+    tasks = [
+        ts for ts in worker_removal.tasks[first : worker_removal.done] if ts.processing_on is ws
+    ]
+    for ts in reversed(tasks):
+        recs[ts] = "released"
+    if not worker_removal.expected:
+        for ts in tasks:
+            _count_worker_loss(turn, ws, ts, recs)
+
+
+def blamed_tasks(ws: WorkerState) -> list[TaskState]:
+    """Return the tasks that may have caused the loss of `ws`.
+
+    These are the tasks that its last heartbeat reported as executing and, since others can have
+    started after it, the tasks with the highest priority, one per thread. Stock blames every task
+    assigned to the worker.
+    """
+    executing = [ts for ts in ws.executing if ts in ws.processing]
+    others = (ts for ts in ws.processing if ts not in ws.executing)
+    return executing + heapq.nsmallest(ws.nthreads, others, key=_priority)
+
+
+def _priority(ts: TaskState) -> Any:
+    return ts.priority or ()
+
+
+def _count_worker_loss(turn: Turn, ws: WorkerState, ts: TaskState, recs: Recommendations) -> None:
+    """Count the loss of `ws` for `ts`; mark `ts` as erred if it was blamed or lost too often."""
+    state = turn.state
+    details = ts.ensure_details()
+    details.worker_losses += 1
+    allowed = state.config.allowed_failures
+    losses = details.worker_losses
+    if ts.suspicious <= allowed and losses < WORKER_LOSSES_FACTOR * (allowed + 1):
+        return
+    del recs[ts]
+    failure = Failure(
+        cause=ts,
+        worker=ws.address,
+        exception=state.errors.killed_worker(ts.key, worker_facts(ws), allowed),
+        exception_text="KilledWorker",
+    )
+    turn.log(
+        40,
+        f"Task {ts.key!s} marked as failed because {max(ts.suspicious, losses)} workers died"
+        " while trying to run it",
+    )
+    transition(turn, ts, "erred", recs, failure)
+
+
+def worker_facts(ws: WorkerState) -> dict[str, Any]:
+    """Return the attributes of `ws` for errors and events."""
+    return {
+        "address": ws.address,
+        "name": ws.name,
+        "status": ws.status,
+        "nthreads": ws.nthreads,
+        "memory_limit": ws.memory_limit,
+        "local_directory": ws.local_directory,
+        "services": ws.services,
+        "nanny": ws.nanny,
+        "pid": ws.pid,
+        "server_id": ws.server_id,
+        "extra": ws.extra,
+        "last_seen": ws.last_seen,
+    }
+
+
+# ------------------------------------------------------------------ data of removed workers
+
+
+def lose_data(turn: Turn, ws: WorkerState, recs: Recommendations) -> tuple[list[Key], list[Key]]:
+    """Remove `ws` from ``who_has`` of its tasks.
+
+    Recommendations for tasks without another replica are added to `recs`, or deferred if they
+    exceed the budget.
+
+    Returns:
+        Keys that are going to be recomputed, and keys of data that is lost.
+    """
+    actors = [ts for ts in ws.actors if ts in ws.has_what]
+    alone = accounting.remove_all_data(turn.state, ws)
+    if actors:
+        recs.update(dict.fromkeys(actors, "erred"))
+        alone = [ts for ts in alone if ts not in ws.actors]
+    recomputed = [ts.key for ts in alone if ts.run_spec is not None]
+    lost = [ts for ts in alone if ts.run_spec is None]
+    _report_lost_data(turn, lost)
+    if len(alone) > max(turn.budget, 0):
+        turn.state.deferred.releases.add(alone)
+        turn.wants_continue()
+    else:
+        for ts in alone:
+            recs[ts] = "forgotten" if ts.run_spec is None else "released"
+    return recomputed, [ts.key for ts in lost]
+
+
+def _report_lost_data(turn: Turn, lost: list[TaskState]) -> None:
+    """Report `lost` tasks and their dependents to their clients if one turn cannot forget them all.
+
+    Stock reports them together. Without this report, a client that sees the lost data could still
+    find dependents pending, because later turns forget and report them one by one.
+    """
+    reports: dict[ClientState, list[Key]] = {}
+    found = dict.fromkeys(lost)
+    queue = list(lost)
+    for ts in queue:  # grows
+        for cs in ts.who_wants:
+            reports.setdefault(cs, []).append(ts.key)
+        for dts in ts.dependents:
+            if dts not in found and dts.state not in ("memory", "erred"):
+                found[dts] = None
+                queue.append(dts)
+        if len(queue) > LOST_REPORT_MAX:
+            break
+    if len(queue) <= turn.budget:
+        return
+    for cs, keys in reports.items():
+        turn.to_client(cs.client_key, CancelledKeys(keys=keys, reason="lost data"))
+
+
+# ------------------------------------------------------------------ clients
+
+
+def begin_client_removal(turn: Turn, cs: ClientState) -> None:
+    """Release the desires of `cs`, the latest first."""
+    turn.state.deferred.client_removals.append(cs)
+    continue_client_removals(turn)
+
+
+def continue_client_removals(turn: Turn) -> None:
+    """Release further desires of removed clients."""
+    removals = turn.state.deferred.client_removals
+    while removals and turn.budget > 0:
+        cs = removals[0]
+        recs: Recommendations = {}
+        for ts in list(islice(reversed(cs.wants_what), turn.budget)):
+            release_desire(ts, cs, recs)
+        if not cs.wants_what:
+            removals.popleft()
+        run(turn, recs)
+        turn.budget -= 1
+    if removals:
+        turn.wants_continue()

@@ -1,0 +1,99 @@
+"""Forget all tasks at once, for a restart.
+
+The tables are emptied in one turn, so that no stimulus sees half of a restart. References between
+the forgotten tasks are cleared in later turns, because freeing 200,000 tasks at once would make a
+long turn.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from paceline.protocol.messages import FreeKeys
+from paceline.scheduler.core.state.containers import PriorityQueue
+
+from .steps import clear_references
+
+if TYPE_CHECKING:
+    from paceline.scheduler.core.state.model import TaskState, WorkerState
+    from paceline.scheduler.core.turn import Turn
+
+#: Forgotten tasks torn down per turn, as a multiple of the transitions of a turn.
+TEARDOWN_FACTOR = 5
+
+
+def forget_everything(turn: Turn) -> None:
+    """Forget all tasks, desires and histories, and tell workers to drop their data.
+
+    Graphs have to be dropped before.
+    """
+    state = turn.state
+    tasks = list(state.tasks.values())
+    if state.plugins is not None:
+        _tell_plugins(turn, tasks)
+    state.deferred.clear()
+    for ws in state.workers.values():
+        _empty(turn, ws)
+    for ts in tasks:
+        if ts.details is not None:
+            for address in ts.details.erred_on or ():  # workers keep erred tasks until freed
+                if address in state.workers:
+                    turn.free_keys(address, ts.key)
+    for cs in state.clients.values():
+        cs.wants_what = {}
+    state.tasks = {}
+    state.queued = PriorityQueue()
+    state.unrunnable = {}
+    state.replicated_tasks = {}
+    state.task_metadata.clear()
+    state.computations.clear()
+    state.erred_tasks.clear()
+    state.spans.all_groups_over()
+    state.task_groups.clear()
+    state.task_prefixes.clear()
+    state.idle_prefixes.clear()
+    state.compute_occupancy = 0.0
+    state.network_occ = 0
+    state.no_workers_since = None
+    state.deferred.teardown.add(tasks)
+    run_deferred_teardown(turn)
+
+
+def _tell_plugins(turn: Turn, tasks: list[TaskState]) -> None:
+    """Call the transition hook of plugins for each task, as stock does; dependents first."""
+    plugins = turn.state.plugins
+    assert plugins is not None
+    for ts in reversed(tasks):
+        plugins.transition(
+            ts, ts.state, "forgotten", turn.stimulus_id, None, (ts.dependencies, ts.dependents)
+        )
+
+
+def _empty(turn: Turn, ws: WorkerState) -> None:
+    """Remove all tasks and data from `ws`, and tell it to free them."""
+    keys = [ts.key for ts in ws.processing]
+    keys += [ts.key for ts in ws.has_what]
+    if keys:
+        turn.to_worker(ws.address, FreeKeys(keys=keys, stimulus_id=turn.stimulus_id))
+    ws.processing = {}
+    ws.long_running = {}
+    ws.executing = {}
+    ws.has_what = {}
+    ws.actors = {}
+    ws.needs_what = {}
+    ws.task_prefix_count = {}
+    ws.unknown_duration_count = {}
+    ws.unknown_duration_total = 0
+    ws.nbytes = 0
+    ws.network_occ = 0
+    ws.used_resources = dict.fromkeys(ws.resources, 0.0)
+    turn.state.loads.touch(ws)
+
+
+def run_deferred_teardown(turn: Turn) -> None:
+    """Clear the references of further forgotten tasks."""
+    state = turn.state
+    for ts in state.deferred.teardown.take(state.config.turn_tasks_max * TEARDOWN_FACTOR):
+        clear_references(ts)
+    if state.deferred.teardown:
+        turn.wants_continue()

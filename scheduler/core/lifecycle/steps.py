@@ -1,0 +1,143 @@
+"""Steps that several transitions share; with ``transitions.py`` they assign task states."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from paceline.protocol.messages import CancelledKeys
+from paceline.scheduler.core.state.model import ACTIVE_STATES, TaskState, WorkerState
+from paceline.scheduler.core.state.scheduler_state import SchedulerState
+from paceline.scheduler.core.state.small_set import without_item
+from paceline.scheduler.core.turn import Turn
+
+from . import accounting
+from .failures import Failure, record_failure, report_erred
+from .recommendations import (
+    EDGES_MIN,
+    Recommendations,
+    defer_if_many,
+    end_fire_and_forget,
+    erred_dependency,
+    is_wanted,
+    release_unneeded_dependencies,
+)
+
+
+def enter(ts: TaskState, state: str) -> None:
+    """Assign `state` to `ts`, and update `waiters_count` of its dependencies."""
+    before = ts.state
+    ts.state = state
+    if before in ACTIVE_STATES:
+        if state not in ACTIVE_STATES:
+            for dts in ts.dependencies:
+                dts.waiters_count -= 1
+            ts.waiting_count = 0
+        elif before == "waiting":
+            ts.waiting_count = 0
+    elif state in ACTIVE_STATES:
+        for dts in ts.dependencies:
+            dts.waiters_count += 1
+
+
+def inputs_exceed(state: SchedulerState, ts: TaskState, sizes: Collection[int], limit: int) -> bool:
+    """Return whether the inputs of `ts`, of these sizes, are larger than `limit` bytes.
+
+    Unknown sizes are negative.
+    """
+    if min(sizes) >= 0:
+        return sum(sizes) > limit
+    return accounting.inputs_nbytes(state, ts) > limit
+
+
+def free_replicas(turn: Turn, ts: TaskState) -> None:
+    """Tell the workers that hold the data of `ts` to free it."""
+    for ws in ts.who_has:
+        if ts.actor:
+            ws.actors.pop(ts, None)
+        turn.free_keys(ws.address, ts.key)
+    accounting.remove_all_replicas(turn.state, ts)
+
+
+def leave_worker(state: SchedulerState, ts: TaskState) -> WorkerState | None:
+    """Remove `ts` from the work of its worker. Return the worker, or None if it was removed."""
+    ws = accounting.stop_processing(state, ts)
+    if ts.actor:
+        ws.actors.pop(ts, None)
+    if state.workers.get(ws.address) is not ws:
+        return None
+    state.loads.touch(ws)
+    return ws
+
+
+def release_active(turn: Turn, ts: TaskState, recs: Recommendations) -> None:
+    """Move `ts` from an active state to released, and on to waiting if it is needed."""
+    enter(ts, "released")
+    if ts.has_lost_dependencies:
+        recs[ts] = "forgotten"
+    elif is_wanted(ts) and erred_dependency(ts) is None:
+        recs[ts] = "waiting"
+        return
+    release_unneeded_dependencies(turn, ts, recs)
+
+
+def mark_erred(turn: Turn, ts: TaskState, recs: Recommendations, failure: Failure | None) -> None:
+    """Mark `ts` as erred; recommend the same for active dependents, and release its dependencies.
+
+    Do nothing if `failure` is None: the cause is already being retried.
+    """
+    if failure is None:
+        return
+    state = turn.state
+    state.queued.discard(ts)
+    state.unrunnable.pop(ts, None)
+    waiting = [d for d in ts.dependents if d.state in ACTIVE_STATES]
+    enter(ts, "erred")
+    blame = record_failure(state, ts, failure, turn.now)
+    for dts in waiting:
+        recs[dts] = "erred"
+    release_unneeded_dependencies(turn, ts, recs)
+    report_erred(turn, ts, blame)
+    end_fire_and_forget(state, ts, recs)
+
+
+def forget(turn: Turn, ts: TaskState, recs: Recommendations) -> None:
+    """Remove `ts` from the state; dependents can never run again, unneeded dependencies follow."""
+    state = turn.state
+    if ts.who_has:
+        free_replicas(turn, ts)
+    dependents, ts.dependents = ts.dependents, ()
+    for dts in dependents:
+        dts.has_lost_dependencies = True
+        accounting.remove_dependency(state, dts, ts)
+        if dts.state not in ("memory", "erred"):
+            recs[dts] = "forgotten"
+    enter(ts, "forgotten")
+    dependencies, ts.dependencies = ts.dependencies, ()
+    later = len(dependencies) > EDGES_MIN and defer_if_many(turn, dependencies)
+    for dts in dependencies:
+        dependents = dts.dependents
+        # fast path: usually `ts` is the only dependent
+        dts.dependents = () if len(dependents) == 1 else without_item(dependents, ts)
+        if not dts.dependents and not dts.who_wants and not later:
+            recs[dts] = "forgotten"
+    if ts.who_wants:
+        report = CancelledKeys(keys=[ts.key], reason="already forgotten")
+        for cs in ts.who_wants:
+            turn.to_client(cs.client_key, report)
+            del cs.wants_what[ts]
+        ts.who_wants = ()
+    del state.tasks[ts.key]
+    if state.task_metadata:
+        state.task_metadata.pop(ts.key, None)
+    ts.processing_on = None
+    ts.details = None
+
+
+def clear_references(ts: TaskState) -> None:
+    """Clear the references of `ts`, which was forgotten with all other tasks.
+
+    Each of them is then freed by itself.
+    """
+    ts.state = "forgotten"
+    ts.dependencies = ts.dependents = ts.who_has = ts.who_wants = ()
+    ts.processing_on = ts.details = None

@@ -1,0 +1,620 @@
+"""The lifecycle of a task. Only this module and ``steps.py`` assign task states.
+
+    released ──► waiting ──► processing ──► memory ──► released ──► forgotten
+                   │  ▲          │                        ▲
+                   │  │          ├──► erred ──────────────┤
+                   ▼  │          └──► released            │
+        queued / no-worker ───────────────────────────────┘
+
+- *released*: known, but not being computed. Every task starts here; if it is needed again, it goes
+  on to waiting at once.
+- *waiting*: needed, and some dependencies have no data yet (``waiting_count`` of them).
+- *queued*: ready and root-ish, and no worker has a free slot.
+- *no-worker*: ready, and no running worker may run it.
+- *processing*: sent to a worker.
+- *memory*: its result is on workers (``who_has``).
+- *erred*: it, or a task it depends on, failed (``exception_blame``).
+- *forgotten*: no longer in ``state.tasks``.
+
+A stimulus makes *recommendations* ({task: state to go to}). ``run`` takes them last in, first out,
+until none is left, and each transition may add more. A pair of states that is not in TRANSITIONS
+goes through released. Transitions write to ``recs`` and to the turn, and never read a clock.
+
+A turn makes at most ``config.turn_tasks_max`` transitions. Remaining recommendations are deferred
+and continued with ``Continue`` (``lifecycle/deferred.py``).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from paceline.protocol.messages import (
+    KeyInMemory,
+    LostData,
+    TaskFinished,
+    TaskRetried,
+)
+from paceline.scheduler.core.policy import placement
+from paceline.scheduler.core.state.model import (
+    ACTIVE_STATES,
+    TASK_STATES,
+    TaskGroup,
+    TaskState,
+    WorkerState,
+)
+from paceline.scheduler.core.turn import Turn
+
+from . import accounting
+from .failures import (
+    Failure,
+    clear_failure,
+    huge_inputs_failure,
+    inherited_failure,
+    report_erred,
+)
+from .outgoing import compute_message
+from .recommendations import (
+    Recommendations,
+    end_fire_and_forget,
+    erred_dependency,
+    is_wanted,
+    recommend_ready_dependents,
+    release_finished_dependencies,
+    release_unneeded_dependencies,
+)
+from .steps import (
+    enter,
+    forget,
+    free_replicas,
+    inputs_exceed,
+    leave_worker,
+    mark_erred,
+    release_active,
+)
+
+# ------------------------------------------------------------------ assigning states
+
+
+def _count(group: TaskGroup, start: str, finish: str) -> None:
+    """Count the move of a task of `group` from state `start` to `finish`."""
+    counts = group.states
+    counts[start] -= 1
+    counts[finish] += 1
+    group.prefix.state_counts[finish] += 1
+
+
+# ------------------------------------------------------------------ running recommendations
+
+
+def run(turn: Turn, recs: Recommendations) -> None:
+    """Carry out `recs` until none is left or the budget of the turn is used up; defer the rest.
+
+    If a transition raises, which is a bug, the others are carried out in the next turn.
+    """
+    try:
+        while recs and turn.budget > 0:
+            ts, finish = recs.popitem()
+            if finish == "waiting" and ts.state == "released" and not is_wanted(ts):
+                continue  # no longer needed
+            transition(turn, ts, finish, recs)
+            turn.budget -= 1
+    finally:
+        if recs:
+            turn.state.deferred.push(recs)
+            recs.clear()
+            turn.wants_continue()
+
+
+#: States that follow released at once. No other transition in between may release the dependencies
+#: as unneeded, or wait for lost data.
+_AT_ONCE = frozenset(("waiting", "forgotten"))
+
+
+def transition(
+    turn: Turn, ts: TaskState, finish: str, recs: Recommendations, detail: Any = None
+) -> None:
+    """Move `ts` to state `finish`, through released if there is no direct transition.
+
+    Args:
+        turn: the current turn.
+        ts: the task.
+        finish: the state to go to.
+        recs: recommendations that follow are added here.
+        detail: the cause, if the transition needs it: a TaskFinished or a Failure.
+    """
+    start = ts.state
+    function = _BY_START[start].get(finish)
+    if function is None:
+        if start not in (finish, "forgotten"):
+            _transition_through_released(turn, ts, finish, recs)
+        return
+    state = turn.state
+    state.transition_counter += 1
+    made: Recommendations = {}
+    plugins = state.plugins
+    edges = None
+    if plugins is not None and finish == "forgotten":
+        edges = ts.dependencies, ts.dependents
+    function(turn, ts, made, detail)
+    actual = ts.state
+    group = ts.group
+    counts = group.states
+    if actual != start:  # inlined _count: on the hot path
+        counts[start] -= 1
+        counts[actual] += 1
+        group.prefix.state_counts[actual] += 1
+    stimulus_id = turn.stimulus_id
+    if plugins is not None:
+        plugins.transition(ts, start, actual, stimulus_id, detail, edges)
+    state.transition_log.append((ts.key, start, actual, made, stimulus_id, turn.now))
+    if actual == "forgotten" and counts["forgotten"] == group.n_added:
+        accounting.forget_group(state, group)
+    if not made:
+        return
+    if actual == "released" and made.get(ts) in _AT_ONCE:
+        at_once = made.pop(ts)
+        recs.update(made)
+        transition(turn, ts, at_once, recs)
+    else:
+        recs.update(made)
+
+
+def _transition_through_released(
+    turn: Turn, ts: TaskState, finish: str, recs: Recommendations
+) -> None:
+    start = ts.state
+    if "released" in (start, finish):
+        raise AssertionError(
+            f"impossible transition from {start} to {finish} for {ts.key!r}: {turn.stimulus_id}"
+        )
+    recs.pop(ts, None)
+    transition(turn, ts, "released", recs)
+    if ts.state != "released":
+        return  # it has gone on to waiting or forgotten
+    following = recs.pop(ts, finish)
+    if following == "waiting":
+        if ts.run_spec is None:
+            following = "forgotten"
+        elif start in ACTIVE_STATES and not is_wanted(ts):
+            # it was to run again, and is no longer needed
+            if ts.dependents:
+                return
+            following = "forgotten"
+        elif start == "erred":
+            for dts in ts.dependencies:
+                if recs.get(dts) == "released":
+                    del recs[dts]  # needed again
+    transition(turn, ts, following, recs)
+
+
+# ------------------------------------------------------------------ released -> ...
+
+
+def transition_released_waiting(
+    turn: Turn, ts: TaskState, recs: Recommendations, detail: Any
+) -> None:
+    """Start the task, which is needed; its missing dependencies become needed too."""
+    if ts.has_lost_dependencies or ts.run_spec is None:
+        recs[ts] = "forgotten"
+        return
+    missing = 0
+    for dts in ts.dependencies:
+        if not dts.who_has:
+            missing += 1
+            if dts.state == "released":
+                recs[dts] = "waiting"
+            elif dts.state == "erred" and erred_dependency(ts) is not None:
+                recs.clear()  # compute nothing for a task that cannot run
+                transition_released_erred(turn, ts, recs, None)
+                return
+    ts.state = "waiting"
+    for dts in ts.dependencies:
+        dts.waiters_count += 1
+    ts.waiting_count = missing
+    if not missing:
+        recs[ts] = "processing"
+
+
+def transition_released_erred(
+    turn: Turn, ts: TaskState, recs: Recommendations, detail: Failure | None
+) -> None:
+    """Mark the task as erred because a dependency has failed."""
+    blame = detail.cause if detail is not None else erred_dependency(ts)
+    if blame is None:
+        return  # the cause is being retried
+    for dts in ts.dependents:
+        if not dts.who_has and dts.state != "erred":
+            recs[dts] = "erred"
+    enter(ts, "erred")
+    ts.ensure_details().exception_blame = blame
+    release_unneeded_dependencies(turn, ts, recs)
+    report_erred(turn, ts, blame)
+    end_fire_and_forget(turn.state, ts, recs)
+
+
+def transition_released_forgotten(
+    turn: Turn, ts: TaskState, recs: Recommendations, detail: Any
+) -> None:
+    """Forget the task: it is not needed, or can never run again."""
+    forget(turn, ts, recs)
+
+
+# ---------------------------------------------------------------- waiting, queued, no-worker -> ...
+
+
+def transition_waiting_processing(
+    turn: Turn, ts: TaskState, recs: Recommendations, detail: Any
+) -> None:
+    """Send the ready task to a worker, or move it to queued or no-worker."""
+    if ts.waiting_count:
+        return
+    state = turn.state
+    ws: WorkerState | None
+    if placement.is_rootish(state, ts):
+        if ts.queueable and not math.isinf(state.config.worker_saturation):
+            ws = placement.place_rootish_queued(state)
+            if ws is None:
+                enter(ts, "queued")
+                state.queued.add(ts)
+                return
+        else:
+            ws = placement.place_rootish_together(state, ts)
+    else:
+        ws = placement.place_non_rootish(state, ts)
+    if ws is None:
+        enter(ts, "no-worker")
+        state.unrunnable[ts] = turn.now
+        return
+    _dispatch(turn, ts, ws, recs)
+
+
+def transition_waiting_released(
+    turn: Turn, ts: TaskState, recs: Recommendations, detail: Any
+) -> None:
+    """Release the task: it is not needed, or has to start again."""
+    release_active(turn, ts, recs)
+
+
+def transition_queued_processing(
+    turn: Turn, ts: TaskState, recs: Recommendations, detail: Any
+) -> None:
+    """Send the task to a worker with a free slot; without one it stays queued."""
+    ws = placement.place_rootish_queued(turn.state)
+    if ws is not None and (not ts.dependencies or all(d.who_has for d in ts.dependencies)):
+        turn.state.queued.discard(ts)
+        _dispatch(turn, ts, ws, recs)
+
+
+def transition_queued_released(
+    turn: Turn, ts: TaskState, recs: Recommendations, detail: Any
+) -> None:
+    """Release the task: it is not needed, or has to start again."""
+    turn.state.queued.discard(ts)
+    release_active(turn, ts, recs)
+
+
+def transition_queued_erred(
+    turn: Turn, ts: TaskState, recs: Recommendations, detail: Failure | None
+) -> None:
+    """Mark the task as erred: it waited too long for a worker, or a dependency failed."""
+    mark_erred(turn, ts, recs, detail or inherited_failure(ts))
+
+
+def transition_no_worker_processing(
+    turn: Turn, ts: TaskState, recs: Recommendations, detail: Any
+) -> None:
+    """Send the task to a worker that may run it; without one it stays."""
+    ws = placement.place_non_rootish(turn.state, ts)
+    if ws is not None and all(d.who_has for d in ts.dependencies):
+        turn.state.unrunnable.pop(ts, None)
+        _dispatch(turn, ts, ws, recs)
+
+
+def transition_no_worker_released(
+    turn: Turn, ts: TaskState, recs: Recommendations, detail: Any
+) -> None:
+    """Release the task: it is not needed, or has to start again."""
+    turn.state.unrunnable.pop(ts, None)
+    release_active(turn, ts, recs)
+
+
+def transition_no_worker_erred(
+    turn: Turn, ts: TaskState, recs: Recommendations, detail: Failure | None
+) -> None:
+    """Mark the task as erred: it waited too long for a worker, or a dependency failed."""
+    mark_erred(turn, ts, recs, detail or inherited_failure(ts))
+
+
+def transition_waiting_erred(
+    turn: Turn, ts: TaskState, recs: Recommendations, detail: Failure | None
+) -> None:
+    """Mark the task as erred because a dependency has failed."""
+    mark_erred(turn, ts, recs, detail or inherited_failure(ts))
+
+
+# ------------------------------------------------------------------ processing -> ...
+
+
+def transition_processing_memory(
+    turn: Turn, ts: TaskState, recs: Recommendations, detail: TaskFinished
+) -> None:
+    """Record that the worker has finished the task."""
+    state = turn.state
+    ws = ts.processing_on
+    assert ws is not None
+    group = ts.group
+    accounting.stop_processing(state, ts)
+    for startstop in detail.startstops:
+        accounting.add_duration(state, group, startstop.action, startstop.start, startstop.stop)
+    if detail.nbytes is not None:
+        accounting.set_nbytes(state, ts, detail.nbytes)
+    state.loads.touch(ws)
+    accounting.add_replica(state, ts, ws)
+    if ts.dependents:
+        recommend_ready_dependents(ts, recs)
+    ts.state = "memory"
+    ts.waiting_count = 0
+    release_finished_dependencies(turn, ts, recs)
+    typename = detail.typename or ""
+    ts.type = typename
+    types = group.type_counts
+    types[typename] = types.get(typename, 0) + 1
+    if ts.who_wants:
+        report = KeyInMemory(key=ts.key, type=detail.type)
+        for cs in ts.who_wants:
+            turn.to_client(cs.client_key, report)
+        end_fire_and_forget(state, ts, recs)
+    elif not ts.waiters_count:
+        recs[ts] = "released"
+
+
+def transition_processing_released(
+    turn: Turn, ts: TaskState, recs: Recommendations, detail: Any
+) -> None:
+    """Release the task: it is not needed, its worker was removed, or it has to start again."""
+    ws = leave_worker(turn.state, ts)
+    if ws is not None:
+        turn.free_keys(ws.address, ts.key)
+    release_active(turn, ts, recs)
+
+
+def transition_processing_erred(
+    turn: Turn, ts: TaskState, recs: Recommendations, detail: Failure | None
+) -> None:
+    """Mark the task as erred: it failed, lost too many workers, or a dependency failed."""
+    failure = detail or inherited_failure(ts)
+    if failure is None:
+        return
+    ws = leave_worker(turn.state, ts)
+    if ws is not None and failure.worker != ws.address:
+        turn.free_keys(ws.address, ts.key)
+    mark_erred(turn, ts, recs, failure)
+
+
+# ------------------------------------------------------------------ memory -> ...
+
+
+def transition_memory_released(
+    turn: Turn, ts: TaskState, recs: Recommendations, detail: Any
+) -> None:
+    """Release the task: its result is not needed, or the last replica was lost."""
+    if ts.actor and ts.who_wants:
+        recs[ts] = "erred"
+        return
+    if ts.waiters_count:
+        _recall_dependents(turn, ts, recs)
+    free_replicas(turn, ts)
+    ts.state = "released"
+    if ts.who_wants:
+        lost = LostData(key=ts.key)
+        for cs in ts.who_wants:
+            turn.to_client(cs.client_key, lost)
+    if ts.run_spec is None or ts.has_lost_dependencies:
+        recs[ts] = "forgotten"
+    elif is_wanted(ts):
+        recs[ts] = "waiting" if erred_dependency(ts) is None else "erred"
+    if ts.waiters_count:
+        for dts in ts.dependents:
+            if dts.state in ("no-worker", "queued"):
+                recs[dts] = "waiting"
+
+
+def transition_memory_erred(
+    turn: Turn, ts: TaskState, recs: Recommendations, detail: Failure | None
+) -> None:
+    """Mark the actor as erred because its worker was lost."""
+    free_replicas(turn, ts)
+    failure = Failure(
+        cause=ts,
+        exception=turn.state.errors.actor_lost(),
+        exception_text="RuntimeError('Worker holding Actor was lost')",
+    )
+    mark_erred(turn, ts, recs, failure)
+
+
+def transition_memory_forgotten(
+    turn: Turn, ts: TaskState, recs: Recommendations, detail: Any
+) -> None:
+    """Forget the task: it is not needed, or is lost data that cannot be computed again."""
+    forget(turn, ts, recs)
+
+
+# ------------------------------------------------------------------ erred -> ...
+
+
+def transition_erred_released(
+    turn: Turn, ts: TaskState, recs: Recommendations, detail: Any
+) -> None:
+    """Release the task: it is retried, or no longer needed."""
+    clear_failure(turn, ts, recs)
+    if ts.who_wants:
+        retried = TaskRetried(key=ts.key)
+        for cs in ts.who_wants:
+            turn.to_client(cs.client_key, retried)
+    enter(ts, "released")
+    release_unneeded_dependencies(turn, ts, recs)  # they may have been retried only for this task
+
+
+# ------------------------------------------------------------------ data that was not computed
+
+
+def become_data(
+    turn: Turn, ts: TaskState, nbytes: int, workers: Iterable[WorkerState], recs: Recommendations
+) -> None:
+    """Move `ts` to memory without running it: its data was put on workers.
+
+    This follows scatter and update_data. If the task is running, waiting or erred, the data
+    replaces its result.
+
+    Args:
+        turn: the current turn.
+        ts: the task.
+        nbytes: size of the data in bytes; -1 if unknown.
+        workers: the workers that hold the data.
+        recs: recommendations that follow are added here.
+    """
+    state = turn.state
+    start = ts.state
+    if start == "processing":
+        ws = leave_worker(state, ts)
+        if ws is not None:
+            turn.free_keys(ws.address, ts.key)
+    elif start == "erred":
+        clear_failure(turn, ts, recs)
+    state.queued.discard(ts)
+    state.unrunnable.pop(ts, None)
+    if nbytes >= 0:
+        accounting.set_nbytes(state, ts, nbytes)
+    for ws in workers:
+        accounting.add_replica(state, ts, ws)
+    if start != "memory":
+        enter(ts, "memory")
+        _count(ts.group, start, "memory")
+        release_unneeded_dependencies(turn, ts, recs)
+        state.transition_counter += 1
+        state.transition_log.append((ts.key, start, "memory", {}, turn.stimulus_id, turn.now))
+    recommend_ready_dependents(ts, recs)
+    end_fire_and_forget(state, ts, recs)
+
+
+# ------------------------------------------------------------------ shared steps
+
+
+def _dispatch(turn: Turn, ts: TaskState, ws: WorkerState, recs: Recommendations) -> None:
+    """Send `ts` to `ws`, or fail it if its inputs exceed the memory limit of `ws`."""
+    state = turn.state
+    accounting.start_processing(state, ts, ws)
+    ts.waiting_count = 0
+    state.loads.touch(ws)
+    state.n_tasks += 1
+    if ts.actor:
+        ws.actors[ts] = None
+    message = compute_message(turn, ts)
+    limit = ws.memory_limit if ts.dependencies and state.config.memory_terminate else 0
+    if limit and inputs_exceed(state, ts, message.nbytes.values(), limit):
+        _refuse(turn, ts, ws, recs)
+        return
+    ts.state = "processing"
+    turn.to_worker(ws.address, message)
+
+
+def _refuse(turn: Turn, ts: TaskState, ws: WorkerState, recs: Recommendations) -> None:
+    """Mark `ts` as erred on its way to `ws`, which cannot hold its inputs."""
+    start, ts.state = ts.state, "processing"
+    _count(ts.group, start, "processing")
+    transition(turn, ts, "erred", recs, huge_inputs_failure(turn, ts, ws))
+    counts = ts.group.states  # the transition under way counts the move from where it started
+    counts["erred"] -= 1
+    counts[start] += 1
+
+
+def _recall_dependents(turn: Turn, ts: TaskState, recs: Recommendations) -> None:
+    """Take back dependents of `ts` that are processing, before its data is lost or freed.
+
+    A stock worker that receives the request to free the data first misses the data when it runs
+    the dependent. If it is fetching the data, receives a request to compute it, and only then one
+    to free the dependent, it forgets the data with the dependent and never computes it.
+    """
+    for dts in list(ts.dependents):
+        if dts.state == "processing":
+            recs.pop(dts, None)
+            transition(turn, dts, "waiting", recs)
+
+
+def fill_slots(turn: Turn) -> None:
+    """Send queued tasks to workers with free slots, the highest priority first.
+
+    Call this after carrying out the recommendations of a stimulus, so that tasks that became ready
+    are placed before new roots.
+    """
+    state = turn.state
+    queued = state.queued
+    if not queued.members:
+        return
+    recs: Recommendations = {}
+    for _ in range(state.config.turn_tasks_max):
+        ts = queued.peek() if state.loads.has_free_slots() else None
+        if ts is None:
+            return
+        transition(turn, ts, "processing", recs)
+        if ts.state == "queued":  # the data of a dependency is being lost
+            transition(turn, ts, "waiting", recs)
+        if recs:
+            run(turn, recs)
+    turn.wants_continue()
+
+
+#: (start, finish) -> function(turn, task, recommendations to add to, detail of the cause).
+TRANSITIONS: dict[tuple[str, str], Callable[[Turn, TaskState, Recommendations, Any], None]] = {
+    ("released", "waiting"): transition_released_waiting,
+    ("released", "erred"): transition_released_erred,
+    ("released", "forgotten"): transition_released_forgotten,
+    ("waiting", "processing"): transition_waiting_processing,
+    ("waiting", "released"): transition_waiting_released,
+    ("waiting", "erred"): transition_waiting_erred,
+    ("queued", "processing"): transition_queued_processing,
+    ("queued", "released"): transition_queued_released,
+    ("queued", "erred"): transition_queued_erred,
+    ("no-worker", "processing"): transition_no_worker_processing,
+    ("no-worker", "released"): transition_no_worker_released,
+    ("no-worker", "erred"): transition_no_worker_erred,
+    ("processing", "memory"): transition_processing_memory,
+    ("processing", "released"): transition_processing_released,
+    ("processing", "erred"): transition_processing_erred,
+    ("memory", "released"): transition_memory_released,
+    ("memory", "erred"): transition_memory_erred,
+    ("memory", "forgotten"): transition_memory_forgotten,
+    ("erred", "released"): transition_erred_released,
+}
+
+#: The same as start -> finish -> function: faster to look up.
+_BY_START = {
+    start: {f: function for (s, f), function in TRANSITIONS.items() if s == start}
+    for start in TASK_STATES
+}
+
+#: Pairs that are never recommended, and why. Other pairs that are not in TRANSITIONS go through
+#: released.
+IMPOSSIBLE: dict[tuple[str, str], str] = {
+    **{
+        (start, finish): "a task is placed from waiting"
+        for start in ("released", "processing", "memory", "erred")
+        for finish in ("queued", "no-worker", "processing")
+        if start != finish
+    },
+    ("waiting", "queued"): "chosen inside waiting -> processing",
+    ("waiting", "no-worker"): "chosen inside waiting -> processing",
+    ("queued", "no-worker"): "it stays queued until a worker has a slot",
+    ("no-worker", "queued"): "it stays no-worker until a worker may run it",
+    **{
+        (start, "memory"): "data that was not computed arrives as DataPlaced (become_data)"
+        for start in ("released", "waiting", "queued", "no-worker", "erred")
+    },
+    **{
+        ("forgotten", finish): "a key that comes back is another task"
+        for finish in TASK_STATES
+        if finish != "forgotten"
+    },
+}

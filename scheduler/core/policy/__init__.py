@@ -1,0 +1,1 @@
+"""Scheduling decisions: placement, stealing, memory management, rebalancing and scaling."""

@@ -1,0 +1,148 @@
+"""Active memory manager: choose replicas to drop, and ask workers to drop or acquire replicas.
+
+A worker that still needs a replica refuses with ``add-keys``. Dropped replicas are removed from the
+state at once, so that the scheduler does not rely on them; acquired ones are added when the worker
+reports them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import islice
+
+from paceline.protocol.keys import Key
+from paceline.protocol.messages import AcquireReplicas, RemoveReplicas
+from paceline.scheduler.core.lifecycle import accounting
+from paceline.scheduler.core.state.model import TaskState, WorkerState
+from paceline.scheduler.core.state.scheduler_state import SchedulerState
+from paceline.scheduler.core.stimuli import MoveReplicas
+from paceline.scheduler.core.turn import Turn
+
+from .memory import measured
+
+#: Dependents from which the number of waiters is used instead of the number of their workers.
+MANY_WAITERS = 20
+
+
+class MemoryPlan:
+    """Drops decided so far, and the memory that workers will use after them.
+
+    Args:
+        measure: one of ``config.MEASURES``.
+
+    Attributes:
+        drops: worker -> tasks whose replicas it drops, in order.
+    """
+
+    def __init__(self, measure: str) -> None:
+        self.drops: dict[WorkerState, list[TaskState]] = {}
+        self._measure = measure
+        self._nbytes: dict[WorkerState, int] = {}
+
+    def nbytes(self, ws: WorkerState) -> int:
+        """Return the bytes that ``ws`` will use."""
+        found = self._nbytes.get(ws)
+        if found is None:
+            found = self._nbytes[ws] = measured(ws, self._measure)
+        return found
+
+    def drop(self, state: SchedulerState, ts: TaskState, ws: WorkerState) -> None:
+        """Drop the replica of ``ts`` on ``ws``."""
+        self.drops.setdefault(ws, []).append(ts)
+        self._nbytes[ws] = max(0, self.nbytes(ws) - accounting.data_nbytes(state, ts))
+
+
+def reduce_replicas(state: SchedulerState, plan: MemoryPlan, count: int) -> None:
+    """Add to ``plan`` surplus replicas of the ``count`` tasks that were checked longest ago."""
+    replicated = state.replicated_tasks
+    for ts in list(islice(replicated, count)):
+        del replicated[ts]
+        replicated[ts] = None  # to the end
+        if ts.actor:
+            continue
+        surplus = len(ts.who_has) - max(1, _wanted_copies(ts))
+        holders = list(ts.who_has)
+        for _ in range(surplus):
+            ws = _dropper(plan, ts, holders)
+            if ws is None:
+                break
+            holders.remove(ws)
+            plan.drop(state, ts, ws)
+
+
+def _wanted_copies(ts: TaskState) -> int:
+    """Return the number of replicas that ``ts`` needs.
+
+    It needs one per worker that runs a dependent, and one per dependent without a worker.
+    """
+    count = ts.waiters_count
+    if 1 < count < MANY_WAITERS:
+        return len({dts.processing_on or dts for dts in ts.waiters})
+    return count
+
+
+def _dropper(plan: MemoryPlan, ts: TaskState, holders: list[WorkerState]) -> WorkerState | None:
+    """Return the holder whose replica to drop; None if all need theirs."""
+    busy = {dts.processing_on for dts in ts.dependents} if ts.waiters_count else set()
+    free = [ws for ws in holders if ws not in busy]
+    if not free:
+        return None
+    choice = max(free, key=lambda ws: (ws.status != "running", plan.nbytes(ws)))
+    leaving = [ws for ws in holders if ws in busy]
+    if len(free) == 1 and choice.status == "running" and leaving:
+        # keep the only replica on a running worker if the others are about to leave
+        if all(ws.status != "running" for ws in leaving):
+            return None
+    return choice
+
+
+# ------------------------------------------------------------------ requests to workers
+
+
+def handle_move_replicas(turn: Turn, command: MoveReplicas) -> None:
+    """Ask workers to acquire and drop replicas, as the server or a plugin decided."""
+    state = turn.state
+    for address, keys in command.acquire.items():
+        ws = state.workers.get(address)
+        if ws is not None:
+            acquire(turn, ws, _known(state, keys))
+    for address, keys in command.drop.items():
+        ws = state.workers.get(address)
+        if ws is not None:
+            drop(turn, ws, _known(state, keys))
+
+
+def _known(state: SchedulerState, keys: Iterable[Key]) -> list[TaskState]:
+    return [ts for ts in map(state.tasks.get, keys) if ts is not None]
+
+
+def acquire(turn: Turn, ws: WorkerState, tasks: Iterable[TaskState]) -> None:
+    """Ask ``ws`` to fetch replicas in the background."""
+    who_has = {}
+    nbytes = {}
+    for ts in tasks:
+        if ts.state == "memory" and ts.who_has and not ts.actor and ws not in ts.who_has:
+            who_has[ts.key] = [holder.address for holder in ts.who_has]
+            nbytes[ts.key] = ts.nbytes
+    if who_has:
+        turn.to_worker(
+            ws.address,
+            AcquireReplicas(who_has=who_has, nbytes=nbytes, stimulus_id=turn.stimulus_id),
+        )
+
+
+def drop(turn: Turn, ws: WorkerState, tasks: Iterable[TaskState]) -> None:
+    """Ask ``ws`` to drop replicas of ``tasks``.
+
+    The last replica of a task is kept, as are those that a task on ``ws`` needs.
+    """
+    keys = []
+    for ts in tasks:
+        if ts.state != "memory" or ws not in ts.who_has or len(ts.who_has) < 2 or ts.actor:
+            continue
+        if ts.waiters_count and any(dts.processing_on is ws for dts in ts.dependents):
+            continue
+        accounting.remove_replica(turn.state, ts, ws)
+        keys.append(ts.key)
+    if keys:
+        turn.to_worker(ws.address, RemoveReplicas(keys=keys, stimulus_id=turn.stimulus_id))

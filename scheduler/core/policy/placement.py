@@ -1,0 +1,342 @@
+"""Choose the worker for a task.
+
+Root-ish tasks go to the least loaded worker with a free slot, or wait in the queue. Others go to
+the worker on which they would start soonest, transfer of their dependencies included.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from paceline.scheduler.core.lifecycle.accounting import data_nbytes, expected_duration, occupancy
+from paceline.scheduler.core.state.model import TaskState, WorkerState
+from paceline.scheduler.core.state.scheduler_state import SchedulerState
+from paceline.scheduler.core.state.worker_loads import (
+    LoadClass,
+    has_free_slot,
+    is_available,
+)
+
+#: Dependencies considered when placing a task; of more, an evenly spaced sample is taken.
+SAMPLE_MAX = 10_000
+
+#: Number of candidates from which one is picked round-robin instead of the least occupied.
+SMALL_CLUSTER = 20
+
+
+def is_rootish(state: SchedulerState, ts: TaskState) -> bool:
+    """Return whether `ts` belongs to a group much larger than the cluster with few dependencies."""
+    details = ts.details
+    if details is not None and (
+        details.resource_restrictions or details.worker_restrictions or details.host_restrictions
+    ):
+        return False
+    if ts.data_producer:
+        return True
+    group = ts.group
+    if group.n_added <= state.total_nthreads * 2:
+        return False
+    dependencies = group.dependency_table
+    if not dependencies:
+        return True
+    config = state.config
+    if len(dependencies) >= config.rootish_taskgroup:
+        return False
+    n_tasks = 0
+    for other in dependencies:
+        n_tasks += other.n_added
+    return n_tasks < config.rootish_taskgroup_dependencies
+
+
+def task_slots(state: SchedulerState, nthreads: int) -> float:
+    """Return the number of tasks at which a worker with `nthreads` is full; may be infinite."""
+    saturation = state.config.worker_saturation
+    return saturation if math.isinf(saturation) else max(math.ceil(saturation * nthreads), 1)
+
+
+def update_idle(state: SchedulerState, ws: WorkerState) -> None:
+    """Update the load of `ws` at once, after a change of its status or threads.
+
+    If only its tasks have changed, ``state.loads.touch(ws)`` is enough.
+    """
+    state.loads.update(ws, load_class(state, ws))
+
+
+def refresh_idle(state: SchedulerState) -> None:
+    """Update ``state.loads`` for all workers that have changed."""
+    state.loads.refresh(lambda ws: load_class(state, ws))
+
+
+def load_class(state: SchedulerState, ws: WorkerState) -> LoadClass:
+    """Classify the current load of `ws` as ``"idle"``, ``"saturated"`` or ``""``."""
+    if not is_available(ws):
+        return ""
+    n, nthreads = len(ws.processing), ws.nthreads
+    if n < nthreads:
+        return "idle"
+    seconds = occupancy(state, ws)
+    average = state.total_occupancy / state.total_nthreads
+    if seconds < nthreads * average / 2:
+        return "idle"
+    pending = seconds * (n - nthreads) / (n * nthreads)
+    return "saturated" if 0.4 < pending > 1.9 * average else ""
+
+
+def workers_with_free_slots(state: SchedulerState) -> list[WorkerState]:
+    """Return the workers that can be sent root-ish tasks.
+
+    ``idle_task_count`` holds the same workers once it is refreshed.
+    """
+    return [ws for ws in state.running if has_free_slot(ws)]
+
+
+def place_rootish_queued(state: SchedulerState) -> WorkerState | None:
+    """Return the least loaded worker with a free slot, or None to queue the root-ish task."""
+    return state.loads.least_loaded()
+
+
+def place_rootish_together(state: SchedulerState, ts: TaskState) -> WorkerState | None:
+    """Return a worker for the root-ish task `ts` if queuing is off.
+
+    Runs of siblings go to the same worker.
+    """
+    refresh_idle(state)
+    pool: Iterable[WorkerState] = state.loads.idle if len(state.loads.idle) else state.running
+    group = ts.group
+    ws = group.last_worker
+    if not (
+        ws is not None
+        and group.last_worker_tasks_left
+        and is_available(ws)
+        and state.workers.get(ws.address) is ws
+    ):
+        ws = min(pool, key=lambda w: start_estimate(state, ts, w), default=None)
+        if ws is None:
+            return None
+        group.last_worker_tasks_left = math.floor(
+            (group.n_added / state.total_nthreads) * ws.nthreads
+        )
+    more = group.states["released"] + group.states["waiting"] > 1
+    group.last_worker = ws if more else None
+    group.last_worker_tasks_left -= 1
+    return ws
+
+
+def place_non_rootish(state: SchedulerState, ts: TaskState) -> WorkerState | None:
+    """Return the worker on which `ts` would start soonest; None if no worker may run it."""
+    if not state.running:
+        return None
+    valid = None if ts.details is None else valid_workers(state, ts)
+    if valid is None:
+        if not ts.dependencies and not ts.actor:
+            return _place_unrelated(state)
+    elif valid and ts.resource_restrictions:
+        return min(valid, key=lambda ws: _cost_with_resources(state, ts, ws))
+    return _place_near_data(state, ts, valid)
+
+
+def _place_unrelated(state: SchedulerState) -> WorkerState | None:
+    """Return a worker for a task without dependencies or restrictions: an idle one, in turn."""
+    refresh_idle(state)
+    pool: list[WorkerState]
+    idle = state.loads.idle
+    n = len(idle)
+    if n >= SMALL_CLUSTER:
+        return idle[state.n_tasks % n]
+    pool = list(idle) if n else list(state.running)
+    n = len(pool)
+    if n >= SMALL_CLUSTER:
+        return pool[state.n_tasks % n]
+    pool.sort(key=lambda ws: ws.index)
+    best = min(pool, key=lambda ws: occupancy(state, ws))
+    if occupancy(state, best) == 0:
+        for i in range(n):
+            ws = pool[(i + state.n_tasks) % n]
+            if occupancy(state, ws) == 0:
+                return ws
+    return best
+
+
+def _place_near_data(
+    state: SchedulerState, ts: TaskState, valid: dict[WorkerState, None] | None
+) -> WorkerState | None:
+    """Return the worker on which `ts` would start soonest, among `valid` workers if given.
+
+    One pass over the dependencies determines what each candidate holds, and so what it has to
+    fetch.
+    """
+    total = 0
+    local: dict[WorkerState, int] = {}
+    dependencies = ts.dependencies
+    if len(dependencies) > SAMPLE_MAX:
+        dependencies = dependencies[:: len(dependencies) // SAMPLE_MAX]
+    for dts in dependencies:
+        nbytes = dts.nbytes
+        if nbytes < 0:
+            nbytes = state.config.default_data_size_nbytes
+        total += nbytes
+        for ws in dts.who_has:
+            local[ws] = local.get(ws, 0) + nbytes
+    if state.domains.of:
+        sizes = ((dts, data_nbytes(state, dts)) for dts in dependencies)
+        state.domains.add_readable(local, sizes)
+    if dependencies is not ts.dependencies:
+        share = len(ts.dependencies) // len(dependencies)
+        total *= share
+        local = {ws: nbytes * share for ws, nbytes in local.items()}
+    candidates = _candidates(state, local, ts.actor, valid)
+    if not candidates:
+        return (
+            _place_near_data(state, ts, None)
+            if valid is not None and ts.loose_restrictions
+            else None
+        )
+    if len(candidates) == 1:
+        return next(iter(candidates))
+    return _starts_soonest(state, ts, candidates, local, total)
+
+
+def _candidates(
+    state: SchedulerState,
+    local: dict[WorkerState, int],
+    actor: bool,
+    valid: dict[WorkerState, None] | None,
+) -> dict[WorkerState, Any]:
+    """Return the running, valid workers that hold some of the data; if none does, all valid."""
+    running = state.running
+    if actor:
+        holders: dict[WorkerState, Any] = running
+    else:
+        holders = local
+        for ws in local:
+            if ws not in running:
+                holders = {ws: None for ws in local if ws in running}
+                break
+    if valid is None:
+        return holders or running
+    return {ws: None for ws in holders if ws in valid} or valid
+
+
+def _starts_soonest(
+    state: SchedulerState,
+    ts: TaskState,
+    candidates: dict[WorkerState, Any],
+    local: dict[WorkerState, int],
+    total: int,
+) -> WorkerState:
+    """Return the candidate with the least assigned work and transfer of missing dependencies.
+
+    Args:
+        state: the scheduler state.
+        ts: the task.
+        candidates: workers that may run it.
+        local: worker -> bytes of the dependencies that it holds.
+        total: bytes of all dependencies.
+    """
+    bandwidth = state.bandwidth
+    best: WorkerState | None = None
+    best_cost: tuple[float, ...] = ()
+    for ws in candidates:
+        start = occupancy(state, ws) / ws.nthreads + (total - local.get(ws, 0)) / bandwidth
+        cost = (len(ws.actors), start, ws.nbytes) if ts.actor else (start, ws.nbytes)
+        if best is None or cost < best_cost:
+            best, best_cost = ws, cost
+    assert best is not None
+    return best
+
+
+def fetch_seconds(state: SchedulerState, ts: TaskState, ws: WorkerState) -> float:
+    """Return how long `ws` would take to fetch what it lacks of the inputs of `ts`, in seconds."""
+    missing = [dts for dts in ts.dependencies if dts not in ws.has_what]
+    if state.domains:
+        cost = sum(state.domains.read_nbytes(dts, ws, data_nbytes(state, dts)) for dts in missing)
+    else:
+        cost = sum(data_nbytes(state, dts) for dts in missing)
+    return cost / state.bandwidth
+
+
+def start_estimate(state: SchedulerState, ts: TaskState, ws: WorkerState) -> tuple[float, ...]:
+    """Return when `ts` would start on `ws` in seconds from now, then the bytes that `ws` holds.
+
+    Actors are preceded by the number of actors on `ws`.
+    """
+    start = occupancy(state, ws) / ws.nthreads + fetch_seconds(state, ts, ws)
+    return (len(ws.actors), start, ws.nbytes) if ts.actor else (start, ws.nbytes)
+
+
+def _cost_with_resources(
+    state: SchedulerState, ts: TaskState, ws: WorkerState
+) -> tuple[float, ...]:
+    """Return ``start_estimate`` plus the wait for resources that other tasks use.
+
+    Stock compares with the supplied resources, not with the free ones.
+    """
+    rounds = resource_rounds(ws, ts.resource_restrictions or {})
+    wait = (rounds - 1) * expected_duration(state, ts.group.prefix)
+    *first, start, nbytes = start_estimate(state, ts, ws)
+    return (*first, start + wait, nbytes)
+
+
+def resource_rounds(ws: WorkerState, needed: dict[str, float]) -> int:
+    """Return the number of rounds of assigned tasks that must finish before `ws` has `needed` free.
+
+    1 means that the resources are free now.
+    """
+    rounds = 1
+    for resource, amount in needed.items():
+        supplied = ws.resources.get(resource, 0)
+        if supplied > 0:
+            rounds = max(
+                rounds, math.ceil((ws.used_resources.get(resource, 0) + amount) / supplied)
+            )
+    return rounds
+
+
+def is_overcommitted(ws: WorkerState) -> bool:
+    """Return whether tasks wait on `ws` for resources that other tasks use."""
+    supplied = ws.resources
+    return any(used > supplied.get(resource, 0) for resource, used in ws.used_resources.items())
+
+
+def valid_workers(state: SchedulerState, ts: TaskState) -> dict[WorkerState, None] | None:
+    """Return the running workers that satisfy the restrictions of `ts`; None if it has none."""
+    details = ts.details
+    if details is None:
+        return None
+    addresses: dict[str, None] | None = None
+    if details.worker_restrictions:
+        addresses = {a: None for a in details.worker_restrictions if a in state.workers}
+    if details.host_restrictions:
+        on_hosts = _addresses_on_hosts(state, details.host_restrictions)
+        addresses = on_hosts if addresses is None else {**addresses, **on_hosts}
+    if details.resource_restrictions:
+        supplied = _addresses_with_resources(state, details.resource_restrictions)
+        if addresses is None:
+            addresses = supplied
+        else:
+            addresses = {a: None for a in addresses if a in supplied}
+    if addresses is None:
+        return None
+    workers = (state.workers[a] for a in addresses)
+    return {ws: None for ws in workers if ws in state.running}
+
+
+def _addresses_on_hosts(state: SchedulerState, hosts: Iterable[str]) -> dict[str, None]:
+    out: dict[str, None] = {}
+    for host in hosts:
+        ws = state.resolve_worker(host)
+        info = state.host_info.get(ws.host if ws is not None else host)
+        if info is not None:
+            out.update(info["addresses"])
+    return out
+
+
+def _addresses_with_resources(state: SchedulerState, needed: dict[str, float]) -> dict[str, None]:
+    out: dict[str, None] | None = None
+    for resource, amount in needed.items():
+        supply = state.resources.get(resource, {})
+        enough = {a: None for a, supplied in supply.items() if supplied >= amount}
+        out = enough if out is None else {a: None for a in out if a in enough}
+    return out or {}

@@ -1,0 +1,1 @@
+"""The state of the scheduler: data structures without scheduling decisions."""

@@ -1,0 +1,271 @@
+"""Containers of the core: changes cost O(1) or O(log n), and iteration order is deterministic."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class FixedSet(frozenset[T]):
+    """A frozenset that iterates in insertion order.
+
+    Serialized output then does not depend on the hash seed.
+    """
+
+    _order: tuple[T, ...]
+
+    def __new__(cls, items: Iterable[T]) -> FixedSet[T]:
+        """Create a set of `items`, which may contain duplicates."""
+        order = tuple(dict.fromkeys(items))
+        made = super().__new__(cls, order)
+        made._order = order
+        return made
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._order)
+
+    def __reduce__(self) -> tuple[type[frozenset[T]], tuple[tuple[T, ...]]]:
+        return frozenset, (self._order,)
+
+
+class IndexedSet(Generic[T]):
+    """A set with O(1) add, discard and access by index.
+
+    Its order depends only on the changes made.
+    """
+
+    __slots__ = ("_items", "_where")
+
+    def __init__(self) -> None:
+        self._items: list[T] = []
+        self._where: dict[T, int] = {}
+
+    def add(self, item: T) -> None:
+        """Add `item`."""
+        if item not in self._where:
+            self._where[item] = len(self._items)
+            self._items.append(item)
+
+    def discard(self, item: T) -> None:
+        """Remove `item` if present; the last item takes its place."""
+        at = self._where.pop(item, None)
+        if at is None:
+            return
+        last = self._items.pop()
+        if at < len(self._items):
+            self._items[at] = last
+            self._where[last] = at
+
+    def __contains__(self, item: object) -> bool:
+        return item in self._where
+
+    def __getitem__(self, index: int) -> T:
+        return self._items[index]
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+
+class LoadBuckets(Generic[T]):
+    """Members by load; finding the least loaded costs as much as there are distinct loads.
+
+    There are few distinct loads: tasks per thread below saturation.
+
+    Attributes:
+        loads: member -> load.
+    """
+
+    __slots__ = ("_buckets", "loads")
+
+    def __init__(self) -> None:
+        self._buckets: dict[float, dict[T, None]] = {}
+        self.loads: dict[T, float] = {}
+
+    def put(self, item: T, load: float) -> None:
+        """Add `item`, or change its load."""
+        old = self.loads.get(item)
+        if old is not None:
+            if old == load:
+                return
+            self._take_out(item, old)
+        self.loads[item] = load
+        bucket = self._buckets.get(load)
+        if bucket is None:
+            self._buckets[load] = bucket = {}
+        bucket[item] = None
+
+    def discard(self, item: T) -> None:
+        """Remove `item` if present."""
+        old = self.loads.pop(item, None)
+        if old is not None:
+            self._take_out(item, old)
+
+    def _take_out(self, item: T, load: float) -> None:
+        bucket = self._buckets[load]
+        del bucket[item]
+        if not bucket:
+            del self._buckets[load]
+
+    def least(self) -> T | None:
+        """Return a member with the least load, the one that has had it longest, or None."""
+        if not self._buckets:
+            return None
+        return next(iter(self._buckets[min(self._buckets)]))
+
+    def __contains__(self, item: object) -> bool:
+        return item in self.loads
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self.loads)
+
+    def __len__(self) -> int:
+        return len(self.loads)
+
+
+class PriorityQueue(Generic[T]):
+    """Members ordered by their attribute ``priority``, ties by arrival.
+
+    Adding, popping and removing cost O(log n), or O(1) for members added in order: those are kept
+    in a deque, the others in a heap. Removed members stay as stale entries until these are more
+    than half.
+
+    Attributes:
+        members: member -> number of its arrival; public because it is tested after each turn.
+    """
+
+    __slots__ = ("_counter", "_heap", "_run", "members")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[Any, int, T]] = []
+        self._run: deque[tuple[Any, int, T]] = deque()
+        self.members: dict[T, int] = {}
+        self._counter = 0
+
+    def add(self, item: T) -> None:
+        """Add `item` unless present."""
+        if item in self.members:
+            return
+        self._counter += 1
+        self.members[item] = self._counter
+        entry = (item.priority, self._counter, item)  # type: ignore[attr-defined]
+        run = self._run
+        if not run or run[-1][0] <= entry[0]:
+            run.append(entry)
+        else:
+            heapq.heappush(self._heap, entry)
+
+    def discard(self, item: T) -> None:
+        """Remove `item` if present."""
+        if self.members.pop(item, None) is None:
+            return
+        n_entries = len(self._heap) + len(self._run)
+        if n_entries > 64 and n_entries > 2 * len(self.members):
+            self._run = deque([e for e in self._run if self._is_live(e)])
+            self._heap = [e for e in self._heap if self._is_live(e)]
+            heapq.heapify(self._heap)
+
+    def _is_live(self, entry: tuple[Any, int, T]) -> bool:
+        return self.members.get(entry[2]) == entry[1]
+
+    def peek(self) -> T | None:
+        """Return the first member, or None."""
+        run, heap = self._run, self._heap
+        members = self.members
+        while run and members.get(run[0][2]) != run[0][1]:  # inlined _is_live: on the hot path
+            run.popleft()
+        while heap and not self._is_live(heap[0]):
+            heapq.heappop(heap)
+        if run and heap:
+            return min(run[0], heap[0])[2]
+        if run:
+            return run[0][2]
+        return heap[0][2] if heap else None
+
+    def __contains__(self, item: object) -> bool:
+        return item in self.members
+
+    def __iter__(self) -> Iterator[T]:
+        """Iterate in order of priority."""
+        for entry in sorted([*self._run, *self._heap], key=lambda e: e[:2]):
+            if self._is_live(entry):
+                yield entry[2]
+
+    def __len__(self) -> int:
+        return len(self.members)
+
+
+class ChunkedQueue(Generic[T]):
+    """A queue of sequences, consumed a number of members at a time.
+
+    Consumed members are released at once, so that a long sequence is not freed all together in the
+    end.
+    """
+
+    __slots__ = ("_parts",)
+
+    def __init__(self) -> None:
+        self._parts: deque[list[T]] = deque()  # each reversed
+
+    def add(self, members: Sequence[T]) -> None:
+        """Append the members of a sequence."""
+        if members:
+            self._parts.append(list(reversed(members)))
+
+    def take(self, count: int) -> list[T]:
+        """Remove and return the next members of the first sequence, at most `count`."""
+        if not self._parts or count <= 0:
+            return []
+        members = self._parts[0]
+        taken = members[-count:]
+        taken.reverse()
+        del members[-count:]
+        if not members:
+            self._parts.popleft()
+        return taken
+
+    def clear(self) -> None:
+        """Remove everything."""
+        self._parts.clear()
+
+    def __bool__(self) -> bool:
+        return bool(self._parts)
+
+    def __iter__(self) -> Iterator[T]:
+        """Iterate over the remaining members."""
+        for members in self._parts:
+            yield from reversed(members)
+
+
+class Timers:
+    """Messages of pending timers by number. The driver has the clock."""
+
+    __slots__ = ("_next", "_pending")
+
+    def __init__(self) -> None:
+        self._next = 1
+        self._pending: dict[int, Any] = {}
+
+    def add(self, message: Any) -> int:
+        """Store `message` and return the number of its timer."""
+        number = self._next
+        self._next += 1
+        self._pending[number] = message
+        return number
+
+    def cancel(self, number: int) -> None:
+        """Remove the timer `number` if it is pending."""
+        self._pending.pop(number, None)
+
+    def take(self, number: int) -> Any:
+        """Remove and return the message of the timer `number`; None if it was cancelled."""
+        return self._pending.pop(number, None)
+
+    def __len__(self) -> int:
+        return len(self._pending)

@@ -1,0 +1,510 @@
+"""The objects of the scheduler's state: tasks, groups, prefixes, workers and clients.
+
+Attributes have the names that Dask documents for its scheduler state. Views that are not stored
+are properties. Paired attributes (such as ``who_has`` and ``has_what``) are changed only in
+``lifecycle/accounting.py``, ``TaskState.state`` only in ``lifecycle/transitions.py``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import KeysView, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from paceline.protocol.keys import Key
+from paceline.protocol.payload import Payload
+
+from .small_set import SmallSet
+
+
+def add_up(sums: dict[Any, Any], more: Mapping[Any, Any]) -> None:
+    """Add the values of `more` to those of `sums`, key by key."""
+    for key, value in more.items():
+        sums[key] = sums.get(key, 0) + value
+
+
+#: The states of a task, as Dask names them.
+TASK_STATES = (
+    "released",
+    "waiting",
+    "no-worker",
+    "queued",
+    "processing",
+    "memory",
+    "erred",
+    "forgotten",
+)
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class TaskGroup:
+    """Tasks whose keys differ only in their index, such as ``('x-123', 0)`` and ``('x-123', 1)``.
+
+    Attributes:
+        name: the common part of the keys.
+        prefix: the TaskPrefix of the group.
+        states: state -> number of tasks in it; forgotten tasks stay counted.
+        n_added: number of tasks ever added; ``len(group)``.
+        dependency_table: groups that the tasks depend on, in order of arrival.
+        nbytes_total: bytes ever reported for the results, less corrections.
+        duration: total run time of the tasks in seconds.
+        start, stop: earliest start and latest stop of the tasks in seconds since the epoch; 0
+            before the first.
+        all_durations: action -> seconds.
+        type_counts: type name of a result -> number of tasks.
+        last_worker, last_worker_tasks_left: where the next root-ish tasks go if queuing is off,
+            and how many of them.
+        span_id: id of the span that the group belongs to.
+    """
+
+    name: str
+    prefix: TaskPrefix
+    states: dict[str, int] = field(default_factory=lambda: dict.fromkeys(TASK_STATES, 0))
+    n_added: int = 0
+    dependency_table: dict[TaskGroup, None] = field(default_factory=dict)
+    nbytes_total: int = 0
+    duration: float = 0.0
+    start: float = 0.0
+    stop: float = 0.0
+    all_durations: dict[str, float] = field(default_factory=dict)
+    type_counts: dict[str, int] = field(default_factory=dict)
+    last_worker: WorkerState | None = None
+    last_worker_tasks_left: int = 0
+    span_id: str | None = None
+
+    def __len__(self) -> int:
+        return self.n_added
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        counts = " ".join(f"{k}: {v}" for k, v in self.states.items() if v)
+        return f"<{self.name or 'no-group'}: {counts}>"
+
+    @property
+    def dependencies(self) -> KeysView[TaskGroup]:
+        """Groups that the tasks depend on, in order of arrival."""
+        return self.dependency_table.keys()
+
+    @property
+    def types(self) -> KeysView[str]:
+        """Type names of the results."""
+        return self.type_counts.keys()
+
+    @property
+    def done(self) -> bool:
+        """Whether no task of the group is waiting, queued or running."""
+        states = self.states
+        return not (
+            states["waiting"] or states["processing"] or states["queued"] or states["no-worker"]
+        )
+
+    @property
+    def empty(self) -> bool:
+        """Whether all tasks of the group are forgotten."""
+        return self.states["forgotten"] == self.n_added
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class TaskPrefix:
+    """Tasks of the same function on different data, such as ``x-123`` and ``x-456``.
+
+    Attributes:
+        name: the prefix.
+        duration_average: moving average of the compute time in seconds; -1 before the first task.
+        duration_before: the average before a task was seen to execute for much longer; -1 if none
+            was.
+        outliers: number of consecutive tasks, up to the latest, that took much longer than the
+            average.
+        max_exec_time: longest time that an unfinished task was seen executing, in seconds; -1
+            before.
+        group_table: groups with tasks, in order of arrival.
+        state_counts: state -> number of times that a task entered it.
+        suspicious: number of times that tasks were blamed for the loss of a worker.
+        durations_over: action -> seconds of groups that were dropped.
+        processing_count: number of tasks that are processing and have not seceded, on all workers.
+    """
+
+    name: str
+    duration_average: float = -1.0
+    duration_before: float = -1.0
+    outliers: int = 0
+    max_exec_time: float = -1.0
+    group_table: dict[TaskGroup, None] = field(default_factory=dict)
+    state_counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(TASK_STATES, 0))
+    suspicious: int = 0
+    durations_over: dict[str, float] = field(default_factory=dict)
+    processing_count: int = 0
+
+    def __repr__(self) -> str:
+        counts = " ".join(f"{k}: {v}" for k, v in self.states.items() if v)
+        return f"<{self.name}: {counts}>"
+
+    def __len__(self) -> int:
+        return sum(group.n_added for group in self.groups)
+
+    def __bool__(self) -> bool:
+        return True
+
+    @property
+    def groups(self) -> KeysView[TaskGroup]:
+        """Groups with tasks, in order of arrival."""
+        return self.group_table.keys()
+
+    @property
+    def states(self) -> dict[str, int]:
+        """State -> number of tasks in it, over the current groups."""
+        out = dict.fromkeys(TASK_STATES, 0)
+        for group in self.groups:
+            add_up(out, group.states)
+        return out
+
+    @property
+    def all_durations(self) -> dict[str, float]:
+        """Action -> seconds, over all groups ever."""
+        out = dict(self.durations_over)
+        for group in self.groups:
+            add_up(out, group.all_durations)
+        return out
+
+    @property
+    def nbytes_total(self) -> int:
+        """Bytes ever reported for the results of the current groups, less corrections."""
+        return sum(group.nbytes_total for group in self.groups)
+
+    @property
+    def types(self) -> KeysView[str]:
+        """Type names of the results of the current groups."""
+        return {name: None for group in self.groups for name in group.type_counts}.keys()
+
+    @property
+    def duration(self) -> float:
+        """Total run time of the tasks of the current groups in seconds."""
+        return sum(group.duration for group in self.groups)
+
+
+#: States in which a task is among the ``waiters`` of its dependencies.
+ACTIVE_STATES = frozenset({"waiting", "no-worker", "queued", "processing"})
+
+
+@dataclass(slots=True)
+class TaskDetails:
+    """Attributes that few tasks have, stored apart to keep TaskState small.
+
+    Attributes:
+        exception, traceback: the serialized error, on the task that failed itself.
+        exception_text, traceback_text: the error as text.
+        exception_blame: the task whose failure made this one err; the task itself if it failed
+            itself.
+        erred_on: addresses of the workers on which the task erred, in order.
+        host_restrictions, worker_restrictions: the only hosts and addresses on which the task may
+            run.
+        resource_restrictions: resource -> amount needed.
+        loose_restrictions: whether the task may run elsewhere if no worker satisfies its
+            restrictions.
+        metadata: metadata that the worker reported with the finished task.
+        worker_losses: number of workers lost unexpectedly while the task was processing there.
+    """
+
+    exception: Payload | None = None
+    traceback: Payload | None = None
+    exception_text: str | None = None
+    traceback_text: str | None = None
+    exception_blame: TaskState | None = None
+    erred_on: dict[str, None] | None = None
+    host_restrictions: dict[str, None] | None = None
+    worker_restrictions: dict[str, None] | None = None
+    resource_restrictions: dict[str, float] | None = None
+    loose_restrictions: bool = False
+    metadata: dict[str, Any] | None = None
+    worker_losses: int = 0
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class TaskState:
+    """A task. It compares and hashes by identity; ``key`` is unique in ``SchedulerState.tasks``.
+
+    Attributes:
+        key: the key of the task.
+        group: the TaskGroup; never changes.
+        run_spec: the header frame of the pickled specification, or the whole payload if it has
+            buffers; None for pure data and for keys whose graph has not arrived.
+        state: one of TASK_STATES; assigned only in the transitions.
+        priority: (-user priority, generation, position in dask's order); None before a graph set
+            one.
+        dependencies: tasks whose results the task takes; fixed by its graph, less forgotten ones.
+        dependents: tasks that take the result.
+        who_wants: clients with a future of the task.
+        who_has: workers that hold the result. Not empty exactly in state memory, and between the
+            loss of a worker and the release that follows.
+        processing_on: the worker the task was sent to; set exactly in state processing.
+        waiting_count: in state waiting, the number of dependencies without data.
+        waiters_count: the number of dependents in an active state.
+        nbytes: size of the result in bytes; -1 if unknown.
+        run_id: number of the last ``compute-task`` message sent for the task.
+        type: type name of the result.
+        retries: number of times that the task may still err.
+        suspicious: number of unexpected worker losses that the task was blamed for.
+        actor: whether the task creates an actor.
+        data_producer: whether the specification is marked as only producing data, which makes the
+            task root-ish.
+        has_lost_dependencies: whether a dependency was forgotten, so that the task can never run
+            again.
+        queueable: whether the task may be held back on the scheduler.
+        annotations: the annotations sent to the worker, plain or serialized, or None; shared by
+            tasks that are annotated alike.
+        details: attributes that few tasks have, or None.
+    """
+
+    key: Key
+    group: TaskGroup
+    run_spec: bytes | Payload | None = None
+    state: str = "released"
+    priority: tuple[float, float, float] | None = None
+    dependencies: tuple[TaskState, ...] = ()
+    dependents: SmallSet[TaskState] = ()
+    who_wants: SmallSet[ClientState] = ()
+    who_has: SmallSet[WorkerState] = ()
+    processing_on: WorkerState | None = None
+    waiting_count: int = 0
+    waiters_count: int = 0
+    nbytes: int = -1
+    run_id: int = 0
+    type: str | None = None
+    retries: int = 0
+    suspicious: int = 0
+    actor: bool = False
+    data_producer: bool = False
+    has_lost_dependencies: bool = False
+    queueable: bool = True
+    annotations: Any = None
+    details: TaskDetails | None = None
+
+    def __repr__(self) -> str:
+        return f"<TaskState {self.key!r} {self.state}>"
+
+    @property
+    def prefix(self) -> TaskPrefix:
+        """The prefix of the group."""
+        return self.group.prefix
+
+    @property
+    def group_key(self) -> str:
+        """The name of the group."""
+        return self.group.name
+
+    @property
+    def waiting_on(self) -> set[TaskState]:
+        """In state waiting, the dependencies without data."""
+        if self.state != "waiting":
+            return set()
+        return {d for d in self.dependencies if not d.who_has}
+
+    @property
+    def waiters(self) -> set[TaskState]:
+        """Dependents in an active state."""
+        return {d for d in self.dependents if d.state in ACTIVE_STATES}
+
+    def ensure_details(self) -> TaskDetails:
+        """Return the details of the task; create them if there are none."""
+        if self.details is None:
+            self.details = TaskDetails()
+        return self.details
+
+    @property
+    def exception(self) -> Payload | None:
+        """The serialized exception."""
+        return self.details.exception if self.details is not None else None
+
+    @property
+    def traceback(self) -> Payload | None:
+        """The serialized traceback."""
+        return self.details.traceback if self.details is not None else None
+
+    @property
+    def exception_text(self) -> str | None:
+        """The exception as text."""
+        return self.details.exception_text if self.details is not None else None
+
+    @property
+    def traceback_text(self) -> str | None:
+        """The traceback as text."""
+        return self.details.traceback_text if self.details is not None else None
+
+    @property
+    def exception_blame(self) -> TaskState | None:
+        """The task that failed."""
+        return self.details.exception_blame if self.details is not None else None
+
+    @property
+    def erred_on(self) -> dict[str, None] | None:
+        """Addresses of the workers on which the task erred."""
+        return self.details.erred_on if self.details is not None else None
+
+    @property
+    def host_restrictions(self) -> dict[str, None] | None:
+        """The only hosts on which the task may run."""
+        return self.details.host_restrictions if self.details is not None else None
+
+    @property
+    def worker_restrictions(self) -> dict[str, None] | None:
+        """The only worker addresses on which the task may run."""
+        return self.details.worker_restrictions if self.details is not None else None
+
+    @property
+    def resource_restrictions(self) -> dict[str, float] | None:
+        """Resource -> amount needed."""
+        return self.details.resource_restrictions if self.details is not None else None
+
+    @property
+    def loose_restrictions(self) -> bool:
+        """Whether the task may run elsewhere if no worker satisfies its restrictions."""
+        return self.details.loose_restrictions if self.details is not None else False
+
+    @property
+    def metadata(self) -> dict[str, Any] | None:
+        """Metadata that the worker reported."""
+        return self.details.metadata if self.details is not None else None
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class ClientState:
+    """A client, or an extension that holds keys like one.
+
+    Queues, variables and published datasets are held so.
+
+    Attributes:
+        client_key: the name of the client.
+        versions: package versions as the client sent them.
+        wants_what: tasks that the client has futures of.
+        last_seen: time of the last message in seconds since the epoch.
+        heartbeats: number of heartbeats received.
+        heartbeat_overdue: whether heartbeats have stopped and this was logged.
+        closed_cleanly: whether the client announced that it closes. Its desires are released when
+            its connection ends.
+        grace_deadline: for a client that disconnected without closing, the time in seconds since
+            the epoch until which its desires are kept; 0.0 for others.
+    """
+
+    client_key: str
+    versions: Any = None
+    wants_what: dict[TaskState, None] = field(default_factory=dict)
+    last_seen: float = 0.0
+    heartbeats: int = 0
+    heartbeat_overdue: bool = False
+    closed_cleanly: bool = False
+    grace_deadline: float = 0.0
+
+    def __repr__(self) -> str:
+        return f"<Client {self.client_key!r}>"
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class WorkerState:
+    """A worker.
+
+    Attributes:
+        address: the contact address; unique.
+        address_tuple: ``(address,)``, for messages.
+        name: the name (str or int); unique; an alias of the address.
+        host: the host part of the address.
+        nthreads: number of threads that run tasks.
+        memory_limit: bytes; 0 if unlimited.
+        status: running, paused, closing, closing_gracefully, init or closed.
+        server_id, pid, local_directory, services, nanny, versions, extra: as sent at registration.
+        index: number of workers that registered before.
+        processing: tasks sent to the worker and not finished, in order.
+        long_running: the tasks in `processing` that seceded from the thread pool.
+        executing: task -> seconds, as of the last heartbeat; some of the tasks may have finished
+            since.
+        has_what: tasks whose results the worker holds, in order.
+        nbytes: size of those results in bytes.
+        needs_what: dependency that the worker lacks -> number of its processing tasks that need
+            it.
+        network_occ: size of those dependencies in bytes.
+        task_prefix_count: prefix with a known duration -> number of processing tasks that have not
+            seceded.
+        unknown_duration_count: the same for prefixes without a known duration.
+        unknown_duration_total: sum of ``unknown_duration_count``, so that thousands of prefixes
+            with one task each cost no more than one.
+        actors: actors on the worker.
+        resources, used_resources: resource -> amount supplied, and amount in use.
+        metrics: metrics of the last heartbeat.
+        last_seen, time_delay: seconds.
+        memory_unmanaged_old, memory_unmanaged_history: see stock's MemoryState; bytes.
+        backpressured: whether the connection accepts no more messages, so that the worker is sent
+            no new tasks.
+        task_slots: number of tasks that have not seceded at which the worker is full; may be
+            infinite.
+    """
+
+    address: str
+    name: Any
+    host: str
+    nthreads: int
+    memory_limit: int = 0
+    status: str = "running"
+    server_id: str = ""
+    pid: int = 0
+    local_directory: str = ""
+    services: dict[str, int | str | None] = field(default_factory=dict)
+    nanny: str | None = None
+    versions: Any = None
+    extra: dict[str, Any] = field(default_factory=dict)
+    index: int = 0
+    address_tuple: tuple[str, ...] = ()
+    processing: dict[TaskState, None] = field(default_factory=dict)
+    long_running: dict[TaskState, None] = field(default_factory=dict)
+    executing: dict[TaskState, float] = field(default_factory=dict)
+    has_what: dict[TaskState, None] = field(default_factory=dict)
+    nbytes: int = 0
+    needs_what: dict[TaskState, int] = field(default_factory=dict)
+    network_occ: int = 0
+    task_prefix_count: dict[TaskPrefix, int] = field(default_factory=dict)
+    unknown_duration_count: dict[TaskPrefix, int] = field(default_factory=dict)
+    unknown_duration_total: int = 0
+    actors: dict[TaskState, None] = field(default_factory=dict)
+    resources: dict[str, float] = field(default_factory=dict)
+    used_resources: dict[str, float] = field(default_factory=dict)
+    metrics: dict[str, Any] = field(default_factory=dict)
+    last_seen: float = 0.0
+    time_delay: float = 0.0
+    memory_unmanaged_old: int = 0
+    memory_unmanaged_history: deque[tuple[float, int]] = field(default_factory=deque)
+    backpressured: bool = False
+    task_slots: float = 1
+
+    def __post_init__(self) -> None:
+        self.address_tuple = (self.address,)
+
+    @property
+    def prefix_counts(self) -> dict[TaskPrefix, int]:
+        """Prefix -> number of processing tasks that have not seceded."""
+        return {**self.task_prefix_count, **self.unknown_duration_count}
+
+    def __repr__(self) -> str:
+        name = f", name: {self.name}" if self.name != self.address else ""
+        return (
+            f"<WorkerState {self.address!r}{name}, status: {self.status}, "
+            f"memory: {len(self.has_what)}, processing: {len(self.processing)}>"
+        )
+
+
+@dataclass(slots=True)
+class ErredTask:
+    """An entry in the history of errors, shown on the dashboard's exceptions page.
+
+    Attributes:
+        key: the task that failed.
+        timestamp: seconds since the epoch.
+        erred_on: addresses of workers.
+        exception_text, traceback_text: the error as text.
+    """
+
+    key: Key
+    timestamp: float
+    erred_on: tuple[str, ...]
+    exception_text: str
+    traceback_text: str

@@ -1,0 +1,231 @@
+"""The state of the cluster: tasks, workers and clients.
+
+Attributes have the names that Dask documents for its scheduler state. Views that are not stored
+are properties. Paired attributes (such as ``who_has`` and ``has_what``) are changed only in
+``lifecycle/accounting.py``, ``TaskState.state`` only in ``lifecycle/transitions.py``.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from paceline.protocol.keys import Key
+from paceline.scheduler.core.config import SchedulerConfig
+
+from .containers import PriorityQueue, Timers
+from .deferred import Deferred
+from .event_log import EventLog
+from .groups import Computation
+from .locality import SharedMemoryDomains
+from .model import (
+    ClientState,
+    ErredTask,
+    TaskGroup,
+    TaskPrefix,
+    TaskState,
+    WorkerState,
+)
+from .pending_graph import PendingGraph
+from .spans import SpanTree
+from .stealing import StealingState
+from .worker_loads import WorkerLoads
+
+if TYPE_CHECKING:
+    from paceline.scheduler.core.ports import ErrorPort, PluginPort
+
+
+class SchedulerState:
+    """The state that stimuli change.
+
+    Attributes:
+        config: the settings of the core.
+        events: the event log.
+        errors: makes the exceptions that clients deserialize.
+        plugins: calls the hooks of scheduler plugins, or None.
+        validate: whether all invariants are checked after turns.
+        tasks: key -> TaskState, for all tasks that are not forgotten.
+        workers: address -> WorkerState, in order of registration.
+        clients: name -> ClientState; always has ``fire-and-forget``.
+        aliases: worker name -> address.
+        host_info: host -> {"addresses": {address: None}, "nthreads": int, "last-seen": float,
+            ...}.
+        resources: resource -> {address: supplied amount}.
+        running: workers that are running and not backpressured.
+        loads: workers by load: idle, saturated, and those with free slots.
+        unrunnable: task in state no-worker -> time at which it entered it, in seconds since the
+            epoch.
+        queued: tasks in state queued, by priority.
+        replicated_tasks: tasks that several workers hold.
+        task_groups, task_prefixes: by name.
+        idle_prefixes: names of prefixes without groups, the least recently used first.
+        dropped_prefixes: sums over prefixes that were dropped.
+        computations: the latest computations, oldest first.
+        erred_tasks: the latest errors, newest first.
+        spans: task groups by the spans that clients put them in.
+        task_metadata: metadata that clients set (``Client.set_metadata``).
+        generation, last_graph_at: of the last graph that started a generation.
+        n_tasks: number of tasks ever sent to a worker.
+        run_ids: source of the numbers of ``compute-task`` messages.
+        bandwidth: bytes per second between workers, moving average.
+        bandwidth_workers, bandwidth_types: the same by (receiver, sender) and by type name.
+        cumulative_worker_metrics: metrics summed over the heartbeats of all workers.
+        compute_occupancy: expected duration times the number of processing tasks, summed over
+            prefixes, in seconds.
+        network_occ: bytes that processing tasks still have to fetch, over all workers.
+        total_nthreads, total_memory: over all workers.
+        deferred: work that later turns continue.
+        stealing: tasks that workers were asked to give back, and the state of the balancer.
+        graphs: number -> graph that is being received or committed.
+        dropped_graphs: numbers of graphs that were dropped; their later chunks are ignored.
+        domains: which workers read each other's data in place.
+        timers: messages that are handled when their timer is due.
+        transition_counter, idle_transition_counter: number of transitions made, and its value at
+            the last check for idleness.
+        transition_log: the latest transitions: (key, start, finish, {key: recommendation},
+            stimulus_id, time).
+        no_workers_since: time since which no worker runs, or None.
+        idle_since: time since which the scheduler is idle, or None.
+        worker_added_count, worker_removed_count, client_added_count, client_removed_count: numbers
+            ever.
+    """
+
+    __slots__ = (
+        "aliases",
+        "bandwidth",
+        "bandwidth_types",
+        "bandwidth_workers",
+        "client_added_count",
+        "client_removed_count",
+        "clients",
+        "computations",
+        "compute_occupancy",
+        "config",
+        "cumulative_worker_metrics",
+        "deferred",
+        "domains",
+        "dropped_graphs",
+        "dropped_prefixes",
+        "erred_tasks",
+        "errors",
+        "events",
+        "generation",
+        "graphs",
+        "host_info",
+        "idle_prefixes",
+        "idle_since",
+        "idle_transition_counter",
+        "last_graph_at",
+        "loads",
+        "n_tasks",
+        "network_occ",
+        "no_workers_since",
+        "plugins",
+        "queued",
+        "replicated_tasks",
+        "resources",
+        "run_ids",
+        "running",
+        "spans",
+        "stealing",
+        "task_groups",
+        "task_metadata",
+        "task_prefixes",
+        "tasks",
+        "timers",
+        "total_memory",
+        "total_nthreads",
+        "transition_counter",
+        "transition_log",
+        "unrunnable",
+        "validate",
+        "worker_added_count",
+        "worker_removed_count",
+        "workers",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        config: SchedulerConfig,
+        events: EventLog,
+        errors: ErrorPort,
+        plugins: PluginPort | None = None,
+    ) -> None:
+        self.config = config
+        self.events = events
+        self.errors = errors
+        self.plugins = plugins
+        self.validate = config.validate
+        self.tasks: dict[Key, TaskState] = {}
+        self.workers: dict[str, WorkerState] = {}
+        self.clients: dict[str, ClientState] = {"fire-and-forget": ClientState("fire-and-forget")}
+        self.aliases: dict[Any, str] = {}
+        self.host_info: dict[str, dict[str, Any]] = {}
+        self.resources: dict[str, dict[str, float]] = {}
+        self.running: dict[WorkerState, None] = {}
+        self.loads = WorkerLoads(self.workers)
+        self.unrunnable: dict[TaskState, float] = {}
+        self.queued: PriorityQueue[TaskState] = PriorityQueue()
+        self.replicated_tasks: dict[TaskState, None] = {}
+        self.task_groups: dict[str, TaskGroup] = {}
+        self.task_prefixes: dict[str, TaskPrefix] = {}
+        self.idle_prefixes: dict[str, None] = {}
+        self.dropped_prefixes = TaskPrefix("(other)")
+        self.task_metadata: dict[Any, Any] = {}
+        self.spans = SpanTree()
+        self.computations: deque[Computation] = deque(maxlen=config.computations_max)
+        self.erred_tasks: deque[ErredTask] = deque(maxlen=config.erred_tasks_max)
+        self.transition_log: deque[tuple[Any, ...]] = deque(maxlen=config.low_level_log_length)
+        self.transition_counter = 0
+        self.idle_transition_counter = 0
+        self.run_ids = itertools.count(1)
+        self.generation = 0.0
+        self.last_graph_at = 0.0
+        self.n_tasks = 0
+        self.bandwidth = config.bandwidth
+        self.bandwidth_workers: dict[tuple[str, str], float] = {}
+        self.bandwidth_types: dict[str, float] = {}
+        self.cumulative_worker_metrics: dict[Any, float] = {}
+        self.compute_occupancy = 0.0
+        self.network_occ = 0
+        self.domains = SharedMemoryDomains(self.workers)
+        self.total_nthreads = 0
+        self.total_memory = 0
+        self.deferred = Deferred()
+        self.stealing = StealingState(config.work_stealing_interval_seconds, self.workers)
+        self.graphs: dict[int, PendingGraph] = {}
+        self.dropped_graphs: dict[int, None] = {}
+        self.timers = Timers()
+        self.no_workers_since: float | None = None
+        self.idle_since: float | None = None
+        self.worker_added_count = 0
+        self.worker_removed_count = 0
+        self.client_added_count = 0
+        self.client_removed_count = 0
+
+    @property
+    def total_occupancy(self) -> float:
+        """Seconds of work assigned to workers, transfers included."""
+        return max(0.0, self.compute_occupancy) + self.network_occ / self.bandwidth
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no task is queued, unrunnable, processing or about to be rescheduled."""
+        if (
+            self.queued
+            or self.unrunnable
+            or self.deferred.recommendations
+            or self.deferred.worker_removals
+        ):
+            return False
+        return not any(ws.processing for ws in self.workers.values())
+
+    def resolve_worker(self, name: Any) -> WorkerState | None:
+        """Return the worker with the address or alias `name`, or None."""
+        ws = self.workers.get(name)
+        if ws is None:
+            address = self.aliases.get(name)
+            if address is not None:
+                ws = self.workers.get(address)
+        return ws

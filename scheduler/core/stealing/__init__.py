@@ -1,0 +1,1 @@
+"""Work stealing: choosing moves, and asking workers to give tasks back."""

@@ -1,0 +1,375 @@
+"""Work stealing: move tasks that wait on busy workers to idle ones.
+
+A round runs periodically. If there are idle workers and busy ones, tasks of the busiest workers
+(victims) are sorted by *level*, the cost of moving them relative to their duration. Cheap moves
+come first. Each task goes to the idle worker (thief) on which it would start soonest, if that is
+soon enough: its victim is asked to give it back (``recall.py``). Workers that accept no tasks, and
+those whose tasks wait for resources, are victims too.
+
+No data is kept per task between rounds. A round considers a bounded number of tasks; the next one
+continues where it stopped. Levels and costs are those of stock's ``distributed/stealing.py``.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Collection, Iterable
+from itertools import chain, islice
+from math import log2
+from typing import TypeVar
+
+from paceline.scheduler.core.lifecycle import accounting
+from paceline.scheduler.core.policy import placement
+from paceline.scheduler.core.state.model import TaskState, WorkerState
+from paceline.scheduler.core.state.scheduler_state import SchedulerState
+from paceline.scheduler.core.state.stealing import COST_MULTIPLIERS
+from paceline.scheduler.core.state.worker_loads import is_available
+from paceline.scheduler.core.turn import Turn
+
+from .recall import IN_FLIGHT_MAX, send_steal_request
+
+T = TypeVar("T")
+
+#: Seconds that a move takes in addition to the transfer of data (stock: ``LATENCY``).
+LATENCY_SECONDS = 0.1
+#: Tasks with a shorter configured duration never move (stock: ``fast_tasks``).
+FAST_SECONDS = 0.001
+#: Seconds of work above which a worker that is not saturated can be a victim.
+BUSY_SECONDS = 0.2
+#: Victims if no worker is saturated: the n busiest.
+BUSIEST_MAX = 10
+#: Seconds in which a worker that accepts no tasks (paused, retiring, backpressured) is expected to
+#: start none.
+UNAVAILABLE_SECONDS = 1.0
+
+#: Tasks considered in a round, over all workers (those with many dependencies count for more), and
+#: at least per worker.
+TASKS_MAX = 1_000
+TASKS_PER_WORKER_MIN = 10
+#: Workers considered in a round, by role.
+WORKERS_MAX = 2_000
+SUPPLIERS_MAX = 250
+VICTIMS_MAX = 100
+THIEVES_MAX = 250
+#: Tasks with more dependencies never move, because the message alone would cost more than the task.
+DEPENDENCIES_MAX = 10_000
+#: Dependencies that count as one more task.
+DEPENDENCIES_PER_TASK = 16
+#: Idle workers compared that hold dependencies of a task with up to ten of them.
+HOLDERS_COMPARED_MAX = 20
+
+
+# ------------------------------------------------------------------ cost of a move
+
+
+def cost_level(state: SchedulerState, ts: TaskState) -> tuple[float, int] | None:
+    """Return the cost of moving ``ts`` relative to its duration, and its level; None: never move.
+
+    Stock: ``steal_time_ratio``.
+    """
+    prefix = ts.group.prefix
+    if state.config.default_task_durations_seconds.get(prefix.name, 1.0) <= FAST_SECONDS:
+        return None
+    dependencies = ts.dependencies
+    if not dependencies:
+        return 0.0, 0
+    seconds = accounting.expected_duration(state, prefix)
+    if seconds <= 0 or len(dependencies) > DEPENDENCIES_MAX:
+        return None
+    nbytes = sum([accounting.data_nbytes(state, dts) for dts in dependencies])
+    ratio = (nbytes / state.bandwidth + LATENCY_SECONDS) / seconds
+    level = max(1, round(log2(ratio) + 6))
+    return (ratio, level) if level < len(COST_MULTIPLIERS) else None
+
+
+def stealable(state: SchedulerState, ws: WorkerState) -> list[list[TaskState]]:
+    """Return for each level the tasks of ``ws`` that can move, the latest first."""
+    levels: list[list[TaskState]] = [[] for _ in COST_MULTIPLIERS]
+    for ts in reversed(ws.processing):
+        found = None if ts in ws.long_running else cost_level(state, ts)
+        if found is not None and ts not in state.stealing.in_flight:
+            levels[found[1]].append(ts)
+    return levels
+
+
+def _candidates(
+    state: SchedulerState, ws: WorkerState, offset: int, budget: int
+) -> tuple[list[list[TaskState]], int]:
+    """Return the tasks of ``ws`` that can move by level, and the offset at which to continue.
+
+    The offset is 0 if no task is left. The latest tasks come first, because the earlier ones run
+    next.
+
+    Args:
+        state: the scheduler's state.
+        ws: the victim.
+        offset: number of the latest tasks to skip.
+        budget: number of tasks to consider.
+    """
+    levels: list[list[TaskState]] = [[] for _ in COST_MULTIPLIERS]
+    in_flight = state.stealing.in_flight
+    long_running = ws.long_running
+    executing = ws.executing
+    has_threads = ws in state.loads.idle
+    for ts in islice(reversed(ws.processing), offset, None):
+        if budget <= 0:
+            return levels, offset
+        offset += 1
+        budget -= 1 + len(ts.dependencies) // DEPENDENCIES_PER_TASK
+        if ts in in_flight or ts in executing or ts in long_running:
+            continue
+        if has_threads and not ts.resource_restrictions:
+            continue  # a thread is free for it
+        found = cost_level(state, ts)
+        if found is not None:
+            levels[found[1]].append(ts)
+    return levels, 0
+
+
+# ------------------------------------------------------------------ victims and thieves
+
+
+class Loads:
+    """Load of workers during one round, with the requests in flight counted as completed."""
+
+    def __init__(self, state: SchedulerState) -> None:
+        self.state = state
+        self._occupancy: dict[WorkerState, float] = {}
+        average = state.total_occupancy / state.total_nthreads if state.total_nthreads else 0.0
+        self._idle_below = average / 2
+
+    def seconds(self, ws: WorkerState) -> float:
+        """Return the occupancy of ``ws`` in seconds."""
+        found = self._occupancy.get(ws)
+        if found is None:
+            found = self._occupancy[ws] = accounting.occupancy(self.state, ws)
+        return found + self.state.stealing.occupancy.get(ws, 0.0)
+
+    def tasks(self, ws: WorkerState) -> int:
+        """Return the number of tasks of ``ws``."""
+        return len(ws.processing) + self.state.stealing.tasks.get(ws, 0)
+
+    def is_unoccupied(self, ws: WorkerState) -> bool:
+        """Return whether the worker is idle, as ``placement.load_class`` defines it."""
+        nthreads = ws.nthreads
+        return self.tasks(ws) < nthreads or self.seconds(ws) < nthreads * self._idle_below
+
+
+def _victims(state: SchedulerState, loads: Loads) -> list[WorkerState]:
+    """Return the victims of this round, the busiest first."""
+    cursor = state.stealing.cursor
+    found = list(_window(state.loads.saturated, VICTIMS_MAX, cursor)) or _busiest(state, loads)
+    if len(state.running) < len(state.workers):
+        workers = _window(state.workers.values(), WORKERS_MAX, cursor)
+        found += [ws for ws in workers if ws.processing and not is_available(ws)]
+    if state.resources:
+        found = list(dict.fromkeys((*found, *_short_of_resources(state))))
+    return sorted(found[:VICTIMS_MAX], key=loads.seconds, reverse=True)
+
+
+def _busiest(state: SchedulerState, loads: Loads) -> list[WorkerState]:
+    """Return the busiest workers that have more tasks than threads.
+
+    They are the victims of rounds without saturated workers.
+    """
+    workers = _window(state.running, WORKERS_MAX, state.stealing.cursor)
+    crowded = [ws for ws in workers if len(ws.processing) > ws.nthreads]
+    busy = [
+        ws
+        for ws in crowded
+        if ws not in state.loads.idle
+        and loads.tasks(ws) > ws.nthreads
+        and loads.seconds(ws) > BUSY_SECONDS
+    ]
+    return heapq.nlargest(BUSIEST_MAX, busy, key=loads.seconds)
+
+
+def _short_of_resources(state: SchedulerState) -> Iterable[WorkerState]:
+    """Yield workers whose tasks wait for resources, even if threads are free."""
+    for addresses in state.resources.values():
+        for address in _window(addresses, SUPPLIERS_MAX, state.stealing.cursor):
+            ws = state.workers[address]
+            if placement.is_overcommitted(ws):
+                yield ws
+
+
+def _window(items: Collection[T], size: int, cursor: int) -> Iterable[T]:
+    """Return ``items``, or ``size`` of them, starting at another one for each ``cursor``."""
+    n = len(items)
+    if n <= size:
+        return items
+    first = cursor * size % n
+    return islice(chain(islice(items, first, None), items), size)
+
+
+class Thieves:
+    """Idle workers that can get tasks in this round; a heap gives the least loaded one."""
+
+    def __init__(self, state: SchedulerState, loads: Loads) -> None:
+        self.state = state
+        self.loads = loads
+        self._members: dict[WorkerState, tuple[float, int, int]] = {}
+        self._heap: list[tuple[tuple[float, int, int], WorkerState]] = []
+        for ws in _window(state.loads.idle, THIEVES_MAX, state.stealing.cursor):
+            if loads.is_unoccupied(ws):
+                self._members[ws] = rank = self._rank(ws)
+                self._heap.append((rank, ws))
+        heapq.heapify(self._heap)
+
+    def __bool__(self) -> bool:
+        return bool(self._members)
+
+    def _rank(self, ws: WorkerState) -> tuple[float, int, int]:
+        return self.loads.seconds(ws) / ws.nthreads, ws.nbytes, ws.index
+
+    def add_task(self, ws: WorkerState) -> None:
+        """Update the load of ``ws``, chosen for a task, and remove it if it is no longer idle."""
+        if self.loads.is_unoccupied(ws):
+            self._members[ws] = rank = self._rank(ws)
+            heapq.heappush(self._heap, (rank, ws))
+        else:
+            del self._members[ws]
+
+    def _least(self) -> WorkerState | None:
+        heap = self._heap
+        while heap:
+            rank, ws = heap[0]
+            if self._members.get(ws) == rank:
+                return ws
+            heapq.heappop(heap)
+        return None
+
+    def choose(self, ts: TaskState) -> WorkerState | None:
+        """Return the thief on which ``ts`` would start soonest; None if it can run on none."""
+        members = self._members
+        victim = ts.processing_on
+        valid = placement.valid_workers(self.state, ts)
+        if valid is not None:
+            allowed = [ws for ws in valid if ws in members and ws is not victim]
+            if allowed or not ts.loose_restrictions:
+                return self._soonest(ts, allowed)
+        if ts.actor:
+            return self._soonest(ts, members)
+        least = self._least()
+        if least is victim:
+            return None  # the task waits there for resources, not for a thread
+        if not ts.dependencies or least is None:
+            return least
+        return self._soonest(ts, dict.fromkeys((*self._holders(ts), least)))
+
+    def _holders(self, ts: TaskState) -> Iterable[WorkerState]:
+        """Return thieves that hold dependencies of ``ts``."""
+        dependencies = ts.dependencies
+        most = 10 * HOLDERS_COMPARED_MAX // max(10, len(dependencies))
+        found: dict[WorkerState, None] = {}
+        for dts in dependencies:
+            if len(found) >= most:
+                break
+            for ws in islice(dts.who_has, HOLDERS_COMPARED_MAX):
+                if ws in self._members:
+                    found[ws] = None
+        return islice(found, most)
+
+    def _soonest(self, ts: TaskState, workers: Iterable[WorkerState]) -> WorkerState | None:
+        best: WorkerState | None = None
+        best_cost: tuple[float, ...] = ()
+        for ws in workers:
+            seconds, nbytes, index = self._members[ws]
+            start = seconds + placement.fetch_seconds(self.state, ts, ws)
+            cost: tuple[float, ...] = (start, nbytes, index)
+            if ts.actor:
+                cost = (len(ws.actors), *cost)
+            if (best is None or cost < best_cost) and _fits(self.state, ts, ws):
+                best, best_cost = ws, cost
+        return best
+
+
+def _fits(state: SchedulerState, ts: TaskState, ws: WorkerState) -> bool:
+    """Return whether the memory limit of `ws` allows for the inputs of `ts`."""
+    if not ws.memory_limit or not state.config.memory_terminate:
+        return True
+    return accounting.inputs_nbytes(state, ts) <= ws.memory_limit
+
+
+# ------------------------------------------------------------------ a round
+
+
+def balance(turn: Turn) -> None:
+    """Run a round: ask busy workers to give back tasks that idle ones could start sooner."""
+    state = turn.state
+    stealing_state = state.stealing
+    if stealing_state.in_flight or stealing_state.offsets:
+        stealing_state.sweep()
+    placement.refresh_idle(state)
+    n_idle = len(state.loads.idle)
+    if not n_idle or (n_idle == len(state.workers) and not state.resources):
+        return
+    stealing_state.cursor += 1
+    loads = Loads(state)
+    victims = _victims(state, loads)
+    if not victims:
+        return
+    thieves = Thieves(state, loads)
+    if not thieves:
+        return
+    asked = _ask_for_tasks(turn, victims, thieves, loads)
+    if asked:
+        turn.log_event("stealing", ("request", asked))
+        stealing_state.rounds += 1
+
+
+def _ask_for_tasks(
+    turn: Turn, victims: list[WorkerState], thieves: Thieves, loads: Loads
+) -> list[tuple[object, ...]]:
+    """Send requests, cheap moves first. Return them in the form that stock logs."""
+    state = turn.state
+    stealing_state = state.stealing
+    quota = max(TASKS_PER_WORKER_MIN, TASKS_MAX // len(victims))
+    candidates = []
+    for victim in victims:
+        levels, offset = _candidates(state, victim, stealing_state.offsets.pop(victim, 0), quota)
+        if offset:
+            stealing_state.offsets[victim] = offset
+        candidates.append(levels)
+    asked: list[tuple[object, ...]] = []
+    for level in range(len(COST_MULTIPLIERS)):
+        for ts in chain.from_iterable(levels[level] for levels in candidates):
+            if not thieves or len(stealing_state.in_flight) >= IN_FLIGHT_MAX:
+                return asked
+            thief = thieves.choose(ts)
+            if thief is None:
+                continue
+            request = _ask_if_worth_it(turn, ts, level, thief, loads)
+            if request is not None:
+                asked.append(request)
+                thieves.add_task(thief)
+    return asked
+
+
+def _ask_if_worth_it(
+    turn: Turn, ts: TaskState, level: int, thief: WorkerState, loads: Loads
+) -> tuple[object, ...] | None:
+    """Request ``ts`` if ``thief`` would finish it before the victim is halfway through it.
+
+    Return the request, or None.
+    """
+    state = turn.state
+    stealing_state = state.stealing
+    victim = ts.processing_on
+    assert victim is not None
+    compute = accounting.expected_duration(state, ts.group.prefix)
+    on_victim = compute + placement.fetch_seconds(state, ts, victim)
+    on_thief = compute + placement.fetch_seconds(state, ts, thief)
+    before_victim = loads.seconds(victim)
+    before_thief = loads.seconds(thief)
+    if is_available(victim):
+        deadline = before_victim - on_victim / 2
+    else:
+        deadline = before_victim + UNAVAILABLE_SECONDS
+    if before_thief + on_thief > deadline:
+        return None
+    send_steal_request(turn, ts, victim, thief, on_victim, on_thief)
+    stealing_state.level_counts[level] += 1
+    stealing_state.level_costs[level] += on_victim
+    places = (victim.address, before_victim, thief.address, before_thief)
+    return (turn.now, level, ts.key, on_victim, *places)

@@ -1,0 +1,165 @@
+"""Ask workers to give tasks back, and handle their responses.
+
+A worker receives ``steal-request`` and gives the task back unless it already runs
+(``steal-response``). Only then is the task sent to the thief, or rescheduled if there is none. If
+the task finishes, fails, is released or runs again in between, or one of the workers leaves or
+pauses, the request is void or the task is rescheduled. Events are logged with the names of stock's
+``distributed/stealing.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from paceline.protocol.messages import StealRequest, StealResponse
+from paceline.scheduler.core.lifecycle import accounting
+from paceline.scheduler.core.lifecycle.outgoing import compute_message
+from paceline.scheduler.core.lifecycle.transitions import fill_slots, run
+from paceline.scheduler.core.policy import placement
+from paceline.scheduler.core.state.model import TaskState, WorkerState
+from paceline.scheduler.core.state.scheduler_state import SchedulerState
+from paceline.scheduler.core.state.stealing import InFlightSteal
+from paceline.scheduler.core.state.worker_loads import is_available
+from paceline.scheduler.core.stimuli import StealingDue
+from paceline.scheduler.core.turn import Turn
+
+#: Requests in flight at a time.
+IN_FLIGHT_MAX = 10_000
+
+#: Worker-side states in which a worker has given the task back, and in which it keeps it.
+GIVEN_BACK = frozenset({"ready", "constrained", "waiting"})
+KEPT = frozenset({"memory", "executing", "long-running", "cancelled", "resumed"})
+#: Worker-side states of a task that the worker does not have.
+UNKNOWN = frozenset({"released", None})
+
+
+# ------------------------------------------------------------------ requests
+
+
+def send_steal_request(
+    turn: Turn,
+    ts: TaskState,
+    victim: WorkerState,
+    thief: WorkerState | None,
+    on_victim: float,
+    on_thief: float,
+) -> None:
+    """Ask ``victim`` to give ``ts`` back.
+
+    Args:
+        turn: the current turn.
+        ts: the task, which is processing on ``victim``.
+        victim: the worker that has it.
+        thief: the worker to send it to; None to reschedule it.
+        on_victim: seconds of work on the victim, transfers included.
+        on_thief: seconds of work on the thief, transfers included.
+    """
+    stealing_state = turn.state.stealing
+    stimulus_id = f"steal-{stealing_state.request_count}"
+    stealing_state.request_count += 1
+    stealing_state.add(
+        ts, InFlightSteal(victim, thief, ts.run_id, on_victim, on_thief, stimulus_id)
+    )
+    turn.to_worker(victim.address, StealRequest(key=ts.key, stimulus_id=stimulus_id))
+
+
+def recall_tasks(turn: Turn, ws: WorkerState, tasks: Iterable[TaskState]) -> None:
+    """Ask ``ws`` to give back ``tasks`` that it has not started, to reschedule them elsewhere."""
+    state = turn.state
+    stealing_state = state.stealing
+    for ts in tasks:
+        if len(stealing_state.in_flight) >= IN_FLIGHT_MAX:
+            break
+        if ts in ws.long_running or state.stealing.live(ts) is not None:
+            continue
+        stealing_state.take(ts)
+        send_steal_request(
+            turn, ts, ws, None, accounting.expected_duration(state, ts.group.prefix), 0.0
+        )
+    ensure_balance_timer(turn)
+
+
+def schedule_balance(turn: Turn) -> None:
+    """Set the timer of the next balance, if stealing is on or requests are in flight."""
+    stealing_state = turn.state.stealing
+    if stealing_state.running or stealing_state.in_flight:
+        stealing_state.timer = turn.call_at(
+            turn.now + stealing_state.interval_seconds, StealingDue()
+        )
+
+
+def ensure_balance_timer(turn: Turn) -> None:
+    """Set the timer if it is not set, to drop void requests even while stealing is off."""
+    if not turn.state.stealing.timer:
+        schedule_balance(turn)
+
+
+# ------------------------------------------------------------------ responses
+
+
+def handle_steal_response(turn: Turn, message: StealResponse) -> None:
+    """Move or reschedule a task that a worker gave back. Stock: ``move_task_confirm``."""
+    state = turn.state
+    ts = state.tasks.get(message.key)
+    if ts is None:
+        text = f"Key released between request and confirm: {message.key}"
+        turn.log(10, text, "distributed.stealing")
+        return
+    steal = state.stealing.in_flight.get(ts)
+    details = (message.key, message.state, turn.source, message.stimulus_id)
+    if steal is not None and steal.stimulus_id != message.stimulus_id:
+        turn.log_event("stealing", ("stale-response", *details))
+        return
+    is_void = state.stealing.live(ts) is None
+    state.stealing.take(ts)
+    if steal is None or is_void:
+        turn.log_event("stealing", ("already-aborted", *details))
+        return
+    _complete(turn, ts, steal, message.state)
+
+
+def _complete(turn: Turn, ts: TaskState, steal: InFlightSteal, answer: str | None) -> None:
+    """Complete the request ``steal``: the victim reports the task in state ``answer``."""
+    state = turn.state
+    victim, thief = steal.victim, steal.thief
+    thief_address = thief.address if thief is not None else None
+    places = (ts.key, answer, victim.address, thief_address, steal.stimulus_id)
+    state.loads.touch(victim)
+    if answer in KEPT:
+        turn.log_event("stealing", ("already-computing", *places))
+    elif answer in GIVEN_BACK and thief is not None and _may_move(state, ts, thief):
+        _move(turn, ts, thief)
+        turn.log_event("stealing", ("confirm", *places))
+    else:
+        gone = thief is not None and state.workers.get(thief.address) is not thief
+        turn.log_event("stealing", ("reschedule", gone, *places))
+        if answer not in GIVEN_BACK and answer not in UNKNOWN:
+            turn.log(
+                30,
+                f"Worker {victim.address} reports the unknown state {answer!r} for {ts.key!r}; "
+                "rescheduling it",
+            )
+        run(turn, {ts: "released"})
+    fill_slots(turn)
+
+
+def _may_move(state: SchedulerState, ts: TaskState, thief: WorkerState) -> bool:
+    """Return whether ``thief`` can still run ``ts`` and its dependencies are in memory."""
+    if state.workers.get(thief.address) is not thief or not is_available(thief):
+        return False
+    if not all(dts.who_has for dts in ts.dependencies):
+        return False
+    valid = placement.valid_workers(state, ts)
+    return valid is None or thief in valid or ts.loose_restrictions
+
+
+def _move(turn: Turn, ts: TaskState, thief: WorkerState) -> None:
+    """Send ``ts`` to ``thief`` with a new run_id."""
+    state = turn.state
+    victim = accounting.stop_processing(state, ts)
+    accounting.start_processing(state, ts, thief)
+    if ts.actor:
+        victim.actors.pop(ts, None)
+        thief.actors[ts] = None
+    state.loads.touch(thief)
+    turn.to_worker(thief.address, compute_message(turn, ts))
