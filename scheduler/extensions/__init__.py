@@ -1,43 +1,37 @@
-"""Coordination between clients and tasks: small machines of the core's shape.
+"""Extensions of the core: queues, variables, locks, events, published datasets, memory manager.
 
-Each machine takes messages and timers in and gives replies out through the turn: synchronous, deterministic,
-without a clock. ``machine.py`` says what they have in common.
-
-Must not know: sockets, clocks, threads, pickles, dask; who asks.
+An extension handles messages and timers and sends replies through the turn. Like the core, it is
+synchronous, deterministic and has no clock. ``extension.py`` contains the base class.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .event_flags import EventFlags
+from .memory_manager import MemoryManager
+from .multi_locks import MultiLocks
+from .publish import PublishedDatasets
+from .queues import Queues
+from .semaphores import Semaphores
+from .topics import Topics
+from .variables import Variables
+
 if TYPE_CHECKING:
     from paceline.scheduler.core.config import SchedulerConfig
 
-    from .machine import Machine
+    from .extension import Extension
 
 
-def default_extensions(config: SchedulerConfig) -> list[Machine]:
-    """The machines of a scheduler, new ones: two schedulers in one process share nothing.
-
-    They are imported here and not above, so that the core's state may import ``EventLog`` while the
-    machines import the core.
-    """
-    from .event_flags import Events
-    from .memory_manager import MemoryManager
-    from .multi_locks import MultiLocks
-    from .publish import PublishedDatasets
-    from .queues import Queues
-    from .semaphores import Semaphores
-    from .topics import Topics
-    from .variables import Variables
-
+def default_extensions(config: SchedulerConfig) -> list[Extension]:
+    """Return new extensions for one scheduler."""
     return [
         Topics(config.events_cleanup_delay_seconds),
         PublishedDatasets(),
         Queues(),
         Variables(),
         Semaphores(config.locks_lease_validation_interval_seconds),
-        Events(),
+        EventFlags(),
         MultiLocks(),
         MemoryManager(config.amm_interval_seconds, config.amm_measure),
     ]

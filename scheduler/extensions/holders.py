@@ -1,7 +1,4 @@
-"""Futures that shared things hold: a queue, a variable or a dataset is a client with wishes of its own.
-
-Must not know: which machine asks.
-"""
+"""Futures held by queues, variables and datasets, which are pseudo clients of the core."""
 
 from __future__ import annotations
 
@@ -14,35 +11,37 @@ if TYPE_CHECKING:
     from paceline.scheduler.core.turn import Turn
 
 
-def hold(turn: Turn, keys: list[Key], holder: str) -> None:
-    """The holder wants these keys."""
+def desire_keys(turn: Turn, keys: list[Key], holder: str) -> None:
+    """Add `keys` to the desired keys of the pseudo client `holder`."""
     client_desires_keys(turn, keys, holder)
 
 
-def hold_if_known(turn: Turn, key: Any, client: str) -> None:
-    """A client that got a future wants its key. A key that was forgotten meanwhile stays forgotten, and so
-    does a client that left."""
+def desire_if_known(turn: Turn, key: Any, client: str) -> None:
+    """Add `key` to the desired keys of `client`, which received a future of it.
+
+    Do nothing if the task was forgotten or the client was removed in the meantime.
+    """
     if key in turn.state.tasks and client in turn.state.clients:
         client_desires_keys(turn, [key], client)
 
 
-def let_go(turn: Turn, keys: list[Key], holder: str) -> None:
-    """The holder no longer wants these keys; a holder that wants nothing is no longer a client."""
+def release_keys(turn: Turn, keys: list[Key], holder: str) -> None:
+    """Release `keys` from the pseudo client `holder`; remove the client if it has no keys left."""
     if holder not in turn.state.clients:
         return
     client_releases_keys(turn, keys, holder)
-    drop_idle(turn, holder)
+    remove_idle_holder(turn, holder)
 
 
-def drop_idle(turn: Turn, holder: str) -> None:
-    """A holder that wants nothing is no client."""
+def remove_idle_holder(turn: Turn, holder: str) -> None:
+    """Remove the pseudo client `holder` if it has no desired keys."""
     state = turn.state.clients.get(holder)
     if state is not None and not state.wants_what:
         del turn.state.clients[holder]
 
 
 def future_status(turn: Turn, key: Key) -> dict[str, Any]:
-    """What a peer needs to know to make a future of this key: its task's state, and the error of an erred one."""
+    """Return the state of the task `key`, and its error if it failed, for a future of it."""
     ts = turn.state.tasks.get(key)
     if ts is None:
         return {"state": "lost"}

@@ -1,10 +1,8 @@
 """Requests that wait until the scheduler knows a task.
 
-A client's graph travels another way than its requests, and takes longer, so a future can be put into a queue
-before its task is there. Stock looks again every 10 ms. Here the core may say that tasks came
-(``on_keys_known``), and without that the watch looks by itself, less often the longer it has waited.
-
-Must not know: what the requests want.
+A client's graph arrives by another way than its requests and takes longer, so a future can be put
+into a queue before its task is known. Stock checks every 10 ms. Here the interval grows with the
+time since the latest request arrived.
 """
 
 from __future__ import annotations
@@ -12,94 +10,99 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from .replies import ErrorReply
-from .waiting import Waiter, WaitingRoom
+from .errors import ExtensionErrorReply
+from .wait_queues import Waiter, WaitQueues
 
 if TYPE_CHECKING:
     from paceline.protocol.keys import Key
     from paceline.scheduler.core.turn import Turn
 
-#: Shortest and longest time between two looks, seconds; between them, a share of the time waited so far.
-LOOK_SECONDS_MIN = 0.01
-LOOK_SECONDS_MAX = 1.0
-LOOK_SHARE = 0.1
+#: Shortest and longest interval between checks, seconds. In between, it is a share of the time
+#: since the latest request arrived.
+RECHECK_SECONDS_MIN = 0.01
+RECHECK_SECONDS_MAX = 1.0
+RECHECK_SHARE = 0.1
 
-#: Called with the request_id and what was to be done, once the key is known.
+#: Called with the turn, the request ID and ``want``, once the key is known.
 Resume = Callable[["Turn", int, Any], None]
 
 
 class KeyWatch:
-    """Requests by the key that they wait for.
+    """Requests that wait for unknown keys.
 
-    Invariant: a timer is set exactly while somebody waits.
+    Invariant: a timer is set if and only if a request waits.
+
+    Args:
+        resume: called when the key of a request is known.
+        recheck_message: returns the timer message upon which to call ``recheck``.
+        timeout_message: returns the timer message upon which to call ``give_up``.
     """
 
-    __slots__ = ("_look", "_resume", "_room", "_timer_id", "_youngest")
+    __slots__ = ("_latest_arrival", "_recheck_message", "_resume", "_timer_id", "_waiting")
 
-    def __init__(self, resume: Resume, look: Callable[[], Any], over: Callable[[int], Any]) -> None:
-        """``look()`` makes the timer message on which ``look_again`` is to be called, ``over(number)`` the
-        one for ``give_up``."""
+    def __init__(
+        self,
+        resume: Resume,
+        recheck_message: Callable[[], Any],
+        timeout_message: Callable[[int], Any],
+    ) -> None:
         self._resume = resume
-        self._look = look
-        self._room: WaitingRoom[tuple[Key, Any]] = WaitingRoom(over)
+        self._recheck_message = recheck_message
+        self._waiting: WaitQueues[tuple[Key, Any]] = WaitQueues(timeout_message)
         self._timer_id = 0
-        self._youngest = 0.0
+        self._latest_arrival = 0.0
 
     def __len__(self) -> int:
-        return len(self._room)
+        return len(self._waiting)
 
     def wait(
         self, turn: Turn, key: Key, request_id: int, deadline: float | None, want: Any
     ) -> None:
-        """Call ``resume`` with ``want`` when the key is known; reply TimeoutError at the deadline.
+        """Call ``resume`` with `want` when `key` is known; reply TimeoutError at the deadline.
 
         Raises:
-            Refused: where too many wait, or the deadline has passed.
+            ExtensionError: RuntimeError, if the maximum number of requests is waiting.
         """
-        self._room.enter(turn, "", request_id, deadline, (key, want))
-        self._youngest = turn.now
+        self._waiting.enter(turn, "", request_id, deadline, (key, want))
+        self._latest_arrival = turn.now
         if not self._timer_id:
             self._set_timer(turn)
 
     def _set_timer(self, turn: Turn) -> None:
-        waited = turn.now - self._youngest
-        delay = min(max(waited * LOOK_SHARE, LOOK_SECONDS_MIN), LOOK_SECONDS_MAX)
-        self._timer_id = turn.call_at(turn.now + delay, self._look())
+        waited = turn.now - self._latest_arrival
+        delay = min(max(waited * RECHECK_SHARE, RECHECK_SECONDS_MIN), RECHECK_SECONDS_MAX)
+        self._timer_id = turn.call_at(turn.now + delay, self._recheck_message())
 
-    def look_again(self, turn: Turn) -> None:
-        """The timer is due: whose key is known now goes on."""
+    def recheck(self, turn: Turn) -> None:
+        """Resume the requests whose keys are known, in order of arrival."""
         self._timer_id = 0
-        self.look(turn)
-        if len(self._room) and not self._timer_id:
-            self._set_timer(turn)
-
-    def look(self, turn: Turn) -> None:
-        """Whose key is known now goes on, in order of arrival."""
-        for waiter in self._room.standing(""):
+        for waiter in self._waiting.waiters(""):
             key, want = waiter.want
             if key in turn.state.tasks:
-                self._room.leave(turn, waiter)
+                self._waiting.leave(turn, waiter)
                 self._resume(turn, waiter.request_id, want)
+        if len(self._waiting) and not self._timer_id:
+            self._set_timer(turn)
         self._stop_if_empty(turn)
 
     def give_up(self, turn: Turn, number: int) -> None:
-        """The deadline of a waiter has come."""
-        waiter = self._room.leave_by_number(turn, number)
+        """End the wait of the waiter `number`, whose deadline has passed."""
+        waiter = self._waiting.leave_by_number(turn, number)
         if waiter is not None:
             turn.reply(waiter.request_id, unknown_key(waiter))
         self._stop_if_empty(turn)
 
     def request_gone(self, turn: Turn, request_id: int) -> None:
-        """Nobody waits for this reply any more."""
-        self._room.leave_by_request(turn, request_id)
+        """Drop a request whose connection was closed."""
+        self._waiting.leave_by_request(turn, request_id)
         self._stop_if_empty(turn)
 
     def _stop_if_empty(self, turn: Turn) -> None:
-        if self._timer_id and not len(self._room):
+        if self._timer_id and not len(self._waiting):
             turn.cancel_timer(self._timer_id)
             self._timer_id = 0
 
 
-def unknown_key(waiter: Waiter[tuple[Any, Any]]) -> ErrorReply:
-    """The reply to a request whose key never came."""
-    return ErrorReply("TimeoutError", f"Task {waiter.want[0]} unknown to scheduler.")
+def unknown_key(waiter: Waiter[tuple[Any, Any]]) -> ExtensionErrorReply:
+    """Return the reply to a request whose key did not become known in time."""
+    return ExtensionErrorReply("TimeoutError", f"Task {waiter.want[0]} unknown to scheduler.")

@@ -1,51 +1,49 @@
-"""The active memory manager: every so often, copies that nobody needs any more are dropped.
+"""The active memory manager: periodically drop replicas that are no longer needed.
 
-``amm_handler`` starts, stops and asks it (``Client.amm``). Many replicated tasks are looked at in several turns.
-
-Must not know: how it is decided (``core/memory_manager.py``).
+``amm_handler`` (``Client.amm``) starts and stops it. A run over many replicated tasks takes several
+turns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from paceline.protocol.messages import AmmHandler
-from paceline.scheduler.core import memory_manager
+from paceline.scheduler.core.policy import memory_manager
+from paceline.scheduler.core.registry import Registry, on
 
-from .machine import Handler, Machine
-from .replies import Refused
+from .errors import ExtensionError
+from .extension import Extension
 
 if TYPE_CHECKING:
-    from paceline.scheduler.core.stimuli import Stimulus
     from paceline.scheduler.core.turn import Turn
 
 METHODS = ("start", "stop", "run_once", "running")
 
 
 @dataclass(slots=True)
-class ManageMemory:
-    """Timer: it is time to look at all copies again."""
+class ReduceReplicas:
+    """Timer message: start a run over all replicated tasks."""
 
 
 @dataclass(slots=True)
-class GoOnManaging:
-    """Timer: the rest of them.
+class ContinueReduction:
+    """Timer message: continue a run.
 
     Attributes:
-        left: how many replicated tasks are to be looked at yet.
+        left: number of replicated tasks still to process.
     """
 
     left: int
 
 
-class MemoryManager(Machine):
-    """Op ``amm_handler``.
+class MemoryManager(Extension):
+    """Operation ``amm_handler``.
 
     Args:
-        interval_seconds: between two looks.
-        measure: how memory is measured; one of ``core.config.MEASURES``.
+        interval_seconds: time between two runs.
+        measure: measure of memory; one of ``core.config.MEASURES``.
     """
 
     name: ClassVar[str] = "amm"
@@ -57,36 +55,43 @@ class MemoryManager(Machine):
 
     @property
     def running(self) -> bool:
-        """Whether it looks by itself."""
+        """Whether it runs periodically."""
         return bool(self._timer)
 
-    def routes(self) -> Mapping[type[Any], Handler]:
-        return {AmmHandler: self.handle, ManageMemory: self.due, GoOnManaging: self.go_on}
+    def routes(self) -> Registry:
+        """See ``Extension``."""
+        return dict(
+            [
+                on(AmmHandler, self.handle),
+                on(ReduceReplicas, self.handle_due),
+                on(ContinueReduction, self.handle_continue),
+            ]
+        )
 
-    def handle(self, turn: Turn, stimulus: Stimulus) -> None:
-        """Start, stop, run once, or say whether it runs."""
-        method = stimulus.message.method
+    def handle(self, turn: Turn, message: AmmHandler) -> None:
+        """Start, stop or run the manager once, or reply whether it is running."""
+        method = message.method
         if method not in METHODS:
-            raise Refused("ValueError", f"the memory manager has no method {method!r}")
+            raise ExtensionError("ValueError", f"the memory manager has no method {method!r}")
         if method == "start" and not self.running:
-            self._timer = turn.call_at(turn.now + self.interval, ManageMemory())
+            self._timer = turn.call_at(turn.now + self.interval, ReduceReplicas())
         elif method == "stop" and self.running:
             turn.cancel_timer(self._timer)
             self._timer = 0
         elif method == "run_once":
-            self._look(turn, len(turn.state.replicated_tasks))
-        turn.reply(stimulus.request_id, self.running if method == "running" else None)
+            self._reduce(turn, len(turn.state.replicated_tasks))
+        turn.reply(turn.request_id, self.running if method == "running" else None)
 
-    def due(self, turn: Turn, stimulus: Stimulus) -> None:
-        """Look, and again after the interval."""
-        self._timer = turn.call_at(turn.now + self.interval, ManageMemory())
-        self._look(turn, len(turn.state.replicated_tasks))
+    def handle_due(self, turn: Turn, message: ReduceReplicas) -> None:
+        """Start a run and schedule the next one."""
+        self._timer = turn.call_at(turn.now + self.interval, ReduceReplicas())
+        self._reduce(turn, len(turn.state.replicated_tasks))
 
-    def go_on(self, turn: Turn, stimulus: Stimulus) -> None:
-        """Look at those that are left."""
-        self._look(turn, stimulus.message.left)
+    def handle_continue(self, turn: Turn, message: ContinueReduction) -> None:
+        """Process the remaining tasks of a run."""
+        self._reduce(turn, message.left)
 
-    def _look(self, turn: Turn, left: int) -> None:
+    def _reduce(self, turn: Turn, left: int) -> None:
         state = turn.state
         count = min(left, state.config.turn_tasks_max)
         if count <= 0:
@@ -96,4 +101,4 @@ class MemoryManager(Machine):
         for ws, tasks in plan.drops.items():
             memory_manager.drop(turn, ws, tasks)
         if left > count:
-            turn.call_at(turn.now, GoOnManaging(left - count))
+            turn.call_at(turn.now, ContinueReduction(left - count))

@@ -1,7 +1,4 @@
-"""Names of shared things, and spans of time, as peers send them.
-
-Must not know: which machine asks.
-"""
+"""Names of queues, variables, locks and the like, and durations, as peers send them."""
 
 from __future__ import annotations
 
@@ -10,12 +7,14 @@ from collections.abc import Hashable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from .replies import Refused
+from paceline.protocol.keys import check_key, normalize_key
+
+from .errors import ExtensionError
 
 if TYPE_CHECKING:
     from paceline.protocol.keys import Key
 
-#: Seconds in a unit of time, by every spelling that Dask takes.
+#: Unit of time -> seconds, in every spelling that Dask accepts.
 UNIT_SECONDS: Mapping[str, float] = MappingProxyType(
     {
         spelling: seconds
@@ -35,65 +34,67 @@ UNIT_SECONDS: Mapping[str, float] = MappingProxyType(
 
 
 def hashable_name(name: Any) -> Hashable:
-    """The name as something that can be looked up: lists become tuples, at any depth.
+    """Return `name` with lists replaced by tuples at any depth, so that it can be a dict key.
 
     Raises:
-        Refused: TypeError, where it cannot be.
+        ExtensionError: TypeError or ValueError, if `name` is neither None nor a valid key.
     """
-    if isinstance(name, list | tuple):
-        return tuple(hashable_name(part) for part in name)
-    try:
-        hash(name)
-    except TypeError as error:
-        raise Refused("TypeError", str(error)) from None
+    name = normalize_key(name)
+    if name is not None:
+        try:
+            check_key(name)
+        except (TypeError, ValueError) as error:
+            raise ExtensionError(type(error).__name__, str(error)) from None
     return name  # type: ignore[no-any-return]
 
 
 def as_key(key: Any) -> Key:
-    """A task's key, whose lists have become tuples.
+    """Return the task key `key` with lists replaced by tuples.
 
     Raises:
-        Refused: TypeError, where it cannot be a key.
+        ExtensionError: TypeError or ValueError, if it is not a valid key.
     """
     return hashable_name(key)  # type: ignore[return-value]
 
 
 def shown_name(name: Any) -> Any:
-    """The name as stock puts it into the names of pseudo clients."""
+    """Return `name` in the form that stock uses in the names of pseudo clients."""
     return name if type(name) in (str, bytes) else str(name)
 
 
 def deadline_after(now: float, timeout: Any) -> float | None:
-    """When a wait that begins at ``now`` is over (seconds since the epoch); None for never.
+    """Return the end of a wait that starts at `now`, in seconds since the epoch; None for no limit.
 
     Raises:
-        Refused: where ``timeout`` is no span of time.
+        ExtensionError: if `timeout` is not a duration.
     """
     seconds = parse_seconds(timeout)
     return None if seconds is None or seconds == math.inf else now + seconds
 
 
 def parse_seconds(span: Any) -> float | None:
-    """Seconds of a span of time: a number (of seconds), or text such as "30 s" or "200ms"; None for none.
+    """Return the seconds in `span`: a number of seconds, a text such as "30 s", or None.
 
     Raises:
-        Refused: where it is neither.
+        ExtensionError: TypeError, ValueError or KeyError, if `span` is none of these.
     """
     if span is None:
         return None
     if isinstance(span, int | float):
         if math.isnan(span):
-            raise Refused("ValueError", "a timeout cannot be nan")
+            raise ExtensionError("ValueError", "a timeout cannot be nan")
         return float(span)
     if not isinstance(span, str):
-        raise Refused("TypeError", f"not a span of time: {span!r}")
+        raise ExtensionError("TypeError", f"not a span of time: {span!r}")
     text = span.replace(" ", "")
     number = text.rstrip("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
     unit = text[len(number) :].lower() or "s"
     if unit not in UNIT_SECONDS:
         known = ", ".join(UNIT_SECONDS)
-        raise Refused("KeyError", f"Invalid time unit: {unit}. Valid units are: {known}")
+        raise ExtensionError("KeyError", f"Invalid time unit: {unit}. Valid units are: {known}")
     try:
         return float(number or 1) * UNIT_SECONDS[unit]
     except ValueError:
-        raise Refused("ValueError", f"could not convert string to float: {number!r}") from None
+        raise ExtensionError(
+            "ValueError", f"could not convert string to float: {number!r}"
+        ) from None

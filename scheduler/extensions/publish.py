@@ -1,11 +1,8 @@
-"""Published datasets: values with futures in them, stored on the scheduler under a name.
-
-Must not know: what a dataset is (it stays closed).
-"""
+"""Published datasets: values that contain futures, stored on the scheduler under a name."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -16,42 +13,41 @@ from paceline.protocol.messages import (
     PublishList,
     PublishPut,
 )
+from paceline.scheduler.core.registry import Registry, on
 
-from .holders import drop_idle, hold, let_go
-from .machine import Handler, Machine
+from .errors import ExtensionError, ExtensionErrorReply
+from .extension import Extension
+from .holders import desire_keys, release_keys, remove_idle_holder
 from .names import as_key, hashable_name, shown_name
-from .replies import ErrorReply, Refused
-from .waiting import WaitingRoom
+from .wait_queues import WaitQueues
 
 if TYPE_CHECKING:
-    from paceline.scheduler.core.stimuli import Stimulus
     from paceline.scheduler.core.turn import Turn
 
-#: Datasets that can be published at once: each holds its keys in memory until it is unpublished.
+#: Maximum number of published datasets. Each keeps its keys in memory until it is unpublished.
 DATASETS_MAX = 100_000
-#: Flushes remembered whose request has not come. It follows at once, or never (its client died).
+#: Maximum number of flushes without their request, which follows soon unless the client died.
 FLUSHES_MAX = 10_000
-#: How often a request that waits for its client's flush asks whether the client is still there, seconds.
+#: Interval at which a request that waits for a flush checks that its client still exists, seconds.
 CLIENT_CHECK_SECONDS = 30.0
 
 
 @dataclass(slots=True)
 class FlushWaitOver:
-    """Timer: a request has waited long for its client's flush."""
+    """Timer message: check the client of a request that waits for a flush."""
 
     number: int
 
 
-class PublishedDatasets(Machine):
-    """Ops ``publish_put``, ``publish_delete``, ``publish_get``, ``publish_list`` and
-    ``publish_flush_batched_send``.
+class PublishedDatasets(Extension):
+    """Operations ``publish_put``, ``..._delete``, ``..._get``, ``..._list`` and their flush.
 
-    A client sends the graph of a dataset's keys through its stream, and the request through another
-    connection. A flush with the request's ``uid``, sent through the stream, tells that what came before has
-    been handled: a put or a delete waits for it.
+    A client sends the graph of a dataset through its stream, and the request through another
+    connection. ``publish_flush_batched_send`` with the ``uid`` of the request arrives through the
+    stream after all earlier messages; a put or a delete waits for it.
 
     Attributes:
-        datasets: name -> {"data": closed value, "keys": its futures' keys}.
+        datasets: name -> {"data": serialized value, "keys": keys of its futures}.
     """
 
     name: ClassVar[str] = "publish"
@@ -59,62 +55,67 @@ class PublishedDatasets(Machine):
     def __init__(self) -> None:
         self.datasets: dict[Hashable, dict[str, Any]] = {}
         self._flushed: dict[Hashable, None] = {}
-        self._room: WaitingRoom[Any] = WaitingRoom(FlushWaitOver)
+        self._waiting: WaitQueues[Any] = WaitQueues(FlushWaitOver)
 
-    def routes(self) -> Mapping[type[Any], Handler]:
-        return {
-            PublishPut: self.handle_after_flush,
-            PublishDelete: self.handle_after_flush,
-            PublishFlushBatchedSend: self.handle_publish_flush_batched_send,
-            PublishGet: self.handle_publish_get,
-            PublishList: self.handle_publish_list,
-            FlushWaitOver: self.handle_wait_over,
-        }
+    def routes(self) -> Registry:
+        """See ``Extension``."""
+        return dict(
+            [
+                on(PublishPut, self.handle_after_flush),
+                on(PublishDelete, self.handle_after_flush),
+                on(PublishFlushBatchedSend, self.handle_publish_flush_batched_send),
+                on(PublishGet, self.handle_publish_get),
+                on(PublishList, self.handle_publish_list),
+                on(FlushWaitOver, self.handle_wait_over),
+            ]
+        )
 
     # ------------------------------------------------------------------ flushes
 
-    def handle_publish_flush_batched_send(self, turn: Turn, stimulus: Stimulus) -> None:
-        """What the client streamed before has been handled."""
-        uid = hashable_name(stimulus.message.uid)
-        waiter = self._room.first(uid)
+    def handle_publish_flush_batched_send(
+        self, turn: Turn, message: PublishFlushBatchedSend
+    ) -> None:
+        """Resume the request with the same ``uid``: all earlier messages were handled."""
+        uid = hashable_name(message.uid)
+        waiter = self._waiting.first(uid)
         if waiter is None:
             if len(self._flushed) >= FLUSHES_MAX:
                 del self._flushed[next(iter(self._flushed))]
             self._flushed[uid] = None
             return
-        self._room.leave(turn, waiter)
+        self._waiting.leave(turn, waiter)
         self._answer(turn, waiter.request_id, waiter.want)
 
-    def handle_after_flush(self, turn: Turn, stimulus: Stimulus) -> None:
-        """A put or a delete. Replies None, after its flush."""
-        uid = hashable_name(stimulus.message.uid)
+    def handle_after_flush(self, turn: Turn, message: PublishPut | PublishDelete) -> None:
+        """Handle a put or a delete after its flush and reply None."""
+        uid = hashable_name(message.uid)
         if uid in self._flushed:
             del self._flushed[uid]
-            self._answer(turn, stimulus.request_id, stimulus.message)
+            self._answer(turn, turn.request_id, message)
         else:
-            self._wait(turn, uid, stimulus.request_id, stimulus.message)
+            self._wait(turn, uid, turn.request_id, message)
 
     def _wait(self, turn: Turn, uid: Hashable, request_id: int, message: Any) -> None:
-        self._room.enter(turn, uid, request_id, turn.now + CLIENT_CHECK_SECONDS, message)
+        self._waiting.enter(turn, uid, request_id, turn.now + CLIENT_CHECK_SECONDS, message)
 
-    def handle_wait_over(self, turn: Turn, stimulus: Stimulus) -> None:
-        """Go on waiting for a client that is still there."""
-        waiter = self._room.leave_by_number(turn, stimulus.message.number)
+    def handle_wait_over(self, turn: Turn, message: FlushWaitOver) -> None:
+        """Continue to wait if the client still exists, otherwise reply TimeoutError."""
+        waiter = self._waiting.leave_by_number(turn, message.number)
         if waiter is None:
             return
         if waiter.want.client in turn.state.clients:
-            self._wait(turn, waiter.line, waiter.request_id, waiter.want)
+            self._wait(turn, waiter.queue, waiter.request_id, waiter.want)
         else:
-            turn.reply(waiter.request_id, ErrorReply("TimeoutError"))
+            turn.reply(waiter.request_id, ExtensionErrorReply("TimeoutError"))
 
     def on_request_gone(self, turn: Turn, request_id: int) -> None:
-        """The put of a client that died is not carried out: nobody could say that it was."""
-        self._room.leave_by_request(turn, request_id)
+        """Drop the request: its client could not learn whether it succeeded."""
+        self._waiting.leave_by_request(turn, request_id)
 
     def on_restart(self, turn: Turn) -> None:
-        """Datasets stay; their futures are lost, as in stock."""
+        """Keep the datasets, whose futures are lost, as in stock."""
         for name in self.datasets:
-            drop_idle(turn, holder_of(name))
+            remove_idle_holder(turn, holder_of(name))
 
     # ------------------------------------------------------------------ datasets
 
@@ -124,53 +125,55 @@ class PublishedDatasets(Machine):
                 self._put(turn, message)
             else:
                 self._delete(turn, message)
-        except Refused as refusal:
-            turn.reply(request_id, refusal.reply)
+        except ExtensionError as error:
+            turn.reply(request_id, error.reply)
         else:
             turn.reply(request_id, None)
 
     def _put(self, turn: Turn, message: PublishPut) -> None:
-        """Publish one after the other; those before one that fails stay published.
+        """Publish datasets in order; those before one that fails stay published.
 
         Raises:
-            Refused: KeyError where a name is taken, ValueError where the columns differ in length.
+            ExtensionError: KeyError for an existing name, ValueError if the lists differ in length.
         """
         if not len(message.names) == len(message.keys) == len(message.data):
-            raise Refused("ValueError", "names, keys and data differ in length")
+            raise ExtensionError("ValueError", "names, keys and data differ in length")
         for raw_name, keys, data in zip(message.names, message.keys, message.data):
             name = hashable_name(raw_name)
             old = self.datasets.get(name)
             if old is not None and not message.override:
-                raise Refused("KeyError", f"Dataset {name} already exists")
+                raise ExtensionError("KeyError", f"Dataset {name} already exists")
             if old is None and len(self.datasets) >= DATASETS_MAX:
-                raise Refused("RuntimeError", f"More than {DATASETS_MAX} datasets are published")
+                raise ExtensionError(
+                    "RuntimeError", f"More than {DATASETS_MAX} datasets are published"
+                )
             new = tuple(as_key(key) for key in keys)
-            # wanted first, so that a key of both the old and the new one is never let go
-            hold(turn, list(new), holder_of(name))
+            # desire new keys first, so that a key of both datasets is never released
+            desire_keys(turn, list(new), holder_of(name))
             self.datasets[name] = {"data": data, "keys": new}
             if old is not None:
                 kept = set(new)
                 gone = [key for key in old["keys"] if key not in kept]
-                let_go(turn, gone, holder_of(name))
+                release_keys(turn, gone, holder_of(name))
 
     def _delete(self, turn: Turn, message: PublishDelete) -> None:
-        """Unpublish; unknown names are ignored."""
+        """Unpublish datasets, ignoring unknown names."""
         for name in message.names:
             old = self.datasets.pop(hashable_name(name), None)
             if old is not None:
-                let_go(turn, list(old["keys"]), holder_of(hashable_name(name)))
+                release_keys(turn, list(old["keys"]), holder_of(hashable_name(name)))
 
-    def handle_publish_get(self, turn: Turn, stimulus: Stimulus) -> None:
-        """Replies a list: per name, {"data", "keys"}, or None where there is no such dataset."""
-        names = stimulus.message.names
+    def handle_publish_get(self, turn: Turn, message: PublishGet) -> None:
+        """Reply a list with {"data", "keys"} for each name, or None for an unknown one."""
+        names = message.names
         found = [self.datasets.get(hashable_name(name)) for name in names]
-        turn.reply(stimulus.request_id, found)
+        turn.reply(turn.request_id, found)
 
-    def handle_publish_list(self, turn: Turn, stimulus: Stimulus) -> None:
-        """Replies the names, sorted as text."""
-        turn.reply(stimulus.request_id, sorted(self.datasets, key=str))
+    def handle_publish_list(self, turn: Turn, message: PublishList) -> None:
+        """Reply the names, sorted as text."""
+        turn.reply(turn.request_id, sorted(self.datasets, key=str))
 
 
 def holder_of(name: Hashable) -> str:
-    """The pseudo client that holds a dataset's keys."""
+    """Return the pseudo client that holds the keys of the dataset `name`."""
     return f"published-{shown_name(name)}"

@@ -1,12 +1,9 @@
-"""Queues: values and futures passed from peer to peer through the scheduler (``distributed.Queue``).
-
-Must not know: what the values are.
-"""
+"""Queues: pass values and futures between clients (``distributed.Queue``)."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -18,55 +15,52 @@ from paceline.protocol.messages import (
     QueueQsize,
     QueueRelease,
 )
+from paceline.scheduler.core.registry import Registry, on
 
-from .holders import drop_idle, future_status, hold, hold_if_known, let_go
+from .errors import ExtensionError, ExtensionErrorReply
+from .extension import Extension
+from .holders import desire_if_known, desire_keys, future_status, release_keys, remove_idle_holder
 from .key_watch import KeyWatch
-from .machine import Handler, Machine, sender
 from .names import as_key, deadline_after, hashable_name
-from .replies import ErrorReply, Refused
-from .waiting import Waiter, WaitingRoom
+from .wait_queues import Waiter, WaitQueues
 
 if TYPE_CHECKING:
     from paceline.protocol.keys import Key
-    from paceline.scheduler.core.stimuli import Stimulus
     from paceline.scheduler.core.turn import Turn
 
-#: Items of one queue: a queue made without ``maxsize`` is full with so many, and puts wait.
+#: Maximum number of items in a queue without ``maxsize``; further puts wait.
 QUEUE_ITEMS_MAX = 10_000_000
-#: Queues that exist. One that its users do not close stays.
+#: Maximum number of queues. A queue exists until its users close it.
 QUEUES_MAX = 1_000_000
-
-
-#: The kind of stock's error, in two parts because a test of the house looks for stubs by this name.
-NOT_SUPPORTED = "Not" + "ImplementedError"
+#: Text of the error in stock.
 BATCH_AND_TIMEOUT = "Dask queues don't support simultaneous use of integer batch sizes and timeouts"
 
 
 @dataclass(slots=True)
 class QueueWaitOver:
-    """Timer: a put or a get has reached its deadline."""
+    """Timer message: the deadline of a put or a get has passed."""
 
     number: int
 
 
 @dataclass(slots=True)
-class QueueKeyLook:
-    """Timer: look whether the keys that puts wait for are known."""
+class QueueKeyRecheck:
+    """Timer message: check whether the keys that puts wait for are known."""
 
 
 @dataclass(slots=True)
 class QueueKeyOver:
-    """Timer: a put has waited for its key until its deadline."""
+    """Timer message: the deadline of a put that waits for its key has passed."""
 
     number: int
 
 
 @dataclass(slots=True, eq=False)
 class Item:
-    """What stands in a queue.
+    """An element of a queue.
 
     Attributes:
-        is_future: ``value`` is the key of a future.
+        is_future: whether ``value`` is the key of a future.
         value: the key, or the value.
     """
 
@@ -78,14 +72,14 @@ class Item:
 class SharedQueue:
     """A queue, from the first ``queue_create`` to the last ``queue_release``.
 
-    Waiters belong to this object, so those of a queue that was released do not meet a new one of its name.
+    Waiters belong to this object. Those of a released queue do not move to a new one with its name.
 
     Attributes:
-        name: its name.
-        number: unique among the queues of a scheduler's life; names its two lines of waiters.
-        maxsize: items it takes.
-        users: ``queue_create``s less ``queue_release``s.
-        items: oldest first.
+        name: name of the queue.
+        number: unique among all queues of a scheduler; part of the names of its wait queues.
+        maxsize: maximum number of items.
+        users: number of ``queue_create`` minus number of ``queue_release``.
+        items: elements, oldest first.
     """
 
     name: Hashable
@@ -96,18 +90,18 @@ class SharedQueue:
 
     @property
     def getters(self) -> tuple[int, str]:
-        """The line of those who wait for an item."""
+        """Name of the wait queue of gets."""
         return (self.number, "get")
 
     @property
     def putters(self) -> tuple[int, str]:
-        """The line of those who wait for room."""
+        """Name of the wait queue of puts."""
         return (self.number, "put")
 
 
 @dataclass(slots=True, eq=False)
 class Put:
-    """A put that waits for room, or for its key to be known."""
+    """A put that waits until the queue is not full."""
 
     queue: SharedQueue
     item: Item
@@ -115,14 +109,23 @@ class Put:
 
 
 @dataclass(slots=True, eq=False)
+class UnknownKeyPut:
+    """A put of a future whose key is not known yet, into the queue `name`."""
+
+    name: Any
+    item: Item
+    deadline: float | None
+
+
+@dataclass(slots=True, eq=False)
 class Get:
-    """A get that waits.
+    """A get that waits for items.
 
     Attributes:
-        queue: of which.
-        count: how many items it wants.
-        batch: it gets a list, not an item.
-        items: what it has already.
+        queue: the queue.
+        count: number of requested items.
+        batch: whether the reply is a list.
+        items: items taken so far.
     """
 
     queue: SharedQueue
@@ -131,12 +134,11 @@ class Get:
     items: list[Item] = field(default_factory=list)
 
 
-class Queues(Machine):
-    """Ops ``queue_create``, ``queue_put``, ``queue_get``, ``queue_qsize``, ``queue_release`` and
-    ``queue-future-release``.
+class Queues(Extension):
+    """The operations ``queue_...`` and ``queue-future-release``.
 
-    A queue wants the futures in it, as a client of its own. Whoever gets a future says so
-    (``queue-future-release``) when it wants the key itself; until then the queue goes on wanting it.
+    A queue desires the keys of its futures as a pseudo client. It continues to desire the key of a
+    future that a client took until the client, with ``queue-future-release``, desires it itself.
 
     Attributes:
         queues: name -> queue.
@@ -147,175 +149,179 @@ class Queues(Machine):
     def __init__(self) -> None:
         self.queues: dict[Hashable, SharedQueue] = {}
         self._created = 0
-        self._held: dict[tuple[Hashable, Key], int] = {}
-        self._room: WaitingRoom[Put | Get] = WaitingRoom(QueueWaitOver)
-        self._unknown = KeyWatch(self._put_known, QueueKeyLook, QueueKeyOver)
+        self._future_counts: dict[tuple[Hashable, Key], int] = {}
+        self._waiting: WaitQueues[Put | Get] = WaitQueues(QueueWaitOver)
+        self._key_watch = KeyWatch(self._put_known, QueueKeyRecheck, QueueKeyOver)
 
-    def routes(self) -> Mapping[type[Any], Handler]:
-        return {
-            QueueCreate: self.handle_queue_create,
-            QueuePut: self.handle_queue_put,
-            QueueGet: self.handle_queue_get,
-            QueueQsize: self.handle_queue_qsize,
-            QueueRelease: self.handle_queue_release,
-            QueueFutureRelease: self.handle_queue_future_release,
-            QueueWaitOver: self.handle_wait_over,
-            QueueKeyLook: self.handle_key_look,
-            QueueKeyOver: self.handle_key_over,
-        }
+    def routes(self) -> Registry:
+        """See ``Extension``."""
+        return dict(
+            [
+                on(QueueCreate, self.handle_queue_create),
+                on(QueuePut, self.handle_queue_put),
+                on(QueueGet, self.handle_queue_get),
+                on(QueueQsize, self.handle_queue_qsize),
+                on(QueueRelease, self.handle_queue_release),
+                on(QueueFutureRelease, self.handle_queue_future_release),
+                on(QueueWaitOver, self.handle_wait_over),
+                on(QueueKeyRecheck, self.handle_key_recheck),
+                on(QueueKeyOver, self.handle_key_over),
+            ]
+        )
 
     def _find(self, name: Any) -> SharedQueue:
         queue = self.queues.get(hashable_name(name))
         if queue is None:
-            raise Refused("KeyError", str(name))
+            raise ExtensionError("KeyError", str(name))
         return queue
 
-    # ------------------------------------------------------------------ queues come and go
+    # ------------------------------------------------------------------ create and release
 
-    def handle_queue_create(self, turn: Turn, stimulus: Stimulus) -> None:
-        """One more user of a queue; the first one says how many items it takes. Replies None."""
-        message = stimulus.message
+    def handle_queue_create(self, turn: Turn, message: QueueCreate) -> None:
+        """Add a user to a queue, creating it with ``maxsize`` for the first one, and reply None."""
         name = hashable_name(message.name)
         queue = self.queues.get(name)
         if queue is not None:
             queue.users += 1
         elif len(self.queues) >= QUEUES_MAX:
-            raise Refused("RuntimeError", f"More than {QUEUES_MAX} queues exist")
+            raise ExtensionError("RuntimeError", f"More than {QUEUES_MAX} queues exist")
         else:
             self._created += 1
-            self.queues[name] = SharedQueue(name, self._created, room_of(message.maxsize))
-        turn.reply(stimulus.request_id, None)
+            self.queues[name] = SharedQueue(name, self._created, capacity(message.maxsize))
+        turn.reply(turn.request_id, None)
 
-    def handle_queue_release(self, turn: Turn, stimulus: Stimulus) -> None:
-        """One user less; with the last one the queue ends. Who waits for it goes on to wait, as in stock."""
-        name = hashable_name(stimulus.message.name)
+    def handle_queue_release(self, turn: Turn, message: QueueRelease) -> None:
+        """Remove a user and, with the last one, the queue. As in stock, requests keep waiting."""
+        name = hashable_name(message.name)
         queue = self.queues.get(name)
         if queue is None:
             return
         queue.users -= 1
         if queue.users <= 0:
             del self.queues[name]
-            self._unhold(turn, name, [item for item in queue.items if item.is_future])
+            self._remove_futures(turn, name, [item for item in queue.items if item.is_future])
             queue.items.clear()
 
-    def handle_queue_qsize(self, turn: Turn, stimulus: Stimulus) -> None:
-        """Replies how many items stand in the queue."""
-        turn.reply(stimulus.request_id, len(self._find(stimulus.message.name).items))
+    def handle_queue_qsize(self, turn: Turn, message: QueueQsize) -> None:
+        """Reply the number of items in the queue."""
+        turn.reply(turn.request_id, len(self._find(message.name).items))
 
-    # ------------------------------------------------------------------ futures that a queue holds
+    # ------------------------------------------------------------------ futures in queues
 
-    def _hold(self, turn: Turn, name: Hashable, key: Key) -> None:
-        self._held[name, key] = self._held.get((name, key), 0) + 1
-        hold(turn, [key], holder_of(name))
+    def _add_future(self, turn: Turn, name: Hashable, key: Key) -> None:
+        self._future_counts[name, key] = self._future_counts.get((name, key), 0) + 1
+        desire_keys(turn, [key], holder_of(name))
 
-    def _unhold(self, turn: Turn, name: Hashable, items: list[Item]) -> None:
-        """The queue, or a put that waits, has these futures no more."""
+    def _remove_futures(self, turn: Turn, name: Hashable, items: list[Item]) -> None:
+        """Release the futures in `items`, which left the queue or belong to a dropped put."""
         free: list[Key] = []
         for item in items:
-            count = self._held.pop((name, item.value), 0) - 1
+            count = self._future_counts.pop((name, item.value), 0) - 1
             if count > 0:
-                self._held[name, item.value] = count
+                self._future_counts[name, item.value] = count
             elif count == 0:
                 free.append(item.value)
         if free:
-            let_go(turn, free, holder_of(name))
+            release_keys(turn, free, holder_of(name))
 
-    def handle_queue_future_release(self, turn: Turn, stimulus: Stimulus) -> None:
-        """Whoever got a future has made one of its own: from now on the client wants the key."""
-        message = stimulus.message
+    def handle_queue_future_release(self, turn: Turn, message: QueueFutureRelease) -> None:
+        """Let the client, which has created its own future, desire the key itself."""
         key = as_key(message.key)
-        hold_if_known(turn, key, sender(stimulus))
-        self._unhold(turn, hashable_name(message.name), [Item(True, key)])
+        desire_if_known(turn, key, message.client or turn.source)
+        self._remove_futures(turn, hashable_name(message.name), [Item(True, key)])
 
     # ------------------------------------------------------------------ put
 
-    def handle_queue_put(self, turn: Turn, stimulus: Stimulus) -> None:
-        """Replies None when the item stands in the queue; TimeoutError at the deadline."""
-        message = stimulus.message
-        queue = self._find(message.name)
+    def handle_queue_put(self, turn: Turn, message: QueuePut) -> None:
+        """Reply None once the item is in the queue, or TimeoutError at the deadline.
+
+        As in stock, the queue is looked up only once the key is known.
+        """
         deadline = deadline_after(turn.now, message.timeout)
         if message.key is None:
-            put = Put(queue, Item(False, message.data), deadline)
-            self._put(turn, stimulus.request_id, put)
+            put = Put(self._find(message.name), Item(False, message.data), deadline)
+            self._put(turn, turn.request_id, put)
             return
         key = as_key(message.key)
-        put = Put(queue, Item(True, key), deadline)
         if key in turn.state.tasks:
-            self._put(turn, stimulus.request_id, put)
+            put = Put(self._find(message.name), Item(True, key), deadline)
+            self._put(turn, turn.request_id, put)
         else:
-            self._unknown.wait(turn, key, stimulus.request_id, deadline, put)
+            want = UnknownKeyPut(message.name, Item(True, key), deadline)
+            self._key_watch.wait(turn, key, turn.request_id, deadline, want)
 
-    def _put_known(self, turn: Turn, request_id: int, put: Put) -> None:
-        """The key of a put that waited for it is known."""
+    def _put_known(self, turn: Turn, request_id: int, want: UnknownKeyPut) -> None:
+        """Put a future whose key has become known into its queue."""
         try:
-            if self.queues.get(put.queue.name) is not put.queue:
-                raise Refused("KeyError", str(put.queue.name))
+            put = Put(self._find(want.name), want.item, want.deadline)
             self._put(turn, request_id, put)
-        except Refused as refusal:
-            turn.reply(request_id, refusal.reply)
+        except ExtensionError as error:
+            turn.reply(request_id, error.reply)
 
     def _put(self, turn: Turn, request_id: int, put: Put) -> None:
         queue = put.queue
-        if len(queue.items) < queue.maxsize and not self._room.count(queue.putters):
+        if len(queue.items) < queue.maxsize and not self._waiting.count(queue.putters):
             if put.item.is_future:
-                self._hold(turn, queue.name, put.item.value)
+                self._add_future(turn, queue.name, put.item.value)
             queue.items.append(put.item)
             turn.reply(request_id, None)
             self._serve(turn, queue)
         elif put.deadline is not None and put.deadline <= turn.now:
-            turn.reply(request_id, ErrorReply("TimeoutError"))
+            turn.reply(request_id, ExtensionErrorReply("TimeoutError"))
         else:
-            self._room.enter(turn, queue.putters, request_id, put.deadline, put)
+            self._waiting.enter(turn, queue.putters, request_id, put.deadline, put)
             if put.item.is_future:
-                self._hold(turn, queue.name, put.item.value)
+                self._add_future(turn, queue.name, put.item.value)
 
     # ------------------------------------------------------------------ get
 
-    def handle_queue_get(self, turn: Turn, stimulus: Stimulus) -> None:
-        """Replies a record, or with ``batch`` a list of them: all there are (True), or so many (a number).
+    def handle_queue_get(self, turn: Turn, message: QueueGet) -> None:
+        """Reply an item, or with ``batch`` a list: all items (True) or that number of items.
 
         Raises:
-            Refused: NOT_SUPPORTED, as stock, for a number of items and a timeout; TypeError for a number that is none.
+            ExtensionError: NotImplementedError, as in stock, for a number of items and a timeout;
+                TypeError for another ``batch``.
         """
-        message = stimulus.message
         queue = self._find(message.name)
         deadline = deadline_after(turn.now, message.timeout)
         if message.batch is True:
-            self._get_all(turn, stimulus.request_id, queue)
+            self._get_all(turn, turn.request_id, queue)
             return
         get = Get(queue)
         if message.batch:
             if message.timeout is not None:
-                raise Refused(NOT_SUPPORTED, BATCH_AND_TIMEOUT)
+                raise ExtensionError("NotImplementedError", BATCH_AND_TIMEOUT)
             if not isinstance(message.batch, int):
                 kind = type(message.batch).__name__
-                raise Refused("TypeError", f"'{kind}' object cannot be interpreted as an integer")
+                raise ExtensionError(
+                    "TypeError", f"'{kind}' object cannot be interpreted as an integer"
+                )
             get.count, get.batch = message.batch, True
         if self._take(queue, get):
-            self._answer_get(turn, stimulus.request_id, get)
+            self._answer_get(turn, turn.request_id, get)
             self._serve(turn, queue)
         elif deadline is not None and deadline <= turn.now:
-            turn.reply(stimulus.request_id, ErrorReply("TimeoutError"))
+            turn.reply(turn.request_id, ExtensionErrorReply("TimeoutError"))
         else:
-            self._wait(turn, stimulus.request_id, deadline, get)
+            self._wait(turn, turn.request_id, deadline, get)
             self._serve(turn, queue)
 
     def _wait(self, turn: Turn, request_id: int, deadline: float | None, get: Get) -> None:
         try:
-            self._room.enter(turn, get.queue.getters, request_id, deadline, get)
-        except Refused:
+            self._waiting.enter(turn, get.queue.getters, request_id, deadline, get)
+        except ExtensionError:
             self._undo(turn, get)
             raise
 
     def _get_all(self, turn: Turn, request_id: int, queue: SharedQueue) -> None:
-        """What stands in the queue now; those who wait for room come after."""
+        """Reply all items that are in the queue now, without those of waiting puts."""
         get = Get(queue, batch=True, items=list(queue.items))
         queue.items.clear()
         self._answer_get(turn, request_id, get)
         self._serve(turn, queue)
 
     def _take(self, queue: SharedQueue, get: Get) -> bool:
-        """Let a new get take what is there. True when it has all it wants."""
+        """Move available items to `get` and return whether it is complete."""
         while queue.items and len(get.items) < get.count:
             get.items.append(queue.items.popleft())
         return len(get.items) >= get.count
@@ -327,16 +333,18 @@ class Queues(Machine):
     # ------------------------------------------------------------------ waiters
 
     def _serve(self, turn: Turn, queue: SharedQueue) -> None:
-        """Items to those who wait for one, in turns where they want several; room to those who wait for it."""
+        """Serve waiting gets, in turns if they request several items, and waiting puts."""
         while True:
-            getter = self._room.first(queue.getters) if queue.items else None
+            getter = self._waiting.first(queue.getters) if queue.items else None
             if getter is not None:
                 self._give(turn, queue, getter)
                 continue
-            putter = self._room.first(queue.putters) if len(queue.items) < queue.maxsize else None
+            putter = (
+                self._waiting.first(queue.putters) if len(queue.items) < queue.maxsize else None
+            )
             if putter is None:
                 return
-            self._room.leave(turn, putter)
+            self._waiting.leave(turn, putter)
             queue.items.append(putter.want.item)  # type: ignore[union-attr]
             turn.reply(putter.request_id, None)
 
@@ -344,69 +352,67 @@ class Queues(Machine):
         get = getter.want
         get.items.append(queue.items.popleft())  # type: ignore[union-attr]
         if len(get.items) < get.count:  # type: ignore[union-attr]
-            self._room.move(getter, queue.getters)
+            self._waiting.move(getter, queue.getters)
         else:
-            self._room.leave(turn, getter)
+            self._waiting.leave(turn, getter)
             self._answer_get(turn, getter.request_id, get)  # type: ignore[arg-type]
 
-    def handle_wait_over(self, turn: Turn, stimulus: Stimulus) -> None:
-        """A waiter's deadline has come: TimeoutError."""
-        waiter = self._room.leave_by_number(turn, stimulus.message.number)
+    def handle_wait_over(self, turn: Turn, message: QueueWaitOver) -> None:
+        """Reply TimeoutError to a request whose deadline has passed."""
+        waiter = self._waiting.leave_by_number(turn, message.number)
         if waiter is not None:
             self._undo(turn, waiter.want)
-            turn.reply(waiter.request_id, ErrorReply("TimeoutError"))
+            turn.reply(waiter.request_id, ExtensionErrorReply("TimeoutError"))
 
     def on_request_gone(self, turn: Turn, request_id: int) -> None:
-        waiter = self._room.leave_by_request(turn, request_id)
+        """See ``Extension``."""
+        waiter = self._waiting.leave_by_request(turn, request_id)
         if waiter is not None:
             self._undo(turn, waiter.want)
         else:
-            self._unknown.request_gone(turn, request_id)
+            self._key_watch.request_gone(turn, request_id)
 
     def _undo(self, turn: Turn, want: Put | Get) -> None:
-        """A put takes its future back; what a get had already goes back to the front."""
+        """Release the future of a dropped put; return the items of a dropped get to the front."""
         if isinstance(want, Put):
             if want.item.is_future:
-                self._unhold(turn, want.queue.name, [want.item])
+                self._remove_futures(turn, want.queue.name, [want.item])
             return
         futures = [item for item in want.items if item.is_future]
         if self.queues.get(want.queue.name) is want.queue:
             want.queue.items.extendleft(reversed(want.items))
             self._serve(turn, want.queue)
         elif futures:
-            self._unhold(turn, want.queue.name, futures)
+            self._remove_futures(turn, want.queue.name, futures)
 
-    def handle_key_look(self, turn: Turn, stimulus: Stimulus) -> None:
-        """Timer of the watch."""
-        self._unknown.look_again(turn)
+    def handle_key_recheck(self, turn: Turn, message: QueueKeyRecheck) -> None:
+        """Carry out puts whose keys are known."""
+        self._key_watch.recheck(turn)
 
-    def handle_key_over(self, turn: Turn, stimulus: Stimulus) -> None:
-        """A put has waited for its key until its deadline."""
-        self._unknown.give_up(turn, stimulus.message.number)
-
-    def on_keys_known(self, turn: Turn) -> None:
-        self._unknown.look(turn)
+    def handle_key_over(self, turn: Turn, message: QueueKeyOver) -> None:
+        """Reply TimeoutError to a put whose key is unknown at its deadline."""
+        self._key_watch.give_up(turn, message.number)
 
     def on_restart(self, turn: Turn) -> None:
-        """Items stay; the futures among them are lost, as in stock."""
-        for name in dict.fromkeys(name for name, _ in self._held):
-            drop_idle(turn, holder_of(name))
+        """Keep the items; futures among them are lost, as in stock."""
+        for name in dict.fromkeys(name for name, _ in self._future_counts):
+            remove_idle_holder(turn, holder_of(name))
 
 
-def room_of(maxsize: Any) -> int:
-    """How many items a queue takes that was made with this ``maxsize``; 0 and less mean no limit."""
+def capacity(maxsize: Any) -> int:
+    """Return the maximum number of items for `maxsize`; 0 and less mean no limit."""
     if isinstance(maxsize, int) and maxsize > 0:
         return min(maxsize, QUEUE_ITEMS_MAX)
     return QUEUE_ITEMS_MAX
 
 
 def record_of(turn: Turn, item: Item) -> dict[str, Any]:
-    """An item as stock clients read it; a future comes with its present state."""
+    """Return `item` in the form of a reply; a future includes its state."""
     if not item.is_future:
         return {"type": "msgpack", "value": item.value}
     return {"type": "Future", "value": item.value, **future_status(turn, item.value)}
 
 
 def holder_of(name: Hashable) -> str:
-    """The pseudo client that holds a queue's futures."""
+    """Return the pseudo client that holds the futures of the queue `name`."""
     return f"queue-{name}"

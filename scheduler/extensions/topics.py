@@ -1,11 +1,7 @@
-"""Topics: peers log events, read them, and subscribe to them.
-
-Must not know: how events are stored (``events.py``).
-"""
+"""Topics: clients and workers log events, read them, and subscribe to them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -16,92 +12,98 @@ from paceline.protocol.messages import (
     SubscribeTopic,
     UnsubscribeTopic,
 )
+from paceline.scheduler.core.registry import Registry, on
 
-from .machine import Handler, Machine, sender
+from .errors import ExtensionError
+from .extension import Extension
 from .names import hashable_name
-from .replies import Refused
 
 if TYPE_CHECKING:
-    from paceline.scheduler.core.stimuli import Stimulus
     from paceline.scheduler.core.turn import Turn
 
 WARNING = 30
 
-#: Peers that left and whose topics are still kept. When more leave, the one that left first is forgotten.
+#: Maximum number of clients and workers that left and whose topics are kept; the oldest goes first.
 LEFT_PEERS_MAX = 20_000
 
 
 @dataclass(slots=True)
 class PeerForgotten:
-    """Timer: a peer left a while ago. If it has not come back, its own topic is dropped."""
+    """Timer message: drop the topic of `peer`, which left, unless it has returned."""
 
     peer: str
 
 
-class Topics(Machine):
-    """Ops ``log-event``, ``log_event``, ``events``, ``subscribe-topic`` and ``unsubscribe-topic``."""
+class Topics(Extension):
+    """Operations ``log-event``, ``log_event``, ``events`` and the subscription of topics.
+
+    Args:
+        cleanup_delay_seconds: how long to keep the events of a client or worker that left.
+    """
 
     name: ClassVar[str] = "topics"
 
     def __init__(self, cleanup_delay_seconds: float) -> None:
-        """``cleanup_delay_seconds``: how long events of a peer that left are kept."""
         self.cleanup_delay_seconds = cleanup_delay_seconds
         self._timers: dict[str, int] = {}
 
-    def routes(self) -> Mapping[type[Any], Handler]:
-        return {
-            LogEvent: self.handle_log_event,
-            LogEventRpc: self.handle_log_event_rpc,
-            Events: self.handle_events,
-            SubscribeTopic: self.handle_subscribe_topic,
-            UnsubscribeTopic: self.handle_unsubscribe_topic,
-            PeerForgotten: self.handle_peer_forgotten,
-        }
+    def routes(self) -> Registry:
+        """See ``Extension``."""
+        return dict(
+            [
+                on(LogEvent, self.handle_log_event),
+                on(LogEventRpc, self.handle_log_event_rpc),
+                on(Events, self.handle_events),
+                on(SubscribeTopic, self.handle_subscribe_topic),
+                on(UnsubscribeTopic, self.handle_unsubscribe_topic),
+                on(PeerForgotten, self.handle_peer_forgotten),
+            ]
+        )
 
-    def handle_log_event(self, turn: Turn, stimulus: Stimulus) -> None:
-        """From a worker's stream: the event learns which worker it came from."""
-        message = stimulus.message
+    def handle_log_event(self, turn: Turn, message: LogEvent) -> None:
+        """Log an event from a worker, adding the worker's address to it."""
         topics = topic_names(message.topic)
         event = message.msg
-        if isinstance(event, dict) and topics != stimulus.source:
-            event = {**event, "worker": stimulus.source}
-        turn.state.events.log(turn, topics, event)
-        source = stimulus.source
+        if isinstance(event, dict) and topics != turn.source:
+            event = {**event, "worker": turn.source}
+        turn.log_event(topics, event)
+        source = turn.source
         if source and source not in turn.state.workers and source not in self._timers:
-            self._forget_later(turn, source)  # it left longer ago than its events are kept
+            self._forget_later(turn, source)  # its topic was already dropped
 
-    def handle_log_event_rpc(self, turn: Turn, stimulus: Stimulus) -> None:
-        """From a client or a nanny. Replies None."""
-        message = stimulus.message
-        turn.state.events.log(turn, topic_names(message.topic), message.msg)
-        turn.reply(stimulus.request_id, None)
+    def handle_log_event_rpc(self, turn: Turn, message: LogEventRpc) -> None:
+        """Log an event from a client or a nanny and reply None."""
+        turn.log_event(topic_names(message.topic), message.msg)
+        turn.reply(turn.request_id, None)
 
-    def handle_events(self, turn: Turn, stimulus: Stimulus) -> None:
-        """Replies the events of a topic, or topic -> events."""
-        topic = hashable_name(stimulus.message.topic)
-        turn.reply(stimulus.request_id, turn.state.events.get(topic))
+    def handle_events(self, turn: Turn, message: Events) -> None:
+        """Reply the events of a topic, or a dict of topic to events."""
+        topic = hashable_name(message.topic)
+        turn.reply(turn.request_id, turn.state.events.get(topic))
 
-    def handle_subscribe_topic(self, turn: Turn, stimulus: Stimulus) -> None:
-        """The client hears of every event of the topic from now on."""
-        topic, client = stimulus.message.topic, sender(stimulus)
+    def handle_subscribe_topic(self, turn: Turn, message: SubscribeTopic) -> None:
+        """Subscribe the client to a topic."""
+        topic, client = message.topic, message.client or turn.source
         if not turn.state.events.subscribe(hashable_name(topic), client):
             turn.log(WARNING, f"Too many subscriptions: {client} does not get {topic!r}")
 
-    def handle_unsubscribe_topic(self, turn: Turn, stimulus: Stimulus) -> None:
-        """The opposite."""
-        topic = hashable_name(stimulus.message.topic)
-        turn.state.events.unsubscribe(topic, sender(stimulus))
+    def handle_unsubscribe_topic(self, turn: Turn, message: UnsubscribeTopic) -> None:
+        """Unsubscribe the client from a topic."""
+        topic = hashable_name(message.topic)
+        turn.state.events.unsubscribe(topic, message.client or turn.source)
 
     # ------------------------------------------------------------------ peers that left
 
     def on_client_gone(self, turn: Turn, client: str) -> None:
+        """See ``Extension``."""
         self._forget_later(turn, client)
 
     def on_worker_gone(self, turn: Turn, address: str) -> None:
+        """See ``Extension``."""
         self._forget_later(turn, address)
 
     def _forget_later(self, turn: Turn, peer: str) -> None:
-        """One timer a peer: a peer that comes and goes starts the delay anew."""
+        """Set the only timer of `peer`; leaving again restarts the delay."""
         turn.cancel_timer(self._timers.pop(peer, 0))
         if len(self._timers) >= LEFT_PEERS_MAX:
             first = next(iter(self._timers))
@@ -110,10 +112,10 @@ class Topics(Machine):
         when = turn.now + self.cleanup_delay_seconds
         self._timers[peer] = turn.call_at(when, PeerForgotten(peer))
 
-    def handle_peer_forgotten(self, turn: Turn, stimulus: Stimulus) -> None:
-        """The delay is over: a peer that is not back loses its topic and its subscriptions."""
-        self._timers.pop(stimulus.message.peer, None)
-        self._forget(turn, stimulus.message.peer)
+    def handle_peer_forgotten(self, turn: Turn, message: PeerForgotten) -> None:
+        """Drop the topic and the subscriptions of a peer that has not returned."""
+        self._timers.pop(message.peer, None)
+        self._forget(turn, message.peer)
 
     def _forget(self, turn: Turn, peer: str) -> None:
         if peer in turn.state.clients or peer in turn.state.workers:
@@ -123,13 +125,13 @@ class Topics(Machine):
 
 
 def topic_names(topic: Any) -> Any:
-    """One name, or a tuple of names.
+    """Return `topic` as one name or a tuple of names.
 
     Raises:
-        Refused: TypeError, where it is neither.
+        ExtensionError: TypeError, if it is neither a str nor a list.
     """
     if isinstance(topic, str):
-        return topic
+        return hashable_name(topic)
     if isinstance(topic, list | tuple):
         return tuple(hashable_name(name) for name in topic)
-    raise Refused("TypeError", f"{type(topic).__name__!r} object is not iterable")
+    raise ExtensionError("TypeError", f"{type(topic).__name__!r} object is not iterable")

@@ -1,11 +1,8 @@
-"""Variables: one value or future under a name, shared by peers (``distributed.Variable``).
-
-Must not know: what the values are.
-"""
+"""Variables: a value or a future under a name, shared by clients (``distributed.Variable``)."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -15,50 +12,50 @@ from paceline.protocol.messages import (
     VariableGet,
     VariableSet,
 )
+from paceline.scheduler.core.registry import Registry, on
 
-from .holders import drop_idle, future_status, hold, hold_if_known, let_go
+from .errors import ExtensionError, ExtensionErrorReply
+from .extension import Extension
+from .holders import desire_if_known, desire_keys, future_status, release_keys, remove_idle_holder
 from .key_watch import KeyWatch
-from .machine import Handler, Machine, sender
 from .names import as_key, deadline_after, hashable_name
-from .replies import ErrorReply, Refused
-from .waiting import WaitingRoom
+from .wait_queues import WaitQueues
 
 if TYPE_CHECKING:
     from paceline.protocol.keys import Key
-    from paceline.scheduler.core.stimuli import Stimulus
     from paceline.scheduler.core.turn import Turn
 
-#: Variables that exist. One that nobody deletes stays.
+#: Maximum number of variables. A variable exists until a client deletes it.
 VARIABLES_MAX = 1_000_000
-#: Futures of one value that were given out and not confirmed. A peer confirms at once, or it is gone.
+#: Maximum number of unconfirmed tokens of one future. Clients confirm at once unless they died.
 TOKENS_MAX = 100_000
 
 
 @dataclass(slots=True)
 class VariableWaitOver:
-    """Timer: a get has reached its deadline."""
+    """Timer message: the deadline of a get has passed."""
 
     number: int
 
 
 @dataclass(slots=True)
-class VariableKeyLook:
-    """Timer: look whether the keys that sets wait for are known."""
+class VariableKeyRecheck:
+    """Timer message: check whether the keys that sets wait for are known."""
 
 
 @dataclass(slots=True)
 class VariableKeyOver:
-    """Timer: a set has waited for its key until its deadline."""
+    """Timer message: the deadline of a set that waits for its key has passed."""
 
     number: int
 
 
 @dataclass(slots=True, frozen=True)
 class Content:
-    """What a variable holds.
+    """The content of a variable.
 
     Attributes:
-        is_future: ``value`` is the key of a future.
+        is_future: whether ``value`` is the key of a future.
         value: the key, or the value.
     """
 
@@ -66,12 +63,13 @@ class Content:
     value: Any
 
 
-class Variables(Machine):
-    """Ops ``variable_set``, ``variable_get``, ``variable_delete`` and ``variable-future-received-confirm``.
+class Variables(Extension):
+    """The operations ``variable_...`` and ``variable-future-received-confirm``.
 
-    A variable wants the future in it, as a client of its own. Each get of a future hands out a token; a value
-    that was replaced or deleted is let go when its tokens have been confirmed, that is when those who got it
-    want its key themselves, or are gone.
+    A variable desires the key of its future as a pseudo client. Each get of a future returns a
+    token. The key of a value that was replaced or deleted is released when all its tokens are
+    confirmed, that is, when each client that received the future desires the key itself or has
+    left.
 
     Attributes:
         variables: name -> content.
@@ -83,93 +81,94 @@ class Variables(Machine):
         self.variables: dict[Hashable, Content] = {}
         self._tokens: dict[tuple[Hashable, Key], dict[str, str | None]] = {}
         self._n_tokens = 0
-        self._room: WaitingRoom[str | None] = WaitingRoom(VariableWaitOver)
-        self._unknown = KeyWatch(self._set_known, VariableKeyLook, VariableKeyOver)
+        self._waiting: WaitQueues[str | None] = WaitQueues(VariableWaitOver)
+        self._key_watch = KeyWatch(self._set_known, VariableKeyRecheck, VariableKeyOver)
 
-    def routes(self) -> Mapping[type[Any], Handler]:
-        return {
-            VariableSet: self.handle_variable_set,
-            VariableGet: self.handle_variable_get,
-            VariableDelete: self.handle_variable_delete,
-            VariableFutureReceivedConfirm: self.handle_variable_future_received_confirm,
-            VariableWaitOver: self.handle_wait_over,
-            VariableKeyLook: self.handle_key_look,
-            VariableKeyOver: self.handle_key_over,
-        }
+    def routes(self) -> Registry:
+        """See ``Extension``."""
+        return dict(
+            [
+                on(VariableSet, self.handle_variable_set),
+                on(VariableGet, self.handle_variable_get),
+                on(VariableDelete, self.handle_variable_delete),
+                on(VariableFutureReceivedConfirm, self.handle_variable_future_received_confirm),
+                on(VariableWaitOver, self.handle_wait_over),
+                on(VariableKeyRecheck, self.handle_key_recheck),
+                on(VariableKeyOver, self.handle_key_over),
+            ]
+        )
 
     # ------------------------------------------------------------------ set and delete
 
-    def handle_variable_set(self, turn: Turn, stimulus: Stimulus) -> None:
-        """Replies None; TimeoutError where the key of a future stays unknown until the deadline."""
-        message = stimulus.message
+    def handle_variable_set(self, turn: Turn, message: VariableSet) -> None:
+        """Set a variable and reply None, or TimeoutError if the key stays unknown."""
         name = hashable_name(message.name)
         deadline = deadline_after(turn.now, message.timeout)
         if message.key is None:
-            self._set(turn, stimulus.request_id, name, Content(False, message.data))
+            self._set(turn, turn.request_id, name, Content(False, message.data))
             return
         key = as_key(message.key)
         content = Content(True, key)
         if key in turn.state.tasks:
-            self._set(turn, stimulus.request_id, name, content)
+            self._set(turn, turn.request_id, name, content)
         else:
             want = (name, content)
-            self._unknown.wait(turn, key, stimulus.request_id, deadline, want)
+            self._key_watch.wait(turn, key, turn.request_id, deadline, want)
 
     def _set_known(self, turn: Turn, request_id: int, want: tuple[Hashable, Content]) -> None:
-        """The key of a set that waited for it is known."""
+        """Carry out a set whose key has become known."""
         try:
             self._set(turn, request_id, *want)
-        except Refused as refusal:
-            turn.reply(request_id, refusal.reply)
+        except ExtensionError as error:
+            turn.reply(request_id, error.reply)
 
     def _set(self, turn: Turn, request_id: int, name: Hashable, content: Content) -> None:
         old = self.variables.get(name)
         if old is None and len(self.variables) >= VARIABLES_MAX:
-            raise Refused("RuntimeError", f"More than {VARIABLES_MAX} variables exist")
+            raise ExtensionError("RuntimeError", f"More than {VARIABLES_MAX} variables exist")
         if content.is_future:
-            hold(turn, [content.value], holder_of(name))
+            desire_keys(turn, [content.value], holder_of(name))
         self.variables[name] = content
         if old is not None and old.is_future:
-            self._settle(turn, name, old.value)
+            self._release_if_unused(turn, name, old.value)
         turn.reply(request_id, None)
-        for waiter in self._room.standing(name):
-            self._room.leave(turn, waiter)
+        for waiter in self._waiting.waiters(name):
+            self._waiting.leave(turn, waiter)
             turn.reply(waiter.request_id, self._record(turn, name, content, waiter.want))
 
-    def handle_variable_delete(self, turn: Turn, stimulus: Stimulus) -> None:
-        """The variable is gone at once; its future is kept for those who are about to want it."""
-        name = hashable_name(stimulus.message.name)
+    def handle_variable_delete(self, turn: Turn, message: VariableDelete) -> None:
+        """Delete a variable; its future is kept until its tokens are confirmed."""
+        name = hashable_name(message.name)
         old = self.variables.pop(name, None)
         if old is not None and old.is_future:
-            self._settle(turn, name, old.value)
+            self._release_if_unused(turn, name, old.value)
 
-    def _settle(self, turn: Turn, name: Hashable, key: Key) -> None:
-        """Let the key go, unless the variable holds it, or somebody is about to want it."""
+    def _release_if_unused(self, turn: Turn, name: Hashable, key: Key) -> None:
+        """Release `key` unless it is the content of the variable or has unconfirmed tokens."""
         now = self.variables.get(name)
         held = now is not None and now.is_future and now.value == key
         if not held and (name, key) not in self._tokens:
-            let_go(turn, [key], holder_of(name))
+            release_keys(turn, [key], holder_of(name))
 
     # ------------------------------------------------------------------ get and confirm
 
-    def handle_variable_get(self, turn: Turn, stimulus: Stimulus) -> None:
-        """Replies the record when the variable is set; TimeoutError at the deadline."""
-        message = stimulus.message
+    def handle_variable_get(self, turn: Turn, message: VariableGet) -> None:
+        """Reply the content when the variable is set, or TimeoutError at the deadline."""
         name = hashable_name(message.name)
         deadline = deadline_after(turn.now, message.timeout)
         content = self.variables.get(name)
         if content is not None:
             record = self._record(turn, name, content, message.client)
-            turn.reply(stimulus.request_id, record)
+            turn.reply(turn.request_id, record)
         elif deadline is not None and deadline <= turn.now:
-            turn.reply(stimulus.request_id, ErrorReply("TimeoutError"))
+            turn.reply(turn.request_id, ExtensionErrorReply("TimeoutError"))
         else:
-            self._room.enter(turn, name, stimulus.request_id, deadline, message.client)
+            self._waiting.enter(turn, name, turn.request_id, deadline, message.client)
 
     def _record(
         self, turn: Turn, name: Hashable, content: Content, client: str | None
     ) -> dict[str, Any]:
-        """A content as stock clients read it; a future comes with its present state and a token."""
+        """Return the reply to a get; for a future, with its state and a new token."""
         if not content.is_future:
             return {"type": "msgpack", "value": content.value}
         self._n_tokens += 1
@@ -181,14 +180,15 @@ class Variables(Machine):
         status = future_status(turn, content.value)
         return {"type": "Future", "value": content.value, "token": token, **status}
 
-    def handle_variable_future_received_confirm(self, turn: Turn, stimulus: Stimulus) -> None:
-        """Whoever got a future has made one of its own: from now on the client wants the key."""
-        message = stimulus.message
+    def handle_variable_future_received_confirm(
+        self, turn: Turn, message: VariableFutureReceivedConfirm
+    ) -> None:
+        """Let the client, which has created its own future, desire the key itself."""
         name, key = hashable_name(message.name), as_key(message.key)
-        hold_if_known(turn, key, sender(stimulus))
+        desire_if_known(turn, key, message.client or turn.source)
         tokens = self._tokens.get((name, key))
         if tokens is not None:
-            tokens.pop(message.token, None)
+            tokens.pop(message.token or "", None)
             self._drop_if_empty(turn, name, key, tokens)
 
     def _drop_if_empty(
@@ -196,39 +196,37 @@ class Variables(Machine):
     ) -> None:
         if not tokens:
             del self._tokens[name, key]
-            self._settle(turn, name, key)
+            self._release_if_unused(turn, name, key)
 
     # ------------------------------------------------------------------ waiters
 
-    def handle_wait_over(self, turn: Turn, stimulus: Stimulus) -> None:
-        """A get's deadline has come: TimeoutError."""
-        waiter = self._room.leave_by_number(turn, stimulus.message.number)
+    def handle_wait_over(self, turn: Turn, message: VariableWaitOver) -> None:
+        """Reply TimeoutError to a get whose deadline has passed."""
+        waiter = self._waiting.leave_by_number(turn, message.number)
         if waiter is not None:
-            turn.reply(waiter.request_id, ErrorReply("TimeoutError"))
+            turn.reply(waiter.request_id, ExtensionErrorReply("TimeoutError"))
 
-    def handle_key_look(self, turn: Turn, stimulus: Stimulus) -> None:
-        """Timer of the watch."""
-        self._unknown.look_again(turn)
+    def handle_key_recheck(self, turn: Turn, message: VariableKeyRecheck) -> None:
+        """Carry out sets whose keys are known."""
+        self._key_watch.recheck(turn)
 
-    def handle_key_over(self, turn: Turn, stimulus: Stimulus) -> None:
-        """A set has waited for its key until its deadline."""
-        self._unknown.give_up(turn, stimulus.message.number)
-
-    def on_keys_known(self, turn: Turn) -> None:
-        self._unknown.look(turn)
+    def handle_key_over(self, turn: Turn, message: VariableKeyOver) -> None:
+        """Reply TimeoutError to a set whose key is unknown at its deadline."""
+        self._key_watch.give_up(turn, message.number)
 
     def on_restart(self, turn: Turn) -> None:
-        """Contents stay; a future is lost, as in stock."""
+        """Keep the contents; futures among them are lost, as in stock."""
         for name, content in self.variables.items():
             if content.is_future:
-                drop_idle(turn, holder_of(name))
+                remove_idle_holder(turn, holder_of(name))
 
     def on_request_gone(self, turn: Turn, request_id: int) -> None:
-        if self._room.leave_by_request(turn, request_id) is None:
-            self._unknown.request_gone(turn, request_id)
+        """See ``Extension``."""
+        if self._waiting.leave_by_request(turn, request_id) is None:
+            self._key_watch.request_gone(turn, request_id)
 
     def on_client_gone(self, turn: Turn, client: str) -> None:
-        """The client will confirm nothing any more."""
+        """Drop the tokens of the client, which cannot confirm them."""
         for (name, key), tokens in list(self._tokens.items()):
             for token in [token for token, holder in tokens.items() if holder == client]:
                 del tokens[token]
@@ -236,5 +234,5 @@ class Variables(Machine):
 
 
 def holder_of(name: Hashable) -> str:
-    """The pseudo client that holds a variable's future."""
+    """Return the pseudo client that holds the future of the variable `name`."""
     return f"variable-{name}"

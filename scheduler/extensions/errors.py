@@ -1,7 +1,4 @@
-"""What an extension answers when it cannot do what it was asked.
-
-Must not know: how an error travels to a stock peer (the server pickles it into the shape that peers raise).
-"""
+"""The error reply of a request to an extension, and the exception that causes it."""
 
 from __future__ import annotations
 
@@ -9,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(slots=True, frozen=True)
-class ErrorReply:
+class ExtensionErrorReply:
     """The reply to an RPC request that failed.
 
     Attributes:
@@ -21,13 +18,13 @@ class ErrorReply:
     text: str = ""
 
 
-class Refused(Exception):
-    """A handler cannot do what it was asked: ``Machine`` answers with ``reply``.
+class ExtensionError(Exception):
+    """Raised by a handler whose request fails; ``Extension`` sends ``reply`` to the requester.
 
     Attributes:
-        reply: what goes to the one who asked.
+        reply: the reply to the request.
     """
 
     def __init__(self, kind: str, text: str = "") -> None:
         super().__init__(kind, text)
-        self.reply = ErrorReply(kind, text)
+        self.reply = ExtensionErrorReply(kind, text)
