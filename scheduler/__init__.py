@@ -1,9 +1,9 @@
-"""The scheduler: ``core`` decides, ``extensions`` stand beside it, ``server`` carries out.
+"""The scheduler.
 
-``Scheduler`` and ``LocalCluster`` are what programs use. Importing this loads none of them, so that ``core`` imports where
-neither dask nor tornado is installed; each is loaded when it is first asked for.
+``core`` makes decisions, ``extensions`` add coordination primitives, ``server`` does all I/O.
 
-Must not know: anything; names of its rooms are imported from them.
+Programs use ``Scheduler`` and ``LocalCluster``. They are imported when they are first accessed, so
+that ``core`` can be imported without dask and tornado.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ __all__ = ["LocalCluster", "Scheduler"]
 
 
 def __getattr__(name: str) -> Any:
-    """What programs use, loaded now."""
+    """Import ``Scheduler`` or ``LocalCluster``."""
     if name in __all__:
         from paceline.scheduler.server import scheduler
 

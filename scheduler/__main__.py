@@ -1,9 +1,6 @@
-"""``python -m paceline.scheduler``: what the command ``paceline`` does.
+"""Run the command ``paceline``, for ``python -m paceline.scheduler``."""
 
-Must not know: what that is.
-"""
-
-from paceline.scheduler.server.cli import main
+from paceline.scheduler.server.cli.main import main
 
 if __name__ == "__main__":
     main(prog_name="paceline")

@@ -1,9 +1,12 @@
-"""The process: sockets, clock, child processes, HTTP, command line. Carries out what the core decided.
+"""The scheduler process: sockets, clock, child processes, HTTP and the command line.
 
-From below: ``transport`` (sockets and frames) | the seam | ``peers`` and ``streams`` (connections), ``driver`` (the core's clock
-and outbox), ``server`` (all of it together), ``scheduler`` (the ``Scheduler`` class), ``cli``. ``children`` compile graphs, ``pool``
-holds our own connections to workers, ``rpc/`` serves requests, ``flows/`` are conversations of several awaits, ``journal`` and
-``replay`` write and repeat what happened.
-
-Must not know: how the core decides.
+- ``comm``: sockets and frames.
+- ``peers``: connections, streams, and the pool of outgoing connections.
+- ``driver``: the core's clock and outbox.
+- ``server``: combines them; ``scheduler``: the ``Scheduler`` class.
+- ``requests``: handlers of requests.
+- ``compilers``: graph compilers in child processes or threads.
+- ``journal``: recording and replay of stimuli.
+- ``runtime``: garbage collection, metrics, child processes. ``http``, ``cli`` and ``wiretap``: the
+  interfaces.
 """

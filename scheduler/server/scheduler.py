@@ -1,9 +1,7 @@
-"""``Scheduler``: what programs, deployments and the command line start.
+"""The ``Scheduler`` class, which programs, deployments and the command line start.
 
-Takes the options of ``distributed.Scheduler``; awaitable, and an async context manager. Two of them in one
-process share nothing.
-
-Must not know: what peers say; how the core decides.
+It takes the options of ``distributed.Scheduler``, is awaitable, and is an async context manager.
+Several schedulers in one process share no state.
 """
 
 from __future__ import annotations
@@ -20,42 +18,40 @@ import warnings
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
-from paceline.scheduler.core import queries
-from paceline.workers_compat import config as dask_config
-from paceline.workers_compat import (
-    local_cluster,
-    preloads,
-    shared_secret,
-    stock_names,
-    unpickling,
-    work_stealing,
-)
-from paceline.workers_compat import security as tls
+from paceline.scheduler.core.inspection import queries
+from paceline.scheduler.server.comm import addresses
+from paceline.scheduler.server.comm.interface import Listener
+from paceline.scheduler.server.comm.websocket import WebSocketBackend
+from paceline.scheduler.server.compilers.pool import GraphCompilers, ProcessGraphCompilers
+from paceline.scheduler.server.compilers.threads import ThreadGraphCompilers
+from paceline.scheduler.server.http.build import start_http
+from paceline.scheduler.server.http.dashboard import Dashboard
+from paceline.scheduler.server.http.jupyter import serve_jupyter
+from paceline.scheduler.server.http.server import HttpServer
+from paceline.scheduler.server.journal.build_core import build_core
+from paceline.scheduler.server.journal.journal import JournalWriter
+from paceline.scheduler.server.requests.state import RequestState
+from paceline.scheduler.server.runtime import shutdown_notice
+from paceline.scheduler.server.runtime.gc_policy import GcPolicy
+from paceline.scheduler.server.runtime.loop_lag import LoopLag
+from paceline.workers_compat import local_cluster
+from paceline.workers_compat.config import config as dask_config
+from paceline.workers_compat.config import preloads
+from paceline.workers_compat.facade import settings, work_stealing
+from paceline.workers_compat.security import shared_secret, unpickling
+from paceline.workers_compat.security import tls_config as tls
 
-from . import addresses, farewell
-from .assembly import build_core
-from .children import ChildCompilers, Compilers, ThreadCompilers
-from .flows.registry import FlowState
-from .gc_policy import GcPolicy
-from .http.assembly import start_http
-from .http.dashboard import Dashboard
-from .http.jupyter import serve_jupyter
-from .http.server import HttpServer
-from .journal import JournalWriter
-from .measures import MeasuredCompilers, Measures
-from .seam import Listening
 from .server import Server
-from .ticks import Ticks
-from .websocket import WebSocketCarrier
 
 logger = logging.getLogger("distributed.scheduler")
 
-#: How long peers may take to hang up when the scheduler closes, seconds.
+#: Time for peers to close their connections when the scheduler closes, seconds.
 CLOSE_SECONDS = 2.0
+#: Port of the dashboard, as in stock.
 DEFAULT_DASHBOARD_PORT = 8787
 
-#: Options of stock that have no counterpart yet; a value other than the default is refused.
-NOT_BUILT = {"service_kwargs": None, "services": None}
+#: Options of stock that are not implemented -> their defaults. Other values are refused.
+NOT_IMPLEMENTED = {"service_kwargs": None, "services": None}
 
 
 class Scheduler:
@@ -63,24 +59,29 @@ class Scheduler:
 
     Args:
         host, port, interface, protocol: where to listen; lists listen on several.
-        scheduler_file: written when the scheduler is up, removed when it ends.
-        idle_timeout: end after so long with nothing to do ("10 minutes", seconds).
-        worker_ttl, allowed_failures, validate: as dask's configuration names them.
+        scheduler_file: file with the address, written at the start and removed at the end.
+        idle_timeout: close after this time without work ("10 minutes", seconds).
+        worker_ttl, allowed_failures, validate: as the configuration keys of the same names.
         dashboard, dashboard_address, http_prefix: the HTTP server.
-        preload, preload_argv: modules to run at start and end.
+        preload, preload_argv: modules to run at the start and end.
         plugins: scheduler plugins.
-        contact_address: how others are told to reach us.
+        contact_address: the address that peers connect to, if it differs from the listening
+            address.
         blocked_handlers: ops that are refused.
-        security: a ``Security`` object of distributed, or its keywords as a dictionary; by default the configuration.
+        security: a ``Security`` object of distributed, or its keywords as a dictionary. The default
+            is the configuration.
         journal: write every stimulus to this file.
-        jupyter: serve Jupyter beside the pages: whoever reaches them can run code here.
-        own_process: the process is ours: its garbage collection is managed, graphs are compiled in child processes.
-        timeout: how long connecting to a worker may take; by default as dask's configuration says.
-        compile_in_threads: compile graphs in threads of this process; by default where it is not our own.
+        jupyter: serve Jupyter on the dashboard's port. Everyone who can connect to it can run code
+            here.
+        own_process: the process runs nothing but the scheduler: manage its garbage collection, and
+            compile graphs in child processes.
+        timeout: time limit for connecting to a worker. The default is the configuration.
+        compile_in_threads: compile graphs in threads of this process. The default is ``not
+            own_process``.
 
     Attributes:
-        id: unique to this scheduler.
-        services: {"dashboard": server} as stock has it.
+        id: unique id of the scheduler.
+        services: {"dashboard": server}, as in stock.
         time_started: seconds since the epoch.
     """
 
@@ -113,9 +114,9 @@ class Scheduler:
         compile_in_threads: bool | None = None,
         timeout: Any = None,
         loop: Any = None,
-        **not_built: Any,
+        **not_implemented: Any,
     ) -> None:
-        _refuse(not_built)
+        _check_options(not_implemented)
         dask_config.initialize()
         for line in dask_config.check():
             logger.warning("%s", line)
@@ -138,7 +139,7 @@ class Scheduler:
         )
         if blocked_handlers is None:
             blocked_handlers = dask_config.get("distributed.scheduler.blocked-handlers", [])
-        self._blocked_handlers = frozenset(blocked_handlers or ())
+        self.blocked_handlers = sorted(blocked_handlers or ())
         self._tls = tls.read(security)
         self.security = self._tls.security
         if self._tls.required and not protocol:
@@ -156,16 +157,15 @@ class Scheduler:
         preload = preload or dask_config.get("distributed.scheduler.preload", [])
         preload_argv = preload_argv or dask_config.get("distributed.scheduler.preload-argv", [])
         self.preloads = preloads.load(self, preload, preload_argv) if preload else None
-        self._listeners: list[Listening] = []
+        self._listeners: list[Listener] = []
         self._finished = asyncio.Event()
         self._start_lock = asyncio.Lock()
         self._server: Server | None = None
-        self._ticks: Ticks | None = None
+        self._loop_lag: LoopLag | None = None
         self._gc_policy: GcPolicy | None = None
         self._http: HttpServer | None = None
         self._pages: Dashboard | None = None
         self._connect_seconds = dask_config.seconds(timeout)
-        self._measures = Measures()
         self.jupyter = jupyter
         self.time_started = 0.0
 
@@ -180,14 +180,14 @@ class Scheduler:
         )
 
     def __getattr__(self, name: str) -> Any:
-        """What programs, preloads and deployments reach for in stock's class is on the facade."""
+        """Look up attributes of stock's class on the facade."""
         if name.startswith("__") or self.__dict__.get("_server") is None:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.facade, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Knobs that programs turn on stock's class are those of the core."""
-        if name in stock_names.KNOBS and self.__dict__.get("_server") is not None:
+        """Set settings of stock's class on the facade, which passes them to the core."""
+        if name in settings.SETTINGS and self.__dict__.get("_server") is not None:
             setattr(self.facade, name, value)
         else:
             object.__setattr__(self, name, value)
@@ -201,19 +201,19 @@ class Scheduler:
     async def __aexit__(self, *exc: object) -> None:
         await self.close()
 
-    # facts
+    # properties
 
     @property
     def status(self) -> Any:
-        """distributed's ``Status``: init, running, closing, closed or failed."""
+        """The ``Status`` of distributed: init, running, closing, closed or failed."""
         return local_cluster.status(self._phase)
 
     @property
     def server(self) -> Server:
-        """What serves peers.
+        """The server.
 
         Raises:
-            ValueError: it was never started.
+            ValueError: the scheduler has not been started.
         """
         if self._server is None:
             raise ValueError("the scheduler has not been started")
@@ -221,15 +221,15 @@ class Scheduler:
 
     @property
     def facade(self) -> Any:
-        """What this object lends from stock's class; plugins and ``run_on_scheduler`` functions get both in one: this object."""
+        """The attributes of stock's class, which are also attributes of this ``Scheduler``."""
         return self.server.plugins.facade
 
     @property
     def address(self) -> str:
-        """The address that peers reach us by.
+        """The address that peers connect to.
 
         Raises:
-            ValueError: it does not listen yet.
+            ValueError: the scheduler does not listen yet.
         """
         if self.contact_address:
             return str(self.contact_address)
@@ -239,31 +239,31 @@ class Scheduler:
 
     @property
     def contact_addresses(self) -> list[str]:
-        """An address per listener that others can reach."""
+        """The addresses that peers can connect to, one per listener."""
         return [listener.contact_address for listener in self._listeners]
 
     @property
     def listen_address(self) -> str:
-        """What the first listener is bound to; may be a wildcard."""
+        """The address of the first listener, which may be a wildcard."""
         return self._listeners[0].listen_address
 
     @property
     def host(self) -> str:
-        """Host part of the address."""
+        """The host of the address."""
         return addresses.address_host(self.address)
 
     @property
     def port(self) -> int:
-        """Port of the address; 0 where its scheme has none."""
+        """The port of the address; 0 if its scheme has none."""
         return addresses.parts(self.address)[2]
 
     @property
     def workers(self) -> Mapping[str, Any]:
-        """Address -> worker, as stock's ``WorkerState``; as it is now, whenever it is read."""
+        """A view of the workers: address -> worker in the form of stock's ``WorkerState``."""
         return self.facade.workers  # type: ignore[no-any-return]
 
     def identity(self, n_workers: int = -1) -> dict[str, Any]:
-        """Who we are, and our workers, in stock's shape."""
+        """Return the scheduler's identity and workers in stock's form."""
         return queries.identity(
             self.server.state,
             n_workers,
@@ -273,13 +273,13 @@ class Scheduler:
             started=self.time_started,
         )
 
-    # life
+    # start
 
     async def start(self) -> Scheduler:
-        """Start, once.
+        """Start the scheduler. Do nothing if it was started before.
 
         Raises:
-            OSError: an address cannot be had.
+            OSError: an address is not available.
             RuntimeError: an earlier start failed.
         """
         async with self._start_lock:
@@ -297,8 +297,9 @@ class Scheduler:
         return self
 
     async def _start(self) -> None:
-        made: Compilers = ThreadCompilers() if self._compile_in_threads else ChildCompilers()
-        compilers = MeasuredCompilers(made, self._measures)
+        compilers: GraphCompilers = (
+            ThreadGraphCompilers() if self._compile_in_threads else ProcessGraphCompilers()
+        )
         compilers.start()
         if self._own_process:
             self._gc_policy = GcPolicy()
@@ -310,9 +311,9 @@ class Scheduler:
         self._server = server = Server(
             core,
             self,
-            compilers=compilers,
-            flows=FlowState(),
-            blocked_handlers=self._blocked_handlers,
+            graph_compilers=compilers,
+            request_state=RequestState(),
+            blocked_handlers=frozenset(self.blocked_handlers),
             gc_policy=self._gc_policy,
             journal=journal,
             tls=self._tls,
@@ -321,13 +322,12 @@ class Scheduler:
         if self._connect_seconds:
             server.pool.connect_seconds = self._connect_seconds
         self.time_started = server.now()
-        self._ticks = Ticks()
-        self._ticks.on_tick = self._measures.on_tick
-        self._measures.watch(server.driver)
+        self._loop_lag = LoopLag()
+        self._loop_lag.on_tick = server.measures.on_tick
         await self._listen(server)
         self._start_http()
-        self._share_port_of_pages(server)
-        self._say_where()
+        self._share_http_port(server)
+        self._log_addresses()
         if self.scheduler_file:
             self._write_scheduler_file(self.scheduler_file)
         for plugin in self.plugins_to_add:
@@ -337,40 +337,38 @@ class Scheduler:
         if self.preloads is not None:
             await self.preloads.start()
         starting = [
-            plugin.start(self)
-            for plugin in server.plugins.each()
-            if hasattr(plugin, "start")
+            plugin.start(self) for plugin in server.plugins.each() if hasattr(plugin, "start")
         ]
         await asyncio.gather(*filter(inspect.isawaitable, starting))
         server.driver.start()
         server.start_memory_manager()
-        self._ticks.start()
+        self._loop_lag.start()
         self._set_title(self.address)
 
     async def _listen(self, server: Server) -> None:
         for address in self._start_addresses:
             scheme, host, port = addresses.parts(address, self.default_port)
-            if scheme in ("ws", "wss") and port and port in self._page_ports():
-                continue  # shared, once the pages are there
+            if scheme in ("ws", "wss") and port and port in self._http_ports():
+                continue  # see _share_http_port
             self._listeners.append(await server.transport.listen(scheme, host, port))
 
-    def _page_ports(self) -> list[int]:
+    def _http_ports(self) -> list[int]:
         where = addresses.dashboard_addresses(self._dashboard_address, DEFAULT_DASHBOARD_PORT)
         return [port for _, port in where]
 
-    def _share_port_of_pages(self, server: Server) -> None:
-        """Web sockets on the port that the pages have, as stock's do."""
+    def _share_http_port(self, server: Server) -> None:
+        """Accept web sockets on the port of the HTTP server, as stock does."""
         for number, address in enumerate(self._start_addresses):
             scheme, _, port = addresses.parts(address, self.default_port)
-            if scheme in ("ws", "wss") and port and port in self._page_ports():
+            if scheme in ("ws", "wss") and port and port in self._http_ports():
                 assert self._http is not None
                 if self._http.port != port:
                     raise OSError(f"cannot listen on {address}: the port is taken")
-                shared = WebSocketCarrier(scheme, self._tls).share(server.transport, self._http)
+                shared = WebSocketBackend(scheme, self._tls).share(server.transport, self._http)
                 self._listeners.insert(number, shared)
 
     def _start_http(self) -> None:
-        assert self._server is not None and self._ticks is not None
+        assert self._server is not None and self._loop_lag is not None
         where = addresses.dashboard_addresses(self._dashboard_address, DEFAULT_DASHBOARD_PORT)
         host = (
             ""
@@ -380,13 +378,13 @@ class Scheduler:
         wanted = self._dashboard or (self._dashboard is None and bool(self._dashboard_address))
         self._http, self._pages = start_http(
             self._server,
-            self._ticks,
+            self._loop_lag,
             where,
             default_host=host,
             prefix=self._http_prefix,
             dashboard=wanted,
-            facts=self._facts,
-            measures=self._measures,
+            facts=self._http_facts,
+            measures=self._server.measures,
             gc_policy=self._gc_policy,
             own_process=self._own_process,
         )
@@ -396,20 +394,20 @@ class Scheduler:
 
     @property
     def http_server(self) -> HttpServer | None:
-        """What serves pages; None before the start."""
+        """The HTTP server; None before the start."""
         return self._http
 
     @property
     def http_application(self) -> Any:
-        """The tornado application, to add pages to."""
+        """The tornado application, to which routes can be added."""
         return self._http.application if self._http is not None else None
 
     @property
     def tick_interval_observed(self) -> float:
-        """Between the last two ticks of the event loop."""
-        return self._ticks.seconds if self._ticks is not None else 0.0
+        """Time between the last two ticks of the event loop, seconds."""
+        return self._loop_lag.seconds if self._loop_lag is not None else 0.0
 
-    def _say_where(self) -> None:
+    def _log_addresses(self) -> None:
         for contact in self.contact_addresses:
             logger.info("  Scheduler at: %25s", contact)
         for name, service in self.services.items():
@@ -429,7 +427,7 @@ class Scheduler:
             logger.warning("Failed to format dashboard link, unknown value: %s", error)
             return f":{service.port}"
 
-    def _facts(self) -> dict[str, Any]:
+    def _http_facts(self) -> dict[str, Any]:
         state = self.server.state
         return {
             "address": self.address,
@@ -440,7 +438,7 @@ class Scheduler:
         }
 
     def _write_scheduler_file(self, path: str) -> None:
-        """Write it in one step: others poll for it and read it at once."""
+        """Write the scheduler file in one step, because other processes poll for it."""
         temporary = f"{path}.{os.getpid()}.tmp"
         with open(temporary, "w") as file:
             json.dump(self.identity(), file, indent=2)
@@ -454,19 +452,20 @@ class Scheduler:
             self.scheduler_file = None
 
     def stop(self) -> None:
-        """Listen no more, as stock's ``Server.stop``; ``close`` has done it already."""
+        """Stop listening, as stock's ``Server.stop``. ``close`` includes it."""
         for listener in self._listeners:
             listener.close()
 
     async def finished(self) -> None:
-        """Wait until it has closed."""
+        """Wait until the scheduler has closed."""
         await self._finished.wait()
 
     async def close(self, timeout: float | None = None, reason: str = "unknown") -> None:
-        """Tell workers to close, end everything.
+        """Ask workers to close, and close the scheduler.
 
         Args:
-            timeout: for peers to hang up, seconds.
+            timeout: time for peers to close their connections, seconds.
+            reason: for the log and for clients.
         """
         if self._phase in ("closing", "closed", "failed"):
             await self.finished()
@@ -486,11 +485,11 @@ class Scheduler:
     async def _close(self, timeout: float, reason: str) -> None:
         server = self._server
         if server is not None:
-            await server.before_close()
+            await server.run_closing_hooks("before_close")
         if self.preloads is not None:
             await self.preloads.teardown()
-        if self._ticks is not None:
-            self._ticks.stop()
+        if self._loop_lag is not None:
+            self._loop_lag.stop()
         if self._http is not None:
             self._http.stop()
         if self._pages is not None:
@@ -499,9 +498,9 @@ class Scheduler:
             listener.close()
         if server is not None:
             logger.info("Scheduler closing all comms")
-            await farewell.farewell(server, reason)
-            server.part_from_all()
-            await server.plugins_end("close")
+            await shutdown_notice.send_notices(server, reason)
+            server.close_streams()
+            await server.run_closing_hooks("close")
             await server.stop()
             await server.transport.close_all(timeout)
         if self._gc_policy is not None:
@@ -514,24 +513,24 @@ class Scheduler:
             setproctitle.setproctitle(f"dask scheduler [{text}]")
 
 
-def _refuse(options: dict[str, Any]) -> None:
-    """Options that are not built must not be lost silently.
+def _check_options(options: dict[str, Any]) -> None:
+    """Check keyword arguments that ``Scheduler`` does not implement.
 
     Raises:
-        ValueError: one of stock's that is not built yet.
-        TypeError: one that nobody knows.
+        ValueError: an option of stock that is not implemented.
+        TypeError: an unknown option.
     """
     for name, value in options.items():
-        if name in NOT_BUILT:
-            if value and value != NOT_BUILT[name]:
-                raise ValueError(f"the option {name}= is not built yet")
+        if name in NOT_IMPLEMENTED:
+            if value and value != NOT_IMPLEMENTED[name]:
+                raise ValueError(f"the option {name}= is not implemented")
         elif name == "transition_counter_max":
-            continue  # for tests of stock's: it ends circles of transitions, which turns have a limit for
+            continue  # detects endless transitions in stock's tests; here each turn has a limit
         elif name == "extensions":
             warnings.warn(f"the option {name}= has no effect on paceline", stacklevel=3)
         else:
             raise TypeError(f"unexpected keyword argument {name!r}")
 
 
-#: Of workers on this machine and a ``Scheduler``; options as of distributed's class of this name.
+#: A scheduler and workers on this machine, with the options of distributed's class of this name.
 LocalCluster = local_cluster.local_cluster(Scheduler, ("tcp", "tls", "ws", "wss", "inproc"))

@@ -1,7 +1,4 @@
-"""What lies above the seam: peers, the driver, the table of requests, the pool, the compilers, put together.
-
-Must not know: sockets (``transport.py``), options and files (``scheduler.py``).
-"""
+"""The server: connections, the driver, request handlers, the pool and graph compilers."""
 
 from __future__ import annotations
 
@@ -11,69 +8,106 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from paceline.protocol import messages as m
 from paceline.protocol.catalogue import TABLES
-from paceline.protocol.codec import OddMessage, UnknownMessage
+from paceline.protocol.codec import InvalidMessage, UnknownMessage
+from paceline.protocol.framing import HANDSHAKE_LIMITS
 from paceline.protocol.handshake import local_offer
 from paceline.protocol.messages.extension_rpc import AmmHandler
-from paceline.scheduler.core import stimuli
-from paceline.scheduler.extensions.replies import ErrorReply
-from paceline.workers_compat import memory_policies, shuffle, transfer_choice
-from paceline.workers_compat.facade import SchedulerFacade
-from paceline.workers_compat.scalars import close_value, read_scalar
-from paceline.workers_compat.security import Tls
-from paceline.workers_compat.shared_secret import CONNECTOR, LISTENER, Secret
+from paceline.scheduler.core import instructions
+from paceline.scheduler.extensions.errors import ExtensionErrorReply
+from paceline.scheduler.server.comm.backends import backends
+from paceline.scheduler.server.comm.interface import PeerFacts
+from paceline.scheduler.server.comm.transport import Transport
+from paceline.scheduler.server.peers.message_checks import connection_factory
+from paceline.scheduler.server.peers.peer import HandshakeHandler, Peer
+from paceline.scheduler.server.peers.pool import OutgoingRpc, Pool
+from paceline.scheduler.server.peers.receive_spool import ReceiveSpool
+from paceline.scheduler.server.requests import replicate
+from paceline.scheduler.server.requests.registration import worker_address
+from paceline.scheduler.server.runtime.log_limits import LogLimits
+from paceline.scheduler.server.runtime.measures import Measures
+from paceline.workers_compat.config import transfer_plugin
+from paceline.workers_compat.facade import memory_policies, shuffle
+from paceline.workers_compat.facade.plugins import Plugins
+from paceline.workers_compat.facade.scheduler_facade import SchedulerFacade
+from paceline.workers_compat.scalars import read_scalar, serialize_value
+from paceline.workers_compat.security.shared_secret import CONNECTOR, LISTENER, Secret
+from paceline.workers_compat.security.tls_config import Tls
 
-from .carriers import carriers
-from .checks import connection_factory
-from .driver import CoreFailure, Driver
-from .flows import replicate
-from .inbound import Inbound
-from .peers import Handshaking, Peer
-from .pool import Outgoing, Pool
-from .rpc import build_handlers
-from .rpc.registration import worker_address
-from .seam import PeerFacts
-from .transport import Transport
+from .driver import CoreError, Driver
+from .requests import build_handlers
 
 if TYPE_CHECKING:
     from paceline.scheduler.core.core import SchedulerCore
-
-    from .children import Compilers
-    from .flows.registry import FlowState
-    from .gc_policy import GcPolicy
-    from .journal import JournalWriter
+    from paceline.scheduler.server.compilers.pool import GraphCompilers
+    from paceline.scheduler.server.journal.journal import JournalWriter
+    from paceline.scheduler.server.requests.api import Handler
+    from paceline.scheduler.server.requests.state import RequestState
+    from paceline.scheduler.server.runtime.gc_policy import GcPolicy
 
 logger = logging.getLogger("distributed.scheduler")
 
-#: What those who dial us are offered. Stock peers do not look at the second encoding.
+#: The handshake that accepted connections receive. Stock peers ignore the second encoding.
 OFFER: Mapping[str, Any] = MappingProxyType(local_offer(in_place=True))
 
 
-class Server:
-    """Serves peers. Implements ``SeamSink`` towards the transport and ``ServerPort`` towards ``rpc/`` and ``flows/``.
+class OwningScheduler(Protocol):
+    """The ``Scheduler`` object that owns a server, as the server uses it.
 
     Attributes:
-        core, state, driver, transport, pool, compilers: its parts.
-        scheduler: the ``Scheduler`` object that owns it.
-        peers: connection number -> Peer.
+        id: unique id of the scheduler.
+        jupyter: whether Jupyter is served.
+    """
+
+    id: str
+    jupyter: bool
+
+    @property
+    def address(self) -> str:
+        """Return the address that peers connect to."""
+
+    async def close(self, timeout: float | None = None, reason: str = "unknown") -> None:
+        """Close the scheduler."""
+
+
+class Server:
+    """Serves peers.
+
+    Implements ``CommEvents`` for the transport, ``peers.peer.PeerServer`` for connections, and
+    ``ServerApi`` for ``requests/``.
+
+    Args:
+        core: the scheduler core.
+        scheduler: the ``Scheduler`` object that owns the server.
+        graph_compilers: compile the graphs of clients.
+        request_state: what request handlers keep between requests.
+        blocked_handlers: ops that are refused.
+        gc_policy: see ``Driver``.
+        journal: records every stimulus, or None.
+        tls: certificates, and whether encryption is required.
+        secret: the secret that peers must know, or None.
+
+    Attributes:
+        core, state, driver, transport, pool, graph_compilers, measures: its parts.
+        scheduler, request_state, secret: see above.
+        peers: connection number -> peer.
         handlers: message class -> handler of an RPC request.
-        secret: what peers must prove to know; None for nothing.
+        rpc_counts: message class -> number of requests.
         core_types: message classes that the core or an extension handles.
-        validate: check everything.
-        flows: what flows keep between requests.
+        validate: whether consistency checks are on.
         plugins: scheduler plugins, and the facade.
     """
 
     def __init__(
         self,
         core: SchedulerCore,
-        scheduler: Any,
+        scheduler: OwningScheduler,
         *,
-        compilers: Compilers,
-        flows: FlowState,
+        graph_compilers: GraphCompilers,
+        request_state: RequestState,
         blocked_handlers: frozenset[str] = frozenset(),
         gc_policy: GcPolicy | None = None,
         journal: JournalWriter | None = None,
@@ -81,71 +115,81 @@ class Server:
         secret: Secret | None = None,
     ) -> None:
         self.loop = asyncio.get_running_loop()
+        self._log_limits = LogLimits()
         self.core = core
         self.state = core.state
         self.scheduler = scheduler
-        self.flows = flows
-        self.plugins: Any = SchedulerFacade(self, scheduler).plugin_host
+        self.request_state = request_state
+        self.plugins: Plugins = SchedulerFacade(self, scheduler).plugin_host
         self.validate = core.state.validate
-        self.driver = Driver(
-            core, close_scheduler=self._close_scheduler, gc_policy=gc_policy, journal=journal
+        self.driver: Driver = Driver(
+            core, close_scheduler=self._close_scheduler, gc_policy=gc_policy
         )
-        self.driver.instructions[stimuli.RestartWorkers] = self._restart_silent
+        self.driver.instructions[instructions.RestartSilentWorkers] = self._restart_silent
         self.driver.record_sinks.append(self.plugins.on_records)
-        self.plugins.writes = self.driver.writes
+        self.measures = Measures(self.driver)
+        self._journal = journal
+        if journal is not None:
+            self.driver.add_observer(journal)
+            self.plugins.writes = journal.turn_writes
         self.secret = secret
         tls = tls or Tls()
-        self.transport = Transport(self, carriers=carriers(tls), require_encryption=tls.required)
+        self.transport: Transport = Transport(
+            self,
+            handshake_limits=HANDSHAKE_LIMITS,
+            backends=backends(tls),
+            require_encryption=tls.required,
+        )
         self.pool = Pool(self)
-        self.compilers = compilers
-        self.handlers = build_handlers()
-        self.asked: defaultdict[type[Any], int] = defaultdict(int)  # requests by type, for a page
-        shuffle.SleepingShufflePlugin(self.plugins)
-        flows.worker_plugins[shuffle.NAME] = shuffle.worker_plugin()
-        flows.worker_plugins.update(transfer_choice.worker_plugins())
+        self.graph_compilers = graph_compilers
+        self.handlers: dict[type, Handler] = build_handlers()
+        self.rpc_counts: defaultdict[type[Any], int] = defaultdict(int)
+        shuffle.SuspendedShufflePlugin(self.plugins)
+        request_state.worker_plugins[shuffle.NAME] = shuffle.worker_plugin()
+        request_state.worker_plugins.update(transfer_plugin.worker_plugins())
         self._block(blocked_handlers)
-        self.core_types = frozenset(core.handlers)
+        self.core_types: frozenset[type] = frozenset(core.handlers)
         self.peers: dict[int, Peer] = {}
         self._new_connection = connection_factory()
         self._last_graph_id = 0
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    # SeamSink
+    # CommEvents
 
     def opened(self, number: int, facts: PeerFacts) -> None:
-        """See ``transport.SeamSink``."""
+        """See ``CommEvents``."""
         connection = self._new_connection(
             "connector" if facts.outgoing else "listener",
             offer=self._offer(facts.outgoing),
             same_host=facts.same_host,
             read_scalar=read_scalar,
-            close_value=close_value,
+            serialize_value=serialize_value,
         )
         peer = self.peers[number] = Peer(self, number, facts, connection)
-        if not facts.outgoing:
-            peer.inbound = self._inbound(number)
-            self.transport.receive_large_into(number, peer.inbound.allocate)
-        peer.mode = Outgoing(peer) if facts.outgoing else Handshaking(peer)
-        self.write(number, connection.start())
+        peer.handler = OutgoingRpc(peer) if facts.outgoing else HandshakeHandler(peer)
+        self.transport.write(number, connection.start())
 
-    def _inbound(self, number: int) -> Inbound:
-        """Where large messages of a peer go."""
-        return Inbound(
+    def admit(self, peer: Peer) -> None:
+        """Accept messages of full size from ``peer``. Large ones are received into files."""
+        number = peer.number
+        peer.receive_spool = ReceiveSpool(
             lambda: self.transport.coming(number),
-            self.flows.gather_memory_nbytes,
-            self.flows.spool_directory,
+            self.request_state.gather_memory_nbytes,
+            self.request_state.spool_directory,
             self.spawn,
         )
+        self.transport.receive_large_into(number, peer.receive_spool.allocate)
+        self.transport.admit(number)
 
     def _offer(self, outgoing: bool) -> Mapping[str, Any] | None:
-        """What our handshake says otherwise than by default."""
+        """Return the handshake to send, or None for the default one."""
         offer = None if outgoing else OFFER
         if self.secret is None:
             return offer
         return {**(offer or {}), **self.secret.proof(CONNECTOR if outgoing else LISTENER)}
 
-    def frames_in(self, number: int, sequence: int, messages: list[Any]) -> None:
-        """See ``transport.SeamSink``."""
+    def frames_in(self, number: int, messages: list[Any]) -> None:
+        """See ``CommEvents``."""
         peer = self.peers.get(number)
         if peer is None:
             return
@@ -156,52 +200,45 @@ class Server:
             self.transport.abort(number, "internal error")
 
     def paused(self, number: int) -> None:
-        """See ``transport.SeamSink``."""
+        """See ``CommEvents``."""
         peer = self.peers.get(number)
         if peer is not None:
-            peer.mode.paused()
+            peer.paused()
 
     def resumed(self, number: int) -> None:
-        """See ``transport.SeamSink``."""
+        """See ``CommEvents``."""
         peer = self.peers.get(number)
         if peer is not None:
-            peer.mode.resumed()
+            peer.resumed()
 
     def closed(self, number: int, reason: str) -> None:
-        """See ``transport.SeamSink``."""
+        """See ``CommEvents``."""
         peer = self.peers.pop(number, None)
         if peer is not None:
-            peer.closed = True
-            if peer.inbound is not None:
-                peer.inbound.close()
-            peer.mode.closed(reason)
+            peer.connection_lost(reason)
 
-    def write(self, number: int, frames: Any) -> None:
-        """Write one message."""
-        self.transport.write(number, frames)
-
-    # ServerPort
+    # ServerApi
 
     def now(self) -> float:
-        """Seconds since the epoch."""
+        """Return the time in seconds since the epoch."""
         return self.driver.clock()
 
-    def tell(self, message: Any, source: str = "", stimulus_id: str | None = None) -> None:
-        """See ``rpc.base.ServerPort``."""
+    def send_stimulus(self, message: Any, source: str = "", stimulus_id: str | None = None) -> None:
+        """See ``requests.api.ServerApi``."""
         self.driver.feed(message, source, stimulus_id)
 
-    def ask(
+    def request(
         self, message: Any, source: str = "", stimulus_id: str | None = None
     ) -> asyncio.Future[Any]:
-        """See ``rpc.base.ServerPort``."""
+        """See ``requests.api.ServerApi``."""
         future: asyncio.Future[Any] = self.loop.create_future()
 
         def reply(value: Any) -> None:
             if future.done():
                 return
-            if isinstance(value, CoreFailure):
+            if isinstance(value, CoreError):
                 future.set_exception(value)
-            elif type(value) is ErrorReply:
+            elif type(value) is ExtensionErrorReply:
                 future.set_exception(_exception(value))
             else:
                 future.set_result(value)
@@ -218,15 +255,15 @@ class Server:
     async def rpc_call(
         self, address: str, request: Any, timeout: float | None = None, **options: Any
     ) -> Any:
-        """See ``rpc.base.ServerPort`` and ``flows.ports.FlowServer``."""
+        """See ``requests.api.ServerApi``."""
         return await self.pool.call(address, request, timeout, **options)
 
     async def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
-        """See ``rpc.base.ServerPort``."""
+        """See ``requests.api.ServerApi``."""
         return await self.driver.wait_for(predicate, timeout)
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
-        """See ``rpc.base.ServerPort``."""
+        """See ``requests.api.ServerApi``."""
         task = self.loop.create_task(coroutine, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._spawned_done)
@@ -237,41 +274,42 @@ class Server:
         if not task.cancelled() and task.exception() is not None:
             logger.error("Error in %s", task.get_name(), exc_info=task.exception())
 
-    # for peers
+    # PeerServer
 
     def next_graph_id(self) -> int:
-        """A number that no graph of this scheduler had."""
+        """Return a new graph id."""
         self._last_graph_id += 1
         return self._last_graph_id
 
     def op_name(self, message: Any) -> str:
-        """The op of a message, for people."""
-        if isinstance(message, OddMessage | UnknownMessage):
+        """Return the op of ``message`` for a log line."""
+        if isinstance(message, InvalidMessage | UnknownMessage):
             return str(message.op)
         if isinstance(message, dict):
             return str(message.get("op"))
         return str(type(message).__struct_config__.tag)
 
-    def unserved(self, message: Any) -> Any:
-        """The reply to a request that has no handler.
+    def handle_unregistered(self, message: Any) -> Any:
+        """Return the reply to a request that is not in ``handlers``: of the core or a plugin.
 
         Raises:
-            Exception: becomes the reply.
+            TypeError: the request is invalid.
+            ValueError: paceline does not serve this op.
         """
-        if isinstance(message, OddMessage):
+        if isinstance(message, InvalidMessage):
             raise TypeError(f"{message.op}: {message.path}: {message.error}")
         if type(message) in self.core_types:
-            return self.ask(message, getattr(message, "client", None) or "")
+            return self.request(message, getattr(message, "client", None) or "")
         op = self.op_name(message)
-        if isinstance(message, UnknownMessage) and self.plugins.serves(op):
-            return self.plugins.answer(op, message.raw)
+        if isinstance(message, UnknownMessage) and self.plugins.has_handler(op):
+            return self.plugins.handle_request(op, message.raw)
         if isinstance(message, UnknownMessage) and op not in TABLES["scheduler_rpc"]:
             logger.warning("No handler %s found in Scheduler", op)
             return None
         raise ValueError(f"paceline does not serve the op {op!r} yet")
 
     def _block(self, ops: frozenset[str]) -> None:
-        """Requests that the configuration forbids fail."""
+        """Refuse requests with ``ops``, which the configuration forbids."""
 
         def blocked(server: Any, message: Any, peer: Any) -> Any:
             raise ValueError(
@@ -283,16 +321,16 @@ class Server:
             if message_type.__struct_config__.tag in ops:  # type: ignore[attr-defined]
                 self.handlers[message_type] = blocked
 
-    def route_streams(self, to_core: frozenset[type]) -> None:
-        """Classes of messages that streams hand to the core; what plugins take over is not among them."""
-        self.core_types = to_core
+    def route_streams(self, core_types: frozenset[type]) -> None:
+        """Set the classes of stream messages that go to the core and not to plugins."""
+        self.core_types = core_types
         for streams in (self.driver.worker_streams, self.driver.client_streams):
             for stream in streams.values():
-                stream.route(to_core)
+                stream.route(core_types)
 
-    def _restart_silent(self, instruction: stimuli.RestartWorkers) -> None:
-        """Workers went silent: their nannies start them again, or they are removed."""
-        from .flows.restart import restart_workers
+    def _restart_silent(self, instruction: instructions.RestartSilentWorkers) -> None:
+        """Let the nannies of silent workers restart them, or remove the workers."""
+        from paceline.scheduler.server.requests.restart import restart_workers
 
         flow = restart_workers(
             self, instruction.addresses, wait_for_workers=False, on_error="return"
@@ -303,42 +341,40 @@ class Server:
         self.spawn(self.scheduler.close(reason=reason), "close")
 
     def start_memory_manager(self) -> None:
-        """Copies that nobody needs any more are dropped from now on, where the configuration says so."""
-        if memory_policies.are_custom():
+        """Start the active memory manager if the configuration enables it."""
+        if memory_policies.has_custom_policies():
             memory_policies.start(self.plugins.facade)
         elif self.state.config.amm_start:
-            self.tell(AmmHandler(method="start"))
+            self.send_stimulus(AmmHandler(method="start"))
 
     async def profile_metadata(self, **options: Any) -> dict[str, Any]:
-        """See ``flows.diagnostics.profile_metadata``."""
-        from .flows.diagnostics import profile_metadata
+        """See ``requests.diagnostics.profile_metadata``."""
+        from paceline.scheduler.server.requests.diagnostics import profile_metadata
 
         return await profile_metadata(self, **options)
 
     def worker_address(self, name: Any, resolve: bool = True) -> str:
-        """See ``rpc.registration.worker_address``."""
+        """See ``requests.registration.worker_address``."""
         return worker_address(self, name, resolve)
 
     async def gather_on_worker(self, address: str, who_has: Mapping[Any, list[str]]) -> set[Any]:
-        """See ``flows.replicate.gather_on_worker``."""
+        """See ``requests.replicate.gather_on_worker``."""
         return await replicate.gather_on_worker(self, address, who_has)
 
     async def delete_worker_data(self, address: str, keys: list[Any], stimulus_id: str) -> None:
-        """See ``flows.replicate.delete_worker_data``."""
+        """See ``requests.replicate.delete_worker_data``."""
         await replicate.delete_worker_data(self, address, keys, stimulus_id)
 
-    async def before_close(self) -> None:
-        """The scheduler is about to close; everything still works."""
-        await self.plugins_end("before_close")
-
-    async def plugins_end(self, hook: str) -> None:
-        """Wait for what plugins do at the end; their errors are theirs."""
-        for error in await asyncio.gather(*self.plugins.closing(hook), return_exceptions=True):
+    async def run_closing_hooks(self, hook: str) -> None:
+        """Run the hook ``before_close`` or ``close`` of all plugins. Log their errors."""
+        for error in await asyncio.gather(
+            *self.plugins.closing_hooks(hook), return_exceptions=True
+        ):
             if isinstance(error, Exception):
                 logger.error("The hook %s of a scheduler plugin failed", hook, exc_info=error)
 
-    def part_from_all(self) -> None:
-        """Tell workers to close; nobody's stream is a stream any more."""
+    def close_streams(self) -> None:
+        """Ask workers to close, and end all streams."""
         for stream in list(self.driver.worker_streams.values()):
             stream.send([m.Close(reason="scheduler-close"), m.CloseStream()])
             stream.close_when_written()
@@ -346,19 +382,22 @@ class Server:
             stream.close_when_written()
 
     async def stop(self) -> None:
-        """End flows, compilers, connections of our own; what gathered goes out."""
+        """Cancel background tasks, stop the compilers and the pool, and flush the driver."""
         for task in list(self._tasks):
             if task is not asyncio.current_task():
                 task.cancel()
         self.plugins.facade.close()
         self.pool.close()
-        await self.compilers.stop()
+        await self.graph_compilers.stop()
         self.driver.close()
-        self.flows.close()
+        if self._journal is not None:
+            self._journal.close()
+        self.request_state.close()
+        self._log_limits.close()
 
 
-def _exception(reply: ErrorReply) -> Exception:
-    """The exception that an extension's refusal stands for."""
+def _exception(reply: ExtensionErrorReply) -> Exception:
+    """Return the exception that ``reply``, the refusal of an extension, describes."""
     kind = getattr(builtins, reply.kind, RuntimeError)
     if not (isinstance(kind, type) and issubclass(kind, Exception)):
         kind = RuntimeError

@@ -1,9 +1,9 @@
-"""Addresses: what options mean, as stock reads them."""
+"""Addresses: options are interpreted as in stock."""
 
 from __future__ import annotations
 
 import pytest
-from paceline.scheduler.server import addresses as a
+from paceline.scheduler.server.comm import addresses as a
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,10 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from paceline.scheduler.server import cli
+from paceline.scheduler.server.cli import main
+from paceline.scheduler.server.cli.key_option import read_key
 
-COMMAND = [sys.executable, "-m", "paceline.scheduler.server.cli"]
+COMMAND = [sys.executable, "-m", "paceline.scheduler.server.cli.main"]
 
 
 def start(tmp_path: Path, *options: str) -> tuple[subprocess.Popen[str], Path]:
@@ -116,43 +117,45 @@ def test_a_taken_port_is_said_in_a_line(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_refused(arguments: list[str], words: str, monkeypatch: Any) -> None:
-    monkeypatch.setattr(cli, "run_scheduler", lambda **options: None)
-    result = CliRunner().invoke(cli.main, arguments)
+    monkeypatch.setattr(main, "run_scheduler", lambda **options: None)
+    result = CliRunner().invoke(main.main, arguments)
     assert result.exit_code == 2
     assert words in result.output
 
 
 def test_options_reach_the_scheduler(monkeypatch: Any) -> None:
     seen: dict[str, Any] = {}
-    monkeypatch.setattr(cli, "run_scheduler", lambda **options: seen.update(options))
-    monkeypatch.setattr(cli, "set_process_title", lambda title: None)
-    result = CliRunner().invoke(cli.main, ["--no-show", "--use-xheaders", "true", "--idle-timeout", "10 minutes"])
+    monkeypatch.setattr(main, "run_scheduler", lambda **options: seen.update(options))
+    monkeypatch.setattr(main, "set_process_title", lambda title: None)
+    result = CliRunner().invoke(
+        main.main, ["--no-show", "--use-xheaders", "true", "--idle-timeout", "10 minutes"]
+    )
     assert result.exit_code == 0, result.output
     assert seen["port"] == 8786
     assert seen["idle_timeout"] == "10 minutes"
-    assert cli.listen_options("tcp://h:1", None, None, None)["port"] is None
-    lists = cli.listen_options("", "1,2", None, "tcp,tls")
+    assert main.listen_options("tcp://h:1", None, None, None)["port"] is None
+    lists = main.listen_options("", "1,2", None, "tcp,tls")
     assert (lists["port"], lists["protocol"]) == ([1, 2], ["tcp", "tls"])
-    assert CliRunner().invoke(cli.main, ["--version"]).output.startswith("paceline, version ")
+    assert CliRunner().invoke(main.main, ["--version"]).output.startswith("paceline, version ")
 
 
 def test_keys_as_users_type_them() -> None:
-    assert cli.read_key("('x', 0)") == ("x", 0)
-    assert cli.read_key("x-1") == "x-1"
-    assert cli.read_key("(oops") == "(oops"
-    assert cli.read_key(None) is None
+    assert read_key("('x', 0)") == ("x", 0)
+    assert read_key("x-1") == "x-1"
+    assert read_key("(oops") == "(oops"
+    assert read_key(None) is None
 
 
 @pytest.mark.parametrize(
     "options, said",
     [
-        (("--port", "abc"), "--port takes a number"),
-        (("--idle-timeout", "soon"), "is no duration"),
+        (("--port", "abc"), "--port must be a number"),
+        (("--idle-timeout", "soon"), "is not a duration"),
         (("--preload", "no_such_module_anywhere"), "Is it installed in this environment"),
     ],
 )
 def test_what_cannot_be_done_is_told_with_what_to_do(options: tuple[str, ...], said: str) -> None:
-    done = CliRunner().invoke(cli.main, options)
+    done = CliRunner().invoke(main.main, options)
     assert done.exit_code != 0
     assert said in done.output
     assert "Traceback" not in done.output
@@ -160,8 +163,8 @@ def test_what_cannot_be_done_is_told_with_what_to_do(options: tuple[str, ...], s
 
 def test_errors_of_the_system_say_what_to_do() -> None:
     taken = OSError(errno.EADDRINUSE, "Address already in use")
-    assert "--port 0" in cli.advice(taken, {"port": 8786, "host": ""})
-    assert "(--port 8786)" in cli.advice(taken, {"port": 8786, "host": ""})
+    assert "--port 0" in main.advice(taken, {"port": 8786, "host": ""})
+    assert "(--port 8786)" in main.advice(taken, {"port": 8786, "host": ""})
     foreign = OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
-    assert "leave --host out" in cli.advice(foreign, {"host": "192.0.2.77"})
-    assert cli.advice(ValueError("as it is"), {}) == "as it is"
+    assert "Omit --host" in main.advice(foreign, {"host": "192.0.2.77"})
+    assert main.advice(ValueError("as it is"), {}) == "as it is"

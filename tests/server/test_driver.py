@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 from paceline.protocol import messages as m
-from paceline.scheduler.core import stimuli
+from paceline.scheduler.core import instructions, stimuli
 from paceline.scheduler.core.stimuli import Stimulus
 from paceline.scheduler.core.turn import Outbox
-from paceline.scheduler.server.driver import CoreFailure, Driver
+from paceline.scheduler.server.driver import CoreError, Driver
 
 
 class FakeState:
@@ -78,7 +78,7 @@ async def test_a_batch_is_a_turn_each(driver: Driver) -> None:
 
 async def test_continue_comes_after_what_waits(driver: Driver) -> None:
     loop = asyncio.get_running_loop()
-    driver.feed(lambda outbox, s: outbox.instructions.append(stimuli.WantsContinue()))
+    driver.feed(lambda outbox, s: outbox.instructions.append(instructions.WantsContinue()))
     loop.call_soon(lambda: loop.call_soon(driver.feed, stimuli.Tick()))
     await settle()
     kinds = [type(s.message) for s in driver.core.seen][1:]  # type: ignore[attr-defined]
@@ -87,7 +87,7 @@ async def test_continue_comes_after_what_waits(driver: Driver) -> None:
 
 async def test_timers_and_replies(driver: Driver) -> None:
     now = driver.clock()
-    driver.feed(lambda outbox, s: outbox.instructions.append(stimuli.SetTimer(now + 0.01, 7)))
+    driver.feed(lambda outbox, s: outbox.instructions.append(instructions.SetTimer(now + 0.01, 7)))
     replies: list[Any] = []
     number = driver.request(lambda outbox, s: None, replies.append)
     driver.feed(lambda outbox, s: outbox.replies.append((number, "late")))
@@ -106,7 +106,7 @@ async def test_a_bug_of_the_core_harms_nobody_else(driver: Driver) -> None:
 
     replies: list[Any] = []
     driver.request(fails, replies.append)
-    assert isinstance(replies[0], CoreFailure)
+    assert isinstance(replies[0], CoreError)
     driver.feed(stimuli.Tick())
     assert driver.n_core_errors == 1
 

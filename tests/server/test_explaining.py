@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 from fake_peers import client
 from paceline.protocol import messages as m
-from paceline.scheduler.server import cli
-from paceline.scheduler.server.asking import AskError, ask_scheduler
+from paceline.scheduler.server.cli import main
+from paceline.scheduler.server.cli.rpc_client import RpcError, call_scheduler
 from paceline.scheduler.server.scheduler import Scheduler
 
 
@@ -24,7 +24,7 @@ async def ask_running(*arguments: str) -> str:
             await asyncio.sleep(0.01)
         runner = CliRunner()
         command = ["explain", *arguments, "--address", scheduler.address]
-        result = await asyncio.to_thread(runner.invoke, cli.main, command)
+        result = await asyncio.to_thread(runner.invoke, main.main, command)
         assert result.exit_code == 0, result.output
         return str(result.output)
 
@@ -32,7 +32,7 @@ async def ask_running(*arguments: str) -> str:
 async def test_a_task() -> None:
     text = await ask_running("x")
     assert text.startswith("x: released")
-    assert "nobody has sent a graph" in text
+    assert "no graph with this key was submitted" in text
     assert "Wanted by client-1." in text
 
 
@@ -53,16 +53,16 @@ async def test_all_that_is_known() -> None:
 
 
 def test_nobody_there() -> None:
-    result = CliRunner().invoke(cli.main, ["explain", "x", "--address", "tcp://127.0.0.1:1"])
+    result = CliRunner().invoke(main.main, ["explain", "x", "--address", "tcp://127.0.0.1:1"])
     assert result.exit_code == 1
-    assert "cannot ask tcp://127.0.0.1:1" in result.output
-    with pytest.raises(AskError, match="tcp and tls only"):
-        ask_scheduler("ucx://127.0.0.1:1", m.Explain())
+    assert "Cannot connect to tcp://127.0.0.1:1" in result.output
+    with pytest.raises(RpcError, match="tcp and tls only"):
+        call_scheduler("ucx://127.0.0.1:1", m.Explain())
 
 
 def test_the_address_is_in_a_file(tmp_path: Path) -> None:
     file = tmp_path / "scheduler.json"
     file.write_text("{}")
-    result = CliRunner().invoke(cli.main, ["explain", "x", "--scheduler-file", str(file)])
+    result = CliRunner().invoke(main.main, ["explain", "x", "--scheduler-file", str(file)])
     assert result.exit_code == 1
-    assert "names no address" in result.output
+    assert "holds no address" in result.output

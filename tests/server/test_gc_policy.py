@@ -10,9 +10,9 @@ from unittest.mock import Mock
 
 import psutil
 import pytest
-from paceline.scheduler.server import gc_policy
-from paceline.scheduler.server.gc_policy import GcPolicy
-from paceline.scheduler.server.heap import give_back, trimmer
+from paceline.scheduler.server.runtime import gc_policy
+from paceline.scheduler.server.runtime.gc_policy import GcPolicy
+from paceline.scheduler.server.runtime.malloc_trim import malloc_trim, trim_in_thread
 
 GIVEN_BACK = Mock()
 
@@ -26,7 +26,7 @@ class Node:
 
 @pytest.fixture
 def policy() -> Iterator[GcPolicy]:
-    made = GcPolicy(give_back=GIVEN_BACK)
+    made = GcPolicy(trim_in_thread=GIVEN_BACK)
     GIVEN_BACK.reset_mock()
     made.start()
     yield made
@@ -72,7 +72,7 @@ def test_with_many_tasks_and_no_garbage_few_generations_are_walked(policy: GcPol
     generation()
     walked = [generation() for _ in range(30)]
     assert sum(walked) < 10
-    assert sum(walked[-gc_policy.WALKED_OF_YOUNG_MIN :]) == 1
+    assert sum(walked[-gc_policy.COLLECTED_OF_YOUNG_MIN :]) == 1
     # garbage: from the next walk on that finds some, each generation is walked, until none is left
     gone = []
     while not generation():
@@ -151,13 +151,13 @@ def test_soon_after_work_what_was_freed_goes_back(policy: GcPolicy, monkeypatch:
 
 
 def test_freed_memory_goes_back_to_the_system() -> None:
-    if trimmer() is None:
+    if malloc_trim() is None:
         pytest.skip("this C library keeps what it has")
     process = psutil.Process()
     pieces = [bytearray(100_000) for _ in range(1500)]
     del pieces[::2]
     full = process.memory_info().rss
-    thread = give_back()
+    thread = trim_in_thread()
     assert thread is not None
     thread.join()
     assert process.memory_info().rss < full - 40_000_000

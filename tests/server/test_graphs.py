@@ -12,6 +12,7 @@ from dask._expr import LLGExpr
 from fake_peers import Peer, client, worker
 from paceline.protocol import messages as m
 from paceline.protocol.payload import serialized_payload
+from paceline.scheduler.core.stimuli import GraphCommit
 from paceline.scheduler.server.scheduler import Scheduler
 
 LARGE = 30_000
@@ -42,6 +43,20 @@ async def until(condition: Any) -> None:
 
 async def computed(peer: Peer) -> list[str]:
     return [x.key for x in await peer.messages() if type(x) is m.ComputeTask]
+
+
+def noted(scheduler: Scheduler, *kinds: type) -> list[int]:
+    """A list of the graph ids of messages of these kinds (0 where they have none), as the core handles them."""
+    found: list[int] = []
+    handlers = scheduler.server.core.handlers
+    for kind in kinds:
+
+        def noting(turn: Any, message: Any, handle: Any = handlers[kind]) -> None:
+            found.append(getattr(message, "graph_id", 0))
+            handle(turn, message)
+
+        handlers[kind] = noting
+    return found
 
 
 async def test_a_large_graph_delays_nobody_elses_small_one(scheduler: Scheduler) -> None:
@@ -81,22 +96,81 @@ async def test_what_follows_a_graph_waits_for_it_and_nothing_else_does(
     """Two graphs at once; the second is done first, and waits for the first."""
     state = scheduler.server.state
     peer = await client(scheduler)
-    commits: list[int] = []
-    handle = scheduler.server.driver._handle
-
-    def noting(stimulus: Any, now: float, outbox: Any) -> None:
-        if type(stimulus.message).__name__ in ("GraphCommit", "ClientReleasesKeys"):
-            commits.append(getattr(stimulus.message, "graph_id", 0))
-        handle(stimulus, now, outbox)
-
-    scheduler.server.driver._handle = noting
+    commits = noted(scheduler, GraphCommit, m.ClientReleasesKeys)
     peer.say([graph("big", LARGE)])
-    peer.say([graph("small", 1), m.ClientReleasesKeys(keys=["small-end", "big-end"])])
+    peer.say([graph("small", 1), m.ClientReleasesKeys(keys=["big-end"])])
     asker = await Peer.dial(scheduler)
     assert await asker.ask({"op": "get_task_status", "keys": ["small-end"]}) == {"small-end": None}
     await until(lambda: len(commits) == 3)
     assert commits == [1, 2, 0]
+    peer.say([m.ClientReleasesKeys(keys=["small-end"])])
     await until(lambda: not state.tasks)
+
+
+class Endless:
+    """An expression that never finishes unpickling."""
+
+    def __reduce__(self) -> Any:
+        return exec, ("import time; time.sleep(1000)",)
+
+
+def endless(key: str) -> m.UpdateGraph:
+    expr = serialized_payload(
+        {"serializer": "pickle", "writeable": []}, [cloudpickle.dumps(Endless())]
+    )
+    return m.UpdateGraph(expr_ser=expr, keys=[key])
+
+
+@pytest.mark.parametrize(
+    "given_up",
+    [
+        m.ClientReleasesKeys(keys=["c", "b", "a"]),
+        m.CancelKeys(keys=["a", "b", "c"]),
+    ],
+    ids=["released", "cancelled"],
+)
+async def test_graphs_whose_keys_are_given_up_are_no_longer_compiled(
+    scheduler: Scheduler, given_up: m.Message
+) -> None:
+    peer = await client(scheduler)
+    peer.say([endless("a"), endless("b"), endless("c")])
+    peer.say([given_up])
+    peer.say([graph("next", 1)])
+    await until(lambda: "next-end" in scheduler.server.state.tasks)
+
+
+async def test_a_released_graph_is_compiled_if_something_may_use_it(scheduler: Scheduler) -> None:
+    state = scheduler.server.state
+    release = m.ClientReleasesKeys(keys=["x-end"])
+    commits = noted(scheduler, GraphCommit)
+    peer, other = await client(scheduler, "one"), await client(scheduler, "other")
+    # another graph of the client may depend on it
+    peer.say([graph("x", 1), graph("y", 1), release])
+    await until(lambda: "y-end" in state.tasks)
+    assert commits == [1, 2]
+    # another client wants it
+    other.say([m.ClientDesiresKeys(keys=["z-end"])])
+    await until(lambda: "z-end" in state.tasks)
+    peer.say([graph("z", 1), m.ClientReleasesKeys(keys=["z-end"])])
+    await until(lambda: "z-0" in state.tasks)
+    # the scheduler keeps it
+    peer.say(
+        [
+            graph("w", 1),
+            m.ClientDesiresKeys(keys=["w-end"], client="fire-and-forget"),
+            m.ClientReleasesKeys(keys=["w-end"]),
+        ]
+    )
+    await until(lambda: "w-0" in state.tasks)
+
+
+async def test_a_restart_drops_graphs_that_are_being_compiled(scheduler: Scheduler) -> None:
+    peer = await client(scheduler)
+    peer.say([endless("a")])
+    await until(lambda: scheduler.server.driver.client_streams["client-1"].n_graphs == 1)
+    await scheduler.restart(wait_for_workers=False)
+    peer.say([graph("next", 1)])
+    await until(lambda: "next-end" in scheduler.server.state.tasks)
 
 
 async def test_a_graph_that_cannot_be_read_harms_nothing_else(scheduler: Scheduler) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import re
 import warnings
@@ -11,9 +13,10 @@ import dask.config
 import distributed
 import pytest
 from paceline.scheduler import Scheduler
+from paceline.scheduler.server.http import metrics
 from paceline.scheduler.server.http.pages import jsonable
 from paceline.scheduler.server.http.server import HttpServer
-from tornado.httpclient import AsyncHTTPClient, HTTPClientError
+from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPResponse
 from tornado.websocket import websocket_connect
 
 
@@ -38,8 +41,28 @@ async def test_our_own_pages(scheduler: Scheduler) -> None:
     identity = json.loads(await get(port, "/a/json/identity.json"))
     assert identity["id"] == scheduler.id
     paths = json.loads(await get(port, "/a/sitemap.json"))["paths"]
-    assert {"/a/health", "/a/api/v1/get_workers", "/a/statics/css/base.css"} <= set(paths)
+    assert {"/a/health", "/a/json/identity.json", "/a/statics/css/base.css"} <= set(paths)
+    assert not any(path.startswith("/a/api") for path in paths)
     assert jsonable({("a", 1): (2.5, None)}) == {"('a', 1)": [2.5, None]}
+
+
+async def test_metrics_have_rows_for_some_prefixes(
+    scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics, "PREFIX_ROWS_MAX", 2)
+    async with distributed.Client(scheduler.address, asynchronous=True) as client:
+        futures = [client.submit(int, key=f"{name}-1") for name in ("a", "b", "c", "d")]
+        state = scheduler.server.state
+        while len(state.queued) + len(state.unrunnable) < 4:
+            await asyncio.sleep(0.01)
+        text = await get(scheduler.http_server.port, "/a/metrics")
+        found = re.findall(
+            r'prefix_state_totals_total{state="waiting",task_prefix_name="(.*)"} (.*)', text
+        )
+        assert found == [("a", "1.0"), ("b", "1.0"), ("(other)", "2.0")]
+        counts = re.findall(r'dask_scheduler_tasks{state="(?:no-worker|queued)"} (.*)', text)
+        assert sum(map(float, counts)) == 4
+        del futures
 
 
 async def test_without_a_dashboard_there_are_no_plots(scheduler: Scheduler) -> None:
@@ -61,7 +84,9 @@ async def test_stocks_pages(scheduler: Scheduler) -> None:
         future = client.submit(sum, [1, 2], key=("z", 0))
         await future
         assert "alice" in await get(port, "/a/info/main/workers.html")
-        assert "alice" in await get(port, f"/a/info/worker/{worker.address.replace('/', '%2F')}.html")
+        assert "alice" in await get(
+            port, f"/a/info/worker/{worker.address.replace('/', '%2F')}.html"
+        )
         assert "no number" in await get(port, "/a/info/main/exceptions.html")
         assert "Register worker" in await get(port, "/a/info/main/logs.html")
         assert "memory" in await get(port, "/a/info/task/('z',%200).html")
@@ -70,18 +95,90 @@ async def test_stocks_pages(scheduler: Scheduler) -> None:
         assert "not actively running" in await get(port, "/a/info/call-stack/('z',%200).html")
 
 
-async def test_commands(scheduler: Scheduler) -> None:
-    port = scheduler.http_server.port
-    async with distributed.Worker(scheduler.address, name="alice", dashboard_address=":0"):
-        found = json.loads(await get(port, "/a/api/v1/get_workers"))
+JSON = {"Content-Type": "application/json"}
+
+
+@contextlib.asynccontextmanager
+async def scheduler_with_commands(**settings: str) -> AsyncIterator[tuple[Scheduler, str]]:
+    """A scheduler that serves `/api/v1`, configured as for stock, and its address."""
+    routes = dask.config.get("distributed.scheduler.http.routes")
+    key = "distributed.scheduler.http.routes"
+    with dask.config.set({key: [*routes, "distributed.http.scheduler.api"], **settings}):
+        async with Scheduler(
+            host="127.0.0.1", dashboard_address="127.0.0.1:0", dashboard=False
+        ) as scheduler:
+            yield scheduler, f"http://127.0.0.1:{scheduler.http_server.port}"
+
+
+async def retire(url: str, headers: dict[str, str], body: str = '{"n": 1}') -> HTTPResponse:
+    """The answer to a command that retires a worker."""
+    options = {"method": "POST", "headers": headers, "body": body, "raise_error": False}
+    return await AsyncHTTPClient().fetch(f"{url}/api/v1/retire_workers", **options)
+
+
+async def test_commands() -> None:
+    async with (
+        scheduler_with_commands() as (scheduler, url),
+        distributed.Worker(scheduler.address, name="alice", dashboard_address=":0"),
+    ):
+        port = scheduler.http_server.port
+        found = json.loads(await get(port, "/api/v1/get_workers"))
         assert [each["name"] for each in found["workers"]] == ["alice"]
-        assert json.loads(await get(port, "/a/api/v1/adaptive_target")) == {"workers": 0}
-        assert "idle_since" in json.loads(await get(port, "/a/api/v1/check_idle"))
-        answer = await AsyncHTTPClient().fetch(
-            f"http://127.0.0.1:{port}/a/api/v1/retire_workers", method="POST", body='{"n": 1}'
-        )
-        (retired,) = json.loads(answer.body).values()
+        assert json.loads(await get(port, "/api/v1/adaptive_target")) == {"workers": 0}
+        assert "idle_since" in json.loads(await get(port, "/api/v1/check_idle"))
+        (retired,) = json.loads((await retire(url, JSON)).body).values()
         assert retired["name"] == "alice"
+
+
+async def test_there_are_no_commands_by_default(scheduler: Scheduler) -> None:
+    url = f"http://127.0.0.1:{scheduler.http_server.port}/a"
+    async with distributed.Worker(scheduler.address, dashboard_address=":0"):
+        assert (await retire(url, JSON)).code == 404
+        assert len(scheduler.workers) == 1
+
+
+@pytest.mark.parametrize(
+    ("headers", "code"),
+    [
+        ({}, 415),  # a form, or a script that says nothing of JSON
+        ({"Content-Type": "text/plain"}, 415),
+        ({"Content-Type": "application/x-www-form-urlencoded"}, 415),
+        ({**JSON, "Origin": "http://elsewhere.example"}, 403),
+        ({"Content-Type": "text/plain", "Origin": "http://elsewhere.example"}, 403),
+        ({**JSON, "Origin": "null"}, 403),
+        # a site whose name was pointed to this machine after its page was loaded
+        ({**JSON, "Host": "elsewhere.example", "Origin": "http://elsewhere.example"}, 403),
+    ],
+)
+async def test_commands_of_other_sites_are_refused(headers: dict[str, str], code: int) -> None:
+    async with (
+        scheduler_with_commands() as (scheduler, url),
+        distributed.Worker(scheduler.address, dashboard_address=":0"),
+    ):
+        assert (await retire(url, headers)).code == code
+        assert len(scheduler.workers) == 1
+
+
+async def test_commands_of_our_own_pages_are_carried_out() -> None:
+    async with (
+        scheduler_with_commands() as (scheduler, url),
+        distributed.Worker(scheduler.address, dashboard_address=":0"),
+    ):
+        # stock's button sends text
+        answer = await retire(url, {"Content-Type": "text/plain;charset=UTF-8", "Origin": url})
+        assert answer.code == 200 and not scheduler.workers
+
+
+async def test_commands_of_other_machines_need_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    remote = property(lambda request: "192.0.2.1", lambda request, value: None)
+    monkeypatch.setattr("tornado.httputil.HTTPServerRequest.remote_ip", remote, raising=False)
+    async with scheduler_with_commands() as (_, url):
+        refused = await retire(url, JSON)
+        assert refused.code == 403 and b"paceline.http.token" in refused.body
+    async with scheduler_with_commands(**{"paceline.http.token": "t"}) as (_, url):
+        assert (await retire(url, JSON)).code == 401
+        assert (await retire(url, {**JSON, "Authorization": "Bearer t"})).code == 200
+        assert (await retire(url, {"Authorization": "Bearer t"})).code == 415
 
 
 async def test_event_stream(scheduler: Scheduler) -> None:
@@ -139,7 +236,7 @@ async def test_every_metric_of_stocks_is_there(scheduler: Scheduler) -> None:
 
 
 async def test_where_bokeh_is_missing_a_page_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("paceline.workers_compat.pages.has_bokeh", lambda: False)
+    monkeypatch.setattr("paceline.workers_compat.facade.pages.has_bokeh", lambda: False)
     async with Scheduler(host="127.0.0.1", dashboard_address="127.0.0.1:0") as scheduler:
         assert "bokeh is not installed" in await get(scheduler.http_server.port, "/")
         assert await get(scheduler.http_server.port, "/health") == "ok"

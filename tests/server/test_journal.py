@@ -14,14 +14,17 @@ from paceline.protocol.payload import Payload
 from paceline.scheduler.core import stimuli
 from paceline.scheduler.core.config import SchedulerConfig
 from paceline.scheduler.core.stimuli import Stimulus
-from paceline.scheduler.server.journal import (
+from paceline.scheduler.server.journal.journal import (
+    FORMAT_VERSION,
     JournalError,
     JournalReader,
     JournalWriter,
     StubBytes,
     ValueCodec,
+    flatten,
+    unflatten,
 )
-from paceline.scheduler.server.replay import replay
+from paceline.scheduler.server.journal.replay import replay
 
 VALUES: list[Any] = [
     None,
@@ -31,7 +34,7 @@ VALUES: list[Any] = [
     2**70,
     Payload("pickled", b"head", (b"frame",)),
     m.TaskFinished(key=("x", 1), stimulus_id="s", metadata={"a": (1,)}, startstops=[]),
-    stimuli.WorkerGone("tcp://a", expected=True),
+    stimuli.WorkerRemoved("tcp://a", expected=True),
     stimuli.GraphChunk(
         graph_id=1,
         keys=[("x", 0), "y"],
@@ -55,6 +58,42 @@ def test_values_survive(value: Any) -> None:
     assert type(back) is type(value)
 
 
+def nested(depth: int, wrap: Any) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = wrap(value)
+    return value
+
+
+WRAPS = {
+    "list": lambda v: [v],
+    "tuple": lambda v: (v,),
+    "dict": lambda v: {"a": v},
+    "mixed": lambda v: {"a": [(0, v, ())], ("b",): {}},
+}
+
+
+@pytest.mark.parametrize("wrap", WRAPS.values(), ids=WRAPS)
+@pytest.mark.parametrize("depth", [15, 16, 17, 300, 510, 511, 512, 1023, 1024, 1025, 20_000])
+def test_values_may_be_nested_to_any_depth(depth: int, wrap: Any, tmp_path: Path) -> None:
+    value = nested(depth, wrap)
+    message = m.TaskFinished(key="x", stimulus_id="s", metadata={"a": value}, startstops=[])
+    write(tmp_path / "j", [message, message])
+    (first, second), ending = read(tmp_path / "j")
+    assert ending == "closed"
+    found = first.metadata["a"]
+    assert flatten(found) == flatten(value)  # comparing the values themselves recurses
+    codec = ValueCodec()
+    assert codec.pack(second) == codec.pack(message)
+
+
+def test_flat_values_are_restored() -> None:
+    for value in [*VALUES, [], (), {}, [[], ((1, 2), [3]), {"a": {}, (1,): ()}]]:
+        assert unflatten(flatten(value)) == value
+    with pytest.raises(ValueError):
+        unflatten([])
+
+
 def test_long_bytes_become_stubs() -> None:
     codec = ValueCodec()
     payload = Payload("serialized", b"h", (bytes(10_000), b"short"))
@@ -68,8 +107,8 @@ def test_long_bytes_become_stubs() -> None:
 def write(path: Path, messages: list[Any]) -> None:
     writer = JournalWriter(path, SchedulerConfig(allowed_failures=7))
     for i, message in enumerate(messages):
-        writer.stimulus(Stimulus("src", message, f"s-{i}", 0), float(i))
-        writer.flushed()
+        writer.before_turn(Stimulus("src", message, f"s-{i}", 0), float(i))
+        writer.before_flush()
     writer.close()
 
 
@@ -82,14 +121,14 @@ def read(path: Path) -> tuple[list[Any], str]:
 
 def test_a_journal_comes_back(tmp_path: Path) -> None:
     path = tmp_path / "j"
-    messages = [stimuli.Tick(), m.KeepAlive(), stimuli.ClientGone("c")]
+    messages = [stimuli.Tick(), m.KeepAlive(), stimuli.ClientRemoved("c")]
     write(path, messages)
     assert read(path) == (messages, "closed")
 
 
 def test_a_torn_journal_comes_back_up_to_the_tear(tmp_path: Path) -> None:
     path = tmp_path / "j"
-    messages: list[Any] = [stimuli.ClientGone("c" * 100), stimuli.WorkerGone("w" * 100)]
+    messages: list[Any] = [stimuli.ClientRemoved("c" * 100), stimuli.WorkerRemoved("w" * 100)]
     write(path, messages)
     data = path.read_bytes()
     whole = len(data)
@@ -106,12 +145,27 @@ def test_a_torn_journal_comes_back_up_to_the_tear(tmp_path: Path) -> None:
         JournalReader(path)
 
 
+@pytest.mark.parametrize(
+    ("version", "text"),
+    [(FORMAT_VERSION - 1, "an older release"), (FORMAT_VERSION + 1, "a newer release")],
+)
+def test_a_journal_of_another_format_version_is_refused(
+    tmp_path: Path, version: int, text: str
+) -> None:
+    path = tmp_path / "j"
+    write(path, [stimuli.Tick()])
+    _, _, rest = path.read_bytes().partition(b"\n")
+    path.write_bytes(b"paceline-journal-%d\n" % version + rest)
+    with pytest.raises(JournalError, match=f"written by {text} .* Replay it with that release"):
+        JournalReader(path)
+
+
 def test_a_journal_ends_itself_at_its_limit(tmp_path: Path, caplog: Any) -> None:
     path = tmp_path / "j"
     writer = JournalWriter(path, SchedulerConfig(allowed_failures=7), max_nbytes=5_000)
     for i in range(1000):
-        writer.stimulus(Stimulus("", stimuli.ClientGone("c"), f"s-{i}", 0), 1.0)
-        writer.flushed()
+        writer.before_turn(Stimulus("", stimuli.ClientRemoved("c"), f"s-{i}", 0), 1.0)
+        writer.before_flush()
     got, ending = read(path)
     assert 0 < len(got) < 1000
     assert "size limit" in ending
@@ -145,8 +199,8 @@ def test_replays_agree_under_any_hash_seed(tmp_path: Path) -> None:
     path = tmp_path / "j"
     writer = JournalWriter(path, SchedulerConfig())
     for i, stimulus in enumerate(session()):
-        writer.stimulus(stimulus, 1000.0 + i)
-        writer.flushed()
+        writer.before_turn(stimulus, 1000.0 + i)
+        writer.before_flush()
     writer.close()
     shown: list[str] = []
     report = replay(path, show=shown.append)
@@ -155,7 +209,15 @@ def test_replays_agree_under_any_hash_seed(tmp_path: Path) -> None:
     digests = {report.digest}
     for seed in ("1", "2"):
         out = subprocess.run(
-            [sys.executable, "-m", "paceline.scheduler.server.cli", "replay", str(path), "--key", "a"],
+            [
+                sys.executable,
+                "-m",
+                "paceline.scheduler.server.cli.main",
+                "replay",
+                str(path),
+                "--key",
+                "a",
+            ],
             env={**os.environ, "PYTHONHASHSEED": seed},
             capture_output=True,
             text=True,
@@ -165,3 +227,26 @@ def test_replays_agree_under_any_hash_seed(tmp_path: Path) -> None:
         assert "5 stimuli (closed)" in out
     assert len(digests) == 1
     assert replay(path, until=3).n_stimuli == 3
+
+
+def test_a_journal_with_deep_values_replays(tmp_path: Path) -> None:
+    """A worker may send metadata of any depth with a task's result, and a client any event."""
+    deep = nested(3000, lambda v: (v,))
+    finished = m.TaskFinished(
+        key="a", stimulus_id="f", run_id=1, nbytes=8, metadata={"a": deep}, startstops=[]
+    )
+    event = stimuli.LogEventCommand(["topic"], [deep])
+    path = tmp_path / "j"
+    writer = JournalWriter(path, SchedulerConfig())
+    for message in (
+        *session()[:-1],
+        Stimulus("tcp://10.0.0.1:1", finished, "f"),
+        Stimulus("", event, "e"),
+    ):
+        writer.before_turn(message, 1000.0)
+        writer.before_flush()
+    writer.close()
+    shown: list[str] = []
+    report = replay(path, show=shown.append)
+    assert not report.errors
+    assert report.n_stimuli == 6 and len(shown) > 6

@@ -1,16 +1,19 @@
-"""``paceline status``, ``paceline doctor``, and what a person is told to type next."""
+"""``paceline status``, ``paceline doctor``, and the commands shown after the start."""
 
 from __future__ import annotations
 
 import asyncio
+import json
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import distributed
 import pytest
 from click.testing import CliRunner
 from paceline.scheduler import Scheduler
-from paceline.scheduler.server.cli import main, what_next
-from paceline.scheduler.server.operator import doctor, status
+from paceline.scheduler.server.cli import doctor, status
+from paceline.scheduler.server.cli.main import main, what_next
 
 
 def test_a_bar_shows_each_state_that_has_tasks() -> None:
@@ -23,14 +26,16 @@ def test_a_bar_shows_each_state_that_has_tasks() -> None:
 
 def test_sizes() -> None:
     assert status.format_nbytes(0) == "0 B"
-    assert status.format_nbytes(3 * 2**30) == "3.0 GiB"
-    assert status.format_nbytes(2**60) == "1024.0 PiB"
+    assert status.format_nbytes(3 * 2**30) == "3.00 GiB"
+    assert status.format_nbytes(2**60) == "1024.00 PiB"
 
 
-def test_a_rate_is_said_where_it_is_known() -> None:
-    before = status.Look(1.0, {}, {"x": {"memory": 10}})
-    assert status.rate(status.Look(3.0, {}, {"x": {"memory": 20, "released": 10}}), before) == 10
-    assert status.rate(status.Look(3.0, {}, {"x": {"memory": 5}}), before) is None
+def test_rate_is_none_if_unknown() -> None:
+    before = status.Snapshot(1.0, {}, {"x": {"memory": 10}})
+    assert (
+        status.rate(status.Snapshot(3.0, {}, {"x": {"memory": 20, "released": 10}}), before) == 10
+    )
+    assert status.rate(status.Snapshot(3.0, {}, {"x": {"memory": 5}}), before) is None
     assert status.rate(before, None) is None
 
 
@@ -42,18 +47,19 @@ async def test_status_and_doctor_of_a_cluster() -> None:
     ):
         futures = client.map(str, range(7))
         await distributed.wait(futures)
-        look = await asyncio.to_thread(status.look, scheduler.address, 30)
-        text = status.plain(look)
-        assert "1 workers" in text and "7 / 7" in text and "alice" in text
-        pytest.importorskip("rich")
-        assert status.drawn(look, look) is not None
+        snapshot = await asyncio.to_thread(status.fetch, scheduler.address, 30)
+        text = status.format_text(snapshot)
+        assert "1 worker, " in text and "7 / 7" in text and "alice" in text
         found = await asyncio.to_thread(doctor.examine, scheduler.address, 30)
     words = doctor.text(found)
-    assert "answers; it has 1 workers" in words
+    assert "replies. It has 1 worker." in words
     assert "have the same versions" in words
+    assert "1 workers" not in text + words and "1 threads" not in text + words
+    pytest.importorskip("rich")
+    assert status.format_rich(snapshot, snapshot) is not None
 
 
-def test_doctor_finds_what_hurts() -> None:
+def test_doctor_reports_problems() -> None:
     values = {
         "distributed.scheduler.validate": True,
         "distributed.scheduler.worker-saturation": "inf",
@@ -99,3 +105,45 @@ def test_what_to_type_next() -> None:
     assert "dask worker tcp://10.0.0.1:8786" in text
     assert "http://localhost:8787/status" in text
     assert "Scheduler at" not in text and "dashboard at" not in text
+
+
+@pytest.mark.parametrize("command", ["status", "doctor", "explain"])
+def test_each_command_takes_the_address_in_the_same_ways(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, file = "tcp://127.0.0.1:1", tmp_path / "scheduler.json"
+    file.write_text(json.dumps({"address": address}))
+
+    def run(*arguments: str, variable: str | None = None) -> Any:
+        environment = {"DASK_SCHEDULER_ADDRESS": variable}
+        return CliRunner().invoke(main, [command, *arguments, "--timeout", "2"], env=environment)
+
+    ways = [
+        run(address),
+        run("--address", address),
+        run("--scheduler-file", str(file)),
+        run(variable=address),
+    ]
+    ways.append(run("--address", address, variable="tcp://127.0.0.1:2"))
+    for result in ways:
+        assert result.exit_code == 1 and f"Cannot connect to {address}" in result.output, (
+            result.output
+        )
+    for several in [
+        (address, "--address", address),
+        ("--address", address, "--scheduler-file", str(file)),
+    ]:
+        result = run(*several)
+        assert result.exit_code == 2 and "More than one scheduler address" in result.output
+    if command != "doctor":  # it checks this machine then
+        result = run()
+        assert result.exit_code == 2 and "No scheduler address" in result.output
+    file.write_text("[]")
+    result = run("--scheduler-file", str(file))
+    assert result.exit_code == 1 and "holds no address" in result.output
+
+
+def test_explain_takes_the_address_after_the_key() -> None:
+    for arguments in (["x", "tcp://127.0.0.1:1"], ["x", "--address", "tcp://127.0.0.1:1"]):
+        result = CliRunner().invoke(main, ["explain", *arguments, "--timeout", "2"])
+        assert result.exit_code == 1 and "Cannot connect to tcp://127.0.0.1:1" in result.output

@@ -13,8 +13,8 @@ import dask.config
 import pytest
 from distributed import Client, Worker
 from paceline.scheduler.server.scheduler import Scheduler
-from paceline.workers_compat import shared_secret
-from paceline.workers_compat.shared_secret import CONNECTOR, LISTENER, Secret, SecretError
+from paceline.workers_compat.security import shared_secret
+from paceline.workers_compat.security.shared_secret import CONNECTOR, LISTENER, Secret, SecretError
 from tornado.httpclient import AsyncHTTPClient, HTTPResponse
 
 from tests.support.fake_peers import Peer
@@ -29,12 +29,14 @@ async def get(url: str, **options: Any) -> HTTPResponse:
 async def test_pages_ask_for_the_token(tmp_path: Any) -> None:
     (tmp_path / "token").write_text("open-sesame\n")
     with dask.config.set({"paceline.http.token-file": str(tmp_path / "token")}):
-        async with Scheduler(host="127.0.0.1", port=0, dashboard_address="127.0.0.1:0") as scheduler:
+        async with Scheduler(
+            host="127.0.0.1", port=0, dashboard_address="127.0.0.1:0"
+        ) as scheduler:
             base = f"http://127.0.0.1:{scheduler.services['dashboard'].port}"
             assert (await get(f"{base}/health")).code == 200
             for path in ("/metrics", "/", "/status", "/info/main/workers.html", "/nothing"):
                 refused = await get(base + path)
-                assert (refused.code, b"asks for a token" in refused.body) == (401, True), path
+                assert (refused.code, b"requires a token" in refused.body) == (401, True), path
             for wrong in ("Bearer open-sesam", "Basic open-sesame", "open-sesame", "Bearer é"):
                 assert (await get(f"{base}/metrics", headers={"Authorization": wrong})).code == 401
             right = await get(f"{base}/metrics", headers={"Authorization": "Bearer open-sesame"})
@@ -49,7 +51,9 @@ async def test_pages_ask_for_the_token(tmp_path: Any) -> None:
 
 async def test_an_address_that_leads_elsewhere_is_not_followed() -> None:
     with dask.config.set({"paceline.http.token": "t"}):
-        async with Scheduler(host="127.0.0.1", port=0, dashboard_address="127.0.0.1:0") as scheduler:
+        async with Scheduler(
+            host="127.0.0.1", port=0, dashboard_address="127.0.0.1:0"
+        ) as scheduler:
             base = f"http://127.0.0.1:{scheduler.services['dashboard'].port}"
             assert (await get(f"{base}//elsewhere.example/x?token=t")).headers["Location"] == "/x"
 
@@ -58,7 +62,9 @@ async def test_blocked_handlers_fail_in_words_and_others_work() -> None:
     with dask.config.set({"distributed.scheduler.blocked-handlers": ["run_function", "feed"]}):
         scheduler = Scheduler(host="127.0.0.1", port=0, dashboard_address=":0")
     async with scheduler, Client(scheduler.address, asynchronous=True) as client:
-        with pytest.raises(ValueError, match="'run_function' handler has been explicitly disallowed"):
+        with pytest.raises(
+            ValueError, match="'run_function' handler has been explicitly disallowed"
+        ):
             await client.run_on_scheduler(lambda: 1)
         assert (await client.scheduler.identity())["type"] == "Scheduler"
 
@@ -79,16 +85,16 @@ def test_proofs() -> None:
     ours, theirs = Secret(SECRET.encode(), clock), Secret(SECRET.encode(), clock)
     proof = {"compression": None, **theirs.proof(CONNECTOR)}
     assert SECRET not in repr(proof) and SECRET not in repr(ours)
-    assert ours.refusal(proof, LISTENER) == "it proved another secret than the cluster's"  # reflected
+    assert ours.refusal(proof, LISTENER) == "it proved a different secret"  # reflected
     assert ours.refusal(proof, CONNECTOR) is None
     assert ours.refusal(proof, CONNECTOR) == "its proof was used before"
     other = Secret(b"another one entirely", clock).proof(CONNECTOR)
-    assert "another secret" in str(ours.refusal(other, CONNECTOR))
+    assert "different secret" in str(ours.refusal(other, CONNECTOR))
     late = theirs.proof(CONNECTOR)
-    clock.now += shared_secret.GOOD_SECONDS + 1
+    clock.now += shared_secret.VALID_SECONDS + 1
     assert "+301 s ago: do the clocks differ?" in str(ours.refusal(late, CONNECTOR))
     early = theirs.proof(CONNECTOR)
-    clock.now -= shared_secret.GOOD_SECONDS + 1
+    clock.now -= shared_secret.VALID_SECONDS + 1
     assert "do the clocks differ?" in str(ours.refusal(early, CONNECTOR))
 
 
@@ -97,6 +103,22 @@ def test_proofs() -> None:
 )  # fmt: skip
 def test_what_is_no_proof(handshake: Any) -> None:
     assert Secret(SECRET.encode()).refusal(handshake, CONNECTOR)
+
+
+@pytest.mark.parametrize(
+    "moment", ["nan", "-nan", "inf", "-inf", "1e999", "9" * 400, "", "x", "-1", "1e300", "True"]
+)
+def test_a_proof_whose_moment_is_no_time_is_refused(moment: str) -> None:
+    secret = Secret(SECRET.encode(), lambda: 1e9)
+    proof = [moment, "nonce", secret._mac(CONNECTOR, moment, "nonce")]
+    assert secret.refusal({"paceline-proof": proof}, CONNECTOR) is not None
+
+
+@pytest.mark.parametrize("moment", [True, 10**400, 1e9, None, b"1000000000.000"])
+def test_a_moment_that_is_no_text_is_malformed(moment: Any) -> None:
+    secret = Secret(SECRET.encode(), lambda: 1e9)
+    proof = [moment, "nonce", "mac"]
+    assert "malformed" in str(secret.refusal({"paceline-proof": proof}, CONNECTOR))
 
 
 def test_used_proofs_are_forgotten_when_they_are_too_old_anyway() -> None:
@@ -110,9 +132,15 @@ def test_used_proofs_are_forgotten_when_they_are_too_old_anyway() -> None:
 
 def test_which_secret(tmp_path: Any) -> None:
     assert shared_secret.configured() is None
-    with dask.config.set({"paceline.security.secret": "short"}), pytest.raises(SecretError, match="shorter than 16 bytes"):
+    with (
+        dask.config.set({"paceline.security.secret": "short"}),
+        pytest.raises(SecretError, match="shorter than 16 bytes"),
+    ):
         shared_secret.configured()
-    with dask.config.set({"paceline.security.secret-file": str(tmp_path / "x")}), pytest.raises(SecretError, match="cannot be read"):
+    with (
+        dask.config.set({"paceline.security.secret-file": str(tmp_path / "x")}),
+        pytest.raises(SecretError, match="cannot be read"),
+    ):
         shared_secret.configured()
 
 
@@ -147,8 +175,10 @@ asyncio.run(main(sys.argv[1]))
 
 
 async def test_stock_peers_with_the_preload_and_a_worker_that_is_closed_to_strangers() -> None:
-    preload = "paceline.workers_compat.secret_preload"
-    names = {f"DASK_DISTRIBUTED__{role}__PRELOAD": f"['{preload}']" for role in ("WORKER", "CLIENT")}
+    preload = "paceline.workers_compat.security.secret_preload"
+    names = {
+        f"DASK_DISTRIBUTED__{role}__PRELOAD": f"['{preload}']" for role in ("WORKER", "CLIENT")
+    }
     environment = {**os.environ, **names, "DASK_PACELINE__SECURITY__SECRET": SECRET}
     with dask.config.set({"paceline.security.secret": SECRET}):
         async with Scheduler(host="127.0.0.1", port=0, dashboard_address=":0") as scheduler:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
 import cloudpickle
+import dask.config
 import pytest
 from dask._expr import LLGExpr
 from fake_peers import Peer, client, worker
 from paceline.protocol import messages as m
 from paceline.protocol.payload import serialized_payload
-from paceline.scheduler.server import backlog
-from paceline.scheduler.server.backlog import ClientBacklog
+from paceline.scheduler.server.peers import slow_client
+from paceline.scheduler.server.peers.slow_client import SlowClientBuffer
+from paceline.scheduler.server.peers.unread import UnreadTimer
 from paceline.scheduler.server.scheduler import Scheduler
 
 
@@ -25,20 +28,67 @@ async def scheduler() -> AsyncIterator[Scheduler]:
 
 
 def test_the_backlog_keeps_the_latest_word_per_key(monkeypatch: Any, caplog: Any) -> None:
-    log = ClientBacklog("c")
+    log = SlowClientBuffer("c")
     log.add([m.KeyInMemory(key="a"), m.KeyInMemory(key="b"), m.LostData(key="a")])
     log.add([m.CancelledKeys(keys=["b"]), m.KeyInMemory(key="a"), m.KeyInMemory(key="b")])
-    assert log.take() == [
+    assert log.take(1000) == [
         m.CancelledKeys(keys=["b"]),
         m.KeyInMemory(key="a"),
         m.KeyInMemory(key="b"),
     ]
-    assert log.take() == []
-    monkeypatch.setattr(backlog, "EVENTS_MAX", 3)
+    assert log.take(1000) == []
+    monkeypatch.setattr(slow_client, "EVENTS_MAX", 3)
     with caplog.at_level(logging.WARNING, "distributed.scheduler"):
         log.add([m.Event(topic="t", event=i) for i in range(10)])
-        assert [x.event for x in log.take()] == [7, 8, 9]
-    assert "7 events for it were dropped" in caplog.text
+        assert [x.event for x in log.take(1000)] == [7, 8, 9]
+    assert "dropped 7 events for it" in caplog.text
+
+
+def test_dropping_an_event_costs_the_same_with_many_key_reports(monkeypatch: Any) -> None:
+    monkeypatch.setattr(slow_client, "EVENTS_MAX", 10)
+
+    def cost(n_keys: int) -> int:
+        log = SlowClientBuffer("c")
+        log.add([m.KeyInMemory(key=i) for i in range(n_keys)])
+        events = [m.Event(topic="t", event=i) for i in range(200)]
+        bytecodes = 0
+
+        def step(frame: Any, event: str, argument: Any) -> Any:
+            nonlocal bytecodes
+            frame.f_trace_opcodes, frame.f_trace_lines = True, False
+            bytecodes += event == "opcode"
+            return step
+
+        before = sys.gettrace()
+        sys.settrace(step)
+        try:
+            log.add(events)
+        finally:
+            sys.settrace(before)
+        assert len(log) == n_keys + 10
+        return bytecodes
+
+    assert cost(2000) == cost(20)
+
+
+def test_the_size_of_events_is_bounded(monkeypatch: Any) -> None:
+    monkeypatch.setattr(slow_client, "EVENTS_MAX_NBYTES", 10_000)
+    log = SlowClientBuffer("c")
+    log.add([m.Event(topic="t", event=(float(i), {"x": ["y" * 3000]})) for i in range(100)])
+    assert [x.event[0] for x in log.take(1000)] == [98, 99]
+
+
+def test_the_size_of_a_backlog_counts_shared_payloads_once() -> None:
+    log = SlowClientBuffer("c")
+    error = serialized_payload({"serializer": "pickle"}, [b"x" * 1_000_000])
+    log.add([m.TaskErredReport(key=i, exception=error, traceback=error) for i in range(100)])
+    assert 1_000_000 < log.nbytes < 1_100_000
+    log.add([m.TaskRetried(key=i) for i in range(100)])
+    assert 0 < log.nbytes < 100_000
+    log.add([m.TaskErredReport(key=0, exception=error)])
+    assert log.nbytes > 1_000_000
+    assert len(log.take(1000)) == 100
+    assert (log.nbytes, log._payload_uses) == (0, {})
 
 
 async def until(condition: Any) -> None:
@@ -67,7 +117,7 @@ async def test_a_clogged_worker_gets_no_new_tasks_and_is_not_lost(scheduler: Sch
         )
         submitter.say([m.UpdateGraph(expr_ser=payload, keys=[f"big-{i}"])])
     (ws,) = scheduler.workers.values()
-    await until(lambda: ws.clogged)
+    await until(lambda: ws.backpressured)
     other = await worker(scheduler, address="tcp://127.0.0.1:2", name="bob")
     expr = LLGExpr({"small": (len, "x")})
     payload = serialized_payload(
@@ -79,7 +129,7 @@ async def test_a_clogged_worker_gets_no_new_tasks_and_is_not_lost(scheduler: Sch
         seen += [x for x in await other.messages() if type(x) is m.ComputeTask]
     read_on(slow)
     slow_seen: list[Any] = []
-    while ws.clogged:
+    while ws.backpressured:
         slow_seen += await slow.messages()
     assert "tcp://127.0.0.1:1" in scheduler.workers
 
@@ -92,12 +142,115 @@ async def test_a_slow_client_gets_the_latest_word(scheduler: Scheduler) -> None:
     asker = await Peer.dial(scheduler)
     stream: Any = scheduler.server.driver.client_streams["slow"]
     filler = "x" * 1_000_000
-    while not stream._slow:
+    while not stream.peer.write_paused:
         await asker.ask({"op": "log_event", "topic": "t", "msg": filler})
     stream.send([m.KeyInMemory(key="k", type=i) for i in range(1000)])
-    assert len(stream._backlog) <= 3
+    assert len(stream._buffer) <= 3
     read_on(slow)
     last: list[Any] = []
     while not any(type(x) is m.KeyInMemory for x in last):
         last = await slow.messages()
     assert [x.type for x in last if type(x) is m.KeyInMemory] == [999]
+
+
+async def test_a_client_whose_backlog_is_too_large_is_closed(
+    scheduler: Scheduler, monkeypatch: Any, caplog: Any
+) -> None:
+    monkeypatch.setattr(slow_client, "KEPT_MAX_NBYTES", 100_000)
+    slow = await client(scheduler, "slow")
+    stream: Any = scheduler.server.driver.client_streams["slow"]
+    stream.peer.write_paused = True
+    with caplog.at_level(logging.WARNING, "distributed.scheduler"):
+        stream.send([m.CancelledKeys(keys=["k" * 1000 for _ in range(100)])])
+        assert await slow.ended()
+    await until(lambda: "slow" not in scheduler.server.driver.client_streams)
+    assert "100000 bytes" in caplog.text
+
+
+async def test_messages_of_a_worker_that_does_not_read_are_encoded_later(
+    scheduler: Scheduler,
+) -> None:
+    slow = await worker(scheduler)
+    stop_reading(slow)
+    (stream,) = scheduler.server.driver.worker_streams.values()
+    number = stream.peer.number  # type: ignore[attr-defined]
+    transport = scheduler.server.transport
+    keys = [f"{i:05}" + "x" * 50_000 for i in range(2000)]
+    stream.send([m.FreeKeys(keys=[key], stimulus_id="s") for key in keys])
+    assert transport.unwritten_nbytes(number) < 20_000_000
+    assert not transport._connections[number].transport.is_reading()
+    stream.send([m.FreeKeys(keys=["last"], stimulus_id="s")])
+    (ws,) = scheduler.workers.values()
+    await until(lambda: ws.backpressured)
+    read_on(slow)
+    got: list[Any] = []
+    while got[-1:] != ["last"]:
+        batch = await slow.event()
+        for part in (batch.messages, *(batch.more or ())):
+            got += [key for x in part for key in x.keys]
+    assert got == [*keys, "last"]
+    await until(
+        lambda: not ws.backpressured and transport._connections[number].transport.is_reading()
+    )
+
+
+async def test_requests_wait_while_their_replies_are_not_read(scheduler: Scheduler) -> None:
+    asker = await Peer.dial(scheduler)
+    await asker.ask({"op": "set_metadata", "keys": ["blob"], "value": "x" * 1_000_000})
+    stop_reading(asker)
+    asked = scheduler.server.rpc_counts
+    for _ in range(200):
+        asker.say_raw({"op": "get_metadata", "keys": ["blob"]})
+    asker.say_raw({"op": "ncores"})
+    await until(lambda: any(peer.write_paused for peer in scheduler.server.peers.values()))
+    (number,) = [n for n, peer in scheduler.server.peers.items() if peer.write_paused]
+    assert scheduler.server.transport.unwritten_nbytes(number) < 8_000_000
+    assert sum(asked.values()) < 100
+    read_on(asker)
+    for _ in range(200):
+        assert len((await asker.event()).value) == 1_000_000
+    assert (await asker.event()).value == {}
+
+
+async def test_a_feed_waits_while_it_is_not_read(scheduler: Scheduler) -> None:
+    asker = await Peer.dial(scheduler)
+    stop_reading(asker)
+    function = cloudpickle.dumps(lambda scheduler: "x" * 1_000_000)
+    asker.say_raw({"op": "feed", "function": function, "interval": 0.01})
+    await until(lambda: any(peer.write_paused for peer in scheduler.server.peers.values()))
+    (peer,) = [peer for peer in scheduler.server.peers.values() if peer.write_paused]
+    waiting = asyncio.create_task(peer.drained())
+    for _ in range(20):
+        await asyncio.sleep(0.01)
+    assert not waiting.done()
+    assert scheduler.server.transport.unwritten_nbytes(peer.number) < 8_000_000
+    read_on(asker)
+    while not waiting.done():
+        await asker.event()
+    asker.writer.close()
+
+
+async def test_a_worker_that_reads_nothing_is_closed(caplog: Any) -> None:
+    config = {"paceline.scheduler.unread-timeout": "50 ms"}
+    with dask.config.set(config), caplog.at_level(logging.WARNING, "distributed.scheduler"):
+        async with Scheduler(host="127.0.0.1", port=0, dashboard=False) as scheduler:
+            slow = await worker(scheduler)
+            stop_reading(slow)
+            (stream,) = scheduler.server.driver.worker_streams.values()
+            stream.send([m.FreeKeys(keys=["x" * 30_000_000], stimulus_id="s")])
+            await until(lambda: not scheduler.workers)
+    assert "has read nothing for 0.05 s" in caplog.text
+
+
+async def test_an_unread_timer_starts_again_when_the_peer_reads() -> None:
+    left = [30, 20, 20]
+    expired: list[float] = []
+    with dask.config.set({"paceline.scheduler.unread-timeout": "1 ms"}):
+        timer = UnreadTimer(lambda: left.pop(0) if len(left) > 1 else left[0], expired.append)
+    timer.start()
+    await until(lambda: expired)
+    assert (left, expired) == ([20], [0.001])
+    timer.start()
+    timer.stop()
+    await asyncio.sleep(0.01)
+    assert expired == [0.001]

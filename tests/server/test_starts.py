@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from dask.cli import cli as dask_cli
 from distributed.deploy.spec import SpecCluster
 from paceline.scheduler import LocalCluster, Scheduler
-from paceline.scheduler.server import takeover
-from paceline.scheduler.server.cli import main
+from paceline.scheduler.server.cli import replace_scheduler
+from paceline.scheduler.server.cli.main import main
 
 
 def test_dask_paceline() -> None:
@@ -28,9 +28,13 @@ def test_dask_paceline() -> None:
 
 
 def test_a_process_of_ones_own_is_known_by_its_command() -> None:
-    assert takeover.runs_a_scheduler(["python", "-m", "distributed.cli.dask_spec", "--spec", "{}"])
-    assert takeover.runs_a_scheduler(["/bin/python", "/bin/dask", "scheduler", "--port", "0"])
-    assert not takeover.runs_a_scheduler(["python", "program.py", "scheduler"])
+    assert replace_scheduler.runs_a_scheduler(
+        ["python", "-m", "distributed.cli.dask_spec", "--spec", "{}"]
+    )
+    assert replace_scheduler.runs_a_scheduler(
+        ["/bin/python", "/bin/dask", "scheduler", "--port", "0"]
+    )
+    assert not replace_scheduler.runs_a_scheduler(["python", "program.py", "scheduler"])
 
 
 @pytest.mark.parametrize("way", ["module", "variable"])
@@ -42,10 +46,16 @@ def test_takeover(way: str, tmp_path: object) -> None:
         file.write(program)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     if way == "module":
-        command = [sys.executable, "-m", "paceline.scheduler.server.takeover", "-m", "named"]
+        command = [
+            sys.executable,
+            "-m",
+            "paceline.scheduler.server.cli.replace_scheduler",
+            "-m",
+            "named",
+        ]
     else:
-        environment[takeover.VARIABLE] = "1"
-        command = [sys.executable, "-c", f"{takeover.PTH_TEXT}\n{program}"]
+        environment[replace_scheduler.VARIABLE] = "1"
+        command = [sys.executable, "-c", f"{replace_scheduler.PTH_TEXT}\n{program}"]
     found = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=100)
     assert found.stdout.split() == ["paceline.scheduler.server.scheduler"], found.stderr
 
@@ -69,7 +79,9 @@ async def test_in_a_spec_cluster() -> None:
 
 def test_local_cluster() -> None:
     with (
-        LocalCluster(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0") as cluster,
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0"
+        ) as cluster,
         distributed.Client(cluster) as client,
     ):
         assert isinstance(cluster.scheduler, Scheduler)

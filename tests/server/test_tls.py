@@ -1,4 +1,4 @@
-"""TLS: who is let in, who is refused and with which words, and what large frames cost."""
+"""TLS: which peers are accepted or rejected, which errors are logged, and the cost of large frames."""
 
 from __future__ import annotations
 
@@ -17,16 +17,18 @@ import uvloop
 from distributed import Client, Nanny, Worker
 from distributed.security import Security
 from paceline.protocol.framing import Limits
-from paceline.scheduler.server.carriers import carriers
+from paceline.scheduler.server.comm.backends import backends
+from paceline.scheduler.server.comm.transport import EncryptionRequiredError, Transport
 from paceline.scheduler.server.scheduler import Scheduler
-from paceline.scheduler.server.transport import EncryptionRequired, Transport
-from paceline.workers_compat.security import Tls, certificate_names, read
+from paceline.workers_compat.security.tls_config import Tls, certificate_names, read
 
 from tests.server.test_transport import Sink
 from tests.support.certificates import Authority, Pair, keywords
 
 
-@pytest.fixture(params=[asyncio.DefaultEventLoopPolicy, uvloop.EventLoopPolicy], ids=["asyncio", "uvloop"])
+@pytest.fixture(
+    params=[asyncio.DefaultEventLoopPolicy, uvloop.EventLoopPolicy], ids=["asyncio", "uvloop"]
+)
 def event_loop_policy(request: Any) -> Any:
     return request.param()
 
@@ -49,7 +51,7 @@ def tls_of(authority: Authority, pair: Pair, **config: Any) -> Tls:
 @contextlib.asynccontextmanager
 async def listening(tls: Tls) -> AsyncIterator[tuple[Transport, Sink, int]]:
     sink = Sink()
-    transport = Transport(sink, Limits(), carriers=carriers(tls), require_encryption=tls.required)
+    transport = Transport(sink, Limits(), backends=backends(tls), require_encryption=tls.required)
     listener = await transport.listen("tls", "127.0.0.1", 0)
     yield transport, sink, listener.port
     listener.close()
@@ -58,7 +60,7 @@ async def listening(tls: Tls) -> AsyncIterator[tuple[Transport, Sink, int]]:
 
 async def test_messages_both_ways_and_large_ones_uncut(authority: Authority, pair: Pair) -> None:
     async with listening(tls_of(authority, pair)) as (transport, sink, port):
-        mine = await transport.dial("127.0.0.1", port, "tls")
+        mine = await transport.connect("127.0.0.1", port, "tls")
         await sink.until(lambda: len(sink.facts) == 2)
         theirs = next(n for n in sink.facts if n != mine)
         assert sink.facts[mine].peer_address == f"tls://127.0.0.1:{port}"
@@ -76,11 +78,11 @@ async def test_messages_both_ways_and_large_ones_uncut(authority: Authority, pai
         await sink.until(lambda: sink.has("closed", theirs))
 
 
-async def test_a_slow_reader_is_told_upwards_and_bounds_what_is_encrypted(
+async def test_a_slow_reader_is_reported_and_bounds_what_is_encrypted(
     authority: Authority, pair: Pair
 ) -> None:
     async with listening(tls_of(authority, pair)) as (transport, sink, port):
-        mine = await transport.dial("127.0.0.1", port, "tls")
+        mine = await transport.connect("127.0.0.1", port, "tls")
         await sink.until(lambda: len(sink.facts) == 2)
         theirs = next(n for n in sink.facts if n != mine)
         transport.pause_reading(theirs)
@@ -101,7 +103,7 @@ async def test_a_slow_reader_is_told_upwards_and_bounds_what_is_encrypted(
 
 
 async def knock(port: int, context: ssl.SSLContext | None, say: bytes = b"") -> None:
-    """Connect as somebody who may be refused, until hung up on."""
+    """Connect as a peer that may be rejected, and read until the connection is closed."""
     with contextlib.suppress(OSError):
         reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
         writer.write(say)
@@ -118,9 +120,9 @@ def context(authority: Authority, pair: Pair | None) -> ssl.SSLContext:
 
 
 async def refused(tls: Tls, caplog: Any, knocks: Any, say: bytes = b"") -> str:
-    """The line that is logged; meanwhile another peer talks."""
+    """Return the logged line, while another peer communicates."""
     async with listening(tls) as (transport, sink, port):
-        friend = await transport.dial("127.0.0.1", port, "tls")
+        friend = await transport.connect("127.0.0.1", port, "tls")
         await sink.until(lambda: len(sink.facts) == 2)
         with caplog.at_level(logging.WARNING, logger="distributed.scheduler"):
             await knock(port, knocks, say)
@@ -129,7 +131,7 @@ async def refused(tls: Tls, caplog: Any, knocks: Any, say: bytes = b"") -> str:
                     await asyncio.sleep(0.01)
         transport.write(friend, [b"still there"])
         await sink.until(lambda: sum(map(len, sink.messages.values())) == 1)
-        assert len(sink.facts) == 2  # nobody above the seam heard of it
+        assert len(sink.facts) == 2  # the server received no event
         return str(caplog.records[-1].getMessage())
 
 
@@ -139,7 +141,9 @@ async def test_refused_without_a_certificate(authority: Authority, pair: Pair, c
     assert "it showed no certificate" in line
 
 
-async def test_refused_with_another_authoritys(authority: Authority, pair: Pair, caplog: Any, tmp_path: Path) -> None:
+async def test_refused_with_another_authoritys(
+    authority: Authority, pair: Pair, caplog: Any, tmp_path: Path
+) -> None:
     stranger = Authority(tmp_path, "stranger").issue("dask-node")
     line = await refused(tls_of(authority, pair), caplog, context(authority, stranger))
     assert "its certificate is not accepted: unable to get local issuer certificate" in line
@@ -154,7 +158,10 @@ async def test_refused_with_an_expired_one(authority: Authority, pair: Pair, cap
 async def test_refused_for_its_name(authority: Authority, pair: Pair, caplog: Any) -> None:
     tls = tls_of(authority, pair, **{"paceline.security.peer-names": ["dask-*"]})
     line = await refused(tls, caplog, context(authority, authority.issue("mallory")))
-    assert "its certificate names 'mallory', '127.0.0.1', which is not in paceline.security.peer-names" in line
+    assert (
+        "its certificate names 'mallory', '127.0.0.1', which is not in paceline.security.peer-names"
+        in line
+    )
 
 
 async def test_refused_for_plain_tcp(authority: Authority, pair: Pair, caplog: Any) -> None:
@@ -169,21 +176,27 @@ async def test_a_refused_host_fills_no_log(authority: Authority, pair: Pair, cap
     assert len([r for r in caplog.records if "no certificate" in r.getMessage()]) == 1
 
 
-async def test_dialling_one_who_is_not_trusted(authority: Authority, pair: Pair, tmp_path: Path) -> None:
+async def test_dialling_one_who_is_not_trusted(
+    authority: Authority, pair: Pair, tmp_path: Path
+) -> None:
     other = Authority(tmp_path, "stranger")
     async with listening(tls_of(other, other.issue("scheduler"))) as (_, _sink, port):
         sink = Sink()
-        transport = Transport(sink, carriers=carriers(tls_of(authority, pair)))
+        transport = Transport(sink, backends=backends(tls_of(authority, pair)))
         with pytest.raises(ConnectionError, match="its certificate is not accepted"):
-            await transport.dial("127.0.0.1", port, "tls")
+            await transport.connect("127.0.0.1", port, "tls")
         assert not sink.events
 
 
 async def test_encryption_required(authority: Authority, pair: Pair) -> None:
     async with listening(tls_of(authority, pair)) as (transport, _, port):
-        with pytest.raises(EncryptionRequired, match="encryption required by Dask configuration"):
-            await transport.dial("127.0.0.1", port)
-        with pytest.raises(RuntimeError, match=r"refusing communication from/to 'tcp://127.0.0.1:0'"):
+        with pytest.raises(
+            EncryptionRequiredError, match="encryption required by Dask configuration"
+        ):
+            await transport.connect("127.0.0.1", port)
+        with pytest.raises(
+            RuntimeError, match=r"refusing communication from/to 'tcp://127.0.0.1:0'"
+        ):
             await transport.listen("tcp", "127.0.0.1", 0)
 
 
@@ -191,10 +204,13 @@ async def test_versions_and_ciphers_of_the_configuration(authority: Authority, p
     config = {"distributed.comm.tls.min-version": 1.3}
     tls = tls_of(authority, pair, **config)
     assert tls.listen is not None and tls.listen.minimum_version is ssl.TLSVersion.TLSv1_3
-    config = {"distributed.comm.tls.ciphers": "ECDHE-ECDSA-AES128-GCM-SHA256", "distributed.comm.tls.max-version": 1.2}
+    config = {
+        "distributed.comm.tls.ciphers": "ECDHE-ECDSA-AES128-GCM-SHA256",
+        "distributed.comm.tls.max-version": 1.2,
+    }
     tls = tls_of(authority, pair, **config)
     async with listening(tls) as (transport, _sink, port):
-        mine = await transport.dial("127.0.0.1", port, "tls")
+        mine = await transport.connect("127.0.0.1", port, "tls")
         cipher = transport._connections[mine]._transport.get_extra_info("cipher")  # type: ignore[attr-defined]
         assert cipher[:2] == ("ECDHE-ECDSA-AES128-GCM-SHA256", "TLSv1.2")
     with pytest.raises(ValueError, match="not supported"):
@@ -202,16 +218,26 @@ async def test_versions_and_ciphers_of_the_configuration(authority: Authority, p
 
 
 def test_names_of_certificates() -> None:
-    found = {"subject": ((("commonName", "a"),), (("countryName", "X"),)), "subjectAltName": (("DNS", "b"), ("DNS", "a"))}
+    found = {
+        "subject": ((("commonName", "a"),), (("countryName", "X"),)),
+        "subjectAltName": (("DNS", "b"), ("DNS", "a")),
+    }
     assert certificate_names(found) == ("a", "b")
     assert certificate_names(None) == ()
-    with pytest.raises(ValueError, match="no certificates"), dask.config.set({"paceline.security.peer-names": "x"}):
+    with (
+        pytest.raises(ValueError, match="needs TLS"),
+        dask.config.set({"paceline.security.peer-names": "x"}),
+    ):
         read()
 
 
 @pytest.mark.parametrize("security", ["files", "temporary"])
 async def test_stock_peers(authority: Authority, pair: Pair, security: str) -> None:
-    made = Security.temporary() if security == "temporary" else Security(**keywords(authority, pair), require_encryption=True)
+    made = (
+        Security.temporary()
+        if security == "temporary"
+        else Security(**keywords(authority, pair), require_encryption=True)
+    )
     async with Scheduler(security=made, port=0, dashboard_address=":0") as scheduler:
         assert scheduler.address.startswith("tls://")
         async with (

@@ -1,4 +1,4 @@
-"""Real sockets, and what crosses the seam."""
+"""Transports over real sockets, and the events that they send."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 import uvloop
-from paceline.scheduler.server.transport import PeerFacts, Transport
+from paceline.scheduler.server.comm.transport import PeerFacts, Transport
 
 
 class Sink:
-    """Notes what comes; echoes when asked to."""
+    """Records events; echoes messages if configured to."""
 
     def __init__(self) -> None:
         self.events: list[tuple[Any, ...]] = []
@@ -31,9 +31,8 @@ class Sink:
         self.facts[number] = facts
         self._note("opened", number)
 
-    def frames_in(self, number: int, sequence: int, messages: list[Any]) -> None:
+    def frames_in(self, number: int, messages: list[Any]) -> None:
         got = self.messages.setdefault(number, [])
-        assert sequence == len(got)
         got += messages
         self._note("frames", number)
 
@@ -56,7 +55,9 @@ class Sink:
         return any(event[: len(start)] == start for event in self.events)
 
 
-@pytest.fixture(params=[asyncio.DefaultEventLoopPolicy, uvloop.EventLoopPolicy], ids=["asyncio", "uvloop"])
+@pytest.fixture(
+    params=[asyncio.DefaultEventLoopPolicy, uvloop.EventLoopPolicy], ids=["asyncio", "uvloop"]
+)
 def event_loop_policy(request: Any) -> Any:
     return request.param()
 
@@ -73,7 +74,7 @@ async def pair() -> AsyncIterator[tuple[Transport, Sink, int]]:
 
 async def test_messages_both_ways(pair: Any) -> None:
     transport, sink, port = pair
-    mine = await transport.dial("127.0.0.1", port)
+    mine = await transport.connect("127.0.0.1", port)
     await sink.until(lambda: len(sink.facts) == 2)
     theirs = next(n for n in sink.facts if n != mine)
     assert sink.facts[mine].outgoing
@@ -115,7 +116,7 @@ async def test_one_write_for_what_was_collected(pair: Any) -> None:
     writer.close()
 
 
-async def test_a_lie_costs_the_connection(pair: Any, caplog: Any) -> None:
+async def test_an_invalid_prelude_closes_the_connection(pair: Any, caplog: Any) -> None:
     transport, sink, port = pair
     with caplog.at_level(logging.WARNING, "distributed.scheduler"):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -127,7 +128,7 @@ async def test_a_lie_costs_the_connection(pair: Any, caplog: Any) -> None:
     assert len(transport) == 0
 
 
-async def test_a_slow_reader_is_told_of(pair: Any) -> None:
+async def test_a_slow_reader_is_reported(pair: Any) -> None:
     transport, sink, port = pair
     sock = socket.create_connection(("127.0.0.1", port))
     await sink.until(lambda: sink.facts)
@@ -149,7 +150,7 @@ async def test_a_slow_reader_is_told_of(pair: Any) -> None:
 
 async def test_reading_can_be_held_back(pair: Any) -> None:
     transport, sink, port = pair
-    mine = await transport.dial("127.0.0.1", port)
+    mine = await transport.connect("127.0.0.1", port)
     await sink.until(lambda: len(sink.facts) == 2)
     theirs = next(n for n in sink.facts if n != mine)
     transport.pause_reading(theirs)

@@ -1,4 +1,4 @@
-"""Transports other than tcp and tls, with stock peers: web sockets, several at once, IPv6, inside the process."""
+"""Schemes other than tcp and tls, with stock peers: web sockets, several at once, IPv6, inproc."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ import pytest
 import uvloop
 from distributed import Client, Worker
 from distributed.security import Security
-from paceline.scheduler.server.carriers import carriers
+from paceline.scheduler.server.comm.backends import backends
+from paceline.scheduler.server.comm.transport import Transport
 from paceline.scheduler.server.scheduler import Scheduler
-from paceline.scheduler.server.transport import Transport
-from paceline.workers_compat.security import Tls
+from paceline.workers_compat.security.tls_config import Tls
 from tornado.httpclient import AsyncHTTPClient
 from tornado.websocket import websocket_connect
 
@@ -34,7 +34,7 @@ def event_loop_policy(request: Any) -> Any:
 
 
 async def work(scheduler: Scheduler, address: str | None = None, **options: Any) -> None:
-    """What any transport must carry: tasks, large values both ways through the scheduler, errors, goodbyes."""
+    """What any scheme must support: tasks, large values through the scheduler, errors, closing."""
     address = address or scheduler.address
     async with (
         Worker(address, **options) as worker,
@@ -122,7 +122,7 @@ async def test_ipv6() -> None:
 
 
 async def ws_transport(sink: Sink) -> tuple[Transport, int]:
-    transport = Transport(sink, carriers=carriers(Tls()))
+    transport = Transport(sink, backends=backends(Tls()))
     listener = await transport.listen("ws", "127.0.0.1", 0)
     return transport, listener.port  # type: ignore[attr-defined]
 
@@ -130,7 +130,7 @@ async def ws_transport(sink: Sink) -> tuple[Transport, int]:
 async def test_web_socket_seam() -> None:
     sink = Sink()
     transport, port = await ws_transport(sink)
-    mine = await transport.dial("127.0.0.1", port, "ws")
+    mine = await transport.connect("127.0.0.1", port, "ws")
     await sink.until(lambda: len(sink.facts) == 2)
     theirs = next(n for n in sink.facts if n != mine)
     assert sink.facts[mine].peer_address == f"ws://127.0.0.1:{port}"
@@ -150,24 +150,24 @@ async def test_web_socket_seam() -> None:
     assert len(sink.messages[theirs]) == 23
     await transport.close_all(1)
     with pytest.raises(OSError):
-        await transport.dial("127.0.0.1", 1, "ws")
+        await transport.connect("127.0.0.1", 1, "ws")
 
 
-@pytest.mark.parametrize("said", [b"123", b"\xff" * 8, "text"])
-async def test_a_peer_that_breaks_the_framing_is_dropped(said: Any, caplog: Any) -> None:
+@pytest.mark.parametrize("sent", [b"123", b"\xff" * 8, "text"])
+async def test_a_peer_that_breaks_the_framing_is_dropped(sent: Any, caplog: Any) -> None:
     sink = Sink()
     transport, port = await ws_transport(sink)
     stranger = await websocket_connect(f"ws://127.0.0.1:{port}")
     await stranger.write_message(struct.pack("<Q", 1), binary=True)
     await stranger.write_message(b"fine", binary=True)
-    await stranger.write_message(said, binary=type(said) is bytes)
+    await stranger.write_message(sent, binary=type(sent) is bytes)
     await sink.until(lambda: any(event[0] == "closed" for event in sink.events))
     assert list(sink.messages.values()) == [[[b"fine"]]]
     assert "malformed frame" in caplog.text
     await transport.close_all(1)
 
 
-async def test_what_nobody_speaks() -> None:
+async def test_unknown_schemes() -> None:
     with pytest.raises(
         ValueError, match=r"nothing here speaks foo://|unknown address scheme 'foo'"
     ):
@@ -257,7 +257,7 @@ async def test_a_scheme_that_a_package_registered(monkeypatch: Any) -> None:
         await Scheduler(protocol="mine", host="127.0.0.1", port=0, dashboard_address=":0")
 
 
-async def test_a_name_is_told_as_the_address_that_it_is_bound_to() -> None:
+async def test_a_host_name_is_announced_as_its_address() -> None:
     async with Scheduler(host="localhost", port=0, dashboard_address=":0") as scheduler:
         assert scheduler.address in (
             f"tcp://127.0.0.1:{scheduler.port}",

@@ -26,9 +26,9 @@ from paceline.protocol.framing import pack_frames
 from paceline.protocol.handshake import local_offer
 from paceline.protocol.json_form import from_json
 from paceline.protocol.messages import HeartbeatWorker, RegisterWorker
-from paceline.protocol.onlooker import Onlooker, Seen
+from paceline.protocol.observer import ObservedMessage, Observer
 from paceline.protocol.payload import pickled_payload
-from paceline.scheduler.server.cli import main
+from paceline.scheduler.server.cli.main import main
 from paceline.scheduler.server.wiretap import proxy
 from paceline.scheduler.server.wiretap.proxy import TlsFiles, Wiretap
 from paceline.scheduler.server.wiretap.report import Filter, Reporter, keys_in, line, short
@@ -65,7 +65,7 @@ class Far:
 
 
 @asynccontextmanager
-async def tapped(**options: Any) -> AsyncIterator[tuple[Far, Wiretap, list[Seen]]]:
+async def tapped(**options: Any) -> AsyncIterator[tuple[Far, Wiretap, list[ObservedMessage]]]:
     far, seen = Far(), []
     context = options.pop("context", None)
     server = await asyncio.start_server(far.serve, "127.0.0.1", 0, ssl=context)
@@ -173,7 +173,7 @@ async def test_an_absent_scheduler_is_waited_for_as_long_as_the_peer_waits() -> 
         await asyncio.sleep(0.3)
         assert not reader.at_eof()
         writer.close()
-        await until(lambda: not tap._dialling or writer.transport.is_closing())
+        await until(lambda: not tap._connecting or writer.transport.is_closing())
 
 
 async def test_a_mistake_in_looking_costs_no_connection() -> None:
@@ -254,15 +254,15 @@ async def test_tls_wants_certificates_of_peers(tls: TlsFiles) -> None:
 
 
 class Peer:
-    """Stands for ``proxy.Tapped``."""
+    """Stands for ``proxy.TappedConnection``."""
 
     def __init__(self) -> None:
         self.number = 7
         self.address = "1.2.3.4:5"
-        self.onlooker = Onlooker()
+        self.observer = Observer()
 
 
-def conversation() -> list[tuple[Peer, Seen]]:
+def conversation() -> list[tuple[Peer, ObservedMessage]]:
     """A worker registers, and says that a task is done and something that nobody knows."""
     peer, found = Peer(), []
     say: list[tuple[Any, Any]] = [
@@ -274,7 +274,7 @@ def conversation() -> list[tuple[Peer, Seen]]:
         ("down", [{"op": "free-keys", "keys": [("x", 1), "y"], "stimulus_id": "s"}]),
     ]  # fmt: skip
     for way, value in say:
-        found += [(peer, seen) for seen in peer.onlooker.see(way, Codec().encode(value))]
+        found += [(peer, seen) for seen in peer.observer.observe(way, Codec().encode(value))]
     return found
 
 
@@ -307,7 +307,7 @@ def test_values_are_shortened() -> None:
     ],
 )
 def test_filters(chosen: Filter, ops: list[str]) -> None:
-    found = [seen.op for peer, seen in conversation() if chosen.fits(peer, seen)]  # type: ignore[arg-type]
+    found = [seen.op for peer, seen in conversation() if chosen.matches(peer, seen)]  # type: ignore[arg-type]
     assert found == ops
 
 
@@ -365,7 +365,7 @@ def test_decode_checks_and_complains(tmp_path: Path) -> None:
     path.write_bytes(b"\xff" * 100)
     assert CliRunner().invoke(main, ["decode", str(path)]).exit_code == 1
     path.write_text('{"$no": 1}')
-    assert "nothing is called $no" in CliRunner().invoke(main, ["encode", str(path)]).output
+    assert "unknown mark $no" in CliRunner().invoke(main, ["encode", str(path)]).output
 
 
 def test_messages_lists_the_catalogue() -> None:
@@ -387,7 +387,7 @@ async def test_ctrl_c_ends_it_with_the_counts(tmp_path: Path) -> None:
     far = Far()
     server = await asyncio.start_server(far.serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    command = [sys.executable, "-m", "paceline.scheduler.server.cli", "wiretap", "--listen"]
+    command = [sys.executable, "-m", "paceline.scheduler.server.cli.main", "wiretap", "--listen"]
     command += ["tcp://127.0.0.1:0", "--forward", f"tcp://127.0.0.1:{port}", "--stats"]
     command += ["--jsonl", str(tmp_path / "x.jsonl")]
     process = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
@@ -402,6 +402,6 @@ async def test_ctrl_c_ends_it_with_the_counts(tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     output = (await asyncio.wait_for(process.stdout.read(), 20)).decode()
     assert await process.wait() == 1, "there was a violation"
-    assert "3 messages" in output and "violations" in output.splitlines()[-1]
+    assert "3 messages" in output and "1 violation (" in output.splitlines()[-1]
     assert len((tmp_path / "x.jsonl").read_text().splitlines()) == 3
     server.close()

@@ -1,4 +1,1 @@
-"""What the scheduler serves over HTTP: health, metrics, a plain page.
-
-Must not know: connections of workers and clients; never changes the state.
-"""
+"""The HTTP server of the scheduler: health, metrics, JSON and the dashboard's pages."""

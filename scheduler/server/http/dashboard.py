@@ -1,7 +1,4 @@
-"""The dashboard's pages: made when somebody first asks for one.
-
-Must not know: what they show (``workers_compat/dashboard/``).
-"""
+"""The dashboard's pages, created at the first request for one."""
 
 from __future__ import annotations
 
@@ -12,7 +9,8 @@ import logging
 import warnings
 from typing import Any, Protocol
 
-from paceline.workers_compat import pages as stock
+from paceline.workers_compat.dashboard.state_deltas import ObservedServer
+from paceline.workers_compat.facade import pages as stock
 from tornado import web
 
 from .server import HttpServer, Route
@@ -21,48 +19,54 @@ logger = logging.getLogger("distributed.scheduler")
 
 #: The module that runs the dashboard in this process; importing it imports bokeh.
 EMBEDDED = "paceline.workers_compat.dashboard.embedded"
+#: Text of the page that replaces the dashboard, HTML.
 NO_BOKEH = (
-    "bokeh is not installed. Dask needs bokeh for the dashboard: <code>pip install 'paceline[dashboard]'</code>"
+    "bokeh is not installed. Dask needs bokeh for the dashboard: "
+    "<code>pip install 'paceline[dashboard]'</code>"
 )
 
 
 class Dashboard(Protocol):
-    """What serves the dashboard's pages."""
+    """Serves the dashboard's pages."""
 
     def routes(self) -> list[Route]:
-        """Its routes below the prefix."""
+        """Return its routes below the prefix."""
 
     def connect(self, http: HttpServer) -> None:
-        """Pages are about to be asked for."""
+        """Add its pages to ``http``."""
 
     async def stop(self) -> None:
-        """No more pages."""
+        """Stop serving pages."""
 
 
 class ToStatus(web.RequestHandler):
-    """The front page is the status page."""
+    """Redirect the front page to the status page."""
 
     def initialize(self, prefix: str) -> None:
+        """See tornado."""
         self._prefix = prefix
 
     def get(self) -> None:
+        """See tornado."""
         self.redirect(f"{self._prefix}/status")
 
 
 class NoDashboard(web.RequestHandler):
-    """A plain page that says why there is none."""
+    """A plain page with the reason why there is no dashboard."""
 
     def initialize(self, reason: str) -> None:
+        """See tornado."""
         self._reason = reason
 
     def get(self) -> None:
-        self.say(self, self._reason)
+        """See tornado."""
+        self.render_reason(self, self._reason)
 
     @staticmethod
-    def say(handler: web.RequestHandler, reason: str) -> None:
-        """Write the page. ``reason`` is HTML."""
+    def render_reason(handler: web.RequestHandler, reason: str) -> None:
+        """Write the page to ``handler``. ``reason`` is HTML."""
         handler.write(
-            "<!doctype html><title>paceline</title><h1>No dashboard here</h1>"
+            "<!doctype html><title>paceline</title><h1>No dashboard</h1>"
             f"<p>{reason}</p>"
             "<p>These pages work without it: <a href='info/main/workers.html'>workers</a>, "
             "<a href='json/counts.json'>counts</a>, <a href='health'>health</a>, "
@@ -71,7 +75,7 @@ class NoDashboard(web.RequestHandler):
 
 
 class MissingDashboard:
-    """Bokeh is not there."""
+    """Replacement for the dashboard if bokeh is not installed."""
 
     def __init__(self, prefix: str, reason: str = NO_BOKEH) -> None:
         self._prefix = prefix
@@ -92,19 +96,23 @@ class MissingDashboard:
 
 
 def page_patterns(prefix: str) -> list[str]:
-    """Patterns of all paths of the dashboard: each page and what lies below it, and bokeh's own static files."""
+    """Return patterns for all paths of the dashboard.
+
+    Each page, the paths below it, and bokeh's static files.
+    """
     return [prefix + path + r"(?:/.*)?" for path in [*stock.dashboard_paths(), "/static"]]
 
 
 class EmbeddedDashboard:
-    """The pages in this process, made when the first is asked for: for schedulers embedded in programs.
+    """The pages in this process, created at the first request: for schedulers embedded in programs.
 
     Args:
-        facade: the scheduler, for them.
+        server: the scheduler's server.
+        prefix: prefix of every path.
     """
 
-    def __init__(self, facade: Any, prefix: str) -> None:
-        self._facade = facade
+    def __init__(self, server: ObservedServer, prefix: str) -> None:
+        self._server = server
         self._prefix = prefix
         self._http: HttpServer | None = None
         self._lazy: web.Application | None = None
@@ -123,11 +131,11 @@ class EmbeddedDashboard:
         )
         http.application.add_application(self._lazy)
 
-    async def begin(self) -> None:
-        """Make the pages.
+    async def start(self) -> None:
+        """Create the pages.
 
         Raises:
-            ImportError: bokeh is missing, or is not one that distributed takes.
+            ImportError: bokeh is missing, or distributed does not support its version.
         """
         assert self._http is not None and self._lazy is not None
         async with self._lock:
@@ -136,7 +144,7 @@ class EmbeddedDashboard:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 module = await asyncio.to_thread(importlib.import_module, EMBEDDED)
-            self._bokeh = module.make_application(self._facade, self._http, self._prefix)
+            self._bokeh = module.make_application(self._server, self._http, self._prefix)
             applications = self._http.application.applications
             applications[applications.index(self._lazy)] = self._bokeh
 
@@ -147,14 +155,16 @@ class EmbeddedDashboard:
 
 
 class FirstPage(web.RequestHandler):
-    """Makes the dashboard, then sends the browser to the page that it wanted."""
+    """Create the dashboard, then redirect the browser to the requested page."""
 
     def initialize(self, dashboard: EmbeddedDashboard) -> None:
+        """See tornado."""
         self._dashboard = dashboard
 
     async def get(self) -> None:
+        """See tornado."""
         try:
-            await self._dashboard.begin()
+            await self._dashboard.start()
         except ImportError as error:
             logger.warning("The dashboard cannot start: %s", error)
             self.write(f"<p>The dashboard cannot start: {html.escape(str(error))}</p>")

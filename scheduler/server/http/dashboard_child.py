@@ -1,15 +1,13 @@
-"""The dashboard in a process of its own: started when the first page is asked for, given news when it asks for them.
+"""The dashboard in a child process, which is started at the first request for a page.
 
-Browsers connect to our port. What asks for a page of the dashboard is handed over to the child as an open connection, so
-that no page costs this process anything but the news that open pages read (``workers_compat/dashboard/``).
-
-Must not know: what news hold, what pages show.
+Browsers connect to the port of the scheduler's process. Connections that request a page of the
+dashboard are passed to the child, so that pages cost this process only the updates that they read
+(``workers_compat/dashboard/``).
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import html
 import inspect
 import logging
@@ -20,69 +18,88 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from paceline.workers_compat import config
-from paceline.workers_compat.dashboard.snapshots import Snapshots
+from paceline.scheduler.server.runtime import child_process
+from paceline.workers_compat.config import config
+from paceline.workers_compat.dashboard.state_deltas import ObservedServer, StateDeltas
 from paceline.workers_compat.dashboard.wire import (
-    Answer,
+    Call,
+    CallReply,
+    DashboardReady,
+    MessageReader,
     Poll,
-    Question,
-    Ready,
     Setup,
-    Splitter,
-    State,
+    Updates,
     pack,
 )
+from paceline.workers_compat.security.http_connections import HttpLimits
+from paceline.workers_compat.security.http_token import TokenGate
 from tornado import web
 
 from .dashboard import NoDashboard, ToStatus, page_patterns
+from .handover import Handover
 from .server import HttpServer, Route
 
 logger = logging.getLogger("distributed.scheduler")
 
 #: The module that the child runs.
 CHILD = "paceline.workers_compat.dashboard"
-#: After a child has ended it is not started again for so long, seconds.
-AGAIN_SECONDS = 5.0
-#: Connections that wait for the child to be ready; more are told to try again.
-WAITING_MAX = 200
-#: How long the child may take to end, seconds.
+#: Time after the end of a child before it is started again, seconds.
+RESTART_SECONDS = 5.0
+#: A child that is not ready after this time is killed, seconds. Importing bokeh takes long on a
+#: busy machine.
+START_SECONDS = 60.0
+#: Time that a child has to end before it is killed, seconds.
 STOP_SECONDS = 2.0
-#: Ops that pages ask.
-QUESTIONS = ("benchmark_hardware", "profile", "profile_metadata")
-#: What a connection is handed over as: one page, or a websocket that goes on.
+#: Methods that pages may call.
+CALLABLE = ("benchmark_hardware", "profile", "profile_metadata")
+#: Kinds of connections that are passed to the child: one page, or a websocket that stays open.
 PAGE, WEBSOCKET = b"p", b"w"
 
 
-def possible() -> bool:
-    """Whether open connections can be handed to another process here."""
+def is_supported() -> bool:
+    """Return whether this system can pass open connections to another process."""
     return hasattr(socket, "send_fds") and hasattr(socket, "AF_UNIX")
 
 
 class ChildDashboard:
-    """The dashboard's process, and what it is told.
+    """The dashboard's process, and the connections that are passed to it.
 
     Args:
-        facade: the scheduler, to gather news from.
-        prefix: before every path.
-        facts: of this process, in all news.
+        server: the scheduler's server.
+        prefix: prefix of every path.
+        facts: returns facts about this process, which are part of each update.
+        gate: checks the token of each request in the dashboard's process; None if pages need no
+            token.
+        limits: limits of HTTP connections in the dashboard's process.
+
+    Attributes:
+        error: the reason why the child cannot serve pages; empty if it can.
     """
 
-    def __init__(self, facade: Any, prefix: str, facts: Callable[[], dict[str, Any]]) -> None:
-        self._facade = facade
+    def __init__(
+        self,
+        server: ObservedServer,
+        prefix: str,
+        facts: Callable[[], dict[str, Any]],
+        gate: TokenGate | None = None,
+        limits: HttpLimits | None = None,
+    ) -> None:
+        self._server = server
+        self._facade: Any = server.plugins.facade
         self._prefix = prefix
         self._facts = facts
+        self._gate = gate
+        self._limits = limits or HttpLimits()
         self._loop = asyncio.get_running_loop()
         self._http: HttpServer | None = None
         self._process: subprocess.Popen[bytes] | None = None
-        self._hands: socket.socket | None = None
+        self._child_socket: socket.socket | None = None
         self._channel: _Channel | None = None
-        self._waiting: list[tuple[socket.socket, bytes]] = []
+        self._handover = Handover(self._unresponsive)
+        self._starting: asyncio.TimerHandle | None = None
         self._ended_at = float("-inf")
-        self._ready = False
         self._stopped = False
         self.error = ""
-
-    # see ``Dashboard``
 
     def routes(self) -> list[Route]:
         """See ``Dashboard``."""
@@ -93,159 +110,158 @@ class ChildDashboard:
         self._http = http
         patterns = page_patterns(self._prefix)
         http.application.add_application(
-            web.Application([(pattern, ElsewherePage, {"dashboard": self}) for pattern in patterns])
+            web.Application([(pattern, ChildPage, {"dashboard": self}) for pattern in patterns])
         )
-        http.hand_over(patterns, self.take)
+        http.hand_over(patterns, self.accept)
 
     async def stop(self) -> None:
         """See ``Dashboard``."""
         self._stopped = True
-        for connection, _ in self._waiting:
-            connection.close()
-        self._waiting.clear()
         process = self._process
         self._close()
         if process is None:
             return
-        deadline = self._loop.time() + STOP_SECONDS
-        while process.poll() is None and self._loop.time() < deadline:
-            await asyncio.sleep(0.01)
-        if process.poll() is None:
-            process.kill()
-            process.wait()
+        await child_process.stop([process], STOP_SECONDS)
 
     @property
-    def resting(self) -> bool:
-        """Whether the child has ended and is not to be started yet."""
-        return self._process is None and time.monotonic() - self._ended_at < AGAIN_SECONDS
+    def is_restarting(self) -> bool:
+        """Whether the child has ended, and is not started again yet."""
+        return self._process is None and time.monotonic() - self._ended_at < RESTART_SECONDS
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether too many connections wait for the child."""
+        return self._handover.is_full
 
     # browsers
 
-    def take(self, connection: socket.socket, path: str) -> bool:
-        """Hand a browser's connection over. Returns False where there is nobody to take it: it is ours then."""
+    def accept(self, connection: socket.socket, path: str) -> bool:
+        """Pass a browser's connection to the child. Return False if the caller must serve it."""
         kind = WEBSOCKET if path.endswith("/ws") else PAGE
-        if self._ready:
-            return self._hand(connection, kind)
-        if self._process is None and not self._begin():
+        if self._process is None and not self._start():
             return False
-        if len(self._waiting) >= WAITING_MAX:
-            return False
-        self._waiting.append((connection, kind))
-        return True
-
-    def _hand(self, connection: socket.socket, kind: bytes) -> bool:
-        assert self._hands is not None
-        try:
-            socket.send_fds(self._hands, [kind], [connection.fileno()])
-        except OSError:
-            return False
-        connection.close()
-        return True
+        return self._handover.add(connection, kind)
 
     # the child
 
-    def _begin(self) -> bool:
-        """Start it. Returns whether it may still come to something."""
-        if self._stopped or self.resting:
+    def _start(self) -> bool:
+        """Start the child, and return whether it was started."""
+        if self._stopped or self.is_restarting:
             return False
         assert self._http is not None
-        ours, theirs = socket.socketpair()
-        hands, hands_theirs = socket.socketpair()
-        fds = (theirs.fileno(), hands_theirs.fileno())
-        command = [sys.executable, "-m", CHILD, *map(str, fds)]
+        messages, child_messages = socket.socketpair()
+        connections, child_connections = socket.socketpair()
+        fds = (child_messages.fileno(), child_connections.fileno())
         try:
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                pass_fds=fds,
-                env=config.child_environment(),
-                start_new_session=True,
+            self._process = child_process.spawn(
+                CHILD, map(str, fds), stdin=subprocess.DEVNULL, pass_fds=fds
             )
         except OSError as error:
             logger.warning("The dashboard's process cannot be started: %s", error)
             self.error = str(error)
             return False
         finally:
-            theirs.close()
-            hands_theirs.close()
-        hands.setblocking(False)
-        self._hands = hands
+            child_messages.close()
+            child_connections.close()
+        connections.setblocking(False)
+        self._child_socket = connections
         self._channel = channel = _Channel(self)
         setup = Setup(
-            config=config.plain(),
+            config=config.plain_config(),
             path=list(sys.path),
             prefix=self._prefix,
             port=self._http.port,
-            jupyter=bool(self._facade._scheduler.jupyter),
+            jupyter=bool(self._facade.scheduler.jupyter),
             facts={"address": self._facade.address, "id": self._facade.id},
+            gate=self._gate,
+            limits=self._limits,
         )
-        channel.snapshots = Snapshots(self._facade, self._facts)
+        channel.deltas = StateDeltas(self._server, self._facts)
         connecting = self._loop.create_task(
-            self._loop.connect_accepted_socket(lambda: channel, ours)
+            self._loop.connect_accepted_socket(lambda: channel, messages)
         )
         connecting.add_done_callback(lambda _: channel.send(setup))
+        self._starting = self._loop.call_later(START_SECONDS, self._unresponsive)
         return True
 
-    def ready(self, message: Ready) -> None:
-        """It serves, or says why it cannot."""
+    def ready(self, message: DashboardReady) -> None:
+        """Pass the waiting connections to the child, or log why it cannot serve pages."""
+        self._cancel_timeout()
         self.error = message.error
-        self._ready = not message.error
-        waiting, self._waiting = self._waiting, []
-        for connection, kind in waiting:
-            if not (self._ready and self._hand(connection, kind)):
-                self._keep(connection)
         if message.error:
             logger.warning("The dashboard cannot start: %s", message.error)
             self._close()
+            return
+        connections, self._child_socket = self._child_socket, None
+        assert connections is not None
+        for connection in self._handover.connect(connections):
+            self._serve_here(connection)
 
     def lost(self, channel: _Channel) -> None:
-        """It has ended."""
+        """Handle the end of the child."""
         if channel is self._channel:
             if not self._stopped:
-                logger.warning("The dashboard's process has ended; the next page starts it again")
+                logger.warning(
+                    "The dashboard's process ended; the next request for a page starts it again"
+                )
             self._close()
 
-    def _keep(self, connection: socket.socket) -> None:
-        if self._http is not None:
+    def _unresponsive(self) -> None:
+        """Kill a child that does not become ready or does not accept connections."""
+        process = self._process
+        if process is not None:
+            logger.warning("The dashboard's process (%d) does not respond; killing it", process.pid)
+            process.kill()
+
+    def _cancel_timeout(self) -> None:
+        if self._starting is not None:
+            self._starting.cancel()
+            self._starting = None
+
+    def _serve_here(self, connection: socket.socket) -> None:
+        if self._stopped or self._http is None:
+            connection.close()
+        else:
             self._http.serve(connection)
 
     def _close(self) -> None:
-        self._ready = False
+        self._cancel_timeout()
         self._ended_at = time.monotonic()
         channel, self._channel = self._channel, None
+        process, self._process = self._process, None
         if channel is not None:
             channel.close()
-        if self._hands is not None:
-            self._hands.close()
-            self._hands = None
-        waiting, self._waiting = self._waiting, []
-        for connection, _ in waiting:
-            self._keep(connection)
-        process, self._process = self._process, None
+        if self._child_socket is not None:
+            self._child_socket.close()
+            self._child_socket = None
+        for connection in self._handover.disconnect():
+            self._serve_here(connection)
         if process is not None and not self._stopped:
-            self._loop.call_later(STOP_SECONDS, _reap, process)
+            self._loop.call_later(STOP_SECONDS, child_process.reap, process)
 
-    # what it asks
+    # calls of pages
 
-    def question(self, channel: _Channel, question: Question) -> None:
-        """A page asks something that takes time."""
-        if question.what not in QUESTIONS:
-            channel.send(Answer(question.number, error=f"nobody answers {question.what!r}"))
+    def call(self, channel: _Channel, call: Call) -> None:
+        """Call a method of the scheduler and send the reply over ``channel``."""
+        if call.method not in CALLABLE:
+            channel.send(CallReply(call.number, error=f"unknown method {call.method!r}"))
             return
-        task = self._loop.create_task(self._answer(question))
-        task.add_done_callback(lambda done: None if done.cancelled() else channel.send(done.result()))
+        task = self._loop.create_task(self._reply(call))
+        task.add_done_callback(
+            lambda done: None if done.cancelled() else channel.send(done.result())
+        )
 
-    async def _answer(self, question: Question) -> Answer:
+    async def _reply(self, call: Call) -> CallReply:
         try:
-            if question.what == "profile_metadata":
-                value = self._facade.get_profile_metadata(**question.options)
+            if call.method == "profile_metadata":
+                value = self._facade.get_profile_metadata(**call.options)
             else:
-                value = self._facade.handlers[question.what](**question.options)
+                value = self._facade.handlers[call.method](**call.options)
             if inspect.isawaitable(value):
                 value = await value
         except Exception as error:
-            return Answer(question.number, error=f"{type(error).__name__}: {error}")
-        return Answer(question.number, value)
+            return CallReply(call.number, error=f"{type(error).__name__}: {error}")
+        return CallReply(call.number, value)
 
 
 class _Channel(asyncio.Protocol):
@@ -253,36 +269,35 @@ class _Channel(asyncio.Protocol):
 
     def __init__(self, dashboard: ChildDashboard) -> None:
         self._dashboard = dashboard
-        self._splitter = Splitter()
+        self._reader = MessageReader()
         self._transport: Any = None
-        self.snapshots: Snapshots | None = None
+        self.deltas: StateDeltas | None = None
         self._seconds = 0.0
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
 
     def send(self, message: Any) -> None:
-        """Send one."""
+        """Send a message if the child is still connected."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(pack(message))
 
     def data_received(self, data: bytes) -> None:
-        for message in self._splitter.feed(data):
+        for message in self._reader.feed(data):
             if isinstance(message, Poll):
-                self._news(message)
-            elif isinstance(message, Question):
-                self._dashboard.question(self, message)
-            elif isinstance(message, Ready):
+                self._send_updates(message)
+            elif isinstance(message, Call):
+                self._dashboard.call(self, message)
+            elif isinstance(message, DashboardReady):
                 self._dashboard.ready(message)
 
-    def _news(self, poll: Poll) -> None:
-        assert self.snapshots is not None
+    def _send_updates(self, poll: Poll) -> None:
+        assert self.deltas is not None
         started = time.perf_counter()
         try:
-            news = self.snapshots.news(poll.wanted)
-            data = pack(State(news, self._seconds))
+            data = pack(Updates(self.deltas.updates(poll.wanted), self._seconds))
         except Exception:
-            logger.exception("News for the dashboard failed")
+            logger.exception("Updates for the dashboard failed; stopping its process")
             self.close()
             return
         self._seconds = time.perf_counter() - started
@@ -290,38 +305,43 @@ class _Channel(asyncio.Protocol):
             self._transport.write(data)
 
     def connection_lost(self, error: Exception | None) -> None:
-        if self.snapshots is not None:
-            self.snapshots.stop()
+        if self.deltas is not None:
+            self.deltas.stop()
         self._dashboard.lost(self)
 
     def close(self) -> None:
-        """Say no more; the child ends."""
+        """Close the connection, at which the child ends."""
         if self._transport is not None:
             self._transport.close()
 
 
-def _reap(process: subprocess.Popen[bytes]) -> None:
-    if process.poll() is None:
-        process.kill()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(STOP_SECONDS)
+class ChildPage(web.RequestHandler):
+    """A page of the dashboard that was requested on a connection of this process.
 
-
-class ElsewherePage(web.RequestHandler):
-    """A page of the dashboard was asked for on a connection that is ours: where there is a dashboard, the browser comes
-    again on another one; where there is none, the page says why."""
+    Redirect the browser, so that it opens another connection, which is passed to the child; or
+    respond with the reason why there is no page.
+    """
 
     def initialize(self, dashboard: ChildDashboard) -> None:
+        """See tornado."""
         self._dashboard = dashboard
 
     def get(self, *_: Any) -> None:
+        """See tornado."""
         if self._dashboard.error:
-            NoDashboard.say(self, html.escape(self._dashboard.error))
+            NoDashboard.render_reason(self, html.escape(self._dashboard.error))
             return
         self.set_header("Connection", "close")
-        if self._dashboard.resting:
-            self.set_header("Refresh", str(int(AGAIN_SECONDS)))
-            NoDashboard.say(self, "The dashboard's process has ended; it is started again soon.")
-            return
         self.set_header("Cache-Control", "no-store")
-        self.redirect(self.request.uri or "/status", status=307)
+        if self._dashboard.is_restarting:
+            self._unavailable("The dashboard's process ended. It is started again soon.")
+        elif self._dashboard.is_busy:
+            self._unavailable("Too many connections are waiting for the dashboard's process.")
+        else:
+            self.redirect(self.request.uri or "/status", status=307)
+
+    def _unavailable(self, reason: str) -> None:
+        self.set_status(503)
+        for name in ("Refresh", "Retry-After"):
+            self.set_header(name, str(int(RESTART_SECONDS)))
+        NoDashboard.render_reason(self, reason)

@@ -1,9 +1,7 @@
-"""A Jupyter server beside the scheduler's pages, in this process (``--jupyter``).
+"""A Jupyter server in the scheduler's process (``--jupyter``).
 
-Whoever reaches the HTTP port can run any code in this process then, as with stock's option of this name: only where the port is
-protected otherwise.
-
-Must not know: the scheduler, but how to close it.
+Every client of the HTTP port can run any code in this process, as with stock's option of this name.
+Use it only if access to the port is restricted.
 """
 
 from __future__ import annotations
@@ -15,15 +13,19 @@ from tornado import web
 
 from .server import HttpServer
 
-#: Where it is served, below the prefix.
+#: Path below the prefix.
 BASE = "jupyter"
 
 
 def serve_jupyter(http: HttpServer, close: Callable[..., Coroutine[Any, Any, None]]) -> Any:
-    """Serve Jupyter below ``/jupyter``. Returns its ``ServerApp``.
+    """Serve Jupyter below ``/jupyter``, and return its ``ServerApp``.
+
+    Args:
+        http: the scheduler's HTTP server.
+        close: closes the scheduler; called by Jupyter's button "shut down".
 
     Raises:
-        ImportError: it is not installed; says what to do.
+        ImportError: Jupyter is not installed.
     """
     try:
         from jupyter_server.auth import authorized
@@ -31,18 +33,17 @@ def serve_jupyter(http: HttpServer, close: Callable[..., Coroutine[Any, Any, Non
         from jupyter_server.serverapp import ServerApp
         from traitlets.config import Config
     except ImportError as error:
-        raise ImportError(
-            "the option jupyter needs Jupyter: pip install 'paceline[jupyter]'"
-        ) from error
+        raise ImportError("--jupyter needs Jupyter: pip install 'paceline[jupyter]'") from error
 
     class Shutdown(JupyterHandler):  # type: ignore[misc]
-        """Jupyter's button "shut down" ends the scheduler, as with stock."""
+        """Close the scheduler when Jupyter is shut down, as in stock."""
 
         auth_resource = "server"
 
         @web.authenticated
         @authorized  # type: ignore[untyped-decorator]
         async def post(self) -> None:
+            """See tornado."""
             self.log.info("Shutting down on /api/shutdown request.")
             await close(reason="jupyter-requested-shutdown")
 

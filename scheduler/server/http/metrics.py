@@ -1,17 +1,16 @@
-"""Prometheus metrics, under the names that stock gives them.
-
-Must not know: HTTP.
-"""
+"""Prometheus metrics, under stock's names."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from paceline.scheduler.core import scaling
-from paceline.scheduler.core.groups import TASK_STATES
-from paceline.scheduler.core.steals import COST_MULTIPLIERS
+from paceline.scheduler.core.handlers.clients import FIRE_AND_FORGET
+from paceline.scheduler.core.policy import scaling
+from paceline.scheduler.core.state.model import TASK_STATES, TaskPrefix, add_up
+from paceline.scheduler.core.state.stealing import COST_MULTIPLIERS
 from paceline.scheduler.extensions.semaphores import Semaphores
+from paceline.scheduler.server.runtime import measures as m
 from prometheus_client import (
     CollectorRegistry,
     GCCollector,
@@ -25,37 +24,43 @@ from prometheus_client.core import (
     HistogramMetricFamily,
 )
 
-from .. import measures as m
-
 if TYPE_CHECKING:
-    from ..gc_policy import GcPolicy
-    from ..server import Server
-    from ..ticks import Ticks
+    from paceline.scheduler.server.runtime.gc_policy import GcPolicy
+    from paceline.scheduler.server.runtime.loop_lag import LoopLag
+    from paceline.scheduler.server.server import Server
 
-#: The client that holds futures nobody waits for; not a connection.
-FIRE_AND_FORGET = "fire-and-forget"
+#: Number of prefixes with separate rows, the oldest first; the counts of all others are summed.
+PREFIX_ROWS_MAX = 1_000
+#: Prefixes with longer names have no separate rows, characters.
+LABEL_LENGTH_MAX = 200
+#: The name of the row with the sums of all other prefixes. No key has this prefix.
+OTHER_PREFIXES = "(other)"
 
 Metric = GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily
 
 
 class SchedulerMetrics:
-    """A collector over the state.
+    """A collector of metrics for ``prometheus_client``.
 
     Args:
-        namespace: before every name (stock's ``distributed.dashboard.prometheus.namespace``).
+        server: the scheduler's server.
+        loop_lag: measures the event loop.
+        namespace: prefix of every name (stock's ``distributed.dashboard.prometheus.namespace``).
+        gc_policy: for the time spent on garbage collection.
+        measures: histograms of turns, loop lag and graph compilations.
     """
 
     def __init__(
         self,
         server: Server,
-        ticks: Ticks,
+        loop_lag: LoopLag,
         namespace: str = "dask",
         gc_policy: GcPolicy | None = None,
         measures: m.Measures | None = None,
     ) -> None:
         self._server = server
         self._state = server.state
-        self._ticks = ticks
+        self._loop_lag = loop_lag
         start = f"{namespace}_" if namespace else ""
         self._prefix = start + "scheduler_"
         self._own_prefix = start + "paceline_"
@@ -65,11 +70,11 @@ class SchedulerMetrics:
         self._measures = measures
 
     def describe(self) -> list[Any]:
-        """Nothing is known before it is asked for."""
+        """Return an empty list: metrics are not described in advance."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """All metrics, now."""
+        """Yield all metrics with their current values."""
         yield from self._peers()
         yield from self._tasks()
         yield from self._prefixes()
@@ -108,7 +113,8 @@ class SchedulerMetrics:
         workers = GaugeMetricFamily(
             self._prefix + "workers", "Number of workers known by scheduler", labels=["state"]
         )
-        n_running, n_idle, n_saturated = len(state.running), len(state.idle), len(state.saturated)
+        n_running, loads = len(state.running), state.loads
+        n_idle, n_saturated = len(loads.idle), len(loads.saturated)
         n_paused = sum(1 for ws in state.workers.values() if ws.status == "paused")
         workers.add_metric(["idle"], n_idle)
         workers.add_metric(["partially_saturated"], n_running - n_idle - n_saturated)
@@ -130,9 +136,13 @@ class SchedulerMetrics:
             "Total number of times a task has been marked suspicious",
             labels=["task_prefix_name"],
         )
-        for prefix in self._state.task_prefixes.values():
+        rows, others = self._rows()
+        for prefix in rows:
             suspicious.add_metric([prefix.name], prefix.suspicious)
-            for state, count in prefix.states.items():
+        if others:
+            suspicious.add_metric([OTHER_PREFIXES], sum(prefix.suspicious for prefix in others))
+        for group in self._state.task_groups.values():
+            for state, count in group.states.items():
                 totals[state] += count
         yield suspicious
         yield self._counter(
@@ -176,17 +186,36 @@ class SchedulerMetrics:
             "Accumulated count of task prefix in each state",
             labels=["task_prefix_name", "state"],
         )
-        for prefix in self._state.task_prefixes.values():
-            durations = prefix.all_durations
-            compute.add_metric([prefix.name], durations.get("compute", 0.0))
-            transfer.add_metric([prefix.name], durations.get("transfer", 0.0))
-            output.add_metric([prefix.name], prefix.nbytes_total)
-            for state, count in prefix.state_counts.items():
-                totals.add_metric([prefix.name, state], count)
+        rows, others = self._rows()
+        for name, prefixes in [(p.name, [p]) for p in rows] + [(OTHER_PREFIXES, others)]:
+            durations: dict[str, float] = {}
+            counts: dict[str, int] = {}
+            for prefix in prefixes:
+                add_up(durations, prefix.all_durations)
+                add_up(counts, prefix.state_counts)
+            if not prefixes:
+                continue
+            compute.add_metric([name], durations.get("compute", 0.0))
+            transfer.add_metric([name], durations.get("transfer", 0.0))
+            output.add_metric([name], sum(prefix.nbytes_total for prefix in prefixes))
+            for state, count in counts.items():
+                totals.add_metric([name, state], count)
         yield from (compute, transfer, output, totals)
 
+    def _rows(self) -> tuple[list[TaskPrefix], list[TaskPrefix]]:
+        """Return the prefixes with separate rows, and those in the row ``OTHER_PREFIXES``."""
+        state = self._state
+        rows: list[TaskPrefix] = []
+        others: list[TaskPrefix] = []
+        for prefix in state.task_prefixes.values():
+            fits = len(rows) < PREFIX_ROWS_MAX and len(prefix.name) <= LABEL_LENGTH_MAX
+            (rows if fits else others).append(prefix)
+        if any(state.dropped_prefixes.state_counts.values()):
+            others.append(state.dropped_prefixes)
+        return rows, others
+
     def _stealing(self) -> Iterator[Metric]:
-        """Where the configuration switches stealing off, stock shows none of it."""
+        """Yield counts of work stealing; none if it is switched off, as in stock."""
         state = self._state
         if not state.config.work_stealing:
             return
@@ -201,14 +230,14 @@ class SchedulerMetrics:
             "Total cost of stealing requests per cost multiplier.",
             labels=label,
         )
-        steals = state.steals
+        stealing_state = state.stealing
         for level, multiplier in enumerate(COST_MULTIPLIERS):
-            count.add_metric([str(multiplier)], steals.level_counts[level])
-            cost.add_metric([str(multiplier)], steals.level_costs[level])
+            count.add_metric([str(multiplier)], stealing_state.level_counts[level])
+            cost.add_metric([str(multiplier)], stealing_state.level_costs[level])
         yield from (count, cost)
 
     def _process(self) -> Iterator[Metric]:
-        monitor = self._server.plugins.facade.measuring()
+        monitor = self._server.plugins.facade.system_monitor()
         monitor.update()
         if monitor.monitor_gil_contention:
             yield self._counter(
@@ -227,33 +256,54 @@ class SchedulerMetrics:
         yield self._gauge(
             "tick_duration_maximum_seconds",
             "Maximum tick duration observed since Prometheus last scraped metrics",
-            self._ticks.reset(),
+            self._loop_lag.reset(),
         )
         yield self._counter(
             "tick_count_total",
             "Total number of ticks observed since the server started",
-            self._ticks.count,
+            self._loop_lag.count,
         )
         driver = self._server.driver
         text = "Counted since the server started"
-        for name, count in (("stimuli", driver.n_stimuli), ("internal_errors", driver.n_core_errors)):
+        for name, count in (
+            ("stimuli", driver.n_stimuli),
+            ("internal_errors", driver.n_core_errors),
+        ):
             yield CounterMetricFamily(self._own_prefix + name, text, value=count)
 
     def _semaphores(self) -> Iterator[Metric]:
-        semaphores = self._server.core.machines.get("semaphores")
+        semaphores = self._server.core.extensions.get("semaphores")
         if not isinstance(semaphores, Semaphores):
             return
         counts = semaphores.metrics
         leases = {name: len(semaphores.leases[name]) for name in semaphores.max_leases}
         kinds: tuple[tuple[type[Any], str, str, Any, str], ...] = (
             (GaugeMetricFamily, "max_leases", "Maximum leases allowed", semaphores.max_leases, ""),
-            (GaugeMetricFamily, "active_leases", "Leases that are held", leases, ""),
-            (GaugeMetricFamily, "pending_leases", "Leases that are waited for", counts["pending"], ""),
-            (CounterMetricFamily, "acquire_total", "Leases ever acquired", counts["acquire_total"], ""),
-            (CounterMetricFamily, "release_total", "Leases ever released", counts["release_total"], ""),
+            (GaugeMetricFamily, "active_leases", "Leases that are in use", leases, ""),
+            (
+                GaugeMetricFamily,
+                "pending_leases",
+                "Requests that wait for a lease",
+                counts["pending"],
+                "",
+            ),
+            (
+                CounterMetricFamily,
+                "acquire_total",
+                "Leases acquired so far",
+                counts["acquire_total"],
+                "",
+            ),
+            (
+                CounterMetricFamily,
+                "release_total",
+                "Leases released so far",
+                counts["release_total"],
+                "",
+            ),
             (
                 *(GaugeMetricFamily, "average_pending_lease_time"),
-                "Moving average of the time that it took to acquire a lease",
+                "Moving average of the time to acquire a lease",
                 *(counts["average_pending_lease_time"], "s"),
             ),
         )
@@ -266,24 +316,29 @@ class SchedulerMetrics:
             yield metric
 
     def _queues(self) -> Iterator[Metric]:
-        """What waits, and where."""
+        """Yield the lengths of queues and the sizes of buffers."""
         server, state = self._server, self._state
         waiting = GaugeMetricFamily(
-            self._own_prefix + "waiting", "What waits inside of the scheduler", labels=["for"]
+            self._own_prefix + "waiting",
+            "Number of items that wait in the scheduler",
+            labels=["for"],
         )
-        waiting.add_metric(["a later turn"], len(state.backlog))
+        waiting.add_metric(["a later turn"], len(state.deferred.recommendations))
         waiting.add_metric(["a free thread"], len(state.queued))
         waiting.add_metric(["a worker that may run it"], len(state.unrunnable))
         waiting.add_metric(["graphs being taken in"], len(state.graphs))
         yield waiting
         buffered = GaugeMetricFamily(
             self._own_prefix + "outgoing_buffer",
-            "Bytes that were written and that a peer has not taken yet",
+            "Bytes that wait to be sent because a peer has not read them",
             labels=["peers", "of"],
             unit="bytes",
         )
         driver = server.driver
-        for peers, streams in (("workers", driver.worker_streams), ("clients", driver.client_streams)):
+        for peers, streams in (
+            ("workers", driver.worker_streams),
+            ("clients", driver.client_streams),
+        ):
             sizes = [
                 server.transport.unwritten_nbytes(stream.peer.number)  # type: ignore[attr-defined]
                 for stream in streams.values()
@@ -292,22 +347,26 @@ class SchedulerMetrics:
             buffered.add_metric([peers, "the largest"], max(sizes, default=0))
         yield buffered
         yield GaugeMetricFamily(
-            self._own_prefix + "connections", "Open connections of all kinds", value=len(server.peers)
+            self._own_prefix + "connections",
+            "Open connections of all kinds",
+            value=len(server.peers),
         )
 
     def _measured(self, measures: m.Measures) -> Iterator[Metric]:
-        yield self._histogram("turn", "Duration of a turn, of those that were sampled", measures.turns)
+        yield self._histogram("turn", "Duration of sampled turns", measures.turns)
         ops = CounterMetricFamily(
             self._own_prefix + "sampled_messages",
-            "Stimuli among the turns that were sampled, by op",
+            "Stimuli of sampled turns, by op",
             labels=["op"],
         )
         for op, count in measures.ops.items():
             ops.add_metric([op], count)
         yield ops
-        yield self._histogram("loop_lag", "How late ticks of the event loop came", measures.lags)
+        yield self._histogram("loop_lag", "Delay of ticks of the event loop", measures.lags)
         yield self._histogram(
-            "graph_compile", "From a graph's arrival to its compiler's last word", measures.compiles
+            "graph_compile",
+            "Time from the arrival of a graph to the compiler's last reply",
+            measures.compiles,
         )
 
     def _histogram(self, name: str, text: str, found: m.Histogram) -> Metric:
@@ -317,7 +376,7 @@ class SchedulerMetrics:
 
 
 class MetricsPage:
-    """The text that Prometheus scrapes."""
+    """The page that Prometheus scrapes."""
 
     content_type = "text/plain; version=0.0.4"
 
@@ -329,5 +388,5 @@ class MetricsPage:
         self._registry.register(metrics)
 
     def render(self) -> bytes:
-        """All metrics, now."""
+        """Return all metrics as text."""
         return generate_latest(self._registry)

@@ -1,7 +1,4 @@
-"""The HTTP server: which handler a path has, and ports that may be taken.
-
-Must not know: what the pages say.
-"""
+"""The HTTP server: routing, listening, and passing connections to the dashboard's process."""
 
 from __future__ import annotations
 
@@ -14,32 +11,34 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from tornado import httputil, iostream, netutil, web
-from tornado.httpserver import HTTPServer as TornadoServer
-from tornado.netutil import add_accept_handler, bind_sockets
-
-from .token import TokenGate
+from paceline.scheduler.server.comm.accepting import SocketAcceptor
+from paceline.workers_compat.security.http_connections import ConnectionServer, HttpLimits
+from paceline.workers_compat.security.http_token import TokenGate
+from tornado import httputil, web
+from tornado.netutil import bind_sockets
 
 logger = logging.getLogger("distributed.scheduler")
 
-#: How often another free port is tried.
+#: Attempts to bind a free port.
 BIND_ATTEMPTS = 3
 
-#: Of a request's first line, so much is looked at before somebody reads it.
+#: Bytes of a request that are peeked at to find the process that serves it.
 PEEK_NBYTES = 4096
-#: Connections that have said nothing yet and may be somebody else's; beyond, they are ours.
-PEEKED_MAX = 1_000
-#: Pages from which people go on to the dashboard: their connections end after one request.
-PASSING = ("/info", "/json", "/statics", "/individual-plots.json", "/sitemap.json")
+#: Pages that link to the dashboard. Their connections are closed after one request, so that the
+#: next can be passed on.
+DASHBOARD_LINKS = ("/info", "/json", "/statics", "/individual-plots.json", "/sitemap.json")
 
 Route = tuple[str, type[web.RequestHandler], dict[str, Any]]
 
 
 class PageApplication(web.Application):
-    """Our own routes; what none of them matches goes to the applications that others add, in order.
+    """The scheduler's routes.
+
+    Requests that match none of them go to the added applications, in order.
 
     Attributes:
-        applications: tornado applications, as stock's ``http_application`` has them: bokeh's, Jupyter's, of plugins.
+        applications: tornado applications of bokeh, Jupyter and plugins, as in stock's
+            ``http_application``.
     """
 
     def __init__(self, routes: list[Route], gate: TokenGate | None = None) -> None:
@@ -49,11 +48,16 @@ class PageApplication(web.Application):
         self.applications: list[web.Application] = []
 
     def add_application(self, application: web.Application) -> None:
-        """Serve what it serves, beside our own routes."""
+        """Serve the routes of ``application`` in addition."""
         self.applications.append(application)
 
-    def serve_peers(self, path: str, handler: type[web.RequestHandler], arguments: dict[str, Any]) -> None:
-        """Web sockets on this path are workers and clients, who know no token; other requests are for pages."""
+    def serve_peers(
+        self, path: str, handler: type[web.RequestHandler], arguments: dict[str, Any]
+    ) -> None:
+        """Handle web sockets on ``path`` with ``handler``, without a token.
+
+        They are workers and clients.
+        """
         self._peers = (path, handler, arguments)
 
     def find_handler(self, request: httputil.HTTPServerRequest, **kwargs: Any) -> Any:
@@ -75,24 +79,26 @@ class PageApplication(web.Application):
 
 
 class HttpServer:
-    """Serves the routes on each of the addresses.
+    """Serves routes on one or more addresses.
 
     Attributes:
-        address, port: of the first one, as bound.
-        application: what serves; routes can be added to it.
-        prefix: before every path: ``""`` or ``"/a"``.
-        tls: whether it speaks https.
+        address, port: first address, as bound.
+        application: handles the requests; applications can be added to it.
+        prefix: prefix of every path: ``""`` or ``"/a"``.
+        tls: whether it serves https.
 
     Args:
-        routes: path below the prefix, handler, its arguments.
-        addresses: (host, port); a port that is taken is replaced by a free one, with stock's warning.
+        routes: (path below the prefix, handler, its arguments).
+        addresses: (host, port); if a port is in use, a free one is bound instead, with stock's
+            warning.
         default_host: for addresses without a host.
-        prefix: before every path.
+        prefix: prefix of every path.
         ssl_context: for https.
-        gate: who may see pages; None for everybody.
+        gate: checks the token of each request; None if pages need no token.
+        limits: limits of connections.
 
     Raises:
-        OSError: no port could be had.
+        OSError: no port is available.
     """
 
     def __init__(
@@ -103,28 +109,26 @@ class HttpServer:
         prefix: str = "",
         ssl_context: ssl.SSLContext | None = None,
         gate: TokenGate | None = None,
+        limits: HttpLimits | None = None,
     ) -> None:
         self.prefix = prefix = "/" + prefix.strip("/") if prefix.strip("/") else ""
         rules = [(prefix + path, handler, options) for path, handler, options in routes]
         self.application = PageApplication(rules, gate)
         self.tls = ssl_context is not None
-        self._ssl_context = ssl_context
-        self._sockets: list[socket.socket] = []
-        self._server = TornadoServer(self.application, ssl_options=ssl_context)
-        self._closing = TornadoServer(self.application, no_keep_alive=True)
-        self._handed: re.Pattern[str] | None = None
-        self._take: Callable[[socket.socket, str], bool] | None = None
-        self._peeked: dict[int, socket.socket] = {}
-        self._stops: list[Callable[[], None]] = []
+        self._sockets: list[SocketAcceptor] = []
+        limits = limits or HttpLimits()
+        self._server = ConnectionServer(self.application, limits, ssl_context)
+        self._idle_seconds = limits.idle_seconds
+        self._passed_on: re.Pattern[str] | None = None
+        self._pass_on: Callable[[socket.socket, str], bool] | None = None
+        self._peeked: dict[socket.socket, asyncio.TimerHandle] = {}
         bound = [self._bind(host or default_host, port) for host, port in addresses]
         self.address, self.port = bound[0]
 
     def _bind(self, host: str, port: int) -> tuple[str, int]:
         sockets = _sockets(host, port)
         actual = sockets[0].getsockname()
-        for each in sockets:
-            self._stops.append(add_accept_handler(each, self._accepted))
-        self._sockets += sockets
+        self._sockets += [SocketAcceptor(each, self._accepted) for each in sockets]
         if port and actual[1] != port:
             warnings.warn(
                 f"Port {port} is already in use.\n"
@@ -135,39 +139,50 @@ class HttpServer:
         return str(actual[0]), int(actual[1])
 
     def stop(self) -> None:
-        """Listen no more."""
-        for stop in self._stops:
-            stop()
-        for each in (*self._sockets, *self._peeked.values()):
+        """Stop listening, and close connections that have not sent a request."""
+        for each in self._sockets:
             each.close()
-        self._stops.clear()
+        for connection in list(self._peeked):
+            self._drop(connection)
         self._sockets.clear()
-        self._peeked.clear()
 
     # connections
 
-    def hand_over(self, patterns: list[str], take: Callable[[socket.socket, str], bool]) -> None:
-        """Give connections whose first request is for one of these paths to somebody else.
+    def hand_over(self, patterns: list[str], accept: Callable[[socket.socket, str], bool]) -> None:
+        """Pass connections whose first request matches one of ``patterns`` to another process.
 
         Args:
-            take: gets the open connection, unread, and the path; returns False where it does not want it.
+            patterns: regular expressions for paths.
+            accept: receives the open connection, unread, and the path; returns False to leave the
+                connection here.
         """
         if not self.tls:
-            self._handed = re.compile("|".join(f"(?:{pattern})$" for pattern in patterns))
-            self._take = take
+            self._passed_on = re.compile("|".join(f"(?:{pattern})$" for pattern in patterns))
+            self._pass_on = accept
 
-    def _accepted(self, connection: socket.socket, address: Any) -> None:
-        if self._take is None or len(self._peeked) >= PEEKED_MAX:
+    def _accepted(self, connection: socket.socket) -> None:
+        if self._pass_on is None:
             self.serve(connection)
             return
-        connection.setblocking(False)
-        self._peeked[connection.fileno()] = connection
-        asyncio.get_running_loop().add_reader(connection.fileno(), self._readable, connection)
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(self._idle_seconds, self._drop, connection)
+        self._peeked[connection] = timer
+        self._server.connections.add(connection.fileno(), lambda: self._drop(connection))
+        loop.add_reader(connection.fileno(), self._readable, connection)
+
+    def _unpeek(self, connection: socket.socket) -> None:
+        self._peeked.pop(connection).cancel()
+        self._server.connections.remove(connection.fileno())
+        asyncio.get_running_loop().remove_reader(connection.fileno())
+
+    def _drop(self, connection: socket.socket) -> None:
+        """Close a connection that has not sent a request."""
+        self._unpeek(connection)
+        connection.close()
 
     def _readable(self, connection: socket.socket) -> None:
-        """The first bytes of a request are there: whose is it?"""
-        asyncio.get_running_loop().remove_reader(connection.fileno())
-        self._peeked.pop(connection.fileno(), None)
+        """Serve the connection, or pass it on, depending on the path of its first request."""
+        self._unpeek(connection)
         try:
             start = connection.recv(PEEK_NBYTES, socket.MSG_PEEK)
         except OSError:
@@ -176,37 +191,29 @@ class HttpServer:
             connection.close()
             return
         path = request_path(start)
-        assert self._handed is not None and self._take is not None
-        if path is not None and self._handed.match(path) and self._take(connection, path):
+        assert self._passed_on is not None and self._pass_on is not None
+        if path is not None and self._passed_on.match(path) and self._pass_on(connection, path):
             return
-        self.serve(connection, keep=path is None or not self._passing(path))
+        self.serve(connection, keep_alive=path is None or not self._leads_to_dashboard(path))
 
-    def _passing(self, path: str) -> bool:
-        """Whether a browser that asks for this is likely to ask for a page of somebody else's next."""
+    def _leads_to_dashboard(self, path: str) -> bool:
+        """Return whether the page at ``path`` links to the dashboard."""
         below = path.removeprefix(self.prefix)
-        return below == "/" or below.startswith(PASSING)
+        return below == "/" or below.startswith(DASHBOARD_LINKS)
 
-    def serve(self, connection: socket.socket, keep: bool = True) -> None:
-        """Serve a connection ourselves; without ``keep``, one request of it."""
-        connection.setblocking(False)
-        try:
-            address = connection.getpeername()
-        except OSError:
-            connection.close()
-            return
-        stream: iostream.IOStream
-        if self._ssl_context is not None:
-            wrapped = netutil.ssl_wrap_socket(
-                connection, self._ssl_context, server_side=True, do_handshake_on_connect=False
-            )
-            stream = iostream.SSLIOStream(wrapped, ssl_options=self._ssl_context)
-        else:
-            stream = iostream.IOStream(connection)
-        (self._server if keep else self._closing).handle_stream(stream, address)
+    def serve(self, connection: socket.socket, keep_alive: bool = True) -> None:
+        """Serve a connection in this process.
+
+        Without ``keep_alive``, it is closed after one request.
+        """
+        self._server.serve(connection, keep_alive)
 
 
 def request_path(start: bytes) -> str | None:
-    """The path that the first bytes of a request name; None where they do not."""
+    """Return the path of a request from its first bytes.
+
+    None unless they hold the request line of a GET.
+    """
     line, end, _ = start.partition(b"\r\n")
     parts = line.split(b" ")
     if not end or len(parts) != 3 or parts[0] != b"GET":

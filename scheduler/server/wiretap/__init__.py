@@ -1,4 +1,7 @@
-"""``paceline wiretap``: a proxy between peers and a scheduler that shows, checks and counts what they say.
+"""``paceline wiretap``.
 
-``proxy.py`` forwards bytes and hands messages to an observer; ``report.py`` is that observer; ``command.py`` runs both.
+A proxy between peers and a scheduler that shows, checks and counts their messages.
+
+``proxy.py`` forwards bytes and hands messages to an observer; ``report.py`` is that observer;
+``command.py`` runs both.
 """

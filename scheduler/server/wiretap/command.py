@@ -1,7 +1,4 @@
-"""Runs a tap until a signal comes, and says at the end what it has seen.
-
-Must not know: how messages are read, or what a violation is.
-"""
+"""Run a wiretap until a signal arrives, and print a summary at the end."""
 
 from __future__ import annotations
 
@@ -16,45 +13,49 @@ from typing import Any, Final, TextIO
 
 import click
 from paceline.protocol.catalogue import Direction
+from paceline.scheduler.core.inspection.explain_text import count
 
 from .proxy import TlsFiles, Wiretap
-from .report import Filter, Reporter, Stats
+from .report import Filter, Reporter
 
-#: Lines that wait to be printed. A terminal that stands still costs lines, not the connections.
+#: Lines that wait to be printed. If the terminal is too slow, lines are dropped, and connections
+#: are not affected.
 LINES_MAX: Final = 10_000
 
 
 class Printer:
-    """Prints in a thread of its own.
+    """Prints lines in a separate thread.
 
     Args:
-        file: where to; standard output.
+        file: the file to print to.
     """
 
     def __init__(self, file: TextIO) -> None:
         self._file = file
         self._lines: queue.Queue[str | None] = queue.Queue(LINES_MAX)
-        self._n_lost = 0
+        self._n_dropped = 0
         self._thread = threading.Thread(target=self._run, name="wiretap-printer", daemon=True)
         self._thread.start()
 
     def __call__(self, text: str) -> None:
-        """Print a line, soon."""
+        """Schedule a line for printing; drop it if too many are waiting."""
         try:
             self._lines.put_nowait(text)
         except queue.Full:
-            self._n_lost += 1
+            self._n_dropped += 1
 
     def close(self, timeout: float = 5.0) -> None:
-        """Print what waits."""
+        """Print the waiting lines and stop the thread."""
         with contextlib.suppress(queue.Full):
             self._lines.put(None, timeout=timeout)
             self._thread.join(timeout)
-        if self._n_lost:
-            click.echo(f"({self._n_lost} lines were not printed: too many at a time)", err=True)
+        if self._n_dropped:
+            click.echo(
+                f"({count(self._n_dropped, 'line')} not printed: output was too slow)", err=True
+            )
 
     def _run(self) -> None:
-        with contextlib.suppress(OSError, ValueError):  # a pipe whose reader has gone
+        with contextlib.suppress(OSError, ValueError):  # the reader of a pipe has ended
             while (text := self._lines.get()) is not None:
                 self._file.write(text + "\n")
                 if self._lines.empty():
@@ -74,10 +75,12 @@ def run(
     stats: bool,
     colour: bool | None,
 ) -> int:
-    """Tap until SIGINT or SIGTERM. Returns the exit code: 1 where there were violations.
+    """Run a wiretap until SIGINT or SIGTERM.
+
+    Return the exit code, which is 1 if there were violations.
 
     Raises:
-        click.ClickException: an address or a file cannot be had.
+        click.ClickException: an address or a file cannot be used.
     """
     if colour is None:
         colour = sys.stdout.isatty()
@@ -94,25 +97,23 @@ def run(
             )
         except (OSError, ValueError) as error:
             raise click.ClickException(str(error)) from error
-        for text in _ending(reporter.stats, n_connections, stats):
-            printer(text)
+        if stats:
+            for text in reporter.stats.table():
+                printer(text)
+        printer(reporter.stats.summary(n_connections))
     return 1 if reporter.stats.n_violations else 0
-
-
-def _ending(stats: Stats, n_connections: int, with_table: bool) -> list[str]:
-    return [*(stats.table() if with_table else ()), stats.summary(n_connections)]
 
 
 async def _tap(
     listen: str, forward: str, reporter: Reporter, printer: Printer, **options: Any
 ) -> int:
-    """Returns how many connections there were."""
+    """Run the proxy until a signal arrives, and return the number of connections."""
     loop = asyncio.get_running_loop()
     stopped = asyncio.Event()
-    for ending in (signal.SIGINT, signal.SIGTERM):
-        with contextlib.suppress(RuntimeError, ValueError):  # no main thread, or Windows
-            loop.add_signal_handler(ending, stopped.set)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        with contextlib.suppress(RuntimeError, ValueError):  # not in the main thread, or Windows
+            loop.add_signal_handler(number, stopped.set)
     async with Wiretap(listen, forward, reporter, **options) as tap:
-        printer(f"Listening at {tap.address}, forwarding to {forward}. Ctrl-C ends it.")
+        printer(f"Listening at {tap.address}, forwarding to {forward}. Stop with Ctrl-C.")
         await stopped.wait()
     return tap.n_connections

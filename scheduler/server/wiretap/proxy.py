@@ -1,10 +1,12 @@
-"""Sockets: takes connections, dials the other side for each, forwards bytes unchanged, and looks at copies of them.
+"""The proxy.
 
-Forwarding comes first: what came is written on before it is looked at, and messages are opened in slices between reads
-(``SLICE_SECONDS``). Only when more than ``WAITING_MAX_NBYTES`` of messages wait to be opened is reading held up, because memory has a limit.
-A peer that reads slowly holds up the one that writes to it, as it would without us.
+Accepts connections, connects to the server for each, forwards bytes unchanged, and decodes copies
+of them.
 
-Must not know: what is said of messages, or to whom.
+Forwarding has priority: data is forwarded before it is decoded, and messages are decoded in slices
+between reads (``SLICE_SECONDS``). Reading is paused only if more than ``WAITING_MAX_NBYTES`` of
+messages wait for decoding, to limit memory. A peer that reads slowly slows down its sender, as
+without the proxy.
 """
 
 from __future__ import annotations
@@ -21,27 +23,30 @@ from typing import Any, Final
 from paceline.protocol.catalogue import Direction
 from paceline.protocol.checking import Violation
 from paceline.protocol.errors import RemoteProtocolError
-from paceline.protocol.onlooker import Onlooker, Seen, Way
-from paceline.protocol.skimming import Skimmer
+from paceline.protocol.observer import ObservedMessage, Observer, Way
+from paceline.protocol.sniffing import SniffingFrameReader
+from paceline.scheduler.server.comm.addresses import (
+    address_host_port,
+    join_host_port,
+    split_address,
+)
 from paceline.workers_compat.scalars import read_scalar
-
-from ..addresses import address_host_port, join_host_port, split_address
 
 logger = logging.getLogger("paceline.wiretap")
 
-#: So long messages are opened at a stretch, before sockets are looked at again.
+#: Time for which messages are decoded before other callbacks of the event loop may run.
 SLICE_SECONDS: Final = 0.002
-#: When more than this waits to be opened, nothing more is read.
+#: Reading is paused while more than this waits for decoding.
 WAITING_MAX_NBYTES: Final = 64 * 2**20
-#: What a message that waits costs beside its frames, bytes; many small ones count too.
+#: Memory of a waiting message in addition to its frames, bytes, so that small messages count, too.
 WAITING_OVERHEAD_NBYTES: Final = 500
-#: What may wait to be written to a peer before the other is held up.
+#: Data that waits to be written to a peer before reading from the other is paused.
 WRITE_HIGH_WATER_NBYTES: Final = 2**20
-#: Seconds to reach the other side.
-DIAL_SECONDS: Final = 30.0
-#: Seconds before the next try.
-DIAL_AGAIN_SECONDS: Final = 0.2
-#: Connections that wait to be accepted.
+#: Timeout of connecting to the server, seconds.
+CONNECT_SECONDS: Final = 30.0
+#: Interval of attempts to connect, seconds.
+RETRY_SECONDS: Final = 0.2
+#: Maximum number of connections that wait to be accepted.
 LISTEN_BACKLOG: Final = 2048
 
 
@@ -50,9 +55,9 @@ class TlsFiles:
     """Files in PEM format, as in ``distributed.comm.tls``.
 
     Attributes:
-        ca_file: whom we trust.
-        cert: who we are, towards both sides.
-        key: its private key; None where it is in ``cert``.
+        ca_file: trusted certificates.
+        cert: certificate of the proxy, for both sides.
+        key: its private key; None if it is in ``cert``.
     """
 
     ca_file: str
@@ -60,10 +65,12 @@ class TlsFiles:
     key: str | None = None
 
     def context(self, purpose: ssl.Purpose) -> ssl.SSLContext:
-        """As stock makes it: both ends show certificates, names of hosts do not matter.
+        """Return a context like stock's.
+
+        Both ends need certificates, and host names are not checked.
 
         Raises:
-            OSError: a file cannot be read, or is none.
+            OSError: a file cannot be read or is invalid.
         """
         context = ssl.create_default_context(purpose=purpose, cafile=self.ca_file)
         context.verify_mode = ssl.CERT_REQUIRED
@@ -72,50 +79,58 @@ class TlsFiles:
         return context
 
 
-#: Told of each message: on which connection, when (seconds since the epoch), and what it is.
-Observer = Callable[["Tapped", float, Seen], None]
+#: Called with the connection, the time (seconds since the epoch) and each message.
+MessageCallback = Callable[["TappedConnection", float, ObservedMessage], None]
 
 
-class Tapped:
-    """One connection through us.
+class TappedConnection:
+    """A connection through the proxy.
 
     Attributes:
-        number: counts connections.
-        address: of the peer that dialled.
-        onlooker: follows it.
+        number: number of the connection, from 1.
+        address: address of the peer that connected.
+        near, far: sockets of the peer and of the server.
+        observer: decodes its messages.
     """
 
-    __slots__ = ("_broken", "_skimmers", "_tap", "address", "far", "near", "number", "onlooker")
+    __slots__ = ("_readers", "_unreadable", "address", "far", "near", "number", "observer", "tap")
 
     def __init__(self, tap: Wiretap, number: int, serves: Sequence[Direction]) -> None:
-        self._tap = tap
-        self._skimmers: dict[Way, Skimmer] = {"up": Skimmer(), "down": Skimmer()}
-        self._broken: set[Way] = set()
+        self.tap = tap
+        self._readers: dict[Way, SniffingFrameReader] = {
+            "up": SniffingFrameReader(),
+            "down": SniffingFrameReader(),
+        }
+        self._unreadable: set[Way] = set()
         self.number = number
         self.address = ""
-        self.onlooker = Onlooker(serves, read_scalar=read_scalar)
+        self.observer = Observer(serves, read_scalar=read_scalar)
         self.near: _End | None = None
         self.far: _End | None = None
 
-    def passed(self, way: Way, data: bytes) -> None:
-        """These bytes have been written on."""
-        if way in self._broken:
+    def add_data(self, way: Way, data: bytes) -> None:
+        """Queue the messages in bytes that were forwarded."""
+        if way in self._unreadable:
             return
         try:
-            messages = self._skimmers[way].feed(data)
+            messages = self._readers[way].feed(data)
         except RemoteProtocolError as error:
-            self._broken.add(way)
-            violation = Violation("unreadable", "", "$", f"{error}; not followed any further")
-            self._tap.wait(self, Seen(way, "unreadable", "", None, None, 0, 0, [violation]), 0)
+            self._unreadable.add(way)
+            violation = Violation(
+                "unreadable", "", "$", f"{error}; the rest of this direction is not checked"
+            )
+            self.tap.queue_message(
+                self, ObservedMessage(way, "unreadable", "", None, None, 0, 0, [violation]), 0
+            )
             return
         for frames in messages:
-            self._tap.wait(self, (way, frames), sum(map(len, frames)))
+            self.tap.queue_message(self, (way, frames), sum(map(len, frames)))
 
-    def hold(self, held: bool) -> None:
-        """Read nothing for now; or read on."""
+    def pause(self, paused: bool) -> None:
+        """Pause or resume reading on both sides."""
         for end in (self.near, self.far):
             if end is not None:
-                end.hold("decoding", held)
+                end.pause("decoding", paused)
 
 
 class _End(asyncio.Protocol):
@@ -123,26 +138,26 @@ class _End(asyncio.Protocol):
 
     Args:
         tapped: the connection.
-        way: that what comes from this socket goes.
+        way: direction of the messages that arrive on this socket.
     """
 
-    def __init__(self, tapped: Tapped, way: Way) -> None:
+    def __init__(self, tapped: TappedConnection, way: Way) -> None:
         self._tapped = tapped
         self._way: Way = way
-        self._holds: set[str] = set()
+        self._pause_reasons: set[str] = set()
         self.transport: Any = None
         self.other: _End | None = None
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_NBYTES)
-        for reason in self._holds:
-            self._apply(reason)
+        if self._pause_reasons:
+            self._apply_pause()
 
     def data_received(self, data: bytes) -> None:
         if self.other is not None:
             self.other.transport.write(data)
-        self._tapped.passed(self._way, data)
+        self._tapped.add_data(self._way, data)
 
     def eof_received(self) -> bool:
         other = self.other
@@ -154,54 +169,55 @@ class _End(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         if self.other is not None and self.other.transport is not None:
             self.other.transport.close()
-        self._tapped._tap.lost(self._tapped)
+        self._tapped.tap.lost(self._tapped)
 
     def pause_writing(self) -> None:
         if self.other is not None:
-            self.other.hold("writing", True)
+            self.other.pause("writing", True)
 
     def resume_writing(self) -> None:
         if self.other is not None:
-            self.other.hold("writing", False)
+            self.other.pause("writing", False)
 
-    def hold(self, reason: str, held: bool) -> None:
-        """Read nothing while there is a reason not to."""
-        before = bool(self._holds)
-        if held:
-            self._holds.add(reason)
+    def pause(self, reason: str, paused: bool) -> None:
+        """Pause or resume reading. Reading is paused while there is at least one reason."""
+        before = bool(self._pause_reasons)
+        if paused:
+            self._pause_reasons.add(reason)
         else:
-            self._holds.discard(reason)
-        if before != bool(self._holds) and self.transport is not None:
-            self._apply(reason)
+            self._pause_reasons.discard(reason)
+        if before != bool(self._pause_reasons) and self.transport is not None:
+            self._apply_pause()
 
-    def _apply(self, reason: str) -> None:
+    def _apply_pause(self) -> None:
         if self.transport.is_closing():
             return
-        if self._holds:
+        if self._pause_reasons:
             self.transport.pause_reading()
         else:
             self.transport.resume_reading()
 
 
 class Wiretap:
-    """Listens, forwards, and tells an observer what passed. Use as an async context manager.
+    """Listens, forwards, and calls an observer with each message. An async context manager.
 
     Args:
-        listen, forward: addresses, ``tcp://host:port`` or ``tls://host:port``; port 0 listens on a free one.
-        observer: told of each message.
-        tls: needed where one of the addresses is ``tls``.
-        serves: what the other side is.
+        listen, forward: addresses, ``tcp://host:port`` or ``tls://host:port``; port 0 listens on a
+            free one.
+        observer: called with each message.
+        tls: required if one of the addresses is ``tls``.
+        serves: tables of requests that the server handles.
 
     Attributes:
-        address: where it listens, with the real port.
-        n_connections: that there have been.
+        address: listening address, with the actual port.
+        n_connections: number of connections so far.
     """
 
     def __init__(
         self,
         listen: str,
         forward: str,
-        observer: Observer,
+        observer: MessageCallback,
         *,
         tls: TlsFiles | None = None,
         serves: Sequence[Direction] = ("scheduler_rpc",),
@@ -210,22 +226,22 @@ class Wiretap:
         self._tls = tls
         self._observer = observer
         self._serves = tuple(serves)
-        self._waiting: deque[tuple[Tapped, float, Any, int]] = deque()
+        self._waiting: deque[tuple[TappedConnection, float, Any, int]] = deque()
         self._waiting_nbytes = 0
-        self._held = False
+        self._paused = False
         self._scheduled = False
-        self._tapped: set[Tapped] = set()
-        self._dialling: set[asyncio.Task[None]] = set()
+        self._tapped: set[TappedConnection] = set()
+        self._connecting: set[asyncio.Task[None]] = set()
         self._server: asyncio.AbstractServer | None = None
         self.address = ""
         self.n_connections = 0
 
     async def __aenter__(self) -> Wiretap:
-        """Start to listen.
+        """Start listening.
 
         Raises:
-            OSError: the address cannot be had, or a file of TLS cannot be read.
-            ValueError: an address is none.
+            OSError: the address cannot be bound, or a TLS file cannot be read.
+            ValueError: an address is invalid.
         """
         self._loop = asyncio.get_running_loop()
         scheme, _ = split_address(self._listen)
@@ -244,10 +260,10 @@ class Wiretap:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        """Close everything, and look at what has passed."""
+        """Close all connections, and decode the remaining messages."""
         if self._server is not None:
             self._server.close()
-        for task in list(self._dialling):
+        for task in list(self._connecting):
             task.cancel()
         for tapped in list(self._tapped):
             for end in (tapped.near, tapped.far):
@@ -255,7 +271,7 @@ class Wiretap:
                     end.transport.abort()
         await asyncio.sleep(0)
         while self._waiting:
-            self._look()
+            self._decode()
 
     def _context(self, address: str, purpose: ssl.Purpose) -> ssl.SSLContext | None:
         scheme, _ = split_address(address)
@@ -269,42 +285,44 @@ class Wiretap:
 
     def _accept(self) -> asyncio.Protocol:
         self.n_connections += 1
-        tapped = Tapped(self, self.n_connections, self._serves)
+        tapped = TappedConnection(self, self.n_connections, self._serves)
         near = _Accepted(tapped, "up")
-        near.hold("dialling", True)
+        near.pause("connecting", True)
         tapped.near = near
         self._tapped.add(tapped)
         return near
 
-    def accepted(self, tapped: Tapped) -> None:
-        """A peer has dialled; dial on."""
-        task = self._loop.create_task(self._dial(tapped))
-        self._dialling.add(task)
-        task.add_done_callback(self._dialling.discard)
+    def accepted(self, tapped: TappedConnection) -> None:
+        """Connect to the server for a peer that has connected."""
+        task = self._loop.create_task(self._connect(tapped))
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
 
-    async def _dial(self, tapped: Tapped) -> None:
+    async def _connect(self, tapped: TappedConnection) -> None:
         near = tapped.near
         assert near is not None
         far = tapped.far = _End(tapped, "down")
         far.other = near
         try:
-            async with asyncio.timeout(DIAL_SECONDS):
-                await self._loop.create_connection(lambda: far, *self._far, ssl=self._far_context)
-        except OSError as error:  # TimeoutError is one
+            async with asyncio.timeout(CONNECT_SECONDS):
+                await self._reach(far, near)
+        except OSError as error:  # including TimeoutError
             level = logging.DEBUG if near.transport.is_closing() else logging.WARNING
-            logger.log(level, "Cannot reach %s: %s", self._forward, error or type(error).__name__)
+            logger.log(
+                level, "Cannot connect to %s: %s", self._forward, error or type(error).__name__
+            )
             near.transport.abort()
             return
         near.other = far
         if near.transport.is_closing():
             far.transport.close()
-        near.hold("dialling", False)
+        near.pause("connecting", False)
 
     async def _reach(self, far: _End, near: _End) -> None:
-        """Connect. A scheduler that is not there yet is tried again while the peer waits, as the peer would do.
+        """Connect ``far`` to the server; while it refuses, retry as long as the peer is connected.
 
         Raises:
-            OSError: it refuses us, and the peer has gone.
+            OSError: the server cannot be reached.
         """
         while True:
             try:
@@ -313,56 +331,63 @@ class Wiretap:
             except ConnectionRefusedError:
                 if near.transport.is_closing():
                     raise
-                await asyncio.sleep(DIAL_AGAIN_SECONDS)
+                await asyncio.sleep(RETRY_SECONDS)
 
-    def lost(self, tapped: Tapped) -> None:
-        """One of its sockets is gone."""
+    def lost(self, tapped: TappedConnection) -> None:
+        """Forget a connection, one of whose sockets is closed."""
         self._tapped.discard(tapped)
 
-    # looking
+    # decoding
 
-    def wait(self, tapped: Tapped, what: Any, nbytes: int) -> None:
-        """A message that passed is to be looked at."""
+    def queue_message(self, tapped: TappedConnection, message: Any, nbytes: int) -> None:
+        """Queue a message for decoding.
+
+        Args:
+            tapped: its connection.
+            message: (direction, frames), or an ``ObservedMessage``, which needs no decoding.
+            nbytes: size of the frames.
+        """
         nbytes += WAITING_OVERHEAD_NBYTES
-        self._waiting.append((tapped, time.time(), what, nbytes))
+        self._waiting.append((tapped, time.time(), message, nbytes))
         self._waiting_nbytes += nbytes
-        if self._waiting_nbytes > WAITING_MAX_NBYTES and not self._held:
-            self._hold(True)
+        if self._waiting_nbytes > WAITING_MAX_NBYTES and not self._paused:
+            self._pause_reading(True)
         if not self._scheduled:
             self._scheduled = True
-            self._loop.call_soon(self._slice)
+            self._loop.call_soon(self._decode_slice)
 
-    def _slice(self) -> None:
+    def _decode_slice(self) -> None:
         self._scheduled = False
-        self._look(self._loop.time() + SLICE_SECONDS)
+        self._decode(self._loop.time() + SLICE_SECONDS)
         if self._waiting:
             self._scheduled = True
-            # later than what has come to the sockets meanwhile
-            self._loop.call_later(0, self._slice)
-        if self._held and self._waiting_nbytes < WAITING_MAX_NBYTES // 2:
-            self._hold(False)
+            # after the callbacks of sockets that are ready
+            self._loop.call_later(0, self._decode_slice)
+        if self._paused and self._waiting_nbytes < WAITING_MAX_NBYTES // 2:
+            self._pause_reading(False)
 
-    def _look(self, until: float = float("inf")) -> None:
+    def _decode(self, until: float = float("inf")) -> None:
         while self._waiting and self._loop.time() < until:
-            tapped, when, what, nbytes = self._waiting.popleft()
+            tapped, when, message, nbytes = self._waiting.popleft()
             self._waiting_nbytes -= nbytes
             try:
-                for seen in [what] if isinstance(what, Seen) else tapped.onlooker.see(*what):
-                    self._observer(tapped, when, seen)
+                is_decoded = isinstance(message, ObservedMessage)
+                for each in [message] if is_decoded else tapped.observer.observe(*message):
+                    self._observer(tapped, when, each)
             except Exception:
-                logger.exception("A message was not looked at, by a mistake of ours")
+                logger.exception("A message could not be shown because of an internal error")
 
-    def _hold(self, held: bool) -> None:
-        self._held = held
+    def _pause_reading(self, paused: bool) -> None:
+        self._paused = paused
         for tapped in self._tapped:
-            tapped.hold(held)
+            tapped.pause(paused)
 
 
 class _Accepted(_End):
-    """The socket of the peer that dialled."""
+    """The socket of the peer that connected."""
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         name = transport.get_extra_info("peername")
         self._tapped.address = join_host_port(*name[:2]) if name else ""
-        self._tapped._tap.accepted(self._tapped)
+        self._tapped.tap.accepted(self._tapped)

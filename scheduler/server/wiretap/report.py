@@ -1,7 +1,4 @@
-"""What is told of messages that pass: a line each, JSON lines, counts.
-
-Must not know: sockets, the command line.
-"""
+"""Report observed messages: as lines of text, JSON lines and counts."""
 
 from __future__ import annotations
 
@@ -15,24 +12,25 @@ import click
 from paceline.protocol.catalogue import TABLES
 from paceline.protocol.errors import ProtocolError
 from paceline.protocol.json_form import dumps, to_json
-from paceline.protocol.onlooker import Seen
+from paceline.protocol.observer import ObservedMessage
 from paceline.protocol.payload import Payload
-from paceline.protocol.skimming import OmittedFrame, real_nbytes
+from paceline.protocol.sniffing import OmittedFrame, real_nbytes
+from paceline.scheduler.core.inspection.explain_text import count as plural
 
-from .proxy import Tapped
+from .proxy import TappedConnection
 
-#: Ops that are counted by name; a peer can invent any number of them.
+#: Number of ops that are counted separately; a peer could send any number of them.
 COUNTED_OPS_MAX: Final = 1000
-#: Of a field's value so many characters are shown.
+#: Characters of a field's value that are shown.
 VALUE_MAX_LENGTH: Final = 60
 #: Elements of a collection that are shown.
 SHOWN_ELEMENTS_MAX: Final = 4
-#: Bytes longer than this are left out of JSON lines.
+#: Longer bytes objects are omitted from JSON lines.
 JSONL_BYTES_MAX_NBYTES: Final = 64 * 2**10
 
-#: Fields that say little to somebody who reads along.
-QUIET_FIELDS = frozenset(("op", "reply", "close", "serializers", "stimulus_id"))
-#: Where keys of tasks stand in requests whose classes do not say so.
+#: Fields that are not shown.
+HIDDEN_FIELDS = frozenset(("op", "reply", "close", "serializers", "stimulus_id"))
+#: Fields with keys of tasks in requests whose classes do not declare them.
 KEY_NAMES = ("key", "keys", "who_has", "nbytes", "data", "executing", "keys_or_stimuli")
 
 _MARKS = {
@@ -57,23 +55,23 @@ _COLOURS = {
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which messages are shown; all that is given must hold.
+    """Selects the messages that are shown; all conditions must be met.
 
     Attributes:
-        ops: patterns (``task-*``), of which one must fit; () for any.
-        peer: must be in the peer's name or address.
-        key: a key of a task that must be named; a pattern if it is a str.
+        ops: patterns (``task-*``), one of which must match; () for any.
+        peer: text that the peer's name or address must contain.
+        key: key of a task that the message must contain; a pattern if it is a str.
     """
 
     ops: tuple[str, ...] = ()
     peer: str | None = None
     key: Any = None
 
-    def fits(self, tapped: Tapped, seen: Seen) -> bool:
-        """Whether the message is shown."""
+    def matches(self, tapped: TappedConnection, seen: ObservedMessage) -> bool:
+        """Return whether a message is shown."""
         if self.ops and not any(fnmatch.fnmatchcase(seen.op, op) for op in self.ops):
             return False
-        if self.peer is not None and self.peer not in f"{tapped.onlooker.peer} {tapped.address}":
+        if self.peer is not None and self.peer not in f"{tapped.observer.peer} {tapped.address}":
             return False
         return self.key is None or any(map(self._is_key, keys_in(seen)))
 
@@ -83,8 +81,8 @@ class Filter:
         return bool(key == self.key)
 
 
-def keys_in(seen: Seen) -> Iterator[Any]:
-    """Keys of tasks that a message names."""
+def keys_in(seen: ObservedMessage) -> Iterator[Any]:
+    """Yield the keys of tasks in a message."""
     if not isinstance(seen.value, dict):
         return
     names = list(KEY_NAMES)
@@ -100,13 +98,15 @@ def keys_in(seen: Seen) -> Iterator[Any]:
             yield from value
 
 
-# ------------------------------------------------------------------ one line a message
+# ------------------------------------------------------------------ one line per message
 
 
-def line(tapped: Tapped, when: float, seen: Seen, *, colour: bool = False) -> str:
-    """What is printed of a message."""
+def line(
+    tapped: TappedConnection, when: float, seen: ObservedMessage, *, colour: bool = False
+) -> str:
+    """Return the line to print for a message."""
     clock = time.strftime("%H:%M:%S", time.localtime(when)) + f".{int(when % 1 * 1000):03d}"
-    peer = tapped.onlooker.peer or tapped.address
+    peer = tapped.observer.peer or tapped.address
     name = seen.op or seen.kind
     arrow = "→" if seen.way == "up" else "←"
     head = f"{name}{_MARKS[seen.kind]}"
@@ -118,14 +118,14 @@ def line(tapped: Tapped, when: float, seen: Seen, *, colour: bool = False) -> st
 
 
 def fields(value: Any) -> str:
-    """The fields of a message, shortened."""
+    """Return the fields of a message, shortened."""
     if not isinstance(value, dict):
         return "" if value is None else short(value)
-    return " ".join(f"{k}={short(x)}" for k, x in value.items() if k not in QUIET_FIELDS)
+    return " ".join(f"{k}={short(x)}" for k, x in value.items() if k not in HIDDEN_FIELDS)
 
 
 def short(value: Any) -> str:
-    """A value in few characters, on one line."""
+    """Return a value as short text on one line."""
     if isinstance(value, Payload):
         return f"<{value.kind} {len(value.header) + sum(map(real_nbytes, value.frames))} B>"
     if isinstance(value, OmittedFrame):
@@ -156,26 +156,26 @@ def _cut(text: str) -> str:
 # ------------------------------------------------------------------ JSON lines
 
 
-def record(tapped: Tapped, when: float, seen: Seen) -> str:
-    """One line of JSON. The message is in the form of ``json_form``, long bytes left out."""
+def record(tapped: TappedConnection, when: float, seen: ObservedMessage) -> str:
+    """Return a message as a line of JSON, in the form of ``json_form`` without long bytes."""
     try:
         form = to_json(seen.value, JSONL_BYTES_MAX_NBYTES)
     except ProtocolError as error:
         form = {"$unreadable": str(error)}
-    told = {
+    fields = {
         "time": when,
         "connection": tapped.number,
-        "peer": tapped.onlooker.peer or tapped.address,
+        "peer": tapped.observer.peer or tapped.address,
         "way": seen.way,
         "kind": seen.kind,
         "direction": seen.direction,
         "nbytes": seen.nbytes,
         "frames": seen.n_frames,
         "violations": [str(violation) for violation in seen.violations],
+        "op": seen.op,
+        "message": form,
     }
-    told["op"] = seen.op
-    told["message"] = form
-    return dumps(told)
+    return dumps(fields)
 
 
 # ------------------------------------------------------------------ counts
@@ -183,12 +183,12 @@ def record(tapped: Tapped, when: float, seen: Seen) -> str:
 
 @dataclass(slots=True)
 class Count:
-    """Of one op that goes one way.
+    """Counts of one op in one direction.
 
     Attributes:
-        n: messages.
+        n: number of messages.
         nbytes: their size.
-        n_violations: in them.
+        n_violations: number of violations in them.
     """
 
     n: int = 0
@@ -198,12 +198,12 @@ class Count:
 
 @dataclass(slots=True)
 class Stats:
-    """Counts.
+    """Counts of all messages.
 
     Attributes:
         counts: (direction or way, kind, op) -> count.
         started, ended: times of the first and the last message, seconds since the epoch.
-        kinds: kind of violation -> how many.
+        kinds: kind of violation -> number.
     """
 
     counts: dict[tuple[str, str, str], Count] = field(default_factory=dict)
@@ -211,7 +211,7 @@ class Stats:
     ended: float = 0.0
     kinds: dict[str, int] = field(default_factory=dict)
 
-    def add(self, when: float, seen: Seen) -> None:
+    def add(self, when: float, seen: ObservedMessage) -> None:
         """Count a message."""
         self.started = self.started or when
         self.ended = when
@@ -227,40 +227,48 @@ class Stats:
 
     @property
     def n_violations(self) -> int:
-        """All of them."""
+        """Number of all violations."""
         return sum(self.kinds.values())
 
     def summary(self, n_connections: int) -> str:
-        """One line."""
+        """Return a summary on one line."""
         n = sum(count.n for count in self.counts.values())
         nbytes = sum(count.nbytes for count in self.counts.values())
         found = ", ".join(f"{n} x {kind}" for kind, n in sorted(self.kinds.items()))
-        violations = f"{self.n_violations} violations ({found})" if found else "no violations"
+        violations = (
+            f"{plural(self.n_violations, 'violation')} ({found})" if found else "no violations"
+        )
         seconds = self.ended - self.started
-        return f"{n} messages, {nbytes} bytes, on {n_connections} connections in {seconds:.1f} s; {violations}"
+        return (
+            f"{plural(n, 'message')}, {plural(nbytes, 'byte')}, "
+            f"on {plural(n_connections, 'connection')} in {seconds:.1f} s; {violations}"
+        )
 
     def table(self) -> Iterator[str]:
-        """Lines: counts, bytes and rates per op, the most bytes first."""
+        """Yield lines with counts, bytes and rates per op, those with the most bytes first."""
         seconds = max(self.ended - self.started, 1e-3)
-        yield f"{'direction':<20} {'op':<36} {'messages':>9} {'per s':>9} {'bytes':>12} {'bytes/s':>11} {'violations':>10}"
+        yield (
+            f"{'direction':<20} {'op':<36} {'messages':>9} {'per s':>9} {'bytes':>12} "
+            f"{'bytes/s':>11} {'violations':>10}"
+        )
         rows = sorted(self.counts.items(), key=lambda item: (-item[1].nbytes, item[0]))
         for (direction, kind, op), count in rows:
             name = f"{op or kind}{_MARKS.get(kind, '')}"
             yield (
-                f"{direction:<20} {name:<36} {count.n:>9} {count.n / seconds:>9.1f} {count.nbytes:>12} "
-                f"{count.nbytes / seconds:>11.0f} {count.n_violations:>10}"
+                f"{direction:<20} {name:<36} {count.n:>9} {count.n / seconds:>9.1f} "
+                f"{count.nbytes:>12} {count.nbytes / seconds:>11.0f} {count.n_violations:>10}"
             )
 
 
 class Reporter:
-    """The observer of a tap.
+    """The observer of a wiretap.
 
     Args:
-        show: prints a line; None to print nothing but violations.
+        show: prints a line; None to print violations only.
         warn: prints a violation.
-        chosen: which messages are shown and written; all are checked and counted.
-        jsonl: takes a record of each.
-        colour: for a terminal.
+        chosen: selects the messages that are shown and written; all are checked and counted.
+        jsonl: file for a line of JSON per message.
+        colour: whether to use colours.
     """
 
     def __init__(
@@ -279,10 +287,10 @@ class Reporter:
         self._colour = colour
         self.stats = Stats()
 
-    def __call__(self, tapped: Tapped, when: float, seen: Seen) -> None:
-        """A message has passed."""
+    def __call__(self, tapped: TappedConnection, when: float, seen: ObservedMessage) -> None:
+        """Report a message."""
         self.stats.add(when, seen)
-        chosen = self._chosen.fits(tapped, seen)
+        chosen = self._chosen.matches(tapped, seen)
         if chosen and self._jsonl is not None:
             self._jsonl.write(record(tapped, when, seen) + "\n")
         text = ""
@@ -290,9 +298,9 @@ class Reporter:
             text = line(tapped, when, seen, colour=self._colour)
             self._show(text)
         for violation in seen.violations:
-            told = (
+            problem = (
                 f"    !! {violation}"
                 if text
-                else f"!! {tapped.onlooker.peer or tapped.address}: {violation}"
+                else f"!! {tapped.observer.peer or tapped.address}: {violation}"
             )
-            self._warn(click.style(told, fg="red", bold=True) if self._colour else told)
+            self._warn(click.style(problem, fg="red", bold=True) if self._colour else problem)

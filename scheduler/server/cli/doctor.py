@@ -1,0 +1,305 @@
+"""``paceline doctor``: checks for likely problems of a cluster.
+
+Versions that do not match, too few open files, clocks that differ, harmful settings.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+from paceline.protocol import messages as m
+from paceline.protocol.messages import worker_rpc
+from paceline.scheduler.core.inspection.explain_text import count
+from paceline.workers_compat.config import config, versions
+
+from .rpc_client import RpcError, call_scheduler
+
+#: Open files of a scheduler per worker, about: its stream, its heartbeats, one for requests.
+FILES_PER_WORKER: Final = 3
+#: Fewer open files than this are a problem for a cluster of any size.
+FILES_MIN: Final = 4_096
+#: Clocks that differ by more make the times in the task stream and in profiles wrong, seconds.
+SKEW_SECONDS: Final = 1.0
+#: Packages whose releases should match, because their data is sent between processes.
+SHARED: Final = (
+    "python",
+    "dask",
+    "distributed",
+    "cloudpickle",
+    "msgpack",
+    "numpy",
+    "pandas",
+    "pyarrow",
+)
+#: Different releases of these are a problem; of the others, a note.
+STRICT: Final = ("dask", "distributed")
+
+GOOD, NOTE, BAD = "ok", "note", "problem"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The result of one check.
+
+    Attributes:
+        grade: "ok", "note" or "problem".
+        text: what was found, and what to do about it.
+    """
+
+    grade: str
+    text: str
+
+
+def examine(address: str | None, timeout: float) -> list[Finding]:
+    """Return the findings about this machine, and about a cluster if there is an address."""
+    found = [*own_versions(), *open_files(0), *settings(config.get)]
+    if address is None:
+        return found
+    try:
+        identity = call_scheduler(address, m.Identity(n_workers=-1), timeout)
+    except RpcError as error:
+        return [*found, Finding(BAD, f"The scheduler does not reply: {error}")]
+    workers = identity["workers"]
+    found.append(
+        Finding(
+            GOOD, f"The scheduler at {address} replies. It has {count(len(workers), 'worker')}."
+        )
+    )
+    found += open_files(len(workers))
+    found += clocks(workers)
+    try:
+        found += peer_versions(address, timeout)
+    except RpcError as error:
+        found.append(Finding(NOTE, f"The versions of the workers are unknown: {error}"))
+    return found
+
+
+def own_versions() -> list[Finding]:
+    """Check the installed versions."""
+    packages = versions.get_versions()["packages"]
+    release = str(packages.get("distributed"))
+    about = ", ".join(
+        f"{name} {packages[name]}" for name in ("python", "dask", "distributed") if name in packages
+    )
+    if versions.is_supported(release):
+        return [Finding(GOOD, f"Installed here: {about}.")]
+    low, high = (".".join(map(str, v)) for v in (versions.OLDEST_SUPPORTED, versions.NEWEST_TESTED))
+    text = f"Installed here: {about}. paceline is tested with distributed {low} to {high}."
+    return [Finding(BAD, text + " Install one of these releases.")]
+
+
+def open_files(n_workers: int) -> list[Finding]:
+    """Check the limit of open files for a scheduler with ``n_workers`` workers."""
+    if sys.platform == "win32":
+        return []
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    usable = hard // 2 if hard != resource.RLIM_INFINITY else None
+    if usable is None:
+        return [Finding(GOOD, "The number of open files is not limited.")] if not n_workers else []
+    needed = max(FILES_MIN if not n_workers else 0, n_workers * FILES_PER_WORKER)
+    if usable >= needed:
+        return (
+            []
+            if n_workers
+            else [Finding(GOOD, f"A scheduler started here may open {usable:,} files.")]
+        )
+    enough = (
+        f"{count(n_workers, 'worker')} need about {needed:,}"
+        if n_workers
+        else f"at least {needed:,} are recommended"
+    )
+    return [
+        Finding(
+            BAD,
+            f"A scheduler started here may open {usable:,} files; {enough}. Raise the hard limit: "
+            "`ulimit -Hn 65536`, or LimitNOFILE= in its systemd service.",
+        )
+    ]
+
+
+def clocks(workers: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
+    """Check whether the workers' clocks agree with the scheduler's, from their last heartbeats."""
+    off = {}
+    for address, worker in workers.items():
+        sent_at = worker.get("metrics", {}).get("time")
+        if sent_at is not None and worker.get("last_seen"):
+            skew = float(sent_at) - float(worker["last_seen"])
+            if abs(skew) > SKEW_SECONDS:
+                off[address] = skew
+    if not workers:
+        return []
+    if not off:
+        return [Finding(GOOD, "The workers' clocks agree with the scheduler's.")]
+    worst = max(off, key=lambda address: abs(off[address]))
+    return [
+        Finding(
+            BAD,
+            f"The clocks of {len(off)} of {count(len(workers), 'worker')} differ from the "
+            f"scheduler's, that of {worst} by {off[worst]:+.1f} s (or the worker is too busy to "
+            "send heartbeats in time). The task stream and "
+            "profiles show wrong times; synchronize the clocks with NTP.",
+        )
+    ]
+
+
+def peer_versions(address: str, timeout: float) -> list[Finding]:
+    """Check whether the scheduler, its workers and this machine have the same releases."""
+    scheduler = call_scheduler(address, m.Versions(), timeout)
+    call = msgspec.to_builtins(worker_rpc.WorkerVersions())
+    request = m.Broadcast(msg=call, on_error="return")
+    received = {"this machine": versions.get_versions(), "the scheduler": scheduler}
+    received.update(call_scheduler(address, request, timeout))
+    releases: dict[str, dict[str, list[str]]] = {name: {} for name in SHARED}
+    for peer, all_of in received.items():
+        if not isinstance(all_of, Mapping) or "packages" not in all_of:
+            continue
+        for name in SHARED:
+            release = str(all_of["packages"].get(name))
+            releases[name].setdefault(release, []).append(peer)
+    found = [
+        mixed(name, by_release) for name, by_release in releases.items() if len(by_release) > 1
+    ]
+    return found or [
+        Finding(GOOD, "The scheduler, its workers and this machine have the same versions.")
+    ]
+
+
+def mixed(name: str, by_release: Mapping[str, list[str]]) -> Finding:
+    """Return the finding about a package whose releases differ."""
+    parts = [
+        f"{'not installed' if release == 'None' else release} on {peers[0]}"
+        + (f" and {len(peers) - 1} more" if len(peers) > 1 else "")
+        for release, peers in by_release.items()
+    ]
+    grade = BAD if name in STRICT or (name == "python" and len(_minors(by_release)) > 1) else NOTE
+    text = f"{name} is {'; '.join(parts)}."
+    return Finding(grade, text + (" Install the same release everywhere." if grade == BAD else ""))
+
+
+def _minors(by_release: Mapping[str, Any]) -> set[str]:
+    return {".".join(release.split(".")[:2]) for release in by_release}
+
+
+# ------------------------------------------------------------------ configuration
+
+Check = tuple[str, Callable[[Any], bool], str]
+
+
+def _below(seconds: float) -> Callable[[Any], bool]:
+    return lambda value: (config.seconds(value) or seconds) < seconds
+
+
+#: (key, whether its value is harmful, its effect then).
+SETTINGS: Final[tuple[Check, ...]] = (
+    (
+        "distributed.scheduler.validate",
+        bool,
+        "checks the whole state after each step: many times slower, for tests only",
+    ),
+    (
+        "distributed.scheduler.work-stealing",
+        lambda v: v is False,
+        "leaves tasks on busy workers while others are idle",
+    ),
+    (
+        "distributed.scheduler.worker-saturation",
+        lambda v: str(v) in ("inf", ".inf") or float(v) > 2,
+        "sends all tasks to workers at once: tasks that load data use more memory",
+    ),
+    (
+        "distributed.scheduler.allowed-failures",
+        lambda v: v is not None and int(v) < 1,
+        "fails tasks when their worker is lost once",
+    ),
+    (
+        "distributed.scheduler.worker-ttl",
+        _below(60),
+        "removes workers and their data if tasks hold the GIL for a short time",
+    ),
+    (
+        "distributed.comm.timeouts.connect",
+        _below(10),
+        "is short: connecting to a busy machine takes longer",
+    ),
+    (
+        "distributed.comm.timeouts.tcp",
+        _below(20),
+        "closes connections to peers after a short silence",
+    ),
+    (
+        "distributed.worker.memory.terminate",
+        lambda v: v is False,
+        "lets workers use all memory until the system kills a process",
+    ),
+    (
+        "distributed.worker.memory.pause",
+        lambda v: v is False,
+        "sends tasks to workers whose memory is full",
+    ),
+    (
+        "distributed.scheduler.idle-timeout",
+        _below(60),
+        "stops the scheduler soon after the last task",
+    ),
+    ("distributed.scheduler.blocked-handlers", bool, "rejects some requests of clients"),
+)
+
+
+def settings(get: Callable[[str], Any]) -> list[Finding]:
+    """Check dask's configuration for harmful values and unknown keys."""
+    found = []
+    for key, is_harmful, effect in SETTINGS:
+        value = get(key)
+        try:
+            harmful = value is not None and is_harmful(value)
+        except (KeyError, TypeError, ValueError):
+            found.append(Finding(BAD, f"`{key}` cannot be {value!r}."))
+            continue
+        if harmful:
+            found.append(Finding(NOTE, f"`{key}: {value}` {effect}."))
+    for variable in unknown_variables(os.environ):
+        found.append(
+            Finding(
+                NOTE,
+                f"The environment variable {variable} is not a known setting. Check its spelling.",
+            )
+        )
+    return found or [Finding(GOOD, "dask's configuration has no harmful setting.")]
+
+
+def unknown_variables(environment: Mapping[str, str]) -> list[str]:
+    """Return variables that look like settings of distributed but are not."""
+    known = config.default_keys()
+    out = []
+    for name in sorted(environment):
+        if not name.startswith("DASK_DISTRIBUTED__"):
+            continue
+        key = name.removeprefix("DASK_").lower().replace("__", ".").replace("_", "-")
+        if not any(
+            key == each or key.startswith(each + ".") or each.startswith(key + ".")
+            for each in known
+        ):
+            out.append(name)
+    return out
+
+
+MARKS: Final = {GOOD: "✓", NOTE: "!", BAD: "✗"}
+
+
+def text(found: list[Finding]) -> str:
+    """Return the text to print: one line for each finding, problems last."""
+    order = {GOOD: 0, NOTE: 1, BAD: 2}
+    lines = [
+        f"{MARKS[each.grade]} {each.text}" for each in sorted(found, key=lambda f: order[f.grade])
+    ]
+    n = sum(each.grade == BAD for each in found)
+    lines.append("")
+    lines.append("No problems found." if not n else f"{count(n, 'problem')} found.")
+    return "\n".join(lines)

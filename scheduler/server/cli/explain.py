@@ -1,0 +1,91 @@
+"""The text that ``paceline explain`` prints.
+
+Requests the facts from a running scheduler and formats them.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from paceline.protocol.messages import Explain
+from paceline.scheduler.core.inspection.explain_text import count
+
+from .rpc_client import RpcError, call_scheduler
+
+
+def report(key: Any, address: str, as_json: bool, timeout: float) -> str:
+    """Return the text to print for a task, or for the cluster if ``key`` is None.
+
+    Raises:
+        ValueError: the scheduler did not reply.
+    """
+    try:
+        found = call_scheduler(address, Explain(key=key), timeout)
+    except RpcError as error:
+        raise ValueError(str(error)) from error
+    if not isinstance(found, Mapping):
+        raise ValueError(f"{address} is not a paceline scheduler: it replied {found!r:.500}")
+    if as_json:
+        return json.dumps(_jsonable(found), indent=2)
+    return "\n".join(all_lines(found) if key is None else task_lines(found))
+
+
+def task_lines(found: Mapping[str, Any]) -> list[str]:
+    """Return the lines for a task: its state and since when, the cause, details, and its story."""
+    key = found["key"] if isinstance(found["key"], str) else repr(found["key"])
+    state = found["state"] or "unknown"
+    since = found.get("since")
+    out = [f"{key}: {state}{'' if since is None else f' since {clock(since)}'}", ""]
+    first, *rest = found["words"]
+    out += [first, *(f"  {line}" for line in rest)]
+    if found["story"]:
+        out += ["", "Story:"]
+    for each, start, finish, recommended, cause, seconds in found["story"]:
+        more = f", then {len(recommended)} more" if recommended else ""
+        name = "" if each == found["key"] else f"{each!r}: "
+        out.append(f"  {clock(seconds)}  {name}{start} -> {finish}{more}  ({cause})")
+    return out
+
+
+def all_lines(found: Mapping[str, Any]) -> list[str]:
+    """Return the lines for the cluster: workers, tasks, and what holds them up."""
+    cluster = found["cluster"]
+    statuses = ", ".join(f"{n} {status}" for status, n in cluster["statuses"].items())
+    out = [
+        f"Workers: {cluster['workers']} ({statuses or 'none'}), "
+        f"{count(cluster['threads'], 'thread')}"
+    ]
+    tasks = ", ".join(f"{n} {state}" for state, n in found["states"].items())
+    out.append(f"Tasks:   {tasks or 'none'}")
+    if cluster["graphs"]:
+        out.append(f"Graphs being compiled: {cluster['graphs']}")
+    for each in cluster["silent"]:
+        out.append(f"{each['worker']} has not sent a heartbeat for {each['seconds']:.0f} s.")
+    for address in cluster["backpressured"]:
+        out.append(f"{address} does not read from its connection.")
+    out.append("")
+    if not found["suspects"]:
+        out.append("No task is running, and no task is held up.")
+    for each in found["suspects"]:
+        out.append(f"- {each['summary']}")
+    return out
+
+
+def clock(seconds: float) -> str:
+    """Format a time as local date and time with milliseconds."""
+    whole = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+    return f"{whole}.{int(seconds * 1000) % 1000:03d}"
+
+
+def _jsonable(value: Any) -> Any:
+    """Return ``value`` for JSON, with keys that are tuples as their ``repr``."""
+    if isinstance(value, Mapping):
+        return {k if isinstance(k, str) else repr(k): _jsonable(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_jsonable(each) for each in value]
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    return repr(value)

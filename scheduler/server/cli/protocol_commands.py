@@ -1,0 +1,212 @@
+"""Subcommands of ``paceline`` about the protocol.
+
+``wiretap``, ``decode``, ``encode`` and ``messages``.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, BinaryIO
+
+import click
+
+from .key_option import read_key
+
+PEM_FILE = click.Path(exists=True, resolve_path=True)
+
+
+@click.command()
+@click.option(
+    "--listen",
+    default="tcp://:9786",
+    show_default=True,
+    help="Address that peers connect to, tcp:// or tls://",
+)
+@click.option(
+    "--forward",
+    required=True,
+    help="Address to forward to, for example tcp://127.0.0.1:8786 or tls://...",
+)
+@click.option(
+    "--serves",
+    type=click.Choice(["scheduler", "worker", "nanny"]),
+    default="scheduler",
+    show_default=True,
+    help="Kind of server at the forward address",
+)
+@click.option(
+    "--op", "ops", multiple=True, help="Show only ops that match this name or pattern; repeatable"
+)
+@click.option("--peer", default=None, help="Show only peers whose name or address contains this")
+@click.option(
+    "--key",
+    default=None,
+    help="Show only messages with this key: a pattern, or a tuple such as ('x', 0)",
+)
+@click.option(
+    "--jsonl",
+    type=click.Path(dir_okay=False),
+    default=None,
+    help="Write the messages shown to this file, one JSON document per line",
+)
+@click.option("--stats", is_flag=True, help="Print counts, bytes and rates per op at the end")
+@click.option("--quiet", is_flag=True, help="Print violations only")
+@click.option("--color/--no-color", default=None, help="Colours [default: on a terminal]")
+@click.option(
+    "--tls-ca-file",
+    type=PEM_FILE,
+    default=None,
+    help="CA cert(s) file for TLS (in PEM format), both sides",
+)
+@click.option(
+    "--tls-cert", type=PEM_FILE, default=None, help="certificate file for TLS (in PEM format)"
+)
+@click.option(
+    "--tls-key", type=PEM_FILE, default=None, help="private key file for TLS (in PEM format)"
+)
+def wiretap(
+    listen: str,
+    forward: str,
+    serves: str,
+    ops: tuple[str, ...],
+    peer: str | None,
+    key: str | None,
+    jsonl: str | None,
+    stats: bool,
+    quiet: bool,
+    color: bool | None,
+    tls_ca_file: str | None,
+    tls_cert: str | None,
+    tls_key: str | None,
+) -> None:
+    """Show the messages between peers and a scheduler, and check them against the catalogue.
+
+    Let workers and clients connect to it instead of the scheduler. Bytes are forwarded unchanged.
+    The exit code is 1 if a message violates the catalogue.
+    """
+    from paceline.scheduler.server.wiretap.command import run
+    from paceline.scheduler.server.wiretap.proxy import TlsFiles
+    from paceline.scheduler.server.wiretap.report import Filter
+
+    tls = None
+    if tls_ca_file or tls_cert or tls_key:
+        if not (tls_ca_file and tls_cert):
+            raise click.UsageError("TLS needs --tls-ca-file and --tls-cert (and --tls-key)")
+        tls = TlsFiles(tls_ca_file, tls_cert, tls_key)
+    code = run(
+        listen,
+        forward,
+        tls=tls,
+        serves={
+            "scheduler": ("scheduler_rpc",),
+            "worker": ("worker_rpc",),
+            "nanny": ("nanny_rpc",),
+        }[serves],  # type: ignore[arg-type]
+        chosen=Filter(ops, peer, read_key(key)),
+        quiet=quiet,
+        jsonl=jsonl,
+        stats=stats,
+        colour=color,
+    )
+    sys.exit(code)
+
+
+@click.command()
+@click.argument("file", type=click.File("rb"))
+@click.option(
+    "--indent", type=int, default=None, help="Spaces per level [default: one line per message]"
+)
+@click.option("--in-place", is_flag=True, help="The messages use the second encoding")
+@click.option(
+    "--check",
+    "direction",
+    default=None,
+    help="Check the messages against this table of the catalogue, for example worker_to_scheduler",
+)
+def decode(file: BinaryIO, indent: int | None, in_place: bool, direction: str | None) -> None:
+    """Print the messages in FILE (bytes as sent over the network) as JSON."""
+    from paceline.protocol.errors import RemoteProtocolError
+    from paceline.protocol.framing import FrameReader
+    from paceline.protocol.json_form import dumps, frames_to_json, from_json
+
+    reader = FrameReader()
+    violations = 0
+    try:
+        for data in iter(lambda: file.read(2**16), b""):
+            for frames in reader.feed(data):
+                form = frames_to_json(frames, "in-place" if in_place else "stock")
+                click.echo(dumps(form, indent))
+                if direction is not None:
+                    violations += _check(from_json(form), direction)
+    except RemoteProtocolError as error:
+        raise click.ClickException(str(error)) from error
+    if not reader.is_idle:
+        raise click.ClickException("The file ends within a message")
+    sys.exit(1 if violations else 0)
+
+
+def _check(value: Any, direction: str) -> int:
+    """Print the violations of a message, or of each message of a batch, and return their number."""
+    from paceline.protocol.catalogue import TABLES
+    from paceline.protocol.checking import check_message
+
+    if direction not in TABLES:
+        raise click.UsageError(f"--check must be one of {', '.join(TABLES)}")
+    found = [
+        violation
+        for message in (value if isinstance(value, tuple) else (value,))
+        for violation in check_message(message, direction)  # type: ignore[arg-type]
+    ]
+    for violation in found:
+        click.echo(f"!! {violation}", err=True)
+    return len(found)
+
+
+@click.command()
+@click.argument("file", type=click.File("r", encoding="utf-8"))
+@click.option(
+    "--output",
+    "-o",
+    type=click.File("wb"),
+    default="-",
+    help="Output file [default: standard output]",
+)
+@click.option("--in-place", is_flag=True, help="Use the second encoding")
+def encode(file: Any, output: BinaryIO, in_place: bool) -> None:
+    """Convert the messages in FILE to bytes as sent over the network.
+
+    FILE contains JSON documents as printed by `paceline decode`.
+    """
+    from paceline.protocol.errors import ProtocolError
+    from paceline.protocol.framing import pack_frames
+    from paceline.protocol.json_form import documents, json_to_frames
+
+    try:
+        for form in documents(file.read()):
+            for piece in pack_frames(json_to_frames(form, "in-place" if in_place else "stock")):
+                output.write(piece)
+    except ProtocolError as error:
+        raise click.ClickException(str(error)) from error
+
+
+@click.command()
+@click.argument("op", required=False)
+@click.option(
+    "--direction",
+    default=None,
+    help="Only this table of the catalogue, for example worker_to_scheduler",
+)
+def messages(op: str | None, direction: str | None) -> None:
+    """List the ops of the catalogue, or describe OP (a name or a pattern)."""
+    from .catalogue_text import describe_ops, list_ops
+
+    try:
+        lines = list_ops(direction) if op is None else describe_ops(op, direction)
+        for text in lines:
+            click.echo(text)
+    except LookupError as error:
+        raise click.ClickException(str(error.args[0])) from error
+
+
+#: Added to ``paceline`` by ``main.py``.
+COMMANDS: tuple[click.Command, ...] = (wiretap, decode, encode, messages)

@@ -1,0 +1,94 @@
+"""A blocking RPC client for the command line: one request per connection."""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import Any, Final
+
+from paceline.protocol.connection import Connection, HandshakeDone, Value
+from paceline.protocol.framing import FrameReader, pack_frames
+from paceline.scheduler.server.comm.addresses import address_host_port, split_address
+from paceline.workers_compat.security import shared_secret
+
+#: Bytes read at a time.
+READ_NBYTES: Final = 2**16
+
+
+class RpcError(Exception):
+    """The request failed; the text is the reason."""
+
+
+def call_scheduler(address: str, request: Any, timeout: float = 30.0) -> Any:
+    """Send a request to a scheduler and return its reply.
+
+    Args:
+        address: ``tcp://host:port``, or ``tls://host:port`` with certificates from the
+            configuration.
+        request: the message.
+        timeout: for connecting and the reply together, seconds.
+
+    Raises:
+        RpcError: the scheduler cannot be reached, does not reply in time, or replies with an error.
+    """
+    if "://" not in address:
+        address = f"tcp://{address}"
+    scheme, _ = split_address(address)
+    if scheme not in ("tcp", "tls"):
+        raise RpcError(f"Cannot connect to {address}: this command supports tcp and tls only")
+    deadline = time.monotonic() + timeout
+    try:
+        with _connect(address, scheme == "tls", timeout) as sock:
+            reply = _exchange(sock, request, deadline)
+    except TimeoutError as error:
+        raise RpcError(f"{address} did not reply within {timeout:g} s") from error
+    except OSError as error:
+        raise RpcError(f"Cannot connect to {address}: {error}") from error
+    if isinstance(reply, dict) and reply.get("status") == "uncaught-error":
+        raise RpcError(f"{address}: {reply.get('exception_text')}")
+    return reply
+
+
+def _connect(address: str, encrypted: bool, timeout: float) -> socket.socket:
+    host, port = address_host_port(address)
+    sock = socket.create_connection((host, port), timeout=timeout)
+    if not encrypted:
+        return sock
+    from paceline.workers_compat.security import tls_config
+
+    try:
+        context = tls_config.read().dial
+        if context is None:
+            raise RpcError(
+                f"{address} needs certificates in the configuration (distributed.comm.tls)"
+            )
+        return context.wrap_socket(sock, server_hostname=host)
+    except BaseException:
+        sock.close()
+        raise
+
+
+def _exchange(sock: socket.socket, request: Any, deadline: float) -> Any:
+    secret = shared_secret.configured()
+    connection = Connection(
+        "connector", secret.proof(shared_secret.CONNECTOR) if secret is not None else None
+    )
+    frames = FrameReader()
+    _write(sock, connection.start())
+    is_sent = False
+    while True:
+        sock.settimeout(max(0.001, deadline - time.monotonic()))
+        data = sock.recv(READ_NBYTES)
+        if not data:
+            raise ConnectionError("the connection was closed")
+        for got in frames.feed(data):
+            for event in connection.receive_frames(got):
+                if isinstance(event, HandshakeDone) and not is_sent:
+                    is_sent = True
+                    _write(sock, connection.send(request))
+                elif isinstance(event, Value):
+                    return event.value
+
+
+def _write(sock: socket.socket, frames: Any) -> None:
+    sock.sendall(b"".join(bytes(buffer) for buffer in pack_frames(frames)))

@@ -1,0 +1,237 @@
+"""``paceline status``.
+
+A live view of a cluster in the terminal, requested from the scheduler once a second.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from paceline.protocol import messages as m
+from paceline.scheduler.core.inspection.explain_text import count
+from paceline.scheduler.core.lifecycle.failures import format_nbytes
+
+from .rpc_client import call_scheduler
+
+#: Number of workers shown; the number of further ones is printed.
+WORKERS_SHOWN: Final = 20
+#: Number of prefixes shown, those with most unfinished tasks first.
+PREFIXES_SHOWN: Final = 20
+#: Width of a progress bar, characters.
+BAR_WIDTH: Final = 32
+#: State, its character in the bar and its style in rich, in the order of the bar.
+STATES: Final = (
+    ("memory", "█", "green"),
+    ("released", "█", "blue"),
+    ("erred", "█", "red"),
+    ("processing", "▓", "yellow"),
+    ("waiting", "░", "bright_black"),
+)
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """A snapshot of the cluster.
+
+    Attributes:
+        at: its time, seconds of the monotonic clock.
+        identity: as ``Client.scheduler_info`` returns it.
+        prefixes: prefix -> state -> number of tasks.
+    """
+
+    at: float
+    identity: dict[str, Any]
+    prefixes: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    @property
+    def totals(self) -> dict[str, int]:
+        """State -> number of tasks of all prefixes."""
+        return {
+            state: sum(states.get(state, 0) for states in self.prefixes.values())
+            for state, _, _ in STATES
+        }
+
+    @property
+    def done(self) -> int:
+        """Number of finished tasks that the scheduler still knows."""
+        totals = self.totals
+        return totals["memory"] + totals["released"] + totals["erred"]
+
+
+def fetch(address: str, timeout: float) -> Snapshot:
+    """Request a snapshot from the scheduler.
+
+    Raises:
+        RpcError: the scheduler did not reply.
+    """
+    identity = call_scheduler(address, m.Identity(n_workers=-1), timeout)
+    prefixes = call_scheduler(address, m.GetTaskPrefixStates(), timeout)
+    return Snapshot(time.monotonic(), identity, prefixes)
+
+
+def rate(now: Snapshot, before: Snapshot | None) -> float | None:
+    """Return tasks per second since the snapshot ``before``.
+
+    None if unknown, for example because tasks were forgotten.
+    """
+    if before is None or now.at <= before.at or now.done < before.done:
+        return None
+    return (now.done - before.done) / (now.at - before.at)
+
+
+def bar_parts(states: dict[str, int], width: int = BAR_WIDTH) -> list[tuple[str, str]]:
+    """Return (characters, style) of a progress bar.
+
+    Each state with tasks has at least one character.
+    """
+    total = sum(states.get(state, 0) for state, _, _ in STATES)
+    parts: list[tuple[str, str]] = []
+    left = width
+    for state, character, style in STATES:
+        count = states.get(state, 0)
+        if count and left > 0:
+            length = min(left, max(1, round(width * count / total)))
+            parts.append((character * length, style))
+            left -= length
+    return parts
+
+
+def busiest(prefixes: dict[str, dict[str, int]]) -> list[tuple[str, dict[str, int]]]:
+    """Return prefixes with tasks, those with most unfinished tasks first, then the largest."""
+
+    def order(item: tuple[str, dict[str, int]]) -> tuple[int, int, str]:
+        states = item[1]
+        return (
+            -states.get("processing", 0) - states.get("waiting", 0),
+            -sum(states.values()),
+            item[0],
+        )
+
+    return sorted((item for item in prefixes.items() if any(item[1].values())), key=order)
+
+
+def headline(now: Snapshot, before: Snapshot | None) -> str:
+    """Return the first lines: address, size, tasks and rate."""
+    identity = now.identity
+    workers = identity["workers"].values()
+    used = sum(w.get("metrics", {}).get("memory", 0) for w in workers)
+    totals = now.totals
+    speed = rate(now, before)
+    counts = ", ".join(f"{n:,} {state}" for state, n in totals.items() if n) or "no tasks"
+    lines = [
+        f"{identity['address']}   {count(len(workers), 'worker')}, "
+        f"{count(identity.get('total_threads', 0), 'thread')}, "
+        f"{format_nbytes(used)} of {format_nbytes(identity.get('total_memory', 0))}",
+        counts + (f"   {speed:,.0f} tasks/s" if speed is not None else ""),
+    ]
+    return "\n".join(lines)
+
+
+def worker_row(worker: dict[str, Any], address: str) -> tuple[str, ...]:
+    """Return the cells of a worker, in the order of ``WORKER_COLUMNS``."""
+    metrics = worker.get("metrics", {})
+    counts = metrics.get("task_counts") or {}
+    running = counts.get("executing", 0)
+    executing = sum(running.values()) if isinstance(running, dict) else running
+    limit = worker.get("memory_limit") or 0
+    memory = metrics.get("memory", 0)
+    share = f" ({100 * memory / limit:.0f} %)" if limit else ""
+    return (
+        str(worker.get("name", "")),
+        address,
+        str(worker.get("status", "")),
+        str(worker.get("nthreads", "")),
+        f"{metrics.get('cpu', 0):.0f} %",
+        format_nbytes(memory) + share,
+        str(executing),
+    )
+
+
+WORKER_COLUMNS: Final = ("worker", "address", "status", "threads", "cpu", "memory", "running")
+
+
+def format_text(now: Snapshot, before: Snapshot | None = None) -> str:
+    """Return a snapshot as text."""
+    lines = [headline(now, before), ""]
+    for name, states in busiest(now.prefixes)[:PREFIXES_SHOWN]:
+        bar = "".join(text for text, _ in bar_parts(states))
+        done = sum(states.get(state, 0) for state in ("memory", "released", "erred"))
+        lines.append(f"{name[:30]:30} {bar:{BAR_WIDTH}} {done:,} / {sum(states.values()):,}")
+    rows = [worker_row(w, a) for a, w in list(now.identity["workers"].items())[:WORKERS_SHOWN]]
+    if rows:
+        table = [WORKER_COLUMNS, *rows]
+        widths = [max(len(row[i]) for row in table) for i in range(len(WORKER_COLUMNS))]
+        lines.append("")
+        lines += ["  ".join(f"{x:{w}}" for x, w in zip(row, widths, strict=True)) for row in table]
+    more = len(now.identity["workers"]) - WORKERS_SHOWN
+    if more > 0:
+        lines.append(f"and {more} more")
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def format_rich(now: Snapshot, before: Snapshot | None) -> Any:
+    """Return a snapshot for rich."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    tasks = Table(expand=True, box=None, pad_edge=False)
+    for title, justify in (
+        ("tasks", "left"),
+        ("", "left"),
+        ("done", "right"),
+        ("running", "right"),
+        ("erred", "right"),
+    ):
+        tasks.add_column(title, justify=justify)
+    for name, states in busiest(now.prefixes)[:PREFIXES_SHOWN]:
+        bar = Text()
+        for text, style in bar_parts(states):
+            bar.append(text, style=style)
+        done = sum(states.get(state, 0) for state in ("memory", "released", "erred"))
+        erred = states.get("erred", 0)
+        tasks.add_row(
+            name,
+            bar,
+            f"{done:,} / {sum(states.values()):,}",
+            f"{states.get('processing', 0):,}",
+            Text(f"{erred:,}", style="red" if erred else ""),
+        )
+    workers = Table(expand=True, box=None, pad_edge=False)
+    for number, title in enumerate(WORKER_COLUMNS):
+        workers.add_column(title, justify="left" if number < 3 else "right")
+    shown = list(now.identity["workers"].items())[:WORKERS_SHOWN]
+    for address, worker in shown:
+        workers.add_row(*worker_row(worker, address))
+    more = len(now.identity["workers"]) - len(shown)
+    parts: list[Any] = [
+        Text(headline(now, before), style="bold"),
+        Text(""),
+        tasks,
+        Text(""),
+        workers,
+    ]
+    if more > 0:
+        parts.append(Text(f"and {more} more"))
+    return Group(*parts)
+
+
+def watch(address: str, interval: float, timeout: float) -> None:
+    """Show the live view until Ctrl-C.
+
+    Raises:
+        RpcError: the scheduler did not reply.
+        ImportError: rich is not installed.
+    """
+    from rich.console import Console
+    from rich.live import Live
+
+    before, now = None, fetch(address, timeout)
+    with Live(format_rich(now, before), console=Console(), screen=True, auto_refresh=False) as live:
+        live.refresh()
+        while True:
+            time.sleep(interval)
+            before, now = now, fetch(address, timeout)
+            live.update(format_rich(now, before), refresh=True)

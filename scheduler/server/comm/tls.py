@@ -1,0 +1,340 @@
+"""The comm of ``tls://``.
+
+An accepted socket has its TLS handshake first, in a task of its own with a deadline. If the
+certificate is not accepted, the connection is closed, the reason is logged, and the server receives
+no event.
+
+Large frames are decrypted by OpenSSL directly into their own memory. Written data is passed to
+OpenSSL in pieces, a few per wake-up, as the socket accepts it. All at once would keep a second,
+encrypted copy in memory and block the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import ssl
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from paceline.workers_compat.security.tls_config import Tls, certificate_names
+
+from .accepting import SocketAcceptor, SocketListener
+from .addresses import join_host_port
+from .interface import (
+    WRITE_HIGH_WATER_NBYTES,
+    WRITE_LOW_WATER_NBYTES,
+    Buffer,
+    FatalConnectError,
+    Listener,
+)
+from .sockets import bind_sockets, bound
+from .transport import JOIN_MAX_NBYTES, TcpComm, Transport
+
+logger = logging.getLogger("distributed.scheduler")
+
+#: Time-out of the TLS handshake, seconds.
+HANDSHAKE_SECONDS = 30.0
+#: Time-out of the closing messages of TLS, seconds.
+SHUTDOWN_SECONDS = 2.0
+#: Limit of concurrent handshakes. Further connections are closed; peers retry.
+HANDSHAKES_MAX = 4096
+#: Bytes passed to OpenSSL in one call.
+PIECE_NBYTES = 256 * 2**10
+#: Bytes encrypted in one wake-up for one peer; takes about two milliseconds.
+PUMP_NBYTES = 2 * 2**20
+#: Hosts whose rejections are counted; the least recent one is removed first.
+REFUSALS_MAX = 256
+#: Interval in which rejections of one host for the same reason are logged once, seconds.
+REFUSAL_SECONDS = 30.0
+
+#: OpenSSL's errors for peers that do not use TLS.
+NOT_TLS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL"})
+
+
+class TlsComm(TcpComm):
+    """One encrypted socket."""
+
+    __slots__ = (
+        "_blocked",
+        "_draining",
+        "_pieces",
+        "_pieces_nbytes",
+        "_pumping",
+        "_slow",
+        "_tls",
+        "refusal",
+    )
+
+    scheme = "tls"
+
+    def __init__(self, owner: Transport, outgoing: bool, tls: Tls) -> None:
+        super().__init__(owner, outgoing)
+        self._tls = tls
+        self._pieces: deque[memoryview] = deque()
+        self._pieces_nbytes = 0
+        self._blocked = False  # the socket's write buffer is full
+        self._pumping = False  # `_pump` is scheduled
+        self._slow = False  # `paused` was sent
+        self._draining = False  # to be closed once the pieces are written
+        self.refusal: str | None = None  # why the peer was rejected
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the server received its ``opened`` event."""
+        return self._transport is not None
+
+    # called by asyncio
+
+    def connection_made(self, transport: Any) -> None:
+        """See ``asyncio.BufferedProtocol``."""
+        self.refusal = self._tls.refusal(certificate_names(transport.get_extra_info("peercert")))
+        if self.refusal is None:
+            super().connection_made(transport)
+        else:
+            self._closing = True
+            transport.abort()
+
+    def pause_writing(self) -> None:
+        """See ``asyncio.BufferedProtocol``."""
+        self._blocked = True
+        self._update_slow()
+
+    def resume_writing(self) -> None:
+        """See ``asyncio.BufferedProtocol``."""
+        self._blocked = False
+        self._pump()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """See ``asyncio.BufferedProtocol``."""
+        self._forget_pieces()
+        super().connection_lost(error)
+
+    # called by Transport
+
+    def flush(self) -> None:
+        """See ``Comm``."""
+        self._dirty = False
+        out = self._out
+        if not out or self._transport is None:
+            return
+        nbytes = self._out_nbytes
+        self._out = []
+        self._out_nbytes = 0
+        if nbytes <= JOIN_MAX_NBYTES and not self._pieces:
+            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+            return
+        self._pieces += _pieces(out)
+        self._pieces_nbytes += nbytes
+        if not self._pumping:
+            self._pump()
+
+    def close(self) -> None:
+        """See ``Comm``."""
+        if self._closing:
+            return
+        self.flush()
+        if not self._pieces:
+            super().close()
+            return
+        self._closing = self._draining = True
+        self._reason = self._reason or "closed"
+
+    def abort(self, reason: str) -> None:
+        """See ``Comm``."""
+        self._forget_pieces()
+        super().abort(reason)
+
+    @property
+    def transport(self) -> Any:
+        """See ``Comm``."""
+        return self
+
+    def is_reading(self) -> bool:
+        """See ``asyncio.ReadTransport``."""
+        return bool(self._transport.is_reading())
+
+    def pause_reading(self) -> None:
+        """See ``asyncio.ReadTransport``."""
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """See ``asyncio.ReadTransport``."""
+        self._transport.resume_reading()
+
+    def get_write_buffer_size(self) -> int:
+        """See ``asyncio.WriteTransport``; includes what was not passed to OpenSSL yet."""
+        return int(self._transport.get_write_buffer_size()) + self._pieces_nbytes
+
+    # large writes
+
+    def _pump(self) -> None:
+        """Pass data to OpenSSL as the socket accepts it, in this wake-up and later ones."""
+        self._pumping = False
+        allowed = PUMP_NBYTES
+        while self._pieces and allowed > 0 and not self._blocked:
+            piece = self._pieces.popleft()
+            self._pieces_nbytes -= len(piece)
+            allowed -= len(piece)
+            self._transport.write(piece)
+        if self._pieces and not self._blocked:
+            self._pumping = True
+            asyncio.get_running_loop().call_soon(self._pump)
+        self._update_slow()
+        if self._draining and not self._pieces:
+            self._draining = False
+            self._transport.close()
+
+    def _update_slow(self) -> None:
+        """Send ``paused`` or ``resumed`` if that has changed."""
+        if self._closing:
+            return
+        if not self._slow and (self._blocked or self._pieces_nbytes > WRITE_HIGH_WATER_NBYTES):
+            self._slow = True
+            self._owner.events.paused(self._number)
+        elif self._slow and not self._blocked and self._pieces_nbytes <= WRITE_LOW_WATER_NBYTES:
+            self._slow = False
+            self._owner.events.resumed(self._number)
+
+    def _forget_pieces(self) -> None:
+        self._pieces.clear()
+        self._pieces_nbytes = 0
+        self._draining = False
+
+
+def _pieces(buffers: Sequence[Buffer]) -> Iterator[memoryview]:
+    """Yield views of the same bytes, of limited size."""
+    for buffer in buffers:
+        view = memoryview(buffer).cast("B")
+        for start in range(0, len(view), PIECE_NBYTES):
+            yield view[start : start + PIECE_NBYTES]
+
+
+class TlsBackend:
+    """Listens and connects with ``tls://``.
+
+    Args:
+        tls: certificates, and which peers are accepted.
+    """
+
+    def __init__(self, tls: Tls) -> None:
+        self._tls = tls
+        self._refusals = Refusals()
+        self._handshakes: set[asyncio.Task[None]] = set()
+
+    async def listen(self, transport: Transport, host: str, port: int) -> Listener:
+        """See ``Transport.listen``."""
+        if self._tls.listen is None:
+            raise ValueError(no_certificates(f"tls://{join_host_port(host, port)}"))
+        sockets = bind_sockets(host, port)
+        accepting = [
+            SocketAcceptor(sock, lambda sock: self._accepted(transport, sock)) for sock in sockets
+        ]
+        return SocketListener(accepting, "tls", *bound(sockets))
+
+    async def connect(self, transport: Transport, host: str, port: int) -> int:
+        """See ``Transport.connect``."""
+        address = f"tls://{join_host_port(host, port)}"
+        if self._tls.dial is None:
+            raise FatalConnectError(no_certificates(address))
+        connection = TlsComm(transport, True, self._tls)
+        try:
+            await asyncio.get_running_loop().create_connection(
+                lambda: connection,
+                host,
+                port,
+                ssl=self._tls.dial,
+                server_hostname=self._tls.server_hostname or host,
+                ssl_handshake_timeout=HANDSHAKE_SECONDS,
+                ssl_shutdown_timeout=SHUTDOWN_SECONDS,
+            )
+        except ssl.SSLError as error:
+            raise FatalConnectError(f"cannot connect to {address}: {why(error)}") from error
+        if connection.refusal:
+            raise FatalConnectError(f"cannot connect to {address}: {connection.refusal}")
+        if not connection.is_open:
+            raise ConnectionError(f"cannot connect to {address}: the peer closed the connection")
+        return connection.number
+
+    def _accepted(self, transport: Transport, sock: socket.socket) -> None:
+        if len(self._handshakes) >= HANDSHAKES_MAX:
+            sock.close()
+            return
+        task = asyncio.get_running_loop().create_task(
+            self._handshake(transport, sock), name="tls handshake"
+        )
+        self._handshakes.add(task)
+        task.add_done_callback(self._handshakes.discard)
+
+    async def _handshake(self, transport: Transport, sock: socket.socket) -> None:
+        try:
+            host, port = sock.getpeername()[:2]
+        except OSError:  # already closed
+            sock.close()
+            return
+        address = f"tls://{join_host_port(host, port)}"
+        connection = TlsComm(transport, False, self._tls)
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(
+                lambda: connection,
+                sock,
+                ssl=self._tls.listen,
+                ssl_handshake_timeout=HANDSHAKE_SECONDS,
+                ssl_shutdown_timeout=SHUTDOWN_SECONDS,
+            )
+        except OSError as error:
+            self._refusals.note(address, why(error))
+        else:
+            if not connection.is_open:
+                self._refusals.note(address, connection.refusal or "the peer closed the connection")
+
+
+class Refusals:
+    """Logs rejected peers: each host's first rejection at once, later ones with a count."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[str, str], tuple[float, int]] = {}
+
+    def note(self, address: str, reason: str) -> None:
+        """Record that the peer at `address` was rejected."""
+        now = asyncio.get_running_loop().time()
+        host = address.rpartition(":")[0]
+        logged_at, count = self._seen.pop((host, reason), (now - REFUSAL_SECONDS, 0))
+        if now - logged_at < REFUSAL_SECONDS:
+            self._seen[(host, reason)] = (logged_at, count + 1)
+            return
+        self._seen[(host, reason)] = (now, 0)
+        while len(self._seen) > REFUSALS_MAX:
+            del self._seen[next(iter(self._seen))]
+        logger.warning(
+            "TLS handshake failed with remote %r: %s%s",
+            address,
+            reason,
+            f" ({count} times more from this host before)" if count else "",
+        )
+
+
+def no_certificates(address: str) -> str:
+    """Return the error text for TLS without certificates."""
+    return (
+        f"{address} needs certificates: give --tls-ca-file, --tls-cert and --tls-key, "
+        "a Security object, or distributed.comm.tls.ca-file, .scheduler.cert and .scheduler.key "
+        "in the configuration"
+    )
+
+
+def why(error: OSError) -> str:
+    """Return why a handshake failed, with OpenSSL's own text at the end."""
+    name = getattr(error, "reason", None) or ""
+    text = str(error) or type(error).__name__
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not accepted: {error.verify_message or text}"
+    if name == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
+        return f"it showed no certificate: {text}"
+    if name in NOT_TLS:
+        return f"it does not speak TLS (does it use tcp://?): {text}"
+    if "ALERT" in name:
+        return f"it does not accept what we showed: {text}"
+    return text

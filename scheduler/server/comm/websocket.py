@@ -1,0 +1,282 @@
+"""The comm of ``ws://`` and ``wss://``, compatible with stock's.
+
+A message is a frame with the number of the others (eight bytes, little-endian), then these frames,
+each in a binary web socket message. Tornado owns the sockets. If the port is that of the HTTP
+pages, its server is shared, and the path ``/`` serves both (as in stock).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import ssl
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+from paceline.scheduler.server.http.server import HttpServer
+from paceline.workers_compat.security.http_connections import ConnectionServer, HttpLimits
+from paceline.workers_compat.security.tls_config import Tls
+from tornado import web
+from tornado.httpclient import HTTPClientError, HTTPRequest
+from tornado.iostream import StreamClosedError
+from tornado.websocket import WebSocketClosedError, WebSocketHandler, websocket_connect
+
+from .accepting import SocketAcceptor, SocketListener
+from .addresses import join_host_port
+from .async_comm import AsyncComm
+from .interface import Buffer, FatalConnectError, Listener, PeerFacts
+from .sockets import bind_sockets, bound, set_socket_options, socket_facts
+from .tls import HANDSHAKE_SECONDS, HANDSHAKES_MAX, Refusals, no_certificates, why
+from .transport import Transport
+
+logger = logging.getLogger("distributed.scheduler")
+
+_COUNT = struct.Struct("<Q")
+#: Time-out of connecting, seconds.
+CONNECT_SECONDS = 20.0
+#: The largest frame that is read; stock's peers shard frames into smaller ones.
+FRAME_MAX_NBYTES = 2**30
+#: The largest body of an HTTP request on the port of web sockets. Requests that open a web socket
+#: have no body.
+BODY_MAX_NBYTES = 2**16
+
+
+class WebSocketComm(AsyncComm):
+    """One connection over a web socket.
+
+    Args:
+        owner: the transport.
+        socket: tornado's handler (accepted) or connection (outgoing), with ``write_message`` and
+            ``close``.
+        stream: its iostream.
+        facts: of the peer.
+    """
+
+    def __init__(self, owner: Transport, socket: Any, stream: Any, facts: PeerFacts) -> None:
+        super().__init__(owner, facts)
+        self._socket = socket
+        self._stream = stream
+        self._frames: list[Any] = []
+        self._missing = 0
+        self._nbytes_in = 0
+        self._limits = owner.handshake_limits or owner.limits
+
+    async def send(self, frames: Sequence[Buffer]) -> None:
+        """See ``AsyncComm``."""
+        try:
+            self._socket.write_message(_COUNT.pack(len(frames)), binary=True)
+            for frame in frames:
+                written = self._socket.write_message(bytes(frame), binary=True)
+                if self._stream.writing():
+                    await written
+        except (WebSocketClosedError, StreamClosedError) as error:
+            raise ConnectionError(str(error) or "closed") from error
+
+    def hang_up(self) -> None:
+        """See ``AsyncComm``."""
+        self._socket.close()
+
+    def cut(self) -> None:
+        """See ``AsyncComm``."""
+        self._stream.close()
+
+    def admit(self) -> None:
+        """See ``Comm``."""
+        self._limits = self._owner.limits
+        protocol = getattr(self._socket, "ws_connection", None) or self._socket.protocol
+        protocol.params.max_message_size = FRAME_MAX_NBYTES
+
+    def received(self, data: Any) -> None:
+        """Process one web socket message."""
+        if self._closing:
+            return
+        if not isinstance(data, bytes):
+            self.drop("malformed frame: text instead of bytes")
+        elif self._missing:
+            self._nbytes_in += len(data)
+            limit = self._limits.max_message_nbytes
+            if self._nbytes_in > limit:
+                self.drop(f"malformed frame: a message of more than {limit} bytes")
+                return
+            self._frames.append(data)
+            self._missing -= 1
+            if not self._missing:
+                self._complete()
+        else:
+            self._begin(data)
+
+    def _begin(self, data: bytes) -> None:
+        if len(data) != _COUNT.size:
+            self.drop(f"malformed frame: a count of frames of {len(data)} bytes")
+            return
+        (count,) = _COUNT.unpack(data)
+        if count > self._limits.max_frames:
+            self.drop(f"malformed frame: {count} frames in a message")
+            return
+        self._missing, self._frames, self._nbytes_in = count, [], 0
+        if not count:
+            self._complete()
+
+    def _complete(self) -> None:
+        frames, self._frames = self._frames, []
+        self.message(frames)
+
+
+class PeerHandler(WebSocketHandler):
+    """An accepted web socket. Tornado rejects browsers' pages of other origins."""
+
+    def initialize(self, backend: WebSocketBackend, transport: Transport) -> None:
+        """See ``WebSocketHandler``."""
+        self._backend = backend
+        self._transport = transport
+        self._comm: WebSocketComm | None = None
+
+    def open(self, *args: str, **kwargs: str) -> None:
+        """See ``WebSocketHandler``."""
+        self.set_nodelay(True)
+        assert self.ws_connection is not None
+        stream: Any = getattr(self.ws_connection, "stream", None)
+        facts = _facts(stream.socket, self._backend.scheme, outgoing=False)
+        refusal = self._backend.refusal(facts)
+        if refusal is not None:
+            self.close(1008, "refused")
+            return
+        stream.exempt()  # the limits of HTTP do not apply after the upgrade
+        self._comm = WebSocketComm(self._transport, self, stream, facts)
+        _keep_alive(stream, self._transport)
+        self._transport.connection_made(self._comm)
+
+    async def on_message(self, message: str | bytes) -> None:
+        """See ``WebSocketHandler``."""
+        if self._comm is not None:
+            self._comm.received(message)
+            await self._comm.may_read()
+
+    def on_close(self) -> None:
+        """See ``WebSocketHandler``."""
+        if self._comm is not None:
+            self._comm.lost("closed by peer")
+
+    @property
+    def max_message_size(self) -> int:
+        """See ``WebSocketHandler``."""
+        return handshake_frame_nbytes(self._transport)
+
+
+def handshake_frame_nbytes(transport: Transport) -> int:
+    """Return the size of the largest frame that is read before ``WebSocketComm.admit``."""
+    limits = transport.handshake_limits
+    return limits.max_message_nbytes if limits is not None else FRAME_MAX_NBYTES
+
+
+class WebSocketBackend:
+    """Listens and connects.
+
+    Args:
+        scheme: ``ws`` or ``wss``.
+        tls: certificates, for ``wss``.
+    """
+
+    def __init__(self, scheme: str, tls: Tls) -> None:
+        self.scheme = scheme
+        self._tls = tls
+        self._refusals = Refusals()
+        self._readers: set[asyncio.Task[None]] = set()
+
+    async def listen(self, transport: Transport, host: str, port: int) -> Listener:
+        """See ``Transport.listen``."""
+        if self.scheme == "wss" and self._tls.listen is None:
+            raise ValueError(no_certificates(f"wss://{join_host_port(host, port)}"))
+        server = ConnectionServer(
+            web.Application([("/.*", PeerHandler, self.arguments(transport))]),
+            HttpLimits(
+                connections=HANDSHAKES_MAX,
+                idle_seconds=HANDSHAKE_SECONDS,
+                body_nbytes=BODY_MAX_NBYTES,
+            ),
+            self._tls.listen if self.scheme == "wss" else None,
+            buffer_nbytes=FRAME_MAX_NBYTES,
+        )
+        sockets = bind_sockets(host, port)
+        listening = [SocketAcceptor(sock, server.serve) for sock in sockets]
+        return SocketListener(listening, self.scheme, *bound(sockets))
+
+    def arguments(self, transport: Transport) -> dict[str, Any]:
+        """Return the arguments of ``PeerHandler``."""
+        return {"backend": self, "transport": transport}
+
+    def share(self, transport: Transport, http: HttpServer) -> Listener:
+        """Accept peers at ``/`` on the port of the HTTP pages.
+
+        Raises:
+            ValueError: the pages are encrypted and the scheme is not, or the other way round.
+        """
+        if http.tls or self.scheme != "ws":
+            raise ValueError(
+                f"{self.scheme}:// cannot share the port of the pages: give it another with --port"
+            )
+        http.application.serve_peers("/", PeerHandler, self.arguments(transport))
+        return SocketListener([], self.scheme, http.address, http.port)
+
+    def refusal(self, facts: PeerFacts) -> str | None:
+        """Return why a peer is rejected, and log it; None if it is accepted."""
+        refusal = self._tls.refusal(facts.names) if self.scheme == "wss" else None
+        if refusal is not None:
+            self._refusals.note(facts.peer_address, refusal)
+        return refusal
+
+    async def connect(self, transport: Transport, host: str, port: int) -> int:
+        """See ``Transport.connect``."""
+        address = f"{self.scheme}://{join_host_port(host, port)}"
+        if self.scheme == "wss" and self._tls.dial is None:
+            raise FatalConnectError(no_certificates(address))
+        request = HTTPRequest(
+            address,
+            ssl_options=self._tls.dial if self.scheme == "wss" else None,
+            connect_timeout=CONNECT_SECONDS,
+        )
+        try:
+            socket = await websocket_connect(
+                request, max_message_size=handshake_frame_nbytes(transport)
+            )
+        except ssl.SSLError as error:
+            raise FatalConnectError(f"cannot connect to {address}: {why(error)}") from error
+        except (HTTPClientError, StreamClosedError) as error:
+            real = getattr(error, "real_error", None) or error
+            raise ConnectionError(f"cannot connect to {address}: {real}") from error
+        stream: Any = getattr(socket.protocol, "stream", None)
+        facts = _facts(stream.socket, self.scheme, outgoing=True)
+        refusal = self.refusal(facts)
+        if refusal is not None:
+            socket.close()
+            raise FatalConnectError(f"cannot connect to {address}: {refusal}")
+        comm = WebSocketComm(transport, socket, stream, facts)
+        _keep_alive(stream, transport)
+        transport.connection_made(comm)
+        reader = asyncio.get_running_loop().create_task(_read(comm, socket), name="web socket")
+        self._readers.add(reader)
+        reader.add_done_callback(self._readers.discard)
+        return comm.number
+
+
+async def _read(comm: WebSocketComm, socket: Any) -> None:
+    """Process messages of an outgoing connection."""
+    while True:
+        await comm.may_read()
+        data = await socket.read_message()
+        if data is None:
+            comm.lost("closed by peer")
+            return
+        comm.received(data)
+
+
+def _facts(sock: Any, scheme: str, outgoing: bool) -> PeerFacts:
+    certificate = sock.getpeercert() if scheme == "wss" else None
+    return socket_facts(sock.getpeername(), sock.getsockname(), certificate, scheme, outgoing)
+
+
+def _keep_alive(stream: Any, transport: Transport) -> None:
+    with contextlib.suppress(OSError):  # a platform without one of them
+        set_socket_options(stream.socket, transport.options)

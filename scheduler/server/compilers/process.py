@@ -1,0 +1,308 @@
+"""A graph compiler process of the pool: its pipes, and the graphs that it was sent."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import subprocess
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import psutil
+from paceline.scheduler.core.stimuli import GraphFailed
+from paceline.workers_compat import errors
+from paceline.workers_compat.graphs.graph_table import (
+    Cancel,
+    CompileRequest,
+    MessageSplitter,
+    Request,
+    WireError,
+    encode_request,
+)
+
+logger = logging.getLogger("distributed.scheduler")
+
+#: A graph whose pickled expression is larger goes to the processes for large graphs.
+LARGE_NBYTES = 256 * 2**10
+#: Messages of one compiler that wait for the core. Beyond this number its pipe is not read.
+WAITING_MESSAGES_MAX = 8
+#: Graphs that one process may have at a time: the one that it compiles, and those that wait in it.
+GRAPHS_AHEAD_MAX = 16
+
+#: Called with each reply about a graph.
+OnReply = Callable[[Any], None]
+
+
+class ProcessOwner(Protocol):
+    """The pool, as its processes use it."""
+
+    def has_messages(self) -> None:
+        """Handle the messages of processes soon."""
+
+    def process_lost(self, process: CompilerProcess) -> None:
+        """Handle the end of ``process``."""
+
+
+@dataclass(slots=True)
+class CompileJob:
+    """A graph that was submitted to the pool.
+
+    Attributes:
+        request: the graph.
+        on_reply: called with each reply about it.
+        answered: its commit or failure was received.
+        cancelled: it is no longer wanted.
+        n_chunks: number of chunks passed to ``on_reply``.
+        deaths: number of processes that ended while they compiled it.
+    """
+
+    request: CompileRequest
+    on_reply: OnReply
+    answered: bool = False
+    cancelled: bool = False
+    n_chunks: int = 0
+    deaths: int = 0
+
+    @property
+    def graph_id(self) -> int:
+        """The id of the graph."""
+        return self.request.graph_id
+
+    @property
+    def client(self) -> str:
+        """The client that sent the graph."""
+        return self.request.client
+
+    @property
+    def large(self) -> bool:
+        """Whether it goes to the processes for large graphs."""
+        return self.request.expr_ser.nbytes > LARGE_NBYTES
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its commit or failure is outstanding."""
+        return not self.answered and not self.cancelled
+
+    def fail(self, text: str) -> None:
+        """Reply that the graph could not be compiled, for the reason in ``text``."""
+        self.answered = True
+        self.on_reply(compile_failure(self.request, text))
+
+
+@dataclass(slots=True, eq=False)
+class CompilerProcess(asyncio.Protocol):
+    """One compiler process.
+
+    Attributes:
+        owner: the pool.
+        large: it compiles large graphs.
+        extra: it was started because the regular process for this size was slow, and ends when it
+            is idle.
+        graphs: graph_id -> job, for all graphs that it has not reported as done, in the order in
+            which they were sent. It compiles the first. The job is None if the graph was moved to
+            another process.
+        head_since: loop time at which the first of ``graphs`` became the first, or was cancelled or
+            moved.
+        idle_since: loop time at which ``graphs`` became empty.
+        last_message_at: loop time of its last message.
+        checked_idle: its memory was checked since it became idle.
+        ready: it has imported what it needs.
+        worn: its successor has been started.
+        leaving: it receives no more graphs and ends when it has none left.
+        gone: it has ended.
+        ended_for: why the scheduler killed it. Clients receive this as the reason that their graph
+            failed.
+        n_compiled: graphs that it has reported as done.
+        ready_nbytes: its resident memory when it was ready.
+        waiting: messages that were read and not handled.
+    """
+
+    owner: ProcessOwner
+    large: bool
+    extra: bool
+    process: subprocess.Popen[bytes]
+    graphs: dict[int, CompileJob | None] = field(default_factory=dict)
+    head_since: float = 0.0
+    idle_since: float = 0.0
+    last_message_at: float = 0.0
+    checked_idle: bool = False
+    ready: bool = False
+    worn: bool = False
+    leaving: bool = False
+    gone: bool = False
+    ended_for: str = ""
+    n_compiled: int = 0
+    ready_nbytes: int = 0
+    waiting: deque[Any] = field(default_factory=deque)
+    splitter: MessageSplitter = field(default_factory=MessageSplitter)
+    unsent: list[Any] = field(default_factory=list)
+    reading: Any = None
+    writing: Any = None
+
+    # graphs
+
+    @property
+    def head(self) -> CompileJob | None:
+        """The job that it compiles. None if there is none, or it was cancelled or moved."""
+        job = next(iter(self.graphs.values()), None)
+        return None if job is None or job.cancelled else job
+
+    @property
+    def accepts_more(self) -> bool:
+        """Whether it may receive another graph."""
+        return (
+            not self.leaving
+            and not self.gone
+            and not self.ended_for
+            and len(self.graphs) < GRAPHS_AHEAD_MAX
+        )
+
+    def accepts(self, graph_id: int) -> bool:
+        """Return whether it may receive this graph, which it must not have already."""
+        return self.accepts_more and graph_id not in self.graphs
+
+    def serves(self, client: str) -> bool:
+        """Return whether it has graphs of ``client``, including cancelled ones."""
+        return any(job is not None and job.client == client for job in self.graphs.values())
+
+    def give(self, job: CompileJob, now: float) -> None:
+        """Send a graph.
+
+        Raises:
+            Exception: the request could not be encoded. The process did not receive the graph.
+        """
+        pieces = encode_request(job.request)
+        if not self.graphs:
+            self.head_since = now
+        self.graphs[job.graph_id] = job
+        self.checked_idle = False
+        self._write(pieces)
+
+    def cancel(self, graph_id: int, now: float) -> None:
+        """Cancel a graph. The process reports it as done when it has stopped."""
+        job = self.graphs[graph_id]
+        if job is not None:
+            job.cancelled = True
+            self._withdraw(graph_id, now)
+
+    def move(self, graph_id: int, now: float) -> None:
+        """Cancel a graph that another process compiles instead."""
+        self._withdraw(graph_id, now)
+        self.graphs[graph_id] = None
+
+    def _withdraw(self, graph_id: int, now: float) -> None:
+        if graph_id == next(iter(self.graphs)):
+            self.head_since = now
+        self.send(Cancel(graph_id))
+
+    def done(self, graph_id: int, now: float) -> CompileJob | None:
+        """Remove a graph that the process has reported as done. Return its job."""
+        self.n_compiled += 1
+        self.head_since = now
+        job = self.graphs.pop(graph_id, None)
+        if not self.graphs:
+            self.idle_since = now
+        return job
+
+    # the process
+
+    def kill(self, reason: str) -> None:
+        """Kill the process. If ``reason`` is not empty, its current graph fails with it."""
+        self.ended_for = reason
+        self.process.kill()
+
+    def dismiss(self) -> None:
+        """Let the process end if it is no longer needed and has no graphs."""
+        if (self.extra or self.leaving) and not self.graphs and self.writing is not None:
+            self.leaving = True
+            self.writing.close()
+
+    def resident_nbytes(self) -> int:
+        """Return the resident memory of the process, 0 if it has ended."""
+        with contextlib.suppress(psutil.Error):
+            return int(psutil.Process(self.process.pid).memory_info().rss)
+        return 0
+
+    # pipes
+
+    def connection_made(self, transport: Any) -> None:
+        """See ``asyncio.Protocol``."""
+        self.reading = transport
+
+    def data_received(self, data: bytes) -> None:
+        """See ``asyncio.Protocol``."""
+        try:
+            messages = self.splitter.feed(data)
+        except WireError as error:
+            logger.error(
+                "The graph compiler %d sent an invalid message; killing it: %s",
+                self.process.pid,
+                error,
+            )
+            self.process.kill()
+            return
+        if messages:
+            self.waiting.extend(messages)
+            if len(self.waiting) > WAITING_MESSAGES_MAX:
+                self.reading.pause_reading()
+            self.owner.has_messages()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """See ``asyncio.Protocol``."""
+        self.owner.process_lost(self)
+
+    def send(self, request: Request) -> None:
+        """Send a request once the pipe is connected."""
+        self._write(encode_request(request))
+
+    def _write(self, pieces: list[Any]) -> None:
+        if self.gone:
+            return
+        if self.writing is None:
+            self.unsent += pieces
+            return
+        for piece in pieces:
+            self.writing.write(piece)
+
+    def writable(self, transport: Any) -> None:
+        """Set the transport to write to, and write the requests that waited for it."""
+        self.writing = transport
+        if self.gone:
+            transport.abort()
+            return
+        for piece in self.unsent:
+            transport.write(piece)
+        self.unsent.clear()
+
+    def take(self) -> Any:
+        """Remove and return the oldest message. Resume reading if there is space again."""
+        message = self.waiting.popleft()
+        if len(self.waiting) == WAITING_MESSAGES_MAX and not self.gone:
+            self.reading.resume_reading()
+        return message
+
+
+def death_text(code: int | None) -> str:
+    """Describe how a compiler process ended, from its exit code."""
+    how = (
+        f"was killed by signal {-code}"
+        if code is not None and code < 0
+        else f"ended with exit code {code}"
+    )
+    return f"the graph compiler {how} while compiling this graph"
+
+
+def compile_failure(request: CompileRequest, text: str) -> GraphFailed:
+    """Return the failure of a graph that was not compiled because of ``text``."""
+    message = errors.error_message(RuntimeError(f"Failed to compile the task graph: {text}"))
+    return GraphFailed(
+        graph_id=request.graph_id,
+        keys=list(request.keys),
+        client=request.client,
+        exception=message["exception"],
+        traceback=message["traceback"],
+        text=text,
+    )

@@ -1,0 +1,83 @@
+"""Graph compilers in threads, for a scheduler that is embedded in a program."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from paceline.workers_compat.graphs.graph_table import CompileRequest
+
+from .process import WAITING_MESSAGES_MAX, OnReply, compile_failure
+
+#: Number of compiler threads.
+THREADS = 2
+
+
+class ThreadGraphCompilers:
+    """Compiles graphs in threads of the program that embeds the scheduler."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix="paceline-compiler")
+        self._cancelled: set[int] = set()
+        self._live: set[int] = set()
+
+    def start(self) -> None:
+        """See ``GraphCompilers``."""
+
+    def compile(self, request: CompileRequest, on_reply: OnReply) -> None:
+        """See ``GraphCompilers``."""
+        self._live.add(request.graph_id)
+        self._executor.submit(self._run, request, on_reply)
+
+    def cancel(self, graph_id: int) -> None:
+        """See ``GraphCompilers``."""
+        if graph_id in self._live:
+            self._cancelled.add(graph_id)
+
+    def upload_file(self, name: str, data: bytes) -> None:
+        """Do nothing: the threads import what the program imports."""
+
+    async def stop(self) -> None:
+        """See ``GraphCompilers``."""
+        self._executor.shutdown(wait=False, cancel_futures=True)
+
+    def _run(self, request: CompileRequest, on_reply: OnReply) -> None:
+        """Compile a graph, in a thread."""
+        from paceline.workers_compat.graphs.compiler import compile_graph
+
+        slots = threading.Semaphore(WAITING_MESSAGES_MAX)
+        replies: Iterator[Any]
+        try:
+            replies = iter(compile_graph(request))
+            for reply in replies:
+                if request.graph_id in self._cancelled:
+                    break
+                slots.acquire()
+                self._loop.call_soon_threadsafe(
+                    self._deliver, request.graph_id, reply, on_reply, slots
+                )
+        except RuntimeError:  # the loop is closed
+            return
+        except BaseException as error:
+            failure = compile_failure(request, f"{type(error).__name__}: {error}")
+            self._loop.call_soon_threadsafe(
+                self._deliver, request.graph_id, failure, on_reply, slots
+            )
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._done, request.graph_id)
+
+    def _deliver(
+        self, graph_id: int, reply: Any, on_reply: OnReply, slots: threading.Semaphore
+    ) -> None:
+        slots.release()
+        if graph_id not in self._cancelled:
+            on_reply(reply)
+
+    def _done(self, graph_id: int) -> None:
+        self._live.discard(graph_id)
+        self._cancelled.discard(graph_id)

@@ -1,0 +1,1 @@
+"""The journal of stimuli: writing, reading and replaying it."""

@@ -1,0 +1,1 @@
+"""Connected peers: requests, worker and client streams, and outgoing connections."""

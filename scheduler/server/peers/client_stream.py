@@ -1,0 +1,266 @@
+"""Streams of registered clients.
+
+The messages of a client keep their order around its graphs: those that arrive after an
+``update-graph`` wait until that graph is committed or has failed. Other peers do not wait, and
+several graphs of a client may be compiled at once.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING, Any
+
+from paceline.protocol import messages as m
+from paceline.scheduler.core import stimuli
+from paceline.workers_compat.graphs.graph_table import CompileRequest
+
+from .slow_client import SlowClientBuffer
+from .streams import Stream
+
+if TYPE_CHECKING:
+    from .peer import Peer
+
+logger = logging.getLogger("distributed.scheduler")
+
+#: Messages of a client that wait behind its graphs, and these graphs. Beyond this number the client
+#: is not read.
+WAITING_MESSAGES_MAX = 10_000
+
+
+class PendingUpdateGraph:
+    """A graph that blocks later messages of its client until it has an outcome.
+
+    Attributes:
+        graph_id: the id of the graph.
+        keys: the keys that the client wants of it.
+        started: when it was submitted to the graph compilers (``time.perf_counter``).
+        outcome: its commit, its failure or ``GraphDropped``, once there is one.
+        is_fed: the outcome was fed to the core. The blocked messages follow.
+        blocked_messages: messages that arrived after it and before the next graph.
+        released: keys that these messages release or cancel.
+        may_be_used: one of these messages may refer to keys of this graph or an earlier one.
+    """
+
+    __slots__ = (
+        *("blocked_messages", "graph_id", "is_fed", "keys"),
+        *("may_be_used", "outcome", "released", "started"),
+    )
+
+    def __init__(self, graph_id: int, keys: Collection[Any]) -> None:
+        self.graph_id = graph_id
+        self.keys = keys
+        self.started = time.perf_counter()
+        self.outcome: Any = None
+        self.is_fed = False
+        self.blocked_messages: list[Any] = []
+        self.released: set[Any] = set()
+        self.may_be_used = False
+
+    def block(self, messages: list[Any]) -> None:
+        """Append ``messages`` to those that wait."""
+        self.blocked_messages += messages
+        for message in messages:
+            if type(message) in (m.ClientReleasesKeys, m.CancelKeys):
+                self.released.update(message.keys)
+            elif type(message) not in (m.HeartbeatClient, m.LogEvent):
+                self.may_be_used = True
+
+
+class ClientStream(Stream):
+    """The stream of a client."""
+
+    ROLE = "client"
+
+    def __init__(self, peer: Peer, name: str) -> None:
+        super().__init__(peer, name)
+        self._graphs: deque[PendingUpdateGraph] = deque()
+        self._n_waiting = 0
+        self._client_handlers: dict[type, Callable[[Any], None]] = {
+            m.UpdateGraph: self._update_graph,
+            m.UpdateData: self._update_data,
+        }
+        self._driver.client_streams[name] = self
+
+    # order around graphs
+
+    def feed_core(self, messages: list[Any]) -> None:
+        """Feed messages that the core handles, or block them behind the newest graph."""
+        if not self._graphs:
+            self._driver.feed_batch(self.name, messages)
+            return
+        self._graphs[-1].block(messages)
+        self._n_waiting += len(messages)
+        self._pause_if_many_wait()
+        self._cancel_released()
+
+    def _pause_if_many_wait(self) -> None:
+        if self._n_waiting > WAITING_MESSAGES_MAX and not self._too_many_blocked:
+            self._too_many_blocked = True
+            self.peer.server.transport.pause_reading(self.peer.number)
+
+    def _cancel_released(self) -> None:
+        """Cancel the compilation of the newest graphs of which all wanted keys were released.
+
+        A graph is compiled after all if an earlier message may refer to its keys, such as another
+        graph, or if another client wants one of them.
+        """
+        released: set[Any] = set()
+        for graph in reversed(self._graphs):
+            if graph.may_be_used:
+                break
+            released |= graph.released
+            if graph.outcome is not None:
+                continue
+            if not released.issuperset(graph.keys) or self._is_wanted_by_others(graph.keys):
+                break
+            self._drop(graph)
+
+    def _is_wanted_by_others(self, keys: Collection[Any]) -> bool:
+        tasks = self.peer.server.state.tasks
+        return any(
+            client.client_key != self.name
+            for key in keys
+            if key in tasks
+            for client in tasks[key].who_wants
+        )
+
+    def _drop(self, graph: PendingUpdateGraph) -> None:
+        """Cancel the compilation of ``graph`` and unblock the messages after it."""
+        self.peer.server.graph_compilers.cancel(graph.graph_id)
+        graph.outcome = stimuli.GraphDropped(graph.graph_id)
+        self._driver.defer(self)
+
+    def drop_graphs(self) -> None:
+        """Cancel the compilation of all graphs of the client."""
+        for graph in self._graphs:
+            if graph.outcome is None:
+                self._drop(graph)
+
+    def handle_other(self, message: Any) -> None:
+        """See ``Stream``."""
+        handler = self._client_handlers.get(type(message))
+        if handler is not None:
+            handler(message)
+        else:
+            super().handle_other(message)
+
+    @property
+    def n_graphs(self) -> int:
+        """The number of the client's graphs that are being compiled."""
+        return sum(1 for graph in self._graphs if graph.graph_id and graph.outcome is None)
+
+    def _update_graph(self, message: Any) -> None:
+        server = self.peer.server
+        graph_id = server.next_graph_id()
+        request = CompileRequest(
+            graph_id=graph_id,
+            client=self.name,
+            expr_ser=message.expr_ser,
+            keys=list(message.keys),
+            internal_priority=message.internal_priority,
+            submitting_task=message.submitting_task,
+            user_priority=message.user_priority,
+            actors=message.actors,
+            fifo_timeout=message.fifo_timeout,
+            code=message.code,
+            annotations=message.annotations,
+            span_metadata=message.span_metadata,
+            received_at=self._driver.clock(),
+            validate=server.validate,
+        )
+        self._graphs.append(PendingUpdateGraph(graph_id, request.keys))
+        self._n_waiting += 1
+        self._pause_if_many_wait()
+        server.graph_compilers.compile(request, self._compiled)
+
+    def _compiled(self, reply: Any) -> None:
+        """Handle a reply of the graph compilers: a chunk of a graph, or its outcome."""
+        if self.ended:
+            return
+        if type(reply) in (stimuli.GraphChunk, stimuli.GraphRestarted):
+            self._driver.feed(reply, self.name)
+            return
+        for graph in self._graphs:
+            if graph.graph_id == reply.graph_id:
+                graph.outcome = reply
+                self.peer.server.measures.compiles.observe(time.perf_counter() - graph.started)
+                break
+        if self._unblock(max(0, self._driver.messages_left)):
+            self._driver.defer(self)
+
+    def _unblock(self, count: int) -> bool:
+        """Feed the outcomes of finished graphs, and up to ``count`` messages that they blocked.
+
+        Returns:
+            Whether there are more.
+        """
+        graphs = self._graphs
+        while graphs and graphs[0].outcome is not None:
+            graph = graphs[0]
+            if not graph.is_fed:
+                graph.is_fed = True
+                self._driver.feed(
+                    graph.outcome, self.name, stimulus_id=f"update-graph-{self._driver.clock()}"
+                )
+            blocked = graph.blocked_messages
+            unblocked, graph.blocked_messages = blocked[:count], blocked[count:]
+            if not graph.blocked_messages:
+                graphs.popleft()
+                self._n_waiting -= 1
+            if unblocked:
+                count -= len(unblocked)
+                self._n_waiting -= len(unblocked)
+                self._driver.feed_batch(self.name, unblocked)
+            if graphs and graphs[0] is graph:
+                break
+        if self._too_many_blocked and self._n_waiting <= WAITING_MESSAGES_MAX // 2:
+            self._too_many_blocked = False
+            self._resume_reading()
+        return bool(graphs) and graphs[0].outcome is not None
+
+    def handle_deferred(self, count: int) -> bool:
+        """See ``StreamPort``. Messages that were blocked by graphs precede those of the inbox."""
+        more = self._unblock(count)
+        return super().handle_deferred(count) or more
+
+    def _update_data(self, message: Any) -> None:
+        placed = stimuli.DataPlaced(
+            who_has={key: list(addresses) for key, addresses in message.who_has.items()},
+            nbytes=dict(message.nbytes),
+            client=self.name,
+        )
+        if self._graphs:
+            self.feed_core([placed])
+        else:
+            self._driver.feed(placed, self.name)
+
+    def make_buffer(self) -> SlowClientBuffer:
+        """See ``Stream``."""
+        return SlowClientBuffer(self.name)
+
+    # the end
+
+    def unregister(self) -> None:
+        """See ``Stream``."""
+        for graph in self._graphs:
+            if graph.outcome is None:
+                self.peer.server.graph_compilers.cancel(graph.graph_id)
+        if self._driver.client_streams.get(self.name) is self:
+            del self._driver.client_streams[self.name]
+
+    def removed(self) -> None:
+        """See ``Stream``."""
+        logger.info("Remove client %s", self.name)
+        for graph in self._graphs:
+            if not graph.is_fed:
+                self._driver.feed(stimuli.GraphDropped(graph.graph_id), self.name)
+        self._graphs.clear()
+        if self.name not in self._driver.client_streams:
+            now = self._driver.clock()
+            self._driver.feed(
+                stimuli.ClientRemoved(self.name), self.name, stimulus_id=f"remove-client-{now}"
+            )
+        logger.info("Close client connection: %s", self.name)

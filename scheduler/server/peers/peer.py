@@ -1,0 +1,460 @@
+"""Handshake and RPC handlers of connections.
+
+Each connection is a ``Peer``, whose current handler receives its events:
+
+- ``HandshakeHandler`` until the handshake of an accepted connection has arrived,
+- ``RpcHandler`` for requests, each with one reply,
+- ``streams.WorkerStream``, ``streams.ClientStream`` or ``unregistered_stream.UnregisteredStream``
+  after the request that turns the connection into a stream (``requests/registration.py`` sets
+  these),
+- ``ReadOnce`` while a request handler reads the next message itself, as for ``register_nanny``,
+- ``pool.OutgoingRpc`` for connections that the scheduler opens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections import defaultdict, deque
+from typing import TYPE_CHECKING, Any, Protocol
+
+from paceline.protocol import connection as c
+from paceline.protocol import messages as m
+from paceline.protocol.errors import RemoteProtocolError
+from paceline.scheduler.server.comm.interface import WRITE_HIGH_WATER_NBYTES
+from paceline.scheduler.server.requests.api import NO_REPLY, NoReply, RemoteError, ServerApi
+from paceline.workers_compat import errors
+from paceline.workers_compat.security.shared_secret import CONNECTOR
+
+if TYPE_CHECKING:
+    from paceline.scheduler.server.comm.interface import PeerFacts
+    from paceline.scheduler.server.compilers.pool import GraphCompilers
+    from paceline.scheduler.server.driver import Driver
+    from paceline.scheduler.server.requests.api import Handler
+    from paceline.scheduler.server.runtime.measures import Measures
+    from paceline.workers_compat.security.shared_secret import Secret
+
+    from .receive_spool import ReceiveSpool
+
+logger = logging.getLogger("distributed.scheduler")
+
+#: A connection without a handshake is closed after this time, seconds.
+HANDSHAKE_SECONDS = 30.0
+#: Requests of one connection that wait for the current one. At this number the connection is not
+#: read any further.
+WAITING_REQUESTS_MAX = 32
+#: Requests that turn their connection into a stream.
+REGISTRATIONS: frozenset[type[m.Message] | None] = frozenset((m.RegisterWorker, m.RegisterClient))
+
+
+class RemovesConnections(Protocol):
+    """The part of the connection pool that streams use."""
+
+    def remove(self, address: str) -> None:
+        """See ``pool.Pool.remove``."""
+
+
+class PeerServer(ServerApi, Protocol):
+    """What connections use of ``server.Server``.
+
+    Attributes:
+        loop: the event loop.
+        driver, graph_compilers, measures, secret: see ``server.Server``.
+        peers: connection number -> peer.
+        handlers: message class -> handler of an RPC request.
+        rpc_counts: message class -> number of requests.
+        core_types: message classes that the core or an extension handles.
+        validate: whether graph compilers check their output.
+    """
+
+    loop: asyncio.AbstractEventLoop
+    driver: Driver
+    graph_compilers: GraphCompilers
+    measures: Measures
+    secret: Secret | None
+    peers: dict[int, Peer]
+    handlers: dict[type, Handler]
+    rpc_counts: defaultdict[type[Any], int]
+    core_types: frozenset[type]
+    validate: bool
+
+    @property
+    def pool(self) -> RemovesConnections:
+        """Return the pool of outgoing connections."""
+
+    def admit(self, peer: Peer) -> None:
+        """Accept messages of full size from ``peer``."""
+
+    def next_graph_id(self) -> int:
+        """Return a new graph id."""
+
+    def op_name(self, message: Any) -> str:
+        """Return the op of ``message`` for a log line."""
+
+    def handle_unregistered(self, message: Any) -> Any:
+        """Return the reply to a request that is not in ``handlers``."""
+
+
+class EventHandler(Protocol):
+    """Receives the events of one connection."""
+
+    def event(self, event: Any) -> None:
+        """Handle an event of the protocol connection."""
+
+    def paused(self) -> None:
+        """Handle that more than the high-water mark waits to be written."""
+
+    def resumed(self) -> None:
+        """Handle that the peer has read what was written."""
+
+    def closed(self, reason: str) -> None:
+        """Handle the end of the connection."""
+
+
+class Peer:
+    """One connection.
+
+    Attributes:
+        number: the connection's number in the transport.
+        address: address of the other end of the socket.
+        facts: what the transport knew when the connection opened.
+        connection: the protocol state of the connection.
+        handler: receives its events.
+        write_paused: more than the high-water mark waits to be written.
+        receive_spool: receives large messages. None before the handshake and for outgoing
+            connections.
+        closed: the connection has ended.
+    """
+
+    __slots__ = (
+        "_drained",
+        "_resumes_soon",
+        "address",
+        "closed",
+        "connection",
+        "facts",
+        "handler",
+        "number",
+        "receive_spool",
+        "server",
+        "write_paused",
+    )
+
+    def __init__(
+        self, server: PeerServer, number: int, facts: PeerFacts, connection: c.Connection
+    ) -> None:
+        self.server = server
+        self.number = number
+        self.address = facts.peer_address
+        self.facts = facts
+        self.connection = connection
+        self.closed = False
+        self.write_paused = False
+        self._resumes_soon = False
+        self._drained: list[asyncio.Future[None]] = []
+        self.handler: EventHandler = NullHandler()
+        self.receive_spool: ReceiveSpool | None = None
+
+    def frames_in(self, messages: list[Any]) -> None:
+        """Pass the events of ``messages`` to the handler. Drop the connection on an error."""
+        receive = self.connection.receive_frames
+        try:
+            for frames in messages:
+                for event in receive(frames):
+                    self.handler.event(event)
+        except RemoteProtocolError as error:
+            self.server.transport.drop(self.number, str(error))
+
+    def send(self, value: Any) -> None:
+        """Write a message, a list of messages, or a raw value."""
+        if not self.closed:
+            self.server.transport.write(self.number, self.connection.send(value))
+
+    reply = send
+
+    @property
+    def can_write(self) -> bool:
+        """Whether less than the high-water mark is unwritten. If not, call ``resume_soon``."""
+        unwritten = self.server.transport.unwritten_nbytes(self.number)
+        return not self.write_paused and unwritten <= WRITE_HIGH_WATER_NBYTES
+
+    def resume_soon(self) -> None:
+        """Call ``handler.resumed`` once the socket has accepted what was written."""
+        if not self._resumes_soon:
+            self._resumes_soon = True
+            self.server.loop.call_soon(self._flushed)
+
+    def _flushed(self) -> None:
+        # Collected frames were given to the socket. If it did not accept them all, `resumed` is
+        # called later.
+        self._resumes_soon = False
+        if not self.write_paused:
+            self.resumed()
+
+    def paused(self) -> None:
+        """Handle that more than the high-water mark waits to be written."""
+        self.write_paused = True
+        self.handler.paused()
+
+    def resumed(self) -> None:
+        """Handle that the peer has read what was written."""
+        self.write_paused = False
+        self._wake()
+        self.handler.resumed()
+
+    def connection_lost(self, reason: str) -> None:
+        """Handle the end of the connection."""
+        self.closed = True
+        self._wake()
+        if self.receive_spool is not None:
+            self.receive_spool.close()
+        self.handler.closed(reason)
+
+    async def drained(self) -> None:
+        """Wait until the peer has read what was written, or the connection has ended."""
+        while not self.closed and not self.can_write:
+            future = self.server.loop.create_future()
+            self._drained.append(future)
+            self.resume_soon()
+            await future
+
+    def _wake(self) -> None:
+        waiting, self._drained = self._drained, []
+        for future in waiting:
+            if not future.done():
+                future.set_result(None)
+
+    def close(self) -> None:
+        """Close the connection once everything is written."""
+        self.server.transport.close(self.number)
+
+    def abort(self, reason: str) -> None:
+        """Close the connection immediately."""
+        self.server.transport.abort(self.number, reason)
+
+    async def read(self) -> Any:
+        """Return the next raw message, for handlers that exchange several messages per request.
+
+        Raises:
+            OSError: the connection has ended.
+        """
+        previous = self.handler
+        read_once = ReadOnce(self.server.loop.create_future(), previous)
+        self.handler = read_once
+        try:
+            return await read_once.future
+        finally:
+            if self.handler is read_once:
+                self.handler = previous
+
+
+class NullHandler:
+    """Ignores all events. Base class of the other handlers."""
+
+    __slots__ = ()
+
+    def event(self, event: Any) -> None:
+        """See ``EventHandler``."""
+
+    def paused(self) -> None:
+        """See ``EventHandler``."""
+
+    def resumed(self) -> None:
+        """See ``EventHandler``."""
+
+    def closed(self, reason: str) -> None:
+        """See ``EventHandler``."""
+
+
+class ReadOnce(NullHandler):
+    """Sets ``future`` to the next message. ``Peer.read`` then restores the previous handler."""
+
+    __slots__ = ("_previous", "future")
+
+    def __init__(self, future: asyncio.Future[Any], previous: EventHandler) -> None:
+        self.future = future
+        self._previous = previous
+
+    def event(self, event: Any) -> None:
+        """See ``EventHandler``."""
+        if not self.future.done():
+            self.future.set_result(event.value if type(event) is c.Value else event.message)
+
+    def closed(self, reason: str) -> None:
+        """See ``EventHandler``."""
+        if not self.future.done():
+            self.future.set_exception(ConnectionError(reason))
+        self._previous.closed(reason)
+
+
+class HandshakeHandler(NullHandler):
+    """Waits for the handshake of an accepted connection, and checks the shared secret."""
+
+    __slots__ = ("_peer", "_timer")
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+        self._timer = peer.server.loop.call_later(HANDSHAKE_SECONDS, self._timed_out)
+
+    def event(self, event: Any) -> None:
+        """See ``EventHandler``."""
+        self._timer.cancel()
+        secret = self._peer.server.secret
+        if secret is not None:
+            refusal = secret.refusal(event.remote, CONNECTOR)
+            if refusal is not None:
+                self._peer.server.transport.drop(self._peer.number, refusal)
+                return
+        self._peer.handler = RpcHandler(self._peer)
+        self._peer.server.admit(self._peer)
+
+    def closed(self, reason: str) -> None:
+        """See ``EventHandler``."""
+        self._timer.cancel()
+        logger.debug("Connection from %s closed before handshake completed", self._peer.address)
+
+    def _timed_out(self) -> None:
+        self._peer.server.transport.drop(
+            self._peer.number, f"no handshake within {HANDSHAKE_SECONDS:.0f} s"
+        )
+
+
+class RpcHandler(NullHandler):
+    """Handles requests, one at a time and in order.
+
+    While the peer does not read its replies, its connection is not read and its requests wait.
+    """
+
+    __slots__ = ("_busy", "_peer", "_reading_paused", "_task", "_unread", "_waiting")
+
+    def __init__(self, peer: Peer) -> None:
+        self._peer = peer
+        self._waiting: deque[c.RequestReceived] = deque()
+        self._busy = False
+        self._reading_paused = False
+        self._unread = False
+        self._task: asyncio.Future[Any] | None = None
+
+    def event(self, event: Any) -> None:
+        """See ``EventHandler``."""
+        if type(event) is not c.RequestReceived:
+            self._peer.server.transport.drop(
+                self._peer.number, f"expected a request, got {type(event.value).__name__}"
+            )
+            return
+        if self._busy or self._unread:
+            self._waiting.append(event)
+            if len(self._waiting) >= WAITING_REQUESTS_MAX:
+                self._pause_reading()
+            return
+        self._run(event)
+
+    def resumed(self) -> None:
+        """See ``EventHandler``."""
+        self._unread = False
+        self._run_waiting()
+
+    def closed(self, reason: str) -> None:
+        """See ``EventHandler``."""
+        self._waiting.clear()
+        if self._task is not None:
+            self._task.cancel()
+
+    def _pause_reading(self) -> None:
+        if not self._reading_paused:
+            self._reading_paused = True
+            self._peer.server.transport.pause_reading(self._peer.number)
+
+    def _run_waiting(self) -> None:
+        peer = self._peer
+        while self._waiting and not self._busy and not self._unread and peer.handler is self:
+            self._run(self._waiting.popleft())
+        if self._reading_paused and not self._unread and len(self._waiting) < WAITING_REQUESTS_MAX:
+            self._reading_paused = False
+            peer.server.transport.resume_reading(peer.number)
+
+    def _run(self, event: c.RequestReceived) -> None:
+        peer = self._peer
+        message = event.message
+        kind = type(message)
+        if kind is m.CloseRequest:
+            if event.reply:
+                peer.send("OK")
+            peer.close()
+            return
+        peer.server.rpc_counts[kind] += 1
+        handler = peer.server.handlers.get(kind)
+        try:
+            if isinstance(message, m.InvalidMessage) and message.cls in REGISTRATIONS:
+                result = self._refuse_registration(message)
+            elif handler is None:
+                result = peer.server.handle_unregistered(message)
+            else:
+                result = handler(peer.server, message, peer)
+        except Exception as error:
+            result = self._error_reply(message, error)
+        if asyncio.isfuture(result):
+            self._wait(event, result)
+        elif inspect.iscoroutine(result):
+            self._wait(event, peer.server.loop.create_task(result))
+        else:
+            self._reply(event, result)
+
+    def _refuse_registration(self, message: m.InvalidMessage) -> NoReply:
+        """Send the error to a worker or client whose registration is invalid.
+
+        Both wait for an answer, although their requests do not ask for a reply.
+        """
+        peer = self._peer
+        reason = f"{message.op}: {message.path}: {message.error}"
+        logger.error("Refusing a registration from %s: %s", peer.address, reason)
+        if message.cls is m.RegisterWorker:
+            peer.send({"status": "error", "message": reason, "time": peer.server.now()})
+            peer.close()
+        else:
+            peer.server.transport.drop(peer.number, reason)
+        return NO_REPLY
+
+    def _wait(self, event: c.RequestReceived, task: asyncio.Future[Any]) -> None:
+        self._busy = True
+        self._task = task
+        task.add_done_callback(lambda done: self._done(event, done))
+
+    def _done(self, event: c.RequestReceived, task: asyncio.Future[Any]) -> None:
+        self._busy = False
+        self._task = None
+        if task.cancelled():
+            if self._peer.closed:
+                return
+            result: Any = self._error_reply(event.message, asyncio.CancelledError("cancelled"))
+        else:
+            error = task.exception()
+            result = task.result() if error is None else self._error_reply(event.message, error)
+        self._reply(event, result)
+        self._run_waiting()
+
+    def _reply(self, event: c.RequestReceived, result: Any) -> None:
+        peer = self._peer
+        if event.reply and type(result) is not NoReply:
+            try:
+                peer.send(result)
+            except Exception as error:
+                peer.send(self._error_reply(event.message, error))
+        if event.close:
+            peer.close()
+        elif peer.handler is self and not peer.can_write:
+            self._unread = True
+            self._pause_reading()
+            peer.resume_soon()
+
+    def _error_reply(self, message: Any, error: BaseException) -> Any:
+        """Log ``error`` and return the reply for it; ``NO_REPLY`` after the connection ended."""
+        if self._peer.closed:
+            return NO_REPLY
+        logger.error(
+            "Exception while handling op %s", self._peer.server.op_name(message), exc_info=error
+        )
+        if isinstance(error, RemoteError):
+            return error.reply  # of the worker, with an exception that the client can deserialize
+        return errors.error_message(error, status="uncaught-error")

@@ -1,0 +1,352 @@
+"""The pool of connections that the scheduler opens to workers and nannies.
+
+A connection carries one request at a time. The number of connections is limited per address and in
+total; requests wait for a free one. Idle connections are closed after a while. A connection whose
+reply did not arrive (error, cancellation, timeout) is closed immediately, because its next bytes
+would be taken for the reply to another request.
+
+Connecting is retried until ``distributed.comm.timeouts.connect``, as in stock, unless the worker is
+removed meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from paceline.scheduler.server.comm.addresses import parts
+from paceline.scheduler.server.comm.interface import FatalConnectError
+from paceline.scheduler.server.requests.api import RemoteError
+from paceline.workers_compat.config import config
+from paceline.workers_compat.errors import connection_lost
+from paceline.workers_compat.security.shared_secret import LISTENER
+
+from .peer import HANDSHAKE_SECONDS, NullHandler, Peer, PeerServer
+
+if TYPE_CHECKING:
+    from paceline.protocol.framing import Allocator
+    from paceline.scheduler.server.requests.api import Acknowledge
+
+#: Connections to one address. Flows rarely send a worker more requests at once.
+CONNECTIONS_PER_ADDRESS_MAX = 8
+#: Connections in total. Each uses a file descriptor here and in the worker.
+CONNECTIONS_MAX = 4096
+#: An unused connection is closed after this time, seconds.
+IDLE_SECONDS = 60.0
+#: Default of ``distributed.comm.timeouts.connect``, seconds.
+CONNECT_SECONDS = 30.0
+#: Longest pause before the second attempt to connect, seconds. It doubles with each attempt; the
+#: pause is random.
+FIRST_PAUSE_SECONDS = 0.01
+#: Longest pause between two attempts to connect, seconds.
+PAUSE_SECONDS_MAX = 1.0
+#: Fraction of the timeout that the first attempt may take, because a single packet may have been
+#: lost.
+FIRST_ATTEMPT_FRACTION = 0.2
+
+logger = logging.getLogger("distributed.scheduler")
+
+
+class OutgoingRpc(NullHandler):
+    """Handles a connection that the scheduler opened.
+
+    Attributes:
+        peer: the connection.
+        broken: the connection cannot be used again.
+        has_handshake: the handshake of the other side has arrived.
+    """
+
+    __slots__ = ("_future", "_idle_timer", "broken", "has_handshake", "peer")
+
+    def __init__(self, peer: Peer) -> None:
+        self.peer = peer
+        self.broken = False
+        self.has_handshake = False
+        self._future: asyncio.Future[Any] | None = None
+        self._idle_timer: asyncio.TimerHandle | None = None
+
+    async def wait_for_handshake(self) -> None:
+        """Wait for the handshake of the other side, unless it has arrived.
+
+        Raises:
+            OSError: the connection has ended.
+        """
+        if not self.has_handshake:
+            await self.next_event()
+
+    async def next_event(self) -> Any:
+        """Return the next event.
+
+        Raises:
+            OSError: the connection has ended.
+        """
+        if self.broken:
+            raise connection_lost(self.peer.address, "it is closed")
+        self._future = self.peer.server.loop.create_future()
+        try:
+            return await self._future
+        finally:
+            self._future = None
+
+    def event(self, event: Any) -> None:
+        """See ``EventHandler``. The first event is the handshake."""
+        first, self.has_handshake = not self.has_handshake, True
+        server = self.peer.server
+        if first and server.secret is not None:
+            refusal = server.secret.refusal(event.remote, LISTENER)
+            if refusal is not None:
+                self.closed(refusal)
+                server.transport.drop(self.peer.number, refusal)
+                return
+        if self._future is not None and not self._future.done():
+            self._future.set_result(event)
+        elif not first:
+            self.abort("it sent a message without a request")
+        if first:
+            server.transport.admit(self.peer.number)
+
+    def closed(self, reason: str) -> None:
+        """See ``EventHandler``."""
+        self.broken = True
+        if self._future is not None and not self._future.done():
+            self._future.set_exception(connection_lost(self.peer.address, reason))
+
+    def abort(self, reason: str) -> None:
+        """Close the connection immediately."""
+        self.broken = True
+        self.peer.abort(reason)
+
+    def start_idle_timer(self, when_idle: Callable[[OutgoingRpc], None]) -> None:
+        """Call ``when_idle`` if the connection is not used for ``IDLE_SECONDS``."""
+        self._idle_timer = self.peer.server.loop.call_later(IDLE_SECONDS, when_idle, self)
+
+    def stop_idle_timer(self) -> None:
+        """Cancel the call of ``when_idle``."""
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._idle_timer = None
+
+
+class _Address:
+    """The connections to one address.
+
+    Attributes:
+        connecting: time limits of the current attempts to connect.
+        idle: unused connections.
+        live: all open connections.
+        removed: why the peer was removed; None if it was not.
+        slots: limits the connections.
+        timed_out_at: event loop time at which connecting last timed out.
+        users: number of calls that use or wait for a connection.
+    """
+
+    __slots__ = ("connecting", "idle", "live", "removed", "slots", "timed_out_at", "users")
+
+    def __init__(self) -> None:
+        self.connecting: dict[asyncio.Timeout, None] = {}
+        self.removed: str | None = None
+        self.timed_out_at = float("-inf")
+        self.idle: list[OutgoingRpc] = []
+        self.live: list[OutgoingRpc] = []
+        self.slots = asyncio.Semaphore(CONNECTIONS_PER_ADDRESS_MAX)
+        self.users = 0
+
+
+class Pool:
+    """All outgoing connections of a server.
+
+    Attributes:
+        connect_seconds: time limit for connecting, all attempts together.
+    """
+
+    def __init__(self, server: PeerServer) -> None:
+        self._server = server
+        configured = config.seconds(config.get("distributed.comm.timeouts.connect"))
+        self.connect_seconds: float = configured or CONNECT_SECONDS
+        self._addresses: dict[str, _Address] = {}
+        self._slots = asyncio.Semaphore(CONNECTIONS_MAX)
+
+    async def call(
+        self,
+        address: str,
+        request: Any,
+        timeout: float | None = None,
+        *,
+        acknowledge: Acknowledge | None = None,
+        allocate: Allocator | None = None,
+    ) -> Any:
+        """Send ``request`` to ``address`` and return the raw reply.
+
+        Args:
+            address: of a worker or nanny.
+            request: a message or a raw value.
+            timeout: for connecting and the reply, seconds.
+            acknowledge: called with the reply; returns a value to write after it, or None.
+            allocate: allocates memory for large frames of the reply.
+
+        Raises:
+            OSError: the connection could not be made, or broke before the reply came.
+            TimeoutError: no reply within ``timeout`` seconds.
+            RemoteError: the peer answered with an ``uncaught-error``.
+        """
+        async with asyncio.timeout(timeout):
+            entry = self._addresses.setdefault(address, _Address())
+            entry.users += 1
+            since = self._server.loop.time()
+            try:
+                async with entry.slots, self._slots:
+                    self._check_reachable(address, entry, since)
+                    return await self._call(address, entry, request, acknowledge, allocate)
+            finally:
+                entry.users -= 1
+                self._discard_unused(address, entry)
+
+    async def _call(
+        self,
+        address: str,
+        entry: _Address,
+        request: Any,
+        acknowledge: Acknowledge | None,
+        allocate: Allocator | None,
+    ) -> Any:
+        rpc = await self._acquire(address, entry)
+        answered = False
+        try:
+            if allocate is not None:
+                self._server.transport.receive_large_into(rpc.peer.number, allocate)
+            rpc.peer.send(request)
+            reply = (await rpc.next_event()).value
+            if acknowledge is not None:
+                acknowledgement = acknowledge(reply)
+                if acknowledgement is not None:
+                    rpc.peer.send(acknowledgement)
+            answered = True
+        finally:
+            if allocate is not None:
+                self._server.transport.receive_large_into(rpc.peer.number, None)
+            self._release(entry, rpc, answered)
+        if type(reply) is dict and reply.get("status") == "uncaught-error":
+            raise RemoteError(address, self._server.op_name(request), reply)
+        return reply
+
+    def remove(self, address: str) -> None:
+        """Close the connections to a removed peer. Calls and attempts to connect fail."""
+        entry = self._addresses.pop(address, None)
+        if entry is None:
+            return
+        entry.removed = "the worker is gone"
+        for rpc in list(entry.live):
+            rpc.abort(entry.removed)
+            rpc.closed(entry.removed)
+        for rpc in entry.idle:
+            rpc.stop_idle_timer()
+        for attempt in entry.connecting:
+            if not attempt.expired():
+                attempt.reschedule(self._server.loop.time())
+
+    def close(self) -> None:
+        """Close all connections."""
+        for address in list(self._addresses):
+            self.remove(address)
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """The number of open connections, and of those in use."""
+        n_live = sum(len(entry.live) for entry in self._addresses.values())
+        return n_live, n_live - sum(len(entry.idle) for entry in self._addresses.values())
+
+    async def _acquire(self, address: str, entry: _Address) -> OutgoingRpc:
+        while entry.idle:
+            rpc = entry.idle.pop()
+            rpc.stop_idle_timer()
+            if not rpc.broken:
+                return rpc
+        try:
+            async with asyncio.timeout(self.connect_seconds) as limit:
+                entry.connecting[limit] = None
+                rpc = await self._connect(address)
+        except TimeoutError as error:
+            if entry.removed is not None:
+                raise connection_lost(address, entry.removed) from None
+            if not limit.expired():
+                raise
+            entry.timed_out_at = self._server.loop.time()
+            raise self._timed_out(address) from error
+        finally:
+            entry.connecting.pop(limit, None)
+        entry.live.append(rpc)
+        return rpc
+
+    def _check_reachable(self, address: str, entry: _Address, since: float) -> None:
+        """Raise OSError if the peer was removed, or connecting timed out, after ``since``."""
+        if entry.removed is not None:
+            raise connection_lost(address, entry.removed)
+        if entry.timed_out_at > since:
+            raise self._timed_out(address)
+
+    def _timed_out(self, address: str) -> OSError:
+        return OSError(f"Timed out trying to connect to {address} after {self.connect_seconds:g} s")
+
+    async def _connect(self, address: str) -> OutgoingRpc:
+        number = await self._dial(address)
+        peer = self._server.peers.get(number)
+        rpc = peer.handler if peer is not None else None
+        if not isinstance(rpc, OutgoingRpc):
+            raise ConnectionError(f"{address} closed the connection immediately")
+        try:
+            async with asyncio.timeout(HANDSHAKE_SECONDS):
+                await rpc.wait_for_handshake()
+        except BaseException:
+            rpc.abort("no handshake")
+            raise
+        return rpc
+
+    async def _dial(self, address: str) -> int:
+        """Return the number of a new connection. Retry until the caller's time limit ends it."""
+        scheme, host, port = parts(address)
+        limit: float | None = self.connect_seconds * FIRST_ATTEMPT_FRACTION
+        pause_max = FIRST_PAUSE_SECONDS
+        while True:
+            try:
+                async with asyncio.timeout(limit):
+                    return await self._server.transport.connect(host, port, scheme)
+            except FatalConnectError:
+                raise
+            except OSError as error:  # a TimeoutError too
+                logger.debug("Cannot connect to %s, trying again: %s", address, error)
+            await asyncio.sleep(random.uniform(0, pause_max))
+            pause_max = min(2 * pause_max, PAUSE_SECONDS_MAX)
+            limit = None
+
+    def _release(self, entry: _Address, rpc: OutgoingRpc, answered: bool) -> None:
+        if not answered and not rpc.broken:
+            rpc.abort("its reply is no longer wanted")
+        if rpc.broken:
+            entry.live.remove(rpc)
+        else:
+            entry.idle.append(rpc)
+            rpc.start_idle_timer(lambda idle: self._close_idle(entry, idle))
+
+    def _close_idle(self, entry: _Address, rpc: OutgoingRpc) -> None:
+        with contextlib.suppress(ValueError):
+            entry.idle.remove(rpc)
+            entry.live.remove(rpc)
+        rpc.abort("idle")
+        for address, other in list(self._addresses.items()):
+            if other is entry:
+                self._discard_unused(address, entry)
+
+    def _discard_unused(self, address: str, entry: _Address) -> None:
+        """Remove broken connections of ``entry``, and ``entry`` itself if none are left."""
+        if entry.users:
+            return
+        for rpc in [each for each in entry.idle if each.broken]:
+            rpc.stop_idle_timer()
+            entry.idle.remove(rpc)
+            entry.live.remove(rpc)
+        if not entry.live and self._addresses.get(address) is entry:
+            del self._addresses[address]

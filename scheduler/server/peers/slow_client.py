@@ -1,0 +1,199 @@
+"""Buffers of messages for workers and clients that read slowly.
+
+For a worker all messages are kept, in order. They are encoded when they are sent, so that until
+then they share the specifications of tasks with the state.
+
+For a client the last report per key is kept, and all other messages in order, so that a client that
+stopped reading does not cost memory for every message sent to it. The oldest events are dropped
+beyond a number and a size.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict, deque
+from typing import Any, NamedTuple
+
+import msgspec
+from paceline.protocol import messages as m
+from paceline.protocol.payload import Payload
+
+logger = logging.getLogger("distributed.scheduler")
+
+#: Messages that are kept for a slow worker; its connection is closed beyond that.
+WORKER_MESSAGES_MAX = 1_000_000
+#: Events that are kept for a slow client; the oldest are dropped first.
+EVENTS_MAX = 10_000
+#: Size of the events that are kept for a slow client.
+EVENTS_MAX_NBYTES = 64 * 2**20
+#: Size of all messages that are kept for a slow client; its connection is closed beyond that.
+KEPT_MAX_NBYTES = 2**30
+#: Estimated size of a value in a message, without its content.
+VALUE_NBYTES = 64
+#: Estimated size of a key report without its payloads. Its key is shared with the state.
+REPORT_NBYTES = 256
+
+#: Messages that report the state of one key. Only the last one is kept.
+KEY_REPORTS: frozenset[type] = frozenset(
+    {m.KeyInMemory, m.LostData, m.TaskErredReport, m.TaskRetried}
+)
+
+
+class _Kept(NamedTuple):
+    """A buffered message.
+
+    Attributes:
+        nbytes: its estimated size without ``payloads``.
+        payloads: serialized values in it.
+    """
+
+    message: Any
+    nbytes: int
+    payloads: list[Payload]
+
+
+class SlowWorkerBuffer:
+    """Messages for a worker that reads slowly."""
+
+    def __init__(self) -> None:
+        self._kept: deque[Any] = deque()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    @property
+    def excess(self) -> str | None:
+        """The limit that is exceeded, as text, or None."""
+        too_many = len(self._kept) > WORKER_MESSAGES_MAX
+        return f"{WORKER_MESSAGES_MAX} messages" if too_many else None
+
+    def add(self, messages: list[Any]) -> None:
+        """Append ``messages``."""
+        self._kept += messages
+
+    def take(self, count: int) -> list[Any]:
+        """Remove and return up to ``count`` messages, oldest first."""
+        kept = self._kept
+        return [kept.popleft() for _ in range(min(count, len(kept)))]
+
+
+class SlowClientBuffer:
+    """Messages for a client that reads slowly.
+
+    Args:
+        client: name of the client, for log lines.
+
+    Attributes:
+        nbytes: estimated size of the messages. A payload that several messages share counts once.
+    """
+
+    def __init__(self, client: str) -> None:
+        self._client = client
+        self._kept: OrderedDict[Any, _Kept] = OrderedDict()
+        self._payload_uses: dict[int, int] = {}
+        self._count = 0
+        self._events: deque[int] = deque()
+        self._events_nbytes = 0
+        self._dropped = 0
+        self.nbytes = 0
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    @property
+    def excess(self) -> str | None:
+        """The limit that is exceeded, as text, or None."""
+        return f"{KEPT_MAX_NBYTES} bytes of messages" if self.nbytes > KEPT_MAX_NBYTES else None
+
+    def add(self, messages: list[Any]) -> None:
+        """Append ``messages``."""
+        for message in messages:
+            is_report = type(message) in KEY_REPORTS
+            kept = _report(message) if is_report else _Kept(message, *_measure(message))
+            if is_report:
+                slot: Any = ("key", message.key)
+                if slot in self._kept:
+                    self._remove(slot)
+            else:
+                self._count += 1
+                slot = self._count
+            self._kept[slot] = kept
+            self._account(kept)
+            if type(message) is m.Event:
+                self._events.append(slot)
+                self._events_nbytes += _whole_nbytes(kept)
+                while len(self._events) > EVENTS_MAX or self._events_nbytes > EVENTS_MAX_NBYTES:
+                    self._drop_event()
+
+    def take(self, count: int) -> list[Any]:
+        """Remove and return up to ``count`` messages, oldest first."""
+        messages = []
+        for _ in range(min(count, len(self._kept))):
+            kept = self._remove(next(iter(self._kept)))
+            messages.append(kept.message)
+            if type(kept.message) is m.Event:
+                self._events.popleft()
+                self._events_nbytes -= _whole_nbytes(kept)
+        if self._dropped:
+            logger.warning(
+                "Client %s reads slowly; dropped %d events for it", self._client, self._dropped
+            )
+            self._dropped = 0
+        return messages
+
+    def _account(self, kept: _Kept) -> None:
+        self.nbytes += kept.nbytes
+        uses = self._payload_uses
+        for payload in kept.payloads:
+            n = uses.get(id(payload), 0)
+            uses[id(payload)] = n + 1
+            if not n:
+                self.nbytes += payload.nbytes
+
+    def _remove(self, slot: Any) -> _Kept:
+        kept = self._kept.pop(slot)
+        self.nbytes -= kept.nbytes
+        uses = self._payload_uses
+        for payload in kept.payloads:
+            uses[id(payload)] -= 1
+            if not uses[id(payload)]:
+                del uses[id(payload)]
+                self.nbytes -= payload.nbytes
+        return kept
+
+    def _drop_event(self) -> None:
+        self._events_nbytes -= _whole_nbytes(self._remove(self._events.popleft()))
+        self._dropped += 1
+
+
+def _whole_nbytes(kept: _Kept) -> int:
+    return kept.nbytes + sum(payload.nbytes for payload in kept.payloads)
+
+
+def _report(message: Any) -> _Kept:
+    values: tuple[Any, ...] = ()
+    if type(message) is m.TaskErredReport:
+        values = (message.exception, message.traceback)
+    elif type(message) is m.KeyInMemory:
+        values = (message.type,)
+    return _Kept(message, REPORT_NBYTES, [x for x in values if isinstance(x, Payload)])
+
+
+def _measure(message: Any) -> tuple[int, list[Payload]]:
+    """Return the estimated size of ``message`` without its payloads, and these."""
+    nbytes = 0
+    payloads: list[Payload] = []
+    left: list[Any] = [msgspec.structs.astuple(message)]
+    while left:
+        value = left.pop()
+        nbytes += VALUE_NBYTES
+        if isinstance(value, str | bytes | bytearray):
+            nbytes += len(value)
+        elif isinstance(value, dict):
+            left += value.keys()
+            left += value.values()
+        elif isinstance(value, list | tuple | set | frozenset):
+            left += value
+        elif isinstance(value, Payload):
+            payloads.append(value)
+    return nbytes, payloads

@@ -1,0 +1,355 @@
+"""Streams of registered peers, and of workers. See ``client_stream.py`` for those of clients.
+
+Each message of a batch is one turn of the core.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from paceline.protocol import messages as m
+from paceline.protocol.codec import InvalidMessage, UnknownMessage
+from paceline.protocol.errors import LocalProtocolError
+from paceline.scheduler.core import stimuli
+
+from .slow_client import SlowClientBuffer, SlowWorkerBuffer
+from .unread import UnreadTimer
+
+if TYPE_CHECKING:
+    from .peer import Peer
+
+logger = logging.getLogger("distributed.scheduler")
+
+#: Time for a peer to close its connection after the scheduler has asked it to, seconds. Closing it
+#: earlier could discard messages that the peer has not read.
+LINGER_SECONDS = 5.0
+#: Messages of a stream that wait for a later wake-up of the event loop. Beyond this number the
+#: stream is not read.
+INBOX_MAX = 5_000
+#: Messages that are encoded and written in one batch. Between batches it is checked whether the
+#: peer reads.
+BATCH_MESSAGES_MAX = 256
+
+
+class _Undecoded:
+    """The undecoded rest of a long batch, at its position in the inbox."""
+
+    __slots__ = ("pieces",)
+
+    def __init__(self, pieces: Iterator[list[Any]]) -> None:
+        self.pieces = pieces
+
+
+class Stream:
+    """Base class of the streams of workers and clients.
+
+    Attributes:
+        name: the worker's address, or the client's name.
+        ended: either side has closed the stream. Later messages are ignored, except by
+            ``handle_late``.
+        ROLE: the keyword argument in which handlers of plugins receive ``name``.
+    """
+
+    ROLE: ClassVar[str]
+
+    def __init__(self, peer: Peer, name: str) -> None:
+        self.peer = peer
+        self.name = name
+        self.ended = False
+        self._driver = peer.server.driver
+        self._core_types = peer.server.core_types
+        self._inbox: deque[Any] = deque()
+        self._inbox_full = False
+        self._too_many_blocked = False
+        self._n_undecoded = 0
+        self._connection_lost = False
+        self._buffer = self.make_buffer()
+        logger.info("Starting established connection to %s", peer.address)
+
+    def route(self, core_types: frozenset[type]) -> None:
+        """See ``Server.route_streams``."""
+        self._core_types = core_types
+
+    # called by the driver
+
+    def send(self, messages: list[Any]) -> None:
+        """Send ``messages`` in order, or buffer them while the peer reads slowly.
+
+        Nothing is read from the peer while messages are buffered. The connection is dropped if the
+        buffer exceeds its limit.
+        """
+        peer = self.peer
+        if peer.closed or peer.connection.phase == "closed":
+            return
+        first = 0
+        while first < len(messages) and not self._buffer and peer.can_write:
+            part = messages if len(messages) <= BATCH_MESSAGES_MAX else messages[first:]
+            self._write(part[:BATCH_MESSAGES_MAX])
+            first += BATCH_MESSAGES_MAX
+        if first >= len(messages):
+            return
+        self._buffer.add(messages[first:])
+        peer.server.transport.pause_reading(peer.number)
+        peer.resume_soon()
+        if self._buffer.excess is not None:
+            reason = f"{self.ROLE} {self.name} did not read {self._buffer.excess}"
+            peer.server.transport.drop(peer.number, reason)
+
+    def resumed(self) -> None:
+        """Send buffered messages while the peer reads, then read from it again."""
+        if not self._buffer:
+            return
+        while self._buffer and self.peer.can_write:
+            self._write(self._buffer.take(BATCH_MESSAGES_MAX))
+        if self._buffer:
+            self.peer.resume_soon()
+        else:
+            self._resume_reading()
+
+    def _write(self, messages: list[Any]) -> None:
+        """Write one batch."""
+        peer = self.peer
+        if peer.closed or peer.connection.phase == "closed":
+            return
+        try:
+            frames = peer.connection.send(messages)
+        except LocalProtocolError:
+            self._write_singly(messages)
+        else:
+            peer.server.transport.write(peer.number, frames)
+
+    def _write_singly(self, messages: list[Any]) -> None:
+        """Write ``messages`` one by one, so that only those that cannot be encoded are lost."""
+        peer = self.peer
+        for message in messages:
+            try:
+                frames = peer.connection.send([message])
+            except LocalProtocolError:
+                logger.exception(
+                    "Internal error: cannot send a message to %s: %r", self.name, message
+                )
+            else:
+                peer.server.transport.write(peer.number, frames)
+
+    def close_when_written(self) -> None:
+        """End the stream after the core has removed this peer.
+
+        The connection is closed by the peer, or after ``LINGER_SECONDS``.
+        """
+        if self.ended:
+            return
+        self.ended = True
+        self.unregister()
+        self.peer.server.loop.call_later(LINGER_SECONDS, self.peer.close)
+
+    # received messages
+
+    def event(self, event: Any) -> None:
+        """See ``EventHandler``."""
+        messages = event.messages
+        if self._inbox or self._driver.messages_left < len(messages):
+            self._defer(messages)
+        else:
+            self._handle(messages)
+        if event.more is not None and not self.ended:
+            self._n_undecoded += 1
+            self._defer([_Undecoded(event.more)])
+            self._pause_inbox()
+
+    def _defer(self, messages: list[Any]) -> None:
+        """Handle ``messages`` in a later wake-up."""
+        self._inbox += messages
+        self._driver.defer(self)
+        if len(self._inbox) > INBOX_MAX:
+            self._pause_inbox()
+
+    def _pause_inbox(self) -> None:
+        if not self._inbox_full:
+            self._inbox_full = True
+            self.peer.server.transport.pause_reading(self.peer.number)
+
+    def _resume_reading(self) -> None:
+        if not self._inbox_full and not self._too_many_blocked and not self._buffer:
+            self.peer.server.transport.resume_reading(self.peer.number)
+
+    def handle_deferred(self, count: int) -> bool:
+        """Handle up to ``count`` deferred messages. Return whether there are more."""
+        inbox = self._inbox
+        if inbox and type(inbox[0]) is _Undecoded:
+            self._decode_piece(inbox.popleft())
+        messages: list[Any] = []
+        while inbox and len(messages) < count and type(inbox[0]) is not _Undecoded:
+            messages.append(inbox.popleft())
+        self._handle(messages)
+        if self.ended:
+            self.handle_late(list(inbox))
+            inbox.clear()
+            self._n_undecoded = 0
+        if self._inbox_full and not self._n_undecoded and len(inbox) <= INBOX_MAX // 2:
+            self._inbox_full = False
+            self._resume_reading()
+        if not inbox and self._connection_lost:
+            self._end_lost()
+        return bool(inbox)
+
+    def _decode_piece(self, rest: _Undecoded) -> None:
+        """Put the next piece of a long batch into the inbox, in front of its rest."""
+        piece = next(rest.pieces, None)
+        if piece is None:
+            self._n_undecoded -= 1
+        else:
+            self._inbox.appendleft(rest)
+            self._inbox.extendleft(reversed(piece))
+
+    def _handle(self, messages: list[Any]) -> None:
+        if self.ended:
+            self.handle_late(messages)
+            return
+        if self._core_types.issuperset(map(type, messages)):
+            self.feed_core(messages)
+            return
+        for number, message in enumerate(messages):
+            if self.ended:
+                self.handle_late(messages[number:])
+                return
+            if type(message) in self._core_types:
+                self.feed_core([message])
+            else:
+                self.handle_other(message)
+
+    def handle_late(self, messages: list[Any]) -> None:
+        """Handle messages that arrive after the end of the stream."""
+
+    def feed_core(self, messages: list[Any]) -> None:
+        """Feed messages that the core handles."""
+        self._driver.feed_batch(self.name, messages)
+
+    def handle_other(self, message: Any) -> None:
+        """Handle a message that the core does not handle."""
+        kind = type(message)
+        plugins = self.peer.server.plugins
+        if kind is m.CloseStream:
+            logger.info("Received 'close-stream' from %s; closing.", self.peer.address)
+            self.end()
+        elif kind is UnknownMessage and plugins.has_stream_handler(message.op):
+            plugins.handle_stream_message(message.op, message.raw, **{self.ROLE: self.name})
+        elif plugins.replaces_core_handler(kind):
+            plugins.handle_replaced(message, **{self.ROLE: self.name})
+        elif kind is UnknownMessage:
+            logger.error("Skipping a message with the unknown op %r from %s", message.op, self.name)
+        elif kind is InvalidMessage:
+            logger.error(
+                "Skipping an invalid message from %s: op %r, %s: %s",
+                self.name,
+                message.op,
+                message.path,
+                message.error,
+            )
+        else:
+            logger.error(
+                "Skipping a message from %s: the op %r is not one of its stream",
+                self.name,
+                self.peer.server.op_name(message),
+            )
+
+    # the end
+
+    def end(self) -> None:
+        """End the stream because the peer has sent ``close-stream``."""
+        if not self.ended:
+            self.ended = True
+            self.unregister()
+            self.removed()
+            self.peer.close()
+
+    def closed(self, reason: str) -> None:
+        """See ``EventHandler``. Messages that were received before are handled first."""
+        if self._inbox:
+            self._connection_lost = True
+        else:
+            self._end_lost()
+
+    def _end_lost(self) -> None:
+        if not self.ended:
+            self.ended = True
+            logger.info("Connection to %s has been closed.", self.peer.address)
+            self.unregister()
+            self.removed()
+
+    def paused(self) -> None:
+        """See ``EventHandler``."""
+
+    def make_buffer(self) -> SlowWorkerBuffer | SlowClientBuffer:
+        """Return the buffer of messages for a peer that reads slowly."""
+        raise AssertionError("each kind of stream has its own")
+
+    def unregister(self) -> None:
+        """Remove the stream from the driver's tables."""
+        raise AssertionError("each kind of stream has its own")
+
+    def removed(self) -> None:
+        """Report to the core that the peer is gone."""
+        raise AssertionError("each kind of stream has its own")
+
+
+class WorkerStream(Stream):
+    """The stream of a worker."""
+
+    ROLE = "worker"
+
+    def __init__(self, peer: Peer, name: str) -> None:
+        super().__init__(peer, name)
+        self._is_backpressured = False
+        self._unread_timer = UnreadTimer(
+            lambda: peer.server.transport.unwritten_nbytes(peer.number), self._unread_timeout
+        )
+        logger.info("Starting worker compute stream, %s", name)
+        self._driver.worker_streams[name] = self
+
+    def handle_late(self, messages: list[Any]) -> None:
+        """Feed the events of a removed worker, which logs why it closes."""
+        events = [message for message in messages if type(message) is m.LogEvent]
+        if events:
+            self._driver.feed_batch(self.name, events)
+
+    def make_buffer(self) -> SlowWorkerBuffer:
+        """See ``Stream``."""
+        return SlowWorkerBuffer()
+
+    def paused(self) -> None:
+        """See ``EventHandler``."""
+        self._unread_timer.start()
+        self._set_backpressured(True)
+
+    def resumed(self) -> None:
+        """See ``Stream``."""
+        self._unread_timer.stop()
+        super().resumed()
+        if not self._buffer and not self.peer.write_paused:
+            self._set_backpressured(False)
+
+    def _set_backpressured(self, backpressured: bool) -> None:
+        if backpressured != self._is_backpressured and not self.ended:
+            self._is_backpressured = backpressured
+            self._driver.feed(stimuli.WorkerBackpressured(self.name, backpressured))
+
+    def _unread_timeout(self, seconds: float) -> None:
+        reason = f"worker {self.name} has read nothing for {seconds:g} s"
+        self.peer.server.transport.drop(self.peer.number, reason)
+
+    def unregister(self) -> None:
+        """See ``Stream``."""
+        self._unread_timer.stop()
+        if self._driver.worker_streams.get(self.name) is self:
+            del self._driver.worker_streams[self.name]
+            self.peer.server.pool.remove(self.name)
+
+    def removed(self) -> None:
+        """See ``Stream``."""
+        now = self._driver.clock()
+        self._driver.feed(
+            stimuli.WorkerRemoved(self.name), stimulus_id=f"handle-worker-cleanup-{now}"
+        )

@@ -1,0 +1,201 @@
+"""The interface between request handlers and the rest of the server.
+
+A handler is ``handler(server, request, peer) -> value``. The value is sent as the reply without
+further conversion. A coroutine or future is awaited first; ``NO_REPLY`` sends nothing. An exception
+becomes stock's ``uncaught-error`` reply, and the connection stays open. Handlers read
+``server.state`` and change it only through stimuli (``server.send_stimulus``, ``server.request``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+
+from paceline.scheduler.core.inspection import queries
+from paceline.scheduler.server.comm.addresses import resolve
+
+if TYPE_CHECKING:
+    from paceline.protocol.framing import Allocator
+    from paceline.protocol.messages import Message
+    from paceline.scheduler.core.core import SchedulerCore
+    from paceline.scheduler.core.state.scheduler_state import SchedulerState
+    from paceline.scheduler.server.comm.transport import Transport
+    from paceline.workers_compat.facade.plugins import Plugins
+
+    from .state import RequestState
+
+T = TypeVar("T")
+
+#: ``handler(server, request, peer)``; each handler annotates the request that it serves.
+Handler = Callable[[Any, Any, Any], Any]
+#: Return the message to send after a reply, before the connection is reused; None for no message.
+Acknowledge = Callable[[Any], Any]
+
+
+class NoReply:
+    """The type of ``NO_REPLY``."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "NO_REPLY"
+
+
+#: Returned by a handler whose reply is sent later, or never.
+NO_REPLY: Final = NoReply()
+
+
+class RemoteError(Exception):
+    """A peer answered a request with an error.
+
+    Attributes:
+        reply: the whole reply: status, exception and traceback (both serialized), exception_text,
+            traceback_text.
+    """
+
+    def __init__(self, address: str, op: str, reply: dict[str, Any]) -> None:
+        super().__init__(f"{address} failed to {op}: {reply.get('exception_text')}")
+        self.reply = reply
+
+
+class PeerApi(Protocol):
+    """The connection on which a request arrived. Implemented by ``peers.peer.Peer``.
+
+    Attributes:
+        number: number of the connection; unique during the life of the server.
+        address: ``tcp://host:port`` of the other end of the socket.
+        closed: the connection is lost; nothing more is written.
+    """
+
+    number: int
+    address: str
+    closed: bool
+
+    def reply(self, value: Any) -> None:
+        """Send another message, from a handler that replies more than once."""
+
+    async def drained(self) -> None:
+        """Wait until the peer has read what was written, or is lost."""
+
+    async def read(self) -> Any:
+        """Return the next message of the peer.
+
+        Raises:
+            OSError: the connection is lost.
+        """
+
+
+class ServerApi(Protocol):
+    """The part of the server that request handlers use. Implemented by ``server.Server``.
+
+    Attributes:
+        core: the scheduler core; read only.
+        state: ``core.state``.
+        driver: feeds the core and holds the streams of workers and clients.
+        scheduler: the ``Scheduler`` object that owns this server (``address``, ``close``, ``id``,
+            ...).
+        request_state: what handlers keep between requests. The reply to ``register-worker`` carries
+            its ``worker_plugins``; the scheduler's ``close`` calls its ``close``.
+        plugins: the scheduler plugins, with the scheduler facade.
+        transport: the connections by number.
+    """
+
+    core: SchedulerCore
+    state: SchedulerState
+    driver: Any
+    scheduler: Any
+    request_state: RequestState
+    plugins: Plugins
+    transport: Transport
+
+    def now(self) -> float:
+        """Return the time, in seconds since the epoch."""
+
+    def send_stimulus(self, message: Any, source: str = "", stimulus_id: str | None = None) -> None:
+        """Feed a stimulus to the core."""
+
+    def request(
+        self, message: Any, source: str = "", stimulus_id: str | None = None
+    ) -> asyncio.Future[Any]:
+        """Feed a stimulus to the core and return a future of its reply (``turn.reply``).
+
+        The reply may come some turns later.         Cancelling the future feeds ``RequestGone``.
+        """
+
+    async def rpc_call(
+        self,
+        address: str,
+        request: Message | dict[str, Any],
+        timeout: float | None = None,
+        *,
+        acknowledge: Acknowledge | None = None,
+        allocate: Allocator | None = None,
+    ) -> Any:
+        """Send one request over a pooled connection and return the reply, with payloads serialized.
+
+        Args:
+            address: of the worker or nanny.
+            request: a message, or a dict that is sent unchanged on behalf of a client.
+            timeout: seconds, including connecting; None for no limit.
+            acknowledge: see ``Acknowledge``. The sender of ``get_data`` waits for an "OK".
+            allocate: provides the memory for large frames of the reply.
+
+        Raises:
+            OSError: the connection could not be made, or broke before the reply arrived.
+            TimeoutError: no reply within ``timeout``.
+            RemoteError: the peer answered with an ``uncaught-error``.
+        """
+
+    async def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
+        """Wait until ``predicate`` is true; it is called now and after each batch of turns.
+
+        Return False if ``timeout`` seconds passed first.
+        """
+
+    def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
+        """Run a coroutine in the background.
+
+        Log its error under ``name``; cancel it at shutdown.
+        """
+
+
+def resolved_address(server: ServerApi, worker: Any) -> str:
+    """Return the address of a worker.
+
+    ``worker`` is an address, an alias, ``(host, port)`` or an address with a host name.
+
+    Raises:
+        TypeError: ``worker`` is none of these.
+        OSError: the host name is unknown.
+    """
+    address = queries.coerce_address(server.state, worker)
+    if address in server.state.workers:
+        return address
+    return resolve(address)
+
+
+async def shielded(server: ServerApi, coroutine: Coroutine[Any, Any, T], name: str) -> T:
+    """Run ``coroutine`` to its end even if the caller is cancelled, and return its result.
+
+    Requests that change several workers, such as a restart, must not stop half-way because their
+    client disconnected. An error that no caller waits for any more is logged under ``name``.
+    """
+    outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+    async def run() -> None:
+        try:
+            result = await coroutine
+        except asyncio.CancelledError:
+            outcome.cancel()
+            raise
+        except Exception as error:
+            if outcome.cancelled():
+                raise
+            outcome.set_exception(error)
+        else:
+            if not outcome.cancelled():
+                outcome.set_result(result)
+
+    server.spawn(run(), name)
+    return await outcome

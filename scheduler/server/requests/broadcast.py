@@ -1,0 +1,169 @@
+"""Send one request to many workers or nannies and collect their replies."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Collection
+from typing import Any
+
+from paceline.protocol import messages as r
+from paceline.protocol.errors import RemoteProtocolError
+from paceline.protocol.messages import Message, worker_rpc
+from paceline.protocol.payload import Payload, payload_bytes, pickled_payload
+from paceline.workers_compat.errors import pickle_in_band
+
+from .api import Handler, RemoteError, ServerApi
+
+logger = logging.getLogger("distributed.scheduler")
+
+#: Error text of a worker that is closing but still connected (``distributed.core.ConnectionPool``).
+CLOSING = "ConnectionPool is closed"
+#: What to do about a peer that fails to answer.
+ON_ERROR = ("raise", "return", "return_pickle", "return_text", "ignore")
+
+
+async def broadcast(
+    server: ServerApi,
+    msg: Message | dict[str, Any],
+    *,
+    workers: Collection[str] | None = None,
+    hosts: Collection[str] | None = None,
+    nanny: bool = False,
+    on_error: str = "raise",
+    timeout: float | None = None,
+) -> dict[str, Any]:
+    """Send ``msg`` to workers or their nannies and return their replies by worker address.
+
+    Args:
+        server: the server.
+        msg: the request; a dict is sent unchanged.
+        workers: addresses; None for all workers, unless ``hosts`` are given.
+        hosts: add all workers of these hosts.
+        nanny: send to the workers' nannies; workers without one are left out.
+        on_error: "raise" the first error; "return", "return_pickle" or "return_text" it in place of
+            the reply; or "ignore" that worker.
+        timeout: seconds for each reply; None for no limit.
+
+    Raises:
+        ValueError: ``on_error`` is invalid.
+        KeyError: a worker is unknown and ``nanny`` is set.
+        Exception: the error of a worker, or OSError, if ``on_error`` is "raise".
+    """
+    if on_error not in ON_ERROR:
+        raise ValueError(
+            f"on_error must be 'raise', 'return', 'return_pickle', or 'ignore'; got {on_error!r}"
+        )
+    targets = _targets(server, workers, hosts, nanny)
+    outcomes = await asyncio.gather(
+        *(_call(server, address, msg, timeout) for address in targets.values()),
+        return_exceptions=True,
+    )
+    replies: dict[str, Any] = {}
+    for (worker, address), outcome in zip(targets.items(), outcomes):
+        if not isinstance(outcome, BaseException):
+            replies[worker] = outcome
+            continue
+        if not isinstance(outcome, Exception):  # cancelled
+            raise outcome
+        logger.error("broadcast to %s failed: %s: %s", address, type(outcome).__name__, outcome)
+        if on_error == "raise":
+            raise outcome
+        if on_error == "return":
+            replies[worker] = _serialized_error(outcome)
+        elif on_error == "return_text":
+            replies[worker] = _error_text(outcome)
+        elif on_error == "return_pickle":
+            replies[worker] = _pickled_error(outcome)
+    return replies
+
+
+async def proxy(server: ServerApi, msg: dict[str, Any], worker: str) -> Any:
+    """Send ``msg`` to one worker and return its reply."""
+    replies = await broadcast(server, msg, workers=[worker])
+    return replies[worker]
+
+
+def _targets(
+    server: ServerApi,
+    workers: Collection[str] | None,
+    hosts: Collection[str] | None,
+    nanny: bool,
+) -> dict[str, str]:
+    """Return worker address -> address to send to."""
+    state = server.state
+    if workers is None:
+        chosen = dict.fromkeys(state.workers if hosts is None else ())
+    else:
+        chosen = dict.fromkeys(workers)
+    for host in hosts or ():
+        info = state.host_info.get(host)
+        if info is not None:
+            chosen.update(dict.fromkeys(info["addresses"]))
+    if not nanny:
+        return {w: w for w in chosen}
+    nannies = {w: state.workers[w].nanny for w in chosen}
+    return {w: n for w, n in nannies.items() if n is not None}
+
+
+async def _call(
+    server: ServerApi, address: str, msg: Message | dict[str, Any], timeout: float | None
+) -> Any:
+    # a coroutine, so that errors before the first await are collected too
+    return await server.rpc_call(address, msg, timeout)
+
+
+def _serialized_error(error: Exception) -> Payload:
+    """Return ``error`` as a payload; a worker's own error keeps the type with which it was raised.
+
+    A P2P barrier distinguishes a worker that could not be reached from one that failed
+    (distributed#8595). A worker that is closing counts as unreachable.
+    """
+    if isinstance(error, RemoteError) and CLOSING in (text := _error_text(error)):
+        return pickled_payload(_pickled_error(OSError(f"the worker is closing: {text}")))
+    raised = error.reply.get("exception") if isinstance(error, RemoteError) else None
+    if isinstance(raised, Payload):
+        with contextlib.suppress(RemoteProtocolError):
+            return pickled_payload(payload_bytes(raised))
+    return pickled_payload(_pickled_error(error))
+
+
+def _pickled_error(error: Exception) -> bytes:
+    """Return the pickle of ``error`` for ``Client.run``.
+
+    A worker's own error becomes a plain Exception, as in stock's ``send_recv`` without
+    deserialization.
+    """
+    return pickle_in_band(_stock_error(error))
+
+
+def _error_text(error: Exception) -> str:
+    text = error.reply.get("exception_text") if isinstance(error, RemoteError) else None
+    return text if isinstance(text, str) else repr(_stock_error(error))
+
+
+def _stock_error(error: Exception) -> Exception:
+    """Return ``error`` as an exception that a client without paceline can unpickle."""
+    if isinstance(error, RemoteError):
+        return Exception(error.reply.get("exception_text"))
+    return error
+
+
+HANDLERS: dict[type, Handler] = {
+    r.Broadcast: lambda server, request, peer: broadcast(
+        server,
+        request.msg,
+        workers=request.workers,
+        hosts=request.hosts,
+        nanny=request.nanny,
+        on_error=request.on_error,
+    ),
+    r.Proxy: lambda server, request, peer: proxy(server, request.msg, request.worker),
+    r.WorkerLogs: lambda server, request, peer: broadcast(
+        server,
+        worker_rpc.WorkerGetLogs(n=request.n),
+        workers=request.workers,
+        nanny=request.nanny,
+    ),
+}

@@ -1,0 +1,98 @@
+"""Requests about the whole cluster: target size, idleness, shutdown, changes of its workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from paceline.protocol import messages as r
+from paceline.scheduler.core import stimuli
+from paceline.scheduler.core.handlers.timers import is_busy
+from paceline.scheduler.core.inspection import queries
+from paceline.scheduler.core.policy import scaling
+from paceline.workers_compat.config import config
+
+from .api import NO_REPLY, Handler, NoReply, PeerApi, ServerApi
+
+
+def handle_adaptive_target(server: ServerApi, request: r.AdaptiveTarget, peer: PeerApi) -> int:
+    """Return the recommended number of workers."""
+    wanted = request.target_duration
+    if wanted is None:
+        wanted = config.get("distributed.adaptive.target-duration")
+    seconds = config.seconds(wanted) or scaling.TARGET_DURATION_SECONDS
+    return scaling.adaptive_target(server.state, seconds)
+
+
+def handle_check_idle(server: ServerApi, request: r.CheckIdle, peer: PeerApi) -> float | None:
+    """Check now whether the scheduler is idle.
+
+    Return since when, in seconds since the epoch, or None if it is busy or was busy at the previous
+    check.
+    """
+    server.send_stimulus(stimuli.IdleCheck())
+    return None if is_busy(server.state) else server.state.idle_since
+
+
+def handle_terminate(server: ServerApi, request: r.Terminate, peer: PeerApi) -> NoReply:
+    """Shut the scheduler down. There is no reply: the client sees its connection close."""
+    reason = request.reason or "terminate"
+    server.spawn(server.scheduler.close(reason=reason), "terminate")
+    return NO_REPLY
+
+
+def handle_subscribe_worker_status(
+    server: ServerApi, request: r.SubscribeWorkerStatus, peer: PeerApi
+) -> dict[str, Any]:
+    """Return the identity of the scheduler and send changes of its workers from now on."""
+    identity = _without_metrics(server.scheduler.identity())
+    server.spawn(watch_workers(server, peer, list(identity["workers"])), "watch workers")
+    return identity
+
+
+def _without_metrics(identity: dict[str, Any]) -> dict[str, Any]:
+    workers = {a: _constant_fields(facts) for a, facts in identity["workers"].items()}
+    return {**identity, "workers": workers}
+
+
+def _constant_fields(facts: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in facts.items() if k not in ("metrics", "last_seen")}
+
+
+async def watch_workers(server: ServerApi, peer: PeerApi, known: Iterable[str]) -> None:
+    """Send ``peer`` batches of ["add", ...] and ["remove", address] until its connection is lost.
+
+    Args:
+        server: the server.
+        peer: the subscriber.
+        known: addresses of the workers that were already sent.
+    """
+    state = server.state
+    seen = {a: state.workers[a] for a in known if a in state.workers}
+    removed = [a for a in known if a not in seen]
+
+    def count() -> int:
+        return state.worker_added_count + state.worker_removed_count
+
+    while not peer.closed:
+        messages: list[Any] = [["remove", address] for address in removed]
+        messages += [["remove", a] for a, ws in seen.items() if state.workers.get(a) is not ws]
+        for address, ws in state.workers.items():
+            if seen.get(address) is not ws:
+                facts = _constant_fields(queries.worker_identity(ws))
+                messages.append(["add", {"workers": {address: facts}}])
+        seen = dict(state.workers)
+        removed = []
+        if messages:
+            peer.reply(messages)
+            await peer.drained()
+        at = count()
+        await server.wait_for(lambda at=at: peer.closed or count() != at)  # type: ignore[misc]
+
+
+HANDLERS: dict[type, Handler] = {
+    r.AdaptiveTarget: handle_adaptive_target,
+    r.CheckIdle: handle_check_idle,
+    r.Terminate: handle_terminate,
+    r.SubscribeWorkerStatus: handle_subscribe_worker_status,
+}

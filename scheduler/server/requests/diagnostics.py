@@ -1,0 +1,220 @@
+"""Diagnostics: call stacks, versions, hardware benchmarks, profiles, records of tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from paceline.protocol import messages as r
+from paceline.protocol.keys import Key
+from paceline.protocol.messages import Message, worker_rpc
+from paceline.scheduler.core.inspection import queries
+from paceline.workers_compat.config import versions
+from paceline.workers_compat.facade import task_records
+
+from .api import Handler, PeerApi, RemoteError, ServerApi
+from .broadcast import broadcast
+
+#: A profile's root: what merging no profiles gives.
+EMPTY_PROFILE_ROOT = ("root", {"filename": "", "name": "", "line_number": 0, "line": ""})
+#: Profiles are merged down to this depth; deeper frames are cut off.
+PROFILE_DEPTH_MAX = 400
+#: Default width of the bins of profile metadata, in seconds.
+PROFILE_CYCLE_SECONDS = 1.0
+
+
+async def call_stack(server: ServerApi, keys: Iterable[Key] | None = None) -> dict[str, Any]:
+    """Return worker address -> key -> call stack of the tasks that are running.
+
+    Workers that run none of the tasks are left out.
+
+    Raises:
+        KeyError: a key is unknown.
+        OSError: a worker was lost meanwhile.
+    """
+    plan = queries.call_stack_keys(server.state, keys)
+    replies = await asyncio.gather(
+        *(server.rpc_call(a, worker_rpc.WorkerCallStack(keys=ks)) for a, ks in plan.items())
+    )
+    return {address: reply for address, reply in zip(plan, replies) if reply}
+
+
+async def benchmark_hardware(server: ServerApi) -> dict[str, dict[str, float]]:
+    """Return average bandwidths: "disk", "memory" or "network" -> size -> bandwidth."""
+    samples: dict[str, list[dict[str, float]]] = {
+        "disk": list((await broadcast(server, worker_rpc.BenchmarkDisk())).values()),
+        "memory": list((await broadcast(server, worker_rpc.BenchmarkMemory())).values()),
+    }
+    workers = list(server.state.workers)
+    # workers that registered one after the other often share a machine
+    server.request_state.random.shuffle(workers)
+    pairs = zip(workers[::2], workers[1::2])
+    samples["network"] = await asyncio.gather(
+        *(server.rpc_call(a, worker_rpc.BenchmarkNetwork(address=b)) for a, b in pairs)
+    )
+    return {mode: _averages(found) for mode, found in samples.items()}
+
+
+def _averages(samples: Sequence[dict[str, float]]) -> dict[str, float]:
+    sums: dict[str, list[float]] = {}
+    for sample in samples:
+        for size, value in sample.items():
+            sums.setdefault(size, []).append(value)
+    return {size: sum(values) / len(values) for size, values in sums.items()}
+
+
+# ------------------------------------------------------------------ profiles
+
+
+async def profile(
+    server: ServerApi,
+    workers: Iterable[str] | None = None,
+    scheduler: bool = False,
+    server_threads: bool = False,
+    merge_workers: bool = True,
+    start: float | None = None,
+    stop: float | None = None,
+    key: Any = None,
+) -> dict[str, Any]:
+    """Return the statistical profiles of workers, merged or by address.
+
+    Args:
+        server: the server.
+        workers: addresses; None for all workers.
+        scheduler: return the profile of the scheduler's event loop instead. Sampling starts with
+            the first such request.
+        server_threads: profile the workers' event loops instead of their tasks.
+        merge_workers: return one merged profile.
+        start: seconds since the epoch.
+        stop: seconds since the epoch.
+        key: only tasks with this prefix.
+    """
+    if scheduler:
+        return server.request_state.loop_profile.get(start, stop)
+    request = worker_rpc.WorkerProfile(start=start, stop=stop, key=key, server=server_threads)
+    replies = await _call_each(server, workers, request)
+    return merged_profile(list(replies.values())) if merge_workers else replies
+
+
+async def _call_each(
+    server: ServerApi, workers: Iterable[str] | None, request: Message
+) -> dict[str, Any]:
+    """Return the replies of the workers that answered."""
+    present = server.state.workers
+    chosen = list(present) if workers is None else [w for w in workers if w in present]
+    replies = await asyncio.gather(
+        *(server.rpc_call(address, request) for address in chosen), return_exceptions=True
+    )
+    out = {}
+    for address, reply in zip(chosen, replies):
+        if isinstance(reply, BaseException) and not isinstance(reply, OSError | RemoteError):
+            raise reply
+        if not isinstance(reply, BaseException):
+            out[address] = reply
+    return out
+
+
+def merged_profile(profiles: Sequence[dict[str, Any]], depth: int = 0) -> dict[str, Any]:
+    """Return one tree of frames with the summed counts of ``profiles``."""
+    if not profiles:
+        identifier, description = EMPTY_PROFILE_ROOT
+        return {
+            "count": 0,
+            "children": {},
+            "identifier": identifier,
+            "description": dict(description),
+        }
+    children: dict[Any, list[dict[str, Any]]] = {}
+    if depth < PROFILE_DEPTH_MAX:
+        for each in profiles:
+            for name, child in each["children"].items():
+                children.setdefault(name, []).append(child)
+    return {
+        "description": profiles[0]["description"],
+        "children": {name: merged_profile(found, depth + 1) for name, found in children.items()},
+        "count": sum(each["count"] for each in profiles),
+        "identifier": profiles[0]["identifier"],
+    }
+
+
+async def profile_metadata(
+    server: ServerApi,
+    workers: Iterable[str] | None = None,
+    start: float = 0,
+    stop: float | None = None,
+    bin_seconds: float = PROFILE_CYCLE_SECONDS,
+) -> dict[str, Any]:
+    """Return the number of profile samples over time, in total and per prefix.
+
+    Returns:
+        ``{"counts": [(time, n)], "keys": {prefix: [[time, n]]}}``.
+    """
+    request = worker_rpc.ProfileMetadata(start=start, stop=stop)
+    found = list((await _call_each(server, workers, request)).values())
+    counts = sorted(pair for each in found for pair in each["counts"])
+
+    def bin_of(entry: Any) -> float:
+        return float(entry[0] // bin_seconds * bin_seconds)
+
+    binned = [(at, sum(n for _, n in group)) for at, group in itertools.groupby(counts, key=bin_of)]
+    samples = sorted(((t, d) for each in found for t, d in each["keys"]), key=lambda e: e[0])
+    keys: dict[Any, list[list[float]]] = {name: [] for _, d in samples for name in d}
+    last = 0.0
+    for t, counted in samples:
+        at = bin_of((t,))
+        if at > last:
+            last = at
+            for column in keys.values():
+                column.append([at, 0])
+        for name, n in counted.items():
+            keys[name][-1][1] += n
+    return {"counts": binned, "keys": keys}
+
+
+# ------------------------------------------------------------------ handlers
+
+
+async def handle_profile(server: ServerApi, request: r.Profile, peer: PeerApi) -> Any:
+    """See ``profile``."""
+    return await profile(
+        server,
+        request.workers,
+        scheduler=request.scheduler,
+        server_threads=request.server,
+        merge_workers=request.merge_workers,
+        start=request.start,
+        stop=request.stop,
+        key=request.key,
+    )
+
+
+def handle_get_task_stream(server: ServerApi, request: r.GetTaskStream, peer: PeerApi) -> list[Any]:
+    """Return records of finished tasks. They are collected from the first such request on."""
+    stream = task_records.task_stream(server.plugins)
+    found = stream.collect(
+        start=request.start,
+        stop=request.stop,
+        count=request.count,
+        start_index=request.start_index,
+    )
+    return list(found)
+
+
+HANDLERS: dict[type, Handler] = {
+    r.CallStack: lambda server, request, peer: call_stack(server, request.keys),
+    r.Versions: lambda server, request, peer: versions.get_versions(request.packages),
+    r.BenchmarkHardware: lambda server, request, peer: benchmark_hardware(server),
+    r.Profile: handle_profile,
+    r.GetTaskStream: handle_get_task_stream,
+    r.GetTaskStreamIndex: lambda server, request, peer: int(
+        task_records.task_stream(server.plugins).index
+    ),
+    r.StartTaskMetadata: lambda server, request, peer: task_records.start_task_metadata(
+        server.plugins, request.name
+    ),
+    r.StopTaskMetadata: lambda server, request, peer: task_records.stop_task_metadata(
+        server.plugins, request.name
+    ),
+}

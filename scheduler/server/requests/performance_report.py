@@ -1,0 +1,107 @@
+"""The page of ``distributed.performance_report``: facts are gathered here and drawn in a child process."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+from dataclasses import asdict
+from typing import Any, Final
+
+from paceline.protocol import messages as r
+from paceline.scheduler.server.runtime import child_process
+from paceline.workers_compat.facade import task_records
+
+from .api import Handler, ServerApi
+from .diagnostics import profile
+
+#: The module that draws.
+CHILD: Final = "paceline.workers_compat.performance_report"
+#: How long drawing may take, seconds. A million tasks take about a minute.
+DRAW_SECONDS: Final = 300.0
+#: Of a child's errors, so much goes to the asker, characters.
+ERROR_TEXT_MAX: Final = 4000
+
+
+async def performance_report(
+    server: ServerApi, start: float, last_count: int = 0, code: str = "", mode: str | None = None
+) -> str:
+    """HTML.
+
+    Args:
+        start: seconds since the epoch; what finished before is left out.
+        last_count: how many measurements of this process had been made then.
+        code: shown in it.
+        mode: of bokeh's files.
+
+    Raises:
+        RuntimeError: it could not be drawn (bokeh is not there); says why. TimeoutError: nor in time.
+    """
+    stop = server.now()
+    compute, own, administrative = await asyncio.gather(
+        profile(server, start=start),
+        profile(server, scheduler=True, start=start),
+        profile(server, server_threads=True, start=start),
+    )
+    state = server.state
+    monitor = server.plugins.facade.monitor
+    monitor.update()  # plots need a value, however short the time was
+    workers = list(state.workers.values())
+    facts = {
+        "start": start,
+        "stop": stop,
+        "code": code,
+        "mode": mode,
+        "compute": compute,
+        "administrative": administrative,
+        "scheduler": own,
+        "task_stream": list(task_records.task_stream(server.plugins).collect(start=start)),
+        "bandwidth": state.bandwidth,
+        "bandwidth_workers": dict(state.bandwidth_workers),
+        "bandwidth_types": dict(state.bandwidth_types),
+        "worker_names": {ws.address: ws.name for ws in workers},
+        "monitor": monitor.range_query(start=last_count),
+        "monitor_facts": _plain_facts(monitor),
+        "logs": server.request_state.log.lines(start, timestamps=True),
+        "address": server.scheduler.address,
+        "nworkers": len(workers),
+        "nthreads": state.total_nthreads,
+        "memory": sum(ws.memory_limit for ws in workers),
+    }
+    async with server.request_state.drawing:
+        return await draw(facts)
+
+
+def _plain_facts(monitor: Any) -> dict[str, Any]:
+    """What the plots ask a monitor for besides its values: which of them it measures."""
+    found = {
+        name: getattr(monitor, name)
+        for name in dir(monitor)
+        if name.startswith(("monitor_", "gpu_"))
+    }
+    return {
+        name: value for name, value in found.items() if isinstance(value, bool | int | str | None)
+    }
+
+
+async def draw(facts: dict[str, Any]) -> str:
+    """Give facts to a child and read its page.
+
+    Raises:
+        RuntimeError, TimeoutError: see ``performance_report``.
+    """
+    from paceline.workers_compat.performance_report import ReportFacts
+
+    assert asdict(ReportFacts(0, 0)).keys() == facts.keys()
+    data = await asyncio.to_thread(pickle.dumps, ReportFacts(**facts), pickle.HIGHEST_PROTOCOL)
+    code, html, errors = await child_process.run(CHILD, data, DRAW_SECONDS)
+    if code:
+        text = errors.decode(errors="replace")[-ERROR_TEXT_MAX:]
+        raise RuntimeError(f"the performance report could not be drawn:\n{text}")
+    return html.decode()
+
+
+HANDLERS: dict[type, Handler] = {
+    r.PerformanceReport: lambda server, request, peer: performance_report(
+        server, request.start, request.last_count, request.code, request.mode
+    )
+}

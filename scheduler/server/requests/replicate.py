@@ -1,0 +1,298 @@
+"""Copies of data on workers: made on purpose, and deleted."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from paceline.protocol import messages as r
+from paceline.protocol.keys import Key
+from paceline.protocol.messages import worker_rpc
+from paceline.scheduler.core.inspection import queries
+from paceline.scheduler.core.policy.rebalancing import Move, RebalancePlan
+from paceline.scheduler.core.state.model import TaskState, WorkerState
+from paceline.scheduler.core.stimuli import LogEventCommand, ReplicasAdded, ReplicasLost
+
+from .api import Handler, PeerApi, RemoteError, ServerApi, shielded
+
+logger = logging.getLogger("distributed.scheduler")
+
+#: A replication that made no new copy in so many rounds is given up.
+FRUITLESS_ROUNDS_MAX = 5
+
+
+async def gather_on_worker(
+    server: ServerApi, address: str, who_has: Mapping[Key, Sequence[str]]
+) -> set[Key]:
+    """Have one worker fetch keys from others. Returns those that it could not get; never raises for a peer."""
+    try:
+        reply = await server.rpc_call(
+            address, worker_rpc.WorkerGather(who_has={k: list(v) for k, v in who_has.items()})
+        )
+    except (OSError, TimeoutError, RemoteError) as error:
+        # a worker that shuts down orderly does this as well
+        logger.warning(
+            "Communication with worker %s failed during replication: %s: %s",
+            address,
+            type(error).__name__,
+            error,
+        )
+        return set(who_has)
+    if address not in server.state.workers:
+        logger.warning("Worker %s lost during replication", address)
+        return set(who_has)
+    failed: set[Key] = set()
+    if reply["status"] != "OK":
+        failed = set(reply.get("keys", who_has))
+        logger.warning("Worker %s failed to acquire keys: %s", address, sorted(map(str, failed)))
+    copied = [key for key in who_has if key not in failed]
+    if copied:
+        server.send_stimulus(ReplicasAdded(address, copied))
+    return failed
+
+
+async def delete_worker_data(
+    server: ServerApi, address: str, keys: Sequence[Key], stimulus_id: str
+) -> None:
+    """Have a worker drop keys; what was the last copy is made again where it is wanted. Never raises for a peer."""
+    request = worker_rpc.FreeKeysRpc(keys=list(keys), stimulus_id=f"delete-data-{time.time()}")
+    try:
+        await server.rpc_call(address, request)
+    except (OSError, TimeoutError, RemoteError) as error:
+        logger.warning(
+            "Communication with worker %s failed during replication: %s: %s",
+            address,
+            type(error).__name__,
+            error,
+        )
+        return
+    server.send_stimulus(ReplicasLost(address, list(keys)), stimulus_id=stimulus_id)
+    event = {"action": "remove-worker-data", "keys": list(keys)}
+    server.send_stimulus(LogEventCommand([address], event))
+
+
+async def replicate(
+    server: ServerApi,
+    keys: Sequence[Key],
+    n: int | None = None,
+    workers: Iterable[str] | None = None,
+    branching_factor: int = 2,
+    delete: bool = True,
+    stimulus_id: str | None = None,
+) -> dict[str, Any] | None:
+    """Bring the number of copies of each key to ``n``: copies spread as a tree, surplus ones are deleted.
+
+    Args:
+        n: copies wanted; None, or more than there are workers, is one on each.
+        workers: addresses or parts of them; None is every running worker.
+        branching_factor: how many copies one holder gives away a round.
+        delete: whether surplus copies go.
+
+    Returns:
+        None, or ``{"status": "partial-fail", "keys": [...]}`` with the keys that could not be copied.
+
+    Raises:
+        KeyError: a key or worker is unknown.
+        ValueError: no copies at all are wanted, or no worker runs.
+    """
+    if branching_factor <= 0:
+        raise ValueError("branching_factor must be positive")
+    stimulus_id = stimulus_id or f"replicate-{time.time()}"
+    async with server.request_state.replicas.exclusive():
+        targets = _targets(server, workers)
+        wanted = len(targets) if n is None else min(n, len(targets))
+        if wanted == 0:
+            raise ValueError("Can not use replicate to delete data")
+        tasks = [server.state.tasks[key] for key in dict.fromkeys(keys)]
+        missing = [ts.key for ts in tasks if not ts.who_has]
+        if missing:
+            return {"status": "partial-fail", "keys": missing}
+        if delete:
+            await _delete_surplus(server, tasks, targets, wanted, stimulus_id)
+        failed = await _copy(server, tasks, targets, wanted, branching_factor)
+    event = {
+        "action": "replicate",
+        "workers": [ws.address for ws in targets],
+        "key-count": len(keys),
+        "branching-factor": branching_factor,
+    }
+    server.send_stimulus(LogEventCommand(["all"], event))
+    return {"status": "partial-fail", "keys": failed} if failed else None
+
+
+def _targets(server: ServerApi, workers: Iterable[str] | None) -> dict[WorkerState, None]:
+    state = server.state
+    if workers is None:
+        return dict(state.running)
+    named = [state.workers[address] for address in queries.workers_list(state, workers)]
+    return {ws: None for ws in named if ws.status == "running"}
+
+
+async def _delete_surplus(
+    server: ServerApi,
+    tasks: Sequence[TaskState],
+    targets: Mapping[WorkerState, None],
+    wanted: int,
+    stimulus_id: str,
+) -> None:
+    surplus: dict[str, list[Key]] = {}
+    for ts in tasks:
+        holders = [ws for ws in ts.who_has if ws in targets]
+        if len(holders) > wanted:
+            for ws in server.request_state.random.sample(holders, len(holders) - wanted):
+                surplus.setdefault(ws.address, []).append(ts.key)
+    await asyncio.gather(
+        *(delete_worker_data(server, a, keys, stimulus_id) for a, keys in surplus.items())
+    )
+
+
+async def _copy(
+    server: ServerApi,
+    tasks: Sequence[TaskState],
+    targets: Mapping[WorkerState, None],
+    wanted: int,
+    branching_factor: int,
+) -> list[Key]:
+    """Copy round by round. Returns keys that could not be copied."""
+    fruitless = 0
+    while True:
+        plan, unfinished = _round(server, tasks, targets, wanted, branching_factor)
+        if not plan or fruitless >= FRUITLESS_ROUNDS_MAX:
+            return unfinished
+        before = sum(len(ts.who_has) for ts in tasks)
+        await asyncio.gather(*(gather_on_worker(server, a, w) for a, w in plan.items()))
+        for address, who_has in plan.items():
+            event = {"action": "replicate-add", "who_has": who_has}
+            server.send_stimulus(LogEventCommand([address], event))
+        fruitless = 0 if sum(len(ts.who_has) for ts in tasks) > before else fruitless + 1
+
+
+def _round(
+    server: ServerApi,
+    tasks: Sequence[TaskState],
+    targets: Mapping[WorkerState, None],
+    wanted: int,
+    branching_factor: int,
+) -> tuple[dict[str, dict[Key, list[str]]], list[Key]]:
+    """Recipient -> key -> holders, and the keys that have not enough copies."""
+    plan: dict[str, dict[Key, list[str]]] = {}
+    unfinished = []
+    present = [ws for ws in targets if ws.address in server.state.workers]
+    wanted = min(wanted, len(present))
+    for ts in tasks:
+        if ts.state == "forgotten":
+            continue
+        holders = list(ts.who_has)
+        n_missing = wanted - sum(ws in targets for ws in holders)
+        if n_missing <= 0:
+            continue
+        unfinished.append(ts.key)
+        without = [ws for ws in present if ws not in ts.who_has]
+        count = min(n_missing, branching_factor * len(holders), len(without))
+        for ws in server.request_state.random.sample(without, count):
+            plan.setdefault(ws.address, {})[ts.key] = [h.address for h in holders]
+    return plan, unfinished
+
+
+# ------------------------------------------------------------------ rebalance
+
+OK = {"status": "OK"}
+
+
+async def rebalance(
+    server: ServerApi,
+    keys: Iterable[Key] | None = None,
+    workers: Iterable[str] | None = None,
+    stimulus_id: str | None = None,
+) -> dict[str, Any]:
+    """Even out memory. ``{"status": "OK"}``, or ``{"status": "partial-fail", "keys": [...]}`` with keys that are
+    not there or could not be moved; of those that nobody asked for nobody hears.
+
+    Args:
+        keys: that alone may move.
+        workers: addresses or names of workers that may give or take; None is all.
+
+    Raises:
+        KeyError: a worker is unknown.
+    """
+    state = server.state
+    if workers is None:
+        chosen = list(state.workers.values())
+    else:
+        chosen = [state.workers[queries.coerce_address(state, worker)] for worker in workers]
+    asked = None if keys is None else dict.fromkeys(keys)
+    if not chosen or (asked is not None and not asked):
+        return OK
+    absent = [key for key in asked or () if key not in state.tasks or not state.tasks[key].who_has]
+    if absent:
+        return {"status": "partial-fail", "keys": absent}
+    async with server.request_state.replicas.exclusive():
+        plan = RebalancePlan(state, chosen, asked)
+        if not plan.moves:
+            _log_rebalance(server, plan.n_senders, plan.n_recipients, 0)
+            return OK
+        failed = await _move_replicas(server, plan.moves, stimulus_id or f"rebalance-{time.time()}")
+    return {"status": "partial-fail", "keys": failed} if failed and asked is not None else OK
+
+
+async def _move_replicas(server: ServerApi, moves: list[Move], stimulus_id: str) -> list[Key]:
+    """Copy, then delete what was copied. Returns keys that could not be copied."""
+    incoming: dict[str, dict[Key, list[str]]] = {}
+    for sender, recipient, ts in moves:
+        incoming.setdefault(recipient.address, {}).setdefault(ts.key, []).append(sender.address)
+    outcomes = await asyncio.gather(*(gather_on_worker(server, a, w) for a, w in incoming.items()))
+    failed = dict(zip(incoming, outcomes))
+    outgoing: dict[str, list[Key]] = {}
+    for sender, recipient, ts in moves:
+        if ts.key not in failed[recipient.address]:
+            outgoing.setdefault(sender.address, []).append(ts.key)
+    await asyncio.gather(
+        *(delete_worker_data(server, a, keys, stimulus_id) for a, keys in outgoing.items())
+    )
+    for address, who_has in incoming.items():
+        event = {"action": "rebalance", "who_has": who_has}
+        server.send_stimulus(LogEventCommand([address], event))
+    senders = {address: len(keys) for address, keys in outgoing.items()}
+    recipients = {address: len(who_has) for address, who_has in incoming.items()}
+    _log_rebalance(server, senders, recipients, len(moves))
+    return list(dict.fromkeys(key for keys in outcomes for key in keys))
+
+
+def _log_rebalance(server: ServerApi, senders: Any, recipients: Any, n_moves: int) -> None:
+    event = {
+        "action": "rebalance",
+        "senders": senders,
+        "recipients": recipients,
+        "moved_keys": n_moves,
+    }
+    server.send_stimulus(LogEventCommand(["all"], event))
+
+
+# ------------------------------------------------------------------ handlers
+
+
+async def handle_replicate(server: ServerApi, request: r.Replicate, peer: PeerApi) -> Any:
+    """See ``replicate``."""
+    coroutine = replicate(
+        server,
+        request.keys,
+        n=request.n,
+        workers=request.workers,
+        branching_factor=request.branching_factor,
+        delete=request.delete,
+        stimulus_id=request.stimulus_id,
+    )
+    return await shielded(server, coroutine, "replicate")
+
+
+HANDLERS: dict[type, Handler] = {
+    r.Replicate: handle_replicate,
+    r.Rebalance: lambda server, request, peer: shielded(
+        server,
+        rebalance(server, request.keys, request.workers, request.stimulus_id),
+        "rebalance",
+    ),
+}

@@ -1,0 +1,138 @@
+"""Functions that clients run in the scheduler: ``Client.run_on_scheduler`` and feeds.
+
+These requests deserialize pickles of the client by design.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from typing import Any
+
+from paceline.protocol import messages as r
+from paceline.scheduler.core.stimuli import LogEventCommand
+from paceline.workers_compat.config.config import seconds
+from paceline.workers_compat.errors import error_message
+from paceline.workers_compat.security.unpickling import (
+    is_coroutine_function,
+    serialize_result,
+    unpickle,
+)
+
+from .api import NO_REPLY, Handler, NoReply, PeerApi, ServerApi
+
+logger = logging.getLogger("distributed.scheduler")
+
+#: Longest text of the arguments in a log line, in characters.
+SHOWN_ARGUMENTS_MAX = 1000
+#: Shortest interval of a feed, in seconds; a shorter one would block the event loop.
+INTERVAL_MIN_SECONDS = 0.01
+
+
+async def run_function(
+    server: ServerApi,
+    function: bytes,
+    args: bytes | tuple[Any, ...] = (),
+    kwargs: bytes | dict[str, Any] | None = None,
+    wait: bool = True,
+) -> dict[str, Any]:
+    """Call a function in this process.
+
+    Return ``{"status": "OK", "result": payload}`` or stock's error reply.
+
+    Args:
+        server: the server.
+        function: pickled. Its parameters ``dask_scheduler`` and ``dask_worker`` receive the
+            ``Scheduler`` object.
+        args: positional arguments, pickled.
+        kwargs: keyword arguments, pickled.
+        wait: False to run a coroutine function in the background.
+
+    Raises:
+        Exception: a pickle cannot be loaded.
+        AssertionError: ``wait`` is False for a plain function, as in ``distributed.worker.run``.
+    """
+    server.send_stimulus(LogEventCommand(["all"], {"action": "run-function", "function": function}))
+    call = unpickle(function, "a function to run in it")
+    is_coroutine = is_coroutine_function(call)
+    if not wait and not is_coroutine:
+        raise AssertionError("Combination not supported")
+    positional = unpickle(args) if isinstance(args, bytes) and args else args
+    named = dict((unpickle(kwargs) if isinstance(kwargs, bytes) else kwargs) or {})
+    for parameter in ("dask_worker", "dask_scheduler"):
+        if _has_parameter(call, parameter):
+            named[parameter] = server.plugins.scheduler
+    name = getattr(call, "__name__", None) or repr(call)
+    logger.info("Run out-of-band function %r", name)
+    try:
+        if not wait:
+            server.spawn(call(*positional, **named), f"function {name}")
+            result = None
+        else:
+            result = call(*positional, **named)
+            if is_coroutine:
+                result = await result
+        return {"status": "OK", "result": serialize_result(result)}
+    except Exception as error:
+        logger.warning(
+            "Run Failed\nFunction: %s\nargs:     %s\nkwargs:   %s\n",
+            name[:SHOWN_ARGUMENTS_MAX],
+            _shown(positional),
+            _shown(named),
+            exc_info=True,
+        )
+        return error_message(error)
+
+
+def _has_parameter(function: Any, name: str) -> bool:
+    try:
+        parameters = inspect.signature(function).parameters
+    except (TypeError, ValueError):
+        return False
+    return name in parameters
+
+
+def _shown(value: Any) -> str:
+    try:
+        return repr(value)[:SHOWN_ARGUMENTS_MAX]
+    except Exception as error:
+        return f"<repr failed: {type(error).__name__}>"
+
+
+async def handle_feed(server: ServerApi, request: r.Feed, peer: PeerApi) -> NoReply:
+    """Call the client's function at an interval and send each result, until the connection is lost.
+
+    Stock's progress bars use feeds. The functions receive the ``Scheduler`` object.
+
+    Raises:
+        Exception: a function raised it, or its pickle cannot be loaded.
+    """
+    if not request.function:
+        raise TypeError("a feed needs a function")
+    what = "the functions of a feed"
+    function = unpickle(request.function, what)
+    setup = unpickle(request.setup, what) if request.setup else None
+    teardown = unpickle(request.teardown, what) if request.teardown else None
+    scheduler = server.plugins.scheduler
+    interval = max(seconds(request.interval) or 1.0, INTERVAL_MIN_SECONDS)
+    state: Any = setup(scheduler) if setup is not None else None
+    if inspect.isawaitable(state):
+        state = await state
+    try:
+        while not peer.closed:
+            peer.reply(function(scheduler) if state is None else function(scheduler, state))
+            await peer.drained()
+            await asyncio.sleep(interval)
+    finally:
+        if teardown is not None:
+            teardown(scheduler, state)
+    return NO_REPLY
+
+
+HANDLERS: dict[type, Handler] = {
+    r.RunFunction: lambda server, request, peer: run_function(
+        server, request.function, request.args, request.kwargs, request.wait
+    ),
+    r.Feed: handle_feed,
+}

@@ -1,0 +1,183 @@
+"""Scatter and update_data: values that clients put on workers. They are never opened."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Iterable, Mapping
+from itertools import islice
+from typing import Any
+
+from paceline.protocol import messages as r
+from paceline.protocol.keys import Key, check_prefix
+from paceline.protocol.messages import worker_rpc
+from paceline.scheduler.core.stimuli import DataPlaced, LogEventCommand
+
+from .api import Handler, PeerApi, ServerApi, resolved_address, shielded
+from .replicate import replicate
+
+logger = logging.getLogger("distributed.scheduler")
+
+#: Keys whose placement the core hears of in one turn.
+PLACED_PER_TURN_MAX = 2000
+#: How long to wait for a worker unless the client says otherwise, seconds.
+SCATTER_TIMEOUT_SECONDS = 2.0
+
+
+async def scatter(
+    server: ServerApi,
+    data: Mapping[Key, Any],
+    workers: Iterable[Any] | None,
+    client: str,
+    broadcast: bool | int = False,
+    timeout: float | None = SCATTER_TIMEOUT_SECONDS,
+) -> list[Key]:
+    """Send values to workers in turn, and return their keys.
+
+    Args:
+        workers: addresses or names; None for all running workers.
+        client: the client that desires the keys.
+        broadcast: True to replicate the values to all of these workers, or the number of replicas.
+        timeout: seconds to wait for a running worker.
+
+    Raises:
+        IndexError, UnicodeDecodeError: a key is invalid (``check_prefix``): workers would fail on it.
+        TimeoutError: no such worker runs.
+        KeyError: there is no such worker.
+        OSError: no worker that may be used could be reached.
+    """
+    for key in data:
+        check_prefix(key)
+    addresses = await _running_workers(server, workers, timeout)
+    if not data:
+        return []
+    plan = _round_robin(server, addresses, data)
+    put = await asyncio.gather(
+        *(_put(server, part, address, addresses) for address, part in plan.items())
+    )
+    nbytes: dict[Key, int] = {}
+    who_has: dict[Key, list[str]] = {}
+    for part, (address, sizes) in zip(plan.values(), put):
+        nbytes.update(sizes)
+        who_has.update((key, [address]) for key in part)
+    await _place(server, who_has, nbytes, client)
+    keys = list(data)
+    if broadcast:
+        n = len(addresses) if broadcast is True else broadcast
+        await replicate(server, keys, n=n, workers=addresses)
+    event = {"action": "scatter", "client": client, "count": len(data)}
+    server.send_stimulus(LogEventCommand([client, "all"], event))
+    return keys
+
+
+async def _put(
+    server: ServerApi, part: Mapping[Key, Any], address: str, addresses: list[str]
+) -> tuple[str, Mapping[Key, int]]:
+    """Put a share on its worker or, where that one cannot be reached, on the next that can.
+
+    Returns:
+        The worker that took it, and what it says of sizes in bytes.
+    """
+    begin = addresses.index(address)
+    lost: OSError | None = None
+    for candidate in addresses[begin:] + addresses[:begin]:
+        ws = server.state.workers.get(candidate)
+        if lost is not None and (ws is None or ws.status != "running"):
+            continue
+        try:
+            reply = await server.rpc_call(candidate, worker_rpc.WorkerUpdateData(data=dict(part)))
+        except OSError as error:
+            logger.warning("Scatter could not reach %s: %s", candidate, error)
+            lost = error
+        else:
+            return candidate, reply["nbytes"]
+    assert lost is not None
+    raise lost
+
+
+async def _running_workers(
+    server: ServerApi, workers: Iterable[Any] | None, timeout: float | None
+) -> list[str]:
+    """Addresses of the workers that may be used, sorted; waits for one."""
+    state = server.state
+    if isinstance(workers, str):
+        workers = [workers]
+    chosen = None if workers is None else [resolved_address(server, w) for w in workers]
+
+    def running() -> list[str]:
+        if chosen is None:
+            return [ws.address for ws in state.running]
+        return [a for a in chosen if state.workers[a].status == "running"]
+
+    if not await server.wait_for(lambda: bool(running()), timeout):
+        raise TimeoutError("No valid workers found")
+    return sorted(running())
+
+
+def _round_robin(
+    server: ServerApi, addresses: list[str], data: Mapping[Key, Any]
+) -> dict[str, dict[Key, Any]]:
+    """Address -> its share; each scatter begins where the last ended."""
+    start = server.request_state.round_robin
+    server.request_state.round_robin += len(data)
+    plan: dict[str, dict[Key, Any]] = {}
+    for i, (key, value) in enumerate(data.items(), start):
+        plan.setdefault(addresses[i % len(addresses)], {})[key] = value
+    return plan
+
+
+def update_data(
+    server: ServerApi,
+    who_has: Mapping[Key, Iterable[Any]],
+    nbytes: Mapping[Key, int],
+    client: str | None = None,
+) -> Coroutine[Any, Any, None] | None:
+    """Somebody put data on workers and says so. Of many keys the core hears while the answer is awaited.
+
+    Raises:
+        KeyError: there is no such worker.
+    """
+    placed: dict[Key, list[str]] = {}
+    for key, workers in who_has.items():
+        placed[key] = [resolved_address(server, w) for w in workers]
+        for address in placed[key]:
+            if address not in server.state.workers:
+                raise KeyError(address)
+    if len(placed) <= PLACED_PER_TURN_MAX:
+        server.send_stimulus(DataPlaced(who_has=placed, nbytes=dict(nbytes), client=client or ""))
+        return None
+    return _place(server, placed, nbytes, client or "")
+
+
+async def _place(
+    server: ServerApi, who_has: Mapping[Key, list[str]], nbytes: Mapping[Key, int], client: str
+) -> None:
+    """Tell the core, so many keys a turn that others are served in between."""
+    left = iter(who_has.items())
+    for start in range(0, len(who_has), PLACED_PER_TURN_MAX):
+        if start:
+            await asyncio.sleep(0)
+        part = dict(islice(left, PLACED_PER_TURN_MAX))
+        sizes = {key: nbytes[key] for key in part if key in nbytes}
+        server.send_stimulus(DataPlaced(who_has=part, nbytes=sizes, client=client))
+
+
+async def handle_scatter(server: ServerApi, request: r.Scatter, peer: PeerApi) -> Any:
+    """See ``scatter``."""
+    coroutine = scatter(
+        server,
+        request.data,
+        request.workers,
+        request.client,
+        broadcast=request.broadcast,
+        timeout=request.timeout,
+    )
+    return await shielded(server, coroutine, "scatter")
+
+
+HANDLERS: dict[type, Handler] = {
+    r.Scatter: handle_scatter,
+    r.UpdateDataRpc: lambda server, request, peer: update_data(
+        server, request.who_has, request.nbytes, request.client
+    ),
+}

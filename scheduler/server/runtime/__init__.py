@@ -1,0 +1,1 @@
+"""The process: garbage collection, child processes, loop lag, metrics, shutdown notices."""

@@ -1,0 +1,93 @@
+"""Start and end child processes that run a module of this package.
+
+Used by the graph compilers, the dashboard and performance reports.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+
+from paceline.workers_compat.config import config
+
+#: Interval at which ``stop`` checks whether processes have ended, seconds.
+POLL_SECONDS = 0.01
+
+
+def spawn(
+    module: str,
+    arguments: Iterable[str] = (),
+    *,
+    stdin: int = subprocess.PIPE,
+    stdout: int | None = None,
+    pass_fds: Sequence[int] = (),
+) -> subprocess.Popen[bytes]:
+    """Start ``python -m module`` with the scheduler's configuration.
+
+    The child has a session of its own: Ctrl-C in a terminal reaches the scheduler only, which ends
+    its children.
+
+    Raises:
+        OSError: the process cannot be started.
+    """
+    return subprocess.Popen(
+        [sys.executable, "-m", module, *arguments],
+        stdin=stdin,
+        stdout=stdout,
+        pass_fds=pass_fds,
+        env=config.child_environment(),
+        start_new_session=True,
+    )
+
+
+async def run(module: str, data: bytes, timeout: float) -> tuple[int, bytes, bytes]:
+    """Run ``python -m module``, write ``data`` to its stdin, and wait for its end.
+
+    The process is killed after ``timeout`` seconds, or if the caller is cancelled.
+
+    Returns:
+        The exit code, stdout and stderr.
+
+    Raises:
+        OSError: the process cannot be started.
+        TimeoutError: the process did not end in time.
+    """
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", module),
+        stdin=pipe,
+        stdout=pipe,
+        stderr=pipe,
+        env=config.child_environment(),
+        start_new_session=True,
+    )
+    try:
+        async with asyncio.timeout(timeout):
+            output, errors = await process.communicate(data)
+    finally:
+        if process.returncode is None:
+            process.kill()
+    return process.returncode or 0, output, errors
+
+
+async def stop(processes: Sequence[subprocess.Popen[bytes]], timeout: float) -> None:
+    """Wait up to ``timeout`` seconds for ``processes`` to end; kill those that have not."""
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + timeout
+    while any(process.poll() is None for process in processes) and loop.time() < deadline:
+        await asyncio.sleep(POLL_SECONDS)
+    for process in processes:
+        reap(process)
+
+
+def reap(process: subprocess.Popen[bytes], timeout: float = 0.0) -> int:
+    """Return the exit code of ``process``, which is killed after ``timeout`` seconds."""
+    if timeout:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(timeout)
+    if process.poll() is None:
+        process.kill()
+    return process.wait()

@@ -1,0 +1,99 @@
+"""Measurements of this process for ``/metrics``: turn durations, graph compile times, loop lag.
+
+To keep the cost low, one turn is timed after each tick of ``LoopLag``, which gives about 50 samples
+a second.
+"""
+
+from __future__ import annotations
+
+import time
+from bisect import bisect_left
+from typing import TYPE_CHECKING
+
+from paceline.scheduler.core.stimuli import stimulus_name
+from paceline.scheduler.core.turn_observer import TurnObserver
+
+if TYPE_CHECKING:
+    from paceline.scheduler.core.stimuli import Stimulus
+    from paceline.scheduler.server.driver import Driver
+
+#: Upper bounds of the buckets of turns and of loop lag, seconds.
+SHORT_BOUNDS = (0.00001, 0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
+#: Upper bounds of the buckets of graph compilations, seconds.
+LONG_BOUNDS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
+#: Ops that are counted separately. There are about 150, and plugins may add their own.
+OPS_MAX = 500
+#: Name under which all further ops are counted.
+OTHER_OPS = "other"
+
+
+class Histogram:
+    """Counts durations in buckets.
+
+    Attributes:
+        bounds: upper bounds, seconds, ascending.
+        counts: number of durations per bucket; the last one has no upper bound.
+        total: sum of all durations, seconds.
+    """
+
+    __slots__ = ("bounds", "counts", "total")
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Count one duration."""
+        self.counts[bisect_left(self.bounds, seconds)] += 1
+        self.total += seconds
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """Return (upper bound, number of durations up to it) pairs in Prometheus' form."""
+        out = []
+        count = 0
+        for bound, n in zip((*map(repr, self.bounds), "+Inf"), self.counts, strict=True):
+            count += n
+            out.append((bound, float(count)))
+        return out
+
+
+class Measures(TurnObserver):
+    """Measurements of one scheduler.
+
+    Attributes:
+        turns: durations of sampled turns.
+        ops: name of a stimulus -> its number of sampled turns.
+        lags: how late ticks of the event loop were.
+        compiles: time from the arrival of a graph until it was compiled or had failed.
+    """
+
+    def __init__(self, driver: Driver) -> None:
+        self.turns = Histogram(SHORT_BOUNDS)
+        self.ops: dict[str, int] = {}
+        self.lags = Histogram(SHORT_BOUNDS)
+        self.compiles = Histogram(LONG_BOUNDS)
+        self._driver = driver
+        self._is_observing = False
+        self._turn_started = 0.0
+
+    def on_tick(self, late_seconds: float) -> None:
+        """Record the lateness of a tick, and time the next turn."""
+        self.lags.observe(late_seconds)
+        if not self._is_observing:
+            self._is_observing = True
+            self._driver.add_observer(self)
+
+    def before_turn(self, stimulus: Stimulus, now: float) -> None:
+        """See ``TurnObserver``."""
+        self._turn_started = time.perf_counter()
+
+    def after_turn(self, stimulus: Stimulus) -> None:
+        """See ``TurnObserver``."""
+        self.turns.observe(time.perf_counter() - self._turn_started)
+        op = stimulus_name(stimulus.message)
+        if op not in self.ops and len(self.ops) >= OPS_MAX:
+            op = OTHER_OPS
+        self.ops[op] = self.ops.get(op, 0) + 1
+        self._is_observing = False
+        self._driver.remove_observer(self)

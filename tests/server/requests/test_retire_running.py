@@ -1,0 +1,162 @@
+"""Retirement of stock workers that have work: what runs is finished, what waits goes elsewhere, what stays says why."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import dask
+import pytest
+from distributed import Client, Event, Worker
+from paceline.scheduler.server.requests import retire
+from paceline.scheduler.server.scheduler import Scheduler
+
+pytestmark = pytest.mark.timeout(90)
+
+
+@contextlib.asynccontextmanager
+async def cluster(n_workers: int) -> AsyncIterator[tuple[Any, Any, list[Any]]]:
+    """Scheduler, client, and workers with a thread each."""
+    async with contextlib.AsyncExitStack() as stack:
+        enter = stack.enter_async_context
+        scheduler = await enter(Scheduler(host="127.0.0.1", port=0, dashboard=False))
+        workers = [
+            await enter(Worker(scheduler.address, nthreads=1, dashboard=False))
+            for _ in range(n_workers)
+        ]
+        client = await enter(Client(scheduler.address, asynchronous=True))
+        yield scheduler, client, workers
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def hold(i: int) -> int:
+    """Runs until it may end; tells that it began."""
+    Event(f"began-{i}").set()
+    Event("go").wait(timeout=30)
+    return i
+
+
+async def crowded(client: Any, worker: Any, n: int) -> list[Any]:
+    """The first of these runs on the worker, the others wait there."""
+    futures = [
+        client.submit(hold, i, workers=[worker.address], allow_other_workers=True, key=f"hold-{i}")
+        for i in range(n)
+    ]
+    await Event("began-0").wait(timeout=10)
+    await until(lambda: len(worker.state.tasks) == n)
+    return futures
+
+
+async def test_what_runs_is_finished_and_what_waits_goes_elsewhere() -> None:
+    async with cluster(2) as (scheduler, client, (w0, w1)):
+        scheduler.facade.periodic_callbacks["stealing"].stop()
+        futures = await crowded(client, w0, 4)
+        retiring = asyncio.ensure_future(client.retire_workers([w0.address], close_workers=True))
+        await until(lambda: len(w1.state.tasks) == 3)
+        assert list(w0.state.tasks) == ["hold-0"] and not retiring.done()
+        await Event("go").set()
+        assert list(await retiring) == [w0.address]
+        assert await client.gather(futures) == [0, 1, 2, 3]
+        story = await client.run_on_scheduler(
+            lambda dask_scheduler: [t[1:3] for t in dask_scheduler.story("hold-0")]
+        )
+        assert story == [
+            ("released", "waiting"), ("waiting", "processing"), ("processing", "memory"),
+        ]  # fmt: skip
+        assert "hold-0" in w1.data
+
+
+async def test_what_ends_while_data_moves_is_moved_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retire, "PATIENCE_SECONDS", 3600.0)
+    async with cluster(2) as (_, client, (w0, w1)):
+        (running,) = await crowded(client, w0, 1)
+        first = (await client.scatter({"first": 7}, workers=[w0.address]))["first"]
+        give, may_give, asked = w0.handlers["get_data"], asyncio.Event(), asyncio.Event()
+
+        async def late(comm: Any, **message: Any) -> Any:
+            asked.set()
+            await may_give.wait()
+            return await give(comm, **message)
+
+        w0.handlers["get_data"] = late
+        retiring = asyncio.ensure_future(client.retire_workers([w0.address], close_workers=True))
+        await asked.wait()
+        await Event("go").set()
+        await until(lambda: running.status == "finished")
+        may_give.set()
+        assert list(await retiring) == [w0.address]
+        assert set(w1.data) == {"first", "hold-0"}
+        assert await client.gather([first, running]) == [7, 0]
+
+
+async def test_what_runs_for_too_long_begins_anew(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with dask.config.set({"paceline.scheduler.retire-running": "200 ms"}):
+        await long_runner(caplog)
+
+
+async def long_runner(caplog: pytest.LogCaptureFixture) -> None:
+    async with cluster(2) as (_, client, (w0, w1)):
+        futures = await crowded(client, w0, 1)
+        assert list(await client.retire_workers([w0.address], close_workers=True)) == [w0.address]
+        await until(lambda: "hold-0" in w1.state.tasks)
+        await Event("go").set()
+        assert await client.gather(futures) == [0]
+    assert "begin anew elsewhere: ['hold-0']" in caplog.text
+
+
+async def test_what_may_run_nowhere_else_waits_for_its_worker() -> None:
+    async with cluster(1) as (scheduler, client, (w0,)):
+        futures = [client.submit(hold, i, workers=[w0.address], key=f"hold-{i}") for i in (0, 1)]
+        await Event("began-0").wait(timeout=10)
+        retiring = asyncio.ensure_future(client.retire_workers([w0.address]))
+        await until(lambda: scheduler.server.state.tasks["hold-1"].state == "no-worker")
+        await Event("go").set()
+        assert await retiring == {}, "its data has no place to go"
+        assert await client.gather(futures) == [0, 1]
+
+
+async def test_a_worker_that_stays_says_why() -> None:
+    class Counter:
+        n = 0
+
+    async with cluster(2) as (_, client, (w0, _w1)):
+        actor = await client.submit(Counter, actor=True, workers=[w0.address])
+        assert await client.retire_workers([w0.address]) == {}
+        log = [event for _, event in await client.get_events(w0.address)]
+        (kept,) = [event for event in log if event["action"] == "could-not-retire"]
+        assert "actor" in kept["reason"] and actor.key in kept["reason"]
+        await until(lambda: w0.status.name == "running")
+
+
+async def test_workers_with_seceded_tasks_are_waited_for_too() -> None:
+    def seceded() -> int:
+        from distributed import secede
+
+        secede()
+        return hold(0)
+
+    async with cluster(2) as (_, client, (w0, _w1)):
+        future = client.submit(seceded, workers=[w0.address], allow_other_workers=True)
+        await Event("began-0").wait(timeout=10)
+        retiring = asyncio.ensure_future(client.retire_workers([w0.address]))
+        await asyncio.sleep(0.1)
+        assert not retiring.done()
+        await Event("go").set()
+        assert await retiring and await future == 0
+
+
+async def test_a_worker_that_stays_there_holds_nothing_any_more() -> None:
+    async with cluster(2) as (scheduler, client, (w0, w1)):
+        [x] = await client.scatter([1], workers=[w0.address])
+        await client.retire_workers([w0.address], close_workers=False, remove=False)
+        await until(lambda: scheduler.get_who_has([x.key]) == {x.key: [w1.address]})
+        assert w0.address in scheduler.workers

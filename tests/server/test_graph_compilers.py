@@ -1,0 +1,375 @@
+"""The compilers: graphs in, chunks out, also when a child dies."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from paceline.protocol.payload import serialized_payload
+from paceline.scheduler.core.stimuli import GraphChunk, GraphCommit, GraphFailed, GraphRestarted
+from paceline.scheduler.server.compilers import pool
+from paceline.scheduler.server.compilers.pool import ProcessGraphCompilers
+from paceline.scheduler.server.compilers.threads import ThreadGraphCompilers
+from paceline.workers_compat.graphs.graph_table import CompileRequest
+
+
+def request(graph_id: int, expr: Any, keys: list[Any], client: str = "c") -> CompileRequest:
+    import cloudpickle
+
+    payload = serialized_payload(
+        {"serializer": "pickle", "writeable": []}, [cloudpickle.dumps(expr)]
+    )
+    return CompileRequest(graph_id=graph_id, client=client, expr_ser=payload, keys=keys)
+
+
+def expression(n: int) -> tuple[Any, list[Any]]:
+    """An expression as a client sends it, of about n tasks."""
+    from dask._expr import LLGExpr
+
+    dsk = {f"inc-{i}": (sum, [i, 1]) for i in range(n)}
+    return LLGExpr(dsk), list(dsk)
+
+
+async def compiled(compilers: Any, req: CompileRequest) -> list[Any]:
+    replies: list[Any] = []
+    done = asyncio.get_running_loop().create_future()
+
+    def take(reply: Any) -> None:
+        replies.append(reply)
+        if isinstance(reply, GraphCommit | GraphFailed) and not done.done():
+            done.set_result(None)
+
+    compilers.compile(req, take)
+    await asyncio.wait_for(done, 30)
+    return replies
+
+
+@pytest.fixture(params=[ProcessGraphCompilers, ThreadGraphCompilers])
+async def compilers(request: Any) -> AsyncIterator[Any]:
+    made = request.param()
+    made.start()
+    yield made
+    await made.stop()
+
+
+async def test_a_graph_comes_back_in_chunks(compilers: Any) -> None:
+    expr, keys = expression(1200)
+    *chunks, commit = await compiled(compilers, request(1, expr, keys))
+    assert all(type(c) is GraphChunk for c in chunks)
+    assert len(chunks) > 1
+    assert sum(len(c.keys) for c in chunks) == 1200
+    assert type(commit) is GraphCommit
+    assert commit.n_tasks == 1200
+
+
+async def test_a_broken_pickle_fails_its_graph_alone(compilers: Any) -> None:
+    bad = request(1, None, ["x"])
+    bad.expr_ser = serialized_payload({"serializer": "pickle", "writeable": []}, [b"nonsense"])
+    expr, keys = expression(3)
+    failed, good = await asyncio.gather(
+        compiled(compilers, bad), compiled(compilers, request(2, expr, keys))
+    )
+    assert type(failed[-1]) is GraphFailed
+    assert failed[-1].keys == ["x"]
+    assert type(good[-1]) is GraphCommit
+
+
+async def test_a_child_that_dies_fails_its_graph_and_comes_back() -> None:
+    class Deadly:
+        def __reduce__(self) -> Any:
+            return exec, ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)",)
+
+    compilers = ProcessGraphCompilers()
+    compilers.start()
+    try:
+        expr, keys = expression(3)
+        deadly, behind = await asyncio.gather(
+            compiled(compilers, request(1, Deadly(), ["x"])),
+            compiled(compilers, request(2, expr, keys)),
+        )
+        assert type(deadly[-1]) is GraphFailed
+        assert "killed by signal 9" in deadly[-1].text
+        assert type(behind[-1]) is GraphCommit
+        again = await compiled(compilers, request(3, expr, keys))
+        assert type(again[-1]) is GraphCommit
+    finally:
+        await compilers.stop()
+
+
+async def test_a_stuck_graph_does_not_hold_up_those_behind_it() -> None:
+    class Slow:
+        def __reduce__(self) -> Any:
+            return exec, ("import time; time.sleep(5)",)
+
+    compilers = ProcessGraphCompilers()
+    compilers.start()
+    loop = asyncio.get_running_loop()
+    try:
+        expr, keys = expression(3)
+        await compiled(compilers, request(1, expr, keys))  # the child is up
+        compilers.compile(request(2, Slow(), ["x"]), lambda reply: None)
+        started = loop.time()
+        done = await compiled(compilers, request(3, expr, keys, client="d"))
+        assert type(done[-1]) is GraphCommit
+        assert loop.time() - started < 4
+    finally:
+        await compilers.stop()
+
+
+async def test_processes_that_helped_out_go_and_never_are_too_many(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a machine so slow that every graph looks stuck, graphs wander; children are not started for ever."""
+    monkeypatch.setattr(pool, "SLOW_SECONDS", 0.001)
+    alive = lambda: len(compilers._processes)  # noqa: E731 - what it is about
+    compilers = ProcessGraphCompilers()
+    compilers.start()
+    try:
+        expr, keys = expression(40)
+        counts = []
+        for round_ in range(4):
+            requests = [request(100 * round_ + i, expr, keys, client=f"c{i}") for i in range(1, 13)]
+            running = [asyncio.ensure_future(compiled(compilers, r)) for r in requests]
+            while not all(task.done() for task in running):
+                counts.append(alive())
+                await asyncio.sleep(0.005)
+            assert all(type(task.result()[-1]) is GraphCommit for task in running)
+        assert max(counts) <= pool.PROCESSES_MAX
+        for _ in range(200):
+            if alive() == 2:
+                break
+            await asyncio.sleep(0.05)
+        assert alive() == 2, "one a lane is left"
+    finally:
+        await compilers.stop()
+
+
+class Endless:
+    """An expression that takes for ever to read."""
+
+    def __reduce__(self) -> Any:
+        return exec, ("import time; time.sleep(1000)",)
+
+
+@pytest.mark.parametrize("others_wait", [False, True])
+async def test_a_cancelled_graph_that_does_not_end_costs_its_child(
+    monkeypatch: pytest.MonkeyPatch, others_wait: bool
+) -> None:
+    monkeypatch.setattr(pool, "CANCELLED_SECONDS", 0.2)
+    monkeypatch.setattr(pool, "SLOW_SECONDS", 1000.0)  # nobody else helps out
+    compilers = ProcessGraphCompilers()
+    compilers.start()
+    try:
+        expr, keys = expression(3)
+        await compiled(compilers, request(1, expr, keys))  # the child is up
+        heard: list[Any] = []
+        compilers.compile(request(2, Endless(), ["x"]), heard.append)
+        behind = asyncio.ensure_future(compiled(compilers, request(3, expr, keys)))
+        if not others_wait:
+            behind.cancel()
+            compilers.cancel(3)
+        await asyncio.sleep(0.1)
+        compilers.cancel(2)
+        if others_wait:
+            assert type((await behind)[-1]) is GraphCommit
+        else:
+            async with asyncio.timeout(30):
+                while any(2 in each.graphs for each in compilers._processes):
+                    await asyncio.sleep(0.01)
+        again = await compiled(compilers, request(4, expr, keys))
+        assert type(again[-1]) is GraphCommit
+        assert not heard
+    finally:
+        await compilers.stop()
+
+
+async def test_a_cancel_does_not_end_a_child_that_still_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else a client that gives up early, on a machine where imports are slow, would keep it from ever starting."""
+    monkeypatch.setattr(pool, "CANCELLED_SECONDS", 0.001)
+    compilers = ProcessGraphCompilers()
+    compilers.start()
+    try:
+        first = list(compilers._processes)
+        expr, keys = expression(3)
+        heard: list[Any] = []
+        compilers.compile(request(1, expr, keys), heard.append)
+        compilers.cancel(1)
+        await asyncio.sleep(0.05)  # many times the patience; a child imports for longer
+        monkeypatch.setattr(pool, "CANCELLED_SECONDS", 1000.0)
+        replies = await compiled(compilers, request(2, expr, keys))
+        assert type(replies[-1]) is GraphCommit
+        assert not heard
+        assert compilers._processes == first
+    finally:
+        await compilers.stop()
+
+
+@pytest.fixture
+async def processes() -> AsyncIterator[ProcessGraphCompilers]:
+    made = ProcessGraphCompilers()
+    made.start()
+    expr, keys = expression(3)
+    await compiled(made, request(1, expr, keys, client="first"))  # a process is ready
+    yield made
+    await made.stop()
+
+
+class Runs:
+    """An expression that runs code where it is unpickled, and is then a small graph."""
+
+    def __init__(self, code: str) -> None:
+        self.code = code
+
+    def __reduce__(self) -> Any:
+        return _ran, (self.code,)
+
+
+def _ran(code: str) -> Any:
+    namespace: dict[str, Any] = {}
+    exec(code, namespace)
+    return namespace.get("expr")
+
+
+_ran.__module__ = "__main__"  # pickled by value
+
+ENDLESS = "import time; time.sleep(1000)"
+EXPRESSION = "from dask._expr import LLGExpr; expr = LLGExpr({'x': (sum, [1, 1])}); "
+DIES = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
+
+
+async def test_endless_graphs_of_one_client_occupy_one_process(
+    processes: ProcessGraphCompilers,
+) -> None:
+    for graph_id in range(10, 20):
+        processes.compile(request(graph_id, Runs(ENDLESS), ["x"], client="bad"), lambda reply: None)
+    expr, keys = expression(3)
+    for graph_id in range(20, 24):
+        replies = await compiled(processes, request(graph_id, expr, keys, client=f"{graph_id}"))
+        assert type(replies[-1]) is GraphCommit
+    holding = [each for each in processes._processes if each.serves("bad")]
+    assert len(holding) == 1
+
+
+async def test_a_graph_without_progress_fails_with_the_setting_to_raise(
+    processes: ProcessGraphCompilers,
+) -> None:
+    processes._timeout_seconds = 0.3
+    expr, keys = expression(3)
+    stuck, behind = await asyncio.gather(
+        compiled(processes, request(10, Runs(ENDLESS), ["x"])),
+        compiled(processes, request(11, expr, keys)),
+    )
+    assert "made no progress for 0.3 s" in stuck[-1].text
+    assert "paceline.graph-compiler.timeout" in stuck[-1].text
+    assert type(behind[-1]) is GraphCommit
+
+
+async def test_a_graph_past_the_memory_limit_fails_alone(
+    processes: ProcessGraphCompilers,
+) -> None:
+    processes._memory_limit_nbytes = 400 * 2**20
+    hungry = "import time; data = bytearray(b'x') * 2**29; time.sleep(1000)"
+    expr, keys = expression(3)
+    failed, behind = await asyncio.gather(
+        compiled(processes, request(10, Runs(hungry), ["x"])),
+        compiled(processes, request(11, expr, keys)),
+    )
+    assert type(failed[-1]) is GraphFailed
+    assert "paceline.graph-compiler.memory-limit" in failed[-1].text
+    assert type(behind[-1]) is GraphCommit
+
+
+async def test_a_graph_whose_compiler_died_is_compiled_once_more(
+    processes: ProcessGraphCompilers, tmp_path: Any
+) -> None:
+    once = f"import os; first = not os.path.exists({str(tmp_path / 'tried')!r}); "
+    once += f"open({str(tmp_path / 'tried')!r}, 'w').close(); "
+    again = await compiled(
+        processes, request(10, Runs(EXPRESSION + once + f"first and exec({DIES!r})"), ["x"])
+    )
+    assert type(again[-1]) is GraphCommit
+    never = await compiled(processes, request(11, Runs(DIES), ["x"]))
+    assert type(never[-1]) is GraphFailed
+    assert "killed by signal 9" in never[-1].text
+
+
+async def test_chunks_of_a_compiler_that_died_are_void(processes: ProcessGraphCompilers) -> None:
+    n = 30_000
+    expr, keys = expression(n)
+    replies: list[Any] = []
+    done = asyncio.get_running_loop().create_future()
+
+    def take(reply: Any) -> None:
+        if not replies:
+            (at_work,) = [each for each in processes._processes if 10 in each.graphs]
+            at_work.process.kill()
+        replies.append(reply)
+        if isinstance(reply, GraphCommit | GraphFailed):
+            done.set_result(None)
+
+    processes.compile(request(10, expr, keys), take)
+    await asyncio.wait_for(done, 60)
+    assert type(replies[-1]) is GraphCommit
+    kinds = [type(reply) for reply in replies]
+    restarted = kinds.index(GraphRestarted)
+    assert sum(len(chunk.keys) for chunk in replies[restarted + 1 : -1]) == n
+
+
+async def test_a_request_that_cannot_be_encoded_fails_alone(
+    processes: ProcessGraphCompilers,
+) -> None:
+    expr, keys = expression(3)
+    bad = request(10, expr, keys)
+    bad.annotations = {"a": object()}
+    before = list(processes._processes)
+    failed, good = await asyncio.gather(
+        compiled(processes, bad), compiled(processes, request(11, expr, keys))
+    )
+    assert type(failed[-1]) is GraphFailed
+    assert "cannot be encoded" in failed[-1].text
+    assert type(good[-1]) is GraphCommit
+    assert processes._processes == before
+
+
+async def test_processes_are_replaced_after_many_graphs(
+    processes: ProcessGraphCompilers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "RECYCLE_GRAPHS", 4)
+    before = list(processes._processes)
+    expr, keys = expression(3)
+    for graph_id in range(10, 20):
+        replies = await compiled(processes, request(graph_id, expr, keys))
+        assert type(replies[-1]) is GraphCommit
+    async with asyncio.timeout(60):
+        while processes._processes[0] is before[0] or len(processes._processes) > 2:
+            await asyncio.sleep(0.02)
+    assert before[1] in processes._processes, "the other lane has compiled nothing"
+
+
+async def test_a_process_whose_memory_stays_high_is_replaced_when_idle(
+    processes: ProcessGraphCompilers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pool, "RECYCLE_NBYTES", 100 * 2**20)
+    monkeypatch.setattr(pool, "RECYCLE_IDLE_SECONDS", 0.1)
+    before = list(processes._processes)
+    leaks = EXPRESSION + "import sys; sys.leaked = bytearray(b'x') * (200 * 2**20)"
+    replies = await compiled(processes, request(10, Runs(leaks), ["x"]))
+    assert type(replies[-1]) is GraphCommit
+    async with asyncio.timeout(60):
+        while before[0] in processes._processes:
+            await asyncio.sleep(0.02)
+    assert len(processes._processes) == 2
+
+
+async def test_cancelled_graphs_are_silent(compilers: Any) -> None:
+    expr, keys = expression(2000)
+    heard: list[Any] = []
+    compilers.compile(request(1, expr, keys), heard.append)
+    compilers.cancel(1)
+    done = await compiled(compilers, request(2, expr, keys))
+    assert type(done[-1]) is GraphCommit
+    assert not any(type(r) is GraphCommit for r in heard)
