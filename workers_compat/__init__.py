@@ -2,6 +2,4 @@
 
 Graphs that clients send, replies whose shape stock peers read, plugins, versions, configuration. What it
 gives to the other rooms is plain: rows, payloads, messages.
-
-Must not know: sockets and the event loop (`paceline.scheduler.server`).
 """

@@ -2,8 +2,6 @@
 
 An exception goes over the wire as its pickle, wrapped as ``bytes`` of distributed's "dask" family; beside
 it the traceback likewise, and both as text. What cannot be pickled is sent as its ``repr``.
-
-Must not know: tasks' states; who is told.
 """
 
 from __future__ import annotations
@@ -19,8 +17,7 @@ from typing import Any
 import dask
 import tblib.pickling_support
 from paceline.protocol.payload import Payload, serialized_payload
-
-from .spec_pickler import as_stock
+from paceline.workers_compat.graphs.spec_pickler import stock_pickle
 
 OUR_FRAMES = (
     os.path.dirname(__file__),
@@ -86,7 +83,7 @@ def error_payloads(error: BaseException) -> tuple[Payload, Payload | None, str]:
     tb = shown_traceback(error.__traceback__)
     short = truncated(error, limit)
     exception = _pickled_error(short)
-    traceback = _opens(tb) or joined_pickle("".join(traceback_module.format_tb(tb)))
+    traceback = _opens(tb) or pickle_in_band("".join(traceback_module.format_tb(tb)))
     closed = bytes_payload(traceback) if len(traceback) <= limit else None
     return bytes_payload(exception), closed, error_text(error)
 
@@ -136,8 +133,9 @@ def bytes_payload(data: bytes) -> Payload:
 
 
 def _text_of(error: BaseException) -> str:
+    """Return the text of `error`, with surrogates escaped: neither pipes nor logs can encode them."""
     try:
-        return str(error)
+        return str(error).encode(errors="backslashreplace").decode()
     except Exception as worse:
         return f"<{type(error).__name__}, whose text raises {type(worse).__name__}>"
 
@@ -156,22 +154,22 @@ def _pickled_error(error: BaseException) -> bytes:
     finally:
         for each, tb in zip(chain, tracebacks, strict=True):
             each.__traceback__ = tb
-    return data if data is not None else joined_pickle(Exception(repr(error)))
+    return data if data is not None else pickle_in_band(Exception(repr(error)))
 
 
 def _opens(value: Any) -> bytes | None:
     """The pickle of a value, if it also opens again."""
     try:
-        data = joined_pickle(value)
+        data = pickle_in_band(value)
         pickle.loads(data)
     except Exception:
         return None
     return data
 
 
-def joined_pickle(value: Any) -> bytes:
-    """One value pickled by stock's rules into one piece."""
-    data, buffers = as_stock(value)
+def pickle_in_band(value: Any) -> bytes:
+    """Pickle a value by stock's rules into one frame."""
+    data, buffers = stock_pickle(value)
     if buffers:
         import cloudpickle
 

@@ -2,8 +2,6 @@
 
 Such a comm gives and takes messages, not frames; here they become each other. To do that distributed opens what was pickled in
 place, so that these schemes, but for ``inproc`` where the peer is in this very process, are refused where pickles stay closed.
-
-Must not know: connections of the scheduler, the event loop's tasks.
 """
 
 from __future__ import annotations
@@ -15,8 +13,7 @@ from distributed import protocol
 from distributed.comm.registry import get_backend
 from distributed.protocol.compression import decompress
 from distributed.protocol.serialize import Serialize, Serialized, serialize_and_split
-
-from .unpickling import check_allowed
+from paceline.workers_compat.security.unpickling import check_allowed
 
 INPROC = "inproc"
 #: What distributed says for "no security".
@@ -72,7 +69,7 @@ def host(scheme: str, location: str) -> str:
 
 
 def same_host(comm: Any) -> bool:
-    """Whether both ends are on one machine, as far as the comm can say."""
+    """Return whether both ends are on one host, if the comm knows."""
     try:
         return bool(comm.same_host)
     except Exception:
@@ -80,13 +77,13 @@ def same_host(comm: Any) -> bool:
 
 
 def to_message(frames: Sequence[Any], scheme: str) -> Any:
-    """What a comm is given: values stay closed."""
+    """Convert a message for `Comm.write`; serialized values are not deserialized."""
     message = protocol.loads(list(frames), deserialize=False)
     return _for_this_process(message) if scheme == INPROC else message
 
 
 def to_frames(message: Any, scheme: str = "") -> list[Any]:
-    """What a comm gave, as it would have been said over a socket."""
+    """Convert a message from `Comm.read` to the form that sockets deliver."""
     return list(protocol.dumps(_closed(message) if scheme == INPROC else message))
 
 

@@ -1,7 +1,4 @@
-"""``LocalCluster`` as distributed has it, with another scheduler in it; and its enumeration of states.
-
-Must not know: how that scheduler works.
-"""
+"""``LocalCluster`` as distributed has it, with another scheduler in it; and its enumeration of states."""
 
 from __future__ import annotations
 

@@ -3,8 +3,6 @@
 Drawing takes seconds of one processor, which a scheduler has not: it pickles what is to be drawn to
 ``python -m paceline.workers_compat.performance_report`` and reads HTML. The tabs are those of stock's
 ``Scheduler.performance_report``.
-
-Must not know: where the facts come from (``scheduler/server/flows/performance_report.py``).
 """
 
 from __future__ import annotations

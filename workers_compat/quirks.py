@@ -2,8 +2,6 @@
 
 Each entry says what, where stock does it, where we do, and which test holds it. A quirk that is dropped keeps its
 number, so that a number never means two things.
-
-Must not know: anything; it is read by people and by ``tests/workers_compat/test_quirks.py``.
 """
 
 from __future__ import annotations
@@ -13,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Quirk:
-    """One of them.
+    """A stock behaviour that paceline copies.
 
     Attributes:
         number: never used again.
@@ -36,12 +34,12 @@ QUIRKS = (
         "A graph that cannot be unpickled fails with a RuntimeError that speaks of different environments, "
         "whatever the reason was; the reason is its __cause__. Programs look for the words.",
         "distributed.scheduler:Scheduler.update_graph",
-        "paceline.workers_compat.graph:UNREADABLE",
+        "paceline.workers_compat.graphs.compiler:UNREADABLE",
         "workers_compat/test_graph.py:test_stocks_words_are_still_the_same",
     ),
     Quirk(
         2,
-        "Exceptions travel as bytes of distributed's \"dask\" family that hold a pickle, so a peer unpickles "
+        'Exceptions travel as bytes of distributed\'s "dask" family that hold a pickle, so a peer unpickles '
         "twice. Clients restricted to other serializers read them only so.",
         "distributed.core:error_message",
         "paceline.workers_compat.errors:bytes_payload",
@@ -60,7 +58,7 @@ QUIRKS = (
         "Only LLGExpr is culled by the scheduler; of every other expression the order is computed for the "
         "whole graph, and n_tasks counts it, though tasks that nobody needs are never made.",
         "distributed.scheduler:_cull",
-        "paceline.workers_compat.graph:materialize",
+        "paceline.workers_compat.graphs.compiler:materialize",
         "workers_compat/test_graph.py:test_a_diamond",
     ),
     Quirk(
@@ -68,15 +66,15 @@ QUIRKS = (
         "dask.order breaks ties by the text of a key, so tasks that need nothing from one another run from "
         "the last to the first by text: x-9 before x-10.",
         "dask.order:order",
-        "paceline.workers_compat.ordering:GraphIndex.ordered",
+        "paceline.workers_compat.graphs.ordering:GraphIndex.ordered",
         "workers_compat/test_ordering.py:test_the_order_is_dasks",
     ),
     Quirk(
         6,
-        "A worker in the annotation \"workers\" that is neither an address nor a known name is taken for a "
+        'A worker in the annotation "workers" that is neither an address nor a known name is taken for a '
         "host name, so a misspelt name restricts a task to a host that does not exist. The graph is not refused.",
         "distributed.scheduler:Scheduler._apply_annotations",
-        "paceline.workers_compat.annotations:plain_workers",
+        "paceline.workers_compat.graphs.annotations:plain_workers",
         "workers_compat/test_annotations.py:test_one_worker_without_its_list_and_a_set_of_them",
     ),
     Quirk(
@@ -84,14 +82,14 @@ QUIRKS = (
         "The older annotation names restrictions and loose_restrictions mean the same as workers and "
         "allow_other_workers; no client of today sends them.",
         "distributed.scheduler:Scheduler._apply_annotations",
-        "paceline.workers_compat.annotations:annotation_set",
+        "paceline.workers_compat.graphs.annotations:annotation_set",
         "workers_compat/test_annotations.py:test_older_names",
     ),
     Quirk(
         8,
         "A peer that tells no versions is warned with a table in which all of its packages are UNKNOWN.",
         "distributed.versions:error_message",
-        "paceline.workers_compat.versions:version_warning",
+        "paceline.workers_compat.config.versions:version_warning",
         "workers_compat/test_config_and_versions.py:test_versions",
     ),
     Quirk(
@@ -99,7 +97,7 @@ QUIRKS = (
         "While plugins hear that a task is forgotten it can still be found by its key, with the dependencies "
         "that it had.",
         "distributed.scheduler:SchedulerState._transition",
-        "paceline.workers_compat.plugins:Plugins.transition",
+        "paceline.workers_compat.facade.plugins:Plugins.transition",
         "workers_compat/test_facade.py:test_forgotten_tasks_are_still_seen_by_the_hook",
     ),
     Quirk(
@@ -107,14 +105,14 @@ QUIRKS = (
         "Plugins may write restrictions, resources and priorities of tasks in update_graph, on attributes "
         "with and without a leading underscore, and the graph is scheduled by them.",
         "distributed.diagnostics.plugin:SchedulerPlugin.update_graph",
-        "paceline.workers_compat.views:task_write",
+        "paceline.workers_compat.facade.views:task_write",
         "workers_compat/test_facade.py:test_a_plugin_restricts_tasks_before_they_are_scheduled",
     ),
     Quirk(
         11,
         "A second plugin of the same name replaces the first with a warning, without its close being called.",
         "distributed.scheduler:Scheduler.add_plugin",
-        "paceline.workers_compat.plugins:Plugins.add",
+        "paceline.workers_compat.facade.plugins:Plugins.add",
         "workers_compat/test_facade.py:test_only_hooks_that_are_overridden_count",
     ),
 )

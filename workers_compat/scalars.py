@@ -2,8 +2,6 @@
 
 Stock sends a ``np.int64`` as a pickle of its own wherever a number may stand. Opening pickles runs their sender's code, so
 only what a numpy scalar needs is allowed here; anything else stays closed.
-
-Must not know: messages.
 """
 
 from __future__ import annotations
@@ -12,10 +10,10 @@ import io
 import pickle
 from typing import Any
 
+from paceline.protocol.keys import INT_MAX, INT_MIN
 from paceline.protocol.payload import Payload, payload_pickle, pickled_payload, serialized_payload
-
-from .spec_pickler import as_stock
-from .unpickling import closed_result
+from paceline.workers_compat.graphs.spec_pickler import stock_pickle
+from paceline.workers_compat.security.unpickling import serialize_result
 
 #: What the pickle of a numpy scalar names.
 ALLOWED = frozenset(
@@ -38,7 +36,7 @@ class _ScalarUnpickler(pickle.Unpickler):
 
 
 def read_scalar(payload: Payload) -> Any:
-    """The number in a closed value, or the payload itself when it holds something else."""
+    """Return the number or text in a pickled value, or `payload` itself if it holds anything else, or what msgpack cannot encode."""
     try:
         data, buffers = payload_pickle(payload)
         if buffers:
@@ -49,12 +47,23 @@ def read_scalar(payload: Payload) -> Any:
     item = getattr(value, "item", None)
     if item is not None and getattr(value, "shape", None) == ():
         value = item()
-    if isinstance(value, bool | int | float | str) or value is None:
+    if isinstance(value, bool | float) or value is None:
         return value
-    return payload
+    return value if isinstance(value, int | str) and _is_encodable(value) else payload
 
 
-def close_value(value: Any) -> Payload:
+def _is_encodable(value: int | str) -> bool:
+    """Return whether msgpack can encode `value` when it is sent on."""
+    if isinstance(value, int):
+        return INT_MIN <= value <= INT_MAX
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def serialize_value(value: Any) -> Payload:
     """A value of a reply that msgpack cannot say, pickled as stock pickles it in its place.
 
     What plugins mark as stock does (``ToPickle``, ``to_serialize``) is closed as its mark says.
@@ -67,8 +76,8 @@ def close_value(value: Any) -> Payload:
     if isinstance(value, Serialized):
         return serialized_payload(value.header, value.frames)
     if isinstance(value, Serialize):
-        return closed_result(value.data)
+        return serialize_result(value.data)
     if isinstance(value, ToPickle):
         value = value.data
-    data, buffers = as_stock(value)
+    data, buffers = stock_pickle(value)
     return pickled_payload(data, [memoryview(b).tobytes("A") for b in buffers])

@@ -1,4 +1,4 @@
-"""Graphs as clients send them, compiled, and opened again as workers do. Must not know: sockets."""
+"""Graphs as clients send them, compiled, and opened again as workers do."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from distributed.protocol.core import loads as stock_loads
 from distributed.protocol.serialize import serialize, to_serialize
 from paceline.protocol.payload import Payload, pickled_payload, serialized_payload
 from paceline.scheduler.core.stimuli import AnnotationSet, GraphChunk, GraphCommit, GraphFailed
-from paceline.workers_compat.graph import compile_graph
-from paceline.workers_compat.graph_table import CompileRequest
+from paceline.workers_compat.graphs.compiler import compile_graph
+from paceline.workers_compat.graphs.graph_table import CompileRequest
 
 
 def closed(value: Any) -> Payload:

@@ -11,7 +11,7 @@ import pytest
 from dask._task_spec import Task
 from distributed.protocol.core import loads as stock_loads
 from paceline.protocol.payload import Payload
-from paceline.workers_compat.annotations import annotation_set, is_plain
+from paceline.workers_compat.graphs.annotations import annotation_set, is_plain
 
 
 def graph(n=6):
@@ -19,7 +19,12 @@ def graph(n=6):
 
 
 def test_annotations_of_a_submission(compile, close):
-    value = {"workers": ["alice", "10.0.0.1"], "allow_other_workers": True, "retries": 2, "priority": 5}
+    value = {
+        "workers": ["alice", "10.0.0.1"],
+        "allow_other_workers": True,
+        "retries": 2,
+        "priority": 5,
+    }
     c = compile(graph(), annotations=close(value))
     sets = {id(c.annotations(key)) for key in c.keys}
     assert len(sets) == 1

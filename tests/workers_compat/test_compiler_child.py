@@ -15,16 +15,16 @@ import pytest
 from dask._task_spec import Task
 from paceline.protocol.payload import serialized_payload
 from paceline.scheduler.core.stimuli import GraphChunk, GraphCommit, GraphFailed
-from paceline.workers_compat import config
-from paceline.workers_compat.compiler_child import CompilerChild
-from paceline.workers_compat.graph_table import (
+from paceline.workers_compat.config import config
+from paceline.workers_compat.graphs.compiler_process import CompilerChild
+from paceline.workers_compat.graphs.graph_table import (
     Cancel,
     ChildSetup,
     CompileRequest,
+    CompilerReady,
     GraphDone,
     MessageSplitter,
-    Ready,
-    UploadFile,
+    UploadedFile,
     decode_reply,
     encode_request,
 )
@@ -35,7 +35,7 @@ class Child:
 
     def __init__(self, **setup):
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "paceline.workers_compat.compiler_child"],
+            [sys.executable, "-m", "paceline.workers_compat.graphs.compiler_process"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
             env=config.child_environment(),
         )  # fmt: skip
@@ -43,7 +43,7 @@ class Child:
         self._writer = threading.Thread(target=self._write, daemon=True)
         self._writer.start()
         self._replies = self._read()
-        self.send(ChildSetup(config=config.plain(), sys_path=list(sys.path), **setup))
+        self.send(ChildSetup(config=config.plain_config(), sys_path=list(sys.path), **setup))
         self.ready = next(self._replies)
 
     def _write(self):
@@ -93,9 +93,7 @@ def child():
 
 
 def simple(make_request, graph_id=1, n=3):
-    return make_request(
-        {("x", i): Task(("x", i), max, i, 0) for i in range(n)}, graph_id=graph_id
-    )
+    return make_request({("x", i): Task(("x", i), max, i, 0) for i in range(n)}, graph_id=graph_id)
 
 
 class Runs:
@@ -109,12 +107,14 @@ class Runs:
 
 
 def running(code, graph_id=1):
-    payload = serialized_payload({"serializer": "pickle", "writeable": ()}, [pickle.dumps(Runs(code))])
+    payload = serialized_payload(
+        {"serializer": "pickle", "writeable": ()}, [pickle.dumps(Runs(code))]
+    )
     return CompileRequest(graph_id, "c", payload, ["a"])
 
 
 def test_a_graph_and_its_end(child, make_request, as_compiled):
-    assert isinstance(child.ready, Ready)
+    assert isinstance(child.ready, CompilerReady)
     assert child.ready.pid == child.process.pid
     c = as_compiled(child.compile(simple(make_request)))
     assert set(c.keys) == {("x", 0), ("x", 1), ("x", 2)}
@@ -133,6 +133,7 @@ def test_user_code_that_raises_prints_and_exits(child, make_request):
         "exec('def f(): f()\\nf()', {})",
         "print('printed'); import os; os.write(1, b'written'); raise ValueError",
         "import sys; sys.stdout.close(); raise ValueError",
+        "raise ValueError('\\udc80')",
     ):
         (reply,) = child.compile(running(code))
         assert isinstance(reply, GraphFailed)
@@ -215,9 +216,9 @@ def test_uploaded_files_and_their_successors(make_request):
         return reply.text[-1]
 
     assert version() == "1"
-    child.send(UploadFile("../uploaded_b.py", b"def f(): return 22\n"))
+    child.send(UploadedFile("../uploaded_b.py", b"def f(): return 22\n"))
     assert version() == "2"
-    child.send(UploadFile("broken_b.py", b"def"))
+    child.send(UploadedFile("broken_b.py", b"def"))
     assert isinstance(child.compile(simple(make_request))[-1], GraphCommit)
     code, err = child.close()
     assert code == 0

@@ -8,8 +8,13 @@ import dask
 import distributed
 import pytest
 from paceline.scheduler.core.config import SchedulerConfig
-from paceline.workers_compat.config import ConfigError, child_environment, plain, scheduler_config
-from paceline.workers_compat.versions import get_versions, spoken, version_warning
+from paceline.workers_compat.config.config import (
+    ConfigError,
+    child_environment,
+    plain_config,
+    scheduler_config,
+)
+from paceline.workers_compat.config.versions import get_versions, is_supported, version_warning
 
 
 def test_every_knob_has_a_key_that_stock_has():
@@ -53,7 +58,10 @@ def test_what_the_user_set():
     "key, value", [("bandwidth", "fast"), ("worker-ttl", "soon"), ("allowed-failures", "many")]
 )
 def test_unreadable_values_name_their_key(key, value):
-    with dask.config.set({f"distributed.scheduler.{key}": value}), pytest.raises(ConfigError, match=key):
+    with (
+        dask.config.set({f"distributed.scheduler.{key}": value}),
+        pytest.raises(ConfigError, match=key),
+    ):
         scheduler_config()
 
 
@@ -64,7 +72,7 @@ def test_values_out_of_range():
 
 def test_the_childs_configuration_is_plain():
     with dask.config.set({"x": {"f": len, "n": 1}}):
-        assert plain()["x"] == {"n": 1}
+        assert plain_config()["x"] == {"n": 1}
     assert child_environment()["PYTHONSAFEPATH"] == "1"
 
 
@@ -77,9 +85,9 @@ def test_versions():
     assert "Mismatched versions found" in told["warning"]
     assert "1.0" in told["warning"]
     assert "UNKNOWN" in version_warning({"tcp://a": 3}, "odd")["warning"]
-    assert spoken("2026.8.0")
-    assert not spoken("2025.1.0")
-    assert not spoken("odd")
+    assert is_supported("2026.8.0")
+    assert not is_supported("2025.1.0")
+    assert not is_supported("odd")
 
 
 def test_the_warning_is_stocks():

@@ -113,7 +113,9 @@ def test_the_others():
     assert repr(opened(factory.actor_lost())) == "RuntimeError('Worker holding Actor was lost')"
 
 
-@pytest.mark.parametrize("facts", [{}, {"address": "tcp://1.2.3.4:5", "status": None, "memory_limit": None}])
+@pytest.mark.parametrize(
+    "facts", [{}, {"address": "tcp://1.2.3.4:5", "status": None, "memory_limit": None}]
+)
 def test_killed_worker_with_few_facts(facts):
     assert type(opened(ErrorFactory().killed_worker("x", facts, 0))) is KilledWorker
 

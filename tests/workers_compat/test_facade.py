@@ -9,8 +9,10 @@ from dask._task_spec import Task
 from distributed import Client, SchedulerPlugin, Worker
 from distributed.core import Status
 from paceline.scheduler.server.scheduler import Scheduler
-from paceline.workers_compat.facade import SchedulerFacade, build_message, build_request
-from paceline.workers_compat.plugins import overrides
+from paceline.workers_compat.facade.facade_rpc import build_message
+from paceline.workers_compat.facade.plugins import overrides
+from paceline.workers_compat.facade.scheduler_facade import SchedulerFacade
+from paceline.workers_compat.facade.stock_calls import build_request
 
 
 class Recorder(SchedulerPlugin):
@@ -24,7 +26,9 @@ class Recorder(SchedulerPlugin):
     def transition(self, key, start, finish, *args, stimulus_id, **kwargs):
         self.seen.append(("transition", key, start, finish, sorted(kwargs)))
 
-    def update_graph(self, scheduler, *, client, keys, tasks, annotations, priority, stimulus_id, **kw):
+    def update_graph(
+        self, scheduler, *, client, keys, tasks, annotations, priority, stimulus_id, **kw
+    ):
         self.seen.append(("update_graph", keys, set(tasks), annotations, priority))
 
     async def add_worker(self, scheduler, worker):
@@ -225,7 +229,7 @@ async def test_a_plugin_restricts_tasks_before_they_are_scheduled(world):
         ts = world.facade.tasks[futures[0].key]
         assert ts.resource_restrictions == {"GPU": 1}
         assert ts.priority == (0, 0, 7)
-        with pytest.raises(AttributeError, match="own"):
+        with pytest.raises(AttributeError, match="read-only"):
             ts.state = "erred"
 
 
@@ -336,7 +340,10 @@ async def test_messages_to_workers_and_clients(world):
     world.facade.client_send(world.client.id, event)
     while not got:
         await asyncio.sleep(0.01)
-    message = build_message("scheduler_to_worker", {"op": "worker-status-change", "status": "paused", "stimulus_id": "s"})
+    message = build_message(
+        "scheduler_to_worker",
+        {"op": "worker-status-change", "status": "paused", "stimulus_id": "s"},
+    )
     assert message.status == "paused"
     assert build_message("scheduler_to_worker", {"op": "unheard-of"}) == {"op": "unheard-of"}
 
@@ -426,7 +433,7 @@ async def test_plugins_of_the_program_and_a_preload(tmp_path):
 
 
 def test_arguments_become_requests():
-    from paceline.protocol.messages import scheduler_rpc as r
+    from paceline.protocol import messages as r
 
     request = build_request(r.WhoHas, (["x"],), {})
     assert request.keys == ["x"]
@@ -443,5 +450,5 @@ async def test_why_a_task_does_not_run(world):
 
     while "GPU" not in (said := await world.client.run_on_scheduler(ask)):
         await asyncio.sleep(0.01)
-    assert "it needs GPU >= 1, which none supply" in said
+    assert "it needs GPU >= 1, which no worker supplies" in said
     del future

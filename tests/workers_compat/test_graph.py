@@ -20,8 +20,8 @@ from dask.delayed import delayed
 from distributed.protocol.core import loads as stock_loads
 from paceline.protocol.payload import serialized_payload
 from paceline.scheduler.core.stimuli import GraphCommit
-from paceline.workers_compat.graph import UNREADABLE, plain_key
-from paceline.workers_compat.graph_table import CompileRequest, encode_request
+from paceline.workers_compat.graphs.compiler import UNREADABLE, plain_key
+from paceline.workers_compat.graphs.graph_table import CompileRequest, encode_request
 
 
 def add(a, b):
@@ -196,6 +196,12 @@ def test_keys_that_no_wire_carries_are_errors(compile, key):
     assert isinstance(c.exception, TypeError | OverflowError)
 
 
+@pytest.mark.parametrize("key", [(), ((), 1), "", "<>"], ids=repr)
+def test_keys_that_workers_fail_on_are_errors(compile, key):
+    c = compile({"a": Task("a", add, 1, 1), key: Task(key, add, TaskRef("a"), 1)}, [key])
+    assert isinstance(c.exception, IndexError)
+
+
 def test_validate_checks_every_key(compile):
     graph = {frozenset("a"): Task(frozenset("a"), add, 1, 1), "b": Task("b", add, 1, 1)}
     assert compile(graph, ["b"]).commit
@@ -304,8 +310,8 @@ SCRIPT = """
 import dask.array as da, dask, pickle, sys, dask.dataframe as dd, pandas as pd
 sys.path.insert(0, {here!r})
 from conftest import request, Compiled
-from paceline.workers_compat.graph import compile_graph
-from paceline.workers_compat.graph_table import decode_request
+from paceline.workers_compat.graphs.compiler import compile_graph
+from paceline.workers_compat.graphs.graph_table import decode_request
 from dask._task_spec import Task, TaskRef, List
 graph = {{"s-%d" % i: Task("s-%d" % i, sum, List(*[TaskRef("x-%d" % ((i * j) % 37)) for j in range(9)])) for i in range(50)}}
 made = request(graph, list(graph), internal_priority={{k: 0 for k in graph}})

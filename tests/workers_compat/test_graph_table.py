@@ -7,14 +7,14 @@ import time
 import pytest
 from paceline.protocol.payload import Payload, pickled_payload
 from paceline.scheduler.core.stimuli import AnnotationSet, GraphChunk, GraphCommit, GraphFailed
-from paceline.workers_compat.graph_table import (
+from paceline.workers_compat.graphs.graph_table import (
     Cancel,
     ChildSetup,
     CompileRequest,
+    CompilerReady,
     GraphDone,
     MessageSplitter,
-    Ready,
-    UploadFile,
+    UploadedFile,
     WireError,
     decode_reply,
     decode_request,
@@ -43,12 +43,12 @@ REQUESTS = [
     ),
     CompileRequest(3, "c", PAYLOAD, ["a"], actors=True, internal_priority={}),
     ChildSetup({"a": {"b": 1}}, ["/x"], {"f.py": b"1"}, 500, ["numpy"]),
-    UploadFile("f.py", b"x = 1"),
+    UploadedFile("f.py", b"x = 1"),
     Cancel(3),
 ]
 
 REPLIES = [
-    Ready(12, 0.5),
+    CompilerReady(12, 0.5),
     GraphChunk(
         graph_id=1,
         keys=[("x", 0), "a", 1, ("n", ("m", 1)), (), (1, 2)],
@@ -67,7 +67,9 @@ REPLIES = [
             AnnotationSet(pickled_payload(b"pickle")),
         ],
     ),
-    GraphCommit(1, [("x", 0)], "c", user_priority={("x", ("y", 0)): 1}, actors=[("x", 0)], code=PAYLOAD),
+    GraphCommit(
+        1, [("x", 0)], "c", user_priority={("x", ("y", 0)): 1}, actors=[("x", 0)], code=PAYLOAD
+    ),
     GraphFailed(1, [("x", 0)], "c", PAYLOAD, None, "text"),
     GraphDone(4),
 ]
@@ -84,7 +86,9 @@ def test_replies(reply):
 
 
 def test_keys_are_hashable_and_share_their_first_element():
-    chunk = GraphChunk(1, [("name-" + "x" * n, n) for n in (3, 3)], [0, 0], [], [[], []], [], [b"", b""], [0, 1])
+    chunk = GraphChunk(
+        1, [("name-" + "x" * n, n) for n in (3, 3)], [0, 0], [], [[], []], [], [b"", b""], [0, 1]
+    )
     keys = decode_reply(b"".join(encode_reply(chunk))).keys
     assert keys[0][0] is keys[1][0]
     assert all(hash(key) for key in keys)
@@ -111,7 +115,9 @@ def test_large_buffers_are_not_copied():
 
 @pytest.mark.parametrize("step", [1, 7, 8, 9, 1000, 65_536, 10**9])
 def test_the_splitter_takes_any_pieces(step):
-    messages = [b"".join(encode_reply(reply)) for reply in REPLIES if step > 1 or reply != REPLIES[1]]
+    messages = [
+        b"".join(encode_reply(reply)) for reply in REPLIES if step > 1 or reply != REPLIES[1]
+    ]
     stream = b"".join(messages)
     splitter = MessageSplitter()
     got = []

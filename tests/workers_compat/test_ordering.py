@@ -8,7 +8,7 @@ import dask.array as da
 import pytest
 from dask._task_spec import DataNode, List, Task, TaskRef, convert_legacy_graph
 from dask.order import order as dask_order
-from paceline.workers_compat.ordering import GraphIndex
+from paceline.workers_compat.graphs.ordering import GraphIndex
 
 
 def task(key, *needs):
@@ -30,7 +30,9 @@ GRAPHS = {
     "unconnected": {("x", i): task(("x", i)) for i in range(30)},
     "data": {i: DataNode(i, i) for i in range(12)} | {"a": task("a")},
     "tree": tree(64),
-    "chains": {(i, j): task((i, j), *([(i, j - 1)] if j else [])) for i in range(9) for j in range(9)},
+    "chains": {
+        (i, j): task((i, j), *([(i, j - 1)] if j else [])) for i in range(9) for j in range(9)
+    },
     "outside": {f"x-{i}": task(f"x-{i}", "future-b", "future-a") for i in range(10)},
     "all": {"end": task("end", *[("x", i) for i in range(40)])}
     | {("x", i): task(("x", i)) for i in range(40)},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from distributed import profile
-from paceline.scheduler.server.flows import performance_report as flow
+from paceline.scheduler.server.requests import performance_report as flow
 from paceline.workers_compat.performance_report import PastMonitor, ReportFacts, draw, summary
 
 pytest.importorskip("bokeh")

@@ -31,6 +31,8 @@ def test_what_a_quirk_names_exists(quirk):
     assert find(quirk.ours) is not None
     file, _, function = quirk.test.partition(":")
     tree = ast.parse((TESTS / file).read_text())
-    names = {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)}
+    names = {
+        n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)
+    }
     assert function in names
     assert quirk.what.endswith(".")

@@ -8,7 +8,7 @@ import pickle
 import numpy as np
 import pytest
 from paceline.protocol.payload import pickled_payload
-from paceline.workers_compat.scalars import close_value, read_scalar
+from paceline.workers_compat.scalars import read_scalar, serialize_value
 
 
 @pytest.mark.parametrize(
@@ -35,4 +35,4 @@ def test_nothing_else_is(value: object) -> None:
 
 
 def test_values_are_closed() -> None:
-    assert read_scalar(close_value(np.int32(4))) == 4
+    assert read_scalar(serialize_value(np.int32(4))) == 4

@@ -13,7 +13,7 @@ import pytest
 from dask import array as da
 from dask import dataframe as dd
 from distributed import Client, SchedulerPlugin, Worker
-from paceline.scheduler.server.replay import replay
+from paceline.scheduler.server.journal.replay import replay
 from paceline.scheduler.server.scheduler import Scheduler
 
 pytestmark = pytest.mark.timeout(120)
@@ -167,7 +167,7 @@ async def test_a_barrier_asks_again_where_nobody_answered(world, error, delay_se
 async def test_tasks_are_stolen_in_the_middle(world):
     """What a shuffle has sent to one worker may run on another, or stays where the shuffle wants it."""
     world.scheduler.facade.periodic_callbacks["stealing"].callback_time = 50
-    steals = world.state.steals
+    steals = world.state.stealing
     future = world.client.compute(
         by_p2p(frame(10).map_partitions(slow)),
         workers=[world.workers[0].address],
@@ -190,7 +190,9 @@ async def test_transfers_behind_an_alias_begin_again(world):
     assert aliases, "dask fuses no longer"
     recommended = world.plugin._restart_recommendations(shuffle.id)
     begun_again = {ts.key for alias in aliases for ts in alias.dependencies}
-    running = {key for key in begun_again if world.state.tasks[key].state in ("processing", "memory")}
+    running = {
+        key for key in begun_again if world.state.tasks[key].state in ("processing", "memory")
+    }
     assert running and running <= set(recommended)
     world.plugin._restart_shuffle(shuffle.id, world.scheduler.facade, stimulus_id="test")
     assert {world.state.tasks[key].state for key in running} <= {"processing", "waiting"}
@@ -221,7 +223,7 @@ async def test_a_barrier_that_finds_no_shuffle(world, asks):
         patch.setattr(kind, "barrier", loses_it)
         future = world.client.compute(by_p2p(frame(9)))
         assert await future == 9 * 144
-    assert gone and plugin._begun_again[gone[0]] == 1
+    assert gone and plugin._restarts[gone[0]] == 1
 
 
 async def test_all_at_once_after_the_barrier(world):

@@ -15,8 +15,8 @@ import pytest
 from dask._task_spec import Alias, DataNode, Dict, List, Task, TaskRef
 from distributed.protocol.core import loads as stock_loads
 from paceline.protocol.payload import pickled_header
-from paceline.workers_compat.shared_buffers import IN_BAND_MIN_NBYTES, SharedBuffers
-from paceline.workers_compat.spec_pickler import SpecPickler
+from paceline.workers_compat.graphs.shared_buffers import IN_BAND_MIN_NBYTES, SharedBuffers
+from paceline.workers_compat.graphs.spec_pickler import SpecPickler
 
 BIG = 8_000_000
 

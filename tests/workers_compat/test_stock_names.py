@@ -10,7 +10,7 @@ import dask
 import pytest
 from distributed import Client, SchedulerPlugin, Worker
 from distributed.cluster_dump import DumpArtefact
-from paceline.protocol.messages.scheduler_rpc import Identity
+from paceline.protocol.messages import Identity
 from paceline.scheduler.server.scheduler import Scheduler
 
 

@@ -10,7 +10,7 @@ import pytest
 from distributed import Client, Event, Worker, wait
 from distributed.stealing import WorkStealing as StockStealing
 from paceline.scheduler.server.scheduler import Scheduler
-from paceline.workers_compat.config import ConfigError, scheduler_config
+from paceline.workers_compat.config.config import ConfigError, scheduler_config
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ async def test_the_switch(world):
     await stealing.start()
     assert facade.periodic_callbacks["stealing"].is_running()
     stealing.teardown()
-    assert not facade._server.state.steals.running
+    assert not facade.server.state.stealing.running
 
 
 async def test_one_task_by_hand(world):
@@ -142,7 +142,7 @@ async def test_a_cluster_with_stealing_off():
 
 
 def test_the_extension_has_stocks_names():
-    from paceline.workers_compat.work_stealing import WorkStealing
+    from paceline.workers_compat.facade.work_stealing import WorkStealing
 
     own = {*dir(WorkStealing), "scheduler"}
     of_stock = {name for name in dir(StockStealing) if not name.startswith("_")}

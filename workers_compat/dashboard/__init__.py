@@ -1,4 +1,4 @@
-"""distributed's Bokeh dashboard over paceline: in the scheduler's process (``embedded``), or in a process of its own.
+"""distributed's Bokeh dashboard over paceline.
 
-Must not know: how pages reach a browser.
+In the scheduler's process (``embedded``), or in a process of its own.
 """

@@ -1,9 +1,8 @@
-"""The dashboard's process: mirrors the scheduler, serves distributed's Bokeh pages on connections that it is handed.
+"""The dashboard's process: serves distributed's Bokeh pages from a copy of the scheduler's state.
 
-``python -m paceline.workers_compat.dashboard NEWS HANDS``: numbers of two open sockets, one for messages (``wire.py``) and one
-over which the scheduler's process hands browsers' connections.
-
-Must not know: the scheduler.
+``python -m paceline.workers_compat.dashboard MESSAGES CONNECTIONS``: file descriptors of two open
+sockets, one for messages (``wire.py``) and one over which the scheduler's process passes browsers'
+connections.
 """
 
 from __future__ import annotations
@@ -17,46 +16,68 @@ import sys
 import warnings
 from typing import Any
 
-from .wire import Answer, Poll, Question, Ready, Setup, Splitter, State, pack
+from paceline.workers_compat.security.http_connections import ConnectionServer
+from paceline.workers_compat.security.http_token import GatedRouter
+
+from .wire import (
+    Call,
+    CallReply,
+    DashboardReady,
+    MessageReader,
+    Poll,
+    Setup,
+    Updates,
+    pack,
+)
 
 logger = logging.getLogger("distributed.scheduler")
 
-#: While a page is open, news are asked for this often, seconds; slower where gathering them costs the scheduler more
-#: than this share of its time.
+#: Interval of polls while a page is open, seconds.
 POLL_SECONDS = 0.1
-SHARE = 0.01
-#: While none is: so that the next page begins with something.
+#: Polls are less frequent if the scheduler would spend more than this share of its time on
+#: collecting updates.
+SCHEDULER_TIME_SHARE = 0.01
+#: Interval of polls while no page is open, seconds. The next page starts with this data.
 IDLE_SECONDS = 5.0
-#: How much this process steps back where others want the processor, too: scheduling comes first.
+#: Niceness of this process: scheduling has priority.
 NICENESS = 5
-#: A page that is opened reads what it needs within so long, seconds.
+#: Time within which an opened page reads the topics it needs, seconds.
 OPENING_SECONDS = 3.0
-#: A page's question is given up after so long, seconds.
-QUESTION_SECONDS = 120.0
-#: What is asked for before the first page, and while none is open.
+#: Timeout of a page's call, seconds.
+CALL_SECONDS = 120.0
+#: Topics that are always requested.
 ALWAYS = ("workers", "prefixes", "groups", "monitor", "requests")
-#: Connections of browsers end after one answer, so that each request finds its process anew; these go on.
-SOCKETS = b"w"
+#: Kind of connections that stay open. Others are closed after one response, so that each request is
+#: routed again.
+WEBSOCKET = b"w"
+#: Sent for each connection that was received.
+CONFIRMED = b"+"
 
 
-class Child:
-    """This process."""
+class DashboardProcess(asyncio.Protocol):
+    """The connection to the scheduler's process, and the server of pages.
 
-    def __init__(self, news: socket.socket, hands: socket.socket) -> None:
-        self._news = news
-        self._hands = hands
-        self._splitter = Splitter()
+    Attributes:
+        ended: done when the connection to the scheduler is lost.
+
+    Args:
+        connections: socket over which browsers' connections arrive.
+    """
+
+    def __init__(self, connections: socket.socket) -> None:
+        self._connections = connections
+        self._reader = MessageReader()
         self._loop = asyncio.get_running_loop()
-        self._questions: dict[int, asyncio.Future[Any]] = {}
-        self._last_question = 0
-        self._mirror: Any = None
-        self._servers: dict[bytes, Any] = {}
+        self._calls: dict[int, asyncio.Future[Any]] = {}
+        self._last_call = 0
+        self._proxy: Any = None
+        self._server: Any = None
         self._transport: Any = None
         self._ready = False
         self._opened_at = -OPENING_SECONDS
-        self.ended = self._loop.create_future()
+        self.ended: asyncio.Future[None] = self._loop.create_future()
 
-    # the scheduler's side: an asyncio.Protocol
+    # messages of the scheduler
 
     def connection_made(self, transport: Any) -> None:
         """See asyncio."""
@@ -64,115 +85,94 @@ class Child:
 
     def data_received(self, data: bytes) -> None:
         """See asyncio."""
-        for message in self._splitter.feed(data):
+        for message in self._reader.feed(data):
             if isinstance(message, Setup):
                 self._set_up(message)
-            elif isinstance(message, State):
-                self._take(message)
-            elif isinstance(message, Answer):
-                self._answered(message)
-
-    def eof_received(self) -> bool:
-        """See asyncio."""
-        return False
-
-    def pause_writing(self) -> None:
-        """See asyncio."""
-
-    def resume_writing(self) -> None:
-        """See asyncio."""
+            elif isinstance(message, Updates):
+                self._apply(message)
+            elif isinstance(message, CallReply):
+                self._finish_call(message)
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The scheduler is gone, or wants us to go."""
+        """End this process: the scheduler has ended, or stops the dashboard."""
         if not self.ended.done():
             self.ended.set_result(None)
 
     def _set_up(self, setup: Setup) -> None:
         sys.path[:] = setup.path
         try:
-            self._mirror, application = _pages(setup, self._ask)
+            self._proxy, application = _make_application(setup, self._call)
         except Exception as error:
             logger.warning("The dashboard cannot start: %s", error)
-            self._transport.write(pack(Ready(f"{type(error).__name__}: {error}")))
+            self._transport.write(pack(DashboardReady(f"{type(error).__name__}: {error}")))
             return
-        from tornado.httpserver import HTTPServer
-
-        self._servers = {
-            SOCKETS: HTTPServer(application),
-            b"p": HTTPServer(application, no_keep_alive=True),
-        }
+        self._server = ConnectionServer(GatedRouter(application, setup.gate), setup.limits)
         self._poll()
 
     def _poll(self) -> None:
-        wanted = self._mirror.wanted()
+        wanted = self._proxy.wanted()
         for topic in ALWAYS:
             wanted.setdefault(topic, None)
         self._transport.write(pack(Poll(wanted)))
 
-    def _take(self, state: State) -> None:
+    def _apply(self, message: Updates) -> None:
         try:
-            self._mirror.apply(state.news)
+            self._proxy.apply(message.updates)
         except Exception:
-            logger.exception("The dashboard's mirror failed")
+            logger.exception("The dashboard could not apply updates of the scheduler")
         if not self._ready:
             self._ready = True
-            self._loop.add_reader(self._hands, self._handed)
-            self._transport.write(pack(Ready()))
-        busy = bool(self._mirror.wanted()) or self._loop.time() < self._opened_at + OPENING_SECONDS
-        wait = max(POLL_SECONDS, state.seconds / SHARE) if busy else IDLE_SECONDS
-        self._next = self._loop.call_later(wait, self._poll)
+            self._loop.add_reader(self._connections, self._receive_connection)
+            self._transport.write(pack(DashboardReady()))
+        busy = bool(self._proxy.wanted()) or self._loop.time() < self._opened_at + OPENING_SECONDS
+        wait = max(POLL_SECONDS, message.seconds / SCHEDULER_TIME_SHARE) if busy else IDLE_SECONDS
+        self._next_poll = self._loop.call_later(wait, self._poll)
 
     # browsers
 
-    def _handed(self) -> None:
-        """A browser's connection comes."""
-        from tornado.iostream import IOStream
-
+    def _receive_connection(self) -> None:
+        """Confirm and serve a browser's connection."""
         try:
-            kind, fds, _, _ = socket.recv_fds(self._hands, 1, 1)
+            kind, fds, _, _ = socket.recv_fds(self._connections, 1, 1)
         except BlockingIOError:
             return
         if not kind:
-            self._loop.remove_reader(self._hands)
+            self._loop.remove_reader(self._connections)
             return
+        with contextlib.suppress(OSError):  # the scheduler has ended
+            self._connections.send(CONFIRMED)
         for fd in fds:
-            connection = socket.socket(fileno=fd)
-            connection.setblocking(False)
-            try:
-                address = connection.getpeername()
-            except OSError:
-                connection.close()
-                continue
-            self._servers[kind].handle_stream(IOStream(connection), address)
+            self._server.serve(socket.socket(fileno=fd), keep_alive=kind == WEBSOCKET)
         self._opened_at = self._loop.time()
-        if self._next.when() - self._opened_at > POLL_SECONDS:
-            self._next.cancel()
-            self._next = self._loop.call_later(0, self._poll)
+        if self._next_poll.when() - self._opened_at > POLL_SECONDS:
+            self._next_poll.cancel()
+            self._next_poll = self._loop.call_later(0, self._poll)
 
-    # questions
+    # calls
 
-    def _ask(self, what: str, options: dict[str, Any]) -> asyncio.Future[Any]:
-        self._last_question = number = self._last_question + 1
-        future = self._questions[number] = self._loop.create_future()
-        self._transport.write(pack(Question(number, what, options)))
-        self._loop.call_later(QUESTION_SECONDS, self._answered, Answer(number, error="no answer"))
+    def _call(self, method: str, options: dict[str, Any]) -> asyncio.Future[Any]:
+        self._last_call = number = self._last_call + 1
+        future = self._calls[number] = self._loop.create_future()
+        self._transport.write(pack(Call(number, method, options)))
+        expired = CallReply(number, error="the scheduler did not reply")
+        self._loop.call_later(CALL_SECONDS, self._finish_call, expired)
         return future
 
-    def _answered(self, answer: Answer) -> None:
-        future = self._questions.pop(answer.number, None)
+    def _finish_call(self, reply: CallReply) -> None:
+        future = self._calls.pop(reply.number, None)
         if future is None or future.done():
             return
-        if answer.error:
-            future.set_exception(RuntimeError(answer.error))
+        if reply.error:
+            future.set_exception(RuntimeError(reply.error))
         else:
-            future.set_result(answer.value)
+            future.set_result(reply.value)
 
 
-def _pages(setup: Setup, ask: Any) -> tuple[Any, Any]:
-    """The mirror, and the application that serves its pages.
+def _make_application(setup: Setup, call: Any) -> tuple[Any, Any]:
+    """Return the scheduler's proxy, and the application that serves its pages.
 
     Raises:
-        ImportError: bokeh is missing, or is not one that distributed takes.
+        ImportError: bokeh is missing, or distributed does not support its version.
     """
     from types import SimpleNamespace
 
@@ -184,36 +184,36 @@ def _pages(setup: Setup, ask: Any) -> tuple[Any, Any]:
     from tornado.ioloop import IOLoop
 
     from .applications import pages
-    from .mirror import MirrorScheduler
+    from .scheduler_proxy import SchedulerProxy
 
-    mirror = MirrorScheduler(ask, IOLoop.current(), setup.jupyter, setup.facts)
-    mirror.http_server = SimpleNamespace(port=setup.port)
+    proxy = SchedulerProxy(call, IOLoop.current(), setup.jupyter, setup.facts)
+    proxy.http_server = SimpleNamespace(port=setup.port)
     application = BokehApplication(
-        pages(), mirror, prefix=setup.prefix, template_variables=template_variables(mirror)
+        pages(), proxy, prefix=setup.prefix, template_variables=template_variables(proxy)
     )
     application.initialize(IOLoop.current())
     application.start()
-    return mirror, application
+    return proxy, application
 
 
 def main() -> None:
-    """Serve until the scheduler has gone."""
-    with contextlib.suppress(OSError, AttributeError):  # not everywhere
+    """Serve pages until the scheduler ends."""
+    with contextlib.suppress(OSError, AttributeError):  # not available on all systems
         os.nice(NICENESS)
     warnings.simplefilter("ignore")
-    news, hands = (socket.socket(fileno=int(number)) for number in sys.argv[1:3])
-    for each in (news, hands):
+    messages, connections = (socket.socket(fileno=int(number)) for number in sys.argv[1:3])
+    for each in (messages, connections):
         each.setblocking(False)
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
 
-    def begin() -> None:
-        child = Child(news, hands)
-        child.ended.add_done_callback(lambda _: loop.stop())
-        task = loop.create_task(loop.connect_accepted_socket(lambda: child, news))
-        child.connecting = task
+    def start() -> asyncio.Task[Any]:
+        process = DashboardProcess(connections)
+        process.ended.add_done_callback(lambda _: loop.stop())
+        return loop.create_task(loop.connect_accepted_socket(lambda: process, messages))
 
-    loop.call_soon(begin)
+    tasks: list[asyncio.Task[Any]] = []  # keeps a reference to the task
+    loop.call_soon(lambda: tasks.append(start()))
     loop.run_forever()
 
 

@@ -1,10 +1,11 @@
-"""The dashboard's pages: distributed's, but for the graph of task groups and the profile of the event loop.
+"""The dashboard's pages.
 
-distributed sorts groups with ``dask.order`` and expects dependencies first, which ``dask.order`` does not promise (2026.8: its
-page fails for many graphs). Ours places them itself. The event loop is sampled only while somebody asks: ours keeps asking, and
-is drawn again as the first samples come. Importing this imports bokeh.
+Distributed's, with replacements for the graph of task groups and the profile of the event loop.
 
-Must not know: which scheduler is shown.
+distributed sorts groups with ``dask.order`` and expects dependencies first, which ``dask.order``
+does not guarantee (2026.8: the page fails for many graphs); the replacement computes its own
+layout. The event loop is sampled only while its profile is read; the replacement keeps reading, and
+redraws when the first samples arrive. Importing this module imports bokeh.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from distributed.dashboard.components.scheduler import (
 )
 from distributed.dashboard.scheduler import applications
 
-from .shapes import placed
+from .group_layout import layout
 
-#: Milliseconds between looks at the groups.
+#: Milliseconds between updates of the page of groups.
 UPDATE_MILLISECONDS = 200
-#: Milliseconds between questions for the profile of the event loop.
+#: Milliseconds between reads of the profile of the event loop.
 PROFILE_MILLISECONDS = 2_000
-#: A profile of fewer periods is drawn again as they come; later, when somebody presses the button.
+#: A profile with fewer periods is redrawn automatically; later, when the user presses the button.
 PROFILE_PERIODS = 30
 
 
@@ -37,22 +38,23 @@ class GroupGraph(TaskGroupGraph):
     """Task groups as boxes, and arrows between them."""
 
     def update_layout(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Where boxes and arrows are. (group -> x and y), (group -> the groups that its arrows come from)."""
+        """Return (group -> x and y of its box), (group -> groups that its arrows start from)."""
         groups = self.scheduler.task_groups
         links = {
             name: [other.name for other in group.dependencies if other.name != name]
             for name, group in groups.items()
         }
-        where, links = placed(links)
+        where, links = layout(links)
         nodes = {name: {"x": x, "y": y} for name, (x, y) in where.items()}
         arrows = {
-            name: {"nstart": set(others), "nend": [name] * len(set(others))} for name, others in links.items()
+            name: {"nstart": set(others), "nend": [name] * len(set(others))}
+            for name, others in links.items()
         }
         return nodes, arrows
 
 
 def groups_page(scheduler: Any, extra: dict[str, Any], doc: Any) -> None:
-    """The page of task groups."""
+    """Fill the page of task groups."""
     graph = GroupGraph(scheduler, sizing_mode="stretch_both")
     doc.title = "Dask: Task Groups Graph"
     graph.update()
@@ -64,7 +66,7 @@ def groups_page(scheduler: Any, extra: dict[str, Any], doc: Any) -> None:
 
 
 def loop_profile_page(scheduler: Any, extra: dict[str, Any], doc: Any) -> None:
-    """The page of the event loop's profile."""
+    """Fill the page of the event loop's profile."""
     loop_profile_plot(scheduler, extra, doc)
     doc.title = "Dask: Profile of Event Loop"
     doc.template = env.get_template("simple.html")
@@ -72,30 +74,30 @@ def loop_profile_page(scheduler: Any, extra: dict[str, Any], doc: Any) -> None:
 
 
 def loop_profile_plot(scheduler: Any, extra: dict[str, Any], doc: Any) -> None:
-    """The same, alone."""
+    """Fill a page that has only the plot of the event loop's profile."""
     plot = ProfileServer(scheduler, sizing_mode="stretch_both", doc=doc)
     doc.add_root(plot.root)
     plot.trigger_update()
     doc.theme = BOKEH_THEME
-    found = weakref.ref(plot)
+    reference = weakref.ref(plot)
 
-    def look() -> None:
-        plot = found()
-        if plot is None or plot.start is not None:  # or somebody chose a time
+    def redraw() -> None:
+        plot = reference()
+        if plot is None or plot.start is not None:  # the user selected a time range
             return
         drawn = len(plot.ts_source.data["time"])
         if len(plot.log) > drawn and drawn < PROFILE_PERIODS:
             plot.trigger_update()
 
-    doc.add_periodic_callback(look, PROFILE_MILLISECONDS)
+    doc.add_periodic_callback(redraw, PROFILE_MILLISECONDS)
 
 
 def pages() -> dict[str, Callable[..., Any]]:
-    """Path -> what makes its document."""
-    own = {
+    """Return path -> the function that fills its document."""
+    replaced = {
         "/groups": groups_page,
         "/individual-groups": individual_doc(GroupGraph, UPDATE_MILLISECONDS),
         "/profile-server": loop_profile_page,
         "/individual-profile-server": loop_profile_plot,
     }
-    return {**applications, **own}
+    return {**applications, **replaced}

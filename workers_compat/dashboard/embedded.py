@@ -1,8 +1,8 @@
-"""distributed's dashboard in the scheduler's own process, over the facade: for schedulers that are embedded in programs.
+"""distributed's dashboard in the scheduler's process, over the facade.
 
-Importing this imports bokeh.
+For schedulers embedded in programs.
 
-Must not know: when it is wanted.
+Importing this module imports bokeh.
 """
 
 from __future__ import annotations
@@ -12,15 +12,19 @@ from typing import Any
 
 from distributed.dashboard.core import BokehApplication
 from distributed.dashboard.scheduler import template_variables
-from paceline.workers_compat.own_profile import Periods
-from paceline.workers_compat.pages import PageScheduler
+from paceline.workers_compat.facade.loop_profile import Periods
+from paceline.workers_compat.facade.pages import PageScheduler
 from tornado.ioloop import IOLoop
 
 from .applications import pages
+from .state_deltas import ObservedServer
 
 
 class ProfiledLoop:
-    """tornado's loop and a profile of it; the loop itself is left alone, since it may outlive the scheduler."""
+    """The tornado loop and its profile.
+
+    The loop itself is not changed, because it may outlive the scheduler.
+    """
 
     def __init__(self, loop: IOLoop, profile: Periods) -> None:
         self._loop = loop
@@ -31,54 +35,67 @@ class ProfiledLoop:
 
 
 class DashboardScheduler(PageScheduler):
-    """The scheduler for distributed's components: the facade, with what they ask for beside."""
+    """The facade, with the attributes that distributed's components need in addition.
+
+    Args:
+        facade: the scheduler.
+        server: the server, for the profile of its event loop.
+    """
+
+    def __init__(self, facade: Any, server: ObservedServer) -> None:
+        super().__init__(facade)
+        object.__setattr__(self, "_server", server)
 
     @property
     def counters(self) -> dict[str, Any]:
-        """Stock's counters of messages: none."""
+        """Stock's counters of messages: empty."""
         return {}
 
     @property
     def digests(self) -> None:
-        """Stock's digests, which it keeps where crick is installed: none."""
+        """Stock's digests, which exist only with crick: None."""
         return None
 
     @property
     def _tick_interval_observed(self) -> float:
-        """How far apart the event loop's ticks are, seconds."""
-        return float(self._facade._scheduler.tick_interval_observed)
+        """Interval of the event loop's ticks, seconds."""
+        return float(self._facade.scheduler.tick_interval_observed)
 
     @property
     def io_loop(self) -> Any:
-        """tornado's loop, with the profile that is taken of it: by a stock server that runs in it, or ours."""
+        """The tornado loop with its profile.
+
+        That of a stock server in the same loop, or of this scheduler.
+        """
         loop = IOLoop.current()
         if getattr(loop, "profile", None):
             return loop
-        return ProfiledLoop(loop, Periods(self._facade._server.flows.own_profile))
+        return ProfiledLoop(loop, Periods(self._server.request_state.loop_profile))
 
     @property
     def jupyter(self) -> bool:
-        """Whether Jupyter is served beside."""
-        return bool(self._facade._scheduler.jupyter)
+        """Whether the scheduler serves Jupyter."""
+        return bool(self._facade.scheduler.jupyter)
 
     @property
     def cumulative_worker_metrics(self) -> Any:
-        """Sums of what workers report."""
+        """Sums of the workers' metrics."""
         return defaultdict(int, self._facade.cumulative_worker_metrics)
 
     def benchmark_hardware(self) -> Any:
-        """Bandwidths of workers; to be awaited."""
+        """Return an awaitable of the workers' bandwidths."""
         return self._facade.handlers["benchmark_hardware"]()
 
 
-def make_application(facade: Any, http_server: Any, prefix: str) -> Any:
-    """A tornado application with all of the dashboard's pages, started in the running loop.
+def make_application(server: ObservedServer, http_server: Any, prefix: str) -> Any:
+    """Return a tornado application with all pages of the dashboard, started in the running loop.
 
     Args:
-        http_server: has the ``port`` that is served.
-        prefix: before every path.
+        server: the server; its facade is shown.
+        http_server: has the ``port`` that browsers connect to.
+        prefix: prefix of every path.
     """
-    scheduler = DashboardScheduler(facade)
+    scheduler = DashboardScheduler(server.plugins.facade, server)
     object.__setattr__(scheduler, "http_server", http_server)
     application = BokehApplication(
         pages(),

@@ -1,9 +1,8 @@
-"""What the scheduler and the dashboard's process say to each other: pickled messages, each behind its length.
+"""Messages between the scheduler and the dashboard's process: pickled, each preceded by its length.
 
-The process is the scheduler's own child; nobody else reaches this pipe. It asks, the scheduler answers:
-``Poll`` -> ``State``, ``Question`` -> ``Answer``; first comes ``Setup``, then the child says ``Ready``.
-
-Must not know: what a snapshot holds.
+The dashboard's process is a child of the scheduler's process, and only it is connected to this
+pipe. The first message is ``Setup``, which the child answers with ``DashboardReady``. Then the
+child sends ``Poll``, answered by ``Updates``, and ``Call``, answered by ``CallReply``.
 """
 
 from __future__ import annotations
@@ -14,22 +13,27 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from paceline.workers_compat.security.http_connections import HttpLimits
+from paceline.workers_compat.security.http_token import TokenGate
+
 _LENGTH = struct.Struct("<Q")
-#: A message beyond this is no message: something went wrong.
+#: Longer messages are rejected.
 MESSAGE_MAX_NBYTES = 2**31
 
 
 @dataclass(slots=True)
 class Setup:
-    """The first message: what the child needs to know of its parent.
+    """The first message: configuration of the dashboard's process.
 
     Attributes:
         config: dask's configuration.
         path: ``sys.path``.
-        prefix: before every path.
-        port: that browsers reach us by.
-        jupyter: whether Jupyter is served beside.
-        facts: address, id and the like, which never change.
+        prefix: prefix of every path.
+        port: port that browsers connect to.
+        jupyter: whether the scheduler serves Jupyter.
+        facts: address and id of the scheduler.
+        gate: checks the token of each request; None if pages need no token.
+        limits: limits of HTTP connections.
     """
 
     config: dict[str, Any]
@@ -38,46 +42,59 @@ class Setup:
     port: int
     jupyter: bool
     facts: dict[str, Any]
+    gate: TokenGate | None = None
+    limits: HttpLimits = field(default_factory=HttpLimits)
 
 
 @dataclass(slots=True)
-class Ready:
-    """The child serves pages, or says why it cannot."""
+class DashboardReady:
+    """The child serves pages, or ``error`` is the reason why it cannot."""
 
     error: str = ""
 
 
 @dataclass(slots=True)
 class Poll:
-    """The child wants the news.
+    """Request for updates.
 
     Attributes:
-        wanted: topic -> what of it (its meaning is the topic's), of those that open pages read.
+        wanted: topic -> its detail, for the topics that open pages read.
     """
 
     wanted: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
-class State:
-    """The news: topic -> what changed. ``seconds``: how long the last ones took to gather."""
+class Updates:
+    """Reply to ``Poll``.
 
-    news: dict[str, Any]
+    Attributes:
+        updates: topic -> changes since the last reply.
+        seconds: time that the scheduler took to collect the previous reply.
+    """
+
+    updates: dict[str, Any]
     seconds: float
 
 
 @dataclass(slots=True)
-class Question:
-    """A page asks something that takes time."""
+class Call:
+    """Call of a method of the scheduler that takes time.
+
+    Attributes:
+        number: of the call.
+        method: name of the method.
+        options: its arguments.
+    """
 
     number: int
-    what: str
+    method: str
     options: dict[str, Any]
 
 
 @dataclass(slots=True)
-class Answer:
-    """What came of it; ``error`` is text where nothing did."""
+class CallReply:
+    """Result of a ``Call``; ``error`` is text if the call failed."""
 
     number: int
     value: Any = None
@@ -85,22 +102,22 @@ class Answer:
 
 
 def pack(message: Any) -> bytes:
-    """A message as it goes through the pipe."""
+    """Serialize a message."""
     data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
     return _LENGTH.pack(len(data)) + data
 
 
-class Splitter:
-    """Bytes in, messages out."""
+class MessageReader:
+    """Reads messages from a stream of bytes."""
 
     def __init__(self) -> None:
         self._data = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Any]:
-        """Messages that are whole by now.
+        """Yield the messages that ``data`` completes.
 
         Raises:
-            ValueError: no message is so long.
+            ValueError: a message is longer than ``MESSAGE_MAX_NBYTES``.
         """
         self._data += data
         while len(self._data) >= _LENGTH.size:

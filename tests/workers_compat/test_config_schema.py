@@ -1,0 +1,98 @@
+"""The schema covers every setting of a scheduler; invalid values and unknown keys are reported."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import dask
+import pytest
+from paceline.scheduler.core.config import SchedulerConfig
+from paceline.workers_compat.config import schema
+from paceline.workers_compat.config.config import ConfigError, check
+
+
+def test_schema_has_all_keys_of_stock_about_schedulers() -> None:
+    for section in ("distributed.scheduler", "distributed.comm"):
+        keys = schema._leaves(dask.config.get(section), section)
+        assert [key for key in keys if not schema._is_known(key)] == []
+    for key in SchedulerConfig.dask_keys().values():
+        section = key.split(".")[1]
+        assert key in schema.VALUE_TYPES or section in ("worker", "diagnostics"), key
+
+
+def test_defaults_are_valid() -> None:
+    assert check() == []
+
+
+INVALID: dict[str, Any] = {
+    "distributed.scheduler.bandwidth": "fast",
+    "distributed.scheduler.worker-ttl": "soon",
+    "distributed.scheduler.allowed-failures": 2.5,
+    "distributed.scheduler.work-stealing": "sometimes",
+    "distributed.scheduler.worker-saturation": 0,
+    "distributed.scheduler.default-task-durations": {"slow": "long"},
+    "distributed.scheduler.blocked-handlers": 5,
+    "distributed.scheduler.active-memory-manager.policies": ["a.Policy"],
+    "distributed.scheduler.active-memory-manager.measure": "guess",
+    "distributed.comm.timeouts.connect": "30 apples",
+    "distributed.comm.shard": "-3 MiB",
+    "distributed.comm.retry.count": "some",
+    "distributed.comm.tls.min-version": 1.1,
+    "distributed.comm.compression": 7,
+    "distributed.comm.offload": [],
+    "paceline.scheduler.client-grace": "a while",
+}
+
+
+@pytest.mark.parametrize("key", INVALID)
+def test_error_has_the_key_and_the_accepted_values(key: str) -> None:
+    with dask.config.set({key: INVALID[key]}), pytest.raises(ConfigError) as raised:
+        check()
+    assert f"`{key}` cannot be {INVALID[key]!r}" in str(raised.value)
+    assert schema.VALUE_TYPES[key].description in str(raised.value)
+
+
+VALID: dict[str, Any] = {
+    "distributed.scheduler.bandwidth": "1 GB",
+    "distributed.scheduler.worker-ttl": None,
+    "distributed.scheduler.allowed-failures": "inf",
+    "distributed.scheduler.work-stealing": "False",
+    "distributed.scheduler.worker-saturation": "inf",
+    "distributed.scheduler.preload": "a.module",
+    "distributed.scheduler.preload-argv": ["--x", 3],
+    "distributed.comm.compression": "auto",
+    "distributed.comm.offload": False,
+    "distributed.comm.ucx.cuda-copy": True,
+    "distributed.scheduler.dashboard.bokeh-application.anything": 1,
+    "paceline.security.peer-names": ["*.workers.example", "alice"],
+}
+
+
+def test_valid_values() -> None:
+    with dask.config.set(VALID):
+        assert check() == []
+
+
+def test_error_lists_all_invalid_values() -> None:
+    with dask.config.set(INVALID), pytest.raises(ConfigError) as raised:
+        check()
+    assert str(raised.value).count("cannot be") == len(INVALID)
+
+
+def test_unknown_keys_are_reported_with_the_closest_known_key() -> None:
+    with dask.config.set({"distributed.scheduler.work-stealin": True, "paceline.no-such": 1}):
+        near, far = check()
+    assert "did you mean `distributed.scheduler.work-stealing`?" in near
+    assert "`paceline.no-such`" in far and "did you mean" not in far
+
+
+def test_process_reports_an_invalid_value_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL", "soon")
+    command = [sys.executable, "-m", "paceline.scheduler", "--port", "0", "--no-dashboard"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    variable = "environment variable DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL"
+    assert f"({variable}): it takes a duration" in done.stderr

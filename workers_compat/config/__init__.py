@@ -1,0 +1,1 @@
+"""Configuration, preloads and supported versions."""

@@ -1,0 +1,192 @@
+"""Read the scheduler's settings from dask's configuration."""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+from dataclasses import fields
+from typing import Any
+
+import dask.config
+import distributed  # noqa: F401  (its defaults join dask's configuration when it is imported)
+from dask.utils import parse_bytes, parse_timedelta
+from distributed.system import MEMORY_LIMIT
+from paceline.scheduler.core.config import SchedulerConfig
+from paceline.workers_compat.graphs.annotations import is_plain
+
+from . import schema
+
+#: Default of `paceline.graph-compiler.timeout`.
+GRAPH_COMPILER_TIMEOUT = "10 minutes"
+
+
+class ConfigError(ValueError):
+    """A value of dask's configuration is invalid."""
+
+
+def scheduler_config(**overrides: Any) -> SchedulerConfig:
+    """Return the core's settings from dask's configuration.
+
+    Args:
+        overrides: fields set by the program (options of the command line), including None.
+
+    Raises:
+        ConfigError: a value is invalid; the text contains its key.
+    """
+    values: dict[str, Any] = {}
+    for setting in fields(SchedulerConfig):
+        key = setting.metadata.get("dask")
+        if setting.name in overrides or key is None:
+            continue
+        found = dask.config.get(key, default=None)
+        default = setting.default if setting.default_factory is not dict else {}
+        try:
+            values[setting.name] = read_value(setting.name, found, default)
+        except (ValueError, TypeError, KeyError) as error:
+            raise ConfigError(f"`{key}` cannot be {found!r}: {error}") from error
+    config = SchedulerConfig(**values, **overrides)
+    config.check()
+    return config
+
+
+def read_value(name: str, found: Any, default: Any) -> Any:
+    """Convert ``found`` for the field ``name``, whose last word is its unit."""
+    if name == "default_task_durations_seconds":
+        return {prefix: float(parse_timedelta(text)) for prefix, text in (found or {}).items()}
+    if found is None:
+        return None if default is None or name == "worker_ttl_seconds" else copy.copy(default)
+    if name == "work_stealing_interval_seconds":
+        return float(parse_timedelta(found, default="ms"))
+    if name.endswith("_seconds"):
+        return float(parse_timedelta(found))
+    if name.endswith("_nbytes"):
+        return int(parse_bytes(found))
+    if name == "bandwidth":
+        return float(parse_bytes(found))
+    if name == "memory_terminate":
+        return found if found is False else float(found)
+    return _as_number(found, default)
+
+
+def _as_number(found: Any, default: Any) -> Any:
+    """Convert to the type of ``default``; "inf" is a number."""
+    if isinstance(default, bool):
+        if isinstance(found, str):
+            return found.strip().lower() in ("true", "yes", "on", "1")
+        return bool(found)
+    if isinstance(default, int):
+        number = float(found)
+        return int(number) if math.isfinite(number) else number
+    if isinstance(default, float):
+        return float(found)
+    return found
+
+
+def plain_config() -> dict[str, Any]:
+    """Return dask's configuration for a child process, without values that are not plain data."""
+    return _plain_part(dask.config.config)
+
+
+def _plain_part(values: dict[Any, Any]) -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, dict):
+            out[str(name)] = _plain_part(value)
+        elif is_plain(value):
+            out[str(name)] = value
+    return out
+
+
+def child_environment() -> dict[str, str]:
+    """Return the environment variables of a child process.
+
+    ``PYTHONSAFEPATH`` keeps the working directory out of its ``sys.path``, which ``ChildSetup``
+    sets to that of this process. Numeric libraries start no thread pools.
+    """
+    environment = dict(os.environ)
+    environment["PYTHONSAFEPATH"] = "1"
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        environment.setdefault(name, "1")
+    return environment
+
+
+def graph_compiler_timeout_seconds() -> float | None:
+    """Return the time without progress after which a graph compiler is stopped.
+
+    None for no limit.
+    """
+    return (
+        seconds(dask.config.get("paceline.graph-compiler.timeout", GRAPH_COMPILER_TIMEOUT)) or None
+    )
+
+
+def graph_compiler_memory_limit_nbytes() -> int:
+    """Return the memory limit of a graph compiler; 0 for no limit.
+
+    The default is half of the memory of this machine or container.
+    """
+    limit = dask.config.get("paceline.graph-compiler.memory-limit", None)
+    return MEMORY_LIMIT // 2 if limit is None else int(parse_bytes(limit))
+
+
+# ------------------------------------------------------------------ for the server
+
+
+def check() -> list[str]:
+    """Validate all settings of a scheduler. Return a line about each unknown key.
+
+    Raises:
+        ConfigError: values are invalid; the text has a line for each, with its key and the accepted
+            values.
+    """
+    invalid = list(schema.invalid_values())
+    if invalid:
+        raise ConfigError(schema.join_lines(invalid))
+    return list(schema.unknown_keys())
+
+
+def initialize() -> None:
+    """Configure loggers. Importing distributed, as this module does, has this effect."""
+
+
+def get(key: str, default: Any = None) -> Any:
+    """Return a value of dask's configuration."""
+    return dask.config.get(key, default=default)
+
+
+def default_keys() -> list[str]:
+    """Return all keys that have a default in dask or distributed."""
+    out: list[str] = []
+    for defaults in dask.config.defaults:
+        _walk(defaults, "", out)
+    return out
+
+
+def _walk(values: Any, start: str, out: list[str]) -> None:
+    for name, value in values.items():
+        key = start + str(name).replace("_", "-")
+        if isinstance(value, dict) and value:
+            _walk(value, key + ".", out)
+        else:
+            out.append(key)
+
+
+def nbytes(value: Any) -> int | None:
+    """Return a size in bytes: 10485760 for ``"10 MiB"``; None for None and "".
+
+    Raises:
+        ValueError: ``value`` is not a size.
+    """
+    return None if value is None or value == "" else int(parse_bytes(value))
+
+
+def seconds(value: Any, default: str = "seconds") -> float | None:
+    """Return a duration in seconds: 300.0 for ``"5 minutes"``; None for None, False and "".
+
+    Raises:
+        ValueError: ``value`` is not a duration.
+    """
+    if value is None or value is False or value == "":
+        return None
+    return float(parse_timedelta(value, default=default))

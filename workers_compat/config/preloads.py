@@ -1,0 +1,38 @@
+"""Preload modules: user code that runs in the scheduler's process when it starts and ends.
+
+They are loaded with stock's loader, so that modules, files, URLs and source text have the same
+meaning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+
+def validate_argv(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
+    """Validate options that are passed to a preload's click command.
+
+    Raises:
+        click.UsageError: there is no preload, or it rejects the options.
+    """
+    if not value and not ctx.params.get("preload"):
+        return value
+    from distributed.preloading import validate_preload_argv
+
+    return validate_preload_argv(ctx, param, value)
+
+
+def load(scheduler: Any, preload: str | Sequence[str], argv: Sequence[Any]) -> Any:
+    """Import the preload modules. The result has the coroutines ``start()`` and ``teardown()``.
+
+    Args:
+        scheduler: argument of ``dask_setup`` and ``dask_teardown``.
+        preload: module names, paths, URLs or source texts.
+        argv: arguments for a click-decorated ``dask_setup``.
+    """
+    from distributed.preloading import process_preloads
+
+    return process_preloads(scheduler, preload, argv)

@@ -1,0 +1,291 @@
+"""Schema of the configuration keys that a scheduler reads, to report mistakes at start.
+
+An invalid value prevents the start; the error contains the key, the value, its origin and the
+accepted values. An unknown key under ``distributed.scheduler``, ``distributed.comm`` or
+``paceline`` leads to a warning with the closest known key.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import dask.config
+from dask.utils import parse_bytes, parse_timedelta
+from paceline.scheduler.core.config import MEASURES
+
+#: Sections in which unknown keys are reported.
+SECTIONS = ("distributed.scheduler", "distributed.comm", "paceline")
+#: Sections with any keys: options of packages, or of classes that users configure.
+ANY_KEYS = (
+    "distributed.comm.ucx",
+    "distributed.comm.ucxx",
+    "distributed.scheduler.active-memory-manager.policies",
+    "distributed.scheduler.dashboard",
+    "distributed.scheduler.default-task-durations",
+    "paceline.transfer",
+)
+#: Problems that are listed; of further ones, only the number is.
+LISTED_MAX = 20
+
+
+@dataclass(frozen=True, slots=True)
+class ValueType:
+    """Type of a configuration value.
+
+    Attributes:
+        description: the accepted values, for error messages.
+        accepts: returns whether a value is valid; ValueError, TypeError and KeyError mean it is
+            not.
+    """
+
+    description: str
+    accepts: Callable[[Any], bool]
+
+
+def _is_duration(value: Any) -> bool:
+    return not isinstance(value, bool) and bool(parse_timedelta(value, default="seconds") >= 0)
+
+
+def _is_size(value: Any) -> bool:
+    return not isinstance(value, bool) and bool(parse_bytes(value) >= 0)
+
+
+def _is_positive(value: Any) -> bool:
+    return not isinstance(value, bool) and float(value) > 0
+
+
+def _is_integer(value: Any, minimum: float = -math.inf) -> bool:
+    """Return whether ``value`` is a whole number or infinite, and at least ``minimum``."""
+    number = float(value)
+    is_whole = math.isinf(number) or number == int(number)
+    return not isinstance(value, bool) and is_whole and number >= minimum
+
+
+def _is_bool(value: Any) -> bool:
+    words = ("true", "false", "yes", "no", "on", "off", "0", "1")
+    return isinstance(value, int) or (isinstance(value, str) and value.strip().lower() in words)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str | os.PathLike)
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, str | list | tuple)
+
+
+def _is_list_of_texts(value: Any) -> bool:
+    return _is_list(value) and all(isinstance(each, str) for each in value)
+
+
+DURATION = ValueType('a duration, as "5 minutes", "500ms" or 300 (seconds)', _is_duration)
+SIZE = ValueType('a size, as "10 MiB", "1 GB" or a number of bytes', _is_size)
+SPEED = ValueType(
+    'bytes per second above 0, as "100 MB" or 100000000',
+    lambda value: _is_positive(parse_bytes(value)),
+)
+COUNT = ValueType("a whole number from 0 up", lambda value: _is_integer(value, 0))
+POSITIVE = ValueType('a number above 0, or "inf"', _is_positive)
+BOOL = ValueType("true or false", _is_bool)
+TEXT = ValueType("text", _is_text)
+FILE = ValueType("the path of a file", _is_text)
+TEXTS = ValueType("a list of texts, as [a, b]", _is_list_of_texts)
+ARGUMENTS = ValueType("a list of texts, as [--option, value]", _is_list)
+MEASURE = ValueType(
+    'a way to measure memory, as "optimistic", "managed" or "process"',
+    lambda value: value in MEASURES,
+)
+TLS_VERSION = ValueType("1.2 or 1.3", lambda value: float(value) in (1.2, 1.3))
+
+_TLS = (
+    "ca-file",
+    "ciphers",
+    "scheduler.cert",
+    "scheduler.key",
+    "client.cert",
+    "client.key",
+    "worker.cert",
+    "worker.key",
+)
+
+VALUE_TYPES: dict[str, ValueType] = {
+    "distributed.scheduler.active-memory-manager.interval": DURATION,
+    "distributed.scheduler.active-memory-manager.measure": MEASURE,
+    "distributed.scheduler.active-memory-manager.policies": ValueType(
+        "a list of mappings with a `class`, as [{class: package.Policy}]",
+        lambda value: all(isinstance(each, Mapping) and "class" in each for each in value),
+    ),
+    "distributed.scheduler.active-memory-manager.start": BOOL,
+    "distributed.scheduler.allowed-failures": COUNT,
+    "distributed.scheduler.allowed-imports": TEXTS,
+    "distributed.scheduler.bandwidth": SPEED,
+    "distributed.scheduler.blocked-handlers": TEXTS,
+    "distributed.scheduler.contact-address": ValueType(
+        'an address, as "tcp://10.0.0.1:8786"', _is_text
+    ),
+    "distributed.scheduler.default-data-size": SIZE,
+    "distributed.scheduler.default-task-durations": ValueType(
+        'a mapping of prefixes to durations, as {slow: "2 hours"}',
+        lambda value: all(map(_is_duration, dict(value).values())),
+    ),
+    "distributed.scheduler.events-cleanup-delay": DURATION,
+    "distributed.scheduler.http.routes": ValueType(
+        "a list of modules, as [distributed.http.health]", _is_list_of_texts
+    ),
+    "distributed.scheduler.idle-timeout": DURATION,
+    "distributed.scheduler.locks.lease-timeout": DURATION,
+    "distributed.scheduler.locks.lease-validation-interval": DURATION,
+    "distributed.scheduler.no-workers-timeout": DURATION,
+    "distributed.scheduler.pickle": BOOL,
+    "distributed.scheduler.preload": ValueType(
+        "a list of modules, files or URLs, as [package.module]", _is_list_of_texts
+    ),
+    "distributed.scheduler.preload-argv": ARGUMENTS,
+    "distributed.scheduler.reuse-broadcast-comm": BOOL,
+    "distributed.scheduler.rootish-taskgroup": COUNT,
+    "distributed.scheduler.rootish-taskgroup-dependencies": COUNT,
+    "distributed.scheduler.unknown-task-duration": DURATION,
+    "distributed.scheduler.validate": BOOL,
+    "distributed.scheduler.work-stealing": BOOL,
+    "distributed.scheduler.work-stealing-interval": DURATION,
+    "distributed.scheduler.worker-saturation": POSITIVE,
+    "distributed.scheduler.worker-ttl": DURATION,
+    "distributed.comm.compression": ValueType(
+        'false, "auto", or a name as "lz4" or "zstd"',
+        lambda value: value is False or isinstance(value, str),
+    ),
+    "distributed.comm.default-scheme": ValueType('a scheme, as "tcp" or "tls"', _is_text),
+    "distributed.comm.offload": ValueType(
+        f"{SIZE.description}, or false", lambda value: value is False or _is_size(value)
+    ),
+    "distributed.comm.require-encryption": BOOL,
+    "distributed.comm.retry.count": COUNT,
+    "distributed.comm.retry.delay.max": DURATION,
+    "distributed.comm.retry.delay.min": DURATION,
+    "distributed.comm.shard": SIZE,
+    "distributed.comm.socket-backlog": COUNT,
+    "distributed.comm.timeouts.connect": DURATION,
+    "distributed.comm.timeouts.tcp": DURATION,
+    **{f"distributed.comm.tls.{name}": TEXT if name == "ciphers" else FILE for name in _TLS},
+    "distributed.comm.tls.max-version": TLS_VERSION,
+    "distributed.comm.tls.min-version": TLS_VERSION,
+    "distributed.comm.websockets.shard": SIZE,
+    "distributed.comm.zstd.level": ValueType("a whole number", _is_integer),
+    "distributed.comm.zstd.threads": ValueType(
+        "a whole number from -1 up", lambda value: _is_integer(value, -1)
+    ),
+    "distributed.adaptive.target-duration": DURATION,
+    "distributed.admin.event-loop": ValueType('"tornado", "uvloop" or "asyncio"', _is_text),
+    "distributed.admin.log-length": COUNT,
+    "distributed.admin.low-level-log-length": COUNT,
+    "distributed.admin.max-error-length": COUNT,
+    "distributed.admin.system-monitor.interval": DURATION,
+    "distributed.admin.tick.interval": DURATION,
+    "distributed.admin.tick.limit": DURATION,
+    "distributed.dashboard.graph-max-items": COUNT,
+    "distributed.dashboard.link": TEXT,
+    "distributed.dashboard.prometheus.namespace": TEXT,
+    "paceline.graph-compiler.accelerators": BOOL,
+    "paceline.graph-compiler.memory-limit": SIZE,
+    "paceline.graph-compiler.timeout": DURATION,
+    "paceline.http.body-size": SIZE,
+    "paceline.http.connections": COUNT,
+    "paceline.http.idle-timeout": DURATION,
+    "paceline.http.token": TEXT,
+    "paceline.http.token-file": FILE,
+    "paceline.scheduler.client-grace": DURATION,
+    "paceline.scheduler.client-grace-bytes": SIZE,
+    "paceline.scheduler.dump-timeout": DURATION,
+    "paceline.scheduler.retire-running": DURATION,
+    "paceline.scheduler.unread-timeout": DURATION,
+    "paceline.security.peer-names": TEXTS,
+    "paceline.security.secret": TEXT,
+    "paceline.security.secret-file": FILE,
+    "paceline.security.unpickle": BOOL,
+}
+"""Key -> type of its value. None and "" are always valid."""
+
+
+def invalid_values() -> Iterator[str]:
+    """Yield a line for each invalid value: key, value, origin and accepted values."""
+    for key, value_type in VALUE_TYPES.items():
+        value = dask.config.get(key, default=None)
+        if value is None or value == "":
+            continue
+        try:
+            is_valid = value_type.accepts(value)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            is_valid = False
+        if not is_valid:
+            yield f"`{key}` cannot be {value!r}{_origin(key)}: it takes {value_type.description}"
+
+
+def unknown_keys() -> Iterator[str]:
+    """Yield a line for each unknown key."""
+    for section in SECTIONS:
+        found = dask.config.get(section, default=None)
+        if isinstance(found, Mapping):
+            for key in _leaves(found, section):
+                if not _is_known(key):
+                    near = difflib.get_close_matches(key, VALUE_TYPES, n=1, cutoff=0.8)
+                    hint = f"; did you mean `{near[0]}`?" if near else ""
+                    yield f"Unknown setting `{key}`{_origin(key)}{hint}"
+
+
+def join_lines(lines: list[str]) -> str:
+    """Return the lines as one text, with at most ``LISTED_MAX`` of them."""
+    rest = len(lines) - LISTED_MAX
+    return "\n".join([*lines[:LISTED_MAX], *([f"... and {rest} more"] if rest > 0 else [])])
+
+
+def _leaves(values: Mapping[Any, Any], start: str) -> Iterator[str]:
+    for name, value in values.items():
+        key = f"{start}.{str(name).replace('_', '-')}"
+        if isinstance(value, Mapping) and value and key not in VALUE_TYPES:
+            yield from _leaves(value, key)
+        else:
+            yield key
+
+
+def _is_known(key: str) -> bool:
+    if key in VALUE_TYPES or any(each.startswith(key + ".") for each in VALUE_TYPES):
+        return True
+    return any(key == each or key.startswith(each + ".") for each in ANY_KEYS)
+
+
+def _origin(key: str) -> str:
+    """Return the origin of a value if it is an environment variable or a file that mentions it."""
+    variable = "DASK_" + key.upper().replace("-", "_").replace(".", "__")
+    if variable in os.environ:
+        return f" (environment variable {variable})"
+    for path in dask.config.paths:
+        for name in _files(path):
+            try:
+                with open(name) as file:
+                    text = file.read()
+            except (OSError, UnicodeDecodeError):
+                continue
+            if _mentions(text, key.rsplit(".", 1)[-1]):
+                return f" (probably from {name})"
+    return ""
+
+
+def _files(path: str) -> list[str]:
+    if os.path.isfile(path):
+        return [path]
+    try:
+        names = sorted(os.listdir(path))
+    except OSError:
+        return []
+    return [os.path.join(path, name) for name in names if name.endswith((".yaml", ".yml", ".json"))]
+
+
+def _mentions(text: str, word: str) -> bool:
+    lines = (line.strip().strip("\"'") for line in text.splitlines())
+    return any(line.startswith((f"{word}:", f'{word}":', json.dumps(word))) for line in lines)

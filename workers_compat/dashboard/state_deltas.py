@@ -1,0 +1,400 @@
+"""Changes of the scheduler's state since the last update, for the pages of the dashboard.
+
+Nothing is collected without a request. While a task stream is open, the latest batches of messages
+from workers are kept, and converted only when they are requested, so that tasks have no additional
+cost before.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from paceline.protocol.keys import Key
+from paceline.protocol.messages import TaskErred, TaskFinished
+from paceline.scheduler.core.lifecycle import accounting
+from paceline.scheduler.core.state.model import TaskGroup, TaskPrefix, TaskState, WorkerState
+from paceline.scheduler.core.state.scheduler_state import SchedulerState
+from paceline.scheduler.core.turn_observer import TurnObserver
+from paceline.workers_compat.security.unpickling import deserialize
+
+#: Finished tasks per update, more than a screen shows; earlier ones are dropped.
+STREAM_MAX = 1_000
+#: Messages of workers are no longer kept if the task stream was not requested for this time,
+#: seconds.
+STREAM_SECONDS = 30.0
+#: Messages of workers that are kept for the task stream; not all of them are about finished tasks.
+MESSAGES_MAX = 2 * STREAM_MAX
+#: Messages about tasks that ran.
+FINISHED = (TaskFinished, TaskErred)
+#: Events per topic and update.
+EVENTS_MAX = 1_000
+#: Periods of the event loop's profile per update.
+PERIODS_MAX = 50
+#: Replicas per update that are added to the sums of bytes in memory.
+REPLICAS_MAX = 10_000
+#: Selections of span tags, of all pages together.
+TAGS_MAX = 20
+#: Attributes of a worker that do not change.
+WORKER_FACTS = (
+    *("address", "name", "host", "memory_limit", "nanny", "local_directory", "pid", "server_id"),
+)
+
+
+class StreamDriver(Protocol):
+    """The driver of the core, which calls observers with each batch of messages."""
+
+    def add_observer(self, observer: TurnObserver) -> None:
+        """Call the methods of ``observer``."""
+
+    def remove_observer(self, observer: TurnObserver) -> None:
+        """Stop calling ``observer``."""
+
+
+class ObservedServer(Protocol):
+    """The attributes of the server that the dashboard reads."""
+
+    state: SchedulerState
+
+    @property
+    def rpc_counts(self) -> Mapping[type[Any], int]:
+        """Number of requests by type."""
+
+    @property
+    def driver(self) -> StreamDriver:
+        """The driver of the core."""
+
+    @property
+    def request_state(self) -> Any:
+        """Has ``loop_profile``."""
+
+    @property
+    def plugins(self) -> Any:
+        """Has ``facade``."""
+
+
+class StateDeltas(TurnObserver):
+    """What one dashboard has received, to find the changes since then.
+
+    Args:
+        server: the scheduler's server.
+        facts: returns facts about the process, which are part of each update: tick interval, cpu.
+    """
+
+    def __init__(self, server: ObservedServer, facts: Callable[[], dict[str, Any]]) -> None:
+        self._server = server
+        self._facade: Any = server.plugins.facade
+        self._state = server.state
+        self._facts = facts
+        self._workers: dict[str, Any] = {}
+        self._prefixes: dict[str, Any] = {}
+        self._groups: dict[str, Any] = {}
+        self._tasks: dict[Key, str] = {}
+        self._events: dict[str, int] = {}
+        self._monitor_count = 0
+        self._profile_time = 0.0
+        self._summing: Iterator[dict[str, int] | None] | None = None
+        self._stored: dict[str, int] = {}
+        self._batches: deque[tuple[str, Sequence[Any]]] = deque()
+        self._n_messages = 0
+        self._stream_requested_at = 0.0
+        self._topics: dict[str, Callable[[Any], Any]] = {
+            "workers": self._get_workers,
+            "prefixes": self._get_prefixes,
+            "groups": self._get_groups,
+            "tasks": self._get_tasks,
+            "stream": self._get_stream,
+            "bandwidths": self._get_bandwidths,
+            "metrics": self._get_metrics,
+            "spans": self._get_spans,
+            "events": self._get_events,
+            "monitor": self._get_monitor,
+            "profile": self._get_profile,
+            "stored": self._get_stored,
+            "requests": self._get_requests,
+            "shuffles": self._get_shuffles,
+            "errors": self._get_errors,
+        }
+
+    def updates(self, wanted: dict[str, Any]) -> dict[str, Any]:
+        """Return topic -> changes since the last call.
+
+        Args:
+            wanted: topic -> its detail; unknown topics are ignored.
+        """
+        found: dict[str, Any] = {"base": self._get_base()}
+        for topic, detail in wanted.items():
+            get = self._topics.get(topic)
+            if get is not None:
+                found[topic] = get(detail)
+        if "stored" not in wanted:
+            self._summing = None
+        if (
+            self._stream_requested_at
+            and time.monotonic() - self._stream_requested_at > STREAM_SECONDS
+        ):
+            self.stop()
+        return found
+
+    def stop(self) -> None:
+        """Stop keeping messages for the task stream."""
+        self._stream_requested_at = 0.0
+        self._batches.clear()
+        self._n_messages = 0
+        self._server.driver.remove_observer(self)
+
+    def _get_base(self) -> dict[str, Any]:
+        state = self._state
+        return {
+            **self._facts(),
+            "total_nthreads": state.total_nthreads,
+            "transition_counter": state.transition_counter,
+            "bandwidth": state.bandwidth,
+            "n_tasks": len(state.tasks),
+            "idle": [ws.address for ws in state.loads.idle],
+            "saturated": [ws.address for ws in state.loads.saturated],
+        }
+
+    # workers: constant facts once, metrics after a heartbeat, counts always
+
+    def _get_workers(self, _: Any) -> dict[str, Any]:
+        sent, state = self._workers, self._state
+        gone = [address for address in sent if address not in state.workers]
+        for address in gone:
+            del sent[address]
+        new, metrics = [], []
+        for address, ws in state.workers.items():
+            before = sent.get(address)
+            if before is None or before[0] is not ws:
+                new.append(_worker(ws))
+                sent[address] = before = [ws, None]
+            if before[1] is not ws.metrics:
+                before[1] = ws.metrics
+                metrics.append((address, ws.metrics, ws.last_seen, ws.memory_unmanaged_old))
+        counts = [
+            (
+                a,
+                ws.status,
+                len(ws.processing),
+                accounting.occupancy(state, ws),
+                ws.nbytes,
+                ws.nthreads,
+            )
+            for a, ws in state.workers.items()
+        ]
+        return {"gone": gone, "new": new, "metrics": metrics, "counts": counts}
+
+    # prefixes and groups whose numbers changed
+
+    def _get_prefixes(self, _: Any) -> dict[str, Any]:
+        return _changed(self._prefixes, self._state.task_prefixes, _prefix)
+
+    def _get_groups(self, _: Any) -> dict[str, Any]:
+        return _changed(self._groups, self._state.task_groups, _group)
+
+    # tasks, for small graphs only
+
+    def _get_tasks(self, limit: Any) -> dict[str, Any]:
+        tasks, sent = self._state.tasks, self._tasks
+        if len(tasks) > int(limit):
+            return {"n": len(tasks)}
+        gone = [key for key in sent if key not in tasks]
+        for key in gone:
+            del sent[key]
+        new, moved = [], []
+        for key, ts in tasks.items():
+            before = sent.get(key)
+            if before is None:
+                new.append(_task(ts))
+            elif before != ts.state:
+                moved.append((key, ts.state))
+            sent[key] = ts.state
+        return {"n": len(tasks), "gone": gone, "new": new, "moved": moved}
+
+    # the task stream
+
+    def _get_stream(self, _: Any) -> list[tuple[Any, ...]]:
+        """Return the tasks that ran last, oldest first; also those cancelled meanwhile."""
+        if not self._stream_requested_at:
+            self._server.driver.add_observer(self)
+        self._stream_requested_at = time.monotonic()
+        found: list[tuple[Any, ...]] = []
+        while self._batches and len(found) < STREAM_MAX:
+            worker, messages = self._batches.pop()
+            finished = (m for m in reversed(messages) if type(m) in FINISHED)
+            found += (_stream_record(worker, m) for m in finished if m.startstops)
+        self._batches.clear()
+        self._n_messages = 0
+        del found[STREAM_MAX:]
+        found.reverse()
+        return found
+
+    def after_batch(self, source: str, messages: Sequence[Any]) -> None:
+        """Keep a batch of messages if it came from a worker."""
+        if source not in self._state.workers:
+            return
+        self._batches.append((source, messages))
+        self._n_messages += len(messages)
+        while self._n_messages - len(self._batches[0][1]) >= MESSAGES_MAX:
+            self._n_messages -= len(self._batches.popleft()[1])
+
+    # the rest
+
+    def _get_bandwidths(self, _: Any) -> tuple[dict[Any, float], dict[str, float]]:
+        return dict(self._state.bandwidth_workers), dict(self._state.bandwidth_types)
+
+    def _get_metrics(self, _: Any) -> dict[Any, float]:
+        return dict(self._state.cumulative_worker_metrics)
+
+    def _get_spans(self, choices: Any) -> dict[str, Any]:
+        spans = self._facade.extensions.get("spans")
+        if spans is None or not spans.spans:
+            return {"tags": [], "metrics": {}}
+        metrics = {(): spans.merge_all().cumulative_worker_metrics}
+        for tags in list(choices or ())[:TAGS_MAX]:
+            if set(tags) <= set(spans.spans_search_by_tag):
+                metrics[tuple(tags)] = spans.merge_by_tags(*tags).cumulative_worker_metrics
+        return {"tags": list(spans.spans_search_by_tag), "metrics": metrics}
+
+    def _get_events(self, topics: Any) -> dict[str, Any]:
+        found = {}
+        for name in topics or ():
+            topic = self._state.events.topics.get(name)
+            if topic is None:
+                continue
+            fresh = topic.events.latest(min(topic.count - self._events.get(name, 0), EVENTS_MAX))
+            self._events[name] = topic.count
+            found[name] = (topic.count, [(when, deserialize(event)) for when, event in fresh])
+        return found
+
+    def _get_monitor(self, _: Any) -> dict[str, Any]:
+        monitor = self._facade.system_monitor()
+        values = monitor.range_query(start=self._monitor_count)
+        self._monitor_count = monitor.count
+        names = (name for name in dir(monitor) if name.startswith(("monitor_", "gpu_")))
+        facts = {name: getattr(monitor, name) for name in names}
+        plain = {k: v for k, v in facts.items() if isinstance(v, bool | int | str | None)}
+        return {
+            "count": monitor.count,
+            "values": {k: list(v) for k, v in values.items()},
+            "facts": plain,
+        }
+
+    def _get_profile(self, _: Any) -> list[tuple[float, dict[str, Any]]]:
+        found = self._server.request_state.loop_profile.periods(self._profile_time, PERIODS_MAX)
+        if found:
+            self._profile_time = found[-1][0]
+        return list(found)
+
+    def _get_requests(self, _: Any) -> dict[str, int]:
+        """Return op -> number of requests so far."""
+        counts = self._server.rpc_counts.items()
+        return {
+            str(config.tag): n
+            for kind, n in counts
+            if (config := getattr(kind, "__struct_config__", None))
+        }
+
+    def _get_stored(self, _: Any) -> dict[str, int]:
+        """Return prefix -> bytes of its replicas in memory, as of the last complete sum."""
+        if self._summing is None:
+            self._summing = _sum_stored(list(self._state.workers.values()))
+        sums = next(self._summing)
+        if sums is not None:
+            self._stored, self._summing = sums, None
+        return self._stored
+
+    def _get_shuffles(self, _: Any) -> dict[Any, Any]:
+        extension = self._facade.plugins.get("shuffle") or self._facade.extensions.get("shuffle")
+        beats = getattr(extension, "heartbeats", None) or {}
+        return {
+            shuffle: {w: dict(d) for w, d in workers.items()} for shuffle, workers in beats.items()
+        }
+
+    def _get_errors(self, _: Any) -> list[tuple[Any, ...]]:
+        return [
+            (e.key, e.timestamp, set(e.erred_on), e.exception_text, e.traceback_text)
+            for e in self._state.erred_tasks
+        ]
+
+
+def _stream_record(worker: str, message: Any) -> tuple[Any, ...]:
+    """Return key, worker, thread, success, and (action, start, stop) of each action of a task."""
+    startstops = [(x.action, x.start, x.stop) for x in message.startstops]
+    return message.key, worker, message.thread, type(message) is TaskFinished, startstops
+
+
+def _sum_stored(workers: Sequence[WorkerState]) -> Iterator[dict[str, int] | None]:
+    """Sum the bytes of replicas by prefix.
+
+    Yields None after each step of ``REPLICAS_MAX``, then the sums.
+    """
+    sums: dict[str, int] = {}
+    n_replicas = 0
+    for ws in workers:
+        for ts in list(ws.has_what):
+            name = ts.prefix.name
+            sums[name] = sums.get(name, 0) + max(0, ts.nbytes)
+            n_replicas += 1
+            if n_replicas % REPLICAS_MAX == 0:
+                yield None
+    yield sums
+
+
+def _worker(ws: WorkerState) -> dict[str, Any]:
+    found = {name: getattr(ws, name) for name in WORKER_FACTS}
+    return {**found, "services": dict(ws.services), "extra": dict(ws.extra)}
+
+
+def _changed(
+    sent: dict[str, Any], now: dict[str, Any], facts: Callable[[Any], Any]
+) -> dict[str, Any]:
+    """Return removed names and changed facts, compared with ``sent``, and update ``sent``.
+
+    Args:
+        sent: name -> mark of the facts that were sent.
+        now: name -> object.
+        facts: returns the facts of an object, and a mark that changes with them.
+    """
+    gone = [name for name in sent if name not in now]
+    for name in gone:
+        del sent[name]
+    changed = {}
+    for name, thing in now.items():
+        found, mark = facts(thing)
+        if sent.get(name) != mark:
+            sent[name] = mark
+            changed[name] = found
+    return {"gone": gone, "changed": changed}
+
+
+def _prefix(prefix: TaskPrefix) -> tuple[dict[str, Any], Any]:
+    states = prefix.states
+    durations = prefix.all_durations
+    nbytes = prefix.nbytes_total
+    found = {"states": states, "all_durations": durations, "nbytes_total": nbytes}
+    return found, (tuple(states.values()), nbytes, sum(durations.values()))
+
+
+def _group(group: TaskGroup) -> tuple[dict[str, Any], Any]:
+    states = dict(group.states)
+    found = {
+        "prefix": group.prefix.name,
+        "states": states,
+        "duration": group.duration,
+        "nbytes_total": group.nbytes_total,
+        "types": list(group.types),
+        "dependencies": [each.name for each in group.dependencies],
+    }
+    return found, (
+        tuple(states.values()),
+        group.duration,
+        group.nbytes_total,
+        len(group.dependencies),
+    )
+
+
+def _task(ts: TaskState) -> tuple[Any, ...]:
+    return ts.key, ts.prefix.name, ts.state, ts.priority, [d.key for d in ts.dependencies]

@@ -1,0 +1,1 @@
+"""Views of the scheduler for plugins and functions written for distributed's ``Scheduler``."""

@@ -1,0 +1,262 @@
+"""distributed's HTTP pages over the facade.
+
+These are ``/info``, ``/json``, the event stream, the worker proxy, and ``/api/v1`` if it is
+configured: tornado handlers of distributed that take a scheduler.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import importlib
+import importlib.util
+import inspect
+import ipaddress
+import logging
+import os
+from collections.abc import Callable, Iterable
+from typing import Any
+from urllib.parse import urlsplit
+
+import dask.config
+from paceline.workers_compat.security.http_token import is_foreign
+
+from .server_port import copy_outcome
+from .views import deserialize
+
+logger = logging.getLogger("distributed.scheduler")
+
+#: Serves ``/api/v1``. Off by default, as in stock: its commands retire workers.
+API = "distributed.http.scheduler.api"
+#: Content type of commands.
+JSON = "application/json"
+#: Methods of requests that change nothing.
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+#: Modules of stock whose pages paceline replaces.
+REPLACED = (
+    "distributed.http.health",
+    "distributed.http.scheduler.missing_bokeh",
+    "distributed.http.scheduler.prometheus",
+)
+#: The websocket of the cluster map.
+EVENT_STREAM = "/eventstream"
+#: The file with the paths of the dashboard's pages, within the package distributed.
+DASHBOARD_MODULE = ("dashboard", "scheduler.py")
+
+
+class PageScheduler:
+    """The facade with additional attributes that distributed's pages read.
+
+    Attributes that pages or plugins set are set on the facade.
+    """
+
+    def __init__(self, facade: Any) -> None:
+        object.__setattr__(self, "_facade", facade)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._facade, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._facade, name, value)
+
+    @property
+    def __pdict__(self) -> dict[str, Any]:
+        """Return the names that templates use."""
+        names = ("workers", "tasks", "clients", "idle", "saturated", "unrunnable", "running")
+        found = {name: getattr(self._facade, name) for name in names}
+        found["erred_tasks"] = self._facade.erred_tasks
+        found["address"] = self._facade.address
+        return found
+
+    def get_logs(self, **options: Any) -> list[tuple[Any, ...]]:
+        """Return (level, line), newest first."""
+        return list(self._facade.handlers["get_logs"](**options))
+
+    def get_worker_logs(self, workers: list[str]) -> Any:
+        """Return address -> lines. Await the result."""
+        return self._request("worker_logs", workers=workers)
+
+    def get_call_stack(self, keys: Iterable[Any]) -> Any:
+        """Return worker -> key -> call stack. Await the result."""
+        return self._request("call_stack", keys=list(keys))
+
+    def _request(self, op: str, **options: Any) -> Any:
+        loop = self._facade.server.loop
+        reply: asyncio.Future[Any] = loop.create_future()
+        copy_outcome(
+            loop.create_task(self._facade.handlers[op](**options)),
+            reply,
+            lambda values: {name: deserialize(value) for name, value in values.items()},
+        )
+        return reply
+
+
+def stock_routes(facade: Any, taken: Iterable[str] = (), has_token: bool = False) -> list[Any]:
+    """Return the routes of the modules in ``distributed.scheduler.http.routes``.
+
+    Args:
+        facade: the scheduler for the pages.
+        taken: paths that other routes serve.
+        has_token: requests are checked for a token before they reach a route.
+    """
+    modules = dask.config.get("distributed.scheduler.http.routes", [])
+    scheduler = PageScheduler(facade)
+    taken = set(taken)
+    found = []
+    for module in [importlib.import_module(name) for name in modules if name not in REPLACED]:
+        for url, handler, options in module.routes:
+            path = "/" + url.lstrip("/")
+            if path in taken:
+                continue
+            cls = handler
+            if path == EVENT_STREAM:
+                cls = type(cls.__name__, (PlainEvents, cls), {})
+            if module.__name__ == API:
+                cls = type(cls.__name__, (CheckedCommand, cls), {"has_token": has_token})
+            takes_scheduler = _takes_scheduler(cls.initialize)
+            extra = {"dask_server": scheduler} if takes_scheduler else {}
+            found.append((path, cls, {**options, **extra}))
+    return found
+
+
+class CheckedCommand:
+    """Checks requests that change the cluster before a handler of ``/api/v1`` executes them.
+
+    Attributes:
+        has_token: every request was checked for the token. If False, only programs on this
+            machine may send commands.
+    """
+
+    has_token: bool
+    request: Any
+
+    def prepare(self) -> None:
+        """Refuse or accept the request. See tornado."""
+        refusal = self._refusal() if self.request.method not in SAFE_METHODS else None
+        if refusal is not None:
+            status, reason = refusal
+            self.set_status(status)  # type: ignore[attr-defined]
+            self.finish({"Error": reason})  # type: ignore[attr-defined]
+
+    def _refusal(self) -> tuple[int, str] | None:
+        """Return status and reason, or None.
+
+        A browser sends the origin of the page with each command, and forms cannot send JSON.
+        """
+        headers = self.request.headers
+        if is_foreign(self.request):
+            return 403, "Commands are not accepted from pages of other origins."
+        content_type = headers.get("Content-Type", "").partition(";")[0].strip().lower()
+        if content_type != JSON and "Origin" not in headers:
+            return 415, f"Commands take JSON. Send the header Content-Type: {JSON}."
+        if not self.has_token and not _is_local(self.request):
+            return (
+                403,
+                "Commands from other machines need the token of `paceline.http.token`, "
+                "which is not configured.",
+            )
+        return None
+
+
+def _is_local(request: Any) -> bool:
+    """Return whether the client is on this machine and did not use a host name of another site."""
+    host = urlsplit(f"//{request.host}").hostname or ""
+    return _is_loopback(request.remote_ip) and (host == "localhost" or _address(host) is not None)
+
+
+def _is_loopback(text: str) -> bool:
+    address = _address(text)
+    mapped = getattr(address, "ipv4_mapped", None) or address
+    return mapped is not None and bool(mapped.is_loopback)
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError:
+        return None
+
+
+class PlainEvents:
+    """Stock's event stream, without values that JSON cannot encode.
+
+    Stock drops only bytes, and so sends no events of erred tasks, whose exception is not text.
+    """
+
+    def send(self, name: str, data: dict[str, Any]) -> None:
+        """Send an event to the browser."""
+        super().send(name, {key: value for key, value in data.items() if _plain(value)})  # type: ignore[misc]
+
+
+def _plain(value: Any) -> bool:
+    """Return whether JSON can encode `value`."""
+    if isinstance(value, dict):
+        return all(isinstance(key, str) and _plain(each) for key, each in value.items())
+    if isinstance(value, list | tuple):
+        return all(map(_plain, value))
+    return isinstance(value, str | int | float | None)
+
+
+def _takes_scheduler(initialize: Callable[..., Any]) -> bool:
+    return "dask_server" in inspect.signature(initialize).parameters
+
+
+# Paths of the dashboard, without importing bokeh
+
+
+def has_bokeh() -> bool:
+    """Return whether bokeh is installed. The dashboard checks its version when it starts."""
+    return importlib.util.find_spec("bokeh") is not None
+
+
+def dashboard_paths() -> list[str]:
+    """Return the paths of the dashboard's pages from distributed's source."""
+    import distributed
+
+    path = os.path.join(os.path.dirname(distributed.__file__), *DASHBOARD_MODULE)
+    try:
+        with open(path) as file:
+            tree = ast.parse(file.read())
+    except (OSError, SyntaxError):
+        logger.warning("Cannot read the dashboard's pages from %s", path)
+        return ["/status"]
+    for node in tree.body:
+        if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Dict):
+            continue
+        if any(
+            isinstance(target, ast.Name) and target.id == "applications" for target in node.targets
+        ):
+            keys = (key.value for key in node.value.keys if isinstance(key, ast.Constant))
+            return [key for key in keys if isinstance(key, str)]
+    return ["/status"]
+
+
+def statics_folder() -> str:
+    """Return the folder of stock's static files."""
+    import distributed
+
+    return os.path.join(os.path.dirname(distributed.__file__), "http", "static")
+
+
+def individual_plots(prefix: str = "") -> dict[str, str]:
+    """Return title -> path of the individual plots."""
+    paths = [path for path in dashboard_paths() if path.startswith("/individual-")]
+    found = {path.strip("/").replace("-", " ").title(): prefix + path for path in paths}
+    for name in sorted(os.listdir(statics_folder())):
+        if name.startswith("individual-") and name.endswith(".html"):
+            title = name.removesuffix(".html").replace("-", " ").title()
+            found[title] = f"{prefix}/statics/{name}"
+    return found
+
+
+def site_paths(routes: Iterable[str], dashboard: bool) -> list[str]:
+    """Return all paths for the site map: the patterns of routes, and each static file."""
+    found = {path for path in routes if not path.startswith("/statics")}
+    if dashboard:
+        found.update(dashboard_paths())
+    root = statics_folder()
+    for folder, _, names in os.walk(root):
+        below = os.path.relpath(folder, root).replace(os.sep, "/")
+        start = "/statics/" if below == "." else f"/statics/{below}/"
+        found.update(start + name for name in names)
+    return sorted(found)

@@ -1,0 +1,142 @@
+"""P2P shuffles: distributed's own scheduler plugin on the facade.
+
+The plugin decides which workers take part in a shuffle, pins its output to them, and restarts it
+when one of them is lost. It is suspended while there is no shuffle.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from time import time
+from typing import Any
+
+from dask._task_spec import Alias
+from distributed.protocol.pickle import dumps
+from distributed.shuffle._core import barrier_key
+from distributed.shuffle._exceptions import P2PConsistencyError
+from distributed.shuffle._scheduler_plugin import ShuffleSchedulerPlugin
+from distributed.shuffle._worker_plugin import ShuffleWorkerPlugin
+
+from .plugins import Plugins
+
+#: Name of the scheduler plugin, of the worker plugin, and of their data in heartbeats.
+NAME = "shuffle"
+
+#: Restarts of a shuffle because tasks that need it run without it. After these its tasks fail as in
+#: stock.
+RESTARTS_MAX = 10
+
+
+def worker_plugin() -> bytes:
+    """Return the pickled plugin for all workers."""
+    return bytes(dumps(ShuffleWorkerPlugin()))
+
+
+def _fused(task: Any) -> Any:
+    """Return the task that an alias refers to if it is processing or in memory, else None."""
+    if len(task.dependencies) != 1:
+        return None
+    (source,) = task.dependencies
+    if source.state not in ("processing", "memory") or not task.run_spec_names(b"Alias"):
+        return None
+    return source if isinstance(task.run_spec, Alias) else None
+
+
+class SuspendedShufflePlugin(ShuffleSchedulerPlugin):
+    """Stock's plugin, suspended while there is no shuffle.
+
+    Args:
+        host: the registered plugins.
+    """
+
+    #: Final states that ``transition`` handles.
+    FINISHES = ("erred", "forgotten", "released")
+
+    def __init__(self, host: Plugins) -> None:
+        self._host = host
+        self._restarts: Counter[Any] = Counter()
+        super().__init__(host.facade)
+        host.facade.extensions[NAME] = self
+        host.suspend(NAME)
+
+    def start(self, scheduler: Any) -> None:
+        """Do nothing: workers get their plugin when they register."""
+
+    def get_or_create(self, shuffle_id: Any, key: Any, worker: str) -> Any:
+        """Add a worker to a shuffle, which the first worker creates."""
+        answer = super().get_or_create(shuffle_id, key, worker)
+        if self._shuffles:
+            self._host.resume(NAME)
+        return answer
+
+    def get(self, id: Any, worker: str) -> Any:
+        """Return the run of a shuffle. Restart the shuffle if it is missing but needed."""
+        if id not in self.active_shuffles:
+            self._restart_missing(id, worker)
+        return super().get(id, worker)
+
+    def barrier(self, id: Any, run_id: int, consistent: bool) -> Any:
+        """See stock, which raises a KeyError for a missing shuffle. Here it is restarted."""
+        if id in self.active_shuffles:
+            return super().barrier(id, run_id, consistent)
+        if not self._restart_missing(id):
+            raise P2PConsistencyError(f"No active shuffle with {id=!r} found")
+        return None
+
+    def _restart_missing(self, id: Any, worker: str | None = None) -> bool:
+        """Run the transfers of a shuffle again if tasks that need it are processing without it.
+
+        This happens when output of a failed run is mistaken for output of the next run. Processing
+        tasks are released first, so that their failure belongs to a run that no task waits for.
+
+        Args:
+            id: the shuffle.
+            worker: consider only tasks processing there; None for all workers.
+
+        Returns:
+            Whether the shuffle restarts: at most ``RESTARTS_MAX`` times as long as the scheduler
+                knows it.
+        """
+        barrier = self.scheduler.tasks.get(barrier_key(id))
+        if barrier is None:
+            return False
+        running = [ts for ts in (barrier, *barrier.dependents) if ts.state == "processing"]
+        if not any(worker in (None, ts.processing_on.address) for ts in running):
+            return False
+        self._restarts[id] += 1
+        if self._restarts[id] > RESTARTS_MAX:
+            return False
+        for run in sorted(self._shuffles.get(id, ()), key=lambda run: run.run_id)[-1:]:
+            run.participating_workers.intersection_update(self.scheduler.workers)
+            self._fail_on_workers(
+                run, f"No active shuffle with {id=!r} found"
+            )  # workers that missed it
+        self._restart_shuffle(id, self.scheduler, stimulus_id=f"p2p-no-shuffle-{time()}")
+        return True
+
+    def _restart_recommendations(self, id: Any) -> dict[Any, str]:
+        """Also release transfers behind an alias, which dask fused with their input.
+
+        Stock mistakes what such a transfer sent in the failed run for output of the next run if the
+        transfer finished while the shuffle was restarting. The barrier then finds no shuffle.
+        """
+        recommendations: dict[Any, str] = super()._restart_recommendations(id)
+        if recommendations:
+            for transfer in self.scheduler.tasks[barrier_key(id)].dependencies:
+                source = _fused(transfer)
+                if source is not None:
+                    recommendations[source.key] = "released"
+        return recommendations
+
+    def transition(self, key: Any, start: Any, finish: Any, *args: Any, **kwargs: Any) -> None:
+        """See stock. Suspend the plugin when the last shuffle is forgotten."""
+        super().transition(key, start, finish, *args, **kwargs)
+        if finish == "forgotten" and not self._shuffles:
+            self._restarts.clear()
+            self._host.suspend(NAME)
+
+    def restart(self, scheduler: Any) -> None:
+        """See stock. All tasks are forgotten."""
+        super().restart(scheduler)
+        self._restarts.clear()
+        self._host.suspend(NAME)

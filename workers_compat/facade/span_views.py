@@ -1,0 +1,258 @@
+"""Spans and computations for plugins, dashboards and ``run_on_scheduler`` functions.
+
+``scheduler.extensions["spans"]`` is a view of the core's tree of spans. It returns the same objects
+each time as long as their spans exist. Groups are the core's own.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from html import escape
+from operator import attrgetter
+from typing import Any
+
+from paceline.scheduler.core.state.groups import Computation
+from paceline.scheduler.core.state.model import TASK_STATES, add_up
+from paceline.scheduler.core.state.scheduler_state import SchedulerState
+from paceline.scheduler.core.state.spans import Span, intervals
+
+from .views import deserialize
+
+#: Key of the time during which the threads of a span were idle or worked for other spans, in
+#: stock's metrics.
+IDLE = ("execute", "N/A", "idle or other spans", "seconds")
+MERGED = "(merged)"
+
+
+class SpansView:
+    """Stock's ``SpansSchedulerExtension``, read-only.
+
+    Args:
+        now: returns seconds since the epoch.
+    """
+
+    def __init__(self, state: SchedulerState, now: Callable[[], float]) -> None:
+        self.now = now
+        self._state = state
+        self._views: dict[Span, SpanView] = {}
+
+    def view(self, span: Span) -> SpanView:
+        """Return the view of a span."""
+        found = self._views.get(span)
+        if found is None:
+            spans = self._state.spans.spans
+            if len(self._views) > 2 * len(spans):  # most of them no longer exist
+                self._views = {s: v for s, v in self._views.items() if spans.get(s.id) is s}
+            found = self._views[span] = SpanView(span, self)
+        return found
+
+    @property
+    def spans(self) -> dict[str, SpanView]:
+        """Return id -> span, oldest first."""
+        return {name: self.view(span) for name, span in self._state.spans.spans.items()}
+
+    @property
+    def root_spans(self) -> list[SpanView]:
+        """Return spans without a parent, oldest first."""
+        spans = self._state.spans.spans.values()
+        return [self.view(span) for span in spans if span.parent is None]
+
+    @property
+    def spans_search_by_name(self) -> defaultdict[tuple[str, ...], list[SpanView]]:
+        """Return full name -> spans, oldest first."""
+        out: defaultdict[tuple[str, ...], list[SpanView]] = defaultdict(list)
+        for span in self._state.spans.spans.values():
+            out[span.name].append(self.view(span))
+        return out
+
+    @property
+    def spans_search_by_tag(self) -> defaultdict[str, list[SpanView]]:
+        """Return tag anywhere in the name -> spans, oldest first."""
+        out: defaultdict[str, list[SpanView]] = defaultdict(list)
+        for span in self._state.spans.spans.values():
+            for tag in span.name:
+                out[tag].append(self.view(span))
+        return out
+
+    def find_by_tags(self, *tags: str) -> Iterator[SpanView]:
+        """Yield the topmost spans with one of these tags, short names first."""
+        by_tag = self.spans_search_by_tag
+        found = dict.fromkeys(view for tag in tags for view in by_tag.get(tag, ()))
+        for view in sorted(found, key=lambda view: len(view.name)):
+            if view.parent not in found:
+                yield view
+
+    def merge_all(self) -> SpanView:
+        """Return a span that is the sum of all. Raises ValueError if there is none."""
+        return self.merge(self.root_spans)
+
+    def merge_by_tags(self, *tags: str) -> SpanView:
+        """Return the sum of spans with one of these tags. Raises ValueError if empty."""
+        return self.merge(self.find_by_tags(*tags))
+
+    def merge(self, views: Iterable[SpanView]) -> SpanView:
+        """Return a span with these as children. Raises ValueError if there are none."""
+        parts = [view.core for view in views]
+        if not parts:
+            raise ValueError("Nothing to merge")
+        whole = Span((MERGED,), MERGED, None, min(part.enqueued for part in parts))
+        whole.threads_from = min(part.threads_from for part in parts)
+        whole.children = parts
+        return SpanView(whole, self)
+
+    def threads_since(self, span: Span) -> list[tuple[float, int]]:
+        """Return the number of threads of the cluster over time, from before the span started."""
+        return self._state.spans.threads_since(span)
+
+
+class SpanView:
+    """Stock's ``Span``, read-only.
+
+    Attributes:
+        name: the tags from the root down.
+        id: unique.
+        enqueued: when its first task arrived, seconds since the epoch.
+        annotation: the annotation of its tasks.
+        done: all its tasks are done.
+        all_durations: action -> seconds.
+        duration: seconds of all its tasks.
+        nbytes_total: size of the results of its tasks.
+    """
+
+    __slots__ = ("_family", "core")
+
+    def __init__(self, core: Span, family: SpansView) -> None:
+        self.core = core
+        self._family = family
+
+    def __repr__(self) -> str:
+        return repr(self.core)
+
+    name = property(attrgetter("core.name"))
+    id = property(attrgetter("core.id"))
+    enqueued = property(attrgetter("core.enqueued"))
+    annotation = property(attrgetter("core.annotation"))
+    done = property(attrgetter("core.done"))
+    all_durations = property(lambda self: self.core.totals().all_durations)
+    duration = property(lambda self: self.core.totals().duration)
+    nbytes_total = property(lambda self: self.core.totals().nbytes)
+
+    @property
+    def parent(self) -> SpanView | None:
+        """Return the enclosing span."""
+        return None if self.core.parent is None else self._family.view(self.core.parent)
+
+    @property
+    def children(self) -> list[SpanView]:
+        """Return spans opened within this one, oldest first."""
+        return [self._family.view(child) for child in self.core.children]
+
+    @property
+    def groups(self) -> dict[Any, None]:
+        """Return its own task groups as an ordered set, without those that ended long ago."""
+        return dict(self.core.groups)
+
+    def traverse_spans(self) -> Iterator[SpanView]:
+        """Yield this span and all spans below it."""
+        for span in self.core.traverse_spans():
+            yield self if span is self.core else self._family.view(span)
+
+    def traverse_groups(self) -> Iterator[Any]:
+        """Return the groups of this span and all spans below it."""
+        return self.core.traverse_groups()
+
+    @property
+    def start(self) -> float:
+        """Return when its first task started, seconds since the epoch; 0 if none has finished."""
+        start = self.core.totals().start
+        return float(max(start, self.enqueued)) if start else 0.0
+
+    @property
+    def stop(self) -> float:
+        """Return when its last task finished, or the current time if tasks are left."""
+        stop = self.core.totals().stop if self.done else self._family.now()
+        return float(max(stop, self.enqueued))
+
+    @property
+    def states(self) -> dict[str, int]:
+        """Return state -> number of tasks."""
+        return {**dict.fromkeys(TASK_STATES, 0), **self.core.totals().states}
+
+    @property
+    def code(self) -> list[Any]:
+        """Return the distinct source snippets that clients sent: tuples of ``SourceCode``."""
+        codes: dict[bytes, Any] = {}
+        for span in self.core.traverse_spans():
+            codes.update(span.codes)
+        return [deserialize(code) for code in codes.values()]
+
+    @property
+    def metadata(self) -> dict[str, list[Any]] | None:
+        """Return what was computed: ``{"collections": [...]}``."""
+        if not self.core.metadata:
+            return None
+        found = [deserialize(each) for each in self.core.metadata]
+        return {"collections": [c for each in found for c in each.get("collections", ())]}
+
+    @property
+    def _cumulative_worker_metrics(self) -> dict[tuple[Any, ...], float]:
+        """Return stock's slot: the metrics of its own tasks."""
+        return dict(self.core.metrics)
+
+    @property
+    def cumulative_worker_metrics(self) -> dict[tuple[Any, ...], float]:
+        """Return (context, prefix, activity, unit) -> amount, including idle time of threads."""
+        out = self.core.all_metrics()
+        known = sum(v for name, v in out.items() if name[0] == "execute" and name[-1] == "seconds")
+        add_up(out, {IDLE: max(0.0, self.active_cpu_seconds - known)})
+        return out
+
+    @property
+    def nthreads_intervals(self) -> list[tuple[float, float, int]]:
+        """Return (begin, end, number of threads) while it was active, seconds since the epoch."""
+        parts = self.children if self.id == MERGED else [self]
+        active = [(part.enqueued, part.stop) for part in parts]
+        return intervals(active, self._family.threads_since(self.core))
+
+    @property
+    def active_cpu_seconds(self) -> float:
+        """Return thread seconds of the cluster while it was active."""
+        return sum((end - begin) * n for begin, end, n in self.nthreads_intervals)
+
+
+class ComputationView:
+    """Stock's ``Computation``, read-only."""
+
+    __slots__ = ("core",)
+
+    def __init__(self, core: Computation) -> None:
+        self.core = core
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.core, name)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ComputationView) and self.core is other.core
+
+    def __hash__(self) -> int:
+        return hash(self.core)
+
+    @property
+    def groups(self) -> set[Any]:
+        """Return its task groups."""
+        return set(self.core.groups)
+
+    @property
+    def code(self) -> Any:
+        """Return the source that clients sent: a ``SortedSet`` of tuples of ``SourceCode``."""
+        from sortedcontainers import SortedSet
+
+        return SortedSet(deserialize(code) for code in self.core.codes.values())
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{k}: {v}" for k, v in sorted(self.core.states.items()) if v)
+        return f"<Computation {self.core.id}: Tasks: {counts}>"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(repr(self))}</pre>"

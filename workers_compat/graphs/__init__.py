@@ -1,0 +1,1 @@
+"""Graph compilation: from a pickled dask expression to rows of task specifications."""

@@ -1,0 +1,23 @@
+"""Faster versions of parts of dask in which the graph compiler spends most of its time.
+
+- ``fast_order``: ``dask.order.order`` with helpers that count instead of building sets.
+- ``fast_unpickle``: ``Task.__setstate__`` without the loop over slot names.
+- ``shared_openings``: pickles of tasks with the same function share their first bytes.
+
+Each gives the result of dask's own code, and falls back to that code if the installed dask differs from the
+version that it was written for. They are to be contributed to dask: remove a module and its call as soon as the
+oldest supported dask contains the change. ``paceline.graph-compiler.accelerators: false`` turns all of them off.
+"""
+
+from __future__ import annotations
+
+import dask.config
+
+#: Turns the accelerators on (the default) or off.
+KEY = "paceline.graph-compiler.accelerators"
+_OFF = ("false", "no", "off", "0")
+
+
+def are_enabled() -> bool:
+    """Return whether the configuration allows the accelerators."""
+    return str(dask.config.get(KEY, True)).strip().lower() not in _OFF

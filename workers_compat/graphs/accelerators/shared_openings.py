@@ -1,0 +1,79 @@
+"""Pickles of tasks with the same function, which begin with the same bytes.
+
+Most tasks of a graph call one of a few functions. The opening of their pickles (node classes and function) is
+written once. It leaves these objects in the memo of the reader, and a pickler with the same memo then writes
+the rest of each task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dask._task_spec import Task, TaskRef
+
+from ..shared_buffers import SpecSink
+
+#: Functions per graph that get an opening of their own. A graph seldom has more than a few.
+OPENINGS_MAX = 64
+
+#: The first bytes of each pickle, of protocol 5.
+START = b"\x80\x05"
+_POP, _STOP = b"0", b"."
+
+
+class Opening:
+    """The opening of the pickles of all tasks with one function.
+
+    Attributes:
+        function: kept alive, because openings are found by its id.
+        is_usable: False if no opening can be made.
+        data: the first bytes of each pickle; empty before ``make``.
+        memo: the memo of the pickler after these bytes.
+    """
+
+    __slots__ = ("data", "function", "is_usable", "memo")
+
+    def __init__(self, function: Any) -> None:
+        self.function = function
+        self.is_usable = True
+        self.data = b""
+        self.memo: Any = None
+
+    def make(self, new_pickler: Callable[[SpecSink], Any]) -> None:
+        """Pickle the function. It has no opening if that fails or needs out-of-band buffers."""
+        sink = SpecSink()
+        pickler = new_pickler(sink)
+        try:
+            pickler.dump((Task, TaskRef, self.function))
+            pickle, buffers = sink.finish()
+        except Exception:
+            self.is_usable = False
+            return
+        self.is_usable = not buffers and pickle.startswith(START) and pickle.endswith(_STOP)
+        if self.is_usable:
+            self.data = pickle[: -len(_STOP)] + _POP
+            self.memo = pickler.memo
+
+
+class SharedOpenings:
+    """The openings of one graph.
+
+    Args:
+        new_pickler: returns a pickler of the graph that writes to the given sink.
+    """
+
+    def __init__(self, new_pickler: Callable[[SpecSink], Any]) -> None:
+        self._new_pickler = new_pickler
+        self._openings: dict[int, Opening] = {}
+
+    def get(self, function: Any) -> Opening | None:
+        """Return the opening for tasks with `function`, or None. The first task of a function gets none."""
+        opening = self._openings.get(id(function))
+        if opening is None:
+            if len(self._openings) < OPENINGS_MAX:
+                self._openings[id(function)] = Opening(function)
+            return None
+        if not opening.data and opening.is_usable:
+            opening.make(self._new_pickler)
+        return opening if opening.is_usable else None

@@ -1,0 +1,183 @@
+"""Task annotations, as sets that are shared by tasks with equal annotations.
+
+As in stock they come from two sources: annotations of the whole submission
+(``Client.submit(workers=...)``, ``dask.annotate`` around ``compute``), whose values may be
+functions of the key, and annotations of an expression's layers. The latter take precedence.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from paceline.protocol.payload import Payload, pickled_payload
+from paceline.scheduler.core.stimuli import AnnotationSet
+
+from .spec_pickler import stock_pickle
+
+#: Values that are nested deeper than this are pickled.
+PLAIN_DEPTH_MAX = 32
+
+_ATOMS = (str, int, float, bool, bytes, type(None))
+_MSGPACK_INT = range(-(1 << 63), 1 << 64)
+
+
+class AnnotationTable:
+    """The distinct annotation sets of one graph, numbered from 0 in order of appearance."""
+
+    def __init__(
+        self, by_type: Mapping[str, Mapping[Any, Any]], submission: Mapping[str, Any] | None
+    ) -> None:
+        self._by_type = by_type
+        self._constant: dict[str, Any] = {}
+        self._callable: dict[str, Any] = {}
+        for name, value in (submission or {}).items():
+            (self._callable if callable(value) else self._constant)[name] = value
+        self._order = list(submission or {})
+        # if nothing depends on the key, all tasks have the same annotations
+        self._is_uniform = not self._callable and not any(by_type.values())
+        self._uniform_number: int | None = None
+        self._by_identity: dict[tuple[Any, ...], int] = {}
+        self._by_content: dict[bytes, int] = {}
+        self._kept: list[dict[str, Any]] = []
+        self._sets: list[AnnotationSet] = []
+        self._n_taken = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._by_type or self._order)
+
+    def number(self, key: Any) -> int | None:
+        """Return the number of the annotation set of `key`, or None if it has no annotations.
+
+        Raises:
+            TypeError: A value that the scheduler does not understand.
+            Exception: What a callable annotation raises.
+        """
+        if self._uniform_number is not None:
+            return self._uniform_number
+        found: dict[str, Any] = {}
+        for name in self._order:
+            function = self._callable.get(name)
+            found[name] = self._constant[name] if function is None else function(key)
+        for name, values in self._by_type.items():
+            value = values.get(key)
+            if value is not None:
+                found[name] = value
+        if not found:
+            return None
+        identity = tuple([(name, id(value)) for name, value in found.items()])
+        number = self._by_identity.get(identity)
+        if number is None:
+            number = self._by_identity[identity] = self._by_value(found)
+            # keep the values alive, because they are identified by their ids
+            self._kept.append(found)
+        if self._is_uniform:
+            self._uniform_number = number
+        return number
+
+    def take_new(self) -> list[AnnotationSet]:
+        """Return the sets added since the last call, in the order of their numbers."""
+        new = self._sets[self._n_taken :]
+        self._n_taken = len(self._sets)
+        return new
+
+    def _by_value(self, found: dict[str, Any]) -> int:
+        data, buffers = stock_pickle(found)
+        content = b"".join((data, *buffers))
+        number = self._by_content.get(content)
+        if number is None:
+            number = self._by_content[content] = len(self._sets)
+            self._sets.append(annotation_set(found))
+        return number
+
+
+def annotation_set(found: Mapping[str, Any]) -> AnnotationSet:
+    """Interpret the annotations of one task as stock's ``_apply_annotations`` does.
+
+    Raises:
+        TypeError, ValueError: A value is of the wrong type, or NaN.
+    """
+    out = AnnotationSet(value=pickled_unless_plain(dict(found)))
+    for name, value in found.items():
+        if name in ("restrictions", "workers"):
+            out.workers = plain_workers(value)
+        elif name in ("loose_restrictions", "allow_other_workers"):
+            out.allow_other_workers = bool(value)
+        elif name == "resources":
+            if not isinstance(value, dict):
+                raise TypeError(f"the annotation 'resources' must be a dict, not {value!r}")
+            out.resources = {str(what): float(amount) for what, amount in value.items()}
+            if any(map(math.isnan, out.resources.values())):
+                raise ValueError(f"the annotation 'resources' must not contain NaN: {value!r}")
+        elif name == "retries":
+            if not isinstance(value, int):
+                raise TypeError(f"the annotation 'retries' must be an int, not {value!r}")
+            out.retries = int(value)
+        elif name == "priority":
+            out.priority = plain_number(value)
+        elif name == "span":
+            out.span = span_path(value)
+            out.value_less_span = pickled_unless_plain(
+                {n: v for n, v in found.items() if n != "span"}
+            )
+    return out
+
+
+def span_path(value: Any) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+    """Return names and ids of a ``distributed.span`` annotation, or None for anything else."""
+    try:
+        names, ids = tuple(map(str, value["name"])), tuple(map(str, value["ids"]))
+    except (TypeError, KeyError):
+        return None
+    return (names, ids) if ids and len(names) == len(ids) else None
+
+
+def plain_workers(value: Any) -> list[Any]:
+    """Return a list of addresses, aliases or host names. A single one needs no list."""
+    if isinstance(value, set | frozenset):
+        return sorted(value, key=repr)
+    if isinstance(value, list | tuple):
+        return list(value)
+    return [value]
+
+
+def plain_number(value: Any) -> float:
+    """Return a priority as a number that msgpack can encode. numpy scalars become Python's.
+
+    Raises:
+        TypeError: The value is not a number.
+        ValueError: The value is NaN, which cannot be ordered.
+    """
+    item = getattr(value, "item", None)
+    if item is not None and not isinstance(value, int | float):
+        value = item()
+    if isinstance(value, bool | int | float):
+        if value != value:
+            raise ValueError("a priority must not be NaN")
+        return value
+    raise TypeError(f"the annotation 'priority' must be a number, not {value!r}")
+
+
+def pickled_unless_plain(value: Any) -> Any:
+    """Return `value` if msgpack can encode it, else a pickled payload."""
+    if is_plain(value):
+        return value
+    data, buffers = stock_pickle(value)
+    return pickled_payload(data, [memoryview(buffer).tobytes("A") for buffer in buffers])
+
+
+def is_plain(value: Any, depth: int = PLAIN_DEPTH_MAX) -> bool:
+    """Return whether msgpack can encode `value`, changing nothing but lists into tuples."""
+    kind = type(value)
+    if kind is int:
+        return value in _MSGPACK_INT
+    if kind in _ATOMS:
+        return True
+    if depth == 0:
+        return False
+    if kind is list or kind is tuple:
+        return all(is_plain(element, depth - 1) for element in value)
+    if kind is dict:
+        return all(type(k) is str and is_plain(v, depth - 1) for k, v in value.items())
+    return kind is Payload

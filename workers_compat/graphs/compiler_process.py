@@ -1,0 +1,269 @@
+"""The graph compiler process: requests on standard input, replies on standard output.
+
+User code runs here: unpickling imports the user's modules, and expressions call the user's
+functions. What it prints does not reach the pipe, and what it raises does not end the process. If
+user code does end the process, the scheduler keeps running.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import os
+import select
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections import deque
+from typing import Any
+
+from paceline.workers_compat.malloc_trim import malloc_trim
+
+#: Bytes requested per read.
+READ_NBYTES = 1 << 20
+
+#: Pieces per ``writev``; the limit of the operating system is at least this.
+WRITE_PIECES_MAX = 64
+
+#: Tasks after which free memory is returned to the operating system.
+TRIM_TASKS = 10_000
+
+
+class Pipe:
+    """The child's end of the pipes: blocking reads and writes of whole messages."""
+
+    def __init__(self, in_fd: int, out_fd: int) -> None:
+        from .graph_table import MessageSplitter
+
+        self._in = in_fd
+        self._out = out_fd
+        self._splitter = MessageSplitter()
+        self.closed = False
+
+    def receive(self, block: bool) -> list[Any]:
+        """Return requests that have arrived. Wait for one if `block`; empty if the pipe closed."""
+        from .graph_table import decode_request
+
+        requests: list[Any] = []
+        while not requests and not self.closed:
+            if not block and not select.select([self._in], [], [], 0)[0]:
+                break
+            data = os.read(self._in, READ_NBYTES)
+            if not data:
+                self.closed = True
+                break
+            requests += [decode_request(message) for message in self._splitter.feed(data)]
+        return requests
+
+    def send(self, reply: Any) -> None:
+        """Write one reply. Raises BrokenPipeError if the scheduler has closed the pipe."""
+        from .graph_table import encode_reply
+
+        pieces = [memoryview(piece) for piece in encode_reply(reply)]
+        while pieces:
+            written = os.writev(self._out, pieces[:WRITE_PIECES_MAX])
+            while pieces and written >= pieces[0].nbytes:
+                written -= pieces.pop(0).nbytes
+            if written:
+                pieces[0] = pieces[0][written:]
+
+
+class CompilerChild:
+    """The main loop: handles one request after another and watches for cancellations."""
+
+    def __init__(self, pipe: Pipe) -> None:
+        self._pipe = pipe
+        self._waiting: deque[Any] = deque()
+        self._cancelled: set[int] = set()
+        self._current = 0
+        self._chunk_size = 1000
+        self._tasks_since_collection = 0
+        self._modules_count = 0
+        self.folder = ""
+
+    def run(self) -> None:
+        """Handle requests until the scheduler closes the pipe."""
+        while True:
+            self._take(block=not self._waiting)
+            if self._waiting:
+                self._handle(self._waiting.popleft())
+            elif self._pipe.closed:
+                return
+
+    def _take(self, block: bool) -> None:
+        """Read what has arrived. Apply cancellations at once and queue the rest."""
+        from .graph_table import Cancel
+
+        for request in self._pipe.receive(block):
+            if isinstance(request, Cancel):
+                self._cancel(request.graph_id)
+            else:
+                self._waiting.append(request)
+
+    def _cancel(self, graph_id: int) -> None:
+        """Cancel a graph that is queued or being compiled.
+
+        A graph that is already done is not marked: it can be sent again after a slow child lost it.
+        """
+        from .graph_table import CompileRequest
+
+        waiting = (r.graph_id for r in self._waiting if isinstance(r, CompileRequest))
+        if graph_id == self._current or graph_id in waiting:
+            self._cancelled.add(graph_id)
+
+    def _handle(self, request: Any) -> None:
+        from .graph_table import ChildSetup, CompileRequest, UploadedFile
+
+        if isinstance(request, CompileRequest):
+            self._current = request.graph_id
+            self._compile(request)
+            self._current = 0
+            # graphs come in order, so earlier cancellations are obsolete
+            waiting = {r.graph_id for r in self._waiting if isinstance(r, CompileRequest)}
+            self._cancelled &= waiting
+            self._collect()
+        elif isinstance(request, ChildSetup):
+            self._set_up(request)
+        elif isinstance(request, UploadedFile):
+            self._upload(request.name, request.data)
+
+    def _compile(self, request: Any) -> None:
+        from paceline.scheduler.core.stimuli import GraphChunk
+
+        from .compiler import compile_graph, failed
+        from .graph_table import GraphDone
+
+        replies = compile_graph(request, self._chunk_size)
+        with contextlib.closing(replies):
+            while request.graph_id not in self._cancelled and not self._pipe.closed:
+                reply = next(replies, None)
+                if reply is None:
+                    break
+                try:
+                    self._pipe.send(reply)
+                except OSError:
+                    raise
+                except Exception as error:
+                    # a value that cannot be encoded
+                    self._pipe.send(failed(request, error))
+                    break
+                if isinstance(reply, GraphChunk):
+                    self._tasks_since_collection += len(reply.keys)
+                    self._take(block=False)
+        self._pipe.send(GraphDone(request.graph_id))
+
+    def _collect(self) -> None:
+        """Collect garbage while no request is waiting, and trim the heap after large graphs."""
+        if self._waiting and self._tasks_since_collection < TRIM_TASKS:
+            return
+        large = self._tasks_since_collection >= TRIM_TASKS
+        self._tasks_since_collection = 0
+        self._collect_and_freeze()
+        if large:
+            trim = malloc_trim()
+            if trim is not None:
+                trim()
+
+    def _collect_and_freeze(self) -> None:
+        """Collect garbage and freeze the objects of new modules.
+
+        With pandas and pyarrow a collection of unfrozen objects takes 20 ms after each graph.
+        """
+        gc.collect()
+        if len(sys.modules) != self._modules_count:
+            self._modules_count = len(sys.modules)
+            gc.freeze()
+
+    def _set_up(self, setup: Any) -> None:
+        from .graph_table import CompilerReady
+
+        started = time.perf_counter()
+        known = set(sys.path)
+        sys.path += [place for place in setup.sys_path if place not in known]
+        self._chunk_size = setup.chunk_size
+        import dask.config
+
+        dask.config.update(dask.config.config, setup.config, priority="new")
+        import_dependencies()
+        from . import accelerators
+        from .accelerators import fast_unpickle
+
+        if accelerators.are_enabled():
+            fast_unpickle.install()
+        for name in setup.warm:
+            with contextlib.suppress(Exception):
+                importlib.import_module(name)
+        for name, data in setup.files.items():
+            self._upload(name, data)
+        self._collect_and_freeze()
+        self._pipe.send(CompilerReady(os.getpid(), time.perf_counter() - started))
+
+    def _upload(self, name: str, data: bytes) -> None:
+        """Store an uploaded file and import it, in place of an older version."""
+        from distributed.utils import import_file
+
+        if not self.folder:
+            self.folder = tempfile.mkdtemp(prefix="paceline-uploads-")
+        path = os.path.join(self.folder, os.path.basename(name))
+        with open(path, "wb") as file:
+            file.write(data)
+        try:
+            import_file(path)
+        except BaseException as error:
+            # the scheduler imports the file too, and sends this error to the client
+            print(f"Uploaded file {name!r} cannot be imported: {error!r}", file=sys.stderr)
+
+
+def import_dependencies() -> None:
+    """Import dependencies now, so that the first graph does not wait for them."""
+    importlib.import_module("distributed.protocol")
+    importlib.import_module("dask.delayed")
+    importlib.import_module("dask.highlevelgraph")
+    importlib.import_module(f"{__package__}.compiler")
+
+
+def private_pipes() -> tuple[int, int]:
+    """Return descriptors of the pipes, and send what user code prints to standard error."""
+    in_fd, out_fd = os.dup(0), os.dup(1)
+    devnull = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(devnull, 0)
+    os.dup2(2, 1)
+    os.close(devnull)
+    return in_fd, out_fd
+
+
+def main() -> int:
+    """Serve until standard input ends. Return the exit code."""
+    in_fd, out_fd = private_pipes()
+    # meant for this process only (``config.child_environment``), not for its children
+    os.environ.pop("PYTHONSAFEPATH", None)
+    # on Ctrl-C the scheduler closes the pipe when it is done
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    gc.disable()
+    with contextlib.suppress(ImportError):
+        from setproctitle import setproctitle
+
+        setproctitle("paceline graph compiler")
+    child = CompilerChild(Pipe(in_fd, out_fd))
+    code = 0
+    try:
+        child.run()
+    except BrokenPipeError:
+        pass
+    except Exception as error:
+        print(f"paceline graph compiler: {type(error).__name__}: {error}", file=sys.stderr)
+        code = 1
+    finally:
+        if child.folder:
+            shutil.rmtree(child.folder, ignore_errors=True)
+    return code
+
+
+if __name__ == "__main__":
+    # threads of user code would keep the process alive
+    exit_code = main()
+    sys.stderr.flush()
+    os._exit(exit_code)

@@ -1,0 +1,1 @@
+"""TLS settings, the shared secret, and control over deserialization."""
