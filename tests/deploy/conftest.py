@@ -16,11 +16,11 @@ def taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     What the command writes into site-packages stands in a `sitecustomize` here, so that no other test sees it.
     """
-    from paceline.scheduler.server import takeover
+    from paceline.scheduler.server.cli import replace_scheduler
 
     folder = tmp_path / "taken-over"
     folder.mkdir()
-    (folder / "sitecustomize.py").write_text(takeover.PTH_TEXT)
+    (folder / "sitecustomize.py").write_text(replace_scheduler.PTH_TEXT)
     monkeypatch.setenv("PYTHONPATH", str(folder))
-    monkeypatch.setenv(takeover.VARIABLE, "1")
+    monkeypatch.setenv(replace_scheduler.VARIABLE, "1")
     return folder

@@ -1,8 +1,6 @@
 """What is run on every cluster that a deployment tool has started: dataframes, to the end, on paceline.
 
 `python dataframe_program.py ADDRESS [WORKERS]` runs it from a shell.
-
-It must not know how the cluster was started.
 """
 
 from __future__ import annotations

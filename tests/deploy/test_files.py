@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner
-from paceline.scheduler.server.cli import main
+from paceline.scheduler.server.cli.main import main
 from source_tree import ROOT
 
 FOLDER = ROOT / "examples" / "deploy"

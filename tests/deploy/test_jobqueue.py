@@ -15,7 +15,7 @@ pytest.importorskip("dask.dataframe")
 pytest.importorskip("dask_jobqueue")
 
 RUNNER = """
-import paceline.scheduler.server.takeover as takeover
+from paceline import takeover
 takeover.install()
 import sys
 import dataframe_program

@@ -1,7 +1,4 @@
-"""What Prometheus and Grafana are given: every metric of the dashboard in docs/ is one that /metrics has; a scrape is short.
-
-It must not know how a metric is counted.
-"""
+"""What Prometheus and Grafana are given: every metric of the dashboard in docs/ is one that /metrics has; a scrape is short."""
 
 from __future__ import annotations
 
@@ -122,7 +119,7 @@ async def test_a_scrape_walks_over_no_tasks() -> None:
         state = scheduler.server.state
         tasks, state.tasks = state.tasks, Counting()
         try:
-            page = MetricsPage(SchedulerMetrics(scheduler.server, scheduler._ticks, "dask"))
+            page = MetricsPage(SchedulerMetrics(scheduler.server, scheduler._loop_lag, "dask"))
             assert b"dask_scheduler_tasks" in page.render()
         finally:
             state.tasks = tasks

@@ -23,7 +23,7 @@ if MPIEXEC is None:
     pytest.skip("no mpiexec", allow_module_level=True)
 
 PROGRAM = """
-import paceline.scheduler.server.takeover as takeover
+from paceline import takeover
 takeover.install(own_process=True)  # before dask_mpi binds the class
 from dask_mpi import initialize
 initialize(dashboard_address="127.0.0.1:0")
@@ -57,7 +57,7 @@ def test_command(tmp_path: Path) -> None:
     from distributed import Client
 
     file = tmp_path / "scheduler.json"
-    takeover = ("-m", "paceline.scheduler.server.takeover", "-m", "dask_mpi.cli")
+    takeover = ("-m", "paceline.scheduler.server.cli.replace_scheduler", "-m", "dask_mpi.cli")
     options = ("--scheduler-file", str(file), "--dashboard-address", "127.0.0.1:0")
     process = subprocess.Popen(
         ranks(3, *takeover, *options, "--worker-class", "distributed.Worker"),

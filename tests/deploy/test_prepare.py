@@ -1,7 +1,4 @@
-"""prepare.sh, the container's first program, run in an environment where pip, conda and apt-get only tell what they were asked.
-
-It must not know what is in the image.
-"""
+"""prepare.sh, the container's first program, run in an environment where pip, conda and apt-get only tell what they were asked."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Peers that break the framing, or say nothing, cost themselves the connection and others nothing.
-
-It must not know how paceline reads: bytes go in at a socket, and real clients and workers go on meanwhile.
-"""
+"""Peers that break the framing, or say nothing, cost themselves the connection and others nothing."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The Dockerfile without a Docker engine: it is read, and its install and start commands are run as they stand.
-
-It must not know what the package needs: that is what it tries out, in a clean virtual environment.
-"""
+"""The Dockerfile without a Docker engine: it is read, and its install and start commands are run as they stand."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Every example runs, says something, and its own checks hold.
-
-It must not know what they show.
-"""
+"""Every example runs, says something, and its own checks hold."""
 
 from __future__ import annotations
 

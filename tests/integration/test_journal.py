@@ -1,7 +1,4 @@
-"""Journals of real runs replay: the same hash of all outputs under any hash seed, after a crash too.
-
-It must not know the format of a journal; it uses the command as a user would.
-"""
+"""Journals of real runs replay: the same hash of all outputs under any hash seed, after a crash too."""
 
 from __future__ import annotations
 
@@ -31,7 +28,7 @@ def replay(journal: Path, *options: str, seed: str = "0") -> str:
 
 
 def digest(output: str) -> str:
-    found = re.search(r"^outputs (\w+)$", output, re.MULTILINE)
+    found = re.search(r"^Hash of the outputs: (\w+)$", output, re.MULTILINE)
     assert found is not None, output
     return found[1]
 
@@ -53,7 +50,7 @@ def test_a_run_replays_alike(journaled: tuple[Cluster, Path]) -> None:
         assert client.submit(sum, [1, 2], key="told-of").result() == 3
     cluster.close()
     replays = [replay(journal, seed=seed) for seed in ("0", "1", "4711")]
-    assert all("the same outputs as in the run" in told for told in replays), replays
+    assert all("The outputs are the same as in the run" in told for told in replays), replays
     digests = set(map(digest, replays))
     assert len(digests) == 1, "the hash seed shows in the outputs"
     story = replay(journal, "--key", "told-of")
@@ -87,4 +84,4 @@ def test_a_run_in_which_workers_die_replays(
         client.restart()
         graphs.tree(client)
     cluster.close()
-    assert "the same outputs as in the run" in replay(journal, seed="7")
+    assert "The outputs are the same as in the run" in replay(journal, seed="7")

@@ -1,7 +1,4 @@
-"""One large value in many tasks costs the scheduler that value once.
-
-It must not know how: memory is read from the kernel while the tasks are held.
-"""
+"""One large value in many tasks costs the scheduler that value once."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A scheduler that opens no pickles: Python itself says, by its audit events, which classes were looked up while it worked.
-
-It must not know where the scheduler would open them.
-"""
+"""A scheduler that opens no pickles: Python itself says, by its audit events, which classes were looked up while it worked."""
 
 from __future__ import annotations
 
@@ -91,7 +88,7 @@ def use(client: Any) -> None:
 
 def refused(client: Any) -> None:
     """What asks the scheduler to open a pickle."""
-    words = "This scheduler opens no pickles.*it would have to open "
+    words = "Cannot unpickle "
     with pytest.raises(ValueError, match=words + "a function to run in it"):
         client.run_on_scheduler(lambda: 1)
     with pytest.raises(ValueError, match=words + "a scheduler plugin"):

@@ -1,7 +1,4 @@
-"""Peers written on `paceline.protocol` alone work in real clusters, of the stock scheduler and of paceline.
-
-It must not know how the examples are made: they are processes here, seen by a stock client.
-"""
+"""Peers written on `paceline.protocol` alone work in real clusters, of the stock scheduler and of paceline."""
 
 from __future__ import annotations
 

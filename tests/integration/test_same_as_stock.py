@@ -81,7 +81,7 @@ def test_all_of_it_replays(cluster: str, request: pytest.FixtureRequest) -> None
     environment = {**os.environ, "PYTHONHASHSEED": "3"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=90)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    assert "the same outputs as in the run" in done.stdout, done.stdout[-2000:]
+    assert "The outputs are the same as in the run" in done.stdout, done.stdout[-2000:]
 
 
 def test_comparison_sees_differences() -> None:

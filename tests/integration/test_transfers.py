@@ -1,7 +1,4 @@
-"""Each program gives with every transfer what it gives on the stock scheduler without one. Even small values take part.
-
-It must not know what a program ought to return, nor how a transfer works.
-"""
+"""Each program gives with every transfer what it gives on the stock scheduler without one. Even small values take part."""
 
 from __future__ import annotations
 

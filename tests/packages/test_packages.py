@@ -2,7 +2,7 @@
 
 Slow, and skipped where a package is not installed. `PACELINE_PACKAGES_PYTHON` may name an interpreter that has them
 (docs/packages.md); all processes of the clusters are started with it then, so that the tracker of xgboost finds its package
-in the scheduler. Must not know: what a package does.
+in the scheduler.
 """
 
 from __future__ import annotations

@@ -20,18 +20,18 @@ from env import Env
 from paceline.protocol import messages as m
 from paceline.scheduler.core.stimuli import (
     AnnotationSet,
-    AskBack,
     BalanceWork,
-    ClientGone,
+    ClientRemoved,
+    ConfigureStealing,
     Continue,
     DataPlaced,
+    RecallTask,
     ReleaseAll,
+    RestrictionsSet,
     RetryKeys,
-    SetRestrictions,
     SetWorkerStatus,
-    SwitchStealing,
-    WorkerClogged,
-    WorkerGone,
+    WorkerBackpressured,
+    WorkerRemoved,
 )
 
 FOLDER = Path(__file__).parent
@@ -126,7 +126,7 @@ def shown(word: Any) -> str:
 
 @command("config")
 def config(play: Scenario, words: list[str]) -> None:
-    """``config worker-saturation=1.0``: begins anew with these knobs."""
+    """``config worker-saturation=1.0``: begins anew with these settings."""
     play.env = Env(**options(words)[1])
 
 
@@ -152,7 +152,7 @@ def client(play: Scenario, words: list[str]) -> None:
 
 @command("client leaves")
 def client_leaves(play: Scenario, words: list[str]) -> None:
-    play.feed(ClientGone(words[0]), words[0])
+    play.feed(ClientRemoved(words[0]), words[0])
 
 
 @command("worker")
@@ -165,12 +165,12 @@ def worker(play: Scenario, words: list[str]) -> None:
 
 @command("worker dies")
 def worker_dies(play: Scenario, words: list[str]) -> None:
-    play.feed(WorkerGone(words[0]))
+    play.feed(WorkerRemoved(words[0]))
 
 
 @command("worker leaves")
 def worker_leaves(play: Scenario, words: list[str]) -> None:
-    play.feed(WorkerGone(words[0], expected=True))
+    play.feed(WorkerRemoved(words[0], expected=True))
 
 
 @command("status")
@@ -192,14 +192,14 @@ def beat(play: Scenario, words: list[str]) -> None:
     play.env.beat(address, executing={key(name): seconds for name, seconds in executing.items()})
 
 
-@command("clogged")
-def clogged(play: Scenario, words: list[str]) -> None:
-    play.feed(WorkerClogged(words[0], True))
+@command("backpressured")
+def backpressured(play: Scenario, words: list[str]) -> None:
+    play.feed(WorkerBackpressured(words[0], True))
 
 
 @command("unclogged")
 def unclogged(play: Scenario, words: list[str]) -> None:
-    play.feed(WorkerClogged(words[0], False))
+    play.feed(WorkerBackpressured(words[0], False))
 
 
 @command("wait")
@@ -370,19 +370,19 @@ def balance(play: Scenario, words: list[str]) -> None:
 @command("ask back")
 def ask_back(play: Scenario, words: list[str]) -> None:
     """``ask back x w1``: whoever has x is asked for it, for w1."""
-    play.feed(AskBack(key(words[0]), words[1]))
+    play.feed(RecallTask(key(words[0]), words[1]))
 
 
 @command("restrict")
 def restrict(play: Scenario, words: list[str]) -> None:
     """``restrict x w0``: x may run on w0 only, from now on."""
-    play.feed(SetRestrictions({key(words[0]): words[1:]}))
+    play.feed(RestrictionsSet({key(words[0]): words[1:]}))
 
 
 @command("stealing")
 def stealing(play: Scenario, words: list[str]) -> None:
     """``stealing on``, ``stealing off``"""
-    play.feed(SwitchStealing(words[0] == "on"))
+    play.feed(ConfigureStealing(words[0] == "on"))
 
 
 @command("answer")
@@ -406,7 +406,7 @@ def stolen(play: Scenario, words: list[str]) -> list[str]:
 @command("in flight")
 def in_flight(play: Scenario, words: list[str]) -> list[str]:
     """What is on its way, and how many tasks each worker gains by it."""
-    steals = play.env.state.steals
+    steals = play.env.state.stealing
     gains = " ".join(f"{ws.address}{n:+d}" for ws, n in steals.tasks.items() if n)
     return [f"{shown(ts.key)}" for ts in steals.in_flight] + ([gains] if gains else [])
 

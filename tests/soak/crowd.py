@@ -2,7 +2,6 @@
 
 Every waiter asks again as soon as it was served. At the end it is told who was served how often (first come, first served
 gives everybody at one lock or queue nearly the same), and what of the crowd is left in the scheduler: objects, memory, names.
-It must not know which scheduler serves it, but for the names of the tables it looks into at the end.
 """
 
 from __future__ import annotations

@@ -3,8 +3,6 @@
 ``python tests/soak/soak.py --minutes 30 --seed 1 --scheduler paceline`` prints a report as JSON; its exit code says
 whether everything held: every answer right, or an error that a fault explains; nothing stuck; no key left at the end,
 and the memory of the scheduler where it was.
-
-It must not know: how the scheduler works.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""What befalls the workers of a soak: killed, stopped, partitioned, paused, retired and added, as a seed draws it.
-
-It must not know: what is being computed.
-"""
+"""What befalls the workers of a soak: killed, stopped, partitioned, paused, retired and added, as a seed draws it."""
 
 from __future__ import annotations
 

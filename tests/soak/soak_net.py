@@ -2,8 +2,6 @@
 
 A worker that is given a relay's address in place of its scheduler's is *partitioned* while the relay holds: both go on,
 and neither hears of the other, as when a cable is pulled. Nothing is lost that TCP would not lose.
-
-It must not know: what travels.
 """
 
 from __future__ import annotations

@@ -2,8 +2,6 @@
 
 A program takes a stock client and a generator of random numbers, and raises ``WrongResult`` where an answer is not the
 right one. Everything else it raises is for the soak to judge: a fault may explain it.
-
-It must not know: which scheduler answers, and what faults there are.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Certificates made while a test runs: an authority, and what it or another signed.
-
-It must not know what they are used for.
-"""
+"""Certificates made while a test runs: an authority, and what it or another signed."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Peers for tests: the other end of a scheduler's connection, saying what a test wants said.
-
-It must not know what the scheduler makes of that.
-"""
+"""Peers for tests: the other end of a scheduler's connection, saying what a test wants said."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Hosts of one's own on one machine: network namespaces with a line to a switch, each with process numbers of its own.
-
-It must not know what runs there. It needs to be root, and `ip` (Debian's iproute2).
-"""
+"""Hosts of one's own on one machine: network namespaces with a line to a switch, each with process numbers of its own."""
 
 from __future__ import annotations
 

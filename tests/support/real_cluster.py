@@ -1,7 +1,6 @@
 """Clusters of real processes for tests and benchmarks: a scheduler command, and stock `dask worker` commands.
 
-It knows how processes are started, waited for, read and ended. It must not know what a scheduler answers, nor
-which scheduler it started: the stock one and paceline are two command lines here.
+It knows how processes are started, waited for, read and ended.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""A Redis (or Valkey) server of one's own, with a password, for the benchmark and the tests.
-
-It must not know what is put there.
-"""
+"""A Redis (or Valkey) server of one's own, with a password, for the benchmark and the tests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Clusters of stock workers in this process, over real sockets, with a transfer on. It must not know what a transfer does."""
+"""Clusters of stock workers in this process, over real sockets, with a transfer on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from distributed import Client, Scheduler, Worker
-from paceline.workers_compat.transfer import Transfer
+from paceline.transfer import Transfer
 
 
 @dataclass
@@ -18,12 +18,12 @@ class Small:
     client: Client
     workers: list[Worker]
 
-    def exchange(self, index: int) -> Any:
-        return self.workers[index].plugins["paceline-transfer"].exchange
+    def transfer(self, index: int) -> Any:
+        return self.workers[index].plugins["paceline-transfer"].transfer
 
     def traffic(self, name: str) -> dict[str, int]:
         """Sums over the workers."""
-        each = [self.exchange(i).health.backends[name].traffic for i in range(len(self.workers))]
+        each = [self.transfer(i).health.backends[name].traffic for i in range(len(self.workers))]
         return {field: sum(getattr(t, field) for t in each) for field in vars(each[0])}
 
 

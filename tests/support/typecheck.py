@@ -12,8 +12,17 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("protocol", "scheduler", "workers_compat")
-STRICT = ("paceline.protocol", "paceline.scheduler")
+ROOMS = ("protocol", "scheduler", "transfer", "workers_compat")
+STRICT = (
+    "paceline.protocol",
+    "paceline.scheduler",
+    "paceline.transfer",
+    "paceline.workers_compat.facade",
+    "paceline.workers_compat.graphs",
+    "paceline.workers_compat.config",
+    "paceline.workers_compat.dashboard",
+    "paceline.workers_compat.security",
+)
 
 
 def main(mypy: str = "mypy") -> int:
@@ -21,6 +30,7 @@ def main(mypy: str = "mypy") -> int:
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "paceline"
         tree.mkdir()
+        (tree / "__init__.py").symlink_to(ROOT / "paceline" / "__init__.py")
         for room in ROOMS:
             (tree / room).symlink_to(ROOT / room)
         command = [str(Path(mypy).absolute()) if "/" in mypy else mypy, "--namespace-packages"]

@@ -14,6 +14,18 @@ THIRD_PARTY = {
     "paceline.protocol": {"msgspec", "msgpack", "lz4", "zstandard", "snappy", "cramjam"},
     "paceline.scheduler.core": {"sortedcontainers", "msgspec"},
     "paceline.scheduler.extensions": {"msgspec"},
+    "paceline.transfer": {
+        "dask",
+        "distributed",
+        "cloudpickle",
+        "click",
+        "lz4",
+        "msgpack",
+        "msgspec",
+        "numpy",
+        "tornado",
+        "tlz",
+    },
     "paceline.workers_compat": {
         *("dask", "distributed", "cloudpickle", "tornado", "msgspec", "msgpack", "numpy", "tlz"),
         "lz4",  # what a transfer compresses with
@@ -26,10 +38,11 @@ THIRD_PARTY = {
     },
     "paceline.scheduler.server": {
         *("uvloop", "tornado", "click", "prometheus_client", "psutil", "setproctitle"),
-        *("msgspec", "msgpack"),  # requests of flows, the journal's records
+        *("msgspec", "msgpack"),  # requests to workers, the journal's records
         *("rich", "jupyter_server", "traitlets"),  # optional: `paceline status`, `--jupyter`
     },
     "paceline.scheduler": set(),
+    "paceline": set(),
 }
 
 # The clock, chance, the outside world and pickles are no business of these rooms.
@@ -52,6 +65,8 @@ def problems(source: Source) -> list[str]:
             target = room_of(item.name)
             if target is None:
                 found.append(f"{place}: no room is called so")
+            elif source.room == "paceline.transfer" and target[0] != source.room:
+                found.append(f"{place}: workers load the transfer without the scheduler")
             elif target[1] > source.floor:
                 found.append(f"{place}: that lies above")
             elif source.room == "paceline.scheduler.core" and not item.for_types:

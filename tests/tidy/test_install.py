@@ -1,4 +1,4 @@
-"""What an installation puts where: the namespace `paceline`, nothing else, and all of it."""
+"""What an installation puts where: the package `paceline`, nothing else, and all of it."""
 
 from __future__ import annotations
 
@@ -28,19 +28,18 @@ def test_package_list_is_complete() -> None:
 
 def test_folders_are_mapped() -> None:
     mapped = SETUPTOOLS["package-dir"]
-    folders = {
-        source.module: str(source.path.parent.relative_to(ROOT))
-        for source in sources()
-        if source.path.name == "__init__.py"
-    }
-    assert mapped == folders
+    for source in sources():
+        if source.path.name == "__init__.py":
+            package = max((p for p in mapped if f"{source.module}.".startswith(f"{p}.")), key=len)
+            below = source.module.removeprefix(package).strip(".").split(".")
+            assert ROOT.joinpath(mapped[package], *below) == source.path.parent
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     """The wheel, built from a copy so that no build folder is left in the checkout."""
     copy = tmp_path_factory.mktemp("source")
-    for name in ("protocol", "scheduler", "workers_compat"):
+    for name in ("paceline", "protocol", "scheduler", "transfer", "workers_compat"):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy / name)
@@ -53,10 +52,10 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     return zipfile.ZipFile(built)
 
 
-def test_wheel_installs_one_namespace(wheel: zipfile.ZipFile) -> None:
+def test_wheel_installs_one_package(wheel: zipfile.ZipFile) -> None:
     top = {name.split("/")[0] for name in wheel.namelist()}
     assert {name for name in top if not name.endswith(".dist-info")} == {"paceline"}
-    assert "paceline/__init__.py" not in wheel.namelist(), "paceline is a namespace"
+    assert "paceline/__init__.py" in wheel.namelist()
 
 
 def test_wheel_has_every_module(wheel: zipfile.ZipFile) -> None:
@@ -68,7 +67,7 @@ def test_wheel_has_every_module(wheel: zipfile.ZipFile) -> None:
 
 
 def test_wheel_is_typed(wheel: zipfile.ZipFile) -> None:
-    for package in ("protocol", "scheduler", "workers_compat"):
+    for package in ("protocol", "scheduler", "transfer", "workers_compat"):
         assert f"paceline/{package}/py.typed" in wheel.namelist()
 
 

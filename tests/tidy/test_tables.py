@@ -8,11 +8,10 @@ from paceline.protocol.catalogue import TABLES, Direction, Op
 from paceline.protocol.messages import Message
 from paceline.scheduler.core.config import SchedulerConfig
 from paceline.scheduler.core.core import HANDLERS
-from paceline.scheduler.core.groups import TASK_STATES
-from paceline.scheduler.core.impossible import IMPOSSIBLE
-from paceline.scheduler.core.transitions import TRANSITIONS
+from paceline.scheduler.core.lifecycle.transitions import IMPOSSIBLE, TRANSITIONS
+from paceline.scheduler.core.state.model import TASK_STATES
 from paceline.scheduler.extensions import default_extensions
-from paceline.scheduler.server.rpc import build_handlers
+from paceline.scheduler.server.requests import build_handlers
 
 
 def answer(start: str, finish: str) -> str:
@@ -55,9 +54,9 @@ def test_transitions_are_called_what_they_do() -> None:
 
 # Served by nobody yet, and the issue that brings each. The peer gets an error that names the op.
 NOT_YET: dict[str, str] = {}
-# What a client's stream says of graphs and data goes by way of the driver's children and flows.
+# What a client's stream says of graphs and data goes by way of the graph compilers and `requests`.
 BY_THE_STREAM = {"update-graph", "update-data"}
-# Stock's scheduler plugin puts its own handlers on the facade (workers_compat/shuffle.py).
+# Stock's scheduler plugin puts its own handlers on the facade (workers_compat/facade/shuffle.py).
 BY_THE_SHUFFLE_PLUGIN = {
     "shuffle_get_or_create",
     "shuffle_get",

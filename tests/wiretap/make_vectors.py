@@ -9,8 +9,6 @@ with zlib and to cut frames at ``SHARD``, so that they are small, and that they 
 nothing. Messages of a few kB are as ever.
 
 Names of this machine in the bytes are overwritten with others of their length; nothing else is changed.
-
-It must not know: how vectors are read.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ from features import STEPS, shapes
 from paceline.protocol.catalogue import STREAM_DIRECTIONS, TABLES, Op
 from paceline.protocol.framing import FrameReader, pack_frames
 from paceline.protocol.json_form import dumps, frames_to_json, json_to_frames, to_json
-from paceline.protocol.onlooker import Seen
+from paceline.protocol.observer import Seen
 from paceline.protocol.payload import Payload, payload_header
 from tapped_cluster import Record, tapped_cluster
 

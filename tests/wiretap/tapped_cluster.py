@@ -1,7 +1,4 @@
-"""A cluster of stock workers and nannies in this process, each behind a tap, as its scheduler is.
-
-It must not know what is done with it, nor what a scheduler is but an object with an address.
-"""
+"""A cluster of stock workers and nannies in this process, each behind a tap, as its scheduler is."""
 
 from __future__ import annotations
 
@@ -15,8 +12,8 @@ from typing import Any
 import dask
 from distributed import Client, Nanny, Worker
 from paceline.protocol.catalogue import Direction
-from paceline.protocol.onlooker import Seen
-from paceline.scheduler.server.wiretap.proxy import Tapped, Wiretap
+from paceline.protocol.observer import ObservedMessage
+from paceline.scheduler.server.wiretap.proxy import TappedConnection, Wiretap
 
 #: So long a list of violations is kept.
 VIOLATIONS_MAX = 200
@@ -41,7 +38,7 @@ class Record:
     ops: Counter[tuple[str | None, str, str]] = field(default_factory=Counter)
     violations: list[str] = field(default_factory=list)
 
-    def __call__(self, tapped: Tapped, when: float, seen: Seen) -> None:
+    def __call__(self, tapped: TappedConnection, when: float, seen: ObservedMessage) -> None:
         self.ops[seen.direction, seen.kind, seen.op] += 1
         for violation in seen.violations:
             if len(self.violations) < VIOLATIONS_MAX:

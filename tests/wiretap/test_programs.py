@@ -1,7 +1,4 @@
-"""All programs of ``tests/integration/programs`` with ``paceline wiretap`` between real processes: nothing but what the catalogue says.
-
-It must not know what a program computes; that a tap changes no result is tried with one of them.
-"""
+"""All programs of ``tests/integration/programs`` with ``paceline wiretap`` between real processes: nothing but what the catalogue says."""
 
 from __future__ import annotations
 
@@ -37,7 +34,13 @@ class TappedProcesses(Cluster):
 
     def _wait_for_address(self, process: Process) -> str:
         real = super()._wait_for_address(process)
-        command = [sys.executable, "-m", "paceline.scheduler.server.cli", "wiretap", "--forward"]
+        command = [
+            sys.executable,
+            "-m",
+            "paceline.scheduler.server.cli.main",
+            "wiretap",
+            "--forward",
+        ]
         command += [real, "--listen", "tcp://127.0.0.1:0", "--quiet", "--stats"]
         self.tap = start_process("tap", command, self.folder, self.config)
         for _ in range(600):

@@ -1,7 +1,4 @@
-"""Work that lies on one worker while the other has nothing to do: who gets it, with stealing switched on and off.
-
-Must not know: which scheduler it runs on.
-"""
+"""Work that lies on one worker while the other has nothing to do: who gets it, with stealing switched on and off."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Tasks that are bound to workers: all at once, as training libraries need them, and by resources.
-
-Must not know: which scheduler it runs on.
-"""
+"""Tasks that are bound to workers: all at once, as training libraries need them, and by resources."""
 
 from __future__ import annotations
 

@@ -1,0 +1,152 @@
+"""Pages while the dashboard's process does not run."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from paceline.scheduler.server.http.handover import (
+    RESPOND_SECONDS,
+    UNRESPONSIVE_SECONDS,
+    WAITING_MAX,
+)
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+
+#: A busy machine is late by up to this, seconds.
+LATE_SECONDS = 30.0
+
+
+@pytest.fixture
+def port(tmp_path: Path) -> Iterator[int]:
+    """Port of the pages of a scheduler in a process of its own."""
+    file = tmp_path / "scheduler.json"
+    options = ("--host", "127.0.0.1", "--port", "0", "--dashboard-address", "127.0.0.1:0")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "paceline.scheduler", *options, "--scheduler-file", str(file)],
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        wait_for(file.exists)
+        yield json.loads(file.read_text())["services"]["dashboard"]
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 60) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def dashboards() -> list[psutil.Process]:
+    """Dashboards among our descendants."""
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if "paceline.workers_compat.dashboard" in process.cmdline():
+                found.append(process)
+    return found
+
+
+def ask(port: int, path: str = "/status") -> socket.socket:
+    """Send a request on a connection of its own."""
+    connection = socket.create_connection(
+        ("127.0.0.1", port), timeout=UNRESPONSIVE_SECONDS + LATE_SECONDS
+    )
+    connection.sendall(f"GET {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n".encode())
+    return connection
+
+
+def answer(connection: socket.socket) -> bytes:
+    """The whole answer; empty if the connection breaks."""
+    data = b""
+    with connection, contextlib.suppress(ConnectionResetError):
+        while piece := connection.recv(2**16):
+            data += piece
+    return data
+
+
+def get(port: int, path: str = "/status") -> bytes:
+    return answer(ask(port, path))
+
+
+def is_unavailable(page: bytes) -> bool:
+    """Whether a page says that the dashboard is not there, and makes browsers come again."""
+    head = page.partition(b"\r\n\r\n")[0]
+    return head.startswith(b"HTTP/1.1 503") and b"\r\nRefresh: 5" in head and b"<h1>" in page
+
+
+def test_a_stopped_dashboard_is_reported_and_started_again(port: int) -> None:
+    assert b"bokeh" in get(port)
+    (stopped,) = dashboards()
+    stopped.send_signal(signal.SIGSTOP)
+    try:
+        started = time.monotonic()
+        pages = [ask(port) for _ in range(3)]
+        assert get(port, "/health").endswith(b"ok")
+        assert b"dask_scheduler_workers" in get(port, "/metrics")
+        for page in pages:
+            assert is_unavailable(answer(page))
+        assert RESPOND_SECONDS <= time.monotonic() - started < RESPOND_SECONDS + LATE_SECONDS
+        wait_for(lambda: stopped not in dashboards(), UNRESPONSIVE_SECONDS + LATE_SECONDS)
+        wait_for(lambda: b"bokeh" in get(port))
+        assert get(port, "/health").endswith(b"ok")
+    finally:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            stopped.kill()
+
+
+def test_a_dashboard_that_runs_again_in_time_goes_on(port: int) -> None:
+    assert b"bokeh" in get(port)
+    (stopped,) = dashboards()
+    stopped.send_signal(signal.SIGSTOP)
+    page = ask(port)
+    time.sleep(1)
+    stopped.send_signal(signal.SIGCONT)
+    assert b"bokeh" in answer(page)
+    stopped.send_signal(signal.SIGSTOP)
+    assert is_unavailable(answer(ask(port)))
+    stopped.send_signal(signal.SIGCONT)
+    assert b"bokeh" in get(port)
+    time.sleep(UNRESPONSIVE_SECONDS)
+    assert dashboards() == [stopped]
+
+
+def test_connections_that_wait_for_a_dashboard_are_bounded(port: int) -> None:
+    assert b"bokeh" in get(port)
+    (stopped,) = dashboards()
+    stopped.send_signal(signal.SIGSTOP)
+    try:
+        waiting = [ask(port) for _ in range(WAITING_MAX)]
+        wait_for(lambda: is_unavailable(get(port)), RESPOND_SECONDS)
+        assert get(port, "/health").endswith(b"ok")
+        scheduler = psutil.Process(stopped.ppid())
+        for page in waiting:
+            assert is_unavailable(answer(page))
+        wait_for(lambda: scheduler.num_fds() < WAITING_MAX // 2)
+    finally:
+        os.kill(stopped.pid, signal.SIGKILL)
+
+
+def test_a_dashboard_that_is_stopped_while_it_starts(port: int) -> None:
+    page = ask(port)
+    wait_for(dashboards)
+    (stopped,) = dashboards()
+    stopped.send_signal(signal.SIGSTOP)
+    page.settimeout(120)
+    assert is_unavailable(answer(page))
+    wait_for(lambda: b"bokeh" in get(port))
+    assert stopped not in dashboards()

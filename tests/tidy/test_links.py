@@ -1,0 +1,79 @@
+"""Links in the documentation lead to files and headings that exist, and the README stays short."""
+
+from __future__ import annotations
+
+import functools
+import re
+from pathlib import Path
+
+import pytest
+from source_tree import ROOT
+
+#: Lines of README.md.
+README_LINES_MAX = 120
+#: Pages whose relative links are followed.
+PAGES = (
+    *sorted(ROOT.glob("*.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+    ROOT / "examples" / "README.md",
+)
+#: Parts of a page: their links are written for the page they become part of.
+PARTS = ROOT / "docs" / "reference" / "narrative"
+
+_LINK = re.compile(r"\]\(([^()\s]+)\)")
+_CODE = re.compile(r"```.*?```|`[^`\n]+`", re.DOTALL)
+_HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+_ANCHOR = re.compile(r'<a id="([^"]+)"></a>')
+
+
+@functools.lru_cache
+def anchors(page: Path) -> frozenset[str]:
+    """Return the names of the headings and explicit anchors of `page`."""
+    text = page.read_text()
+    headings = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in _HEADING.findall(text))
+    return frozenset(
+        (*(name.strip().replace(" ", "-") for name in headings), *_ANCHOR.findall(text))
+    )
+
+
+def broken(page: Path) -> list[str]:
+    """Return the relative links of `page` that lead nowhere."""
+    found = []
+    for link in _LINK.findall(_CODE.sub("", page.read_text())):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (
+            anchor and target.suffix == ".md" and anchor not in anchors(target)
+        ):
+            found.append(link)
+    return found
+
+
+@pytest.mark.parametrize(
+    "page",
+    [p for p in PAGES if PARTS not in p.parents],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
+def test_links_lead_somewhere(page: Path) -> None:
+    assert broken(page) == []
+
+
+def test_the_check_finds_broken_links(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# A heading\n[a](#a-heading) [b](#other) [c](absent.md) [d](https://dask.org) `[e](x)`\n"
+    )
+    assert broken(page) == ["#other", "absent.md"]
+
+
+def test_the_readme_is_short() -> None:
+    assert len((ROOT / "README.md").read_text().splitlines()) <= README_LINES_MAX
+
+
+@pytest.mark.parametrize("page", ["ARCHITECTURE.md", "CONTRIBUTING.md", "README.md"])
+def test_paths_exist(page: str) -> None:
+    """Paths of files and folders in backticks exist."""
+    paths = re.findall(r"`([a-z_]+/[\w/.]*)`", (ROOT / page).read_text())
+    assert [path for path in paths if not (ROOT / path).exists()] == []
