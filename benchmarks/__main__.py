@@ -1,7 +1,4 @@
-"""`python -m benchmarks`: cost per task of paceline and of the stock scheduler, side by side in one run.
-
-It must not know how a cost is measured.
-"""
+"""Command `python -m benchmarks`: measure paceline and the stock scheduler in the same run."""
 
 from __future__ import annotations
 
@@ -14,23 +11,23 @@ from . import latency, quality, quality_programs, report
 from .per_task import PACELINE, STOCK, Case, measure
 
 SECTIONS = {
-    "**By shape**, 20,000 tasks on 24 zero workers:": [
+    "**Shapes of graphs**, 20,000 tasks, 24 zero workers:": [
         Case(shape, 20_000, 24) for shape in ("merge", "tree", "chains", "layers", "embarrassing")
     ],
-    "**By number of tasks**, on 24 zero workers:": [
+    "**Number of tasks**, 24 zero workers:": [
         Case("merge", 1_000, 24, repeat=9),
         Case("merge", 10_000, 24),
         Case("merge", 100_000, 24, repeat=2),
     ],
-    "**By number of workers**, 10,000 tasks:": [
+    "**Number of zero workers**, 10,000 tasks:": [
         Case("merge", 10_000, workers) for workers in (10, 100, 1_000)
     ],
-    "**With everything on**: stealing, memory manager, a span, and a scheduler plugin that counts transitions:": [
+    "**All features on**: stealing, active memory manager, a span, and a scheduler plugin that counts transitions:": [
         Case(shape, 20_000, 24, everything=True) for shape in ("merge", "tree", "layers")
     ],
 }
 SMOKE = {
-    "A round that only shows that it runs:": [
+    "A short run to check that the benchmark works:": [
         Case("merge", 500, 4, 1),
         Case("tree", 500, 4, 1, True),
     ]
@@ -39,13 +36,24 @@ SMOKE = {
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--smoke", action="store_true", help="a few seconds, numbers of no worth")
-    parser.add_argument("--write", type=Path, metavar="PAGE", help="put the tables into this page")
-    parser.add_argument("--only", choices=("per-task", "latency", "quality"), help="one part of it")
-    parser.add_argument("--stock", default=shlex.join(STOCK), help="the command compared with")
-    parser.add_argument("--paceline", default=shlex.join(PACELINE), help="the command measured")
+    parser.add_argument(
+        "--smoke",
+        action="store_true",
+        help="run for a few seconds to check that it works; the numbers mean nothing",
+    )
+    parser.add_argument(
+        "--write", type=Path, metavar="PAGE", help="write the tables into this page"
+    )
+    parser.add_argument("--only", choices=("per-task", "latency", "quality"), help="run one part")
+    parser.add_argument(
+        "--stock", default=shlex.join(STOCK), help="command of the scheduler to compare with"
+    )
+    parser.add_argument(
+        "--paceline", default=shlex.join(PACELINE), help="command of the scheduler to measure"
+    )
     options = parser.parse_args()
-    warnings.filterwarnings("ignore", message="\\s*Mismatched versions")  # zero workers tell none
+    # zero workers report no versions
+    warnings.filterwarnings("ignore", message="\\s*Mismatched versions")
     commands = shlex.split(options.stock), shlex.split(options.paceline)
     parts = []
     if options.only in (None, "per-task"):
@@ -64,7 +72,7 @@ def main() -> None:
 def per_task_tables(
     sections: dict[str, list[Case]], stock: list[str], paceline: list[str]
 ) -> list[str]:
-    """Run the cases of each section on both schedulers, telling as they come."""
+    """Measure the cases of each section on both schedulers and print them as they finish."""
     parts = []
     for title, cases in sections.items():
         print(title)
@@ -84,24 +92,24 @@ def per_task_tables(
 
 
 def latency_table(sizes: latency.Sizes, stock: list[str], paceline: list[str]) -> str:
-    """Run the programs with real workers on both schedulers."""
-    print("What a user feels, two real workers", flush=True)
+    """Measure latency and stalls with real workers on both schedulers."""
+    print("Latency and stalls, two real workers", flush=True)
     theirs, ours = latency.measure(stock, sizes), latency.measure(paceline, sizes)
     return report.felt(sizes, theirs, ours)
 
 
 def quality_tables(smoke: bool, stock: list[str], paceline: list[str]) -> list[str]:
-    """What workers fetch, hold and take, on programs of their own and on those of the integration tests."""
+    """Measure transfers, memory and time of larger programs and of those in the integration tests."""
     heavy = {program.__name__: program for program in quality_programs.PROGRAMS}
     sets = {
-        "programs of this size": heavy,
-        "the programs of the tests": quality.integration_programs(),
+        "larger programs": heavy,
+        "programs of the integration tests": quality.integration_programs(),
     }
     if smoke:
-        sets = {"a round that only shows that it runs": dict(list(heavy.items())[:1])}
+        sets = {"a short run to check that the benchmark works": dict(list(heavy.items())[:1])}
     parts = []
     for title, programs in sets.items():
-        print(f"Quality of the schedule, {title}", flush=True)
+        print(f"Quality of schedules, {title}", flush=True)
         found = quality.measure(programs, stock, paceline, 1 if smoke else quality.REPEAT)
         parts.append(report.quality(title, found))
     return parts

@@ -1,7 +1,4 @@
-"""Both encodings side by side: frames, bytes and time of the same messages. ``python -m benchmarks.encodings`` prints a table.
-
-It must not know the scheduler. Counts are exact and the same on any machine; times are processor time, the best of many.
-"""
+"""Both encodings side by side: frames, bytes and time of the same messages. ``python -m benchmarks.encodings`` prints a table."""
 
 from __future__ import annotations
 

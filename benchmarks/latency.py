@@ -1,7 +1,4 @@
-"""What a user feels: round trips and gathering with two real stock workers, stalls under a large graph.
-
-It must not know which scheduler it measures, nor how the numbers are shown.
-"""
+"""Latency for users: round trips and gathers with two stock workers, and stalls under a large graph."""
 
 from __future__ import annotations
 

@@ -3,8 +3,6 @@
 Pages are open in a headless Chromium (`pip install playwright`, and `CHROMIUM=` naming the browser where playwright has none of its
 own). On a machine with few cores the browser takes processor time from everything; so the same pages are also opened on a second
 scheduler that has nothing to do, and the cost measured beside them is shown apart.
-
-It must not know how a page is made.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""One measurement: a scheduler command, zero workers, a stock client, graphs of one shape and size.
-
-It must not know which scheduler it measures, nor how the numbers are shown.
-"""
+"""One measurement: a scheduler command, zero workers, a stock client, graphs of one shape and size."""
 
 from __future__ import annotations
 

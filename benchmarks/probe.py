@@ -1,7 +1,6 @@
 """A second client in a process of its own, which asks the scheduler something every few milliseconds.
 
 A thread of the measuring client would share its interpreter, and show that client's stalls for the scheduler's.
-It must not know what goes on meanwhile.
 
 usage: python -m benchmarks.probe ADDRESS    prints `ready`; then, for each line read, the longest answer in ms since the last
 """

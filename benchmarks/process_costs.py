@@ -1,7 +1,4 @@
-"""What processes cost, as the kernel counts it: processor time and resident memory (Linux).
-
-It must not know what the processes are.
-"""
+"""CPU time and resident memory of processes, read from the kernel (Linux)."""
 
 from __future__ import annotations
 

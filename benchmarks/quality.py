@@ -1,7 +1,7 @@
 """How good the schedule is: bytes that workers fetch from each other, memory they need at most, and time.
 
 Two clusters of real stock workers stand side by side, one for each scheduler; each program runs on one and on the other in turn,
-so that what else the machine does falls on both. It must not know which scheduler it measures, nor how numbers are shown.
+so that what else the machine does falls on both.
 """
 
 from __future__ import annotations

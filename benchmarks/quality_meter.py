@@ -1,7 +1,4 @@
-"""Runs in each worker while a program is measured: what it receives from others, and how much it holds.
-
-It must not know who asks.
-"""
+"""Runs in each worker while a program is measured: what it receives from others, and how much it holds."""
 
 from __future__ import annotations
 

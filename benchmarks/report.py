@@ -1,7 +1,4 @@
-"""Measurements as tables in Markdown, and where they go in a page that people wrote.
-
-It must not measure.
-"""
+"""Format measurements as Markdown tables and insert them into a documentation page."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ def ratio(ours: float, theirs: float) -> str:
 
 
 def machine() -> str:
-    """One line: processor, cores, interpreter, versions."""
+    """Return one line with processor, cores, Python and package versions."""
     model = platform.processor() or platform.machine()
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():
@@ -37,10 +34,10 @@ def machine() -> str:
 
 
 def table(rows: Iterable[Row]) -> str:
-    """Both schedulers side by side; the ratios are paceline's to stock's, so small is good."""
+    """Return a table that compares both schedulers. Ratios are paceline / stock: less is better."""
     head = (
-        "| graph | tasks | workers | stock µs | paceline µs | of it loop | of it compile | ratio | "
-        "ratio, loop | stock bytes | paceline bytes | ratio | stock wall µs | paceline wall µs |\n"
+        "| graph | tasks | workers | stock µs | paceline µs | event loop µs | compile µs | ratio | "
+        "ratio, event loop | stock bytes | paceline bytes | ratio | stock wall µs | paceline wall µs |\n"
         "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n"
     )
     lines = []
@@ -66,27 +63,27 @@ def table(rows: Iterable[Row]) -> str:
 
 
 def flatness(rows: list[Row]) -> str:
-    """How far the cost per task varies over the rows: the largest to the smallest."""
+    """Return a sentence with the ratio of the largest to the smallest cost per task in `rows`."""
     ours = [measured.total_us for _, _, measured in rows]
     stock = [measured.total_us for _, measured, _ in rows]
     spread = [f"{max(costs) / max(min(costs), 1e-9):.2f}" for costs in (stock, ours)]
-    return f"Largest to smallest cost per task: stock {spread[0]}, paceline {spread[1]}."
+    return f"Largest / smallest cost per task: stock {spread[0]}, paceline {spread[1]}."
 
 
 def felt(sizes: Sizes, stock: Felt, ours: Felt) -> str:
-    """Latencies with real workers, one line each."""
+    """Return a table of latencies, stalls and memory growth, one row each."""
     large, each = f"{sizes.large_graph:,}", sizes.gather_each_nbytes / 1e6
     lines = [
-        ("submit to result, median, ms", "submit_median_ms"),
-        ("submit to result, 95th percentile, ms", "submit_p95_ms"),
+        ("submission to result of one task, median, ms", "submit_median_ms"),
+        ("submission to result of one task, 95th percentile, ms", "submit_p95_ms"),
         (f"chain of {sizes.chain} futures, ms", "chain_ms"),
-        (f"graph of {large} tasks on zero workers, to its result, s", "large_graph_s"),
-        ("longest answer to another client meanwhile, ms", "stall_max_ms"),
-        ("longest answer while it is released, ms", "release_stall_max_ms"),
+        (f"graph of {large} tasks on zero workers, submission to result, s", "large_graph_s"),
+        ("longest wait of a second client meanwhile, ms", "stall_max_ms"),
+        ("longest wait of a second client while the graph is released, ms", "release_stall_max_ms"),
         (f"gather of {sizes.gather_count} x {each:.0f} MB through the scheduler, s", "gather_s"),
-        ("growth of the scheduler meanwhile, MB", "gather_peak_mb"),
+        ("growth of the scheduler process during the gather, MB", "gather_peak_mb"),
     ]
-    text = "**What a user feels**, two real workers with one thread each (the large graph: zero workers):\n\n"
+    text = "**Latency and stalls**, two real workers with one thread each (zero workers for the large graph):\n\n"
     text += "| | stock | paceline | ratio |\n|---|--:|--:|--:|\n"
     for title, name in lines:
         a, b = getattr(stock, name), getattr(ours, name)
@@ -95,9 +92,9 @@ def felt(sizes: Sizes, stock: Felt, ours: Felt) -> str:
 
 
 def quality(title: str, found: dict[str, tuple[Quality, Quality]]) -> str:
-    """Bytes moved, memory and time, a line a program: stock, paceline, ratio."""
-    heads = (("moved, MB", "moved_mb"), ("held at most, MB", "managed_mb"), ("processes grew, MB", "process_mb"), ("s", "seconds"))  # fmt: skip
-    text = f"**Quality of the schedule**, {title}; four workers with two threads each, medians:\n\n"
+    """Return a table of data transferred, memory and time, one row per program."""
+    heads = (("transferred, MB", "moved_mb"), ("peak managed memory, MB", "managed_mb"), ("growth of workers, MB", "process_mb"), ("time, s", "seconds"))  # fmt: skip
+    text = f"**Quality of schedules**, {title}; four workers with two threads each, medians:\n\n"
     text += (
         "| program | "
         + " | ".join(f"{head}: stock | paceline | ratio" for head, _ in heads)
@@ -114,9 +111,12 @@ def quality(title: str, found: dict[str, tuple[Quality, Quality]]) -> str:
 
 
 def write(page: Path, parts: list[str]) -> None:
-    """Put the tables between the marks of a page, and leave the rest of it alone."""
+    """Replace the text between the markers of `page` with `parts`.
+
+    Raises ValueError if the page has no markers.
+    """
     text = page.read_text()
     if BEGIN not in text or END not in text:
-        raise ValueError(f"{page} lacks the marks {BEGIN} and {END}")
+        raise ValueError(f"{page} lacks the markers {BEGIN} and {END}")
     before, after = text.split(BEGIN)[0], text.split(END)[1]
     page.write_text(f"{before}{BEGIN}\n{machine()}\n\n" + "\n".join(parts) + f"{END}{after}")

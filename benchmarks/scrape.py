@@ -1,7 +1,4 @@
-"""`python -m benchmarks.scrape`: what one scrape of `/metrics` costs the event loop, with 10,000 tasks on 1,000 workers.
-
-It must not know what is scraped.
-"""
+"""`python -m benchmarks.scrape`: what one scrape of `/metrics` costs the event loop, with 10,000 tasks on 1,000 workers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""One type and one size at a time: how long three workers take to get values that a fourth one has.
-
-It must not know what is shown of what it measures.
-"""
+"""Time that three workers take to fetch values of one type and size from a fourth."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The graph: layers of tasks, each of which takes some results of the layer before and gives one.
-
-It must not know how results travel.
-"""
+"""The graph: layers of tasks, each of which takes some results of the layer before and gives one."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What a run costs: time, bytes, the processor, and memory that is really there (PSS: a shared page counts once in all).
-
-It must not know what runs.
-"""
+"""Cost of a run: wall time, bytes, CPU time, and memory as PSS, which counts a shared page once."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Sizes of results as a user met them: 25,200 results, mean 1 MB, standard deviation 18.83 MB, the median 25 kB and the largest 1,025 MB.
-
-It must not know what is made of these sizes.
-"""
+"""Sizes of results as a user met them: 25,200 results, mean 1 MB, standard deviation 18.83 MB, the median 25 kB and the largest 1,025 MB."""
 
 from __future__ import annotations
 

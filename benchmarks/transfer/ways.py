@@ -1,7 +1,4 @@
-"""The ways to compare, each on a cluster of its own: four worker processes, paceline or the stock scheduler, one client.
-
-It must not know what is shown of what it measures.
-"""
+"""The ways to compare, each on a cluster of its own: four worker processes, paceline or the stock scheduler, one client."""
 
 from __future__ import annotations
 
@@ -149,21 +146,21 @@ def numbers(dask_worker: Any) -> dict[str, float]:
 def held(dask_worker: Any) -> int:
     """On a worker: values that its back ends have."""
     plugin = dask_worker.plugins.get("paceline-transfer")
-    exchange = plugin.exchange if plugin is not None else None
-    return len(exchange.holdings) if exchange is not None else 0
+    transfer = plugin.transfer if plugin is not None else None
+    return len(transfer.published) if transfer is not None else 0
 
 
 def _backends(dask_worker: Any) -> list[Any]:
     plugin = dask_worker.plugins.get("paceline-transfer")
-    exchange = plugin.exchange if plugin is not None else None
-    return list(exchange.health.backends.values()) if exchange is not None else []
+    transfer = plugin.transfer if plugin is not None else None
+    return list(transfer.health.backends.values()) if transfer is not None else []
 
 
 @contextlib.contextmanager
 def running(way: str, setup: Setup) -> Iterator[Running]:
     """A cluster with a way on; everything ends with the block."""
     from distributed import Client
-    from paceline.workers_compat.transfer import Transfer
+    from paceline.transfer import Transfer
 
     paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
     config = {"PYTHONPATH": paths, "DASK_DISTRIBUTED__WORKER__MEMORY__TERMINATE": "False"}

@@ -1,7 +1,4 @@
-"""The tasks: each takes some results, reads all of them, and makes one of a given size. Imported by workers.
-
-It must not know how results travel, but for the way by hand, which is the very question.
-"""
+"""The tasks: each takes some results, reads all of them, and makes one of a given size. Imported by workers."""
 
 from __future__ import annotations
 
