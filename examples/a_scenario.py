@@ -1,11 +1,11 @@
-"""A scenario: stimuli as text, and under each what the core wants sent.
+"""Run a scenario: stimuli as text, each followed by the messages that the core must send.
 
-A line that begins with `>` is an expectation: all of what is sent, in order, nothing more. This is how `tests/scenarios/`
-says what must happen, in a language a little larger. Change a line and run it again.
+Lines that begin with `>` list all messages of the stimulus above, in order. The files in `tests/scenarios/` use a larger
+form of this language. Change a line and run the example again.
 """
 
 from paceline.protocol.messages import WorkerStatusChange
-from paceline.scheduler.core.stimuli import WorkerGone
+from paceline.scheduler.core.stimuli import WorkerRemoved
 from paceline.scheduler.core.turn import Outbox
 from toy_cluster import ToyCluster
 
@@ -31,8 +31,8 @@ finish result on worker-1
 """
 
 
-def in_words(outbox: Outbox) -> list[str]:
-    """What the outbox sends, a line each: clients first, as the driver writes them."""
+def describe(outbox: Outbox) -> list[str]:
+    """Return one line per message in `outbox`: clients first, in the order in which the driver sends them."""
     lines = []
     for who, messages in (*outbox.clients.items(), *outbox.workers.items()):
         name = who if who == "me" else f"worker-{who.rsplit('.', 1)[1].split(':')[0]}"
@@ -43,7 +43,7 @@ def in_words(outbox: Outbox) -> list[str]:
 
 
 class Player:
-    """Plays stimuli, a line each, on a toy cluster of two workers."""
+    """Applies stimuli, one per line, to a toy cluster of two workers."""
 
     def __init__(self) -> None:
         self.cluster = ToyCluster(n_workers=2)
@@ -61,8 +61,8 @@ class Player:
         elif verb == "status":
             outbox = self.cluster.send(address, WorkerStatusChange(status=words[0]))
         else:
-            outbox = self.cluster.send("", WorkerGone(address=address))
-        return in_words(outbox)
+            outbox = self.cluster.send("", WorkerRemoved(address=address))
+        return describe(outbox)
 
 
 player, got = Player(), []
@@ -70,4 +70,4 @@ for line in SCENARIO.strip().splitlines():
     if not line.startswith(">"):
         got += [line, *player.play(line)]
 print("\n".join(got))
-assert got == SCENARIO.strip().splitlines(), "the core does something else"
+assert got == SCENARIO.strip().splitlines(), "the core sent other messages than expected"

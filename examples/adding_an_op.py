@@ -1,61 +1,61 @@
-"""Adding an op: `tally`, which counts votes under a name, from the typed message to its reply.
+"""Add an operation: `tally` counts votes under a name. Shown from the typed message to its reply.
 
-These are the places that a new op touches:
+A new operation needs:
 
-1. `protocol/messages/`: its class, in the module of its direction (here `Tally`);
-2. `protocol/catalogue.py`: its line, from which the decoder, the documentation and the handlers' table follow;
-3. who handles it: a machine of `scheduler/extensions/` (here), a handler of the core (`core.HANDLERS`), or, where it
-   needs an await, `scheduler/server/rpc/` and `flows/`;
-4. a test beside those of its room. `tests/tidy/` fails while an op of the catalogue has no handler.
+1. in `protocol/messages/`: its class, in the module of its direction (here `Tally`);
+2. in `protocol/catalogue.py`: its entry, from which decoder, documentation and table of handlers follow;
+3. a handler: in an extension in `scheduler/extensions/` (as here), in the core (`core.HANDLERS`), or, if it needs an
+   `await`, in `scheduler/server/requests/`;
+4. a test. `tests/tidy/` fails while an operation of the catalogue has no handler.
 """
 
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import msgspec
 from paceline.protocol.messages import Request
 from paceline.scheduler.core.config import SchedulerConfig
 from paceline.scheduler.core.core import SchedulerCore
+from paceline.scheduler.core.registry import Registry, on
+from paceline.scheduler.core.state.event_log import EventLog
 from paceline.scheduler.core.stimuli import Stimulus
 from paceline.scheduler.core.turn import Turn
-from paceline.scheduler.extensions.events import EventLog
-from paceline.scheduler.extensions.machine import Handler, Machine
-from paceline.scheduler.extensions.replies import Refused
+from paceline.scheduler.extensions.errors import ExtensionError
+from paceline.scheduler.extensions.extension import Extension
 from paceline.workers_compat.errors import ErrorFactory
 
-NAMES_MAX = 1_000  # every container has a limit with a name
+NAMES_MAX = 1_000  # every container has a named limit
 
 
 class Tally(Request, frozen=True, kw_only=True, tag="tally"):
-    """Add votes under a name. Returns: the votes so far.
+    """Add votes under a name. Returns: the sum of votes.
 
     Attributes:
-        name: what is voted for.
-        votes: how many; may be negative.
+        name: the name that the votes are for.
+        votes: number of votes; may be negative.
     """
 
     name: str
     votes: int = 1
 
 
-class Tallies(Machine):
-    """Op `tally`."""
+class Tallies(Extension):
+    """Handles the operation `tally`."""
 
     name: ClassVar[str] = "tallies"
 
     def __init__(self) -> None:
         self._votes: dict[str, int] = {}
 
-    def routes(self) -> Mapping[type[Any], Handler]:
-        return {Tally: self.handle_tally}
+    def routes(self) -> Registry:
+        """Return the handler of each message."""
+        return dict([on(Tally, self.handle_tally)])
 
-    def handle_tally(self, turn: Turn, stimulus: Stimulus) -> None:
-        """Replies the sum; refuses what would exceed the limit."""
-        message: Tally = stimulus.message
+    def handle_tally(self, turn: Turn, message: Tally) -> None:
+        """Add the votes and reply with the sum. Refuse a name above the limit."""
         if message.name not in self._votes and len(self._votes) >= NAMES_MAX:
-            raise Refused("RuntimeError", f"More than {NAMES_MAX} names have votes")
+            raise ExtensionError("RuntimeError", f"More than {NAMES_MAX} names have votes")
         self._votes[message.name] = self._votes.get(message.name, 0) + message.votes
-        turn.reply(stimulus.request_id, self._votes[message.name])
+        turn.reply(turn.request_id, self._votes[message.name])
 
 
 core = SchedulerCore(SchedulerConfig(), ErrorFactory(), EventLog(), [Tallies()])

@@ -1,6 +1,6 @@
-"""From bytes to frames and typed messages, and what happens to bytes that lie.
+"""Decode bytes to frames and typed messages, and reject an invalid header.
 
-The bytes are a batch that a stock worker might send. They come in one at a time, as they may from a socket.
+The bytes are a batch of messages from a stock worker. They arrive one at a time, as they may from a socket.
 """
 
 import struct
@@ -12,7 +12,7 @@ from paceline.protocol.framing import FrameReader, Limits, pack_frames
 from paceline.protocol.messages import ComputeTask, TaskFinished
 from paceline.protocol.payload import pickled_payload
 
-# the worker's side, by hand: eight bytes of total length, the number of frames, their lengths, the frames
+# the worker's side, by hand: total length, number of frames, their lengths, the frames
 batch = [
     {"op": "task-finished", "key": ("x", 0), "run_id": 7, "nbytes": 28, "stimulus_id": "a"},
     {"op": "made-up", "anything": 1},
@@ -34,11 +34,13 @@ for message in codec.decode_batch(frames, "worker_to_scheduler"):
     print("  ", message)
 finished, unknown, odd = codec.decode_batch(frames, "worker_to_scheduler")
 assert isinstance(finished, TaskFinished) and finished.key == ("x", 0), "keys are hashable again"
-assert unknown.op == "made-up", "an op that the catalogue lacks is handed on as it came"
-assert odd.op == "long-running" and "run_id" in str(odd), "an odd field costs its message alone"
+assert unknown.op == "made-up", "an unknown operation is returned undecoded"
+assert odd.op == "long-running" and "run_id" in str(odd), (
+    "a field of a wrong type invalidates only its message"
+)
 
-# the other way: what only passes through the scheduler stays closed, in frames of its own
-spec = pickled_payload(b"a pickle that nobody opens here")
+# the other direction: values that the scheduler only forwards stay serialized, in frames of their own
+spec = pickled_payload(b"a pickle, not opened here")
 compute = ComputeTask(
     key="z", run_id=8, priority=(0, 1, 2), stimulus_id="b", who_has={}, nbytes={}, run_spec=spec
 )
@@ -50,10 +52,10 @@ assert again.run_spec == spec, "the same header, the same frames"
 print(f"a ComputeTask is {len(wire)} bytes in {len(out)} frames")
 
 # a header that claims ten million frames is refused before anything is allocated for them
-liar = struct.pack("<QQ", 8 * 10_000_001, 10_000_000)
+invalid = struct.pack("<QQ", 8 * 10_000_001, 10_000_000)
 try:
-    FrameReader(Limits(max_frames=1_000_000)).feed(liar)
+    FrameReader(Limits(max_frames=1_000_000)).feed(invalid)
 except RemoteProtocolError as error:
     print("refused:", error)
 else:
-    raise SystemExit("the lie was believed")
+    raise SystemExit("the invalid header was accepted")

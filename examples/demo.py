@@ -1,6 +1,6 @@
-"""The demo: a scheduler process, two stock worker processes, a stock client; real work with a progress bar.
+"""Compute on a scheduler process, two stock worker processes and a stock client, with a progress bar.
 
-It must not know more of paceline than its command. `make demo` runs it.
+The only part of paceline it uses is the command. `make demo` runs it.
 """
 
 import json
@@ -21,18 +21,18 @@ WORKER = [sys.executable, "-m", "dask", "worker", "--no-dashboard", *HERE]
 
 
 def wait_for_address(file: Path, scheduler: subprocess.Popen) -> str:
-    """The scheduler writes its address to a file when it serves."""
+    """Wait until the scheduler has written its address to `file`, and return the address."""
     for _ in range(600):
         if file.exists():
             return json.loads(file.read_text())["address"]
         if scheduler.poll() is not None:
-            raise SystemExit("the scheduler ended at its start; its words are above")
+            raise SystemExit("The scheduler exited during start-up; see its log above")
         time.sleep(0.1)
-    raise SystemExit("the scheduler did not come up in a minute")
+    raise SystemExit("The scheduler did not start within a minute")
 
 
 def compute(client: Client) -> None:
-    """A dataframe and an array, their results checked by other means."""
+    """Compute on a dataframe, an array and futures, and check the results."""
     print("\nA year of a random timeseries, 2.6 million rows: mean of x for each name")
     frame = timeseries(end="2000-12-31", freq="12s", partition_freq="5d", seed=42).persist()
     progress(frame, notebook=False)
@@ -40,19 +40,19 @@ def compute(client: Client) -> None:
     rows, spread = len(frame), means.abs().max()
     print(f"\n{means.head(3).to_string()}\n... {len(means)} names, {rows:,} rows")
     assert (rows, len(means)) == (365 * 24 * 60 * 5, 26), "rows or names are missing"
-    assert spread < 0.05, f"x is uniform around nought, but a mean is {spread}"
+    assert spread < 0.05, f"x is uniform around zero, but a mean is {spread}"
 
-    print("\nAn array of 64 million numbers: x + x.T is symmetric, and twice as large in sum")
+    print("\nAn array of 64 million numbers: x + x.T is symmetric, and its sum is twice as large")
     x = da.random.default_rng(42).random((8000, 8000), chunks=(1000, 1000)).persist()
     y = (x + x.T).persist()
     progress(y, notebook=False)
     total, doubled, difference = da.compute(x.sum(), y.sum(), abs(y - y.T).max())
     print(f"\nsum of x {total:,.1f}, of x + x.T {doubled:,.1f}; asymmetry {difference}")
-    assert difference == 0 and abs(doubled - 2 * total) < 1e-6 * total, "the numbers are wrong"
+    assert difference == 0 and abs(doubled - 2 * total) < 1e-6 * total, "the results are wrong"
 
     squares = client.gather(client.map(lambda i: i * i, range(1000)))
     assert sum(squares) == 332_833_500, "the sum of squares is wrong"
-    print("a thousand futures: the sum of squares is right")
+    print("a thousand futures: the sum of squares is correct")
 
 
 def main() -> None:
@@ -71,7 +71,7 @@ def main() -> None:
             for process in (*workers, scheduler):
                 process.terminate()
                 process.wait(20)
-    print("\nAll numbers are right.")
+    print("\nAll results are correct.")
 
 
 if __name__ == "__main__":

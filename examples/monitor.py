@@ -1,9 +1,9 @@
-"""A client that computes nothing: it subscribes to topics of a scheduler and prints their events as they come.
+"""Subscribe to topics of a scheduler as a client and print their events.
 
-    python examples/monitor.py tcp://127.0.0.1:8786 all my-topic      (Ctrl-C ends it)
+    python examples/monitor.py tcp://127.0.0.1:8786 all my-topic      (stop with Ctrl-C)
 
-Schedulers and workers log to "all", `client.log_event` and `worker.log_event` under what they like. It works with the
-stock scheduler, too, but some events of "all" hold objects that it cannot send: it then ends the stream of who listens.
+Schedulers and workers log to the topic "all"; `client.log_event` and `worker.log_event` choose a topic. The stock scheduler
+works too, but some of its events in "all" cannot be serialized: it then ends the stream of the subscriber.
 """
 
 import argparse
@@ -21,7 +21,7 @@ from paceline.protocol.framing import FrameReader, pack_frames
 from paceline.protocol.json_form import to_json
 
 HEARTBEAT_SECONDS = 5.0
-SHOWN_NBYTES = 100  # of bytes in events
+SHOWN_NBYTES = 100  # of each bytes value
 
 
 class Monitor:
@@ -31,27 +31,27 @@ class Monitor:
         self.connection, self.reader = Connection("connector"), FrameReader()
         self.name, self.topics = f"monitor-{os.getpid()}", topics
 
-    def say(self, value) -> None:
+    def send(self, value) -> None:
         self.socket.sendall(b"".join(pack_frames(self.connection.send(value))))
 
     def watch(self) -> None:
-        """Prints until the scheduler goes."""
+        """Print events until the scheduler closes."""
         self.socket.sendall(b"".join(pack_frames(self.connection.start())))
-        beaten = time.monotonic()
+        last_heartbeat = time.monotonic()
         while self.connection.phase != "closed":
             with suppress(TimeoutError):
                 if not (data := self.socket.recv(2**18)):
                     return
                 for frames in self.reader.feed(data):
                     for event in self.connection.receive_frames(frames):
-                        self.take(event)
-            if time.monotonic() - beaten > HEARTBEAT_SECONDS:  # it is still there
-                self.say([m.HeartbeatClient(client=self.name)])
-                beaten = time.monotonic()
+                        self.handle_event(event)
+            if time.monotonic() - last_heartbeat > HEARTBEAT_SECONDS:
+                self.send([m.HeartbeatClient(client=self.name)])
+                last_heartbeat = time.monotonic()
 
-    def take(self, event) -> None:
+    def handle_event(self, event) -> None:
         if isinstance(event, HandshakeDone):
-            self.say(m.RegisterClient(client=self.name, versions={}, reply=False))
+            self.send(m.RegisterClient(client=self.name, versions={}, reply=False))
             self.connection.become_stream("client")
         elif isinstance(event, Batch):
             for part in (event.messages, *(event.more or ())):
@@ -60,8 +60,8 @@ class Monitor:
 
     def show(self, message: m.Message) -> None:
         match message:
-            case m.StreamStart():  # the scheduler has us
-                self.say([m.SubscribeTopic(topic=x, client=self.name) for x in self.topics])
+            case m.StreamStart():  # the registration is complete
+                self.send([m.SubscribeTopic(topic=x, client=self.name) for x in self.topics])
                 print(f"listening to {', '.join(self.topics)}", flush=True)
             case m.Event(topic=topic, event=(when, what)):
                 at = datetime.fromtimestamp(when).time().isoformat("milliseconds")
@@ -76,4 +76,4 @@ if __name__ == "__main__":
     try:
         Monitor(options.scheduler, options.topics).watch()
     except (OSError, ProtocolError, KeyboardInterrupt) as error:
-        raise SystemExit(f"this is the end: {error!r}") from None
+        raise SystemExit(f"The connection has ended: {error!r}") from None

@@ -1,7 +1,7 @@
-"""One turn of the core after the other, each with its outbox: no socket, no clock, no thread.
+"""Run the core turn by turn and print each outbox: no socket, no clock, no thread.
 
-A worker and a client join, a graph of two tasks comes in, the worker finishes the first. What the core wants
-sent stands in the outbox; nothing is sent here.
+A worker and a client join, a graph of two tasks arrives, the worker finishes both. The outbox contains the messages to
+send; nothing is sent here.
 """
 
 from paceline.protocol.messages import RegisterWorker, TaskFinished
@@ -13,7 +13,7 @@ from paceline.scheduler.core.stimuli import (
     Stimulus,
     WorkerJoined,
 )
-from paceline.scheduler.server.assembly import build_core
+from paceline.scheduler.server.journal.build_core import build_core
 
 ADDRESS = "tcp://10.0.0.1:40000"
 core = build_core(SchedulerConfig())
@@ -21,7 +21,7 @@ clock = iter(range(1000))
 
 
 def turn(source: str, message: object):
-    """One stimulus in, one outbox out, printed."""
+    """Handle one stimulus, print the messages in the outbox and return it."""
     now = float(next(clock))
     outbox = core.handle(Stimulus(source, message, f"turn-{now:.0f}"), now)
     print(f"\n{now:.0f}. {type(message).__name__} from {source or 'the driver'}")
@@ -37,7 +37,7 @@ registration = RegisterWorker(
 turn("", WorkerJoined(address=ADDRESS, host="10.0.0.1", message=registration))
 turn("", ClientJoined(client="me"))
 
-# what the compiler makes of `y = inc(x)`: columns, one row a task; a run_spec is bytes that nobody opens here
+# what the graph compiler returns for `y = inc(x)`: columns, one row per task; run_specs are opaque bytes here
 chunk = GraphChunk(
     graph_id=1,
     keys=["x", "y"],
@@ -48,7 +48,7 @@ chunk = GraphChunk(
     run_specs=[b"specification of x", b"specification of y"],
     priorities=[0, 1],
 )
-assert not turn("me", chunk), "rows are held until their commit"
+assert not turn("me", chunk), "rows wait for their commit"
 sent = turn("me", GraphCommit(graph_id=1, keys=["y"], client="me", received_at=2.0))
 (compute_x,) = sent.workers[ADDRESS]
 assert compute_x.key == "x" and core.state.tasks["y"].state == "waiting"
@@ -59,6 +59,6 @@ sent = turn(ADDRESS, finished)
 assert compute_y.key == "y" and compute_y.who_has == {"x": (ADDRESS,)}
 
 sent = turn(ADDRESS, TaskFinished(key="y", run_id=compute_y.run_id, nbytes=28))
-assert sent.clients["me"][0].key == "y", "the client hears of what it wanted"
-assert core.state.tasks["x"].state == "released", "nobody needs x any more"
+assert sent.clients["me"][0].key == "y", "the client is notified of its key"
+assert core.state.tasks["x"].state == "released", "x is no longer needed"
 print("\nx is", core.state.tasks["x"].state, "and y is in", core.state.tasks["y"].state)

@@ -1,6 +1,6 @@
-"""A stock client and a stock worker on paceline: a dataframe, from start to end.
+"""Compute a dataframe with a stock client and a stock worker on paceline.
 
-It must not differ from a program for the stock scheduler but in the command that it starts.
+Only the command that starts the scheduler differs from a program for the stock scheduler.
 """
 
 import json
@@ -30,13 +30,13 @@ with tempfile.TemporaryDirectory() as folder:
             client.wait_for_workers(1, timeout=60)
             df = timeseries(end="2000-02-01", freq="60s", seed=1)
             means = df.groupby("name")["x"].mean().compute()
-            chosen = df[(df["x"] > 0) | (df["y"] < 0)].compute()
+            selected = df[(df["x"] > 0) | (df["y"] < 0)].compute()
             print(means.describe())
-            print(len(chosen), "of", len(df), "rows are chosen")
+            print(len(selected), "of", len(df), "rows are selected")
             assert len(means) == 26
-            assert ((chosen.x > 0) | (chosen.y < 0)).all()
+            assert ((selected.x > 0) | (selected.y < 0)).all()
     finally:
         for process in (worker, scheduler):
             process.terminate()
             process.wait(20)
-assert scheduler.returncode == 0, "the scheduler ends cleanly"
+assert scheduler.returncode == 0, "the scheduler exits without error"

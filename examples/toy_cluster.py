@@ -1,6 +1,6 @@
-"""A core with workers that exist only as names, for the examples: a second passes with each stimulus.
+"""A core with simulated workers, for other examples. Each stimulus advances the time by one second.
 
-It must not do anything clever: `one_turn.py` shows the same step by step.
+`one_turn.py` shows the same step by step.
 """
 
 from paceline.protocol.messages import ComputeTask, RegisterWorker, TaskFinished
@@ -13,7 +13,7 @@ from paceline.scheduler.core.stimuli import (
     WorkerJoined,
 )
 from paceline.scheduler.core.turn import Outbox
-from paceline.scheduler.server.assembly import build_core
+from paceline.scheduler.server.journal.build_core import build_core
 
 
 class ToyCluster:
@@ -30,13 +30,13 @@ class ToyCluster:
             self.send("", WorkerJoined(address=joined.address, host=host, message=joined))
 
     def send(self, source: str, message: object) -> Outbox:
-        """One stimulus, one turn."""
+        """Handle one stimulus and return the outbox."""
         self.now += 1.0
         name = f"{type(message).__name__}-{self.now:.0f}"
         return self.core.handle(Stimulus(source, message, name), self.now)
 
     def submit(self, graph: dict[str, list[str]], wanted: list[str]) -> Outbox:
-        """A graph as {key: its dependencies}, dependencies first; nothing is held back."""
+        """Submit `graph`, a dict from key to dependencies with dependencies first, and return the outbox."""
         self.n_graphs += 1
         keys = list(graph)
         chunk = GraphChunk(
@@ -54,14 +54,14 @@ class ToyCluster:
         return self.send("me", commit)
 
     def finish(self, address: str, compute: ComputeTask, nbytes: int = 100) -> Outbox:
-        """The worker says that the task is done."""
+        """Report the task of `compute` as finished by the worker at `address`, and return the outbox."""
         return self.send(
             address, TaskFinished(key=compute.key, run_id=compute.run_id, nbytes=nbytes)
         )
 
 
 def computes(outbox: Outbox) -> list[tuple[str, ComputeTask]]:
-    """(address, message) of each task that the outbox sends out."""
+    """Return (address, message) of each `ComputeTask` in `outbox`."""
     return [
         (address, message)
         for address, messages in outbox.workers.items()

@@ -1,6 +1,6 @@
-"""Two connections talking in memory: a worker and a scheduler, from handshake to goodbye.
+"""Connect a worker and a scheduler in memory, from handshake to close.
 
-A Connection does no I/O. Here a "wire" hands what one end sends to the other.
+A `Connection` does no I/O. Here a function carries the frames from one end to the other.
 """
 
 from paceline.protocol.connection import PHASES, Connection
@@ -13,44 +13,44 @@ readers = {worker: FrameReader(), scheduler: FrameReader()}
 
 
 def carry(frames, to: Connection) -> list:
-    """The wire: frames to bytes, bytes to frames, and what they mean at the other end."""
+    """Encode `frames` as bytes, decode them at the connection `to`, and return its events."""
     data = b"".join(bytes(buffer) for buffer in pack_frames(frames))
     return [event for got in readers[to].feed(data) for event in to.receive_frames(got)]
 
 
-# both ends say what they can; neither waits for the other
+# both ends send their handshake; neither waits for the other
 theirs, ours = worker.start(), scheduler.start()
 (greeted,) = carry(theirs, to=scheduler)
 carry(ours, to=worker)
 print("agreed:", greeted.agreement)
 assert worker.phase == scheduler.phase == "rpc"
 
-# the end that connected asks; only the scheduler knows whether it agrees
+# the end that connected sends a request; the scheduler decides whether to accept it
 address = "tcp://10.0.0.1:40000"
 registration = RegisterWorker(address=address, name="alice", nthreads=2, reply=False)
 (request,) = carry(worker.send(registration), to=scheduler)
-print("asked:", type(request.message).__name__, request.message.name)
+print("request:", type(request.message).__name__, request.message.name)
 (reply,) = carry(scheduler.send({"status": "OK", "time": 0.0}), to=worker)
 assert reply.value["status"] == "OK"
 worker.become_stream("worker")
 scheduler.become_stream("worker")
 
-# from here on both send batches, whenever they like
+# from here on both ends send batches at any time
 done = [TaskFinished(key=("x", i), run_id=i, nbytes=28) for i in range(3)]
 (batch,) = carry(worker.send(done), to=scheduler)
-print("heard:", [message.key for message in batch.messages])
+print("finished:", [message.key for message in batch.messages])
 (batch,) = carry(scheduler.send(FreeKeys(keys=[("x", 0)], stimulus_id="example")), to=worker)
-print("told: ", batch.messages)
+print("received:", batch.messages)
 
-# what may not go this way does not leave
+# a message of the wrong direction is not sent
 try:
     scheduler.send(done)
 except LocalProtocolError as error:
     print("refused:", error)
 else:
-    raise SystemExit("a scheduler finished a task")
+    raise SystemExit("a scheduler could send task-finished")
 
 (batch,) = carry(worker.send([CloseStream()]), to=scheduler)
 assert worker.phase == scheduler.phase == "closed"
-assert ("worker-stream", "goodbye") in PHASES, "the table is the program"
+assert ("worker-stream", "goodbye") in PHASES, "the table of phases defines the connection"
 print("closed")

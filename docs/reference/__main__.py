@@ -1,10 +1,10 @@
-"""``python docs/reference``: writes what of the documentation follows from the code.
+"""Generate documentation pages from the code: ``python docs/reference``.
 
-- ``docs/protocol.md``: the narrative (``narrative/*.md``), then every message;
+- ``docs/protocol.md``: the narrative in ``narrative/*.md``, then every message;
 - ``docs/protocol.schema.json``: JSON Schema of every message;
-- ``docs/compatibility.md``: every op, what stock does and what paceline does.
+- ``docs/compatibility.md``: every operation, and where the stock scheduler and paceline handle it.
 
-A test compares them with what is committed. It must not know: what the words say.
+A test compares the pages with the committed ones.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ DOCS = Path(__file__).parent.parent
 
 
 def pages() -> dict[Path, str]:
-    """Each page that is generated, and its text."""
+    """Return the path and text of each generated page."""
     return {
         DOCS / "protocol.md": protocol(),
         DOCS / "protocol.schema.json": schema(),

@@ -1,7 +1,4 @@
-"""What the code says of a message: its docstring taken apart, its fields with their types in words.
-
-It must not know: how that is laid out on a page.
-"""
+"""Parse the docstrings of messages, and describe their fields and types."""
 
 from __future__ import annotations
 
@@ -19,14 +16,14 @@ from paceline.protocol.payload import Payload
 
 @dataclass(frozen=True)
 class Field:
-    """One field.
+    """A field of a message.
 
     Attributes:
-        name: on the wire.
-        type: in words.
-        default: as JSON-like text; None where the field must be there.
+        name: the name in the message.
+        type: the type, as text.
+        default: the default as JSON-like text; None if the field is required.
         place: inline, offloaded or either.
-        meaning: from the docstring.
+        meaning: the description in the docstring.
     """
 
     name: str
@@ -38,12 +35,12 @@ class Field:
 
 @dataclass(frozen=True)
 class Described:
-    """A class of messages or replies.
+    """The description of a class of messages or replies.
 
     Attributes:
-        text: what it is for, without the parts below.
+        text: its purpose, without the parts below.
         returns: what a request returns, or "".
-        fields: of its own; those of every request are left out.
+        fields: its fields, without those of every request.
     """
 
     text: str
@@ -52,13 +49,17 @@ class Described:
 
 
 def described(cls: type[msgspec.Struct]) -> Described:
-    """All that the class says of itself."""
+    """Return the description of `cls`."""
     text, _ = _split(inspect.getdoc(cls) or "")
     meanings = {}
     for base in reversed(cls.__mro__):
         meanings.update(_meanings(_split(inspect.cleandoc(base.__dict__.get("__doc__") or ""))[1]))
     text, _, returns = text.partition("Returns:")
-    common = {f.name for f in msgspec.structs.fields(Request)} if issubclass(cls, Request) and cls is not Request else set()
+    common = (
+        {f.name for f in msgspec.structs.fields(Request)}
+        if issubclass(cls, Request) and cls is not Request
+        else set()
+    )
     places = {attribute.name: attribute.place for attribute in fields_of(cls)}
     fields = tuple(
         Field(
@@ -72,7 +73,7 @@ def described(cls: type[msgspec.Struct]) -> Described:
 
 
 def undocumented(cls: type[msgspec.Struct]) -> list[str]:
-    """Names of fields without a word on them."""
+    """Return the names of the fields of `cls` without a description."""
     return [field.name for field in described(cls).fields if not field.meaning]
 
 
@@ -96,11 +97,13 @@ def _meanings(attributes: str) -> dict[str, str]:
 
 
 def _joined(text: str) -> str:
-    return "\n\n".join(" ".join(part.split()) for part in text.strip().split("\n\n") if part.strip())
+    return "\n\n".join(
+        " ".join(part.split()) for part in text.strip().split("\n\n") if part.strip()
+    )
 
 
 def default_of(field: Any) -> str | None:
-    """The default of a field that may be absent."""
+    """Return the default of `field` as text, or None if the field is required."""
     if field.default is not msgspec.NODEFAULT:
         value = field.default
     elif field.default_factory is not msgspec.NODEFAULT:
@@ -110,11 +113,13 @@ def default_of(field: Any) -> str | None:
     if isinstance(value, msgspec.Struct):
         return type(value).__name__
     words = {None: "nil", True: "true", False: "false"}
-    return words[value] if value is None or isinstance(value, bool) else repr(value).replace("'", '"')
+    return (
+        words[value] if value is None or isinstance(value, bool) else repr(value).replace("'", '"')
+    )
 
 
 def type_in_words(cls: Any, field: Any) -> str:
-    """What may stand in a field."""
+    """Return the type of `field` of `cls` as text."""
     if issubclass(cls, Message):
         if field.name in cls.KEY_FIELDS:
             return "key"
@@ -128,19 +133,19 @@ def type_in_words(cls: Any, field: Any) -> str:
 
 
 _NAMES = {
-    "str": "text", "int": "integer", "float": "float", "bool": "boolean", "bytes": "bytes", "NoneType": "nil",
+    "str": "string", "int": "integer", "float": "float", "bool": "boolean", "bytes": "bytes", "NoneType": "nil",
     "dict": "map", "list": "array", "tuple": "array", "set": "set", "frozenset": "set",
 }  # fmt: skip
 
 
 def words(hint: Any) -> str:
-    """A type in the words of the page."""
+    """Return a type hint as text."""
     if hint is Any:
         return "any value"
     if hint is None:
         return "nil"
     if hint is Payload:
-        return "closed value"
+        return "serialized value"
     args = getattr(hint, "__args__", ())
     if isinstance(hint, types.UnionType) or str(getattr(hint, "__origin__", "")) == "typing.Union":
         return " or ".join(words(arg) for arg in args)
@@ -151,6 +156,8 @@ def words(hint: Any) -> str:
             return f"map of {words(args[0])} to {words(args[1])}"
         if name == "Literal":
             return " or ".join(f'"{arg}"' for arg in args)
-        return f"{_NAMES.get(name, name)} of " + ", ".join(words(a) for a in args if a is not Ellipsis)
+        return f"{_NAMES.get(name, name)} of " + ", ".join(
+            words(a) for a in args if a is not Ellipsis
+        )
     name = getattr(hint, "__name__", str(hint))
     return _NAMES.get(name, name)

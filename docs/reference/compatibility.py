@@ -1,7 +1,4 @@
-"""``docs/compatibility.md``: every op, what the stock scheduler does and what paceline does, from the tables that run.
-
-It must not know: what the ops mean.
-"""
+"""Generate ``docs/compatibility.md``: where the stock scheduler and paceline handle each operation."""
 
 from __future__ import annotations
 
@@ -10,64 +7,73 @@ from paceline.protocol.catalogue import OPS, TABLES, Direction, Op
 from paceline.scheduler.core.config import SchedulerConfig
 from paceline.scheduler.core.core import HANDLERS
 from paceline.scheduler.extensions import default_extensions
-from paceline.scheduler.server.rpc import build_handlers
+from paceline.scheduler.server.requests import build_handlers
 from stock_places import Places, places
 
-HEAD = """# Every op, in stock and here
+HEAD = """# Operations in the stock scheduler and in paceline
 
-What peers may send to a scheduler, who takes it in the stock scheduler (distributed 2026.8.0), and who takes it in paceline. Generated
-from the tables that run: an op that nobody takes cannot be listed as served. What each op means is in [protocol.md](protocol.md).
+The operations that peers may send to a scheduler, and what handles each in the stock scheduler (distributed 2026.8.0) and in paceline.
+The page is generated from the tables of handlers. [protocol.md](protocol.md) describes the operations.
 """
-#: Ops of streams that go by way of the driver's children and flows, and those of stock's own shuffle plugin on the facade.
+#: Operations of streams handled outside the core, and those handled by distributed's shuffle plugin.
 ELSEWHERE = {
     "update-graph": "the graph compiler, then the core",
-    "update-data": "a flow",
+    "update-data": "the server",
     **dict.fromkeys(
         ("shuffle_get_or_create", "shuffle_get", "shuffle_barrier", "shuffle_restrict_task"),
-        "stock's scheduler plugin, over the facade",
+        "distributed's shuffle plugin",
     ),
 }
 TITLES: dict[Direction, str] = {
-    "worker_to_scheduler": "From workers, on their stream",
-    "client_to_scheduler": "From clients, on their stream",
+    "worker_to_scheduler": "Messages of workers",
+    "client_to_scheduler": "Messages of clients",
     "scheduler_rpc": "Requests",
 }
 
 
 def compatibility() -> str:
-    """The page."""
+    """Return the page."""
     found = places(OPS)
     parts = [HEAD.strip()]
     for direction, title in TITLES.items():
-        rows = [_row(op, found[op.name]) for op in sorted(TABLES[direction].values(), key=lambda op: op.name)]
-        parts.append(f"## {title}\n\n| op | what it asks | stock | paceline |\n|---|---|---|---|\n" + "\n".join(rows))
-    parts.append("## What paceline sends\n\n" + _sent())
+        rows = [
+            _row(op, found[op.name])
+            for op in sorted(TABLES[direction].values(), key=lambda op: op.name)
+        ]
+        parts.append(
+            f"## {title}\n\n| operation | purpose | stock | paceline |\n|---|---|---|---|\n"
+            + "\n".join(rows)
+        )
+    parts.append("## Messages that paceline sends\n\n" + _sent())
     return "\n\n".join(parts) + "\n"
 
 
 def _row(op: Op, where: Places) -> str:
-    text = described(op.cls).text.split(". ")[0].rstrip(".").replace("|", "\\|").replace("\n", " ")
-    stock = next((h for h in where.handled if not h.startswith(("worker.", "nanny.", "client."))), "")
+    summary = described(op.cls).text.split("\n\n")[0]
+    text = summary.split(". ")[0].rstrip(".").replace("|", "\\|")
+    stock = next(
+        (h for h in where.handled if not h.startswith(("worker.", "nanny.", "client."))), ""
+    )
     return f"| `{op.name}` | {text} | {f'`{stock}`' if stock else '-'} | {taken_by(op)} |"
 
 
 def taken_by(op: Op) -> str:
-    """Who takes an op here, by the tables that run."""
+    """Return what handles `op` in paceline."""
     if op.handler == "connection":
         return "the connection"
     if op.name in ELSEWHERE:
         return ELSEWHERE[op.name]
-    machines = [m.name for m in default_extensions(SchedulerConfig()) if op.cls in m.handlers()]
-    if machines:
-        return f"the machine `{machines[0]}`"
+    extensions = [e.name for e in default_extensions(SchedulerConfig()) if op.cls in e.handlers()]
+    if extensions:
+        return f"extension `{extensions[0]}`"
     if op.cls in HANDLERS:
         return "the core"
     served = build_handlers()
-    return "the server" if op.cls in served else "**not served:** an error that names the op"
+    return "the server" if op.cls in served else "**not supported:** an error"
 
 
 def _sent() -> str:
-    lines = ["Both send these, in the same forms:", ""]
+    lines = ["The same messages as the stock scheduler:", ""]
     for direction in ("scheduler_to_worker", "scheduler_to_client"):
         names = ", ".join(f"`{name}`" for name in sorted(TABLES[direction]))  # type: ignore[index]
         lines.append(f"- {direction.replace('_', ' ')}: {names}")

@@ -1,7 +1,4 @@
-"""``docs/protocol.md``: the narrative, then every message of the catalogue.
-
-It must not know: how classes are taken apart (``classes``), where stock has what (``stock_places``).
-"""
+"""Generate ``docs/protocol.md``: the narrative, then every message of the catalogue."""
 
 from __future__ import annotations
 
@@ -19,27 +16,27 @@ from stock_places import PLACES_MAX, Places, places
 
 HERE = Path(__file__).parent
 VECTORS = HERE.parent / "vectors"
-#: An example longer than this is cut.
+#: Longer examples are truncated, characters.
 EXAMPLE_MAX = 700
 
-#: direction -> its title, and what is true of all its messages.
+#: direction -> its title, and what applies to all its messages.
 TABLE_TEXTS: dict[Direction, tuple[str, str]] = {
     "worker_to_scheduler": (
         "Worker to scheduler",
-        "In batches on the stream that `register-worker` began, in its phase `worker-stream`. The scheduler knows whose stream it is, so "
-        "none of these names the worker. None has a reply. What the scheduler cannot use (an unknown op, a field of a wrong type) it "
-        "logs and skips; the others of the batch count.",
+        "In batches on the stream that `register-worker` opened (phase `worker-stream`). The stream identifies the worker, so messages do not "
+        "name it. None has a reply. The scheduler logs and skips messages with an unknown operation or a field of a wrong type, and "
+        "handles the rest of the batch.",
     ),
     "scheduler_to_worker": (
         "Scheduler to worker",
-        "In batches on the same stream. A stock worker turns most of them into events of its state machine, in the order in which they "
-        "came. None has a reply; what follows comes as messages of the other direction. A stock worker that meets an op it does not "
-        "know, or an argument too many, logs an error and closes: send nothing that is not here.",
+        "In batches on the same stream. A stock worker turns most of them into events of its state machine, in order. None has a reply; "
+        "results arrive as messages of the other direction. A stock worker that receives an unknown operation or an extra field "
+        "logs an error and closes: send only what is listed here.",
     ),
     "client_to_scheduler": (
         "Client to scheduler",
-        "In batches on the stream that `register-client` began, in its phase `client-stream`. None has a reply; what goes wrong with a graph "
-        "comes back as `task-erred` of each key that was asked for.",
+        "In batches on the stream that `register-client` opened (phase `client-stream`). None has a reply. If a graph fails, the client "
+        "receives `task-erred` for each requested key.",
     ),
     "scheduler_to_client": (
         "Scheduler to client",
@@ -47,18 +44,18 @@ TABLE_TEXTS: dict[Direction, tuple[str, str]] = {
     ),
     "scheduler_rpc": (
         "Requests to the scheduler",
-        "On a connection in its phase `rpc`, one request at a time; the reply is the next message. Anybody may ask: clients, workers, nannies, tools.",
+        "On a connection in phase `rpc`, one request at a time; the reply is the next message. Clients, workers, nannies and tools send them.",
     ),
     "worker_rpc": (
         "Requests to a worker",
-        "On a connection to the worker's own address. The scheduler, clients with direct connections, and other workers ask.",
+        "On a connection to the worker's own address. The scheduler, clients with direct connections, and other workers send them.",
     ),
     "nanny_rpc": ("Requests to a nanny", "On a connection to the nanny's address."),
 }  # fmt: skip
 
 
 def protocol() -> str:
-    """The page."""
+    """Return the page."""
     parts = [path.read_text().strip() for path in sorted((HERE / "narrative").glob("*.md"))]
     found = places(OPS)
     since: dict[str, str] = json.loads((HERE / "since.json").read_text())
@@ -67,9 +64,14 @@ def protocol() -> str:
         title, text = TABLE_TEXTS[direction]
         parts.append(f"## {title}\n\n{text}")
         if direction == "scheduler_rpc":
-            parts.append("Every request may have these fields besides its own:\n\n" + _table(described(Request).fields, since))
-        parts += [_op(op, found[op.name], since) for op in sorted(table.values(), key=lambda op: op.name)]
-    parts.append("## Replies that are structures\n\n" + _replies(since))
+            parts.append(
+                "Every request may have these additional fields:\n\n"
+                + _table(described(Request).fields, since)
+            )
+        parts += [
+            _op(op, found[op.name], since) for op in sorted(table.values(), key=lambda op: op.name)
+        ]
+    parts.append("## Structured replies\n\n" + _replies(since))
     return "\n\n".join(parts) + "\n"
 
 
@@ -82,17 +84,20 @@ def _contents() -> str:
 
 
 def anchor(direction: str, op: str) -> str:
-    """Where an op is on the page."""
+    """Return the anchor of an operation on the page."""
     return f"{direction}-{op}".replace("_", "-").lower()
 
 
 def _op(op: Op, where: Places, since: dict[str, str]) -> str:
     about = described(op.cls)
-    parts = [f'<a id="{anchor(op.direction, op.name)}"></a>\n\n### `{op.name}`' + _new(op.name, since), about.text]
+    parts = [
+        f'<a id="{anchor(op.direction, op.name)}"></a>\n\n### `{op.name}`' + _new(op.name, since),
+        about.text,
+    ]
     if about.fields:
         parts.append(_table(about.fields, since))
     elif op.direction not in RPC_DIRECTIONS:
-        parts.append("It has no fields.")
+        parts.append("No fields.")
     if op.direction in RPC_DIRECTIONS:
         parts.append(_reply(op, about.returns))
     parts.append(_stock(op, where))
@@ -110,32 +115,42 @@ def _reply(op: Op, returns: str) -> str:
         text = f"**Reply:** [{op.reply.__name__}](#{op.reply.__name__.lower()})."
         return f"{text} {returns}" if returns else text
     if op.cls not in VALUES:
-        return f"**Reply:** {returns}" if returns else "**Reply:** none of its own."
+        return f"**Reply:** {returns}" if returns else "**Reply:** none."
     kind = words(VALUES[op.cls])
-    return f"**Reply** (*{kind}*): {returns}" if returns and kind != "nil" else f"**Reply:** {kind}."
+    return (
+        f"**Reply** (*{kind}*): {returns}" if returns and kind != "nil" else f"**Reply:** {kind}."
+    )
 
 
 def _stock(op: Op, where: Places) -> str:
-    """Where stock says it and handles it, as far as this direction goes."""
-    server = {"scheduler_rpc": "scheduler", "worker_rpc": "worker", "nanny_rpc": "nanny"}.get(op.direction, "")
+    """Return a sentence on where stock sends and handles `op` in its direction."""
+    server = {"scheduler_rpc": "scheduler", "worker_rpc": "worker", "nanny_rpc": "nanny"}.get(
+        op.direction, ""
+    )
     handled = list(where.handled)
     if server in ("worker", "nanny"):
         handled = [h for h in handled if h.startswith((server, "core", "shuffle"))]
     elif server:
         handled = [h for h in handled if not h.startswith(("worker.", "nanny.", "client."))]
-    said = ", ".join(f"`{name}`" for name in list(where.said)[:PLACES_MAX])
-    took = ", ".join(f"`{name}`" for name in handled[:PLACES_MAX])
-    words = [f"said by {said}" if said else "", f"taken by {took}" if took else ""]
+    sent = ", ".join(f"`{name}`" for name in list(where.sent)[:PLACES_MAX])
+    handlers = ", ".join(f"`{name}`" for name in handled[:PLACES_MAX])
+    words = [f"sent by {sent}" if sent else "", f"handled by {handlers}" if handlers else ""]
     text = "; ".join(word for word in words if word)
-    ours = {"core": "a turn of the core", "server": "the server", "extension": "a machine beside the core", "connection": "the connection", "peer": ""}[op.handler]
-    parts = [f"*Stock:* {text}." if text else "", f"*Here:* {ours}." if ours else ""]
+    ours = {
+        "core": "the core",
+        "server": "the server",
+        "extension": "an extension",
+        "connection": "the connection",
+        "peer": "",
+    }[op.handler]
+    parts = [f"*Stock:* {text}." if text else "", f"*paceline:* handled by {ours}." if ours else ""]
     return " ".join(part for part in parts if part)
 
 
 def _table(fields: tuple[Field, ...], since: dict[str, str]) -> str:
-    lines = ["| field | type | if absent | meaning |", "|---|---|---|---|"]
+    lines = ["| field | type | default | meaning |", "|---|---|---|---|"]
     for field in fields:
-        absent = "**must be there**" if field.default is None else f"`{field.default}`"
+        absent = "**required**" if field.default is None else f"`{field.default}`"
         kind = field.type + (", offloaded" if field.place == "offloaded" else "")
         meaning = field.meaning.replace("|", "\\|") + _new(field.name, since)
         lines.append(f"| `{field.name}` | {kind} | {absent} | {meaning} |")
@@ -151,17 +166,21 @@ def _replies(since: dict[str, str]) -> str:
     for name, cls in sorted(vars(replies).items()):
         if isinstance(cls, type) and issubclass(cls, replies.Reply) and cls is not replies.Reply:
             about = described(cls)
-            parts.append(f'<a id="{name.lower()}"></a>\n\n### {name}\n\n{about.text}\n\n{_table(about.fields, since)}')
+            parts.append(
+                f'<a id="{name.lower()}"></a>\n\n### {name}\n\n{about.text}\n\n{_table(about.fields, since)}'
+            )
     return "\n\n".join(parts)
 
 
 def _example(direction: str, op: str, kind: str) -> str:
-    """A captured message, as JSON, in short."""
+    """Return a captured message as JSON, shortened."""
     stem = op if kind == "message" else f"{op}.{kind}"
     path = VECTORS / direction / f"{stem}.json"
     if not path.exists() or (direction, stem) not in _captured():
         return ""
-    text = json.dumps(_short(json.loads(path.read_text())), separators=(", ", ": "), ensure_ascii=False)
+    text = json.dumps(
+        _short(json.loads(path.read_text())), separators=(", ", ": "), ensure_ascii=False
+    )
     if len(text) > EXAMPLE_MAX:
         text = text[:EXAMPLE_MAX] + " ..."
     return f"```json\n{text}\n```"
@@ -173,7 +192,7 @@ def _captured() -> set[tuple[str, str]]:
 
 
 def _short(value: Any) -> Any:
-    """Long bytes cut in the middle."""
+    """Return `value` with long strings shortened."""
     if isinstance(value, dict):
         return {key: _short(inner) for key, inner in value.items()}
     if isinstance(value, list):

@@ -1,7 +1,4 @@
-"""JSON Schema of every message, in the form in which ``paceline decode`` prints it.
-
-It must not know: Markdown.
-"""
+"""Generate the JSON Schema of every message, in the form that ``paceline decode`` prints."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ from paceline.protocol.reply_values import VALUES
 
 
 def schema() -> str:
-    """The file."""
+    """Return the schema as text."""
     classes: dict[str, type[msgspec.Struct]] = {}
     ops: dict[str, Any] = {}
     replies: dict[str, Any] = {}
@@ -26,7 +23,9 @@ def schema() -> str:
             ops.setdefault(direction, {})[op.name] = {"$ref": f"#/$defs/{op.cls.__name__}"}
             if op.reply is not None:
                 classes[op.reply.__name__] = op.reply
-                replies.setdefault(direction, {})[op.name] = {"$ref": f"#/$defs/{op.reply.__name__}"}
+                replies.setdefault(direction, {})[op.name] = {
+                    "$ref": f"#/$defs/{op.reply.__name__}"
+                }
             elif op.cls in VALUES:
                 replies.setdefault(direction, {})[op.name] = msgspec.json.schema(VALUES[op.cls])
     _, components = msgspec.json.schema_components(
@@ -38,7 +37,7 @@ def schema() -> str:
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Messages of Dask's protocol, distributed 2026.8.0",
         "description": "Generated from paceline.protocol.catalogue. Arrays that are keys, and values marked with $bytes, $map and "
-        "the like, are as docs/protocol.md says in 'Messages as JSON'.",
+        "similar names, are described in docs/protocol.md, 'Messages as JSON'.",
         "ops": ops,
         "replies": replies,
         "$defs": dict(sorted(components.items())),
@@ -48,7 +47,7 @@ def schema() -> str:
 
 def _hook(kind: type) -> dict[str, Any]:
     if kind is Payload:
-        return {"description": "A closed value.", "type": "object"}
+        return {"description": "A serialized value.", "type": "object"}
     raise NotImplementedError(f"no schema for {kind}")
 
 

@@ -1,9 +1,7 @@
-"""First releases: which ops and fields came to Dask after 2024.1.0.
+"""Find the release of distributed in which each operation and field first appeared, after 2024.1.0.
 
-``python docs/reference/since.py GIT_DIR`` reads the tags of a clone of distributed and writes ``since.json``: word -> the first
-release whose source has it as a text or a name. What 2024.1.0 has already is left out.
-
-It must not know: messages.
+``python docs/reference/since.py GIT_DIR`` reads the tags of a clone of distributed and writes ``since.json``: a dict from name to
+the first release whose source contains it. Names that 2024.1.0 contains are left out.
 """
 
 from __future__ import annotations
@@ -19,13 +17,25 @@ FILE = Path(__file__).parent / "since.json"
 
 
 def since(git_dir: str, words: set[str]) -> dict[str, str]:
-    """Word -> release."""
+    """Return the first release of each word in `words`."""
     tags = _git(git_dir, "tag").split()
-    releases = sorted((t for t in tags if re.fullmatch(r"202[4-9]\.\d+\.\d+", t)), key=lambda t: tuple(map(int, t.split("."))))
+    releases = sorted(
+        (t for t in tags if re.fullmatch(r"202[4-9]\.\d+\.\d+", t)),
+        key=lambda t: tuple(map(int, t.split("."))),
+    )
     found: dict[str, str] = {}
     missing = set(words)
     for release in releases:
-        text = _git(git_dir, "grep", "-hIoE", r"[A-Za-z_][A-Za-z0-9_-]*", release, "--", "distributed/*.py", ":!*/tests/*")
+        text = _git(
+            git_dir,
+            "grep",
+            "-hIoE",
+            r"[A-Za-z_][A-Za-z0-9_-]*",
+            release,
+            "--",
+            "distributed/*.py",
+            ":!*/tests/*",
+        )
         there = set(text.split()) & missing
         missing -= there
         if release != FIRST:
@@ -36,7 +46,9 @@ def since(git_dir: str, words: set[str]) -> dict[str, str]:
 
 
 def _git(git_dir: str, *command: str) -> str:
-    return subprocess.run(["git", "--git-dir", git_dir, *command], capture_output=True, text=True, check=False).stdout
+    return subprocess.run(
+        ["git", "--git-dir", git_dir, *command], capture_output=True, text=True, check=False
+    ).stdout
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-// Reads every vector of docs/vectors by what docs/protocol.md says, and knows nothing of paceline's code.
+// Decode every vector in docs/vectors/ as described in docs/protocol.md, without paceline's code.
 // `npm install && npm test`; `node read.mjs FILE.bin` prints a message as JSON.
 import { readFileSync } from "node:fs";
 import { isDeepStrictEqual } from "node:util";
@@ -8,7 +8,7 @@ const VECTORS = new URL("../../docs/vectors/", import.meta.url);
 const SAFE = 2n ** 53n;
 const hex = (bytes) => Buffer.from(bytes).toString("hex");
 
-// "Framing": the frames of the message that begins at `start`, and where it ends
+// "Framing": return the frames of the message that begins at `start`, and its end
 export function framesAt(data, start = 0) {
   const view = new DataView(data.buffer, data.byteOffset, data.byteLength);
   const u64 = (at) => Number(view.getBigUint64(at, true));
@@ -24,12 +24,12 @@ export function framesAt(data, start = 0) {
   return { frames, end: at };
 }
 
-// Maps as pairs, since JavaScript's objects know texts alone as keys: a key that is none is wrapped on its way in.
+// Maps as pairs, because keys of JavaScript objects are strings: other keys are wrapped.
 class Key {
   constructor(value) { this.value = value; }
 }
 
-// msgpack with 64-bit integers as BigInt; extension types stay closed (also -1, the timestamp)
+// msgpack with 64-bit integers as BigInt; extension types are not decoded (including -1, the timestamp)
 const extensions = new ExtensionCodec();
 extensions.register({ type: -1, encode: () => null, decode: (data) => new ExtData(-1, data) });
 function unpack(bytes) {
@@ -43,7 +43,7 @@ function unpack(bytes) {
   return { value, keyOf: (name) => (name.startsWith("\u0000key ") ? new Key(keys[name.slice(5)]) : name) };
 }
 
-// "Messages as JSON": a value of one msgpack document. `frames` is null within headers, which hold no placeholders.
+// "Messages as JSON": convert a value of a msgpack document. `frames` is null within headers, which contain no placeholders.
 function form(value, keyOf, frames) {
   const inner = (x) => form(x, keyOf, frames);
   if (value === null || typeof value === "boolean" || typeof value === "string") return value;
@@ -75,7 +75,7 @@ function form(value, keyOf, frames) {
   return { $map: pairs };
 }
 
-// "Values": frame k is the header, and says how many frames are the value
+// "Values": frame k is the header, and contains the number of frames of the value
 function closed(index, frames) {
   const k = Number(index);
   const { value, keyOf } = unpack(frames[k]);
@@ -89,7 +89,7 @@ export function read(frames) {
   return form(value, keyOf, frames);
 }
 
-// what stands beside a header that another library would have written otherwise is for writers
+// fields beside a header that other libraries write differently are for encoders only
 function withoutHeaderBytes(json) {
   if (Array.isArray(json)) return json.map(withoutHeaderBytes);
   if (json === null || typeof json !== "object") return json;
