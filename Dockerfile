@@ -8,8 +8,10 @@ FROM python:3.12-slim AS build
 ARG EXTRAS="[dashboard,status]"
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
+COPY paceline paceline
 COPY protocol protocol
 COPY scheduler scheduler
+COPY transfer transfer
 COPY workers_compat workers_compat
 RUN python -m venv /opt/paceline
 RUN /opt/paceline/bin/python -m pip install --no-cache-dir ".${EXTRAS}"

@@ -1,22 +1,22 @@
 # The commands of this project. On a machine with Python 3.11 or newer and nothing else:
-#   make demo     a cluster of real processes computes, with a progress bar, and ends by itself
-#   make test     environment and all tests that are not marked slow
-# Everything is installed into .venv, once; delete that folder to start afresh.
+#   make demo     compute on a cluster of real processes, with a progress bar
+#   make test     run all tests that are not marked slow
+# Both install into .venv, once; `make clean` removes it.
 
 VENV   ?= .venv
 PYTEST_ARGS ?=
-# a new pyproject.toml installs again; so does another set of extras
+# reinstall if pyproject.toml changes, or for another set of extras
 STAMP = $(VENV)/.installed-$(1)
 
-# the first interpreter that really runs and is new enough (shims may name ones that do not)
+# the first interpreter that works and is new enough (shims may name missing ones)
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 python; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 BIN = $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-slow lint format bench bench-smoke reference vectors docs wheel clean fuzz
+.PHONY: help demo test test-all test-slow lint typecheck format bench bench-smoke reference vectors docs wheel clean fuzz
 
-help:  ## this list
+help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 $(BIN)/python:
@@ -29,34 +29,38 @@ $(VENV)/.installed-%: $(BIN)/python pyproject.toml
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$*]'
 	@touch $@
 
-demo: $(call STAMP,demo)  ## scheduler, two workers, a client with a progress bar; ends by itself
+demo: $(call STAMP,demo)  ## scheduler, two workers, a client with a progress bar; exits by itself
 	@$(BIN)/python examples/demo.py
 
 test: $(call STAMP,test)  ## all tests that are not marked slow
 	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
 
-test-all: $(call STAMP,test)  ## all tests, the slow ones too
+test-all: $(call STAMP,test)  ## all tests, including the slow ones
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-test-slow: $(call STAMP,test)  ## the slow tests alone
+test-slow: $(call STAMP,test)  ## only the slow tests
 	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
 
-lint: $(call STAMP,lint)  ## ruff, and mypy strict on protocol and scheduler
+FORMATTED = .
+lint: $(call STAMP,lint) typecheck  ## ruff, codespell, and mypy strict on protocol and scheduler
 	$(BIN)/ruff check .
-	$(BIN)/ruff format --check examples benchmarks tests/integration tests/support tests/tidy
+	$(BIN)/ruff format --check $(FORMATTED)
+	$(BIN)/codespell
+
+typecheck: $(call STAMP,lint)  ## mypy strict on protocol and scheduler
 	$(BIN)/python tests/support/typecheck.py $(BIN)/mypy
 
-format: $(call STAMP,lint)  ## let ruff sort imports and format what it checks
+format: $(call STAMP,lint)  ## sort imports and format with ruff
 	$(BIN)/ruff check --fix --select I .
-	$(BIN)/ruff format examples benchmarks tests/integration tests/support tests/tidy
+	$(BIN)/ruff format $(FORMATTED)
 
-bench: $(call STAMP,test)  ## cost per task, side by side with the stock scheduler; writes docs/performance.md
+bench: $(call STAMP,test)  ## measure paceline and the stock scheduler; writes docs/performance.md
 	$(BIN)/python -m benchmarks --write docs/performance.md
 
-bench-smoke: $(call STAMP,test)  ## the same in seconds, to see that it runs
+bench-smoke: $(call STAMP,test)  ## a short run of the benchmarks, to check that they work
 	$(BIN)/python -m benchmarks --smoke
 
-reference: $(call STAMP,test)  ## docs/protocol.md and what else follows from the code
+reference: $(call STAMP,test)  ## docs/protocol.md and the other pages generated from the code
 	$(BIN)/python docs/reference
 
 vectors: $(call STAMP,test)  ## docs/vectors/, captured between stock peers
@@ -66,11 +70,11 @@ FUZZ_ARGS ?= --seconds 60
 fuzz: $(call STAMP,test)  ## a minute of broken messages; FUZZ_ARGS="--inputs N --seed K" for more
 	$(BIN)/python tests/protocol/fuzz.py $(FUZZ_ARGS)
 
-docs: $(call STAMP,docs)  ## the documentation as a site with search, in site/
-	$(BIN)/mkdocs build --quiet
+docs: $(call STAMP,docs)  ## the documentation as a site with search and API reference, in site/
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 wheel: $(call STAMP,test)  ## dist/*.whl
 	$(BIN)/python -m build --wheel
 
-clean:  ## forget the environment and what was built
+clean:  ## remove the environment and generated files
 	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis
