@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from env import Env
 from paceline.protocol import messages as m
+from paceline.scheduler.core.handlers.clients import EQUAL_HASHES_MAX
 from paceline.scheduler.core.stimuli import DataPlaced, ReleaseAll, RetryKeys
 
 # ------------------------------------------------------------------ wishes
@@ -306,3 +307,14 @@ def test_a_future_of_an_invalid_key_is_cancelled(duo: Env, key: object) -> None:
     (report,) = duo.outbox.clients["alice"]
     assert report == m.CancelledKeys(keys=[key], reason="invalid key")
     assert list(duo.state.tasks) == ["x"]
+
+
+def test_unknown_keys_with_equal_hashes_are_bounded(duo: Env) -> None:
+    modulus = 2**61 - 1  # integers that differ by it have the same hash
+    keys = [("x", i * modulus) for i in range(1, 5 * EQUAL_HASHES_MAX)]
+    assert len(set(map(hash, keys))) == 1
+    duo.desire(*keys, "y")
+    assert list(duo.state.tasks) == [*keys[:EQUAL_HASHES_MAX], "y"]
+    assert [key for message in duo.outbox.clients["alice"] for key in message.keys] == keys[
+        EQUAL_HASHES_MAX:
+    ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable
 
 from paceline.protocol.keys import Key, has_prefix
@@ -47,6 +48,10 @@ RETAINED_CLIENTS_MAX = 100
 
 #: Characters of a client's name in a log line.
 NAME_QUOTED_MAX = 80
+
+#: Unknown keys with the same hash that one message may add. Each slows the look-up of the others,
+#: and keys with equal hashes are easily made on purpose.
+EQUAL_HASHES_MAX = 100
 
 #: Factor between the heartbeat interval of clients and that of workers.
 CLIENT_HEARTBEAT_FACTOR = 10
@@ -199,12 +204,14 @@ def client_desires_keys(turn: Turn, keys: Iterable[Key], client: str) -> None:
     if cs is None:
         state.clients[client] = cs = ClientState(client, last_seen=turn.now)
     recs: Recommendations = {}
+    unknown_hashes: Counter[int] = Counter()
     for key in keys:
         ts = state.tasks.get(key)
         if ts is None:
             if client == FIRE_AND_FORGET and not state.graphs:
                 continue  # no graph is pending, so the key would never be released
-            if not has_prefix(key):
+            unknown_hashes[hash(key)] += 1
+            if not has_prefix(key) or unknown_hashes[hash(key)] > EQUAL_HASHES_MAX:
                 turn.to_client(client, CancelledKeys(keys=[key], reason="invalid key"))
                 continue
             ts = new_task(state, key)
