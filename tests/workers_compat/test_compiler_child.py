@@ -13,6 +13,7 @@ import threading
 import numpy as np
 import pytest
 from dask._task_spec import Task
+from paceline.protocol.framing import FrameReader
 from paceline.protocol.payload import serialized_payload
 from paceline.scheduler.core.stimuli import GraphChunk, GraphCommit, GraphFailed
 from paceline.workers_compat.config import config
@@ -23,7 +24,6 @@ from paceline.workers_compat.graphs.graph_table import (
     CompileRequest,
     CompilerReady,
     GraphDone,
-    MessageSplitter,
     UploadedFile,
     decode_reply,
     encode_request,
@@ -57,9 +57,9 @@ class Child:
         self.process.stdin.close()
 
     def _read(self):
-        splitter = MessageSplitter()
+        reader = FrameReader()
         while data := os.read(self.process.stdout.fileno(), 1 << 20):
-            yield from map(decode_reply, splitter.feed(data))
+            yield from map(decode_reply, reader.feed(data))
 
     def send(self, request):
         self._requests.put(request)

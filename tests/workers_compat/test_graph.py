@@ -311,12 +311,13 @@ import dask.array as da, dask, pickle, sys, dask.dataframe as dd, pandas as pd
 sys.path.insert(0, {here!r})
 from conftest import request, Compiled
 from paceline.workers_compat.graphs.compiler import compile_graph
+from paceline.protocol.framing import FrameReader
 from paceline.workers_compat.graphs.graph_table import decode_request
 from dask._task_spec import Task, TaskRef, List
 graph = {{"s-%d" % i: Task("s-%d" % i, sum, List(*[TaskRef("x-%d" % ((i * j) % 37)) for j in range(9)])) for i in range(50)}}
 made = request(graph, list(graph), internal_priority={{k: 0 for k in graph}})
 with open({path!r}, "rb") as file:
-    stored = [decode_request(each) for each in pickle.load(file)]
+    stored = [decode_request(frames) for frames in FrameReader().feed(pickle.load(file))]
 for again in [made, *stored]:
     c = Compiled(compile_graph(again, 11))
     for chunk in c.chunks:
@@ -332,7 +333,7 @@ def test_rows_do_not_depend_on_the_hash_seed(tmp_path, make_request):
     path = str(tmp_path / "requests")
     made = [make_request(array), make_request(frame.groupby("k").v.mean())]
     with open(path, "wb") as file:
-        pickle.dump([b"".join(encode_request(each)) for each in made], file)
+        pickle.dump(b"".join(piece for each in made for piece in encode_request(each)), file)
     script = SCRIPT.format(here=os.path.dirname(__file__), path=path)
     outputs = []
     for seed in ("1", "2"):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 
 import pytest
+from paceline.protocol.errors import RemoteProtocolError
+from paceline.protocol.framing import FrameReader, Frames
 from paceline.protocol.payload import Payload, pickled_payload
 from paceline.scheduler.core.stimuli import AnnotationSet, GraphChunk, GraphCommit, GraphFailed
 from paceline.workers_compat.graphs.graph_table import (
@@ -13,9 +15,7 @@ from paceline.workers_compat.graphs.graph_table import (
     CompileRequest,
     CompilerReady,
     GraphDone,
-    MessageSplitter,
     UploadedFile,
-    WireError,
     decode_reply,
     decode_request,
     encode_reply,
@@ -75,21 +75,27 @@ REPLIES = [
 ]
 
 
+def received(pieces: Frames) -> Frames:
+    """Return the frames of the one message in `pieces`."""
+    (frames,) = FrameReader().feed(b"".join(pieces))
+    return frames
+
+
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda r: type(r).__name__)
 def test_requests(request_):
-    assert decode_request(b"".join(encode_request(request_))) == request_
+    assert decode_request(received(encode_request(request_))) == request_
 
 
 @pytest.mark.parametrize("reply", REPLIES, ids=lambda r: type(r).__name__)
 def test_replies(reply):
-    assert decode_reply(b"".join(encode_reply(reply))) == reply
+    assert decode_reply(received(encode_reply(reply))) == reply
 
 
 def test_keys_are_hashable_and_share_their_first_element():
     chunk = GraphChunk(
         1, [("name-" + "x" * n, n) for n in (3, 3)], [0, 0], [], [[], []], [], [b"", b""], [0, 1]
     )
-    keys = decode_reply(b"".join(encode_reply(chunk))).keys
+    keys = decode_reply(received(encode_reply(chunk))).keys
     assert keys[0][0] is keys[1][0]
     assert all(hash(key) for key in keys)
 
@@ -98,50 +104,47 @@ def test_group_names_and_worker_names_may_be_tuples_too():
     sets = [AnnotationSet(workers=["a", 5, ("rack", 1)])]
     chunk = GraphChunk(1, [(1, 2)], [0], [(1, "1"), (("a", ("b",)), "a")], [[]], [], [b""], [0])
     chunk.new_annotations = sets
-    reply = decode_reply(b"".join(encode_reply(chunk)))
+    reply = decode_reply(received(encode_reply(chunk)))
     assert reply.new_groups == [(1, "1"), (("a", ("b",)), "a")]
     assert reply.new_annotations == sets and set(reply.new_annotations[0].workers)
 
 
 def test_large_buffers_are_not_copied():
-    message = b"".join(encode_reply(REPLIES[1]))
-    small, large = decode_reply(message).buffers
+    frames = received(encode_reply(REPLIES[1]))
+    small, large = decode_reply(frames).buffers
     assert type(small) is bytes
     assert type(large) is memoryview
-    assert large.obj is message
+    assert large is frames[2]
     pieces = encode_request(REQUESTS[0])
-    assert any(piece.obj is PAYLOAD.frames[1] for piece in pieces if type(piece) is memoryview)
+    assert any(piece is PAYLOAD.frames[1] for piece in pieces)
 
 
 @pytest.mark.parametrize("step", [1, 7, 8, 9, 1000, 65_536, 10**9])
-def test_the_splitter_takes_any_pieces(step):
+def test_the_reader_takes_any_pieces(step):
     messages = [
         b"".join(encode_reply(reply)) for reply in REPLIES if step > 1 or reply != REPLIES[1]
     ]
     stream = b"".join(messages)
-    splitter = MessageSplitter()
+    reader = FrameReader()
     got = []
     for start in range(0, len(stream), step):
-        got += splitter.feed(stream[start : start + step])
-    assert [bytes(message) for message in got] == messages
+        got += reader.feed(stream[start : start + step])
+    assert got == list(map(received, map(list, zip(messages, strict=True))))
 
 
 def test_lies_are_refused():
-    with pytest.raises(WireError):
-        MessageSplitter(max_nbytes=1000).feed(b"\xff" * 8)
-    message = bytearray(b"".join(encode_reply(REPLIES[0])))
-    for broken in (message[:-1], message[:10], message + b"x", b""):
-        with pytest.raises(WireError):
-            decode_reply(bytes(broken))
-    message[8] = 99
-    with pytest.raises(WireError):
-        decode_reply(bytes(message))
-    with pytest.raises(WireError):
-        decode_request(bytes(message))
-    body = bytearray(b"".join(encode_reply(REPLIES[0])))
-    body[24] = 0xC1
-    with pytest.raises(WireError):
-        decode_reply(bytes(body))
+    with pytest.raises(RemoteProtocolError):
+        FrameReader().feed(b"\xff" * 16)
+    (message,) = received(encode_reply(REPLIES[0]))
+    for broken in ([message[:-1]], [message[:1]], [message + b"x"], [b""], []):
+        with pytest.raises(RemoteProtocolError):
+            decode_reply(broken)
+    with pytest.raises(RemoteProtocolError):
+        decode_reply([b"\x63" + message[1:]])
+    with pytest.raises(RemoteProtocolError):
+        decode_request([b"\x63" + message[1:]])
+    with pytest.raises(RemoteProtocolError):
+        decode_reply([message[:1] + b"\xc1" + message[2:]])
 
 
 def test_what_the_pipe_cannot_carry_is_an_error():
@@ -155,7 +158,7 @@ def test_decoding_a_chunk_is_fast():
         1, [("e-abcdef", i) for i in range(n)], [0] * n, [("e-abcdef", "e")],
         [[i - 1] if i else [] for i in range(n)], [], [b"x" * 140] * n, list(range(n)),
     )  # fmt: skip
-    message = b"".join(encode_reply(chunk))
+    message = received(encode_reply(chunk))
     best = float("inf")
     for _ in range(5):
         started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Messages between the scheduler and the dashboard's process: pickled, each preceded by its length.
+"""Messages between the scheduler and the dashboard's process: each a pickle in one frame.
 
 The dashboard's process is a child of the scheduler's process, and only it is connected to this
 pipe. The first message is ``Setup``, which the child answers with ``DashboardReady``. Then the
@@ -8,17 +8,16 @@ child sends ``Poll``, answered by ``Updates``, and ``Call``, answered by ``CallR
 from __future__ import annotations
 
 import pickle
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from paceline.protocol.framing import FrameReader, Limits, pack_frames
 from paceline.workers_compat.security.http_connections import HttpLimits
 from paceline.workers_compat.security.http_token import TokenGate
 
-_LENGTH = struct.Struct("<Q")
-#: Longer messages are rejected.
-MESSAGE_MAX_NBYTES = 2**31
+#: Larger messages are rejected.
+LIMITS = Limits(max_frames=1, max_message_nbytes=2**31)
 
 
 @dataclass(slots=True)
@@ -102,31 +101,21 @@ class CallReply:
 
 
 def pack(message: Any) -> bytes:
-    """Serialize a message."""
-    data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
-    return _LENGTH.pack(len(data)) + data
+    """Return the bytes of a message."""
+    return b"".join(pack_frames([pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)]))
 
 
 class MessageReader:
     """Reads messages from a stream of bytes."""
 
     def __init__(self) -> None:
-        self._data = bytearray()
+        self._reader = FrameReader(LIMITS)
 
     def feed(self, data: bytes) -> Iterator[Any]:
         """Yield the messages that ``data`` completes.
 
         Raises:
-            ValueError: a message is longer than ``MESSAGE_MAX_NBYTES``.
+            RemoteProtocolError: a message exceeds ``LIMITS``.
         """
-        self._data += data
-        while len(self._data) >= _LENGTH.size:
-            (length,) = _LENGTH.unpack_from(self._data)
-            if length > MESSAGE_MAX_NBYTES:
-                raise ValueError(f"a message of {length} bytes")
-            end = _LENGTH.size + length
-            if len(self._data) < end:
-                return
-            message = pickle.loads(memoryview(self._data)[_LENGTH.size : end])
-            del self._data[:end]
-            yield message
+        for (frame,) in self._reader.feed(data):
+            yield pickle.loads(frame)

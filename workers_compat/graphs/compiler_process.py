@@ -20,6 +20,7 @@ import time
 from collections import deque
 from typing import Any
 
+from paceline.protocol.framing import FrameReader
 from paceline.workers_compat.malloc_trim import malloc_trim
 
 #: Bytes requested per read.
@@ -36,11 +37,9 @@ class Pipe:
     """The child's end of the pipes: blocking reads and writes of whole messages."""
 
     def __init__(self, in_fd: int, out_fd: int) -> None:
-        from .graph_table import MessageSplitter
-
         self._in = in_fd
         self._out = out_fd
-        self._splitter = MessageSplitter()
+        self._reader = FrameReader()
         self.closed = False
 
     def receive(self, block: bool) -> list[Any]:
@@ -55,7 +54,7 @@ class Pipe:
             if not data:
                 self.closed = True
                 break
-            requests += [decode_request(message) for message in self._splitter.feed(data)]
+            requests += map(decode_request, self._reader.feed(data))
         return requests
 
     def send(self, reply: Any) -> None:

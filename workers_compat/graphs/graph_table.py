@@ -4,32 +4,22 @@ The scheduler sends ``ChildSetup`` first and receives ``CompilerReady``. Each ``
 answered, in order, by ``GraphChunk`` messages, one ``GraphCommit`` or ``GraphFailed`` (neither
 after ``Cancel``) and ``GraphDone``. All but the last can be fed to the core unchanged.
 
-Each message is ``[u64 length of the rest][u8 kind][u8 0][u16 0][u32 number of buffers][u64 length
-of the body][u64 length of each buffer ...][body][buffers ...]``, little-endian, with a msgpack
-body. Large buffers are neither copied nor parsed: decoded values hold views of the message.
+They are framed as Dask's messages are (``protocol.framing``). Frame 0 is the kind of the message,
+one byte, and a msgpack body. The other frames are buffers, which are neither copied nor parsed.
 """
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
+from paceline.protocol.compression import Buffer
+from paceline.protocol.errors import RemoteProtocolError
+from paceline.protocol.framing import Frames, pack_frames
 from paceline.protocol.payload import Payload
 from paceline.scheduler.core.stimuli import GraphChunk, GraphCommit, GraphFailed
-
-from .shared_buffers import flat_view
-
-#: A longer message means that the pipe does not carry messages of this format.
-MESSAGE_MAX_NBYTES = 1 << 40
-
-#: Buffers up to this size are copied out of their message, which they would keep alive otherwise.
-COPY_MAX_NBYTES = 65_536
-
-BytesLike = bytes | bytearray | memoryview
-
 
 # Messages
 
@@ -129,98 +119,7 @@ Request = CompileRequest | ChildSetup | UploadedFile | Cancel
 Reply = CompilerReady | GraphChunk | GraphCommit | GraphFailed | GraphDone
 
 
-# Framing
-
-_HEAD = struct.Struct("<QB3xIQ")
-_LENGTH = struct.Struct("<Q")
-
-
-class WireError(ValueError):
-    """The bytes on the pipe are not a message of this format."""
-
-
-def _pack(kind: int, body: bytes, buffers: Sequence[BytesLike] = ()) -> list[BytesLike]:
-    """Return the pieces of one message, to be written in order."""
-    views = [flat_view(buffer) for buffer in buffers]
-    sizes = [view.nbytes for view in views]
-    rest = _HEAD.size - _LENGTH.size + 8 * len(sizes) + len(body) + sum(sizes)
-    head = _HEAD.pack(rest, kind, len(sizes), len(body))
-    return [head + struct.pack(f"<{len(sizes)}Q", *sizes) + body, *views]
-
-
-def _unpack(message: BytesLike) -> tuple[int, memoryview, list[memoryview]]:
-    """Return kind, body and buffers of one whole message, which includes its length prefix."""
-    view = memoryview(message)
-    try:
-        rest, kind, n_buffers, body_nbytes = _HEAD.unpack_from(view)
-        start = _HEAD.size + 8 * n_buffers
-        sizes = struct.unpack_from(f"<{n_buffers}Q", view, _HEAD.size)
-    except struct.error as error:
-        raise WireError(f"message of {view.nbytes} bytes is shorter than its header") from error
-    if (
-        start + body_nbytes + sum(sizes) != rest + _LENGTH.size
-        or view.nbytes != rest + _LENGTH.size
-    ):
-        raise WireError(f"message has {view.nbytes} bytes, not {rest + _LENGTH.size}")
-    body = view[start : start + body_nbytes]
-    place = start + body_nbytes
-    buffers = []
-    for size in sizes:
-        buffers.append(view[place : place + size])
-        place += size
-    return kind, body, buffers
-
-
-class MessageSplitter:
-    """Cuts a stream of bytes into messages. Each large message gets a buffer of its own size."""
-
-    def __init__(self, max_nbytes: int = MESSAGE_MAX_NBYTES) -> None:
-        self._small = bytearray()
-        self._large: bytearray | None = None
-        self._filled = 0
-        self._max_nbytes = max_nbytes
-
-    def feed(self, data: BytesLike) -> list[bytes | bytearray]:
-        """Add bytes and return the messages that are complete. Raises WireError."""
-        messages: list[bytes | bytearray] = []
-        view = memoryview(data)
-        while view.nbytes:
-            if self._large is not None:
-                taken = min(view.nbytes, len(self._large) - self._filled)
-                self._large[self._filled : self._filled + taken] = view[:taken]
-                self._filled += taken
-                view = view[taken:]
-                if self._filled == len(self._large):
-                    messages.append(self._large)
-                    self._large = None
-                continue
-            missing = _LENGTH.size - len(self._small)
-            self._small += view[:missing]
-            view = view[missing:]
-            if len(self._small) == _LENGTH.size:
-                view = self._begin(view, messages)
-        return messages
-
-    def _begin(self, view: memoryview, messages: list[bytes | bytearray]) -> memoryview:
-        """Cut out the message whose length prefix is complete, or allocate its buffer."""
-        total = _LENGTH.unpack(self._small)[0] + _LENGTH.size
-        if total > self._max_nbytes:
-            raise WireError(
-                f"message of {total} bytes exceeds the limit of {self._max_nbytes} bytes"
-            )
-        if _LENGTH.size + view.nbytes >= total:
-            body = view[: total - _LENGTH.size]
-            messages.append(bytes(self._small) + body)
-            view = view[body.nbytes :]
-        else:
-            self._large = bytearray(total)
-            self._large[: _LENGTH.size] = self._small
-            self._filled = _LENGTH.size
-        self._small.clear()
-        return view
-
-
-# Bodies
+# Encoding
 
 _PAYLOAD_EXT = 1
 _plain_encoder = msgspec.msgpack.Encoder()
@@ -240,7 +139,7 @@ def _encode_hook(value: Any) -> Any:
 def _ext_hook(code: int, data: memoryview) -> Any:
     """Decode the extension type of payloads."""
     if code != _PAYLOAD_EXT:
-        raise WireError(f"unknown extension type {code}")
+        raise RemoteProtocolError(f"unknown extension type {code}")
     kind, header, frames = msgspec.msgpack.decode(data)
     return Payload(kind, header, tuple(frames))
 
@@ -249,10 +148,26 @@ def _decode_hook(wanted: type, value: Any) -> Any:
     """Accept payloads in fields typed as Payload."""
     if wanted is Payload and isinstance(value, Payload):
         return value
-    raise WireError(f"expected {wanted.__name__}, got {type(value).__name__}")
+    raise RemoteProtocolError(f"expected {wanted.__name__}, got {type(value).__name__}")
 
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=_encode_hook)
+
+
+def _pack(kind: int, body: Any, buffers: Sequence[Buffer] = ()) -> Frames:
+    """Return the pieces of one message, to be written in order."""
+    return pack_frames([bytes((kind,)) + _encoder.encode(body), *buffers])
+
+
+def _unpack(frames: Frames, decoders: Sequence[msgspec.msgpack.Decoder[Any]]) -> tuple[int, Any]:
+    """Return the kind and the body of a message."""
+    head = memoryview(frames[0] if frames else b"")
+    if not head or head[0] >= len(decoders):
+        raise RemoteProtocolError(f"unknown kind of message: {bytes(head[:1])!r}")
+    try:
+        return head[0], decoders[head[0]].decode(head[1:])
+    except msgspec.MsgspecError as error:
+        raise RemoteProtocolError(str(error)) from error
 
 
 def _decoder(wanted: Any) -> msgspec.msgpack.Decoder[Any]:
@@ -265,11 +180,11 @@ _request_decoders = tuple(_decoder(wanted) for wanted in (list[Any], *_REQUESTS[
 _reply_decoders = tuple(_decoder(wanted) for wanted in _REPLIES)
 
 
-def encode_request(request: Request) -> list[BytesLike]:
+def encode_request(request: Request) -> Frames:
     """Return the pieces of a request, to be written in order. Large frames are not copied."""
     kind = _REQUESTS.index(type(request))
     if not isinstance(request, CompileRequest):
-        return _pack(kind, _encoder.encode(request))
+        return _pack(kind, request)
     expr = request.expr_ser
     priority = request.internal_priority
     body = [
@@ -278,7 +193,7 @@ def encode_request(request: Request) -> list[BytesLike]:
         None if priority is None else [list(priority), list(priority.values())],
         *(getattr(request, name) for name in _PLAIN_FIELDS),
     ]
-    return _pack(kind, _encoder.encode(body), expr.frames)
+    return _pack(kind, body, expr.frames)
 
 
 _PLAIN_FIELDS = tuple(
@@ -289,15 +204,9 @@ _PLAIN_FIELDS = tuple(
 _KEY_FIELDS = ("keys", "submitting_task", "actors")
 
 
-def decode_request(message: BytesLike) -> Request:
-    """Decode a request. Raises WireError."""
-    kind, body, buffers = _unpack(message)
-    if kind >= len(_REQUESTS):
-        raise WireError(f"unknown kind of request: {kind}")
-    try:
-        value = _request_decoders[kind].decode(body)
-    except msgspec.MsgspecError as error:
-        raise WireError(str(error)) from error
+def decode_request(frames: Frames) -> Request:
+    """Decode a request. Raises RemoteProtocolError."""
+    kind, value = _unpack(frames, _request_decoders)
     if kind:
         return value  # type: ignore[no-any-return]
     expr_kind, header, priority, *plain = value
@@ -307,7 +216,7 @@ def decode_request(message: BytesLike) -> Request:
     if priority is not None:
         priority = dict(zip(as_keys(priority[0]), priority[1], strict=True))
     return CompileRequest(
-        expr_ser=Payload(expr_kind, header, tuple(buffers)), internal_priority=priority, **fields
+        expr_ser=Payload(expr_kind, header, tuple(frames[1:])), internal_priority=priority, **fields
     )
 
 
@@ -318,23 +227,17 @@ def _with_tuples(value: Any, plural: bool) -> Any:
     return as_key(value)
 
 
-def encode_reply(reply: Reply) -> list[BytesLike]:
+def encode_reply(reply: Reply) -> Frames:
     """Return the pieces of a reply, to be written in order. Buffers are not copied."""
     kind = _REPLIES.index(type(reply))
     if isinstance(reply, GraphChunk) and reply.buffers:
-        return _pack(kind, _encoder.encode(replace(reply, buffers=[])), reply.buffers)
-    return _pack(kind, _encoder.encode(reply))
+        return _pack(kind, replace(reply, buffers=[]), reply.buffers)
+    return _pack(kind, reply)
 
 
-def decode_reply(message: BytesLike) -> Reply:
-    """Decode a reply, with hashable keys and large buffers as views. Raises WireError."""
-    kind, body, buffers = _unpack(message)
-    if kind >= len(_REPLIES):
-        raise WireError(f"unknown kind of reply: {kind}")
-    try:
-        reply = _reply_decoders[kind].decode(body)
-    except msgspec.MsgspecError as error:
-        raise WireError(str(error)) from error
+def decode_reply(frames: Frames) -> Reply:
+    """Decode a reply, with hashable keys. Raises RemoteProtocolError."""
+    kind, reply = _unpack(frames, _reply_decoders)
     if kind == 1:
         reply.keys = as_keys(reply.keys)
         if reply.new_externals:
@@ -346,9 +249,7 @@ def decode_reply(message: BytesLike) -> Reply:
         for annotations in reply.new_annotations:
             if annotations.workers:
                 annotations.workers = as_keys(annotations.workers)
-        reply.buffers = [
-            bytes(buffer) if buffer.nbytes <= COPY_MAX_NBYTES else buffer for buffer in buffers
-        ]
+        reply.buffers = frames[1:]
     elif kind == 2:
         reply.keys = as_keys(reply.keys)
         reply.submitting_task = as_key(reply.submitting_task)

@@ -26,6 +26,7 @@ import sys
 from collections import deque
 from typing import Any, Protocol
 
+from paceline.protocol.errors import RemoteProtocolError
 from paceline.scheduler.core.lifecycle.failures import format_nbytes
 from paceline.scheduler.core.stimuli import GraphChunk, GraphRestarted
 from paceline.scheduler.server.runtime import child_process
@@ -36,7 +37,6 @@ from paceline.workers_compat.graphs.graph_table import (
     CompilerReady,
     GraphDone,
     UploadedFile,
-    WireError,
     decode_reply,
 )
 
@@ -404,7 +404,7 @@ class ProcessGraphCompilers:
     def _handle(self, process: CompilerProcess, message: Any) -> None:
         try:
             reply = decode_reply(message)
-        except WireError as error:
+        except RemoteProtocolError as error:
             logger.error(
                 "The graph compiler %d sent an invalid message; killing it: %s",
                 process.process.pid,

@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import psutil
+from paceline.protocol.errors import RemoteProtocolError
+from paceline.protocol.framing import FrameReader
 from paceline.scheduler.core.stimuli import GraphFailed
 from paceline.workers_compat import errors
 from paceline.workers_compat.graphs.graph_table import (
     Cancel,
     CompileRequest,
-    MessageSplitter,
     Request,
-    WireError,
     encode_request,
 )
 
@@ -137,7 +137,7 @@ class CompilerProcess(asyncio.Protocol):
     n_compiled: int = 0
     ready_nbytes: int = 0
     waiting: deque[Any] = field(default_factory=deque)
-    splitter: MessageSplitter = field(default_factory=MessageSplitter)
+    reader: FrameReader = field(default_factory=FrameReader)
     unsent: list[Any] = field(default_factory=list)
     reading: Any = None
     writing: Any = None
@@ -235,8 +235,8 @@ class CompilerProcess(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """See ``asyncio.Protocol``."""
         try:
-            messages = self.splitter.feed(data)
-        except WireError as error:
+            messages = self.reader.feed(data)
+        except RemoteProtocolError as error:
             logger.error(
                 "The graph compiler %d sent an invalid message; killing it: %s",
                 self.process.pid,
