@@ -4,7 +4,7 @@ A new operation needs:
 
 1. in `protocol/messages/`: its class, in the module of its direction (here `Tally`);
 2. in `protocol/catalogue.py`: its entry, from which decoder, documentation and table of handlers follow;
-3. a handler: in an extension in `scheduler/extensions/` (as here), in the core (`core.HANDLERS`), or, if it needs an
+3. a handler: in an extension in `scheduler/extensions/` (as here), in the core (`scheduler/core/handlers/`), or, if it needs an
    `await`, in `scheduler/server/requests/`;
 4. a test. `tests/tidy/` fails while an operation of the catalogue has no handler.
 """
@@ -15,7 +15,6 @@ import msgspec
 from paceline.protocol.messages import Request
 from paceline.scheduler.core.config import SchedulerConfig
 from paceline.scheduler.core.core import SchedulerCore
-from paceline.scheduler.core.registry import Registry, on
 from paceline.scheduler.core.state.event_log import EventLog
 from paceline.scheduler.core.stimuli import Stimulus
 from paceline.scheduler.core.turn import Turn
@@ -45,10 +44,6 @@ class Tallies(Extension):
 
     def __init__(self) -> None:
         self._votes: dict[str, int] = {}
-
-    def routes(self) -> Registry:
-        """Return the handler of each message."""
-        return dict([on(Tally, self.handle_tally)])
 
     def handle_tally(self, turn: Turn, message: Tally) -> None:
         """Add the votes and reply with the sum. Refuse a name above the limit."""

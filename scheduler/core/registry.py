@@ -1,29 +1,30 @@
-"""The type of the table from message class to handler."""
+"""The table from message class to handler."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from collections.abc import Callable
+from typing import Any, TypeAlias, get_args, get_type_hints
 
-if TYPE_CHECKING:
-    from .turn import Turn
+from .turn import Turn
 
-M = TypeVar("M")
-M_contra = TypeVar("M_contra", contravariant=True)
-
-
-class Handler(Protocol[M_contra]):
-    """Handles the messages of one class; the turn has source, stimulus_id, request_id and time."""
-
-    def __call__(self, turn: Turn, message: M_contra, /) -> None: ...
+#: Handles the messages of one class; the turn has source, stimulus_id, request_id and time.
+Handler: TypeAlias = Callable[[Turn, Any], None]
+#: Message class -> its handler.
+Registry: TypeAlias = dict[type[Any], Handler]
 
 
-#: Message class -> its handler. ``on`` makes the entries and checks that the two belong together.
-Registry: TypeAlias = dict[type[Any], Handler[Any]]
+def handlers_of(*owners: object) -> Registry:
+    """Return the functions ``handle_...`` of `owners`, which are modules or objects.
 
-
-def on(kind: type[M], handler: Handler[M]) -> tuple[type[Any], Handler[Any]]:
-    """Return the registry's entry for messages of class ``kind``.
-
-    A ``handler`` of another class is a type error.
+    The annotation of the second parameter names the class of messages, or several as a union.
     """
-    return kind, handler
+    registry: Registry = {}
+    for owner in owners:
+        for name in dir(owner):
+            if name.startswith("handle_"):
+                handler = getattr(owner, name)
+                _, kind, *_ = get_type_hints(handler).values()
+                for each in get_args(kind) or (kind,):
+                    assert each not in registry, each
+                    registry[each] = handler
+    return registry

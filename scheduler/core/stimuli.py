@@ -423,11 +423,6 @@ class RecallTask:
 
 
 @dataclass(slots=True)
-class StealingDue:
-    """Timer: the next round of work stealing is due."""
-
-
-@dataclass(slots=True)
 class MakeTransitions:
     """Recommendations of a plugin, such as a shuffle that restarts: key -> state.
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from paceline.protocol.keys import Key
 from paceline.protocol.messages import Event, FreeKeys, Message
 
-from .instructions import (
-    LogLine,
-    SetTimer,
-    WantsContinue,
-)
+from .instructions import LogLine, SetTimer, WantsContinue
 
 if TYPE_CHECKING:
     from paceline.scheduler.core.state.scheduler_state import SchedulerState
@@ -135,18 +131,19 @@ class Turn:
                 return
         self.outbox.instructions.append(WantsContinue())
 
-    def call_at(self, when: float, callback_message: Any) -> int:
-        """Schedule ``callback_message`` as a stimulus at ``when`` (seconds since the epoch).
+    def call_at(self, when: float, callback: Callable[[Turn], None]) -> int:
+        """Call ``callback`` with a turn at ``when``, seconds since the epoch.
 
         Return the timer's number.
         """
-        timer_id = self.state.timers.add(callback_message)
+        timer_id = next(self.state.timer_ids)
+        self.state.timers[timer_id] = callback
         self.outbox.instructions.append(SetTimer(when, timer_id))
         return timer_id
 
     def cancel_timer(self, timer_id: int) -> None:
         """Cancel a timer; unknown ones are ignored."""
-        self.state.timers.cancel(timer_id)
+        self.state.timers.pop(timer_id, None)
 
     def log(self, level: int, text: str, logger: str = "distributed.scheduler") -> None:
         """Log ``text`` at a level of ``logging`` (10 debug, 20 info, 30 warning, 40 error)."""

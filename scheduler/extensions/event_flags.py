@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from paceline.protocol.messages import EventClear, EventIsSet, EventSet, EventWait
-from paceline.scheduler.core.registry import Registry, on
+from paceline.scheduler.core.turn import Turn
 
 from .errors import ExtensionError
 from .extension import Extension
 from .names import deadline_after, hashable_name
-from .wait_queues import WaitQueues
-
-if TYPE_CHECKING:
-    from paceline.scheduler.core.turn import Turn
+from .wait_queues import Waiter, WaitQueues
 
 #: Maximum number of events that are set. An event stays set until a client clears it.
 SET_EVENTS_MAX = 1_000_000
-
-
-@dataclass(slots=True)
-class EventWaitOver:
-    """Timer message: the deadline of a wait has passed."""
-
-    number: int
 
 
 class EventFlags(Extension):
@@ -38,19 +27,7 @@ class EventFlags(Extension):
 
     def __init__(self) -> None:
         self._set: dict[Hashable, None] = {}
-        self._waiting: WaitQueues[None] = WaitQueues(EventWaitOver)
-
-    def routes(self) -> Registry:
-        """See ``Extension``."""
-        return dict(
-            [
-                on(EventSet, self.handle_event_set),
-                on(EventClear, self.handle_event_clear),
-                on(EventIsSet, self.handle_event_is_set),
-                on(EventWait, self.handle_event_wait),
-                on(EventWaitOver, self.handle_wait_over),
-            ]
-        )
+        self._waiting: WaitQueues[None] = WaitQueues(self._time_out)
 
     def handle_event_set(self, turn: Turn, message: EventSet) -> None:
         """Set an event, reply True to the requests that wait for it, and reply None."""
@@ -83,12 +60,8 @@ class EventFlags(Extension):
         else:
             self._waiting.enter(turn, name, turn.request_id, deadline, None)
 
-    def handle_wait_over(self, turn: Turn, message: EventWaitOver) -> None:
-        """Reply False to a request whose deadline has passed."""
-        waiter = self._waiting.leave_by_number(turn, message.number)
-        if waiter is not None:
-            turn.reply(waiter.request_id, False)
+    def _time_out(self, turn: Turn, waiter: Waiter[None]) -> None:
+        turn.reply(waiter.request_id, False)
 
     def on_request_gone(self, turn: Turn, request_id: int) -> None:
-        """See ``Extension``."""
         self._waiting.leave_by_request(turn, request_id)

@@ -1,26 +1,24 @@
 """The base class of extensions.
 
-An extension receives messages, timers and notifications about peers that left, and replies through
-the turn. It has its own state and reads the core's. It changes the core's state only through
-functions of the core.
+An extension receives messages and notifications about peers that left, sets timers, and replies
+through the turn. It has its own state and reads the core's. It changes the core's state only
+through functions of the core.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import ClassVar
 
-from paceline.scheduler.core.registry import Handler, Registry
+from paceline.scheduler.core.registry import Handler, Registry, handlers_of
+from paceline.scheduler.core.turn import Turn
 
 from .errors import ExtensionError
-
-if TYPE_CHECKING:
-    from paceline.scheduler.core.turn import Turn
-
-M = TypeVar("M")
 
 
 class Extension:
     """Base of the extensions.
+
+    Methods ``handle_...`` handle the messages with which their second parameter is annotated.
 
     Attributes:
         name: name in ``core.extensions``, which is stock's name of the extension.
@@ -28,13 +26,9 @@ class Extension:
 
     name: ClassVar[str] = ""
 
-    def routes(self) -> Registry:
-        """Return the handler of each class of messages and timer messages."""
-        raise TypeError(f"{type(self).__name__} has no routes")
-
     def handlers(self) -> Registry:
-        """Return ``routes`` with handlers that reply to a request that raises ExtensionError."""
-        return {kind: with_error_reply(handler) for kind, handler in self.routes().items()}
+        """Return message class -> handler, which replies with an ExtensionError that it raises."""
+        return {kind: with_error_reply(handler) for kind, handler in handlers_of(self).items()}
 
     def on_client_gone(self, turn: Turn, client: str) -> None:
         """Handle the removal of `client`."""
@@ -49,10 +43,10 @@ class Extension:
         """Handle a restart of the cluster, which released the keys of all clients."""
 
 
-def with_error_reply(handler: Handler[M]) -> Handler[M]:
+def with_error_reply(handler: Handler) -> Handler:
     """Return `handler`, replying with the ExtensionErrorReply of an ExtensionError it raises."""
 
-    def handle(turn: Turn, message: M, /) -> None:
+    def handle(turn: Turn, message: object) -> None:
         try:
             handler(turn, message)
         except ExtensionError as error:

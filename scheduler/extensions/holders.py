@@ -2,18 +2,49 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
+from paceline.protocol.keys import Key
 from paceline.scheduler.core.handlers.clients import client_desires_keys, client_releases_keys
+from paceline.scheduler.core.turn import Turn
 
-if TYPE_CHECKING:
-    from paceline.protocol.keys import Key
-    from paceline.scheduler.core.turn import Turn
+from .names import as_key
 
 
-def desire_keys(turn: Turn, keys: list[Key], holder: str) -> None:
-    """Add `keys` to the desired keys of the pseudo client `holder`."""
-    client_desires_keys(turn, keys, holder)
+@dataclass(slots=True, frozen=True)
+class Item:
+    """An element of a queue, or the content of a variable.
+
+    Attributes:
+        is_future: whether ``value`` is the key of a future.
+        value: the key, or the value.
+    """
+
+    is_future: bool
+    value: Any
+
+    @classmethod
+    def of(cls, key: Any, data: Any) -> Item:
+        """Return the future of `key`, or the value `data` if it is None."""
+        return cls(False, data) if key is None else cls(True, as_key(key))
+
+    def is_unknown(self, turn: Turn) -> bool:
+        """Return whether this is a future of a task that the scheduler does not know."""
+        return self.is_future and self.value not in turn.state.tasks
+
+    def record(self, turn: Turn) -> dict[str, Any]:
+        """Return the item in the form of a reply; a future with the state of its task."""
+        if not self.is_future:
+            return {"type": "msgpack", "value": self.value}
+        record = {"type": "Future", "value": self.value, "state": "lost"}
+        ts = turn.state.tasks.get(self.value)
+        if ts is not None:
+            record["state"] = ts.state
+            if ts.state == "erred" and ts.exception_blame is not None:
+                record["exception"] = ts.exception_blame.exception
+                record["traceback"] = ts.exception_blame.traceback
+        return record
 
 
 def desire_if_known(turn: Turn, key: Any, client: str) -> None:
@@ -27,8 +58,6 @@ def desire_if_known(turn: Turn, key: Any, client: str) -> None:
 
 def release_keys(turn: Turn, keys: list[Key], holder: str) -> None:
     """Release `keys` from the pseudo client `holder`; remove the client if it has no keys left."""
-    if holder not in turn.state.clients:
-        return
     client_releases_keys(turn, keys, holder)
     remove_idle_holder(turn, holder)
 
@@ -38,15 +67,3 @@ def remove_idle_holder(turn: Turn, holder: str) -> None:
     state = turn.state.clients.get(holder)
     if state is not None and not state.wants_what:
         del turn.state.clients[holder]
-
-
-def future_status(turn: Turn, key: Key) -> dict[str, Any]:
-    """Return the state of the task `key`, and its error if it failed, for a future of it."""
-    ts = turn.state.tasks.get(key)
-    if ts is None:
-        return {"state": "lost"}
-    status: dict[str, Any] = {"state": ts.state}
-    if ts.state == "erred" and ts.exception_blame is not None:
-        status["exception"] = ts.exception_blame.exception
-        status["traceback"] = ts.exception_blame.traceback
-    return status

@@ -8,14 +8,13 @@ time since the latest request arrived.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Generic
 
-from .errors import ExtensionErrorReply
-from .wait_queues import Waiter, WaitQueues
+from paceline.protocol.keys import Key
+from paceline.scheduler.core.turn import Turn
 
-if TYPE_CHECKING:
-    from paceline.protocol.keys import Key
-    from paceline.scheduler.core.turn import Turn
+from .errors import ExtensionError, ExtensionErrorReply
+from .wait_queues import Waiter, WaitQueues, Want
 
 #: Shortest and longest interval between checks, seconds. In between, it is a share of the time
 #: since the latest request arrived.
@@ -23,32 +22,22 @@ RECHECK_SECONDS_MIN = 0.01
 RECHECK_SECONDS_MAX = 1.0
 RECHECK_SHARE = 0.1
 
-#: Called with the turn, the request ID and ``want``, once the key is known.
-Resume = Callable[["Turn", int, Any], None]
 
-
-class KeyWatch:
+class KeyWatch(Generic[Want]):
     """Requests that wait for unknown keys.
 
     Invariant: a timer is set if and only if a request waits.
 
     Args:
-        resume: called when the key of a request is known.
-        recheck_message: returns the timer message upon which to call ``recheck``.
-        timeout_message: returns the timer message upon which to call ``give_up``.
+        resume: called with the turn, the request ID and ``want``, once the key is known. The
+            request gets an ExtensionError that it raises as reply.
     """
 
-    __slots__ = ("_latest_arrival", "_recheck_message", "_resume", "_timer_id", "_waiting")
+    __slots__ = ("_latest_arrival", "_resume", "_timer_id", "_waiting")
 
-    def __init__(
-        self,
-        resume: Resume,
-        recheck_message: Callable[[], Any],
-        timeout_message: Callable[[int], Any],
-    ) -> None:
+    def __init__(self, resume: Callable[[Turn, int, Want], None]) -> None:
         self._resume = resume
-        self._recheck_message = recheck_message
-        self._waiting: WaitQueues[tuple[Key, Any]] = WaitQueues(timeout_message)
+        self._waiting: WaitQueues[tuple[Key, Want]] = WaitQueues(self._give_up)
         self._timer_id = 0
         self._latest_arrival = 0.0
 
@@ -56,7 +45,7 @@ class KeyWatch:
         return len(self._waiting)
 
     def wait(
-        self, turn: Turn, key: Key, request_id: int, deadline: float | None, want: Any
+        self, turn: Turn, key: Key, request_id: int, deadline: float | None, want: Want
     ) -> None:
         """Call ``resume`` with `want` when `key` is known; reply TimeoutError at the deadline.
 
@@ -71,25 +60,26 @@ class KeyWatch:
     def _set_timer(self, turn: Turn) -> None:
         waited = turn.now - self._latest_arrival
         delay = min(max(waited * RECHECK_SHARE, RECHECK_SECONDS_MIN), RECHECK_SECONDS_MAX)
-        self._timer_id = turn.call_at(turn.now + delay, self._recheck_message())
+        self._timer_id = turn.call_at(turn.now + delay, self._recheck)
 
-    def recheck(self, turn: Turn) -> None:
+    def _recheck(self, turn: Turn) -> None:
         """Resume the requests whose keys are known, in order of arrival."""
         self._timer_id = 0
         for waiter in self._waiting.waiters(""):
             key, want = waiter.want
             if key in turn.state.tasks:
                 self._waiting.leave(turn, waiter)
-                self._resume(turn, waiter.request_id, want)
+                try:
+                    self._resume(turn, waiter.request_id, want)
+                except ExtensionError as error:
+                    turn.reply(waiter.request_id, error.reply)
         if len(self._waiting) and not self._timer_id:
             self._set_timer(turn)
         self._stop_if_empty(turn)
 
-    def give_up(self, turn: Turn, number: int) -> None:
-        """End the wait of the waiter `number`, whose deadline has passed."""
-        waiter = self._waiting.leave_by_number(turn, number)
-        if waiter is not None:
-            turn.reply(waiter.request_id, unknown_key(waiter))
+    def _give_up(self, turn: Turn, waiter: Waiter[tuple[Key, Want]]) -> None:
+        text = f"Task {waiter.want[0]} unknown to scheduler."  # type: ignore[str-bytes-safe]
+        turn.reply(waiter.request_id, ExtensionErrorReply("TimeoutError", text))
         self._stop_if_empty(turn)
 
     def request_gone(self, turn: Turn, request_id: int) -> None:
@@ -98,11 +88,6 @@ class KeyWatch:
         self._stop_if_empty(turn)
 
     def _stop_if_empty(self, turn: Turn) -> None:
-        if self._timer_id and not len(self._waiting):
+        if not len(self._waiting):
             turn.cancel_timer(self._timer_id)
             self._timer_id = 0
-
-
-def unknown_key(waiter: Waiter[tuple[Any, Any]]) -> ExtensionErrorReply:
-    """Return the reply to a request whose key did not become known in time."""
-    return ExtensionErrorReply("TimeoutError", f"Task {waiter.want[0]} unknown to scheduler.")

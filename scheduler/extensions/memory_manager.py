@@ -6,36 +6,16 @@ turns.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from paceline.protocol.messages import AmmHandler
 from paceline.scheduler.core.policy import memory_manager
-from paceline.scheduler.core.registry import Registry, on
+from paceline.scheduler.core.turn import Turn
 
 from .errors import ExtensionError
 from .extension import Extension
 
-if TYPE_CHECKING:
-    from paceline.scheduler.core.turn import Turn
-
 METHODS = ("start", "stop", "run_once", "running")
-
-
-@dataclass(slots=True)
-class ReduceReplicas:
-    """Timer message: start a run over all replicated tasks."""
-
-
-@dataclass(slots=True)
-class ContinueReduction:
-    """Timer message: continue a run.
-
-    Attributes:
-        left: number of replicated tasks still to process.
-    """
-
-    left: int
 
 
 class MemoryManager(Extension):
@@ -58,23 +38,13 @@ class MemoryManager(Extension):
         """Whether it runs periodically."""
         return bool(self._timer)
 
-    def routes(self) -> Registry:
-        """See ``Extension``."""
-        return dict(
-            [
-                on(AmmHandler, self.handle),
-                on(ReduceReplicas, self.handle_due),
-                on(ContinueReduction, self.handle_continue),
-            ]
-        )
-
-    def handle(self, turn: Turn, message: AmmHandler) -> None:
+    def handle_amm_handler(self, turn: Turn, message: AmmHandler) -> None:
         """Start, stop or run the manager once, or reply whether it is running."""
         method = message.method
         if method not in METHODS:
             raise ExtensionError("ValueError", f"the memory manager has no method {method!r}")
         if method == "start" and not self.running:
-            self._timer = turn.call_at(turn.now + self.interval, ReduceReplicas())
+            self._timer = turn.call_at(turn.now + self.interval, self._due)
         elif method == "stop" and self.running:
             turn.cancel_timer(self._timer)
             self._timer = 0
@@ -82,16 +52,13 @@ class MemoryManager(Extension):
             self._reduce(turn, len(turn.state.replicated_tasks))
         turn.reply(turn.request_id, self.running if method == "running" else None)
 
-    def handle_due(self, turn: Turn, message: ReduceReplicas) -> None:
+    def _due(self, turn: Turn) -> None:
         """Start a run and schedule the next one."""
-        self._timer = turn.call_at(turn.now + self.interval, ReduceReplicas())
+        self._timer = turn.call_at(turn.now + self.interval, self._due)
         self._reduce(turn, len(turn.state.replicated_tasks))
 
-    def handle_continue(self, turn: Turn, message: ContinueReduction) -> None:
-        """Process the remaining tasks of a run."""
-        self._reduce(turn, message.left)
-
     def _reduce(self, turn: Turn, left: int) -> None:
+        """Process the next replicated tasks of a run in which `left` remain."""
         state = turn.state
         count = min(left, state.config.turn_tasks_max)
         if count <= 0:
@@ -101,4 +68,4 @@ class MemoryManager(Extension):
         for ws, tasks in plan.drops.items():
             memory_manager.drop(turn, ws, tasks)
         if left > count:
-            turn.call_at(turn.now, ContinueReduction(left - count))
+            turn.call_at(turn.now, lambda turn: self._reduce(turn, left - count))

@@ -8,30 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from paceline.protocol.messages import MultiLockAcquire, MultiLockRelease
-from paceline.scheduler.core.registry import Registry, on
+from paceline.scheduler.core.turn import Turn
 
 from .errors import ExtensionError
 from .extension import Extension
 from .names import deadline_after, hashable_name
 from .wait_queues import Waiter, WaitQueues
 
-if TYPE_CHECKING:
-    from paceline.scheduler.core.turn import Turn
-
 #: Maximum number of requests that hold or wait for locks, and of locks in one request. Requests of
 #: a holder that died are never released, because their connection does not identify the holder.
 REQUESTS_MAX = 1_000_000
 LOCKS_PER_REQUEST_MAX = 100_000
-
-
-@dataclass(slots=True)
-class MultiLockWaitOver:
-    """Timer message: the deadline of a wait has passed."""
-
-    number: int
 
 
 @dataclass(slots=True, eq=False)
@@ -62,17 +52,7 @@ class MultiLocks(Extension):
     def __init__(self) -> None:
         self._requests: dict[Hashable, LockRequest] = {}
         self._queues: dict[Hashable, dict[Hashable, LockRequest]] = {}
-        self._waiting: WaitQueues[LockRequest] = WaitQueues(MultiLockWaitOver)
-
-    def routes(self) -> Registry:
-        """See ``Extension``."""
-        return dict(
-            [
-                on(MultiLockAcquire, self.handle_multi_lock_acquire),
-                on(MultiLockRelease, self.handle_multi_lock_release),
-                on(MultiLockWaitOver, self.handle_wait_over),
-            ]
-        )
+        self._waiting: WaitQueues[LockRequest] = WaitQueues(self._time_out)
 
     def handle_multi_lock_acquire(self, turn: Turn, message: MultiLockAcquire) -> None:
         """Reply True when enough locks are held, or False at the deadline, without holding any.
@@ -182,16 +162,12 @@ class MultiLocks(Extension):
         self._drop(turn, request)
         turn.reply(turn.request_id, None)
 
-    def handle_wait_over(self, turn: Turn, message: MultiLockWaitOver) -> None:
-        """Reply False to a request whose deadline has passed."""
-        waiter = self._waiting.leave_by_number(turn, message.number)
-        if waiter is not None:
-            waiter.want.waiter = None
-            self._drop(turn, waiter.want)
-            turn.reply(waiter.request_id, False)
+    def _time_out(self, turn: Turn, waiter: Waiter[LockRequest]) -> None:
+        waiter.want.waiter = None
+        self._drop(turn, waiter.want)
+        turn.reply(waiter.request_id, False)
 
     def on_request_gone(self, turn: Turn, request_id: int) -> None:
-        """See ``Extension``."""
         waiter = self._waiting.leave_by_request(turn, request_id)
         if waiter is not None:
             waiter.want.waiter = None

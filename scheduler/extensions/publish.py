@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from paceline.protocol.messages import (
     PublishDelete,
@@ -13,16 +12,14 @@ from paceline.protocol.messages import (
     PublishList,
     PublishPut,
 )
-from paceline.scheduler.core.registry import Registry, on
+from paceline.scheduler.core.handlers.clients import client_desires_keys
+from paceline.scheduler.core.turn import Turn
 
 from .errors import ExtensionError, ExtensionErrorReply
 from .extension import Extension
-from .holders import desire_keys, release_keys, remove_idle_holder
+from .holders import release_keys, remove_idle_holder
 from .names import as_key, hashable_name, shown_name
-from .wait_queues import WaitQueues
-
-if TYPE_CHECKING:
-    from paceline.scheduler.core.turn import Turn
+from .wait_queues import Waiter, WaitQueues
 
 #: Maximum number of published datasets. Each keeps its keys in memory until it is unpublished.
 DATASETS_MAX = 100_000
@@ -30,13 +27,6 @@ DATASETS_MAX = 100_000
 FLUSHES_MAX = 10_000
 #: Interval at which a request that waits for a flush checks that its client still exists, seconds.
 CLIENT_CHECK_SECONDS = 30.0
-
-
-@dataclass(slots=True)
-class FlushWaitOver:
-    """Timer message: check the client of a request that waits for a flush."""
-
-    number: int
 
 
 class PublishedDatasets(Extension):
@@ -55,20 +45,7 @@ class PublishedDatasets(Extension):
     def __init__(self) -> None:
         self.datasets: dict[Hashable, dict[str, Any]] = {}
         self._flushed: dict[Hashable, None] = {}
-        self._waiting: WaitQueues[Any] = WaitQueues(FlushWaitOver)
-
-    def routes(self) -> Registry:
-        """See ``Extension``."""
-        return dict(
-            [
-                on(PublishPut, self.handle_after_flush),
-                on(PublishDelete, self.handle_after_flush),
-                on(PublishFlushBatchedSend, self.handle_publish_flush_batched_send),
-                on(PublishGet, self.handle_publish_get),
-                on(PublishList, self.handle_publish_list),
-                on(FlushWaitOver, self.handle_wait_over),
-            ]
-        )
+        self._waiting: WaitQueues[PublishPut | PublishDelete] = WaitQueues(self._check_client)
 
     # ------------------------------------------------------------------ flushes
 
@@ -95,14 +72,13 @@ class PublishedDatasets(Extension):
         else:
             self._wait(turn, uid, turn.request_id, message)
 
-    def _wait(self, turn: Turn, uid: Hashable, request_id: int, message: Any) -> None:
+    def _wait(
+        self, turn: Turn, uid: Hashable, request_id: int, message: PublishPut | PublishDelete
+    ) -> None:
         self._waiting.enter(turn, uid, request_id, turn.now + CLIENT_CHECK_SECONDS, message)
 
-    def handle_wait_over(self, turn: Turn, message: FlushWaitOver) -> None:
+    def _check_client(self, turn: Turn, waiter: Waiter[PublishPut | PublishDelete]) -> None:
         """Continue to wait if the client still exists, otherwise reply TimeoutError."""
-        waiter = self._waiting.leave_by_number(turn, message.number)
-        if waiter is None:
-            return
         if waiter.want.client in turn.state.clients:
             self._wait(turn, waiter.queue, waiter.request_id, waiter.want)
         else:
@@ -119,7 +95,7 @@ class PublishedDatasets(Extension):
 
     # ------------------------------------------------------------------ datasets
 
-    def _answer(self, turn: Turn, request_id: int, message: Any) -> None:
+    def _answer(self, turn: Turn, request_id: int, message: PublishPut | PublishDelete) -> None:
         try:
             if isinstance(message, PublishPut):
                 self._put(turn, message)
@@ -149,7 +125,7 @@ class PublishedDatasets(Extension):
                 )
             new = tuple(as_key(key) for key in keys)
             # desire new keys first, so that a key of both datasets is never released
-            desire_keys(turn, list(new), holder_of(name))
+            client_desires_keys(turn, new, holder_of(name))
             self.datasets[name] = {"data": data, "keys": new}
             if old is not None:
                 kept = set(new)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+from paceline.protocol.keys import Key
 from paceline.protocol.messages import (
     QueueCreate,
     QueueFutureRelease,
@@ -15,18 +16,15 @@ from paceline.protocol.messages import (
     QueueQsize,
     QueueRelease,
 )
-from paceline.scheduler.core.registry import Registry, on
+from paceline.scheduler.core.handlers.clients import client_desires_keys
+from paceline.scheduler.core.turn import Turn
 
 from .errors import ExtensionError, ExtensionErrorReply
 from .extension import Extension
-from .holders import desire_if_known, desire_keys, future_status, release_keys, remove_idle_holder
+from .holders import Item, desire_if_known, release_keys, remove_idle_holder
 from .key_watch import KeyWatch
 from .names import as_key, deadline_after, hashable_name
 from .wait_queues import Waiter, WaitQueues
-
-if TYPE_CHECKING:
-    from paceline.protocol.keys import Key
-    from paceline.scheduler.core.turn import Turn
 
 #: Maximum number of items in a queue without ``maxsize``; further puts wait.
 QUEUE_ITEMS_MAX = 10_000_000
@@ -34,38 +32,6 @@ QUEUE_ITEMS_MAX = 10_000_000
 QUEUES_MAX = 1_000_000
 #: Text of the error in stock.
 BATCH_AND_TIMEOUT = "Dask queues don't support simultaneous use of integer batch sizes and timeouts"
-
-
-@dataclass(slots=True)
-class QueueWaitOver:
-    """Timer message: the deadline of a put or a get has passed."""
-
-    number: int
-
-
-@dataclass(slots=True)
-class QueueKeyRecheck:
-    """Timer message: check whether the keys that puts wait for are known."""
-
-
-@dataclass(slots=True)
-class QueueKeyOver:
-    """Timer message: the deadline of a put that waits for its key has passed."""
-
-    number: int
-
-
-@dataclass(slots=True, eq=False)
-class Item:
-    """An element of a queue.
-
-    Attributes:
-        is_future: whether ``value`` is the key of a future.
-        value: the key, or the value.
-    """
-
-    is_future: bool
-    value: Any
 
 
 @dataclass(slots=True, eq=False)
@@ -105,16 +71,6 @@ class Put:
 
     queue: SharedQueue
     item: Item
-    deadline: float | None = None
-
-
-@dataclass(slots=True, eq=False)
-class UnknownKeyPut:
-    """A put of a future whose key is not known yet, into the queue `name`."""
-
-    name: Any
-    item: Item
-    deadline: float | None
 
 
 @dataclass(slots=True, eq=False)
@@ -150,24 +106,8 @@ class Queues(Extension):
         self.queues: dict[Hashable, SharedQueue] = {}
         self._created = 0
         self._future_counts: dict[tuple[Hashable, Key], int] = {}
-        self._waiting: WaitQueues[Put | Get] = WaitQueues(QueueWaitOver)
-        self._key_watch = KeyWatch(self._put_known, QueueKeyRecheck, QueueKeyOver)
-
-    def routes(self) -> Registry:
-        """See ``Extension``."""
-        return dict(
-            [
-                on(QueueCreate, self.handle_queue_create),
-                on(QueuePut, self.handle_queue_put),
-                on(QueueGet, self.handle_queue_get),
-                on(QueueQsize, self.handle_queue_qsize),
-                on(QueueRelease, self.handle_queue_release),
-                on(QueueFutureRelease, self.handle_queue_future_release),
-                on(QueueWaitOver, self.handle_wait_over),
-                on(QueueKeyRecheck, self.handle_key_recheck),
-                on(QueueKeyOver, self.handle_key_over),
-            ]
-        )
+        self._waiting: WaitQueues[Put | Get] = WaitQueues(self._time_out)
+        self._key_watch = KeyWatch(self._put)
 
     def _find(self, name: Any) -> SharedQueue:
         queue = self.queues.get(hashable_name(name))
@@ -199,7 +139,7 @@ class Queues(Extension):
         queue.users -= 1
         if queue.users <= 0:
             del self.queues[name]
-            self._remove_futures(turn, name, [item for item in queue.items if item.is_future])
+            self._remove_futures(turn, name, queue.items)
             queue.items.clear()
 
     def handle_queue_qsize(self, turn: Turn, message: QueueQsize) -> None:
@@ -208,14 +148,16 @@ class Queues(Extension):
 
     # ------------------------------------------------------------------ futures in queues
 
-    def _add_future(self, turn: Turn, name: Hashable, key: Key) -> None:
-        self._future_counts[name, key] = self._future_counts.get((name, key), 0) + 1
-        desire_keys(turn, [key], holder_of(name))
+    def _add_future(self, turn: Turn, name: Hashable, item: Item) -> None:
+        if item.is_future:
+            counts, key = self._future_counts, item.value
+            counts[name, key] = counts.get((name, key), 0) + 1
+            client_desires_keys(turn, [key], holder_of(name))
 
-    def _remove_futures(self, turn: Turn, name: Hashable, items: list[Item]) -> None:
+    def _remove_futures(self, turn: Turn, name: Hashable, items: Iterable[Item]) -> None:
         """Release the futures in `items`, which left the queue or belong to a dropped put."""
         free: list[Key] = []
-        for item in items:
+        for item in [item for item in items if item.is_future]:
             count = self._future_counts.pop((name, item.value), 0) - 1
             if count > 0:
                 self._future_counts[name, item.value] = count
@@ -238,40 +180,26 @@ class Queues(Extension):
         As in stock, the queue is looked up only once the key is known.
         """
         deadline = deadline_after(turn.now, message.timeout)
-        if message.key is None:
-            put = Put(self._find(message.name), Item(False, message.data), deadline)
-            self._put(turn, turn.request_id, put)
-            return
-        key = as_key(message.key)
-        if key in turn.state.tasks:
-            put = Put(self._find(message.name), Item(True, key), deadline)
-            self._put(turn, turn.request_id, put)
+        item = Item.of(message.key, message.data)
+        want = (message.name, item, deadline)
+        if item.is_unknown(turn):
+            self._key_watch.wait(turn, item.value, turn.request_id, deadline, want)
         else:
-            want = UnknownKeyPut(message.name, Item(True, key), deadline)
-            self._key_watch.wait(turn, key, turn.request_id, deadline, want)
+            self._put(turn, turn.request_id, want)
 
-    def _put_known(self, turn: Turn, request_id: int, want: UnknownKeyPut) -> None:
-        """Put a future whose key has become known into its queue."""
-        try:
-            put = Put(self._find(want.name), want.item, want.deadline)
-            self._put(turn, request_id, put)
-        except ExtensionError as error:
-            turn.reply(request_id, error.reply)
-
-    def _put(self, turn: Turn, request_id: int, put: Put) -> None:
-        queue = put.queue
+    def _put(self, turn: Turn, request_id: int, want: tuple[Any, Item, float | None]) -> None:
+        name, item, deadline = want
+        queue = self._find(name)
         if len(queue.items) < queue.maxsize and not self._waiting.count(queue.putters):
-            if put.item.is_future:
-                self._add_future(turn, queue.name, put.item.value)
-            queue.items.append(put.item)
+            self._add_future(turn, queue.name, item)
+            queue.items.append(item)
             turn.reply(request_id, None)
             self._serve(turn, queue)
-        elif put.deadline is not None and put.deadline <= turn.now:
+        elif deadline is not None and deadline <= turn.now:
             turn.reply(request_id, ExtensionErrorReply("TimeoutError"))
         else:
-            self._waiting.enter(turn, queue.putters, request_id, put.deadline, put)
-            if put.item.is_future:
-                self._add_future(turn, queue.name, put.item.value)
+            self._waiting.enter(turn, queue.putters, request_id, deadline, Put(queue, item))
+            self._add_future(turn, queue.name, item)
 
     # ------------------------------------------------------------------ get
 
@@ -327,7 +255,7 @@ class Queues(Extension):
         return len(get.items) >= get.count
 
     def _answer_get(self, turn: Turn, request_id: int, get: Get) -> None:
-        records = [record_of(turn, item) for item in get.items]
+        records = [item.record(turn) for item in get.items]
         turn.reply(request_id, records if get.batch else records[0])
 
     # ------------------------------------------------------------------ waiters
@@ -357,15 +285,11 @@ class Queues(Extension):
             self._waiting.leave(turn, getter)
             self._answer_get(turn, getter.request_id, get)  # type: ignore[arg-type]
 
-    def handle_wait_over(self, turn: Turn, message: QueueWaitOver) -> None:
-        """Reply TimeoutError to a request whose deadline has passed."""
-        waiter = self._waiting.leave_by_number(turn, message.number)
-        if waiter is not None:
-            self._undo(turn, waiter.want)
-            turn.reply(waiter.request_id, ExtensionErrorReply("TimeoutError"))
+    def _time_out(self, turn: Turn, waiter: Waiter[Put | Get]) -> None:
+        self._undo(turn, waiter.want)
+        turn.reply(waiter.request_id, ExtensionErrorReply("TimeoutError"))
 
     def on_request_gone(self, turn: Turn, request_id: int) -> None:
-        """See ``Extension``."""
         waiter = self._waiting.leave_by_request(turn, request_id)
         if waiter is not None:
             self._undo(turn, waiter.want)
@@ -374,24 +298,14 @@ class Queues(Extension):
 
     def _undo(self, turn: Turn, want: Put | Get) -> None:
         """Release the future of a dropped put; return the items of a dropped get to the front."""
+        queue = want.queue
         if isinstance(want, Put):
-            if want.item.is_future:
-                self._remove_futures(turn, want.queue.name, [want.item])
-            return
-        futures = [item for item in want.items if item.is_future]
-        if self.queues.get(want.queue.name) is want.queue:
-            want.queue.items.extendleft(reversed(want.items))
-            self._serve(turn, want.queue)
-        elif futures:
-            self._remove_futures(turn, want.queue.name, futures)
-
-    def handle_key_recheck(self, turn: Turn, message: QueueKeyRecheck) -> None:
-        """Carry out puts whose keys are known."""
-        self._key_watch.recheck(turn)
-
-    def handle_key_over(self, turn: Turn, message: QueueKeyOver) -> None:
-        """Reply TimeoutError to a put whose key is unknown at its deadline."""
-        self._key_watch.give_up(turn, message.number)
+            self._remove_futures(turn, queue.name, [want.item])
+        elif self.queues.get(queue.name) is queue:
+            queue.items.extendleft(reversed(want.items))
+            self._serve(turn, queue)
+        else:
+            self._remove_futures(turn, queue.name, want.items)
 
     def on_restart(self, turn: Turn) -> None:
         """Keep the items; futures among them are lost, as in stock."""
@@ -404,13 +318,6 @@ def capacity(maxsize: Any) -> int:
     if isinstance(maxsize, int) and maxsize > 0:
         return min(maxsize, QUEUE_ITEMS_MAX)
     return QUEUE_ITEMS_MAX
-
-
-def record_of(turn: Turn, item: Item) -> dict[str, Any]:
-    """Return `item` in the form of a reply; a future includes its state."""
-    if not item.is_future:
-        return {"type": "msgpack", "value": item.value}
-    return {"type": "Future", "value": item.value, **future_status(turn, item.value)}
 
 
 def holder_of(name: Hashable) -> str:

@@ -7,8 +7,7 @@ the lock of a worker that died becomes free.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from paceline.protocol.messages import (
     SemaphoreAcquire,
@@ -18,15 +17,12 @@ from paceline.protocol.messages import (
     SemaphoreRelease,
     SemaphoreValue,
 )
-from paceline.scheduler.core.registry import Registry, on
+from paceline.scheduler.core.turn import Turn
 
 from .errors import ExtensionError, ExtensionErrorReply
 from .extension import Extension
 from .names import deadline_after, hashable_name, parse_seconds
 from .wait_queues import Waiter, WaitQueues
-
-if TYPE_CHECKING:
-    from paceline.scheduler.core.turn import Turn
 
 #: Maximum number of semaphores. A semaphore exists until a client closes it.
 SEMAPHORES_MAX = 1_000_000
@@ -39,25 +35,6 @@ WARNING, CRITICAL = 30, 50
 CLOSED = object()
 
 V = TypeVar("V")
-
-
-@dataclass(slots=True)
-class SemaphoreWaitOver:
-    """Timer message: the deadline of an acquire has passed."""
-
-    number: int
-
-
-@dataclass(slots=True)
-class LeaseCheck:
-    """Timer message: release leases that were not refreshed in time."""
-
-
-@dataclass(slots=True, frozen=True)
-class LeaseRequest:
-    """The lease that a waiter requests."""
-
-    lease_id: Hashable
 
 
 class Sparse(dict[Hashable, V]):
@@ -101,23 +78,8 @@ class Semaphores(Extension):
             "average_pending_lease_time": Sparse(float),
             "pending": Sparse(int),
         }
-        self._waiting: WaitQueues[LeaseRequest] = WaitQueues(SemaphoreWaitOver)
+        self._waiting: WaitQueues[Hashable] = WaitQueues(self._time_out)
         self._check_timer_id = 0
-
-    def routes(self) -> Registry:
-        """See ``Extension``."""
-        return dict(
-            [
-                on(SemaphoreRegister, self.handle_semaphore_register),
-                on(SemaphoreAcquire, self.handle_semaphore_acquire),
-                on(SemaphoreRelease, self.handle_semaphore_release),
-                on(SemaphoreRefreshLeases, self.handle_semaphore_refresh_leases),
-                on(SemaphoreValue, self.handle_semaphore_value),
-                on(SemaphoreClose, self.handle_semaphore_close),
-                on(SemaphoreWaitOver, self.handle_wait_over),
-                on(LeaseCheck, self.handle_lease_check),
-            ]
-        )
 
     # ------------------------------------------------------------------ register and close
 
@@ -198,7 +160,7 @@ class Semaphores(Extension):
             self._count_wait(name, 0.0)
             turn.reply(turn.request_id, False)
         else:
-            self._waiting.enter(turn, name, turn.request_id, deadline, LeaseRequest(lease_id))
+            self._waiting.enter(turn, name, turn.request_id, deadline, lease_id)
             self._count_pending(name, 1)
 
     def _has_free_lease(self, name: Hashable) -> bool:
@@ -216,24 +178,17 @@ class Semaphores(Extension):
             waiter = self._waiting.first(name)
             if waiter is None:
                 return
-            self._leave(turn, waiter)
-            self._grant(turn, name, waiter.want.lease_id, turn.now - waiter.since)
+            self._waiting.leave(turn, waiter)
+            self._count_pending(name, -1)
+            self._grant(turn, name, waiter.want, turn.now - waiter.since)
             turn.reply(waiter.request_id, True)
 
-    def _leave(self, turn: Turn, waiter: Waiter[LeaseRequest]) -> None:
-        self._waiting.leave(turn, waiter)
+    def _time_out(self, turn: Turn, waiter: Waiter[Hashable]) -> None:
         self._count_pending(waiter.queue, -1)
-
-    def handle_wait_over(self, turn: Turn, message: SemaphoreWaitOver) -> None:
-        """Reply False to a request whose deadline has passed."""
-        waiter = self._waiting.leave_by_number(turn, message.number)
-        if waiter is not None:
-            self._count_pending(waiter.queue, -1)
-            self._count_wait(waiter.queue, turn.now - waiter.since)
-            turn.reply(waiter.request_id, False)
+        self._count_wait(waiter.queue, turn.now - waiter.since)
+        turn.reply(waiter.request_id, False)
 
     def on_request_gone(self, turn: Turn, request_id: int) -> None:
-        """See ``Extension``."""
         waiter = self._waiting.leave_by_request(turn, request_id)
         if waiter is not None:
             self._count_pending(waiter.queue, -1)
@@ -307,9 +262,9 @@ class Semaphores(Extension):
     def _schedule_check(self, turn: Turn, name: Hashable) -> None:
         if not self._check_timer_id and name in self.leases and self.lease_timeouts.get(name):
             when = turn.now + self.validation_interval_seconds
-            self._check_timer_id = turn.call_at(when, LeaseCheck())
+            self._check_timer_id = turn.call_at(when, self._check_leases)
 
-    def handle_lease_check(self, turn: Turn, message: LeaseCheck) -> None:
+    def _check_leases(self, turn: Turn) -> None:
         """Release expired leases and schedule the next check."""
         self._check_timer_id = 0
         for name in list(self.leases):

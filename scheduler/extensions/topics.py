@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from paceline.protocol.messages import (
     Events,
@@ -12,26 +11,16 @@ from paceline.protocol.messages import (
     SubscribeTopic,
     UnsubscribeTopic,
 )
-from paceline.scheduler.core.registry import Registry, on
+from paceline.scheduler.core.turn import Turn
 
 from .errors import ExtensionError
 from .extension import Extension
 from .names import hashable_name
 
-if TYPE_CHECKING:
-    from paceline.scheduler.core.turn import Turn
-
 WARNING = 30
 
 #: Maximum number of clients and workers that left and whose topics are kept; the oldest goes first.
 LEFT_PEERS_MAX = 20_000
-
-
-@dataclass(slots=True)
-class PeerForgotten:
-    """Timer message: drop the topic of `peer`, which left, unless it has returned."""
-
-    peer: str
 
 
 class Topics(Extension):
@@ -46,19 +35,6 @@ class Topics(Extension):
     def __init__(self, cleanup_delay_seconds: float) -> None:
         self.cleanup_delay_seconds = cleanup_delay_seconds
         self._timers: dict[str, int] = {}
-
-    def routes(self) -> Registry:
-        """See ``Extension``."""
-        return dict(
-            [
-                on(LogEvent, self.handle_log_event),
-                on(LogEventRpc, self.handle_log_event_rpc),
-                on(Events, self.handle_events),
-                on(SubscribeTopic, self.handle_subscribe_topic),
-                on(UnsubscribeTopic, self.handle_unsubscribe_topic),
-                on(PeerForgotten, self.handle_peer_forgotten),
-            ]
-        )
 
     def handle_log_event(self, turn: Turn, message: LogEvent) -> None:
         """Log an event from a worker, adding the worker's address to it."""
@@ -95,29 +71,22 @@ class Topics(Extension):
     # ------------------------------------------------------------------ peers that left
 
     def on_client_gone(self, turn: Turn, client: str) -> None:
-        """See ``Extension``."""
         self._forget_later(turn, client)
 
     def on_worker_gone(self, turn: Turn, address: str) -> None:
-        """See ``Extension``."""
         self._forget_later(turn, address)
 
     def _forget_later(self, turn: Turn, peer: str) -> None:
         """Set the only timer of `peer`; leaving again restarts the delay."""
         turn.cancel_timer(self._timers.pop(peer, 0))
         if len(self._timers) >= LEFT_PEERS_MAX:
-            first = next(iter(self._timers))
-            turn.cancel_timer(self._timers.pop(first))
-            self._forget(turn, first)
+            self._forget(turn, next(iter(self._timers)))
         when = turn.now + self.cleanup_delay_seconds
-        self._timers[peer] = turn.call_at(when, PeerForgotten(peer))
-
-    def handle_peer_forgotten(self, turn: Turn, message: PeerForgotten) -> None:
-        """Drop the topic and the subscriptions of a peer that has not returned."""
-        self._timers.pop(message.peer, None)
-        self._forget(turn, message.peer)
+        self._timers[peer] = turn.call_at(when, lambda turn: self._forget(turn, peer))
 
     def _forget(self, turn: Turn, peer: str) -> None:
+        """Drop the topic and the subscriptions of `peer` unless it has returned."""
+        turn.cancel_timer(self._timers.pop(peer, 0))
         if peer in turn.state.clients or peer in turn.state.workers:
             return
         turn.state.events.truncate(peer)

@@ -3,64 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+from paceline.protocol.keys import Key
 from paceline.protocol.messages import (
     VariableDelete,
     VariableFutureReceivedConfirm,
     VariableGet,
     VariableSet,
 )
-from paceline.scheduler.core.registry import Registry, on
+from paceline.scheduler.core.handlers.clients import client_desires_keys
+from paceline.scheduler.core.turn import Turn
 
 from .errors import ExtensionError, ExtensionErrorReply
 from .extension import Extension
-from .holders import desire_if_known, desire_keys, future_status, release_keys, remove_idle_holder
+from .holders import Item, desire_if_known, release_keys, remove_idle_holder
 from .key_watch import KeyWatch
 from .names import as_key, deadline_after, hashable_name
-from .wait_queues import WaitQueues
-
-if TYPE_CHECKING:
-    from paceline.protocol.keys import Key
-    from paceline.scheduler.core.turn import Turn
+from .wait_queues import Waiter, WaitQueues
 
 #: Maximum number of variables. A variable exists until a client deletes it.
 VARIABLES_MAX = 1_000_000
 #: Maximum number of unconfirmed tokens of one future. Clients confirm at once unless they died.
 TOKENS_MAX = 100_000
-
-
-@dataclass(slots=True)
-class VariableWaitOver:
-    """Timer message: the deadline of a get has passed."""
-
-    number: int
-
-
-@dataclass(slots=True)
-class VariableKeyRecheck:
-    """Timer message: check whether the keys that sets wait for are known."""
-
-
-@dataclass(slots=True)
-class VariableKeyOver:
-    """Timer message: the deadline of a set that waits for its key has passed."""
-
-    number: int
-
-
-@dataclass(slots=True, frozen=True)
-class Content:
-    """The content of a variable.
-
-    Attributes:
-        is_future: whether ``value`` is the key of a future.
-        value: the key, or the value.
-    """
-
-    is_future: bool
-    value: Any
 
 
 class Variables(Extension):
@@ -78,56 +43,30 @@ class Variables(Extension):
     name: ClassVar[str] = "variables"
 
     def __init__(self) -> None:
-        self.variables: dict[Hashable, Content] = {}
+        self.variables: dict[Hashable, Item] = {}
         self._tokens: dict[tuple[Hashable, Key], dict[str, str | None]] = {}
         self._n_tokens = 0
-        self._waiting: WaitQueues[str | None] = WaitQueues(VariableWaitOver)
-        self._key_watch = KeyWatch(self._set_known, VariableKeyRecheck, VariableKeyOver)
-
-    def routes(self) -> Registry:
-        """See ``Extension``."""
-        return dict(
-            [
-                on(VariableSet, self.handle_variable_set),
-                on(VariableGet, self.handle_variable_get),
-                on(VariableDelete, self.handle_variable_delete),
-                on(VariableFutureReceivedConfirm, self.handle_variable_future_received_confirm),
-                on(VariableWaitOver, self.handle_wait_over),
-                on(VariableKeyRecheck, self.handle_key_recheck),
-                on(VariableKeyOver, self.handle_key_over),
-            ]
-        )
+        self._waiting: WaitQueues[str | None] = WaitQueues(self._time_out)
+        self._key_watch = KeyWatch(self._set)
 
     # ------------------------------------------------------------------ set and delete
 
     def handle_variable_set(self, turn: Turn, message: VariableSet) -> None:
         """Set a variable and reply None, or TimeoutError if the key stays unknown."""
-        name = hashable_name(message.name)
+        want = (hashable_name(message.name), Item.of(message.key, message.data))
         deadline = deadline_after(turn.now, message.timeout)
-        if message.key is None:
-            self._set(turn, turn.request_id, name, Content(False, message.data))
-            return
-        key = as_key(message.key)
-        content = Content(True, key)
-        if key in turn.state.tasks:
-            self._set(turn, turn.request_id, name, content)
+        if want[1].is_unknown(turn):
+            self._key_watch.wait(turn, want[1].value, turn.request_id, deadline, want)
         else:
-            want = (name, content)
-            self._key_watch.wait(turn, key, turn.request_id, deadline, want)
+            self._set(turn, turn.request_id, want)
 
-    def _set_known(self, turn: Turn, request_id: int, want: tuple[Hashable, Content]) -> None:
-        """Carry out a set whose key has become known."""
-        try:
-            self._set(turn, request_id, *want)
-        except ExtensionError as error:
-            turn.reply(request_id, error.reply)
-
-    def _set(self, turn: Turn, request_id: int, name: Hashable, content: Content) -> None:
+    def _set(self, turn: Turn, request_id: int, want: tuple[Hashable, Item]) -> None:
+        name, content = want
         old = self.variables.get(name)
         if old is None and len(self.variables) >= VARIABLES_MAX:
             raise ExtensionError("RuntimeError", f"More than {VARIABLES_MAX} variables exist")
         if content.is_future:
-            desire_keys(turn, [content.value], holder_of(name))
+            client_desires_keys(turn, [content.value], holder_of(name))
         self.variables[name] = content
         if old is not None and old.is_future:
             self._release_if_unused(turn, name, old.value)
@@ -166,19 +105,19 @@ class Variables(Extension):
             self._waiting.enter(turn, name, turn.request_id, deadline, message.client)
 
     def _record(
-        self, turn: Turn, name: Hashable, content: Content, client: str | None
+        self, turn: Turn, name: Hashable, content: Item, client: str | None
     ) -> dict[str, Any]:
         """Return the reply to a get; for a future, with its state and a new token."""
+        record = content.record(turn)
         if not content.is_future:
-            return {"type": "msgpack", "value": content.value}
+            return record
         self._n_tokens += 1
         token = f"token-{self._n_tokens}"
         tokens = self._tokens.setdefault((name, content.value), {})
         if len(tokens) >= TOKENS_MAX:
             del tokens[next(iter(tokens))]
         tokens[token] = client
-        status = future_status(turn, content.value)
-        return {"type": "Future", "value": content.value, "token": token, **status}
+        return {**record, "token": token}
 
     def handle_variable_future_received_confirm(
         self, turn: Turn, message: VariableFutureReceivedConfirm
@@ -200,19 +139,8 @@ class Variables(Extension):
 
     # ------------------------------------------------------------------ waiters
 
-    def handle_wait_over(self, turn: Turn, message: VariableWaitOver) -> None:
-        """Reply TimeoutError to a get whose deadline has passed."""
-        waiter = self._waiting.leave_by_number(turn, message.number)
-        if waiter is not None:
-            turn.reply(waiter.request_id, ExtensionErrorReply("TimeoutError"))
-
-    def handle_key_recheck(self, turn: Turn, message: VariableKeyRecheck) -> None:
-        """Carry out sets whose keys are known."""
-        self._key_watch.recheck(turn)
-
-    def handle_key_over(self, turn: Turn, message: VariableKeyOver) -> None:
-        """Reply TimeoutError to a set whose key is unknown at its deadline."""
-        self._key_watch.give_up(turn, message.number)
+    def _time_out(self, turn: Turn, waiter: Waiter[str | None]) -> None:
+        turn.reply(waiter.request_id, ExtensionErrorReply("TimeoutError"))
 
     def on_restart(self, turn: Turn) -> None:
         """Keep the contents; futures among them are lost, as in stock."""
@@ -221,7 +149,6 @@ class Variables(Extension):
                 remove_idle_holder(turn, holder_of(name))
 
     def on_request_gone(self, turn: Turn, request_id: int) -> None:
-        """See ``Extension``."""
         if self._waiting.leave_by_request(turn, request_id) is None:
             self._key_watch.request_gone(turn, request_id)
 

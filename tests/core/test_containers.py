@@ -11,7 +11,6 @@ from paceline.scheduler.core.state.containers import (
     IndexedSet,
     LoadBuckets,
     PriorityQueue,
-    Timers,
 )
 from paceline.scheduler.core.state.small_set import TUPLE_MAX, SmallSet, with_item, without_item
 
@@ -121,15 +120,6 @@ def test_priority_queue() -> None:
     assert [item.priority for item in queue] == sorted(item.priority for item in members)
     # what was removed is swept
     assert len(queue._heap) + len(queue._run) <= max(64, 2 * len(members) + 1)
-
-
-def test_timers() -> None:
-    timers = Timers()
-    first, second = timers.add("first"), timers.add("second")
-    timers.cancel(first)
-    timers.cancel(99)
-    assert (timers.take(first), timers.take(second), timers.take(second)) == (None, "second", None)
-    assert len(timers) == 0
 
 
 def test_small_set() -> None:

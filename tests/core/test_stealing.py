@@ -13,6 +13,7 @@ import pytest
 from env import Env
 from paceline.protocol import messages as m
 from paceline.scheduler.core.config import SchedulerConfig
+from paceline.scheduler.core.handlers.stealing import balance_due
 from paceline.scheduler.core.instructions import LogLine
 from paceline.scheduler.core.policy import placement
 from paceline.scheduler.core.state.stealing import COST_MULTIPLIERS
@@ -23,7 +24,6 @@ from paceline.scheduler.core.stimuli import (
     BalanceWork,
     ConfigureStealing,
     RecallTask,
-    StealingDue,
     TimerDue,
 )
 from paceline.scheduler.core.turn import Outbox, Turn
@@ -348,7 +348,7 @@ def test_interval_must_be_positive() -> None:
 
 
 def test_a_timer_of_long_ago_does_no_harm(two: Env) -> None:
-    two.feed(StealingDue())
+    balance_due(Turn(two.state, Outbox(), two.now, "", "timer"))
     assert not two.state.stealing.timer
 
 

@@ -17,7 +17,14 @@ from paceline.scheduler.core.lifecycle.transitions import IMPOSSIBLE
 from paceline.scheduler.core.policy import placement
 from paceline.scheduler.core.state.model import TaskState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
-from paceline.scheduler.core.stimuli import Configure, MakeTransitions, RestrictionsSet, WriteTask
+from paceline.scheduler.core.stimuli import (
+    Configure,
+    LogEventCommand,
+    MakeTransitions,
+    MetadataSet,
+    RestrictionsSet,
+    WriteTask,
+)
 from paceline.scheduler.core.turn import Turn
 
 #: Attributes of a task that commands may write.
@@ -149,6 +156,23 @@ def handle_make_transitions(turn: Turn, command: MakeTransitions) -> None:
         transitions.transition(turn, ts, finish, recs)
         transitions.run(turn, recs)
     transitions.fill_slots(turn)
+
+
+def handle_set_metadata(turn: Turn, message: MetadataSet) -> None:
+    """``Client.set_metadata``: store a value under a path of keys, creating dicts as needed."""
+    metadata: Any = turn.state.task_metadata
+    *path, last = message.keys
+    for key in path:
+        inner = metadata.get(key)
+        if not isinstance(inner, dict):
+            metadata[key] = inner = {}
+        metadata = inner
+    metadata[last] = message.value
+
+
+def handle_log_event(turn: Turn, message: LogEventCommand) -> None:
+    """Log an event from the server or a plugin."""
+    turn.log_event(message.topics, message.event)
 
 
 def check_setting(state: SchedulerState, field: str, value: Any) -> None:

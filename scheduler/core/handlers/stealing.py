@@ -1,17 +1,15 @@
-"""Work stealing: start and stop it, run it once, and move a single task on request."""
+"""Work stealing: start and stop it, run a round, and recall single tasks."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from paceline.scheduler.core.lifecycle import accounting
 from paceline.scheduler.core.policy import placement
+from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.stealing.balancer import balance
-from paceline.scheduler.core.stealing.recall import (
-    IN_FLIGHT_MAX,
-    ensure_balance_timer,
-    schedule_balance,
-    send_steal_request,
-)
-from paceline.scheduler.core.stimuli import BalanceWork, ConfigureStealing, RecallTask, StealingDue
+from paceline.scheduler.core.stealing.recall import IN_FLIGHT_MAX, send_steal_request
+from paceline.scheduler.core.stimuli import BalanceWork, ConfigureStealing, RecallTask
 from paceline.scheduler.core.turn import Turn
 
 
@@ -29,8 +27,22 @@ def handle_configure_stealing(turn: Turn, command: ConfigureStealing) -> None:
     schedule_balance(turn)
 
 
-def handle_stealing_due(turn: Turn, message: StealingDue) -> None:
-    """Timer: balance if stealing is on, else drop void requests."""
+def schedule_balance(turn: Turn) -> None:
+    """Set the timer of the next round, if stealing is on or requests are in flight."""
+    stealing_state = turn.state.stealing
+    if stealing_state.running or stealing_state.in_flight:
+        when = turn.now + stealing_state.interval_seconds
+        stealing_state.timer = turn.call_at(when, balance_due)
+
+
+def ensure_balance_timer(turn: Turn) -> None:
+    """Set the timer if it is not set, to drop void requests even while stealing is off."""
+    if not turn.state.stealing.timer:
+        schedule_balance(turn)
+
+
+def balance_due(turn: Turn) -> None:
+    """Balance if stealing is on, else drop void requests."""
     stealing_state = turn.state.stealing
     stealing_state.timer = 0
     if stealing_state.running:
@@ -64,4 +76,20 @@ def handle_recall_task(turn: Turn, command: RecallTask) -> None:
     on_victim = compute + placement.fetch_seconds(state, ts, victim)
     on_thief = compute + placement.fetch_seconds(state, ts, thief)
     send_steal_request(turn, ts, victim, thief, on_victim, on_thief)
+    ensure_balance_timer(turn)
+
+
+def recall_tasks(turn: Turn, ws: WorkerState, tasks: Iterable[TaskState]) -> None:
+    """Ask ``ws`` to give back ``tasks`` that it has not started, to reschedule them elsewhere."""
+    state = turn.state
+    stealing_state = state.stealing
+    for ts in tasks:
+        if len(stealing_state.in_flight) >= IN_FLIGHT_MAX:
+            break
+        if ts in ws.long_running or state.stealing.live(ts) is not None:
+            continue
+        stealing_state.take(ts)
+        send_steal_request(
+            turn, ts, ws, None, accounting.expected_duration(state, ts.group.prefix), 0.0
+        )
     ensure_balance_timer(turn)

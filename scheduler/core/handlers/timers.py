@@ -1,22 +1,18 @@
-"""Timeouts: silent workers and clients, tasks without workers, an idle cluster."""
+"""Deferred work, and timeouts: silent workers and clients, tasks without workers, idleness."""
 
 from __future__ import annotations
 
+from paceline.scheduler.core.graphs.commit import run_commits
 from paceline.scheduler.core.inspection.queries import heartbeat_interval
-from paceline.scheduler.core.instructions import (
-    CloseScheduler,
-    RestartSilentWorkers,
-)
+from paceline.scheduler.core.instructions import CloseScheduler, RestartSilentWorkers
+from paceline.scheduler.core.lifecycle.deferred import run_deferred
 from paceline.scheduler.core.lifecycle.failures import Failure
 from paceline.scheduler.core.lifecycle.recommendations import Recommendations
 from paceline.scheduler.core.lifecycle.transitions import fill_slots, run, transition
 from paceline.scheduler.core.policy import placement
 from paceline.scheduler.core.state.model import TaskState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
-from paceline.scheduler.core.stimuli import (
-    IdleCheck,
-    Tick,
-)
+from paceline.scheduler.core.stimuli import Continue, IdleCheck, Tick
 from paceline.scheduler.core.turn import Turn
 
 from .clients import CLIENT_HEARTBEAT_FACTOR, check_retained
@@ -26,6 +22,14 @@ from .workers import refresh_no_workers
 MISSED_HEARTBEATS = 10
 #: Minimum silence in seconds before a client's missing heartbeats are logged.
 SILENT_CLIENT_SECONDS = 60.0
+
+
+def handle_continue(turn: Turn, message: Continue) -> None:
+    """Continue deferred work: recommendations and removals, then graphs, then queued tasks."""
+    run_deferred(turn)
+    if turn.state.deferred.commits:
+        run_commits(turn)
+    fill_slots(turn)
 
 
 def handle_tick(turn: Turn, message: Tick) -> None:

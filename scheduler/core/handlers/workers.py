@@ -28,7 +28,6 @@ from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.spans import add_metric
 from paceline.scheduler.core.state.worker_loads import is_available
-from paceline.scheduler.core.stealing.recall import recall_tasks
 from paceline.scheduler.core.stimuli import (
     CloseWorker,
     SetWorkerStatus,
@@ -38,6 +37,8 @@ from paceline.scheduler.core.stimuli import (
     WorkerRemoved,
 )
 from paceline.scheduler.core.turn import Turn
+
+from .stealing import recall_tasks
 
 #: Members of ``host_info`` that the scheduler maintains; workers cannot change them.
 OWN_HOST_FACTS = ("addresses", "nthreads", "last-seen")

@@ -241,31 +241,3 @@ class ChunkedQueue(Generic[T]):
         """Iterate over the remaining members."""
         for members in self._parts:
             yield from reversed(members)
-
-
-class Timers:
-    """Messages of pending timers by number. The driver has the clock."""
-
-    __slots__ = ("_next", "_pending")
-
-    def __init__(self) -> None:
-        self._next = 1
-        self._pending: dict[int, Any] = {}
-
-    def add(self, message: Any) -> int:
-        """Store `message` and return the number of its timer."""
-        number = self._next
-        self._next += 1
-        self._pending[number] = message
-        return number
-
-    def cancel(self, number: int) -> None:
-        """Remove the timer `number` if it is pending."""
-        self._pending.pop(number, None)
-
-    def take(self, number: int) -> Any:
-        """Remove and return the message of the timer `number`; None if it was cancelled."""
-        return self._pending.pop(number, None)
-
-    def __len__(self) -> int:
-        return len(self._pending)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from paceline.protocol.keys import Key
 from paceline.scheduler.core.config import SchedulerConfig
 
-from .containers import PriorityQueue, Timers
+from .containers import PriorityQueue
 from .deferred import Deferred
 from .event_log import EventLog
 from .groups import Computation
@@ -80,7 +81,9 @@ class SchedulerState:
         graphs: number -> graph that is being received or committed.
         dropped_graphs: numbers of graphs that were dropped; their later chunks are ignored.
         domains: which workers read each other's data in place.
-        timers: messages that are handled when their timer is due.
+        timers: number -> function that is called with the turn in which the timer is due; the
+            driver has the clock.
+        timer_ids: source of the numbers of timers.
         transition_counter, idle_transition_counter: number of transitions made, and its value at
             the last check for idleness.
         transition_log: the latest transitions: (key, start, finish, {key: recommendation},
@@ -133,6 +136,7 @@ class SchedulerState:
         "task_metadata",
         "task_prefixes",
         "tasks",
+        "timer_ids",
         "timers",
         "total_memory",
         "total_nthreads",
@@ -196,7 +200,8 @@ class SchedulerState:
         self.stealing = StealingState(config.work_stealing_interval_seconds, self.workers)
         self.graphs: dict[int, PendingGraph] = {}
         self.dropped_graphs: dict[int, None] = {}
-        self.timers = Timers()
+        self.timers: dict[int, Callable[[Any], None]] = {}
+        self.timer_ids = itertools.count(1)
         self.no_workers_since: float | None = None
         self.idle_since: float | None = None
         self.worker_added_count = 0

@@ -9,8 +9,6 @@ pauses, the request is void or the task is rescheduled. Events are logged with t
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from paceline.protocol.messages import StealRequest, StealResponse
 from paceline.scheduler.core.lifecycle import accounting
 from paceline.scheduler.core.lifecycle.outgoing import compute_message
@@ -20,7 +18,6 @@ from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.stealing import InFlightSteal
 from paceline.scheduler.core.state.worker_loads import is_available
-from paceline.scheduler.core.stimuli import StealingDue
 from paceline.scheduler.core.turn import Turn
 
 #: Requests in flight at a time.
@@ -61,37 +58,6 @@ def send_steal_request(
         ts, InFlightSteal(victim, thief, ts.run_id, on_victim, on_thief, stimulus_id)
     )
     turn.to_worker(victim.address, StealRequest(key=ts.key, stimulus_id=stimulus_id))
-
-
-def recall_tasks(turn: Turn, ws: WorkerState, tasks: Iterable[TaskState]) -> None:
-    """Ask ``ws`` to give back ``tasks`` that it has not started, to reschedule them elsewhere."""
-    state = turn.state
-    stealing_state = state.stealing
-    for ts in tasks:
-        if len(stealing_state.in_flight) >= IN_FLIGHT_MAX:
-            break
-        if ts in ws.long_running or state.stealing.live(ts) is not None:
-            continue
-        stealing_state.take(ts)
-        send_steal_request(
-            turn, ts, ws, None, accounting.expected_duration(state, ts.group.prefix), 0.0
-        )
-    ensure_balance_timer(turn)
-
-
-def schedule_balance(turn: Turn) -> None:
-    """Set the timer of the next balance, if stealing is on or requests are in flight."""
-    stealing_state = turn.state.stealing
-    if stealing_state.running or stealing_state.in_flight:
-        stealing_state.timer = turn.call_at(
-            turn.now + stealing_state.interval_seconds, StealingDue()
-        )
-
-
-def ensure_balance_timer(turn: Turn) -> None:
-    """Set the timer if it is not set, to drop void requests even while stealing is off."""
-    if not turn.state.stealing.timer:
-        schedule_balance(turn)
 
 
 # ------------------------------------------------------------------ responses
