@@ -23,6 +23,7 @@ THIRD_PARTY = {
         "msgpack",
         "msgspec",
         "numpy",
+        "redis",  # optional: the transfer "redis"
         "tornado",
         "tlz",
     },

@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from paceline.transfer import BackendFull, Transfer
+from paceline.transfer import Transfer
+from paceline.transfer.redis import connect
+from redis.exceptions import OutOfMemoryError
 from redis_servers import Server, program, redis_server
 from transfer_cluster import Small
 from transfer_cluster import small_cluster as small
@@ -79,16 +81,11 @@ async def test_redis(server: Server, fault: str, caplog: pytest.LogCaptureFixtur
 
     def happen() -> None:
         if fault == "fill":
-            from paceline.transfer.resp import RedisConnection
-
-            line = RedisConnection(server.url, 5)
-            with pytest.raises(BackendFull):
+            with pytest.raises(OutOfMemoryError), connect(server.url, 5) as line:
                 for number in range(40):
-                    line.request("SET", f"other-{number}", bytes(1 << 20))
+                    line.set(f"other-{number}", bytes(1 << 20))
         elif fault == "flush":
-            from paceline.transfer.resp import RedisConnection
-
-            RedisConnection(server.url, 5).request("FLUSHALL")
+            connect(server.url, 5).flushall()
         else:
             getattr(server, fault)()
 
