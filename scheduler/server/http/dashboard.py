@@ -7,13 +7,13 @@ import html
 import importlib
 import logging
 import warnings
-from typing import Any, Protocol
+from typing import Any
 
 from paceline.workers_compat.dashboard.state_deltas import ObservedServer
 from paceline.workers_compat.facade import pages as stock
 from tornado import web
 
-from .server import HttpServer, Route
+from .server import HttpServer, Route, page
 
 logger = logging.getLogger("distributed.scheduler")
 
@@ -26,11 +26,20 @@ NO_BOKEH = (
 )
 
 
-class Dashboard(Protocol):
-    """Serves the dashboard's pages."""
+class Dashboard:
+    """Serves the dashboard's pages.
+
+    Args:
+        prefix: prefix of every path.
+    """
+
+    def __init__(self, prefix: str) -> None:
+        self.prefix = prefix
 
     def routes(self) -> list[Route]:
         """Return its routes below the prefix."""
+        url = f"{self.prefix}/status"
+        return [(r"/", web.RedirectHandler, {"url": url, "permanent": False})]
 
     def connect(self, http: HttpServer) -> None:
         """Add its pages to ``http``."""
@@ -39,60 +48,22 @@ class Dashboard(Protocol):
         """Stop serving pages."""
 
 
-class ToStatus(web.RequestHandler):
-    """Redirect the front page to the status page."""
-
-    def initialize(self, prefix: str) -> None:
-        """See tornado."""
-        self._prefix = prefix
-
-    def get(self) -> None:
-        """See tornado."""
-        self.redirect(f"{self._prefix}/status")
-
-
-class NoDashboard(web.RequestHandler):
-    """A plain page with the reason why there is no dashboard."""
-
-    def initialize(self, reason: str) -> None:
-        """See tornado."""
-        self._reason = reason
-
-    def get(self) -> None:
-        """See tornado."""
-        self.render_reason(self, self._reason)
-
-    @staticmethod
-    def render_reason(handler: web.RequestHandler, reason: str) -> None:
-        """Write the page to ``handler``. ``reason`` is HTML."""
-        handler.write(
-            "<!doctype html><title>paceline</title><h1>No dashboard</h1>"
-            f"<p>{reason}</p>"
-            "<p>These pages work without it: <a href='info/main/workers.html'>workers</a>, "
-            "<a href='json/counts.json'>counts</a>, <a href='health'>health</a>, "
-            "<a href='metrics'>metrics</a>.</p>"
-        )
+def reason_page(reason: str) -> str:
+    """Return a page with the reason why there is no dashboard, which is HTML."""
+    return (
+        "<!doctype html><title>paceline</title><h1>No dashboard</h1>"
+        f"<p>{reason}</p>"
+        "<p>These pages work without it: <a href='info/main/workers.html'>workers</a>, "
+        "<a href='json/counts.json'>counts</a>, <a href='health'>health</a>, "
+        "<a href='metrics'>metrics</a>.</p>"
+    )
 
 
-class MissingDashboard:
+class MissingDashboard(Dashboard):
     """Replacement for the dashboard if bokeh is not installed."""
 
-    def __init__(self, prefix: str, reason: str = NO_BOKEH) -> None:
-        self._prefix = prefix
-        self._reason = reason
-
     def routes(self) -> list[Route]:
-        """See ``Dashboard``."""
-        return [
-            (r"/", ToStatus, {"prefix": self._prefix}),
-            (r"/status", NoDashboard, {"reason": self._reason}),
-        ]
-
-    def connect(self, http: HttpServer) -> None:
-        """See ``Dashboard``."""
-
-    async def stop(self) -> None:
-        """See ``Dashboard``."""
+        return [*super().routes(), page(r"/status", lambda: reason_page(NO_BOKEH))]
 
 
 def page_patterns(prefix: str) -> list[str]:
@@ -103,7 +74,7 @@ def page_patterns(prefix: str) -> list[str]:
     return [prefix + path + r"(?:/.*)?" for path in [*stock.dashboard_paths(), "/static"]]
 
 
-class EmbeddedDashboard:
+class EmbeddedDashboard(Dashboard):
     """The pages in this process, created at the first request: for schedulers embedded in programs.
 
     Args:
@@ -112,22 +83,17 @@ class EmbeddedDashboard:
     """
 
     def __init__(self, server: ObservedServer, prefix: str) -> None:
+        super().__init__(prefix)
         self._server = server
-        self._prefix = prefix
         self._http: HttpServer | None = None
         self._lazy: web.Application | None = None
         self._bokeh: Any = None
         self._lock = asyncio.Lock()
 
-    def routes(self) -> list[Route]:
-        """See ``Dashboard``."""
-        return [(r"/", ToStatus, {"prefix": self._prefix})]
-
     def connect(self, http: HttpServer) -> None:
-        """See ``Dashboard``."""
         self._http = http
         self._lazy = web.Application(
-            [(pattern, FirstPage, {"dashboard": self}) for pattern in page_patterns(self._prefix)]
+            [(pattern, FirstPage, {"dashboard": self}) for pattern in page_patterns(self.prefix)]
         )
         http.application.add_application(self._lazy)
 
@@ -144,12 +110,11 @@ class EmbeddedDashboard:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 module = await asyncio.to_thread(importlib.import_module, EMBEDDED)
-            self._bokeh = module.make_application(self._server, self._http, self._prefix)
+            self._bokeh = module.make_application(self._server, self._http, self.prefix)
             applications = self._http.application.applications
             applications[applications.index(self._lazy)] = self._bokeh
 
     async def stop(self) -> None:
-        """See ``Dashboard``."""
         if self._bokeh is not None:
             self._bokeh.stop()
 
@@ -158,11 +123,9 @@ class FirstPage(web.RequestHandler):
     """Create the dashboard, then redirect the browser to the requested page."""
 
     def initialize(self, dashboard: EmbeddedDashboard) -> None:
-        """See tornado."""
         self._dashboard = dashboard
 
     async def get(self) -> None:
-        """See tornado."""
         try:
             await self._dashboard.start()
         except ImportError as error:

@@ -35,9 +35,9 @@ from paceline.workers_compat.security.http_connections import HttpLimits
 from paceline.workers_compat.security.http_token import TokenGate
 from tornado import web
 
-from .dashboard import NoDashboard, ToStatus, page_patterns
+from .dashboard import Dashboard, page_patterns, reason_page
 from .handover import Handover
-from .server import HttpServer, Route
+from .server import HttpServer
 
 logger = logging.getLogger("distributed.scheduler")
 
@@ -61,7 +61,7 @@ def is_supported() -> bool:
     return hasattr(socket, "send_fds") and hasattr(socket, "AF_UNIX")
 
 
-class ChildDashboard:
+class ChildDashboard(Dashboard):
     """The dashboard's process, and the connections that are passed to it.
 
     Args:
@@ -84,9 +84,9 @@ class ChildDashboard:
         gate: TokenGate | None = None,
         limits: HttpLimits | None = None,
     ) -> None:
+        super().__init__(prefix)
         self._server = server
         self._facade: Any = server.plugins.facade
-        self._prefix = prefix
         self._facts = facts
         self._gate = gate
         self._limits = limits or HttpLimits()
@@ -101,21 +101,15 @@ class ChildDashboard:
         self._stopped = False
         self.error = ""
 
-    def routes(self) -> list[Route]:
-        """See ``Dashboard``."""
-        return [(r"/", ToStatus, {"prefix": self._prefix})]
-
     def connect(self, http: HttpServer) -> None:
-        """See ``Dashboard``."""
         self._http = http
-        patterns = page_patterns(self._prefix)
+        patterns = page_patterns(self.prefix)
         http.application.add_application(
             web.Application([(pattern, ChildPage, {"dashboard": self}) for pattern in patterns])
         )
         http.hand_over(patterns, self.accept)
 
     async def stop(self) -> None:
-        """See ``Dashboard``."""
         self._stopped = True
         process = self._process
         self._close()
@@ -169,7 +163,7 @@ class ChildDashboard:
         setup = Setup(
             config=config.plain_config(),
             path=list(sys.path),
-            prefix=self._prefix,
+            prefix=self.prefix,
             port=self._http.port,
             jupyter=bool(self._facade.scheduler.jupyter),
             facts={"address": self._facade.address, "id": self._facade.id},
@@ -323,13 +317,11 @@ class ChildPage(web.RequestHandler):
     """
 
     def initialize(self, dashboard: ChildDashboard) -> None:
-        """See tornado."""
         self._dashboard = dashboard
 
     def get(self, *_: Any) -> None:
-        """See tornado."""
         if self._dashboard.error:
-            NoDashboard.render_reason(self, html.escape(self._dashboard.error))
+            self.write(reason_page(html.escape(self._dashboard.error)))
             return
         self.set_header("Connection", "close")
         self.set_header("Cache-Control", "no-store")
@@ -344,4 +336,4 @@ class ChildPage(web.RequestHandler):
         self.set_status(503)
         for name in ("Refresh", "Retry-After"):
             self.set_header(name, str(int(RESTART_SECONDS)))
-        NoDashboard.render_reason(self, reason)
+        self.write(reason_page(reason))

@@ -43,7 +43,6 @@ def serve_jupyter(http: HttpServer, close: Callable[..., Coroutine[Any, Any, Non
         @web.authenticated
         @authorized  # type: ignore[untyped-decorator]
         async def post(self) -> None:
-            """See tornado."""
             self.log.info("Shutting down on /api/shutdown request.")
             await close(reason="jupyter-requested-shutdown")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import logging
 import re
 import socket
@@ -31,6 +32,27 @@ DASHBOARD_LINKS = ("/info", "/json", "/statics", "/individual-plots.json", "/sit
 Route = tuple[str, type[web.RequestHandler], dict[str, Any]]
 
 
+class Page(web.RequestHandler):
+    """A page whose content a function returns: text, or a dict that is sent as JSON."""
+
+    def initialize(self, content: Callable[[], Any], content_type: str | None) -> None:
+        self._content = content
+        self._content_type = content_type
+
+    async def get(self) -> None:
+        content = self._content()
+        if inspect.isawaitable(content):
+            content = await content
+        if self._content_type is not None:
+            self.set_header("Content-Type", self._content_type)
+        self.write(content)
+
+
+def page(path: str, content: Callable[[], Any], content_type: str | None = None) -> Route:
+    """Return the route of a page."""
+    return path, Page, {"content": content, "content_type": content_type}
+
+
 class PageApplication(web.Application):
     """The scheduler's routes.
 
@@ -44,7 +66,7 @@ class PageApplication(web.Application):
     def __init__(self, routes: list[Route], gate: TokenGate | None = None) -> None:
         super().__init__(list(routes))
         self._gate = gate
-        self._peers: tuple[str, type[web.RequestHandler], dict[str, Any]] | None = None
+        self._peers: Route | None = None
         self.applications: list[web.Application] = []
 
     def add_application(self, application: web.Application) -> None:
@@ -54,14 +76,10 @@ class PageApplication(web.Application):
     def serve_peers(
         self, path: str, handler: type[web.RequestHandler], arguments: dict[str, Any]
     ) -> None:
-        """Handle web sockets on ``path`` with ``handler``, without a token.
-
-        They are workers and clients.
-        """
+        """Handle web sockets of workers and clients on ``path``, without a token."""
         self._peers = (path, handler, arguments)
 
     def find_handler(self, request: httputil.HTTPServerRequest, **kwargs: Any) -> Any:
-        """See tornado."""
         if self._peers is not None:
             path, handler_class, arguments = self._peers
             if request.path == path and request.headers.get("Upgrade", "").lower() == "websocket":
