@@ -64,11 +64,11 @@ reference: $(call STAMP,test)  ## docs/protocol.md and the other pages generated
 	$(BIN)/python docs/reference
 
 vectors: $(call STAMP,test)  ## docs/vectors/, captured between stock peers
-	$(BIN)/python tests/wiretap/make_vectors.py
+	$(BIN)/python -m tests.wiretap.make_vectors
 
 FUZZ_ARGS ?= --seconds 60
 fuzz: $(call STAMP,test)  ## a minute of broken messages; FUZZ_ARGS="--inputs N --seed K" for more
-	$(BIN)/python tests/protocol/fuzz.py $(FUZZ_ARGS)
+	$(BIN)/python -m tests.protocol.fuzz $(FUZZ_ARGS)
 
 docs: $(call STAMP,docs)  ## the documentation as a site with search and API reference, in site/
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet

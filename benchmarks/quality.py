@@ -18,7 +18,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from . import process_costs, quality_meter
@@ -140,10 +139,9 @@ def running_cluster(command: Sequence[str]) -> Iterator[Cluster]:
 
 def integration_programs() -> dict[str, Program]:
     """Those that the tests compare with the stock scheduler."""
-    sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "integration"))
     found: dict[str, Program] = {}
     for name in INTEGRATION:
-        module = importlib.import_module(f"programs.{name}")
+        module = importlib.import_module(f"tests.integration.programs.{name}")
         for title, function in inspect.getmembers(module, inspect.isfunction):
             own = function.__module__ == module.__name__
             if own and list(inspect.signature(function).parameters) == ["client"]:

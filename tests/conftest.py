@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_cluster import Cluster, overridden, scheduler_command
 
-# Functions of tests' programs travel by reference, as those of an installed package do.
-IMPORTABLE = {"PYTHONPATH": str(Path(__file__).parent / "integration")}
+from tests.support.real_cluster import IMPORTABLE, Cluster, overridden, scheduler_command
 
 # A whole cluster takes seconds to start, so tests that do it no harm share one.
 CLUSTERS = pytest.StashKey[list[Cluster]]()

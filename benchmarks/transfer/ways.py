@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -13,15 +12,13 @@ from typing import Any
 
 import psutil
 
+from tests.support.hosts import hosts
+from tests.support.real_cluster import Cluster, scheduler_command
+from tests.support.redis_servers import redis_server
+
+from . import graph, meter, work
+
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "tests" / "support"))
-
-from hosts import hosts  # noqa: E402
-from real_cluster import Cluster, scheduler_command  # noqa: E402
-from redis_servers import redis_server  # noqa: E402
-
-from . import graph, meter, work  # noqa: E402
-
 DASK, STOCK, BY_HAND = "dask", "stock", "by-hand"
 """Dask as it is, scheduler and all; its transfer under another scheduler; through Redis in the tasks' code."""
 PLAIN = (DASK, STOCK, BY_HAND)

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import msgpack
 import pytest
-from attackers import Attacker, answer_seconds, peak_nbytes, scheduler_process
 from paceline.protocol.framing import pack_frames
 from paceline.protocol.handshake import local_offer
 from paceline.protocol.payload import serialized_payload
+
+from tests.support.attackers import Attacker, answer_seconds, peak_nbytes, scheduler_process
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

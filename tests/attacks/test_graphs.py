@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_cluster import Cluster, scheduler_command
+
+from tests.support.real_cluster import Cluster, scheduler_command
 
 pytestmark = pytest.mark.slow
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 from distributed import Client, wait
-from real_cluster import Cluster, nannies_stand
+
+from tests.support.real_cluster import Cluster, nannies_stand
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 

@@ -15,11 +15,12 @@ import msgspec
 import pytest
 from distributed.protocol import dumps
 from distributed.protocol.serialize import ToPickle
-from fake_peers import Peer, registration
 from paceline.protocol.catalogue import TABLES
 from paceline.protocol.keys import KEY_NBYTES_MAX
 from paceline.scheduler import Scheduler
 from tornado.httpclient import AsyncHTTPClient
+
+from tests.support.fake_peers import Peer, registration
 
 #: Values that fit few fields. Pickled ones come out of stock's serialization where msgpack has no word for them.
 ODD: list[Any] = [

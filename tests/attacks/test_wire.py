@@ -12,11 +12,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from attackers import Attacker, answer_seconds, peak_nbytes, scheduler_process, unlinked_nbytes
 from distributed import Client
-from fake_peers import registration
 from paceline.protocol import messages as m
 from paceline.protocol.framing import pack_frames
+
+from tests.support.attackers import (
+    Attacker,
+    answer_seconds,
+    peak_nbytes,
+    scheduler_process,
+    unlinked_nbytes,
+)
+from tests.support.fake_peers import registration
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from env import Env
+
+from tests.core.env import Env
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ import itertools
 from collections.abc import Iterable
 from typing import Any
 
-from graph_rows import Graph, Rows, compile_rows
 from paceline.protocol import messages as m
 from paceline.protocol.payload import Payload
 from paceline.scheduler.core.config import SchedulerConfig
@@ -38,7 +37,9 @@ from paceline.scheduler.core.stimuli import (
     stimulus_name,
 )
 from paceline.scheduler.core.turn import Outbox
-from wording import UNSPOKEN, in_words
+
+from tests.core.graph_rows import Graph, Rows, compile_rows
+from tests.core.wording import UNSPOKEN, in_words
 
 #: Work that was cut into turns must end; a test that needs more has found a loop.
 TURNS_MAX = 100_000

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from env import Env
 from paceline.protocol import messages as m
 from paceline.scheduler.core.instructions import CloseScheduler
+
+from tests.core.env import Env
 
 
 def patient(seconds: float = 60.0, **options: Any) -> Env:

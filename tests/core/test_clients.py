@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from env import Env
 from paceline.protocol import messages as m
 from paceline.scheduler.core.handlers.clients import EQUAL_HASHES_MAX
 from paceline.scheduler.core.stimuli import DataPlaced, ReleaseAll, RetryKeys
+
+from tests.core.env import Env
 
 # ------------------------------------------------------------------ wishes
 

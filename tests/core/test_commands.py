@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from env import Env
 from paceline.scheduler.core.handlers.commands import WRITABLE, check_setting, write_task
 from paceline.scheduler.core.stimuli import (
     Configure,
@@ -18,6 +17,8 @@ from paceline.scheduler.core.stimuli import (
     WorkerRemoved,
     WriteTask,
 )
+
+from tests.core.env import Env
 
 MakeEnv = Callable[..., Env]
 

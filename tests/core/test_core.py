@@ -5,7 +5,6 @@ from __future__ import annotations
 from math import nan
 
 import pytest
-from env import Env, FakeErrors
 from paceline.protocol import messages as m
 from paceline.scheduler.core.config import SchedulerConfig
 from paceline.scheduler.core.core import SchedulerCore
@@ -19,6 +18,8 @@ from paceline.scheduler.core.stimuli import (
     stimulus_name,
 )
 from paceline.scheduler.core.turn import Outbox
+
+from tests.core.env import Env, FakeErrors
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,10 @@ from types import FrameType
 from typing import Any
 
 import pytest
-from env import Env
-from graph_rows import Graph
 from paceline.scheduler import core
+
+from tests.core.env import Env
+from tests.core.graph_rows import Graph
 
 FOLDER = core.__path__[0]
 FEW, MANY = 250, 1500

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from env import Env, fake_error
 from paceline.protocol import messages as m
 from paceline.scheduler.core.stimuli import (
     AnnotationSet,
@@ -14,6 +13,8 @@ from paceline.scheduler.core.stimuli import (
     GraphDropped,
     GraphFailed,
 )
+
+from tests.core.env import Env, fake_error
 
 MakeEnv = Callable[..., Env]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from env import Env
 from paceline.scheduler.core.inspection.invariants import (
     INVARIANTS,
     InvariantBroken,
@@ -14,6 +13,8 @@ from paceline.scheduler.core.inspection.invariants import (
 )
 from paceline.scheduler.core.state.model import ClientState
 from paceline.scheduler.core.stimuli import AnnotationSet, RecallTask
+
+from tests.core.env import Env
 
 Break = Callable[[Env], None]
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from env import Env
 from paceline.scheduler.core.policy import placement
 from paceline.scheduler.core.state import locality
-from test_placement import on
+
+from tests.core.env import Env
+from tests.core.test_placement import on
 
 
 @pytest.fixture

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from env import Env
 from paceline.protocol import messages as m
 from paceline.scheduler.core.config import SchedulerConfig
 from paceline.scheduler.core.policy.memory import measured, memory_use
@@ -15,6 +14,8 @@ from paceline.scheduler.core.policy.memory_manager import MemoryPlan, drop, redu
 from paceline.scheduler.core.policy.rebalancing import RebalancePlan
 from paceline.scheduler.core.stimuli import AnnotationSet, MoveReplicas
 from paceline.scheduler.core.turn import Outbox, Turn
+
+from tests.core.env import Env
 
 MakeEnv = Callable[..., Env]
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from env import Env
 from paceline.protocol import messages as m
 from paceline.scheduler.core.handlers import workers
 from paceline.scheduler.core.lifecycle import accounting
 from paceline.scheduler.core.state import spans
+
+from tests.core.env import Env
 
 
 def run_tasks(env: Env, *keys: str) -> None:

@@ -7,9 +7,10 @@ from math import inf
 from typing import Any
 
 import pytest
-from env import Env
 from paceline.scheduler.core.policy import placement
 from paceline.scheduler.core.stimuli import AnnotationSet, RestrictionsSet
+
+from tests.core.env import Env
 
 MakeEnv = Callable[..., Env]
 

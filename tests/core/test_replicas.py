@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from env import Env
 from paceline.protocol import messages as m
 from paceline.scheduler.core.stimuli import DataPlaced, ReplicasAdded, ReplicasLost
+
+from tests.core.env import Env
 
 
 @pytest.fixture

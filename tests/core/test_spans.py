@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from env import Env
 from paceline.scheduler.core.state import spans as spans_module
 from paceline.scheduler.core.state.model import TaskGroup, TaskPrefix
 from paceline.scheduler.core.state.spans import Span, SpanTree, intervals
 from paceline.scheduler.core.stimuli import AnnotationSet
+
+from tests.core.env import Env
 
 
 def annotated(*ids: str, names: tuple[str, ...] | None = None, **more: Any) -> AnnotationSet:
@@ -86,7 +87,7 @@ def test_a_group_of_a_default_span_stays_there(duo: Env) -> None:
 
 
 def test_closed_annotations_lose_the_span_that_is_not_theirs(duo: Env) -> None:
-    from env import fake_error
+    from tests.core.env import fake_error
 
     duo.submit({("x", 0): []})
     both = annotated("p2", value_less_span=fake_error("less"))

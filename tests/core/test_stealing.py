@@ -10,7 +10,6 @@ from math import inf
 from typing import Any
 
 import pytest
-from env import Env
 from paceline.protocol import messages as m
 from paceline.scheduler.core.config import SchedulerConfig
 from paceline.scheduler.core.handlers.stealing import balance_due
@@ -27,6 +26,8 @@ from paceline.scheduler.core.stimuli import (
     TimerDue,
 )
 from paceline.scheduler.core.turn import Outbox, Turn
+
+from tests.core.env import Env
 
 MakeEnv = Callable[..., Env]
 

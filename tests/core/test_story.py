@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from env import Env
 from paceline.scheduler.core.inspection.story import story
+
+from tests.core.env import Env
 
 
 def test_the_story_of_a_key(duo: Env) -> None:

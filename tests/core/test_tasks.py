@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from env import Env
 from paceline.protocol import messages as m
 from paceline.protocol.flat_map import FlatMap
 from paceline.scheduler.core.lifecycle.failures import format_nbytes
 from paceline.scheduler.core.lifecycle.outgoing import FLAT_MIN
 from paceline.scheduler.core.state.model import TaskPrefix
 from paceline.scheduler.core.stimuli import AnnotationSet
+
+from tests.core.env import Env
 
 MakeEnv = Callable[..., Env]
 

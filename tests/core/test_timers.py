@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from env import Env
 from paceline.protocol.messages import HeartbeatClient
 from paceline.scheduler.core.handlers.timers import format_seconds
 from paceline.scheduler.core.stimuli import AnnotationSet
+
+from tests.core.env import Env
 
 MakeEnv = Callable[..., Env]
 

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from env import Env
-from graph_rows import Graph
 from paceline.protocol import messages as m
 from paceline.scheduler.core.stimuli import (
     AnnotationSet,
@@ -18,6 +16,9 @@ from paceline.scheduler.core.stimuli import (
     RetryKeys,
     WorkerRemoved,
 )
+
+from tests.core.env import Env
+from tests.core.graph_rows import Graph
 
 WIDTH = 12
 

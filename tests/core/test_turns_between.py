@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from env import Env
 from paceline.protocol import messages as m
 from paceline.scheduler.core.lifecycle import transitions
 from paceline.scheduler.core.stimuli import (
@@ -17,6 +16,8 @@ from paceline.scheduler.core.stimuli import (
     WorkerJoined,
     WorkerRemoved,
 )
+
+from tests.core.env import Env
 
 WIDTH = 36
 KEYS: list[Any] = [("x", i) for i in range(WIDTH)]

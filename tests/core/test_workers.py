@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
-from env import Env
 from paceline.protocol import messages as m
 from paceline.scheduler.core.stimuli import (
     AnnotationSet,
@@ -15,6 +14,8 @@ from paceline.scheduler.core.stimuli import (
     WorkerBackpressured,
     WorkerRemoved,
 )
+
+from tests.core.env import Env
 
 MakeEnv = Callable[..., Env]
 

@@ -15,7 +15,8 @@ import pytest
 import yaml
 from click.testing import CliRunner
 from paceline.scheduler.server.cli.main import main
-from source_tree import ROOT
+
+from tests.support.source_tree import ROOT
 
 FOLDER = ROOT / "examples" / "deploy"
 MODELS = {"Deployment": "V1Deployment", "Service": "V1Service"}

@@ -17,10 +17,10 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-import dataframe_program
 import pytest
-from real_cluster import start_process
-from source_tree import ROOT
+
+from tests.support.real_cluster import IMPORTABLE, start_process
+from tests.support.source_tree import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration, pytest.mark.timeout(400)]
 pytest.importorskip("dask.dataframe")
@@ -42,7 +42,7 @@ c.ClusterConfig.worker_memory = "1 G"
 # in a process of its own: the gateway's client complains when it is collected after its loop has ended
 PROGRAM = """
 import sys, time
-import dataframe_program
+from tests.deploy import dataframe_program
 from dask_gateway import Gateway
 from dask_gateway.auth import BasicAuth
 
@@ -95,10 +95,9 @@ def gateway(tmp_path: Path) -> Iterator[str]:
 def test_gateway(gateway: str, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    here = str(Path(dataframe_program.__file__).parent)
     done = subprocess.run(
         [sys.executable, str(program), gateway],
-        env={**os.environ, "PYTHONPATH": here},
+        env={**os.environ, **IMPORTABLE},
         cwd=tmp_path,
         capture_output=True,
         text=True,

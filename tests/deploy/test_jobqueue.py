@@ -7,8 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import dataframe_program
 import pytest
+
+from tests.deploy import dataframe_program
+from tests.support.real_cluster import IMPORTABLE
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 pytest.importorskip("dask.dataframe")
@@ -18,7 +20,7 @@ RUNNER = """
 from paceline import takeover
 takeover.install()
 import sys
-import dataframe_program
+from tests.deploy import dataframe_program
 from dask.distributed import Client
 from dask_jobqueue.slurm import SLURMRunner
 
@@ -54,14 +56,13 @@ def test_slurm_runner(tmp_path: Path) -> None:
     """Rank 0 is the scheduler, rank 1 the program, the others workers; ranks and job are Slurm's variables."""
     program = tmp_path / "program.py"
     program.write_text(RUNNER)
-    here = str(Path(dataframe_program.__file__).parent)
     ranks = []
     for rank in range(4):
         slurm = {"SLURM_PROCID": str(rank), "SLURM_NTASKS": "4", "SLURM_JOB_ID": "17"}
         ranks.append(
             subprocess.Popen(
                 [sys.executable, str(program), str(tmp_path / "scheduler-{job_id}.json")],
-                env={**os.environ, **slurm, "PYTHONPATH": here},
+                env={**os.environ, **slurm, **IMPORTABLE},
                 cwd=tmp_path,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import dataframe_program
 import pytest
 from distributed import Client
 from paceline.scheduler import LocalCluster, Scheduler
+
+from tests.deploy import dataframe_program
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 pytest.importorskip("dask.dataframe")

@@ -9,8 +9,9 @@ from typing import Any
 import distributed
 import yaml
 from paceline.scheduler import Scheduler
-from source_tree import ROOT
 from tornado.httpclient import AsyncHTTPClient
+
+from tests.support.source_tree import ROOT
 
 DASHBOARD = ROOT / "docs" / "grafana-dashboard.json"
 NAME = re.compile(r"\b(?:dask|process|python)_[a-z0-9_]+")

@@ -10,8 +10,10 @@ import sys
 import time
 from pathlib import Path
 
-import dataframe_program
 import pytest
+
+from tests.deploy import dataframe_program
+from tests.support.real_cluster import IMPORTABLE
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 pytest.importorskip("dask.dataframe")
@@ -27,7 +29,7 @@ from paceline import takeover
 takeover.install(own_process=True)  # before dask_mpi binds the class
 from dask_mpi import initialize
 initialize(dashboard_address="127.0.0.1:0")
-import dataframe_program
+from tests.deploy import dataframe_program
 from dask.distributed import Client
 with Client() as client:
     print("computed", dataframe_program.run(client), flush=True)
@@ -41,10 +43,9 @@ def ranks(count: int, *command: str) -> list[str]:
 def test_initialize(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    here = str(Path(dataframe_program.__file__).parent)
     done = subprocess.run(
         ranks(4, str(program)),
-        env={**os.environ, "PYTHONPATH": here},
+        env={**os.environ, **IMPORTABLE},
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -6,7 +6,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from source_tree import ROOT
+
+from tests.support.source_tree import ROOT
 
 TELLS = '#!/bin/sh\necho "$(basename "$0") $*" >> "$ASKED"\n'
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import dataframe_program
 import pytest
-from real_cluster import PACELINE, Cluster
+
+from tests.deploy import dataframe_program
+from tests.support.real_cluster import PACELINE, Cluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 pytest.importorskip("dask.dataframe")

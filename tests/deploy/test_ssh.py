@@ -15,8 +15,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import dataframe_program
 import pytest
+
+from tests.deploy import dataframe_program
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 pytest.importorskip("dask.dataframe")

@@ -9,7 +9,8 @@ import time
 
 import msgpack
 import pytest
-from real_cluster import Cluster
+
+from tests.support.real_cluster import Cluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 

@@ -17,8 +17,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from distributed import Client, Lock, MultiLock, Queue, Semaphore, Variable, wait
-from programs.coordination import LONG_SECONDS, outcome, unique, until
-from real_cluster import Cluster
+
+from tests.integration.programs.coordination import LONG_SECONDS, outcome, unique, until
+from tests.support.real_cluster import Cluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 

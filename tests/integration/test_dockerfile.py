@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_cluster import Process, start_process
-from source_tree import ROOT
+
+from tests.support.real_cluster import Process, start_process
+from tests.support.source_tree import ROOT
 
 START_TIMEOUT_SECONDS = 60
 

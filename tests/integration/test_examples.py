@@ -7,7 +7,8 @@ import subprocess
 import sys
 
 import pytest
-from source_tree import ROOT
+
+from tests.support.source_tree import ROOT
 
 EXAMPLES = ROOT / "examples"
 # run by `make demo`, and in continuous integration by name; by test_protocol_examples.py

@@ -9,12 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from programs import dataframes, faults, futures, graphs
-from real_cluster import Cluster, scheduler_command
+
+from tests.integration.programs import dataframes, faults, futures, graphs
+from tests.support.real_cluster import IMPORTABLE, Cluster, scheduler_command
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
-
-IMPORTABLE = {"PYTHONPATH": str(Path(__file__).parent)}
 
 
 def replay(journal: Path, *options: str, seed: str = "0") -> str:

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from programs.large import N_TASKS, Model, lookup, table
-from real_cluster import Cluster
+
+from tests.integration.programs.large import N_TASKS, Model, lookup, table
+from tests.support.real_cluster import Cluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 

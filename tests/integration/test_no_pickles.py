@@ -10,7 +10,8 @@ import pytest
 from distributed import get_client, get_worker
 from distributed.diagnostics.plugin import SchedulerPlugin
 from distributed.diagnostics.progress_stream import progress_stream
-from real_cluster import PACELINE, Cluster, overridden
+
+from tests.support.real_cluster import PACELINE, Cluster, overridden
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 

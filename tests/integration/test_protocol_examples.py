@@ -11,8 +11,9 @@ from operator import add
 from pathlib import Path
 
 import pytest
-from real_cluster import Cluster, Process, start_process
-from source_tree import ROOT
+
+from tests.support.real_cluster import Cluster, Process, start_process
+from tests.support.source_tree import ROOT
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 EXAMPLES = ROOT / "examples"

@@ -15,7 +15,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from real_cluster import Cluster, overridden, scheduler_command
+
+from tests.support.real_cluster import Cluster, overridden, scheduler_command
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(100)]
 
@@ -25,8 +26,8 @@ Program = Callable[[object], object]
 
 def programs() -> Iterator[object]:
     """Every public function with one parameter called `client`, with what its module says of it."""
-    for path in sorted(PROGRAMS.glob("*.py")):
-        module = importlib.import_module(f"programs.{path.stem}")
+    for path in sorted(PROGRAMS.glob("[!_]*.py")):
+        module = importlib.import_module(f"tests.integration.programs.{path.stem}")
         for name, function in inspect.getmembers(module, inspect.isfunction):
             own = function.__module__ == module.__name__
             if own and list(inspect.signature(function).parameters) == ["client"]:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 from distributed import Client
-from real_cluster import Cluster
+
+from tests.support.real_cluster import Cluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(90)]
 

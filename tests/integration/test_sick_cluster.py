@@ -14,7 +14,8 @@ import msgpack
 import pytest
 import yaml
 from distributed import Client
-from real_cluster import Cluster, Process
+
+from tests.support.real_cluster import Cluster, Process
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
-from real_cluster import Cluster, scheduler_command
-from redis_servers import program as server_program
-from redis_servers import redis_server
-from test_same_as_stock import Program, assert_same, programs, run
+
+from tests.integration.test_same_as_stock import Program, assert_same, programs, run
+from tests.support.real_cluster import IMPORTABLE, Cluster, scheduler_command
+from tests.support.redis_servers import program as server_program
+from tests.support.redis_servers import redis_server
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(300)]
 
 TRANSFERS = ("auto", "shm", "vm", "file", "redis", "direct")
 IN_CI = {("auto", "arrays")}
 """What is not slow."""
-IMPORTABLE = str(Path(__file__).parent)
 
 
 def cases() -> Iterator[object]:
@@ -49,7 +48,7 @@ def with_transfer(
             running.clear()
             folder = tmp_path_factory.mktemp(f"{transfer}{suffix}")
             config = {
-                "PYTHONPATH": IMPORTABLE,
+                **IMPORTABLE,
                 "DASK_PACELINE__TRANSFER__BACKENDS": transfer,
                 "DASK_PACELINE__TRANSFER__MIN_NBYTES": "200",
             }

@@ -15,7 +15,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from real_cluster import Cluster
+
+from tests.support.real_cluster import Cluster
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration, pytest.mark.timeout(560)]
 

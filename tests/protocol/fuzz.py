@@ -1,7 +1,7 @@
 """Feed invalid messages to everything that reads peers' input, without end: ``make fuzz``.
 
-    python tests/protocol/fuzz.py --inputs 100000 --seed 1        so many inputs, mutated from ``corpus/``
-    python tests/protocol/fuzz.py --seconds 600                   for so long
+    python -m tests.protocol.fuzz --inputs 100000 --seed 1        so many inputs, mutated from ``corpus/``
+    python -m tests.protocol.fuzz --seconds 600                   for so long
 
 A finding is any exception but ``RemoteProtocolError``, and an input that takes longer than ``HANG_SECONDS``. Each kind is printed
 once, with the bytes that led to it; the exit code is 1. Where atheris is installed, it makes the inputs, by coverage.
@@ -35,7 +35,8 @@ from paceline.protocol.handshake import IN_PLACE, local_offer
 from paceline.protocol.in_place import InPlaceCodec
 from paceline.protocol.json_form import frames_to_json, json_to_frames
 from paceline.protocol.messages import GatherReply, GetDataReply, RegisterWorkerReply
-from test_fuzz import mutated
+
+from tests.protocol.test_fuzz import mutated
 
 CORPUS = Path(__file__).parent / "corpus"
 HANG_SECONDS = 5.0

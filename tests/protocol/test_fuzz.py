@@ -18,6 +18,7 @@ from paceline.protocol.framing import FrameReader, pack_frames
 
 ROUNDS = int(os.environ.get("ROUNDS", "3000"))
 CAPTURES = Path(__file__).parent / "captures"
+ROOT = Path(__file__).parents[2]
 #: Bytes that change the meaning of msgpack or of a prelude.
 TELLING = b"\x00\x01\x80\x81\x90\x91\xa0\xa1\xc0\xc1\xc4\xc7\xd9\xdc\xdd\xde\xdf\xff"
 
@@ -132,11 +133,11 @@ def test_the_fuzzer_finds_nothing() -> None:
     """A short run of ``make fuzz``."""
     command = [
         sys.executable,
-        str(Path(__file__).parent / "fuzz.py"),
+        *("-m", "tests.protocol.fuzz"),
         "--own",
         "--inputs",
         str(ROUNDS),
     ]
-    done = subprocess.run(command, capture_output=True, text=True)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
     assert f"{ROUNDS} inputs in" in done.stdout

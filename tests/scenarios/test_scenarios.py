@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from env import Env
 from paceline.protocol import messages as m
 from paceline.scheduler.core.stimuli import (
     AnnotationSet,
@@ -33,6 +32,8 @@ from paceline.scheduler.core.stimuli import (
     WorkerBackpressured,
     WorkerRemoved,
 )
+
+from tests.core.env import Env
 
 FOLDER = Path(__file__).parent
 FILES = sorted(path.stem for path in FOLDER.glob("*.txt"))

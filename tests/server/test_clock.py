@@ -6,11 +6,12 @@ import asyncio
 import time
 
 import pytest
-from fake_peers import client, worker
 from paceline.protocol import messages as m
 from paceline.scheduler.core import stimuli
 from paceline.scheduler.server.runtime.clock import FOLLOW_RATE, SteadyClock
 from paceline.scheduler.server.scheduler import Scheduler
+
+from tests.support.fake_peers import client, worker
 
 HOUR = 3600.0
 

@@ -10,13 +10,14 @@ from typing import Any
 
 import dask
 import pytest
-from fake_peers import worker
 from paceline.protocol.connection import Connection, HandshakeDone
 from paceline.protocol.framing import FrameReader, pack_frames
 from paceline.protocol.messages.worker_rpc import WorkerVersions
 from paceline.scheduler.server.peers import pool as pool_module
 from paceline.scheduler.server.requests.broadcast import broadcast
 from paceline.scheduler.server.scheduler import Scheduler
+
+from tests.support.fake_peers import worker
 
 pytestmark = pytest.mark.timeout(60)
 

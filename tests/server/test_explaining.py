@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from fake_peers import client
 from paceline.protocol import messages as m
 from paceline.scheduler.server.cli import main
 from paceline.scheduler.server.cli.rpc_client import RpcError, call_scheduler
 from paceline.scheduler.server.scheduler import Scheduler
+
+from tests.support.fake_peers import client
 
 
 async def ask_running(*arguments: str) -> str:

@@ -9,11 +9,12 @@ from typing import Any
 import cloudpickle
 import pytest
 from dask._expr import LLGExpr
-from fake_peers import Peer, client, worker
 from paceline.protocol import messages as m
 from paceline.protocol.payload import serialized_payload
 from paceline.scheduler.core.stimuli import GraphCommit
 from paceline.scheduler.server.scheduler import Scheduler
+
+from tests.support.fake_peers import Peer, client, worker
 
 LARGE = 30_000
 

@@ -10,10 +10,11 @@ import distributed
 import pytest
 from distributed.protocol import dumps
 from distributed.protocol.serialize import ToPickle
-from fake_peers import Peer, registration
 from paceline.protocol.keys import KEY_NBYTES_MAX
 from paceline.scheduler import Scheduler
 from tornado.httpclient import AsyncHTTPClient
+
+from tests.support.fake_peers import Peer, registration
 
 FAKE = "tcp://127.0.0.1:1"
 METRICS = registration()["metrics"]

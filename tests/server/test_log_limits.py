@@ -7,11 +7,12 @@ import logging
 from collections.abc import Iterator
 
 import pytest
-from fake_peers import Peer, client
 from paceline.protocol import messages as m
 from paceline.scheduler.server.runtime import log_limits
 from paceline.scheduler.server.runtime.log_limits import LogLimits, cut
 from paceline.scheduler.server.scheduler import Scheduler
+
+from tests.support.fake_peers import Peer, client
 
 logger = logging.getLogger("distributed.scheduler")
 

@@ -9,10 +9,11 @@ from typing import Any
 import cloudpickle
 import pytest
 from dask._expr import LLGExpr
-from fake_peers import client, worker
 from paceline.protocol import messages as m
 from paceline.protocol.payload import serialized_payload
 from paceline.scheduler.server.scheduler import Scheduler
+
+from tests.support.fake_peers import client, worker
 
 MANY = 15_000
 

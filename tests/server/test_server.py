@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 from distributed.core import clean_exception
-from fake_peers import Peer, client, registration, worker
 from paceline.protocol import messages as m
 from paceline.protocol.payload import Payload, payload_pickle
 from paceline.scheduler.server.scheduler import Scheduler
+
+from tests.support.fake_peers import Peer, client, registration, worker
 
 
 @pytest.fixture

@@ -12,13 +12,14 @@ import cloudpickle
 import dask.config
 import pytest
 from dask._expr import LLGExpr
-from fake_peers import Peer, client, worker
 from paceline.protocol import messages as m
 from paceline.protocol.payload import serialized_payload
 from paceline.scheduler.server.peers import slow_client
 from paceline.scheduler.server.peers.slow_client import SlowClientBuffer
 from paceline.scheduler.server.peers.unread import UnreadTimer
 from paceline.scheduler.server.scheduler import Scheduler
+
+from tests.support.fake_peers import Peer, client, worker
 
 
 @pytest.fixture

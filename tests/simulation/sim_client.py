@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.protocol import messages as m
 
 if TYPE_CHECKING:
-    from sim_world import World
+    from tests.simulation.sim_world import World
 
 
 class ModelClient:

@@ -12,7 +12,7 @@ from paceline.protocol import messages as m
 from paceline.scheduler.core.stimuli import MoveReplicas, SetWorkerStatus
 
 if TYPE_CHECKING:
-    from sim_world import World
+    from tests.simulation.sim_world import World
 
 #: Of a worker, bytes. Results take up to 100 MB each.
 LIMITS_NBYTES = (150_000_000, 400_000_000, 2_000_000_000)

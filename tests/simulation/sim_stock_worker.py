@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from distributed import worker_state_machine as stock
 from distributed.protocol.serialize import Serialize
-from env import fake_error
 from paceline.protocol import messages as m
 
+from tests.core.env import fake_error
+
 if TYPE_CHECKING:
-    from sim_world import World
+    from tests.simulation.sim_world import World
 
 #: Stock's ``find-missing`` callback.
 FIND_MISSING_SECONDS = 1.0

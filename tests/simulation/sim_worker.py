@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from env import fake_error
 from paceline.protocol import messages as m
 
+from tests.core.env import fake_error
+
 if TYPE_CHECKING:
-    from sim_world import World
+    from tests.simulation.sim_world import World
 
 #: A worker that lacks data asks again after so many seconds, as stock does.
 ASK_AGAIN_SECONDS = 1.0

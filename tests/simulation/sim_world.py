@@ -11,8 +11,6 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from env import FakeErrors
-from graph_rows import Rows, compile_rows
 from paceline.protocol import messages as m
 from paceline.scheduler.core.config import SchedulerConfig
 from paceline.scheduler.core.core import SchedulerCore
@@ -46,11 +44,14 @@ from paceline.scheduler.core.stimuli import (
     stimulus_name,
 )
 from paceline.scheduler.extensions.memory_manager import MemoryManager
-from sim_client import ModelClient
-from sim_memory import LOOK_SECONDS, Pressure
-from sim_time import Agenda, Link
-from sim_worker import Job, ModelWorker
-from sim_workload import Graph, Workload
+
+from tests.core.env import FakeErrors
+from tests.core.graph_rows import Rows, compile_rows
+from tests.simulation.sim_client import ModelClient
+from tests.simulation.sim_memory import LOOK_SECONDS, Pressure
+from tests.simulation.sim_time import Agenda, Link
+from tests.simulation.sim_worker import Job, ModelWorker
+from tests.simulation.sim_workload import Graph, Workload
 
 #: Everything is checked after every so many turns; in between only what a turn touched.
 FULL_CHECK_EVERY = 16

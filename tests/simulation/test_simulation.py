@@ -13,7 +13,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from sim_world import World
+
+from tests.simulation.sim_world import World
 
 FIRST, LAST = map(int, os.environ.get("SIMULATION_SEEDS", "0:200").split(":"))
 #: So many seeds make a test.
@@ -25,7 +26,7 @@ STOCK_SEEDS = 40
 #: Of a seed that fails, so many lines are shown.
 LINES_SHOWN = 60
 
-HERE = Path(__file__).parent
+ROOT = Path(__file__).parents[2]
 
 
 def run(seed: int, hazards: bool = True) -> str:
@@ -64,11 +65,12 @@ def test_two_thousand_seeds_settle_the_same_under_two_hash_seeds() -> None:
 def digests(seeds: int, hash_seed: str, timeout: float) -> str:
     """Of the first seeds, a line each, played in a process with this hash seed."""
     program = (
-        "import sys; sys.path[:0] = sys.argv[1:];from sim_world import World\n"
+        "from tests.simulation.sim_world import World\n"
         f"for seed in range({seeds}): print(seed, World(seed).run(), flush=True)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program, str(HERE), str(HERE.parent / "core")],
+        [sys.executable, "-c", program],
+        cwd=ROOT,
         env={**os.environ, "PYTHONHASHSEED": hash_seed},
         capture_output=True,
         text=True,
@@ -84,12 +86,13 @@ def test_with_the_state_machine_of_stock_workers() -> None:
     choices depend on the hash seed.
     """
     program = (
-        "import sys; sys.path[:0] = sys.argv[1:];"
-        "from sim_world import World; from sim_stock_worker import StockWorker\n"
+        "from tests.simulation.sim_world import World\n"
+        "from tests.simulation.sim_stock_worker import StockWorker\n"
         f"for seed in range({STOCK_SEEDS}): print(seed, flush=True); World(seed, StockWorker).run()"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program, str(HERE), str(HERE.parent / "core")],
+        [sys.executable, "-c", program],
+        cwd=ROOT,
         env={**os.environ, "PYTHONHASHSEED": "0"},
         capture_output=True,
         text=True,

@@ -1,4 +1,4 @@
-"""A crowd at one scheduler: clients that come, wait for locks and queues, and go. `python crowd.py --seconds 300`
+"""A crowd at one scheduler: clients that come, wait for locks and queues, and go. `python -m tests.soak.crowd --seconds 300`
 
 Every waiter asks again as soon as it was served. At the end it is told who was served how often (first come, first served
 gives everybody at one lock or queue nearly the same), and what of the crowd is left in the scheduler: objects, memory, names.
@@ -20,7 +20,8 @@ from typing import Any
 
 import cloudpickle
 from distributed import Client, Lock, Queue
-from real_cluster import Cluster, scheduler_command
+
+from tests.support.real_cluster import Cluster, scheduler_command
 
 #: Rounds of clients before the measure that the end is held against: caches and pools have grown by then.
 WARM_UP_SECONDS = 5.0

@@ -1,6 +1,6 @@
 """A soak: three clients run random programs on workers that come to harm, and a checker asks whether all goes on.
 
-``python tests/soak/soak.py --minutes 30 --seed 1 --scheduler paceline`` prints a report as JSON; its exit code says
+``python -m tests.soak.soak --minutes 30 --seed 1 --scheduler paceline`` prints a report as JSON; its exit code says
 whether everything held: every answer right, or an error that a fault explains; nothing stuck; no key left at the end,
 and the memory of the scheduler where it was.
 """
@@ -22,12 +22,10 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent / "support")]
-
-from real_cluster import scheduler_command
-from soak_faults import WORKERS_MIN, Faults, RelayedCluster
-from soak_net import Net
-from soak_programs import PROGRAM_TIMEOUT_SECONDS, PROGRAMS, WrongResult
+from tests.soak.soak_faults import WORKERS_MIN, Faults, RelayedCluster
+from tests.soak.soak_net import Net
+from tests.soak.soak_programs import PROGRAM_TIMEOUT_SECONDS, PROGRAMS, WrongResult
+from tests.support.real_cluster import IMPORTABLE, scheduler_command
 
 N_CLIENTS = 3
 #: How often the checker looks, seconds.
@@ -45,7 +43,7 @@ CONFIG = {
     "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "8s",
     "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "10",
     "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "10s",
-    "PYTHONPATH": str(Path(__file__).parent),
+    **IMPORTABLE,
 }
 
 

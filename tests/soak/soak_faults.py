@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from real_cluster import Cluster, Process
-from soak_net import Net, Relay
+from tests.soak.soak_net import Net, Relay
+from tests.support.real_cluster import Cluster, Process
 
 #: So many worker processes at least and at most.
 WORKERS_MIN, WORKERS_MAX = 4, 8

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import crowd
 import pytest
-from real_cluster import scheduler_command
+
+from tests.soak import crowd
+from tests.support.real_cluster import scheduler_command
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(280)]
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from real_cluster import scheduler_command
-from soak import soak
+
+from tests.soak.soak import soak
+from tests.support.real_cluster import scheduler_command
 
 pytestmark = pytest.mark.integration
 

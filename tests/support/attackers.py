@@ -12,7 +12,8 @@ from typing import Any
 
 from paceline.protocol.connection import Connection
 from paceline.protocol.framing import FrameReader, pack_frames
-from real_cluster import Cluster, Process, scheduler_command
+
+from tests.support.real_cluster import Cluster, Process, scheduler_command
 
 #: How long an answer may take on a busy machine, seconds.
 ANSWER_SECONDS = 60.0

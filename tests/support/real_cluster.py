@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from distributed import Client
-    from hosts import Host
+
+    from tests.support.hosts import Host
 
 START_TIMEOUT_SECONDS = 60.0  # a busy machine imports dask slowly
 STOP_TIMEOUT_SECONDS = 8.0  # then the process group is killed
@@ -28,6 +29,9 @@ LOG_TAIL_NBYTES = 6000  # what a failing test shows of each process
 
 STOCK = (sys.executable, "-m", "dask", "scheduler")
 PACELINE = (str(Path(sys.executable).parent / "paceline"),)
+
+#: Environment in which processes can import the package `tests`, and so unpickle functions of its modules.
+IMPORTABLE = {"PYTHONPATH": str(Path(__file__).parents[2])}
 
 
 def overridden() -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 
-from source_tree import sources
+from tests.support.source_tree import sources
 
 
 def test_class_names_are_unique() -> None:

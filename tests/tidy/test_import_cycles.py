@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from source_tree import sources
+from tests.support.source_tree import sources
 
 #: Cycles that still exist. Remove a line with its cycle; do not add one.
 KNOWN: list[set[str]] = [

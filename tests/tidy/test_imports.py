@@ -7,7 +7,8 @@ import sys
 import textwrap
 
 import pytest
-from source_tree import ROOMS, Source, room_of, sources
+
+from tests.support.source_tree import ROOMS, Source, room_of, sources
 
 # What a room may import that is neither ours nor the standard library's.
 THIRD_PARTY = {

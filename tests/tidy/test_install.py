@@ -11,7 +11,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-from source_tree import ROOT, sources
+
+from tests.support.source_tree import ROOT, sources
 
 CONFIG = tomllib.loads((ROOT / "pyproject.toml").read_text())
 SETUPTOOLS = CONFIG["tool"]["setuptools"]

@@ -7,7 +7,8 @@ import re
 from pathlib import Path
 
 import pytest
-from source_tree import ROOT
+
+from tests.support.source_tree import ROOT
 
 #: Lines of README.md.
 README_LINES_MAX = 120

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from source_tree import ROOT, Source, project_files, sources
+from tests.support.source_tree import ROOT, Source, project_files, sources
 
 STATE_MODULES = (
     "scheduler/core/state/scheduler_state.py",

@@ -14,7 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from source_tree import ROOT
+
+from tests.support.source_tree import ROOT
 
 #: Word or phrase -> what to write instead.
 WORDS = {

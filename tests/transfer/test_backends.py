@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from certificates import Authority
 from paceline.transfer import direct, files, process_vm, redis
 from paceline.transfer.backend import Backend, BackendContext, BackendError, BackendFull, ValueGone
 from paceline.transfer.shared_memory import SharedMemory
-from redis_servers import Server, program, redis_server
+
+from tests.support.certificates import Authority
+from tests.support.redis_servers import Server, program, redis_server
 
 Makes = Callable[[], Backend]
 KINDS = ["shm", "file", "redis", "direct"]

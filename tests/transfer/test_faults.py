@@ -15,9 +15,10 @@ import pytest
 from paceline.transfer import Transfer
 from paceline.transfer.redis import connect
 from redis.exceptions import OutOfMemoryError
-from redis_servers import Server, program, redis_server
-from transfer_cluster import Small
-from transfer_cluster import small_cluster as small
+
+from tests.support.redis_servers import Server, program, redis_server
+from tests.support.transfer_cluster import Small
+from tests.support.transfer_cluster import small_cluster as small
 
 needs_server = pytest.mark.skipif(program() is None, reason="no Redis server is installed")
 

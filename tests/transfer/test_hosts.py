@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from distributed import Client
-from hosts import hosts, possible
 from paceline.transfer import Transfer
-from real_cluster import Cluster, scheduler_command
+
+from tests.support.hosts import hosts, possible
+from tests.support.real_cluster import Cluster, scheduler_command
 
 pytestmark = [
     pytest.mark.integration,

@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from distributed import Client
-from real_cluster import Cluster, scheduler_command
+
+from tests.support.real_cluster import IMPORTABLE, Cluster, scheduler_command
 
 pytestmark = pytest.mark.integration
 SIZE = 1_000_000
@@ -29,7 +30,7 @@ def cluster(folder: Path) -> Iterator[Cluster]:
     config = {
         "DASK_PACELINE__TRANSFER__BACKENDS": "shm,file",
         "DASK_PACELINE__TRANSFER__FILE": str(shared),
-        "PYTHONPATH": str(Path(__file__).parent),
+        **IMPORTABLE,
     }
     with Cluster(
         scheduler_command("paceline"), folder / "c", [True, False, False], 1, config=config

@@ -31,7 +31,8 @@ from paceline.transfer.shm_cache import (
     ShmCache,
     room_for,
 )
-from transfer_cluster import small_cluster
+
+from tests.support.transfer_cluster import small_cluster
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="Linux alone has shelves")
 NOT_THERE = (False, None)

@@ -15,7 +15,8 @@ from distributed.protocol.serialize import Serialize
 from distributed.worker import Worker
 from paceline.transfer import BackendError, Rule, Transfer
 from paceline.transfer.settings import configured, settings
-from transfer_cluster import small_cluster as small
+
+from tests.support.transfer_cluster import small_cluster as small
 
 SIZE = 1_000_000
 

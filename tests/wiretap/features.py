@@ -36,7 +36,8 @@ from distributed import (
 )
 from distributed.core import rpc
 from distributed.diagnostics import MemorySampler
-from tapped_cluster import TappedCluster
+
+from tests.wiretap.tapped_cluster import TappedCluster
 
 
 async def until(condition: Any, seconds: float = 20) -> None:

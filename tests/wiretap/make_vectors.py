@@ -28,18 +28,18 @@ from typing import Any
 SHARD = "12kB"
 os.environ["DASK_DISTRIBUTED__COMM__SHARD"] = SHARD  # read when distributed is imported
 os.environ["DASK_DISTRIBUTED__COMM__COMPRESSION"] = "zlib"
-sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parent.parent / "support")]
 
 import msgspec
 from distributed import Scheduler as StockScheduler
 from distributed.comm.tcp import TCP
-from features import STEPS, shapes
 from paceline.protocol.catalogue import STREAM_DIRECTIONS, TABLES, Op
 from paceline.protocol.framing import FrameReader, pack_frames
 from paceline.protocol.json_form import dumps, frames_to_json, json_to_frames, to_json
 from paceline.protocol.observer import Seen
 from paceline.protocol.payload import Payload, payload_header
-from tapped_cluster import Record, tapped_cluster
+
+from tests.wiretap.features import STEPS, shapes
+from tests.wiretap.tapped_cluster import Record, tapped_cluster
 
 ROOT = Path(__file__).parent.parent.parent
 FOLDER = ROOT / "docs" / "vectors"

@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 from distributed import Scheduler as StockScheduler
-from features import STEPS, coordination, tasks
 from paceline.protocol.catalogue import TABLES
 from paceline.scheduler.server.scheduler import Scheduler
-from tapped_cluster import Record, tapped_cluster
+
+from tests.wiretap.features import STEPS, coordination, tasks
+from tests.wiretap.tapped_cluster import Record, tapped_cluster
 
 SCHEDULERS = {"stock": StockScheduler, "paceline": Scheduler}
 

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from real_cluster import Cluster, Process, scheduler_command, start_process
+
+from tests.support.real_cluster import Cluster, Process, scheduler_command, start_process
 
 pytestmark = pytest.mark.integration
 
-INTEGRATION = Path(__file__).parents[1] / "integration"
+ROOT = Path(__file__).parents[2]
 SECONDS = 3000
 #: What programs say wrongly on purpose, to see the same error from both schedulers.
 MISTAKES = {
@@ -64,8 +65,8 @@ class TappedProcesses(Cluster):
 
 def programs(kind: str, nannies: bool) -> Iterator[Callable[[Any], object]]:
     """Every public function with one parameter called `client`; those that fail on stock only elsewhere."""
-    for path in sorted((INTEGRATION / "programs").glob("*.py")):
-        module = importlib.import_module(f"programs.{path.stem}")
+    for path in sorted((ROOT / "tests/integration/programs").glob("[!_]*.py")):
+        module = importlib.import_module(f"tests.integration.programs.{path.stem}")
         for name, function in inspect.getmembers(module, inspect.isfunction):
             own = function.__module__ == module.__name__
             if own and list(inspect.signature(function).parameters) == ["client"]:
@@ -78,9 +79,7 @@ def programs(kind: str, nannies: bool) -> Iterator[Callable[[Any], object]]:
 def tapped(kind: str, folder: Path, nannies: bool = False) -> TappedProcesses:
     # functions of programs travel by reference, as those of an installed package do
     inherited = os.environ.get("PYTHONPATH")
-    config = {
-        "PYTHONPATH": os.pathsep.join([str(INTEGRATION), *([inherited] if inherited else [])])
-    }
+    config = {"PYTHONPATH": os.pathsep.join([str(ROOT), *([inherited] if inherited else [])])}
     options: dict[str, Any] = {}
     if nannies:
         config["DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES"] = "1"
@@ -90,7 +89,7 @@ def tapped(kind: str, folder: Path, nannies: bool = False) -> TappedProcesses:
 
 @pytest.mark.timeout(200)
 def test_a_dataframe_program_gives_the_same_through_a_tap(tmp_path: Path, stock: Cluster) -> None:
-    from programs.dataframes import merge_by_p2p
+    from tests.integration.programs.dataframes import merge_by_p2p
 
     with stock.client() as client:
         expected = merge_by_p2p(client)

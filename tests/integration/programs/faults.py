@@ -14,6 +14,8 @@ import traceback
 from dask import delayed
 from distributed import Client, KilledWorker, wait
 
+from tests.support.real_cluster import nannies_stand
+
 NANNIES = ("worker_killed_in_the_middle", "only_copy_lost", "task_that_kills_its_worker")
 TIMEOUT_SECONDS = 90
 
@@ -150,13 +152,6 @@ def key_that_cannot_unpickle(client: Client) -> object:
 
 
 # --- below: under nannies, which must know of the workers that a program before this one left
-
-
-def nannies_stand(client: Client, count: int) -> None:
-    """As the one of that name in `real_cluster`, which schedulers and workers cannot import as they can this module."""
-    import real_cluster
-
-    real_cluster.nannies_stand(client, count)
 
 
 def worker_killed_in_the_middle(client: Client) -> object:

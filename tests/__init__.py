@@ -1,0 +1,1 @@
+"""Tests of paceline; ``tests/support`` has what several folders share."""

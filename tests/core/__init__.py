@@ -1,0 +1,1 @@
+"""The scheduling decisions, without sockets or processes."""

@@ -1,0 +1,1 @@
+"""Locks, queues, variables and other coordination primitives."""

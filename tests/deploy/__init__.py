@@ -1,0 +1,1 @@
+"""Deployment tools that start paceline."""

@@ -1,0 +1,1 @@
+"""Real scheduler, worker and client processes."""

@@ -1,0 +1,1 @@
+"""Programs that give the same result on the stock scheduler and on paceline."""

@@ -1,0 +1,1 @@
+"""Text files of stimuli and the messages they must cause."""

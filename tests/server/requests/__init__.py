@@ -1,0 +1,1 @@
+"""Requests with several steps: gather, scatter, retire and others."""

@@ -1,0 +1,1 @@
+"""Random workloads, timing and faults from a seed."""

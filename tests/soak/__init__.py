@@ -1,0 +1,1 @@
+"""Long runs under faults and with many clients."""

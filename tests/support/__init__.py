@@ -1,0 +1,1 @@
+"""Clusters, peers, certificates and other parts that tests and benchmarks share."""

@@ -1,0 +1,1 @@
+"""Rules about the code and the documentation."""

@@ -1,0 +1,1 @@
+"""The transfer of results between workers."""

@@ -1,0 +1,1 @@
+"""distributed's own test suite on paceline."""

@@ -1,0 +1,1 @@
+"""What stock peers send, compared with the catalogue."""
