@@ -35,20 +35,21 @@ Call = tuple[str, Any, Any]
 async def calls() -> AsyncIterator[list[Call]]:
     """(name, stock's function, the function here) of each public method and each handler."""
     quick = {"distributed.comm.timeouts.connect": "100ms"}  # some calls are to a closed port
-    async with (
-        Stock(port=0, host="127.0.0.1", dashboard_address=":0") as stock,
-        Scheduler(port=0, host="127.0.0.1", dashboard=False) as here,
-    ):
-        public = [name for name in dir(stock) if not name.startswith("_")]
-        methods = [name for name in public if inspect.ismethod(getattr(stock, name))]
-        found = [
-            (name, getattr(stock, name), getattr(here, name))
-            for name in methods
-            if hasattr(here, name) and name not in OTHER_CALLS  # test_facade_is_whole has the rest
-        ]
-        for op in set(stock.handlers).difference(OTHER_CALLS):
-            found.append((f"handlers[{op!r}]", stock.handlers[op], here.handlers[op]))
-        with dask.config.set(quick):
+    with dask.config.set(quick):
+        async with (
+            Stock(port=0, host="127.0.0.1", dashboard_address=":0") as stock,
+            Scheduler(port=0, host="127.0.0.1", dashboard=False) as here,
+        ):
+            public = [name for name in dir(stock) if not name.startswith("_")]
+            methods = [name for name in public if inspect.ismethod(getattr(stock, name))]
+            found = [
+                (name, getattr(stock, name), getattr(here, name))
+                for name in methods
+                # test_facade_is_whole has the rest
+                if hasattr(here, name) and name not in OTHER_CALLS
+            ]
+            for op in set(stock.handlers).difference(OTHER_CALLS):
+                found.append((f"handlers[{op!r}]", stock.handlers[op], here.handlers[op]))
             yield found
 
 

@@ -40,6 +40,7 @@ NANNIES = (
     "the_environment_of_workers",
     "functions_install_software",
     "directories_that_cannot_be_unpacked",
+    "output_is_forwarded",
 )
 #: Programs that take longer than a few seconds.
 SLOW = ("directories_are_uploaded", "packages_are_installed", "the_environment_of_workers")
@@ -193,6 +194,7 @@ def say(text: str) -> None:
 
 
 def output_is_forwarded(client: Client) -> object:
+    client.restart()  # clients inside workers print what is forwarded, and it is forwarded again
     text, said = unique("text"), io.StringIO()
     plugin = ForwardOutput()
     plugin.name = unique("forward-output")

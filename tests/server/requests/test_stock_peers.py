@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import dask
 import numpy as np
 import pytest
 from distributed import Client, Nanny, NannyPlugin, SchedulerPlugin, Worker, WorkerPlugin
@@ -115,10 +116,15 @@ async def test_run_on_workers_and_its_errors() -> None:
             await client.run(lambda: 1 / 0)
         errors = await client.run(lambda: 1 / 0, on_error="return")
         assert all(isinstance(e, ZeroDivisionError) for e in errors.values())
-        nobody = "tcp://127.0.0.1:9"
-        with pytest.raises(OSError):
-            await client.run(lambda: 1, workers=[nobody])
-        assert await client.run(lambda: 1, workers=[nobody], on_error="ignore") == {}
+
+
+async def test_run_on_an_absent_worker() -> None:
+    absent = "tcp://127.0.0.1:9"
+    with dask.config.set({"distributed.comm.timeouts.connect": "1s"}):
+        async with cluster() as (_, client, _workers):
+            with pytest.raises(OSError, match="Timed out"):
+                await client.run(lambda: 1, workers=[absent])
+            assert await client.run(lambda: 1, workers=[absent], on_error="ignore") == {}
 
 
 @pytest.mark.violations  # it sends a worker what is no list of keys
