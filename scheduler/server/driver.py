@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from paceline.scheduler.core import instructions, stimuli
@@ -56,6 +56,17 @@ class StreamPort(Protocol):
         """Set the classes of messages that go to the core (``Server.route_streams``)."""
 
 
+class ClientStreamPort(StreamPort, Protocol):
+    """The stream of a client."""
+
+    @property
+    def n_graphs(self) -> int:
+        """The number of the client's graphs that are being compiled."""
+
+    def drop_graphs(self) -> None:
+        """Cancel the compilation of all graphs of the client."""
+
+
 class Driver:
     """Feeds the core and sends its output.
 
@@ -86,7 +97,7 @@ class Driver:
         self.core = core
         self.clock = clock or SteadyClock()
         self.worker_streams: dict[str, StreamPort] = {}
-        self.client_streams: dict[str, StreamPort] = {}
+        self.client_streams: dict[str, ClientStreamPort] = {}
         self.record_sinks: list[Callable[[list[tuple[Any, ...]]], None]] = []
         self.n_stimuli = 0
         self.n_core_errors = 0
@@ -377,7 +388,7 @@ class Driver:
         self._waiting.clear()
 
 
-def _send(streams: dict[str, StreamPort], batches: dict[str, list[Any]]) -> None:
+def _send(streams: Mapping[str, StreamPort], batches: dict[str, list[Any]]) -> None:
     """Send each batch on the stream of its peer. Ignore peers that are gone."""
     for name, messages in batches.items():
         stream = streams.get(name)

@@ -8,7 +8,7 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Coroutine, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from paceline.protocol import messages as m
 from paceline.protocol.catalogue import TABLES
@@ -19,12 +19,10 @@ from paceline.protocol.messages.extension_rpc import AmmHandler
 from paceline.scheduler.core import instructions
 from paceline.scheduler.extensions.errors import ExtensionErrorReply
 from paceline.scheduler.server.comm.backends import backends
-from paceline.scheduler.server.comm.interface import PeerFacts
-from paceline.scheduler.server.comm.transport import Transport
+from paceline.scheduler.server.comm.transport import Comm, Transport
 from paceline.scheduler.server.peers.message_checks import connection_factory
 from paceline.scheduler.server.peers.peer import HandshakeHandler, Peer
 from paceline.scheduler.server.peers.pool import OutgoingRpc, Pool
-from paceline.scheduler.server.peers.receive_spool import ReceiveSpool
 from paceline.scheduler.server.requests import replicate
 from paceline.scheduler.server.requests.registration import worker_address
 from paceline.scheduler.server.runtime.log_limits import LogLimits
@@ -44,7 +42,7 @@ if TYPE_CHECKING:
     from paceline.scheduler.core.core import SchedulerCore
     from paceline.scheduler.server.compilers.pool import GraphCompilers
     from paceline.scheduler.server.journal.journal import JournalWriter
-    from paceline.scheduler.server.requests.api import Handler
+    from paceline.scheduler.server.requests.api import Handler, OwningScheduler
     from paceline.scheduler.server.requests.state import RequestState
     from paceline.scheduler.server.runtime.gc_policy import GcPolicy
 
@@ -54,30 +52,10 @@ logger = logging.getLogger("distributed.scheduler")
 OFFER: Mapping[str, Any] = MappingProxyType(local_offer(in_place=True))
 
 
-class OwningScheduler(Protocol):
-    """The ``Scheduler`` object that owns a server, as the server uses it.
-
-    Attributes:
-        id: unique id of the scheduler.
-        jupyter: whether Jupyter is served.
-    """
-
-    id: str
-    jupyter: bool
-
-    @property
-    def address(self) -> str:
-        """Return the address that peers connect to."""
-
-    async def close(self, timeout: float | None = None, reason: str = "unknown") -> None:
-        """Close the scheduler."""
-
-
 class Server:
     """Serves peers.
 
-    Implements ``CommEvents`` for the transport, ``peers.peer.PeerServer`` for connections, and
-    ``ServerApi`` for ``requests/``.
+    Implements ``requests.api.ServerApi`` for requests and connections.
 
     Args:
         core: the scheduler core.
@@ -93,7 +71,6 @@ class Server:
     Attributes:
         core, state, driver, transport, pool, graph_compilers, measures: its parts.
         scheduler, request_state, secret: see above.
-        peers: connection number -> peer.
         handlers: message class -> handler of an RPC request.
         rpc_counts: message class -> number of requests.
         core_types: message classes that the core or an extension handles.
@@ -135,9 +112,9 @@ class Server:
         self.secret = secret
         tls = tls or Tls()
         self.transport: Transport = Transport(
-            self,
+            self._opened,
+            backends(tls),
             handshake_limits=HANDSHAKE_LIMITS,
-            backends=backends(tls),
             require_encryption=tls.required,
         )
         self.pool = Pool(self)
@@ -149,37 +126,24 @@ class Server:
         request_state.worker_plugins.update(transfer_plugin.worker_plugins())
         self._block(blocked_handlers)
         self.core_types: frozenset[type] = frozenset(core.handlers)
-        self.peers: dict[int, Peer] = {}
         self._new_connection = connection_factory()
         self._last_graph_id = 0
         self._tasks: set[asyncio.Task[Any]] = set()
 
-    # CommEvents
-
-    def opened(self, number: int, facts: PeerFacts) -> None:
-        """See ``CommEvents``."""
+    def _opened(self, comm: Comm) -> Peer:
+        """Start the handshake on a new connection."""
+        outgoing = comm.facts.outgoing
         connection = self._new_connection(
-            "connector" if facts.outgoing else "listener",
-            offer=self._offer(facts.outgoing),
-            same_host=facts.same_host,
+            "connector" if outgoing else "listener",
+            offer=self._offer(outgoing),
+            same_host=comm.facts.same_host,
             read_scalar=read_scalar,
             serialize_value=serialize_value,
         )
-        peer = self.peers[number] = Peer(self, number, facts, connection)
-        peer.handler = OutgoingRpc(peer) if facts.outgoing else HandshakeHandler(peer)
-        self.transport.write(number, connection.start())
-
-    def admit(self, peer: Peer) -> None:
-        """Accept messages of full size from ``peer``. Large ones are received into files."""
-        number = peer.number
-        peer.receive_spool = ReceiveSpool(
-            lambda: self.transport.coming(number),
-            self.request_state.gather_memory_nbytes,
-            self.request_state.spool_directory,
-            self.spawn,
-        )
-        self.transport.receive_large_into(number, peer.receive_spool.allocate)
-        self.transport.admit(number)
+        peer = Peer(self, comm, connection)
+        peer.handler = OutgoingRpc(peer) if outgoing else HandshakeHandler(peer)
+        comm.write(connection.start())
+        return peer
 
     def _offer(self, outgoing: bool) -> Mapping[str, Any] | None:
         """Return the handshake to send, or None for the default one."""
@@ -187,35 +151,6 @@ class Server:
         if self.secret is None:
             return offer
         return {**(offer or {}), **self.secret.proof(CONNECTOR if outgoing else LISTENER)}
-
-    def frames_in(self, number: int, messages: list[Any]) -> None:
-        """See ``CommEvents``."""
-        peer = self.peers.get(number)
-        if peer is None:
-            return
-        try:
-            peer.frames_in(messages)
-        except Exception:
-            logger.exception("Internal error while reading from %s", peer.address)
-            self.transport.abort(number, "internal error")
-
-    def paused(self, number: int) -> None:
-        """See ``CommEvents``."""
-        peer = self.peers.get(number)
-        if peer is not None:
-            peer.paused()
-
-    def resumed(self, number: int) -> None:
-        """See ``CommEvents``."""
-        peer = self.peers.get(number)
-        if peer is not None:
-            peer.resumed()
-
-    def closed(self, number: int, reason: str) -> None:
-        """See ``CommEvents``."""
-        peer = self.peers.pop(number, None)
-        if peer is not None:
-            peer.connection_lost(reason)
 
     # ServerApi
 
@@ -258,6 +193,10 @@ class Server:
         """See ``requests.api.ServerApi``."""
         return await self.pool.call(address, request, timeout, **options)
 
+    def remove_connections(self, address: str) -> None:
+        """See ``requests.api.ServerApi``."""
+        self.pool.remove(address)
+
     async def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
         """See ``requests.api.ServerApi``."""
         return await self.driver.wait_for(predicate, timeout)
@@ -273,8 +212,6 @@ class Server:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             logger.error("Error in %s", task.get_name(), exc_info=task.exception())
-
-    # PeerServer
 
     def next_graph_id(self) -> int:
         """Return a new graph id."""

@@ -59,7 +59,7 @@ def count_attempts(scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch) -> lis
     ports: list[int] = []
     connect = scheduler.server.transport.connect
 
-    async def counted(host: str, port: int, scheme: str = "tcp") -> int:
+    async def counted(host: str, port: int, scheme: str = "tcp") -> Any:
         ports.append(port)
         return await connect(host, port, scheme)
 

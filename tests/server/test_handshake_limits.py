@@ -58,7 +58,7 @@ async def test_a_large_web_socket_message_before_the_handshake() -> None:
         async with asyncio.timeout(20):
             while await socket.read_message() is not None:
                 pass
-        assert not scheduler.server.peers
+        assert not scheduler.server.transport.comms
 
 
 async def test_a_request_may_come_together_with_the_handshake() -> None:
@@ -84,5 +84,5 @@ async def test_nothing_large_is_accepted_from_a_peer_without_the_secret() -> Non
             writer.write(pack_prelude([8, 2**35]) + b"\x80" * 8)
             async with asyncio.timeout(20):
                 await _until_closed(reader)
-            assert not scheduler.server.peers
+            assert not scheduler.server.transport.comms
             writer.close()

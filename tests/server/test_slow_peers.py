@@ -92,6 +92,10 @@ def test_the_size_of_a_backlog_counts_shared_payloads_once() -> None:
     assert (log.nbytes, log._payload_uses) == (0, {})
 
 
+def peers(scheduler: Scheduler) -> list[Any]:
+    return [comm.events for comm in scheduler.server.transport.comms]
+
+
 async def until(condition: Any) -> None:
     async with asyncio.timeout(20):
         while not condition():
@@ -174,12 +178,11 @@ async def test_messages_of_a_worker_that_does_not_read_are_encoded_later(
     slow = await worker(scheduler)
     stop_reading(slow)
     (stream,) = scheduler.server.driver.worker_streams.values()
-    number = stream.peer.number  # type: ignore[attr-defined]
-    transport = scheduler.server.transport
+    comm = stream.peer.comm  # type: ignore[attr-defined]
     keys = [f"{i:05}" + "x" * 50_000 for i in range(2000)]
     stream.send([m.FreeKeys(keys=[key], stimulus_id="s") for key in keys])
-    assert transport.unwritten_nbytes(number) < 20_000_000
-    assert not transport._connections[number].transport.is_reading()
+    assert comm.unwritten_nbytes < 20_000_000
+    assert not comm._transport.is_reading()
     stream.send([m.FreeKeys(keys=["last"], stimulus_id="s")])
     (ws,) = scheduler.workers.values()
     await until(lambda: ws.backpressured)
@@ -190,9 +193,7 @@ async def test_messages_of_a_worker_that_does_not_read_are_encoded_later(
         for part in (batch.messages, *(batch.more or ())):
             got += [key for x in part for key in x.keys]
     assert got == [*keys, "last"]
-    await until(
-        lambda: not ws.backpressured and transport._connections[number].transport.is_reading()
-    )
+    await until(lambda: not ws.backpressured and comm._transport.is_reading())
 
 
 async def test_requests_wait_while_their_replies_are_not_read(scheduler: Scheduler) -> None:
@@ -203,9 +204,9 @@ async def test_requests_wait_while_their_replies_are_not_read(scheduler: Schedul
     for _ in range(200):
         asker.say_raw({"op": "get_metadata", "keys": ["blob"]})
     asker.say_raw({"op": "ncores"})
-    await until(lambda: any(peer.write_paused for peer in scheduler.server.peers.values()))
-    (number,) = [n for n, peer in scheduler.server.peers.items() if peer.write_paused]
-    assert scheduler.server.transport.unwritten_nbytes(number) < 8_000_000
+    await until(lambda: any(peer.write_paused for peer in peers(scheduler)))
+    (peer,) = [peer for peer in peers(scheduler) if peer.write_paused]
+    assert peer.comm.unwritten_nbytes < 8_000_000
     assert sum(asked.values()) < 100
     read_on(asker)
     for _ in range(200):
@@ -218,13 +219,13 @@ async def test_a_feed_waits_while_it_is_not_read(scheduler: Scheduler) -> None:
     stop_reading(asker)
     function = cloudpickle.dumps(lambda scheduler: "x" * 1_000_000)
     asker.say_raw({"op": "feed", "function": function, "interval": 0.01})
-    await until(lambda: any(peer.write_paused for peer in scheduler.server.peers.values()))
-    (peer,) = [peer for peer in scheduler.server.peers.values() if peer.write_paused]
+    await until(lambda: any(peer.write_paused for peer in peers(scheduler)))
+    (peer,) = [peer for peer in peers(scheduler) if peer.write_paused]
     waiting = asyncio.create_task(peer.drained())
     for _ in range(20):
         await asyncio.sleep(0.01)
     assert not waiting.done()
-    assert scheduler.server.transport.unwritten_nbytes(peer.number) < 8_000_000
+    assert peer.comm.unwritten_nbytes < 8_000_000
     read_on(asker)
     while not waiting.done():
         await asker.event()

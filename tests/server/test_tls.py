@@ -16,7 +16,6 @@ import pytest
 import uvloop
 from distributed import Client, Nanny, Worker
 from distributed.security import Security
-from paceline.protocol.framing import Limits
 from paceline.scheduler.server.comm.backends import backends
 from paceline.scheduler.server.comm.transport import EncryptionRequiredError, Transport
 from paceline.scheduler.server.scheduler import Scheduler
@@ -51,7 +50,7 @@ def tls_of(authority: Authority, pair: Pair, **config: Any) -> Tls:
 @contextlib.asynccontextmanager
 async def listening(tls: Tls) -> AsyncIterator[tuple[Transport, Sink, int]]:
     sink = Sink()
-    transport = Transport(sink, Limits(), backends=backends(tls), require_encryption=tls.required)
+    transport = Transport(sink.opened, backends(tls), require_encryption=tls.required)
     listener = await transport.listen("tls", "127.0.0.1", 0)
     yield transport, sink, listener.port
     listener.close()
@@ -68,13 +67,13 @@ async def test_messages_both_ways_and_large_ones_uncut(authority: Authority, pai
         assert sink.facts[theirs].names == ("dask-node", "127.0.0.1")
         large = np.random.default_rng(0).bytes(20 * 2**20)
         for frames in ([b"a", b""], [b"b" * 200_000, large, b"c"], [b"d"]):
-            transport.write(mine, frames)
-            transport.write(theirs, frames)
+            mine.write(frames)
+            theirs.write(frames)
         await sink.until(lambda: [len(sink.messages.get(n, [])) for n in (mine, theirs)] == [3, 3])
-        for number in (mine, theirs):
-            assert [bytes(f) for f in sink.messages[number][1]] == [b"b" * 200_000, large, b"c"]
-            assert bytes(sink.messages[number][2][0]) == b"d"
-        transport.close(mine)
+        for comm in (mine, theirs):
+            assert [bytes(f) for f in sink.messages[comm][1]] == [b"b" * 200_000, large, b"c"]
+            assert bytes(sink.messages[comm][2][0]) == b"d"
+        mine.close()
         await sink.until(lambda: sink.has("closed", theirs))
 
 
@@ -85,19 +84,19 @@ async def test_a_slow_reader_is_reported_and_bounds_what_is_encrypted(
         mine = await transport.connect("127.0.0.1", port, "tls")
         await sink.until(lambda: len(sink.facts) == 2)
         theirs = next(n for n in sink.facts if n != mine)
-        transport.pause_reading(theirs)
-        transport.write(mine, [b"x" * 64 * 2**20])
+        theirs.pause_reading()
+        mine.write([b"x" * 64 * 2**20])
         await sink.until(lambda: sink.has("paused", mine))
         for _ in range(20):
             await asyncio.sleep(0)
-        link = transport._connections[mine]
+        link = mine
         assert link._transport.get_write_buffer_size() < 8 * 2**20  # type: ignore[attr-defined]
-        assert transport.unwritten_nbytes(mine) > 32 * 2**20
+        assert mine.unwritten_nbytes > 32 * 2**20
         assert not sink.has("resumed", mine)
-        transport.resume_reading(theirs)
+        theirs.resume_reading()
         await sink.until(lambda: sink.has("resumed", mine) and sink.messages.get(theirs))
-        transport.write(mine, [b"y" * 64 * 2**20])
-        transport.close(mine)  # once it is written
+        mine.write([b"y" * 64 * 2**20])
+        mine.close()  # once it is written
         await sink.until(lambda: sink.has("closed", theirs))
         assert [len(frames[0]) for frames in sink.messages[theirs]] == [64 * 2**20] * 2
 
@@ -129,7 +128,7 @@ async def refused(tls: Tls, caplog: Any, knocks: Any, say: bytes = b"") -> str:
             async with asyncio.timeout(10):
                 while not caplog.records:
                     await asyncio.sleep(0.01)
-        transport.write(friend, [b"still there"])
+        friend.write([b"still there"])
         await sink.until(lambda: sum(map(len, sink.messages.values())) == 1)
         assert len(sink.facts) == 2  # the server received no event
         return str(caplog.records[-1].getMessage())
@@ -182,7 +181,7 @@ async def test_dialling_one_who_is_not_trusted(
     other = Authority(tmp_path, "stranger")
     async with listening(tls_of(other, other.issue("scheduler"))) as (_, _sink, port):
         sink = Sink()
-        transport = Transport(sink, backends=backends(tls_of(authority, pair)))
+        transport = Transport(sink.opened, backends(tls_of(authority, pair)))
         with pytest.raises(ConnectionError, match="its certificate is not accepted"):
             await transport.connect("127.0.0.1", port, "tls")
         assert not sink.events
@@ -211,7 +210,7 @@ async def test_versions_and_ciphers_of_the_configuration(authority: Authority, p
     tls = tls_of(authority, pair, **config)
     async with listening(tls) as (transport, _sink, port):
         mine = await transport.connect("127.0.0.1", port, "tls")
-        cipher = transport._connections[mine]._transport.get_extra_info("cipher")  # type: ignore[attr-defined]
+        cipher = mine._transport.get_extra_info("cipher")  # type: ignore[attr-defined]
         assert cipher[:2] == ("ECDHE-ECDSA-AES128-GCM-SHA256", "TLSv1.2")
     with pytest.raises(ValueError, match="not supported"):
         tls_of(authority, pair, **{"distributed.comm.tls.min-version": 1.1})

@@ -11,39 +11,29 @@ from typing import Any
 
 import pytest
 import uvloop
-from paceline.scheduler.server.comm.transport import PeerFacts, Transport
+from paceline.scheduler.server.comm.backends import backends
+from paceline.scheduler.server.comm.interface import PeerFacts
+from paceline.scheduler.server.comm.transport import Comm, Transport
+from paceline.workers_compat.security.tls_config import Tls
 
 
 class Sink:
-    """Records events; echoes messages if configured to."""
+    """Records the events of all comms."""
 
     def __init__(self) -> None:
         self.events: list[tuple[Any, ...]] = []
-        self.facts: dict[int, PeerFacts] = {}
-        self.messages: dict[int, list[Any]] = {}
+        self.facts: dict[Comm, PeerFacts] = {}
+        self.messages: dict[Comm, list[Any]] = {}
         self.changed = asyncio.Event()
 
-    def _note(self, *event: Any) -> None:
+    def note(self, *event: Any) -> None:
         self.events.append(event)
         self.changed.set()
 
-    def opened(self, number: int, facts: PeerFacts) -> None:
-        self.facts[number] = facts
-        self._note("opened", number)
-
-    def frames_in(self, number: int, messages: list[Any]) -> None:
-        got = self.messages.setdefault(number, [])
-        got += messages
-        self._note("frames", number)
-
-    def paused(self, number: int) -> None:
-        self._note("paused", number)
-
-    def resumed(self, number: int) -> None:
-        self._note("resumed", number)
-
-    def closed(self, number: int, reason: str) -> None:
-        self._note("closed", number, reason)
+    def opened(self, comm: Comm) -> Recorder:
+        self.facts[comm] = comm.facts
+        self.note("opened", comm)
+        return Recorder(self, comm)
 
     async def until(self, condition: Any) -> None:
         async with asyncio.timeout(10):
@@ -53,6 +43,28 @@ class Sink:
 
     def has(self, *start: Any) -> bool:
         return any(event[: len(start)] == start for event in self.events)
+
+
+class Recorder:
+    """Records the events of one comm in a sink."""
+
+    def __init__(self, sink: Sink, comm: Comm) -> None:
+        self.sink = sink
+        self.comm = comm
+
+    def frames_in(self, messages: list[Any]) -> None:
+        got = self.sink.messages.setdefault(self.comm, [])
+        got += messages
+        self.sink.note("frames", self.comm)
+
+    def paused(self) -> None:
+        self.sink.note("paused", self.comm)
+
+    def resumed(self) -> None:
+        self.sink.note("resumed", self.comm)
+
+    def connection_lost(self, reason: str) -> None:
+        self.sink.note("closed", self.comm, reason)
 
 
 @pytest.fixture(
@@ -65,7 +77,7 @@ def event_loop_policy(request: Any) -> Any:
 @pytest.fixture
 async def pair() -> AsyncIterator[tuple[Transport, Sink, int]]:
     sink = Sink()
-    transport = Transport(sink)
+    transport = Transport(sink.opened, backends(Tls()))
     listener = await transport.listen("tcp", "127.0.0.1", 0)
     yield transport, sink, listener.port
     listener.close()
@@ -84,7 +96,7 @@ async def test_messages_both_ways(pair: Any) -> None:
     big = bytes(3_000_000)
     sent = [[b"a", b"", b"bc"], [b"head", big, memoryview(big)[:70_000]], [b"z"]]
     for frames in sent:
-        transport.write(mine, frames)
+        mine.write(frames)
     await sink.until(lambda: len(sink.messages.get(theirs, ())) == 3)
     assert [[bytes(f) for f in frames] for frames in sink.messages[theirs]] == [
         [bytes(f) for f in frames] for frames in sent
@@ -92,12 +104,12 @@ async def test_messages_both_ways(pair: Any) -> None:
 
 
 async def test_one_write_for_what_was_collected(pair: Any) -> None:
-    transport, sink, port = pair
+    _, sink, port = pair
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     await sink.until(lambda: sink.facts)
-    (number,) = sink.facts
+    (comm,) = sink.facts
     writes: list[Any] = []
-    connection = transport._connections[number]
+    connection: Any = comm
     real = connection._transport
 
     class Counting:
@@ -110,7 +122,7 @@ async def test_one_write_for_what_was_collected(pair: Any) -> None:
 
     connection._transport = Counting()
     for i in range(5):
-        transport.write(number, [b"%d" % i])
+        comm.write([b"%d" % i])
     await reader.readexactly(5 * 25)
     assert len(writes) == 1
     writer.close()
@@ -125,27 +137,27 @@ async def test_an_invalid_prelude_closes_the_connection(pair: Any, caplog: Any) 
         await sink.until(lambda: sink.has("closed"))
     assert "10000000 frames" in caplog.text
     assert "127.0.0.1" in caplog.text
-    assert len(transport) == 0
+    assert len(transport.comms) == 0
 
 
 async def test_a_slow_reader_is_reported(pair: Any) -> None:
-    transport, sink, port = pair
+    _, sink, port = pair
     sock = socket.create_connection(("127.0.0.1", port))
     await sink.until(lambda: sink.facts)
-    (number,) = sink.facts
+    (comm,) = sink.facts
     piece = bytes(2**20)
     for _ in range(20):
-        transport.write(number, [piece])
-    await sink.until(lambda: sink.has("paused", number))
-    assert transport.unwritten_nbytes(number) > 0
+        comm.write([piece])
+    await sink.until(lambda: sink.has("paused", comm))
+    assert comm.unwritten_nbytes > 0
     sock.setblocking(False)
     loop = asyncio.get_running_loop()
     left = 20 * (2**20 + 24)
     while left:
         left -= len(await loop.sock_recv(sock, 2**20))
-    await sink.until(lambda: sink.has("resumed", number))
+    await sink.until(lambda: sink.has("resumed", comm))
     sock.close()
-    await sink.until(lambda: sink.has("closed", number))
+    await sink.until(lambda: sink.has("closed", comm))
 
 
 async def test_reading_can_be_held_back(pair: Any) -> None:
@@ -153,13 +165,13 @@ async def test_reading_can_be_held_back(pair: Any) -> None:
     mine = await transport.connect("127.0.0.1", port)
     await sink.until(lambda: len(sink.facts) == 2)
     theirs = next(n for n in sink.facts if n != mine)
-    transport.pause_reading(theirs)
-    transport.write(mine, [b"x"])
+    theirs.pause_reading()
+    mine.write([b"x"])
     await asyncio.sleep(0.05)
     assert theirs not in sink.messages
-    transport.resume_reading(theirs)
+    theirs.resume_reading()
     await sink.until(lambda: theirs in sink.messages)
-    transport.close(mine)
+    mine.close()
     await sink.until(lambda: sink.has("closed", theirs))
 
 

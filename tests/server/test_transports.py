@@ -122,7 +122,7 @@ async def test_ipv6() -> None:
 
 
 async def ws_transport(sink: Sink) -> tuple[Transport, int]:
-    transport = Transport(sink, backends=backends(Tls()))
+    transport = Transport(sink.opened, backends(Tls()))
     listener = await transport.listen("ws", "127.0.0.1", 0)
     return transport, listener.port  # type: ignore[attr-defined]
 
@@ -135,17 +135,17 @@ async def test_web_socket_seam() -> None:
     theirs = next(n for n in sink.facts if n != mine)
     assert sink.facts[mine].peer_address == f"ws://127.0.0.1:{port}"
     for frames in ([b"a", b""], [], [b"b" * 20_000_000, memoryview(b"c")]):
-        transport.write(mine, frames)
-        transport.write(theirs, frames)
+        mine.write(frames)
+        theirs.write(frames)
     await sink.until(lambda: [len(sink.messages.get(n, [])) for n in (mine, theirs)] == [3, 3])
-    for number in (mine, theirs):
-        assert sink.messages[number] == [[b"a", b""], [], [b"b" * 20_000_000, b"c"]]
-    transport.pause_reading(theirs)
+    for comm in (mine, theirs):
+        assert sink.messages[comm] == [[b"a", b""], [], [b"b" * 20_000_000, b"c"]]
+    theirs.pause_reading()
     for _ in range(20):
-        transport.write(mine, [b"x" * 2_000_000])
+        mine.write([b"x" * 2_000_000])
     await sink.until(lambda: sink.has("paused", mine))
-    transport.close(mine)  # once it is written
-    transport.resume_reading(theirs)
+    mine.close()  # once it is written
+    theirs.resume_reading()
     await sink.until(lambda: sink.has("closed", theirs))
     assert len(sink.messages[theirs]) == 23
     await transport.close_all(1)

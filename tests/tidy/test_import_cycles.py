@@ -7,14 +7,7 @@ from collections.abc import Iterator, Mapping
 from tests.support.source_tree import sources
 
 #: Cycles that still exist. Remove a line with its cycle; do not add one.
-KNOWN: list[set[str]] = [
-    {
-        "server.requests.api",
-        "server.requests.logs",
-        "server.requests.memory_sampler",
-        "server.requests.state",
-    },
-]
+KNOWN: list[set[str]] = []
 
 
 def import_graph() -> dict[str, set[str]]:

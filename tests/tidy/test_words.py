@@ -64,6 +64,8 @@ PACKAGES: tuple[str, ...] = (
     "scheduler/core/stealing",
     "scheduler/extensions",
     "scheduler/server/comm",
+    "scheduler/server/peers",
+    "scheduler/server/requests",
     "tests/upstream",
     "transfer",
 )

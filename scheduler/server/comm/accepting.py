@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 from .addresses import contact_host, join_host_port
 
@@ -22,6 +23,8 @@ LISTEN_BACKLOG = 2048
 ACCEPTS_MAX = 32
 #: Pause after the system refused a connection, seconds.
 ACCEPT_AGAIN_SECONDS = 1.0
+#: Sockets of one listener whose handshake has not ended. Further ones are closed; peers retry.
+HANDSHAKES_MAX = 4096
 #: Interval in which a listener logs at most one refusal, seconds.
 LOG_SECONDS = 60.0
 
@@ -84,6 +87,23 @@ class SocketAcceptor:
             self._closed = True
             self._loop.remove_reader(self._sock)
             self._sock.close()
+
+
+def in_tasks(
+    accept: Callable[[socket.socket], Coroutine[Any, Any, None]],
+) -> Callable[[socket.socket], None]:
+    """Return a function that runs ``accept(sock)`` in a task, unless there are too many."""
+    tasks: set[asyncio.Task[None]] = set()
+
+    def take(sock: socket.socket) -> None:
+        if len(tasks) >= HANDSHAKES_MAX:
+            sock.close()
+            return
+        task = asyncio.get_running_loop().create_task(accept(sock), name="accept")
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    return take
 
 
 class SocketListener:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from abc import abstractmethod
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from paceline.protocol.framing import Allocator, frame_nbytes
 
 from .interface import WRITE_HIGH_WATER_NBYTES, Buffer, PeerFacts
-from .transport import Transport
+from .transport import Comm, Transport
 
 logger = logging.getLogger("distributed.scheduler")
 
 
-class AsyncComm:
+class AsyncComm(Comm):
     """One connection. Unwritten data is bounded like sockets' buffers, by the high-water mark.
 
     Args:
@@ -25,60 +26,47 @@ class AsyncComm:
     """
 
     def __init__(self, owner: Transport, facts: PeerFacts) -> None:
-        self._owner = owner
-        self._facts = facts
-        self._number = owner.next_number()
+        super().__init__(owner, facts)
         self._out: deque[Sequence[Buffer]] = deque()
         self._unwritten_nbytes = 0
         self._slow = False
-        self._dirty = False
-        self._closing = False
         self._gone = False
         self._close_when_written = False
-        self._reason = ""
         self._writer: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
         self._reading = asyncio.Event()
         self._reading.set()
 
-    @property
-    def number(self) -> int:
-        """See ``Comm``."""
-        return self._number
-
-    @property
-    def facts(self) -> PeerFacts:
-        """See ``Comm``."""
-        return self._facts
-
-    @property
-    def transport(self) -> Any:
-        """See ``Comm``."""
-        return self
-
     # for subclasses to implement
 
+    @abstractmethod
     async def send(self, frames: Sequence[Buffer]) -> None:
         """Write one message, and wait if the peer reads slowly.
 
         Raises:
             OSError: the connection is closed.
         """
-        raise AssertionError("a subclass implements this")
 
+    @abstractmethod
     def hang_up(self) -> None:
         """Close the connection, after everything was written."""
-        raise AssertionError("a subclass implements this")
 
+    @abstractmethod
     def cut(self) -> None:
         """Close the connection at once."""
-        raise AssertionError("a subclass implements this")
 
     # called by subclasses
 
     def message(self, frames: Sequence[Buffer]) -> None:
         """Process one received message."""
         if not self._closing:
-            self._owner.events.frames_in(self._number, [frames])
+            self.events.frames_in([frames])
+
+    def keep(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run ``coroutine``, which reads or closes the connection, in a task."""
+        task = asyncio.get_running_loop().create_task(coroutine, name="comm")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def may_read(self) -> None:
         """Wait while reading is paused."""
@@ -97,16 +85,10 @@ class AsyncComm:
 
     # called by Transport
 
-    def write(self, frames: Sequence[Buffer]) -> bool:
+    def collect(self, frames: Sequence[Buffer]) -> None:
         """See ``Comm``."""
-        if self._closing:
-            return False
         self._out.append(frames)
         self._unwritten_nbytes += sum(map(frame_nbytes, frames))
-        if self._dirty:
-            return False
-        self._dirty = True
-        return True
 
     def flush(self) -> None:
         """See ``Comm``."""
@@ -115,7 +97,7 @@ class AsyncComm:
             self._writer = asyncio.get_running_loop().create_task(self._write(), name="writer")
         if not self._slow and self._unwritten_nbytes > WRITE_HIGH_WATER_NBYTES:
             self._slow = True
-            self._owner.events.paused(self._number)
+            self.events.paused()
 
     async def _write(self) -> None:
         try:
@@ -126,7 +108,7 @@ class AsyncComm:
         except OSError as error:
             self.lost(str(error) or type(error).__name__)
         except Exception as error:
-            logger.exception("Cannot write to %s", self._facts.peer_address)
+            logger.exception("Cannot write to %s", self.facts.peer_address)
             self.abort(f"{type(error).__name__}: {error}")
         finally:
             self._writer = None
@@ -137,7 +119,7 @@ class AsyncComm:
             return
         if self._slow and not self._closing:
             self._slow = False
-            self._owner.events.resumed(self._number)
+            self.events.resumed()
         if self._close_when_written:
             self.hang_up()
 
@@ -160,11 +142,6 @@ class AsyncComm:
         self.cut()
         asyncio.get_running_loop().call_soon(self.lost, reason)
 
-    def drop(self, reason: str) -> None:
-        """See ``Comm``."""
-        logger.warning("Dropping connection to %s: %s", self._facts.peer_address, reason)
-        self.abort(reason)
-
     def admit(self) -> None:
         """See ``Comm``. Messages are already in memory, so that only the backend can limit them."""
 
@@ -176,16 +153,10 @@ class AsyncComm:
         """See ``Comm``."""
         return self._unwritten_nbytes
 
-    # the interface of asyncio's transports
-
-    def is_reading(self) -> bool:
-        """See ``asyncio.ReadTransport``."""
-        return self._reading.is_set()
-
     def pause_reading(self) -> None:
-        """See ``asyncio.ReadTransport``."""
+        """See ``Comm``."""
         self._reading.clear()
 
     def resume_reading(self) -> None:
-        """See ``asyncio.ReadTransport``."""
+        """See ``Comm``."""
         self._reading.set()

@@ -1,4 +1,4 @@
-"""Backends of schemes other than ``tcp``, each created when its scheme is first used."""
+"""The backends of all schemes, each created when its scheme is first used."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from paceline.workers_compat.security.tls_config import Tls
 
 from .distributed_comm import DistributedBackend
+from .tcp import TcpBackend
 from .tls import TlsBackend
 from .transport import CommBackend
 from .websocket import WebSocketBackend
@@ -33,6 +34,8 @@ def backends(tls: Tls) -> Callable[[str], CommBackend]:
 
 
 def _backend(scheme: str, tls: Tls) -> CommBackend:
+    if scheme == "tcp":
+        return TcpBackend()
     if scheme == "tls":
         return TlsBackend(tls)
     if scheme in ("ws", "wss"):

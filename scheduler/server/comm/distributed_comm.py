@@ -12,7 +12,7 @@ from paceline.workers_compat.security.tls_config import Tls
 
 from .async_comm import AsyncComm
 from .interface import Buffer, Listener, PeerFacts
-from .transport import Transport
+from .transport import Comm, Transport
 
 
 class DistributedComm(AsyncComm):
@@ -28,7 +28,6 @@ class DistributedComm(AsyncComm):
         super().__init__(owner, facts)
         self._comm = comm
         self._scheme = scheme
-        self._ending: asyncio.Task[None] | None = None
 
     async def send(self, frames: Sequence[Buffer]) -> None:
         """See ``AsyncComm``."""
@@ -36,7 +35,7 @@ class DistributedComm(AsyncComm):
 
     def hang_up(self) -> None:
         """See ``AsyncComm``."""
-        self._ending = asyncio.get_running_loop().create_task(self._hang_up(), name="comm")
+        self.keep(self._hang_up())
 
     async def _hang_up(self) -> None:
         try:
@@ -73,7 +72,6 @@ class DistributedBackend:
     def __init__(self, scheme: str, tls: Tls) -> None:
         self._scheme = scheme
         self._tls = tls
-        self._readers: set[asyncio.Task[None]] = set()
 
     async def listen(self, transport: Transport, host: str, port: int) -> Listener:
         """See ``Transport.listen``."""
@@ -89,17 +87,15 @@ class DistributedBackend:
         await listener.start()
         return DistributedListener(listener, self._scheme)
 
-    async def connect(self, transport: Transport, host: str, port: int) -> int:
+    async def connect(self, transport: Transport, host: str, port: int) -> Comm:
         """See ``Transport.connect``."""
         security = self._tls.security
         arguments = security.get_connection_args("scheduler") if security is not None else None
         comm = await foreign_comm.connect(self._scheme, host, arguments)
         comm = DistributedComm(transport, comm, self._scheme, outgoing=True)
         transport.connection_made(comm)
-        reader = asyncio.get_running_loop().create_task(comm.read(), name="comm")
-        self._readers.add(reader)
-        reader.add_done_callback(self._readers.discard)
-        return comm.number
+        comm.keep(comm.read())
+        return comm
 
 
 class DistributedListener:

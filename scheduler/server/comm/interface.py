@@ -1,12 +1,9 @@
-"""Interfaces of comms: what is known of a peer, the events of a comm, comms and listeners."""
+"""Interfaces of comms: what is known of a peer, the events of a comm, and listeners."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
-
-from paceline.protocol.framing import Allocator
 
 Buffer = bytes | bytearray | memoryview
 
@@ -40,63 +37,19 @@ class PeerFacts:
 
 
 class CommEvents(Protocol):
-    """Receives the events of all comms of a ``Transport``."""
+    """Receives the events of one comm. Implemented by ``peers.peer.Peer``."""
 
-    def opened(self, number: int, facts: PeerFacts) -> None:
-        """Process a connection that was accepted or made."""
-
-    def frames_in(self, number: int, messages: list[Any]) -> None:
+    def frames_in(self, messages: list[Any]) -> None:
         """Process received messages (lists of frames), in order."""
 
-    def paused(self, number: int) -> None:
+    def paused(self) -> None:
         """Process that the peer reads slowly: more than the high-water mark is unwritten."""
 
-    def resumed(self, number: int) -> None:
+    def resumed(self) -> None:
         """Process that less than the low-water mark is unwritten."""
 
-    def closed(self, number: int, reason: str) -> None:
-        """Process the end of the connection; this number has no further events."""
-
-
-class Comm(Protocol):
-    """One connection, of any scheme."""
-
-    @property
-    def number(self) -> int:
-        """The number that the transport knows the connection by."""
-
-    @property
-    def facts(self) -> PeerFacts:
-        """What is known of the peer."""
-
-    @property
-    def transport(self) -> Any:
-        """An object with ``is_reading``, ``pause_reading`` and ``resume_reading``."""
-
-    @property
-    def unwritten_nbytes(self) -> int:
-        """Bytes that the peer has not been sent, including those collected since the last flush."""
-
-    def write(self, frames: Sequence[Buffer]) -> bool:
-        """Collect one message. Return whether nothing was collected before."""
-
-    def flush(self) -> None:
-        """Write what was collected."""
-
-    def drop(self, reason: str) -> None:
-        """Close the connection at once and log `reason`."""
-
-    def abort(self, reason: str) -> None:
-        """Close the connection at once."""
-
-    def close(self) -> None:
-        """Close the connection once everything is written."""
-
-    def admit(self) -> None:
-        """Accept messages of full size, after the handshake was accepted."""
-
-    def receive_large_into(self, allocate: Allocator | None) -> None:
-        """Receive large frames into memory that ``allocate(nbytes)`` returns, unless it is None."""
+    def connection_lost(self, reason: str) -> None:
+        """Process the end of the connection, which is the last event."""
 
 
 class Listener(Protocol):

@@ -84,6 +84,8 @@ def set_socket_options(sock: Any, options: SocketOptions) -> None:
     Raises:
         OSError: the platform does not support an option.
     """
+    if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
+        return
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if sys.platform != "linux":

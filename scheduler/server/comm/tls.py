@@ -21,7 +21,6 @@ from typing import Any
 
 from paceline.workers_compat.security.tls_config import Tls, certificate_names
 
-from .accepting import SocketAcceptor, SocketListener
 from .addresses import join_host_port
 from .interface import (
     WRITE_HIGH_WATER_NBYTES,
@@ -30,8 +29,8 @@ from .interface import (
     FatalConnectError,
     Listener,
 )
-from .sockets import bind_sockets, bound
-from .transport import JOIN_MAX_NBYTES, TcpComm, Transport
+from .tcp import JOIN_MAX_NBYTES, TcpBackend, TcpComm
+from .transport import Comm, Transport
 
 logger = logging.getLogger("distributed.scheduler")
 
@@ -39,8 +38,6 @@ logger = logging.getLogger("distributed.scheduler")
 HANDSHAKE_SECONDS = 30.0
 #: Time-out of the closing messages of TLS, seconds.
 SHUTDOWN_SECONDS = 2.0
-#: Limit of concurrent handshakes. Further connections are closed; peers retry.
-HANDSHAKES_MAX = 4096
 #: Bytes passed to OpenSSL in one call.
 PIECE_NBYTES = 256 * 2**10
 #: Bytes encrypted in one wake-up for one peer; takes about two milliseconds.
@@ -50,21 +47,21 @@ REFUSALS_MAX = 256
 #: Interval in which rejections of one host for the same reason are logged once, seconds.
 REFUSAL_SECONDS = 30.0
 
+#: Why a peer without an accepted handshake was rejected.
+CLOSED = "the peer closed the connection"
 #: OpenSSL's errors for peers that do not use TLS.
 NOT_TLS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL"})
 
 
 class TlsComm(TcpComm):
-    """One encrypted socket."""
+    """One encrypted socket.
+
+    Attributes:
+        refusal: why the peer was rejected.
+    """
 
     __slots__ = (
-        "_blocked",
-        "_draining",
-        "_pieces",
-        "_pieces_nbytes",
-        "_pumping",
-        "_slow",
-        "_tls",
+        *("_blocked", "_draining", "_pieces", "_pieces_nbytes", "_pumping", "_slow", "_tls"),
         "refusal",
     )
 
@@ -79,12 +76,7 @@ class TlsComm(TcpComm):
         self._pumping = False  # `_pump` is scheduled
         self._slow = False  # `paused` was sent
         self._draining = False  # to be closed once the pieces are written
-        self.refusal: str | None = None  # why the peer was rejected
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the server received its ``opened`` event."""
-        return self._transport is not None
+        self.refusal: str | None = CLOSED  # until the handshake is done
 
     # called by asyncio
 
@@ -112,21 +104,14 @@ class TlsComm(TcpComm):
         self._forget_pieces()
         super().connection_lost(error)
 
-    # called by Transport
+    # called by the server
 
-    def flush(self) -> None:
-        """See ``Comm``."""
-        self._dirty = False
-        out = self._out
-        if not out or self._transport is None:
+    def write_out(self, buffers: Sequence[Buffer], nbytes: int) -> None:
+        """Pass data to OpenSSL: small data at once, large data in pieces."""
+        if nbytes <= JOIN_MAX_NBYTES and not self._pieces:  # `flush` has joined it
+            self._transport.write(buffers[0])
             return
-        nbytes = self._out_nbytes
-        self._out = []
-        self._out_nbytes = 0
-        if nbytes <= JOIN_MAX_NBYTES and not self._pieces:
-            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
-            return
-        self._pieces += _pieces(out)
+        self._pieces += _pieces(buffers)
         self._pieces_nbytes += nbytes
         if not self._pumping:
             self._pump()
@@ -148,25 +133,9 @@ class TlsComm(TcpComm):
         super().abort(reason)
 
     @property
-    def transport(self) -> Any:
-        """See ``Comm``."""
-        return self
-
-    def is_reading(self) -> bool:
-        """See ``asyncio.ReadTransport``."""
-        return bool(self._transport.is_reading())
-
-    def pause_reading(self) -> None:
-        """See ``asyncio.ReadTransport``."""
-        self._transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        """See ``asyncio.ReadTransport``."""
-        self._transport.resume_reading()
-
-    def get_write_buffer_size(self) -> int:
-        """See ``asyncio.WriteTransport``; includes what was not passed to OpenSSL yet."""
-        return int(self._transport.get_write_buffer_size()) + self._pieces_nbytes
+    def unwritten_nbytes(self) -> int:
+        """See ``Comm``; includes what was not passed to OpenSSL yet."""
+        return super().unwritten_nbytes + self._pieces_nbytes
 
     # large writes
 
@@ -193,10 +162,10 @@ class TlsComm(TcpComm):
             return
         if not self._slow and (self._blocked or self._pieces_nbytes > WRITE_HIGH_WATER_NBYTES):
             self._slow = True
-            self._owner.events.paused(self._number)
+            self.events.paused()
         elif self._slow and not self._blocked and self._pieces_nbytes <= WRITE_LOW_WATER_NBYTES:
             self._slow = False
-            self._owner.events.resumed(self._number)
+            self.events.resumed()
 
     def _forget_pieces(self) -> None:
         self._pieces.clear()
@@ -212,37 +181,34 @@ def _pieces(buffers: Sequence[Buffer]) -> Iterator[memoryview]:
             yield view[start : start + PIECE_NBYTES]
 
 
-class TlsBackend:
+class TlsBackend(TcpBackend):
     """Listens and connects with ``tls://``.
 
     Args:
         tls: certificates, and which peers are accepted.
     """
 
+    scheme = "tls"
+
     def __init__(self, tls: Tls) -> None:
         self._tls = tls
         self._refusals = Refusals()
-        self._handshakes: set[asyncio.Task[None]] = set()
 
     async def listen(self, transport: Transport, host: str, port: int) -> Listener:
         """See ``Transport.listen``."""
         if self._tls.listen is None:
             raise ValueError(no_certificates(f"tls://{join_host_port(host, port)}"))
-        sockets = bind_sockets(host, port)
-        accepting = [
-            SocketAcceptor(sock, lambda sock: self._accepted(transport, sock)) for sock in sockets
-        ]
-        return SocketListener(accepting, "tls", *bound(sockets))
+        return await super().listen(transport, host, port)
 
-    async def connect(self, transport: Transport, host: str, port: int) -> int:
+    async def connect(self, transport: Transport, host: str, port: int) -> Comm:
         """See ``Transport.connect``."""
         address = f"tls://{join_host_port(host, port)}"
         if self._tls.dial is None:
             raise FatalConnectError(no_certificates(address))
-        connection = TlsComm(transport, True, self._tls)
+        comm = TlsComm(transport, True, self._tls)
         try:
             await asyncio.get_running_loop().create_connection(
-                lambda: connection,
+                lambda: comm,
                 host,
                 port,
                 ssl=self._tls.dial,
@@ -252,43 +218,34 @@ class TlsBackend:
             )
         except ssl.SSLError as error:
             raise FatalConnectError(f"cannot connect to {address}: {why(error)}") from error
-        if connection.refusal:
-            raise FatalConnectError(f"cannot connect to {address}: {connection.refusal}")
-        if not connection.is_open:
-            raise ConnectionError(f"cannot connect to {address}: the peer closed the connection")
-        return connection.number
+        if comm.refusal == CLOSED:
+            raise ConnectionError(f"cannot connect to {address}: {CLOSED}")
+        if comm.refusal is not None:
+            raise FatalConnectError(f"cannot connect to {address}: {comm.refusal}")
+        return comm
 
-    def _accepted(self, transport: Transport, sock: socket.socket) -> None:
-        if len(self._handshakes) >= HANDSHAKES_MAX:
-            sock.close()
-            return
-        task = asyncio.get_running_loop().create_task(
-            self._handshake(transport, sock), name="tls handshake"
-        )
-        self._handshakes.add(task)
-        task.add_done_callback(self._handshakes.discard)
-
-    async def _handshake(self, transport: Transport, sock: socket.socket) -> None:
+    async def accept(self, transport: Transport, sock: socket.socket) -> None:
+        """Open a comm on an accepted socket, or log why its peer is rejected."""
         try:
             host, port = sock.getpeername()[:2]
         except OSError:  # already closed
             sock.close()
             return
-        address = f"tls://{join_host_port(host, port)}"
-        connection = TlsComm(transport, False, self._tls)
+        comm = TlsComm(transport, False, self._tls)
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
-                lambda: connection,
+                lambda: comm,
                 sock,
                 ssl=self._tls.listen,
                 ssl_handshake_timeout=HANDSHAKE_SECONDS,
                 ssl_shutdown_timeout=SHUTDOWN_SECONDS,
             )
         except OSError as error:
-            self._refusals.note(address, why(error))
+            refusal: str | None = why(error)
         else:
-            if not connection.is_open:
-                self._refusals.note(address, connection.refusal or "the peer closed the connection")
+            refusal = comm.refusal
+        if refusal is not None:
+            self._refusals.note(f"tls://{join_host_port(host, port)}", refusal)
 
 
 class Refusals:

@@ -7,7 +7,6 @@ pages, its server is shared, and the path ``/`` serves both (as in stock).
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import ssl
@@ -23,13 +22,13 @@ from tornado.httpclient import HTTPClientError, HTTPRequest
 from tornado.iostream import StreamClosedError
 from tornado.websocket import WebSocketClosedError, WebSocketHandler, websocket_connect
 
-from .accepting import SocketAcceptor, SocketListener
+from .accepting import HANDSHAKES_MAX, SocketAcceptor, SocketListener
 from .addresses import join_host_port
 from .async_comm import AsyncComm
 from .interface import Buffer, FatalConnectError, Listener, PeerFacts
 from .sockets import bind_sockets, bound, set_socket_options, socket_facts
-from .tls import HANDSHAKE_SECONDS, HANDSHAKES_MAX, Refusals, no_certificates, why
-from .transport import Transport
+from .tls import HANDSHAKE_SECONDS, Refusals, no_certificates, why
+from .transport import Comm, Transport
 
 logger = logging.getLogger("distributed.scheduler")
 
@@ -183,7 +182,6 @@ class WebSocketBackend:
         self.scheme = scheme
         self._tls = tls
         self._refusals = Refusals()
-        self._readers: set[asyncio.Task[None]] = set()
 
     async def listen(self, transport: Transport, host: str, port: int) -> Listener:
         """See ``Transport.listen``."""
@@ -227,7 +225,7 @@ class WebSocketBackend:
             self._refusals.note(facts.peer_address, refusal)
         return refusal
 
-    async def connect(self, transport: Transport, host: str, port: int) -> int:
+    async def connect(self, transport: Transport, host: str, port: int) -> Comm:
         """See ``Transport.connect``."""
         address = f"{self.scheme}://{join_host_port(host, port)}"
         if self.scheme == "wss" and self._tls.dial is None:
@@ -255,10 +253,8 @@ class WebSocketBackend:
         comm = WebSocketComm(transport, socket, stream, facts)
         _keep_alive(stream, transport)
         transport.connection_made(comm)
-        reader = asyncio.get_running_loop().create_task(_read(comm, socket), name="web socket")
-        self._readers.add(reader)
-        reader.add_done_callback(self._readers.discard)
-        return comm.number
+        comm.keep(_read(comm, socket))
+        return comm
 
 
 async def _read(comm: WebSocketComm, socket: Any) -> None:

@@ -340,7 +340,7 @@ class SchedulerMetrics:
             ("clients", driver.client_streams),
         ):
             sizes = [
-                server.transport.unwritten_nbytes(stream.peer.number)  # type: ignore[attr-defined]
+                stream.peer.comm.unwritten_nbytes  # type: ignore[attr-defined]
                 for stream in streams.values()
             ]
             buffered.add_metric([peers, "all"], sum(sizes))
@@ -349,7 +349,7 @@ class SchedulerMetrics:
         yield GaugeMetricFamily(
             self._own_prefix + "connections",
             "Open connections of all kinds",
-            value=len(server.peers),
+            value=len(server.transport.comms),
         )
 
     def _measured(self, measures: m.Measures) -> Iterator[Metric]:

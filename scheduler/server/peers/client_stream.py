@@ -99,7 +99,7 @@ class ClientStream(Stream):
     def _pause_if_many_wait(self) -> None:
         if self._n_waiting > WAITING_MESSAGES_MAX and not self._too_many_blocked:
             self._too_many_blocked = True
-            self.peer.server.transport.pause_reading(self.peer.number)
+            self.peer.comm.pause_reading()
 
     def _cancel_released(self) -> None:
         """Cancel the compilation of the newest graphs of which all wanted keys were released.

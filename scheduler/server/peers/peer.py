@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections import defaultdict, deque
+from collections import deque
 from typing import TYPE_CHECKING, Any, Protocol
 
 from paceline.protocol import connection as c
@@ -27,15 +27,10 @@ from paceline.scheduler.server.requests.api import NO_REPLY, NoReply, RemoteErro
 from paceline.workers_compat import errors
 from paceline.workers_compat.security.shared_secret import CONNECTOR
 
-if TYPE_CHECKING:
-    from paceline.scheduler.server.comm.interface import PeerFacts
-    from paceline.scheduler.server.compilers.pool import GraphCompilers
-    from paceline.scheduler.server.driver import Driver
-    from paceline.scheduler.server.requests.api import Handler
-    from paceline.scheduler.server.runtime.measures import Measures
-    from paceline.workers_compat.security.shared_secret import Secret
+from .receive_spool import ReceiveSpool
 
-    from .receive_spool import ReceiveSpool
+if TYPE_CHECKING:
+    from paceline.scheduler.server.comm.transport import Comm
 
 logger = logging.getLogger("distributed.scheduler")
 
@@ -46,54 +41,6 @@ HANDSHAKE_SECONDS = 30.0
 WAITING_REQUESTS_MAX = 32
 #: Requests that turn their connection into a stream.
 REGISTRATIONS: frozenset[type[m.Message] | None] = frozenset((m.RegisterWorker, m.RegisterClient))
-
-
-class RemovesConnections(Protocol):
-    """The part of the connection pool that streams use."""
-
-    def remove(self, address: str) -> None:
-        """See ``pool.Pool.remove``."""
-
-
-class PeerServer(ServerApi, Protocol):
-    """What connections use of ``server.Server``.
-
-    Attributes:
-        loop: the event loop.
-        driver, graph_compilers, measures, secret: see ``server.Server``.
-        peers: connection number -> peer.
-        handlers: message class -> handler of an RPC request.
-        rpc_counts: message class -> number of requests.
-        core_types: message classes that the core or an extension handles.
-        validate: whether graph compilers check their output.
-    """
-
-    loop: asyncio.AbstractEventLoop
-    driver: Driver
-    graph_compilers: GraphCompilers
-    measures: Measures
-    secret: Secret | None
-    peers: dict[int, Peer]
-    handlers: dict[type, Handler]
-    rpc_counts: defaultdict[type[Any], int]
-    core_types: frozenset[type]
-    validate: bool
-
-    @property
-    def pool(self) -> RemovesConnections:
-        """Return the pool of outgoing connections."""
-
-    def admit(self, peer: Peer) -> None:
-        """Accept messages of full size from ``peer``."""
-
-    def next_graph_id(self) -> int:
-        """Return a new graph id."""
-
-    def op_name(self, message: Any) -> str:
-        """Return the op of ``message`` for a log line."""
-
-    def handle_unregistered(self, message: Any) -> Any:
-        """Return the reply to a request that is not in ``handlers``."""
 
 
 class EventHandler(Protocol):
@@ -113,12 +60,11 @@ class EventHandler(Protocol):
 
 
 class Peer:
-    """One connection.
+    """One connection. Implements ``CommEvents`` and ``requests.api.PeerApi``.
 
     Attributes:
-        number: the connection's number in the transport.
+        comm: the connection.
         address: address of the other end of the socket.
-        facts: what the transport knew when the connection opened.
         connection: the protocol state of the connection.
         handler: receives its events.
         write_paused: more than the high-water mark waits to be written.
@@ -128,26 +74,14 @@ class Peer:
     """
 
     __slots__ = (
-        "_drained",
-        "_resumes_soon",
-        "address",
-        "closed",
-        "connection",
-        "facts",
-        "handler",
-        "number",
-        "receive_spool",
-        "server",
-        "write_paused",
+        *("_drained", "_resumes_soon", "address", "closed", "comm", "connection", "handler"),
+        *("receive_spool", "server", "write_paused"),
     )
 
-    def __init__(
-        self, server: PeerServer, number: int, facts: PeerFacts, connection: c.Connection
-    ) -> None:
+    def __init__(self, server: ServerApi, comm: Comm, connection: c.Connection) -> None:
         self.server = server
-        self.number = number
-        self.address = facts.peer_address
-        self.facts = facts
+        self.comm = comm
+        self.address = comm.facts.peer_address
         self.connection = connection
         self.closed = False
         self.write_paused = False
@@ -157,27 +91,41 @@ class Peer:
         self.receive_spool: ReceiveSpool | None = None
 
     def frames_in(self, messages: list[Any]) -> None:
-        """Pass the events of ``messages`` to the handler. Drop the connection on an error."""
+        """Pass the events of ``messages`` to the handler. Close the connection on an error."""
         receive = self.connection.receive_frames
         try:
             for frames in messages:
                 for event in receive(frames):
                     self.handler.event(event)
         except RemoteProtocolError as error:
-            self.server.transport.drop(self.number, str(error))
+            self.comm.drop(str(error))
+        except Exception:
+            logger.exception("Internal error while reading from %s", self.address)
+            self.comm.abort("internal error")
+
+    def admit(self) -> None:
+        """Accept messages of full size. Large ones are received into files."""
+        state = self.server.request_state
+        self.receive_spool = ReceiveSpool(
+            lambda: self.comm.coming,
+            state.gather_memory_nbytes,
+            state.spool_directory,
+            self.server.spawn,
+        )
+        self.comm.receive_large_into(self.receive_spool.allocate)
+        self.comm.admit()
 
     def send(self, value: Any) -> None:
         """Write a message, a list of messages, or a raw value."""
         if not self.closed:
-            self.server.transport.write(self.number, self.connection.send(value))
+            self.comm.write(self.connection.send(value))
 
     reply = send
 
     @property
     def can_write(self) -> bool:
         """Whether less than the high-water mark is unwritten. If not, call ``resume_soon``."""
-        unwritten = self.server.transport.unwritten_nbytes(self.number)
-        return not self.write_paused and unwritten <= WRITE_HIGH_WATER_NBYTES
+        return not self.write_paused and self.comm.unwritten_nbytes <= WRITE_HIGH_WATER_NBYTES
 
     def resume_soon(self) -> None:
         """Call ``handler.resumed`` once the socket has accepted what was written."""
@@ -224,14 +172,6 @@ class Peer:
         for future in waiting:
             if not future.done():
                 future.set_result(None)
-
-    def close(self) -> None:
-        """Close the connection once everything is written."""
-        self.server.transport.close(self.number)
-
-    def abort(self, reason: str) -> None:
-        """Close the connection immediately."""
-        self.server.transport.abort(self.number, reason)
 
     async def read(self) -> Any:
         """Return the next raw message, for handlers that exchange several messages per request.
@@ -304,10 +244,10 @@ class HandshakeHandler(NullHandler):
         if secret is not None:
             refusal = secret.refusal(event.remote, CONNECTOR)
             if refusal is not None:
-                self._peer.server.transport.drop(self._peer.number, refusal)
+                self._peer.comm.drop(refusal)
                 return
         self._peer.handler = RpcHandler(self._peer)
-        self._peer.server.admit(self._peer)
+        self._peer.admit()
 
     def closed(self, reason: str) -> None:
         """See ``EventHandler``."""
@@ -315,9 +255,7 @@ class HandshakeHandler(NullHandler):
         logger.debug("Connection from %s closed before handshake completed", self._peer.address)
 
     def _timed_out(self) -> None:
-        self._peer.server.transport.drop(
-            self._peer.number, f"no handshake within {HANDSHAKE_SECONDS:.0f} s"
-        )
+        self._peer.comm.drop(f"no handshake within {HANDSHAKE_SECONDS:.0f} s")
 
 
 class RpcHandler(NullHandler):
@@ -339,9 +277,7 @@ class RpcHandler(NullHandler):
     def event(self, event: Any) -> None:
         """See ``EventHandler``."""
         if type(event) is not c.RequestReceived:
-            self._peer.server.transport.drop(
-                self._peer.number, f"expected a request, got {type(event.value).__name__}"
-            )
+            self._peer.comm.drop(f"expected a request, got {type(event.value).__name__}")
             return
         if self._busy or self._unread:
             self._waiting.append(event)
@@ -364,7 +300,7 @@ class RpcHandler(NullHandler):
     def _pause_reading(self) -> None:
         if not self._reading_paused:
             self._reading_paused = True
-            self._peer.server.transport.pause_reading(self._peer.number)
+            self._peer.comm.pause_reading()
 
     def _run_waiting(self) -> None:
         peer = self._peer
@@ -372,7 +308,7 @@ class RpcHandler(NullHandler):
             self._run(self._waiting.popleft())
         if self._reading_paused and not self._unread and len(self._waiting) < WAITING_REQUESTS_MAX:
             self._reading_paused = False
-            peer.server.transport.resume_reading(peer.number)
+            peer.comm.resume_reading()
 
     def _run(self, event: c.RequestReceived) -> None:
         peer = self._peer
@@ -381,7 +317,7 @@ class RpcHandler(NullHandler):
         if kind is m.CloseRequest:
             if event.reply:
                 peer.send("OK")
-            peer.close()
+            peer.comm.close()
             return
         peer.server.rpc_counts[kind] += 1
         handler = peer.server.handlers.get(kind)
@@ -411,9 +347,9 @@ class RpcHandler(NullHandler):
         logger.error("Refusing a registration from %s: %s", peer.address, reason)
         if message.cls is m.RegisterWorker:
             peer.send({"status": "error", "message": reason, "time": peer.server.now()})
-            peer.close()
+            peer.comm.close()
         else:
-            peer.server.transport.drop(peer.number, reason)
+            peer.comm.drop(reason)
         return NO_REPLY
 
     def _wait(self, event: c.RequestReceived, task: asyncio.Future[Any]) -> None:
@@ -442,7 +378,7 @@ class RpcHandler(NullHandler):
             except Exception as error:
                 peer.send(self._error_reply(event.message, error))
         if event.close:
-            peer.close()
+            peer.comm.close()
         elif peer.handler is self and not peer.can_write:
             self._unread = True
             self._pause_reading()

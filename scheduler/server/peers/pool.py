@@ -25,11 +25,12 @@ from paceline.workers_compat.config import config
 from paceline.workers_compat.errors import connection_lost
 from paceline.workers_compat.security.shared_secret import LISTENER
 
-from .peer import HANDSHAKE_SECONDS, NullHandler, Peer, PeerServer
+from .peer import HANDSHAKE_SECONDS, NullHandler, Peer
 
 if TYPE_CHECKING:
     from paceline.protocol.framing import Allocator
-    from paceline.scheduler.server.requests.api import Acknowledge
+    from paceline.scheduler.server.comm.transport import Comm
+    from paceline.scheduler.server.requests.api import Acknowledge, ServerApi
 
 #: Connections to one address. Flows rarely send a worker more requests at once.
 CONNECTIONS_PER_ADDRESS_MAX = 8
@@ -100,14 +101,14 @@ class OutgoingRpc(NullHandler):
             refusal = server.secret.refusal(event.remote, LISTENER)
             if refusal is not None:
                 self.closed(refusal)
-                server.transport.drop(self.peer.number, refusal)
+                self.peer.comm.drop(refusal)
                 return
         if self._future is not None and not self._future.done():
             self._future.set_result(event)
         elif not first:
             self.abort("it sent a message without a request")
         if first:
-            server.transport.admit(self.peer.number)
+            self.peer.comm.admit()
 
     def closed(self, reason: str) -> None:
         """See ``EventHandler``."""
@@ -118,7 +119,7 @@ class OutgoingRpc(NullHandler):
     def abort(self, reason: str) -> None:
         """Close the connection immediately."""
         self.broken = True
-        self.peer.abort(reason)
+        self.peer.comm.abort(reason)
 
     def start_idle_timer(self, when_idle: Callable[[OutgoingRpc], None]) -> None:
         """Call ``when_idle`` if the connection is not used for ``IDLE_SECONDS``."""
@@ -163,7 +164,7 @@ class Pool:
         connect_seconds: time limit for connecting, all attempts together.
     """
 
-    def __init__(self, server: PeerServer) -> None:
+    def __init__(self, server: ServerApi) -> None:
         self._server = server
         configured = config.seconds(config.get("distributed.comm.timeouts.connect"))
         self.connect_seconds: float = configured or CONNECT_SECONDS
@@ -217,7 +218,7 @@ class Pool:
         answered = False
         try:
             if allocate is not None:
-                self._server.transport.receive_large_into(rpc.peer.number, allocate)
+                rpc.peer.comm.receive_large_into(allocate)
             rpc.peer.send(request)
             reply = (await rpc.next_event()).value
             if acknowledge is not None:
@@ -227,7 +228,7 @@ class Pool:
             answered = True
         finally:
             if allocate is not None:
-                self._server.transport.receive_large_into(rpc.peer.number, None)
+                rpc.peer.comm.receive_large_into(None)
             self._release(entry, rpc, answered)
         if type(reply) is dict and reply.get("status") == "uncaught-error":
             raise RemoteError(address, self._server.op_name(request), reply)
@@ -292,11 +293,9 @@ class Pool:
         return OSError(f"Timed out trying to connect to {address} after {self.connect_seconds:g} s")
 
     async def _connect(self, address: str) -> OutgoingRpc:
-        number = await self._dial(address)
-        peer = self._server.peers.get(number)
-        rpc = peer.handler if peer is not None else None
-        if not isinstance(rpc, OutgoingRpc):
-            raise ConnectionError(f"{address} closed the connection immediately")
+        peer = (await self._dial(address)).events
+        assert isinstance(peer, Peer) and isinstance(peer.handler, OutgoingRpc)
+        rpc = peer.handler
         try:
             async with asyncio.timeout(HANDSHAKE_SECONDS):
                 await rpc.wait_for_handshake()
@@ -305,8 +304,8 @@ class Pool:
             raise
         return rpc
 
-    async def _dial(self, address: str) -> int:
-        """Return the number of a new connection. Retry until the caller's time limit ends it."""
+    async def _dial(self, address: str) -> Comm:
+        """Return a new connection. Retry until the caller's time limit ends it."""
         scheme, host, port = parts(address)
         limit: float | None = self.connect_seconds * FIRST_ATTEMPT_FRACTION
         pause_max = FIRST_PAUSE_SECONDS

@@ -92,11 +92,11 @@ class Stream:
         if first >= len(messages):
             return
         self._buffer.add(messages[first:])
-        peer.server.transport.pause_reading(peer.number)
+        peer.comm.pause_reading()
         peer.resume_soon()
         if self._buffer.excess is not None:
             reason = f"{self.ROLE} {self.name} did not read {self._buffer.excess}"
-            peer.server.transport.drop(peer.number, reason)
+            peer.comm.drop(reason)
 
     def resumed(self) -> None:
         """Send buffered messages while the peer reads, then read from it again."""
@@ -119,7 +119,7 @@ class Stream:
         except LocalProtocolError:
             self._write_singly(messages)
         else:
-            peer.server.transport.write(peer.number, frames)
+            peer.comm.write(frames)
 
     def _write_singly(self, messages: list[Any]) -> None:
         """Write ``messages`` one by one, so that only those that cannot be encoded are lost."""
@@ -132,7 +132,7 @@ class Stream:
                     "Internal error: cannot send a message to %s: %r", self.name, message
                 )
             else:
-                peer.server.transport.write(peer.number, frames)
+                peer.comm.write(frames)
 
     def close_when_written(self) -> None:
         """End the stream after the core has removed this peer.
@@ -143,7 +143,7 @@ class Stream:
             return
         self.ended = True
         self.unregister()
-        self.peer.server.loop.call_later(LINGER_SECONDS, self.peer.close)
+        self.peer.server.loop.call_later(LINGER_SECONDS, self.peer.comm.close)
 
     # received messages
 
@@ -169,11 +169,11 @@ class Stream:
     def _pause_inbox(self) -> None:
         if not self._inbox_full:
             self._inbox_full = True
-            self.peer.server.transport.pause_reading(self.peer.number)
+            self.peer.comm.pause_reading()
 
     def _resume_reading(self) -> None:
         if not self._inbox_full and not self._too_many_blocked and not self._buffer:
-            self.peer.server.transport.resume_reading(self.peer.number)
+            self.peer.comm.resume_reading()
 
     def handle_deferred(self, count: int) -> bool:
         """Handle up to ``count`` deferred messages. Return whether there are more."""
@@ -263,7 +263,7 @@ class Stream:
             self.ended = True
             self.unregister()
             self.removed()
-            self.peer.close()
+            self.peer.comm.close()
 
     def closed(self, reason: str) -> None:
         """See ``EventHandler``. Messages that were received before are handled first."""
@@ -303,9 +303,7 @@ class WorkerStream(Stream):
     def __init__(self, peer: Peer, name: str) -> None:
         super().__init__(peer, name)
         self._is_backpressured = False
-        self._unread_timer = UnreadTimer(
-            lambda: peer.server.transport.unwritten_nbytes(peer.number), self._unread_timeout
-        )
+        self._unread_timer = UnreadTimer(lambda: peer.comm.unwritten_nbytes, self._unread_timeout)
         logger.info("Starting worker compute stream, %s", name)
         self._driver.worker_streams[name] = self
 
@@ -338,14 +336,14 @@ class WorkerStream(Stream):
 
     def _unread_timeout(self, seconds: float) -> None:
         reason = f"worker {self.name} has read nothing for {seconds:g} s"
-        self.peer.server.transport.drop(self.peer.number, reason)
+        self.peer.comm.drop(reason)
 
     def unregister(self) -> None:
         """See ``Stream``."""
         self._unread_timer.stop()
         if self._driver.worker_streams.get(self.name) is self:
             del self._driver.worker_streams[self.name]
-            self.peer.server.pool.remove(self.name)
+            self.peer.server.remove_connections(self.name)
 
     def removed(self) -> None:
         """See ``Stream``."""

@@ -64,7 +64,7 @@ class UnregisteredStream(NullHandler):
         op = raw.get("op") if isinstance(raw, dict) else None
         if op == "close-stream":
             logger.info("Received 'close-stream' from %s; closing.", self._peer.address)
-            self._peer.close()
+            self._peer.comm.close()
             return False
         if not isinstance(op, str) or not op:
             logger.error("odd message %s", raw)  # stock's text

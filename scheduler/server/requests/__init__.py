@@ -16,8 +16,7 @@ from .api import Handler
 #: Handler]``.
 MODULES: tuple[str, ...] = (
     "registration",
-    "queries",
-    "commands",
+    "turns",
     "cluster",
     "broadcast",
     "restart",
@@ -29,7 +28,6 @@ MODULES: tuple[str, ...] = (
     "run_function",
     "diagnostics",
     "dump",
-    "logs",
     "memory_sampler",
     "performance_report",
 )

@@ -1,4 +1,4 @@
-"""The interface between request handlers and the rest of the server.
+"""The interface between request handlers, connections and the server.
 
 A handler is ``handler(server, request, peer) -> value``. The value is sent as the reply without
 further conversion. A coroutine or future is awaited first; ``NO_REPLY`` sends nothing. An exception
@@ -9,6 +9,7 @@ becomes stock's ``uncaught-error`` reply, and the connection stays open. Handler
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
@@ -18,10 +19,15 @@ from paceline.scheduler.server.comm.addresses import resolve
 if TYPE_CHECKING:
     from paceline.protocol.framing import Allocator
     from paceline.protocol.messages import Message
+    from paceline.protocol.messages.base import Request
     from paceline.scheduler.core.core import SchedulerCore
     from paceline.scheduler.core.state.scheduler_state import SchedulerState
     from paceline.scheduler.server.comm.transport import Transport
+    from paceline.scheduler.server.compilers.pool import GraphCompilers
+    from paceline.scheduler.server.driver import Driver
+    from paceline.scheduler.server.runtime.measures import Measures
     from paceline.workers_compat.facade.plugins import Plugins
+    from paceline.workers_compat.security.shared_secret import Secret
 
     from .state import RequestState
 
@@ -35,11 +41,6 @@ Acknowledge = Callable[[Any], Any]
 
 class NoReply:
     """The type of ``NO_REPLY``."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return "NO_REPLY"
 
 
 #: Returned by a handler whose reply is sent later, or never.
@@ -63,12 +64,10 @@ class PeerApi(Protocol):
     """The connection on which a request arrived. Implemented by ``peers.peer.Peer``.
 
     Attributes:
-        number: number of the connection; unique during the life of the server.
         address: ``tcp://host:port`` of the other end of the socket.
         closed: the connection is lost; nothing more is written.
     """
 
-    number: int
     address: str
     closed: bool
 
@@ -86,28 +85,57 @@ class PeerApi(Protocol):
         """
 
 
+class OwningScheduler(Protocol):
+    """The ``Scheduler`` object that owns the server."""
+
+    id: str
+    jupyter: bool
+
+    @property
+    def address(self) -> str:
+        """The address that peers connect to."""
+
+    @property
+    def status(self) -> Any:
+        """The ``Status`` of distributed."""
+
+    def identity(self, n_workers: int = -1) -> dict[str, Any]:
+        """Return the scheduler's identity and workers in stock's form."""
+
+    async def close(self, timeout: float | None = None, reason: str = "unknown") -> None:
+        """Close the scheduler."""
+
+
 class ServerApi(Protocol):
-    """The part of the server that request handlers use. Implemented by ``server.Server``.
+    """What request handlers and connections use of ``server.Server``, which describes the rest.
 
     Attributes:
         core: the scheduler core; read only.
         state: ``core.state``.
         driver: feeds the core and holds the streams of workers and clients.
-        scheduler: the ``Scheduler`` object that owns this server (``address``, ``close``, ``id``,
-            ...).
         request_state: what handlers keep between requests. The reply to ``register-worker`` carries
             its ``worker_plugins``; the scheduler's ``close`` calls its ``close``.
         plugins: the scheduler plugins, with the scheduler facade.
-        transport: the connections by number.
+        handlers: message class -> handler of an RPC request.
+        rpc_counts: message class -> number of requests.
+        core_types: message classes that the core or an extension handles.
     """
 
+    loop: asyncio.AbstractEventLoop
     core: SchedulerCore
     state: SchedulerState
-    driver: Any
-    scheduler: Any
+    driver: Driver
+    scheduler: OwningScheduler
     request_state: RequestState
     plugins: Plugins
     transport: Transport
+    graph_compilers: GraphCompilers
+    measures: Measures
+    secret: Secret | None
+    handlers: dict[type, Handler]
+    rpc_counts: defaultdict[type[Any], int]
+    core_types: frozenset[type]
+    validate: bool
 
     def now(self) -> float:
         """Return the time, in seconds since the epoch."""
@@ -120,7 +148,7 @@ class ServerApi(Protocol):
     ) -> asyncio.Future[Any]:
         """Feed a stimulus to the core and return a future of its reply (``turn.reply``).
 
-        The reply may come some turns later.         Cancelling the future feeds ``RequestGone``.
+        The reply may come some turns later. Cancelling the future feeds ``RequestGone``.
         """
 
     async def rpc_call(
@@ -147,6 +175,9 @@ class ServerApi(Protocol):
             RemoteError: the peer answered with an ``uncaught-error``.
         """
 
+    def remove_connections(self, address: str) -> None:
+        """Close the outgoing connections to a removed worker."""
+
     async def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
         """Wait until ``predicate`` is true; it is called now and after each batch of turns.
 
@@ -154,10 +185,40 @@ class ServerApi(Protocol):
         """
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
-        """Run a coroutine in the background.
+        """Run a coroutine until shutdown at most. Log its error under ``name``."""
 
-        Log its error under ``name``; cancel it at shutdown.
-        """
+    def next_graph_id(self) -> int:
+        """Return a new graph id."""
+
+    def op_name(self, message: Any) -> str:
+        """Return the op of ``message`` for a log line."""
+
+    def handle_unregistered(self, message: Any) -> Any:
+        """Return the reply to a request that is not in ``handlers``."""
+
+
+def arguments(request: Request) -> dict[str, Any]:
+    """Return the fields of ``request`` except those that all requests have."""
+    names = [n for n in request.__struct_fields__ if n not in ("reply", "close", "serializers")]
+    return {name: getattr(request, name) for name in names}
+
+
+def reads(query: Callable[..., Any]) -> Handler:
+    """Return a handler that calls ``query(server.state, field=value, ...)``."""
+    return lambda server, request, peer: query(server.state, **arguments(request))
+
+
+def calls(function: Callable[..., Any], *, shield: bool = False) -> Handler:
+    """Return a handler that calls ``function(server, field=value, ...)``.
+
+    With ``shield`` its coroutine runs to its end: see ``shielded``.
+    """
+
+    def handle(server: ServerApi, request: Request, peer: PeerApi) -> Any:
+        result = function(server, **arguments(request))
+        return shielded(server, result, function.__name__) if shield else result
+
+    return handle
 
 
 def resolved_address(server: ServerApi, worker: Any) -> str:
@@ -170,16 +231,14 @@ def resolved_address(server: ServerApi, worker: Any) -> str:
         OSError: the host name is unknown.
     """
     address = queries.coerce_address(server.state, worker)
-    if address in server.state.workers:
-        return address
-    return resolve(address)
+    return address if address in server.state.workers else resolve(address)
 
 
 async def shielded(server: ServerApi, coroutine: Coroutine[Any, Any, T], name: str) -> T:
     """Run ``coroutine`` to its end even if the caller is cancelled, and return its result.
 
     Requests that change several workers, such as a restart, must not stop half-way because their
-    client disconnected. An error that no caller waits for any more is logged under ``name``.
+    client disconnected. An error after that is logged under ``name``.
     """
     outcome: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from paceline.protocol import messages as r
@@ -14,7 +14,7 @@ from paceline.protocol.messages import Message, worker_rpc
 from paceline.protocol.payload import Payload, payload_bytes, pickled_payload
 from paceline.workers_compat.errors import pickle_in_band
 
-from .api import Handler, RemoteError, ServerApi
+from .api import Handler, RemoteError, ServerApi, calls
 
 logger = logging.getLogger("distributed.scheduler")
 
@@ -56,17 +56,13 @@ async def broadcast(
             f"on_error must be 'raise', 'return', 'return_pickle', or 'ignore'; got {on_error!r}"
         )
     targets = _targets(server, workers, hosts, nanny)
-    outcomes = await asyncio.gather(
-        *(_call(server, address, msg, timeout) for address in targets.values()),
-        return_exceptions=True,
-    )
+    outcomes = await call_each(server, targets, msg, timeout, expected=Exception)
     replies: dict[str, Any] = {}
-    for (worker, address), outcome in zip(targets.items(), outcomes):
-        if not isinstance(outcome, BaseException):
+    for worker, outcome in outcomes.items():
+        if not isinstance(outcome, Exception):
             replies[worker] = outcome
             continue
-        if not isinstance(outcome, Exception):  # cancelled
-            raise outcome
+        address = targets[worker]
         logger.error("broadcast to %s failed: %s: %s", address, type(outcome).__name__, outcome)
         if on_error == "raise":
             raise outcome
@@ -107,11 +103,24 @@ def _targets(
     return {w: n for w, n in nannies.items() if n is not None}
 
 
-async def _call(
-    server: ServerApi, address: str, msg: Message | dict[str, Any], timeout: float | None
-) -> Any:
-    # a coroutine, so that errors before the first await are collected too
-    return await server.rpc_call(address, msg, timeout)
+async def call_each(
+    server: ServerApi,
+    targets: Mapping[str, str],
+    request: Message | dict[str, Any],
+    timeout: float | None = None,
+    expected: type[Exception] | tuple[type[Exception], ...] = (OSError, RemoteError),
+) -> dict[str, Any]:
+    """Send `request` to each address of `targets`. Return its keys -> reply or expected error.
+
+    Raises:
+        BaseException: a call raised an error that is not one of `expected`.
+    """
+    pending = (server.rpc_call(address, request, timeout) for address in targets.values())
+    outcomes = await asyncio.gather(*pending, return_exceptions=True)
+    for outcome in outcomes:
+        if isinstance(outcome, BaseException) and not isinstance(outcome, expected):
+            raise outcome
+    return dict(zip(targets, outcomes))
 
 
 def _serialized_error(error: Exception) -> Payload:
@@ -151,15 +160,8 @@ def _stock_error(error: Exception) -> Exception:
 
 
 HANDLERS: dict[type, Handler] = {
-    r.Broadcast: lambda server, request, peer: broadcast(
-        server,
-        request.msg,
-        workers=request.workers,
-        hosts=request.hosts,
-        nanny=request.nanny,
-        on_error=request.on_error,
-    ),
-    r.Proxy: lambda server, request, peer: proxy(server, request.msg, request.worker),
+    r.Broadcast: calls(broadcast),
+    r.Proxy: calls(proxy),
     r.WorkerLogs: lambda server, request, peer: broadcast(
         server,
         worker_rpc.WorkerGetLogs(n=request.n),

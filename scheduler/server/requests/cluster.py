@@ -45,13 +45,9 @@ def handle_subscribe_worker_status(
     server: ServerApi, request: r.SubscribeWorkerStatus, peer: PeerApi
 ) -> dict[str, Any]:
     """Return the identity of the scheduler and send changes of its workers from now on."""
-    identity = _without_metrics(server.scheduler.identity())
-    server.spawn(watch_workers(server, peer, list(identity["workers"])), "watch workers")
-    return identity
-
-
-def _without_metrics(identity: dict[str, Any]) -> dict[str, Any]:
+    identity = server.scheduler.identity()
     workers = {a: _constant_fields(facts) for a, facts in identity["workers"].items()}
+    server.spawn(watch_workers(server, peer, list(workers)), "watch workers")
     return {**identity, "workers": workers}
 
 

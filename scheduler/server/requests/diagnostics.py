@@ -1,4 +1,4 @@
-"""Diagnostics: call stacks, versions, hardware benchmarks, profiles, records of tasks."""
+"""Diagnostics: call stacks, versions, hardware benchmarks, profiles, logs, records of tasks."""
 
 from __future__ import annotations
 
@@ -14,11 +14,9 @@ from paceline.scheduler.core.inspection import queries
 from paceline.workers_compat.config import versions
 from paceline.workers_compat.facade import task_records
 
-from .api import Handler, PeerApi, RemoteError, ServerApi
-from .broadcast import broadcast
+from .api import Handler, PeerApi, ServerApi, arguments, calls
+from .broadcast import broadcast, call_each
 
-#: A profile's root: what merging no profiles gives.
-EMPTY_PROFILE_ROOT = ("root", {"filename": "", "name": "", "line_number": 0, "line": ""})
 #: Profiles are merged down to this depth; deeper frames are cut off.
 PROFILE_DEPTH_MAX = 400
 #: Default width of the bins of profile metadata, in seconds.
@@ -65,9 +63,6 @@ def _averages(samples: Sequence[dict[str, float]]) -> dict[str, float]:
     return {size: sum(values) / len(values) for size, values in sums.items()}
 
 
-# ------------------------------------------------------------------ profiles
-
-
 async def profile(
     server: ServerApi,
     workers: Iterable[str] | None = None,
@@ -94,38 +89,25 @@ async def profile(
     if scheduler:
         return server.request_state.loop_profile.get(start, stop)
     request = worker_rpc.WorkerProfile(start=start, stop=stop, key=key, server=server_threads)
-    replies = await _call_each(server, workers, request)
+    replies = await _replies(server, workers, request)
     return merged_profile(list(replies.values())) if merge_workers else replies
 
 
-async def _call_each(
+async def _replies(
     server: ServerApi, workers: Iterable[str] | None, request: Message
 ) -> dict[str, Any]:
     """Return the replies of the workers that answered."""
     present = server.state.workers
-    chosen = list(present) if workers is None else [w for w in workers if w in present]
-    replies = await asyncio.gather(
-        *(server.rpc_call(address, request) for address in chosen), return_exceptions=True
-    )
-    out = {}
-    for address, reply in zip(chosen, replies):
-        if isinstance(reply, BaseException) and not isinstance(reply, OSError | RemoteError):
-            raise reply
-        if not isinstance(reply, BaseException):
-            out[address] = reply
-    return out
+    targets = {a: a for a in (present if workers is None else workers) if a in present}
+    outcomes = await call_each(server, targets, request)
+    return {a: reply for a, reply in outcomes.items() if not isinstance(reply, Exception)}
 
 
 def merged_profile(profiles: Sequence[dict[str, Any]], depth: int = 0) -> dict[str, Any]:
     """Return one tree of frames with the summed counts of ``profiles``."""
     if not profiles:
-        identifier, description = EMPTY_PROFILE_ROOT
-        return {
-            "count": 0,
-            "children": {},
-            "identifier": identifier,
-            "description": dict(description),
-        }
+        root = {"filename": "", "name": "", "line_number": 0, "line": ""}
+        return {"count": 0, "children": {}, "identifier": "root", "description": root}
     children: dict[Any, list[dict[str, Any]]] = {}
     if depth < PROFILE_DEPTH_MAX:
         for each in profiles:
@@ -152,7 +134,7 @@ async def profile_metadata(
         ``{"counts": [(time, n)], "keys": {prefix: [[time, n]]}}``.
     """
     request = worker_rpc.ProfileMetadata(start=start, stop=stop)
-    found = list((await _call_each(server, workers, request)).values())
+    found = list((await _replies(server, workers, request)).values())
     counts = sorted(pair for each in found for pair in each["counts"])
 
     def bin_of(entry: Any) -> float:
@@ -173,40 +155,31 @@ async def profile_metadata(
     return {"counts": binned, "keys": keys}
 
 
-# ------------------------------------------------------------------ handlers
-
-
-async def handle_profile(server: ServerApi, request: r.Profile, peer: PeerApi) -> Any:
+def handle_profile(server: ServerApi, request: r.Profile, peer: PeerApi) -> Any:
     """See ``profile``."""
-    return await profile(
-        server,
-        request.workers,
-        scheduler=request.scheduler,
-        server_threads=request.server,
-        merge_workers=request.merge_workers,
-        start=request.start,
-        stop=request.stop,
-        key=request.key,
-    )
+    options = arguments(request)
+    return profile(server, server_threads=options.pop("server"), **options)
 
 
 def handle_get_task_stream(server: ServerApi, request: r.GetTaskStream, peer: PeerApi) -> list[Any]:
     """Return records of finished tasks. They are collected from the first such request on."""
-    stream = task_records.task_stream(server.plugins)
-    found = stream.collect(
-        start=request.start,
-        stop=request.stop,
-        count=request.count,
-        start_index=request.start_index,
-    )
-    return list(found)
+    return list(task_records.task_stream(server.plugins).collect(**arguments(request)))
+
+
+def handle_logs(
+    server: ServerApi, request: r.GetLogs | r.Logs, peer: PeerApi
+) -> list[tuple[Any, ...]]:
+    """Return the last lines of the scheduler's log."""
+    return server.request_state.log.lines(**arguments(request))
 
 
 HANDLERS: dict[type, Handler] = {
-    r.CallStack: lambda server, request, peer: call_stack(server, request.keys),
+    r.CallStack: calls(call_stack),
     r.Versions: lambda server, request, peer: versions.get_versions(request.packages),
-    r.BenchmarkHardware: lambda server, request, peer: benchmark_hardware(server),
+    r.BenchmarkHardware: calls(benchmark_hardware),
     r.Profile: handle_profile,
+    r.GetLogs: handle_logs,
+    r.Logs: handle_logs,
     r.GetTaskStream: handle_get_task_stream,
     r.GetTaskStreamIndex: lambda server, request, peer: int(
         task_records.task_stream(server.plugins).index

@@ -1,9 +1,8 @@
-"""A dump of the cluster: this scheduler's state and every worker's, for people and their tools."""
+"""Dumps of the cluster: the state of the scheduler and of every worker."""
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Collection
 from typing import Any
 
@@ -13,31 +12,28 @@ from paceline.scheduler.core.inspection.dump import dump_state
 from paceline.workers_compat.config import config, versions
 from paceline.workers_compat.facade import cluster_dump
 
-from .api import Handler, ServerApi
+from .api import Handler, ServerApi, calls
 from .broadcast import broadcast
 
-#: How long a worker may take to tell its state, seconds; ``paceline.scheduler.dump-timeout`` says otherwise.
+#: Default of ``paceline.scheduler.dump-timeout``: time limit for a worker's state, seconds.
 DUMP_SECONDS = 10.0
-
-logger = logging.getLogger("distributed.scheduler")
 
 
 def own_state(server: ServerApi, exclude: Collection[str] = ()) -> dict[str, Any]:
-    """This scheduler's state."""
+    """Return the scheduler's state without the attributes named in `exclude`."""
     facts = {**server.scheduler.identity(), "status": server.scheduler.status.name}
     return dump_state(server.state, facts, exclude)
 
 
 async def get_cluster_state(server: ServerApi, exclude: Collection[str] = ()) -> dict[str, Any]:
-    """``{"scheduler": ..., "workers": {address: ...}, "versions": ...}``.
+    """Return ``{"scheduler": ..., "workers": {address: ...}, "versions": ...}``.
 
-    A worker that does not answer in time, or not at all, has its error as text in place of its state, and no versions:
-    a dump is most wanted of a cluster that is sick.
+    The state of a worker that does not answer in time, or at all, is its error as text.
     """
     seconds = config.seconds(config.get("paceline.scheduler.dump-timeout")) or DUMP_SECONDS
-    asked = worker_rpc.WorkerDumpState(exclude=list(exclude))
+    request = worker_rpc.WorkerDumpState(exclude=list(exclude))
     workers = asyncio.gather(
-        broadcast(server, asked, on_error="return_text", timeout=seconds),
+        broadcast(server, request, on_error="return_text", timeout=seconds),
         broadcast(server, worker_rpc.WorkerVersions(), on_error="ignore", timeout=seconds),
     )
     try:
@@ -52,17 +48,18 @@ async def get_cluster_state(server: ServerApi, exclude: Collection[str] = ()) ->
     }
 
 
-async def dump_cluster_state_to_url(
+async def dump_to_url(
     server: ServerApi,
     url: str,
-    exclude: Collection[str] = (),
-    format: str = "msgpack",
-    **storage_options: Any,
+    exclude: Collection[str],
+    format: str,
+    storage_options: dict[str, Any],
 ) -> None:
-    """Write the dump where fsspec can write.
+    """Write the cluster state with fsspec.
 
     Raises:
-        ValueError: no such format. OSError, ImportError: the place cannot be written to.
+        ValueError: the format is unknown.
+        OSError, ImportError: `url` cannot be written to.
     """
     await cluster_dump.write_state(
         lambda: get_cluster_state(server, exclude), url, format, storage_options
@@ -70,9 +67,7 @@ async def dump_cluster_state_to_url(
 
 
 HANDLERS: dict[type, Handler] = {
-    r.GetClusterState: lambda server, request, peer: get_cluster_state(server, request.exclude),
-    r.DumpState: lambda server, request, peer: own_state(server, request.exclude),
-    r.DumpClusterStateToUrl: lambda server, request, peer: dump_cluster_state_to_url(
-        server, request.url, request.exclude, request.format, **request.storage_options
-    ),
+    r.GetClusterState: calls(get_cluster_state),
+    r.DumpState: calls(own_state),
+    r.DumpClusterStateToUrl: calls(dump_to_url),
 }

@@ -123,7 +123,7 @@ class _Gather:
                 reply = await self._server.rpc_call(
                     address, request, acknowledge=_acknowledge, allocate=self.spool.lane().allocate
                 )
-        except (OSError, TimeoutError):  # other workers may hold the keys
+        except OSError:  # other workers may hold the keys
             self._lost_workers.add(address)
             return
         except RemoteError as error:  # e.g. it cannot serialize a result

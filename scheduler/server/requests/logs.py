@@ -3,32 +3,24 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
-from paceline.protocol import messages as r
 from paceline.scheduler.core.state.history import History
 
-from .api import Handler, PeerApi, ServerApi
-
-#: Lines kept unless the configuration says otherwise (``distributed.admin.log-length``).
+#: Default of ``distributed.admin.log-length``.
 LOG_LENGTH = 10_000
-#: How a line looks unless the configuration says otherwise (``distributed.admin.log-format``).
+#: Default of ``distributed.admin.log-format``.
 LOG_FORMAT = "%(asctime)s - %(name)s - %(levelname)s - %(message)s"
-#: The logger whose lines are kept: it and all below it.
+#: The logger whose lines are kept, with those of the loggers below it.
 LOGGER_NAME = "distributed.scheduler"
 
 
-@dataclass(frozen=True, slots=True)
-class LogEntry:
-    """What is kept of a log record: half its size, and no traceback with the frames that hang on it.
+class LogEntry(NamedTuple):
+    """A log record without its traceback, which would keep frames alive.
 
     Attributes:
-        created: seconds since the epoch.
-        levelno, levelname, name: as in ``logging.LogRecord``.
-        line: the record as it was formatted.
-        message_at: where in ``line`` the message begins.
-        message_length: its length, characters.
+        created, levelno, levelname, name, message: as in ``logging.LogRecord``.
+        line: the formatted record.
     """
 
     created: float
@@ -36,21 +28,15 @@ class LogEntry:
     levelname: str
     name: str
     line: str
-    message_at: int
-    message_length: int
+    message: str
 
-    def getMessage(self) -> str:  # a log record's name for it
-        """The message alone."""
-        return self.line[self.message_at : self.message_at + self.message_length]
+    def getMessage(self) -> str:  # noqa: N802 - a log record's name for it
+        """Return the message without its format."""
+        return self.message
 
 
 class LogKeeper(logging.Handler):
-    """A log handler that keeps the last lines.
-
-    Args:
-        length: how many; 0 or less keeps none.
-        line_format: how a line looks.
-    """
+    """A log handler that keeps the last ``length`` lines, formatted with ``line_format``."""
 
     def __init__(self, length: int = LOG_LENGTH, line_format: str = LOG_FORMAT) -> None:
         super().__init__()
@@ -61,47 +47,37 @@ class LogKeeper(logging.Handler):
 
     @property
     def deque(self) -> list[LogEntry]:
-        """The lines, oldest first (stock's ``DequeHandler`` has this name for its records)."""
+        """The entries, oldest first (the name in stock's ``DequeHandler``)."""
         return [LogEntry(*fields) for fields in self._kept]
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep it; what does not format is told as ``logging`` tells it."""
+        """See ``logging.Handler``."""
         try:
-            line, message = self.format(record), record.getMessage()
+            texts = (self.format(record), record.getMessage())
         except Exception:
             self.handleError(record)
-            return
-        begin = (record.created, record.levelno, record.levelname, record.name)
-        self._kept.append((*begin, line, max(0, line.find(message)), len(message)))
+        else:
+            self._kept.append(
+                (record.created, record.levelno, record.levelname, record.name, *texts)
+            )
 
     def close(self) -> None:
-        """Listen no more."""
+        """Remove the handler from the logger."""
         self._logger.removeHandler(self)
         super().close()
 
     def lines(
         self, start: float = 0.0, n: int | None = None, timestamps: bool = False
     ) -> list[tuple[Any, ...]]:
-        """(level, line), or with ``timestamps`` (seconds since the epoch, level, line); newest first.
+        """Return at most `n` lines since `start` (seconds since the epoch), newest first.
 
-        Args:
-            start: nothing older than this (seconds since the epoch).
-            n: so many at most.
+        A line is (level, line), or with `timestamps` (seconds since the epoch, level, line).
         """
         out: list[tuple[Any, ...]] = []
         for fields in reversed(self._kept):
-            kept = LogEntry(*fields)
-            if (n and len(out) >= n) or kept.created < start:
+            entry = LogEntry(*fields)
+            if (n and len(out) >= n) or entry.created < start:
                 break
-            line = (kept.levelname, kept.line)
-            out.append((kept.created, *line) if timestamps else line)
+            line = (entry.levelname, entry.line)
+            out.append((entry.created, *line) if timestamps else line)
         return out
-
-
-def _log_lines(
-    server: ServerApi, request: r.GetLogs | r.Logs, peer: PeerApi
-) -> list[tuple[Any, ...]]:
-    return server.request_state.log.lines(request.start, request.n, request.timestamps)
-
-
-HANDLERS: dict[type, Handler] = {r.GetLogs: _log_lines, r.Logs: _log_lines}

@@ -1,44 +1,37 @@
-"""Samples of the whole cluster's memory, taken while a client wants them (distributed's ``MemorySampler``)."""
+"""Samples of the whole cluster's memory, for distributed's ``MemorySampler``."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import uuid
-from dataclasses import dataclass, field
 
 from paceline.protocol.messages import extension_rpc as x
 from paceline.scheduler.core.config import MEASURES
 from paceline.scheduler.core.policy.memory import measured
 
-from .api import Handler, ServerApi
+from .api import Handler, ServerApi, calls
+from .state import MemorySampler
 
 logger = logging.getLogger("distributed.scheduler")
 
-#: Samples of one sampler; then it takes no more.
+#: Samples that one sampler takes at most.
 SAMPLES_MAX = 1_000_000
-#: A sampler that asks for less would keep the loop from everything else.
+#: Shortest interval of samples, seconds; a shorter one would block the event loop.
 INTERVAL_MIN_SECONDS = 0.01
 
 
-@dataclass(slots=True)
-class MemorySampler:
-    """A running sample.
-
-    Attributes:
-        samples: (seconds since the epoch, bytes).
-        task: takes them.
-    """
-
-    samples: list[tuple[float, int]] = field(default_factory=list)
-    task: asyncio.Task[None] | None = None
-
-
-def start(server: ServerApi, client: str, measure: str, interval_seconds: float) -> str:
-    """Take samples from now on, until ``stop``, or until the client is gone. Returns the sampler's key.
+def start(server: ServerApi, client: str, measure: str, interval: float) -> str:
+    """Take samples every `interval` seconds until ``stop``, or until `client` is removed.
 
     Args:
+        server: the server.
+        client: name of the client.
         measure: one of ``core.config.MEASURES``.
+        interval: seconds.
+
+    Returns:
+        The key of the sampler.
 
     Raises:
         ValueError: there is no such measure.
@@ -47,14 +40,14 @@ def start(server: ServerApi, client: str, measure: str, interval_seconds: float)
         raise ValueError(f"measure must be one of {', '.join(MEASURES)}, not {measure!r}")
     key = str(uuid.uuid4())
     sampler = server.request_state.memory_samplers[key] = MemorySampler()
-    _sample(server, sampler, measure)  # so that there always is one
-    sampling = _run(server, key, client, measure, max(interval_seconds, INTERVAL_MIN_SECONDS))
+    _sample(server, sampler, measure)  # so that there is always one
+    sampling = _run(server, key, client, measure, max(interval, INTERVAL_MIN_SECONDS))
     sampler.task = server.spawn(sampling, "memory sampler")
     return key
 
 
 def stop(server: ServerApi, key: str) -> list[tuple[float, int]]:
-    """The samples; no more are taken.
+    """Stop a sampler and return its samples.
 
     Raises:
         KeyError: there is no such sampler.
@@ -75,7 +68,7 @@ async def _run(
             server.request_state.memory_samplers.pop(key, None)
             return
         _sample(server, sampler, measure)
-    logger.warning("A memory sampler of %s has taken %d samples: no more", client, SAMPLES_MAX)
+    logger.warning("A memory sampler of %s took %d samples; stopping it", client, SAMPLES_MAX)
 
 
 def _sample(server: ServerApi, sampler: MemorySampler, measure: str) -> None:
@@ -84,8 +77,6 @@ def _sample(server: ServerApi, sampler: MemorySampler, measure: str) -> None:
 
 
 HANDLERS: dict[type, Handler] = {
-    x.MemorySamplerStart: lambda server, request, peer: start(
-        server, request.client, request.measure, request.interval
-    ),
-    x.MemorySamplerStop: lambda server, request, peer: stop(server, request.key),
+    x.MemorySamplerStart: calls(start),
+    x.MemorySamplerStop: calls(stop),
 }

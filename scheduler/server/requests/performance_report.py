@@ -1,40 +1,41 @@
-"""The page of ``distributed.performance_report``: facts are gathered here and drawn in a child process."""
+"""The page of ``distributed.performance_report``, which a child process draws."""
 
 from __future__ import annotations
 
 import asyncio
 import pickle
-from dataclasses import asdict
 from typing import Any, Final
 
 from paceline.protocol import messages as r
 from paceline.scheduler.server.runtime import child_process
 from paceline.workers_compat.facade import task_records
 
-from .api import Handler, ServerApi
+from .api import Handler, ServerApi, calls
 from .diagnostics import profile
 
 #: The module that draws.
 CHILD: Final = "paceline.workers_compat.performance_report"
-#: How long drawing may take, seconds. A million tasks take about a minute.
+#: Time limit for drawing, seconds. A million tasks take about a minute.
 DRAW_SECONDS: Final = 300.0
-#: Of a child's errors, so much goes to the asker, characters.
+#: Characters of the child's errors that are sent to the client.
 ERROR_TEXT_MAX: Final = 4000
 
 
 async def performance_report(
     server: ServerApi, start: float, last_count: int = 0, code: str = "", mode: str | None = None
 ) -> str:
-    """HTML.
+    """Return the HTML page.
 
     Args:
-        start: seconds since the epoch; what finished before is left out.
-        last_count: how many measurements of this process had been made then.
-        code: shown in it.
-        mode: of bokeh's files.
+        server: the server.
+        start: seconds since the epoch; earlier events are left out.
+        last_count: number of measurements of the scheduler's process before `start`.
+        code: source code to show.
+        mode: how bokeh's files are included.
 
     Raises:
-        RuntimeError: it could not be drawn (bokeh is not there); says why. TimeoutError: nor in time.
+        RuntimeError: drawing failed, for example because bokeh is not installed.
+        TimeoutError: drawing took too long.
     """
     stop = server.now()
     compute, own, administrative = await asyncio.gather(
@@ -72,26 +73,16 @@ async def performance_report(
 
 
 def _plain_facts(monitor: Any) -> dict[str, Any]:
-    """What the plots ask a monitor for besides its values: which of them it measures."""
-    found = {
-        name: getattr(monitor, name)
-        for name in dir(monitor)
-        if name.startswith(("monitor_", "gpu_"))
-    }
-    return {
-        name: value for name, value in found.items() if isinstance(value, bool | int | str | None)
-    }
+    """Return the attributes of a monitor that tell plots what it measures."""
+    names = [name for name in dir(monitor) if name.startswith(("monitor_", "gpu_"))]
+    found = {name: getattr(monitor, name) for name in names}
+    return {k: v for k, v in found.items() if isinstance(v, bool | int | str | None)}
 
 
 async def draw(facts: dict[str, Any]) -> str:
-    """Give facts to a child and read its page.
-
-    Raises:
-        RuntimeError, TimeoutError: see ``performance_report``.
-    """
+    """Return the page for the fields of ``ReportFacts``. Raises as ``performance_report``."""
     from paceline.workers_compat.performance_report import ReportFacts
 
-    assert asdict(ReportFacts(0, 0)).keys() == facts.keys()
     data = await asyncio.to_thread(pickle.dumps, ReportFacts(**facts), pickle.HIGHEST_PROTOCOL)
     code, html, errors = await child_process.run(CHILD, data, DRAW_SECONDS)
     if code:
@@ -100,8 +91,4 @@ async def draw(facts: dict[str, Any]) -> str:
     return html.decode()
 
 
-HANDLERS: dict[type, Handler] = {
-    r.PerformanceReport: lambda server, request, peer: performance_report(
-        server, request.start, request.last_count, request.code, request.mode
-    )
-}
+HANDLERS: dict[type, Handler] = {r.PerformanceReport: calls(performance_report)}

@@ -1,4 +1,4 @@
-"""Plugins that clients register: for workers and nannies (they travel closed), and for the scheduler."""
+"""Register and remove plugins of workers and nannies, which stay pickled, and of the scheduler."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from paceline.protocol import messages as r
 from paceline.protocol.messages import nanny_rpc, worker_rpc
 from paceline.workers_compat.security.unpickling import plugin_name, unpickle_plugin
 
-from .api import NO_REPLY, Handler, NoReply, PeerApi, ServerApi, shielded
+from .api import NO_REPLY, Handler, NoReply, PeerApi, ServerApi, calls
 from .broadcast import broadcast
 
 logger = logging.getLogger("distributed.scheduler")
 
 
 async def register_worker_plugin(
-    server: ServerApi, plugin: bytes, name: str, idempotent: bool = False
+    server: ServerApi, plugin: bytes, name: str, idempotent: bool | None = False
 ) -> dict[str, Any]:
-    """Give a plugin to all present and future workers. Address -> what the worker said of it."""
+    """Send a plugin to all present and future workers. Return address -> reply."""
     logger.info("Registering Worker plugin %s", name)
     plugins = server.request_state.worker_plugins
     if name in plugins and idempotent:
@@ -29,10 +29,10 @@ async def register_worker_plugin(
 
 
 async def unregister_worker_plugin(server: ServerApi, name: str) -> dict[str, Any]:
-    """Take a plugin from all workers.
+    """Remove a plugin from all workers. Return address -> reply.
 
     Raises:
-        ValueError: there is none of this name.
+        ValueError: there is no such plugin.
     """
     if server.request_state.worker_plugins.pop(name, None) is None:
         raise ValueError(f"The worker plugin {name} does not exist")
@@ -40,9 +40,9 @@ async def unregister_worker_plugin(server: ServerApi, name: str) -> dict[str, An
 
 
 async def register_nanny_plugin(
-    server: ServerApi, plugin: bytes, name: str, idempotent: bool = False
+    server: ServerApi, plugin: bytes, name: str, idempotent: bool | None = False
 ) -> dict[str, Any]:
-    """Give a plugin to all present and future nannies; waits for those that are starting."""
+    """Send a plugin to all present and future nannies, after those that are starting."""
     logger.info("Registering Nanny plugin %s", name)
     state = server.request_state
     if name in state.nanny_plugins and idempotent:
@@ -56,10 +56,10 @@ async def register_nanny_plugin(
 
 
 async def unregister_nanny_plugin(server: ServerApi, name: str) -> dict[str, Any]:
-    """Take a plugin from all nannies.
+    """Remove a plugin from all nannies. Return worker address -> reply.
 
     Raises:
-        ValueError: there is none of this name.
+        ValueError: there is no such plugin.
     """
     if server.request_state.nanny_plugins.pop(name, None) is None:
         raise ValueError(f"The nanny plugin {name} does not exist")
@@ -69,9 +69,9 @@ async def unregister_nanny_plugin(server: ServerApi, name: str) -> dict[str, Any
 async def handle_register_nanny(
     server: ServerApi, request: r.RegisterNanny, peer: PeerApi
 ) -> NoReply:
-    """A nanny starts: it gets the plugins there are, and says when its worker is up (or that it failed).
+    """Send the plugins to a starting nanny, and wait until its worker is up or has failed.
 
-    Between the two a nanny plugin that is registered waits, so that no nanny misses it.
+    Until then the registration of a nanny plugin waits, so that this nanny receives it, too.
     """
     address = request.address
     state = server.request_state
@@ -90,12 +90,13 @@ async def handle_register_nanny(
 
 
 async def register_scheduler_plugin(
-    server: ServerApi, plugin: bytes, name: str | None = None, idempotent: bool = False
+    server: ServerApi, plugin: bytes, name: str | None = None, idempotent: bool | None = False
 ) -> None:
-    """Run a plugin in the scheduler; this opens a pickle, as its sender asks.
+    """Unpickle a plugin, start it, and run it in the scheduler.
 
     Raises:
-        TypeError: it is no scheduler plugin. Whatever its ``start`` raises.
+        TypeError: it is not a scheduler plugin.
+        Exception: its ``start`` failed.
     """
     instance = unpickle_plugin(plugin)
     name = name or plugin_name(instance)
@@ -107,40 +108,24 @@ async def register_scheduler_plugin(
         result = start(host.scheduler)
         if inspect.isawaitable(result):
             await result
-    host.add(instance, name, idempotent)
+    host.add(instance, name, bool(idempotent))
 
 
 def unregister_scheduler_plugin(server: ServerApi, name: str) -> None:
-    """Run a plugin no more.
+    """Remove a plugin from the scheduler.
 
     Raises:
-        ValueError: there is none of this name.
+        ValueError: there is no such plugin.
     """
     server.plugins.remove(name)
 
 
 HANDLERS: dict[type, Handler] = {
-    r.RegisterWorkerPlugin: lambda server, request, peer: shielded(
-        server,
-        register_worker_plugin(server, request.plugin, request.name, bool(request.idempotent)),
-        "register_worker_plugin",
-    ),
-    r.UnregisterWorkerPlugin: lambda server, request, peer: shielded(
-        server, unregister_worker_plugin(server, request.name), "unregister_worker_plugin"
-    ),
-    r.RegisterNannyPlugin: lambda server, request, peer: shielded(
-        server,
-        register_nanny_plugin(server, request.plugin, request.name, bool(request.idempotent)),
-        "register_nanny_plugin",
-    ),
-    r.UnregisterNannyPlugin: lambda server, request, peer: shielded(
-        server, unregister_nanny_plugin(server, request.name), "unregister_nanny_plugin"
-    ),
+    r.RegisterWorkerPlugin: calls(register_worker_plugin, shield=True),
+    r.UnregisterWorkerPlugin: calls(unregister_worker_plugin, shield=True),
+    r.RegisterNannyPlugin: calls(register_nanny_plugin, shield=True),
+    r.UnregisterNannyPlugin: calls(unregister_nanny_plugin, shield=True),
     r.RegisterNanny: handle_register_nanny,
-    r.RegisterSchedulerPlugin: lambda server, request, peer: register_scheduler_plugin(
-        server, request.plugin, request.name, bool(request.idempotent)
-    ),
-    r.UnregisterSchedulerPlugin: lambda server, request, peer: unregister_scheduler_plugin(
-        server, request.name
-    ),
+    r.RegisterSchedulerPlugin: calls(register_scheduler_plugin),
+    r.UnregisterSchedulerPlugin: calls(unregister_scheduler_plugin),
 }

@@ -1,4 +1,4 @@
-"""Workers and clients register, live, and say goodbye."""
+"""Registration, heartbeats and removal of workers; registration of clients."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from paceline.scheduler.server.peers.streams import WorkerStream
 from paceline.scheduler.server.peers.unregistered_stream import UnregisteredStream
 from paceline.workers_compat.config import versions
 
-from .api import NO_REPLY, Handler, NoReply, PeerApi
+from .api import NO_REPLY, Handler, NoReply, PeerApi, ServerApi
 
 if TYPE_CHECKING:
-    from paceline.scheduler.server.peers.peer import Peer, PeerServer
+    from paceline.scheduler.server.peers.peer import Peer
 
 logger = logging.getLogger("distributed.scheduler")
 
 
-def handle_register_worker(server: PeerServer, request: m.RegisterWorker, peer: Peer) -> NoReply:
-    """A worker registers: its connection becomes a stream."""
+def handle_register_worker(server: ServerApi, request: m.RegisterWorker, peer: Peer) -> NoReply:
+    """Register a worker and make its connection a stream, or send why it is refused."""
     state = server.state
     address = worker_address(server, request.address, request.resolve_address)
     now = server.now()
@@ -38,9 +38,9 @@ def handle_register_worker(server: PeerServer, request: m.RegisterWorker, peer: 
     if problem:
         peer.send({"status": "error", "message": problem, "time": now})
         return NO_REPLY
-    told = {a: ws.versions for a, ws in state.workers.items()}
-    told[address] = request.versions
-    warning = versions.version_warning(told, request.versions, str(request.server_id))
+    known = {a: ws.versions for a, ws in state.workers.items()}
+    known[address] = request.versions
+    warning = versions.version_warning(known, request.versions, str(request.server_id))
     logger.info("Register worker addr: %s name: %s", address, request.name)
     reply: dict[str, Any] = {
         "status": "OK",
@@ -56,11 +56,11 @@ def handle_register_worker(server: PeerServer, request: m.RegisterWorker, peer: 
     return NO_REPLY
 
 
-def handle_register_client(server: PeerServer, request: m.RegisterClient, peer: Peer) -> NoReply:
-    """A client registers: its connection becomes a stream."""
+def handle_register_client(server: ServerApi, request: m.RegisterClient, peer: Peer) -> NoReply:
+    """Register a client and make its connection a stream."""
     logger.info("Receive client connection: %s", request.client)
-    told = {a: ws.versions for a, ws in server.state.workers.items()}
-    warning = versions.version_warning(told, request.versions)
+    known = {a: ws.versions for a, ws in server.state.workers.items()}
+    warning = versions.version_warning(known, request.versions)
     peer.connection.become_stream("client")
     peer.send([m.StreamStart(**warning)])
     peer.handler = ClientStream(peer, request.client)
@@ -68,18 +68,16 @@ def handle_register_client(server: PeerServer, request: m.RegisterClient, peer: 
     return NO_REPLY
 
 
-def handle_connection_stream(
-    server: PeerServer, request: m.ConnectionStream, peer: Peer
-) -> NoReply:
-    """From now on the connection is a stream of somebody who did not register."""
+def handle_connection_stream(server: ServerApi, request: m.ConnectionStream, peer: Peer) -> NoReply:
+    """Make the connection a stream without a registration."""
     peer.handler = UnregisteredStream(peer, request.extra or {})
     return NO_REPLY
 
 
 def handle_heartbeat_worker(
-    server: PeerServer, request: m.HeartbeatWorker, peer: PeerApi
+    server: ServerApi, request: m.HeartbeatWorker, peer: PeerApi
 ) -> dict[str, Any]:
-    """A worker is alive, and how it is."""
+    """Process the heartbeat of a worker. Return when to send the next one."""
     address = worker_address(server, request.address, request.resolve_address)
     if address not in server.state.workers:
         logger.warning("Received heartbeat from unregistered worker %r.", address)
@@ -95,18 +93,18 @@ def handle_heartbeat_worker(
     }
 
 
-def handle_unregister(server: PeerServer, request: m.Unregister, peer: PeerApi) -> str:
-    """A worker, or somebody for it, says that it leaves."""
+def handle_unregister(server: ServerApi, request: m.Unregister, peer: PeerApi) -> str:
+    """Remove a worker."""
     address = worker_address(server, request.address)
     if address not in server.state.workers:
         return "already-removed"
-    gone = stimuli.WorkerRemoved(address, expected=request.expected)
-    server.send_stimulus(gone, address, request.stimulus_id)
+    removed = stimuli.WorkerRemoved(address, expected=request.expected)
+    server.send_stimulus(removed, address, request.stimulus_id)
     return "OK"
 
 
-def worker_address(server: PeerServer, address: Any, resolve: bool = True) -> str:
-    """The address that a worker is known by."""
+def worker_address(server: ServerApi, address: Any, resolve: bool = True) -> str:
+    """Return the address by which a worker is registered."""
     address = queries.coerce_address(server.state, address)
     return addresses.resolve(address) if resolve else addresses.normalize(address)
 

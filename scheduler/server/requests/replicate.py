@@ -1,4 +1,4 @@
-"""Copies of data on workers: made on purpose, and deleted."""
+"""Replicate, rebalance and delete the copies of task results on workers."""
 
 from __future__ import annotations
 
@@ -16,30 +16,34 @@ from paceline.scheduler.core.policy.rebalancing import Move, RebalancePlan
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.stimuli import LogEventCommand, ReplicasAdded, ReplicasLost
 
-from .api import Handler, PeerApi, RemoteError, ServerApi, shielded
+from .api import Handler, RemoteError, ServerApi, calls
 
 logger = logging.getLogger("distributed.scheduler")
 
-#: A replication that made no new copy in so many rounds is given up.
+#: Rounds without a new copy after which a replication fails.
 FRUITLESS_ROUNDS_MAX = 5
+#: The reply of a successful rebalance.
+OK = {"status": "OK"}
+
+
+def _log_failure(address: str, error: Exception) -> None:
+    logger.warning(
+        "Communication with worker %s failed during replication: %s: %s",
+        address,
+        type(error).__name__,
+        error,
+    )
 
 
 async def gather_on_worker(
     server: ServerApi, address: str, who_has: Mapping[Key, Sequence[str]]
 ) -> set[Key]:
-    """Have one worker fetch keys from others. Returns those that it could not get; never raises for a peer."""
+    """Make a worker fetch keys from others. Return those that it could not fetch."""
+    request = worker_rpc.WorkerGather(who_has={k: list(v) for k, v in who_has.items()})
     try:
-        reply = await server.rpc_call(
-            address, worker_rpc.WorkerGather(who_has={k: list(v) for k, v in who_has.items()})
-        )
-    except (OSError, TimeoutError, RemoteError) as error:
-        # a worker that shuts down orderly does this as well
-        logger.warning(
-            "Communication with worker %s failed during replication: %s: %s",
-            address,
-            type(error).__name__,
-            error,
-        )
+        reply = await server.rpc_call(address, request)
+    except (OSError, RemoteError) as error:  # also while a worker shuts down
+        _log_failure(address, error)
         return set(who_has)
     if address not in server.state.workers:
         logger.warning("Worker %s lost during replication", address)
@@ -57,21 +61,23 @@ async def gather_on_worker(
 async def delete_worker_data(
     server: ServerApi, address: str, keys: Sequence[Key], stimulus_id: str
 ) -> None:
-    """Have a worker drop keys; what was the last copy is made again where it is wanted. Never raises for a peer."""
+    """Make a worker delete its copies of `keys`. Lost results are recomputed if they are needed."""
     request = worker_rpc.FreeKeysRpc(keys=list(keys), stimulus_id=f"delete-data-{time.time()}")
     try:
         await server.rpc_call(address, request)
-    except (OSError, TimeoutError, RemoteError) as error:
-        logger.warning(
-            "Communication with worker %s failed during replication: %s: %s",
-            address,
-            type(error).__name__,
-            error,
-        )
+    except (OSError, RemoteError) as error:
+        _log_failure(address, error)
         return
     server.send_stimulus(ReplicasLost(address, list(keys)), stimulus_id=stimulus_id)
     event = {"action": "remove-worker-data", "keys": list(keys)}
     server.send_stimulus(LogEventCommand([address], event))
+
+
+async def _delete_all(
+    server: ServerApi, keys: Mapping[str, Sequence[Key]], stimulus_id: str
+) -> None:
+    """Delete worker address -> keys."""
+    await asyncio.gather(*(delete_worker_data(server, a, k, stimulus_id) for a, k in keys.items()))
 
 
 async def replicate(
@@ -83,20 +89,23 @@ async def replicate(
     delete: bool = True,
     stimulus_id: str | None = None,
 ) -> dict[str, Any] | None:
-    """Bring the number of copies of each key to ``n``: copies spread as a tree, surplus ones are deleted.
+    """Copy, or delete surplus copies, until ``n`` workers hold each key.
 
     Args:
-        n: copies wanted; None, or more than there are workers, is one on each.
-        workers: addresses or parts of them; None is every running worker.
-        branching_factor: how many copies one holder gives away a round.
-        delete: whether surplus copies go.
+        server: the server.
+        keys: keys of tasks in memory.
+        n: copies of each key, at most one per worker; None for one on each worker.
+        workers: addresses or parts of them; None for every running worker.
+        branching_factor: copies that are made of one copy per round.
+        delete: whether to delete surplus copies.
+        stimulus_id: for the tasks' stories.
 
     Returns:
-        None, or ``{"status": "partial-fail", "keys": [...]}`` with the keys that could not be copied.
+        None, or ``{"status": "partial-fail", "keys": [...]}`` with the keys that were not copied.
 
     Raises:
         KeyError: a key or worker is unknown.
-        ValueError: no copies at all are wanted, or no worker runs.
+        ValueError: ``n`` is 0, or no worker runs.
     """
     if branching_factor <= 0:
         raise ValueError("branching_factor must be positive")
@@ -144,9 +153,7 @@ async def _delete_surplus(
         if len(holders) > wanted:
             for ws in server.request_state.random.sample(holders, len(holders) - wanted):
                 surplus.setdefault(ws.address, []).append(ts.key)
-    await asyncio.gather(
-        *(delete_worker_data(server, a, keys, stimulus_id) for a, keys in surplus.items())
-    )
+    await _delete_all(server, surplus, stimulus_id)
 
 
 async def _copy(
@@ -156,7 +163,7 @@ async def _copy(
     wanted: int,
     branching_factor: int,
 ) -> list[Key]:
-    """Copy round by round. Returns keys that could not be copied."""
+    """Copy in rounds. Return the keys that could not be copied."""
     fruitless = 0
     while True:
         plan, unfinished = _round(server, tasks, targets, wanted, branching_factor)
@@ -177,7 +184,7 @@ def _round(
     wanted: int,
     branching_factor: int,
 ) -> tuple[dict[str, dict[Key, list[str]]], list[Key]]:
-    """Recipient -> key -> holders, and the keys that have not enough copies."""
+    """Return recipient -> key -> holders, and the keys that have too few copies."""
     plan: dict[str, dict[Key, list[str]]] = {}
     unfinished = []
     present = [ws for ws in targets if ws.address in server.state.workers]
@@ -197,23 +204,23 @@ def _round(
     return plan, unfinished
 
 
-# ------------------------------------------------------------------ rebalance
-
-OK = {"status": "OK"}
-
-
 async def rebalance(
     server: ServerApi,
     keys: Iterable[Key] | None = None,
     workers: Iterable[str] | None = None,
     stimulus_id: str | None = None,
 ) -> dict[str, Any]:
-    """Even out memory. ``{"status": "OK"}``, or ``{"status": "partial-fail", "keys": [...]}`` with keys that are
-    not there or could not be moved; of those that nobody asked for nobody hears.
+    """Move replicas from workers that use much memory to workers that use little.
 
     Args:
-        keys: that alone may move.
-        workers: addresses or names of workers that may give or take; None is all.
+        server: the server.
+        keys: the keys that may be moved; None for all.
+        workers: addresses or names of workers; None for all.
+        stimulus_id: for the tasks' stories.
+
+    Returns:
+        ``{"status": "OK"}``, or ``{"status": "partial-fail", "keys": [...]}`` with those of
+        ``keys`` that are not in memory or could not be moved.
 
     Raises:
         KeyError: a worker is unknown.
@@ -239,7 +246,7 @@ async def rebalance(
 
 
 async def _move_replicas(server: ServerApi, moves: list[Move], stimulus_id: str) -> list[Key]:
-    """Copy, then delete what was copied. Returns keys that could not be copied."""
+    """Copy, then delete the originals. Return the keys that could not be copied."""
     incoming: dict[str, dict[Key, list[str]]] = {}
     for sender, recipient, ts in moves:
         incoming.setdefault(recipient.address, {}).setdefault(ts.key, []).append(sender.address)
@@ -249,9 +256,7 @@ async def _move_replicas(server: ServerApi, moves: list[Move], stimulus_id: str)
     for sender, recipient, ts in moves:
         if ts.key not in failed[recipient.address]:
             outgoing.setdefault(sender.address, []).append(ts.key)
-    await asyncio.gather(
-        *(delete_worker_data(server, a, keys, stimulus_id) for a, keys in outgoing.items())
-    )
+    await _delete_all(server, outgoing, stimulus_id)
     for address, who_has in incoming.items():
         event = {"action": "rebalance", "who_has": who_has}
         server.send_stimulus(LogEventCommand([address], event))
@@ -271,28 +276,7 @@ def _log_rebalance(server: ServerApi, senders: Any, recipients: Any, n_moves: in
     server.send_stimulus(LogEventCommand(["all"], event))
 
 
-# ------------------------------------------------------------------ handlers
-
-
-async def handle_replicate(server: ServerApi, request: r.Replicate, peer: PeerApi) -> Any:
-    """See ``replicate``."""
-    coroutine = replicate(
-        server,
-        request.keys,
-        n=request.n,
-        workers=request.workers,
-        branching_factor=request.branching_factor,
-        delete=request.delete,
-        stimulus_id=request.stimulus_id,
-    )
-    return await shielded(server, coroutine, "replicate")
-
-
 HANDLERS: dict[type, Handler] = {
-    r.Replicate: handle_replicate,
-    r.Rebalance: lambda server, request, peer: shielded(
-        server,
-        rebalance(server, request.keys, request.workers, request.stimulus_id),
-        "rebalance",
-    ),
+    r.Replicate: calls(replicate, shield=True),
+    r.Rebalance: calls(rebalance, shield=True),
 }

@@ -1,4 +1,4 @@
-"""Restart: every task is forgotten, and workers are started anew by their nannies."""
+"""Restart: release all tasks, and let nannies restart their workers."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 from paceline.protocol import messages as r
 from paceline.protocol.messages import nanny_rpc
-from paceline.scheduler.core.state.model import WorkerState
 from paceline.scheduler.core.stimuli import LogEventCommand, ReleaseAll, WorkerRemoved
 
-from .api import Handler, PeerApi, ServerApi, shielded
+from .api import Handler, ServerApi, calls
+from .broadcast import call_each
 
 logger = logging.getLogger("distributed.scheduler")
 
-#: How long a restart may take unless the client says otherwise, seconds.
+#: Default time limit of a restart, seconds.
 RESTART_TIMEOUT_SECONDS = 30.0
 
 
@@ -29,11 +29,7 @@ async def restart(
     wait_for_workers: bool = True,
     stimulus_id: str | None = None,
 ) -> None:
-    """Forget every task, then ``restart_workers`` on all workers.
-
-    Raises:
-        TimeoutError: as ``restart_workers``.
-    """
+    """Release all tasks, then restart all workers. Raises as ``restart_workers``."""
     stimulus_id = stimulus_id or f"restart-{time.time()}"
     logger.info("Restarting workers and releasing all keys (stimulus_id=%r)", stimulus_id)
     for stream in list(server.driver.client_streams.values()):
@@ -58,25 +54,29 @@ async def restart_workers(
     on_error: str = "raise",
     stimulus_id: str | None = None,
 ) -> dict[str, str]:
-    """Have nannies restart workers; workers without a nanny are told to close.
+    """Let nannies restart workers. Workers without a nanny are closed.
 
     Args:
-        workers: addresses; None is all.
-        timeout: seconds for the workers to shut down, and to come back.
-        wait_for_workers: wait until as many workers are there as before.
-        on_error: "raise" or "return" where a nanny or worker takes too long.
+        server: the server.
+        workers: addresses; None for all workers.
+        client: name of the client that sent the request.
+        timeout: time for the workers to shut down and to return, seconds.
+        wait_for_workers: wait until there are as many workers as before.
+        on_error: "raise" TimeoutError, or "return" if a nanny or worker takes too long.
+        stimulus_id: for the log and the tasks' stories.
 
     Returns:
         worker address -> "OK", "removed" (it has no nanny) or "timed out".
-
-    Raises:
-        TimeoutError: where ``on_error`` is "raise".
     """
     deadline = time.monotonic() + timeout
     stimulus_id = stimulus_id or f"restart-workers-{time.time()}"
     state = server.state
     n_before = len(state.workers)
-    old = _chosen(server, workers, stimulus_id)
+    if workers is None:
+        old = dict(state.workers)
+    else:
+        old = {a: state.workers[a] for a in dict.fromkeys(workers) if a in state.workers}
+    logger.info("Restarting %d workers: %s (stimulus_id=%r)", len(old), list(old), stimulus_id)
     addresses = list(old)
     nannies = {a: ws.nanny for a, ws in old.items() if ws.nanny}
     alone = [a for a in old if a not in nannies]
@@ -89,7 +89,7 @@ async def restart_workers(
     out = dict.fromkeys(alone, "removed")
     out |= await _kill(server, nannies, timeout, on_error, stimulus_id)
     pending = set(server.plugins.pending_remove_worker_hooks)
-    if pending:  # what plugins do about a worker that left belongs to the restart, as in stock
+    if pending:  # the restart includes the plugins' hooks for removed workers, as in stock
         await asyncio.wait(pending)
     event: dict[str, Any] = {"action": "restart-workers", "workers": addresses}
     if client:
@@ -117,20 +117,6 @@ async def restart_workers(
     return out
 
 
-def _chosen(
-    server: ServerApi, workers: Iterable[str] | None, stimulus_id: str
-) -> dict[str, WorkerState]:
-    state = server.state
-    if workers is None:
-        logger.info("Restarting all workers (stimulus_id=%r)", stimulus_id)
-        return dict(state.workers)
-    chosen = {a: state.workers[a] for a in dict.fromkeys(workers) if a in state.workers}
-    logger.info(
-        "Restarting %d workers: %s (stimulus_id=%r)", len(chosen), list(chosen), stimulus_id
-    )
-    return chosen
-
-
 async def _kill(
     server: ServerApi,
     nannies: dict[str, str],
@@ -138,20 +124,14 @@ async def _kill(
     on_error: str,
     stimulus_id: str,
 ) -> dict[str, str]:
-    """Have nannies kill their workers; those that fail to are removed. Worker -> "OK" or "timed out"."""
+    """Let nannies kill their workers, and remove those that do not shut down in time.
+
+    Returns:
+        worker address -> "OK" or "timed out".
+    """
     request = nanny_rpc.NannyKill(reason=stimulus_id)
-    outcomes = await asyncio.gather(
-        *(server.rpc_call(nanny, request, timeout) for nanny in nannies.values()),
-        return_exceptions=True,
-    )
-    out = {}
-    for address, outcome in zip(nannies, outcomes):
-        if isinstance(outcome, OSError | TimeoutError):
-            out[address] = "timed out"
-        elif isinstance(outcome, BaseException):
-            raise outcome
-        else:
-            out[address] = "OK"
+    outcomes = await call_each(server, nannies, request, timeout, expected=OSError)
+    out = {a: "timed out" if isinstance(o, OSError) else "OK" for a, o in outcomes.items()}
     bad = [address for address, result in out.items() if result != "OK"]
     if bad:
         logger.error("Workers %s did not shut down within %ss; force closing", bad, timeout)
@@ -182,35 +162,7 @@ def _not_back(n_restarted: int, n_missing: int, timeout: float, n_alone: int) ->
     return message
 
 
-async def handle_restart(server: ServerApi, request: r.RestartRpc, peer: PeerApi) -> None:
-    """See ``restart``."""
-    coroutine = restart(
-        server,
-        client=request.client,
-        timeout=request.timeout,
-        wait_for_workers=request.wait_for_workers,
-        stimulus_id=request.stimulus_id,
-    )
-    await shielded(server, coroutine, "restart")
-
-
-async def handle_restart_workers(
-    server: ServerApi, request: r.RestartWorkers, peer: PeerApi
-) -> dict[str, str]:
-    """See ``restart_workers``."""
-    coroutine = restart_workers(
-        server,
-        request.workers,
-        client=request.client,
-        timeout=request.timeout,
-        wait_for_workers=request.wait_for_workers,
-        on_error=request.on_error,
-        stimulus_id=request.stimulus_id,
-    )
-    return await shielded(server, coroutine, "restart_workers")
-
-
 HANDLERS: dict[type, Handler] = {
-    r.RestartRpc: handle_restart,
-    r.RestartWorkers: handle_restart_workers,
+    r.RestartRpc: calls(restart, shield=True),
+    r.RestartWorkers: calls(restart_workers, shield=True),
 }

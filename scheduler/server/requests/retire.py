@@ -1,4 +1,4 @@
-"""Retirement: workers hand their data to others, and go."""
+"""Retire workers: move their data to other workers, then remove them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import heapq
 import logging
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Coroutine, Iterable
 from itertools import islice
 from typing import Any
 
@@ -24,22 +24,23 @@ from paceline.scheduler.core.stimuli import (
 )
 from paceline.workers_compat.security.unpickling import unpickle
 
-from .api import Handler, PeerApi, ServerApi, shielded
+from .api import Handler, PeerApi, ServerApi, arguments, shielded
 from .replicate import gather_on_worker
 
 logger = logging.getLogger("distributed.scheduler")
-#: Where stock says what keeps data on a worker that retires.
+#: Stock logs here which data keeps a retiring worker.
 manager_logger = logging.getLogger("distributed.active_memory_manager")
 
-#: Workers are asked to fetch data when they have time; where none arrives for so long, they are asked for an answer.
+#: Workers first fetch data in the background. If none arrives for this time, they receive requests
+#: to fetch it and to report errors, seconds.
 PATIENCE_SECONDS = 30.0
-#: Rounds of asking for an answer in which nothing arrived; after so many a worker is not retired.
+#: Such requests without any data after which a worker is not retired.
 FRUITLESS_ROUNDS_MAX = 10
-#: Pause after a round in which nothing arrived, seconds.
+#: Pause after such a request, seconds.
 FRUITLESS_PAUSE_SECONDS = 0.1
-#: A log line names at most this many keys.
+#: Keys that a log line names.
 KEYS_IN_LOG_LINE = 20
-#: How often it is looked whether data has arrived, seconds: the more there is, the more seldom.
+#: Interval in which the arrival of data is checked, seconds: shorter for fewer keys.
 POLL_MIN_SECONDS, POLL_MAX_SECONDS, POLL_SECONDS_PER_KEY = 0.01, 0.5, 0.0025
 
 
@@ -53,16 +54,23 @@ async def retire_workers(
     stimulus_id: str | None = None,
     **options: Any,
 ) -> dict[str, dict[str, Any]]:
-    """Retire workers. Returns address -> identity of those that went; one whose data has no place to go stays.
+    """Retire workers. A worker whose data cannot be moved stays.
 
     Args:
-        workers: addresses, or names. Without it and ``names``, ``workers_to_close(**options)`` chooses.
-        names: their names, compared as text.
-        close_workers: tell them to close.
-        remove: forget them now, without waiting for their goodbye.
+        server: the server.
+        workers: addresses or names. Without it and ``names``, ``workers_to_close(**options)`` are
+            retired.
+        names: names of workers, compared as text.
+        close_workers: ask the workers to close.
+        remove: remove the workers now, without waiting until they close their connections.
+        stimulus_id: for the log and the tasks' stories.
+        **options: see ``scaling.workers_to_close``.
+
+    Returns:
+        address -> identity of the retired workers.
 
     Raises:
-        TypeError: ``workers``, ``names`` and ``options`` exclude one another.
+        TypeError: two of ``workers``, ``names`` and ``options`` were given.
     """
     if names is not None and workers is not None:
         raise TypeError("names and workers are mutually exclusive")
@@ -77,7 +85,7 @@ async def retire_workers(
         if not chosen:
             return {}
         before = {ws.address: ws.status for ws in chosen}
-        for ws in chosen:  # at once: neither is to send its data to another
+        for ws in chosen:  # before any data is moved, so that none moves to another one of them
             server.send_stimulus(
                 SetWorkerStatus(ws.address, "closing_gracefully"), stimulus_id=stimulus_id
             )
@@ -89,12 +97,12 @@ async def retire_workers(
         )
     retired = [ws for ws, reason in zip(chosen, reasons) if not reason]
     kept = {ws: reason for ws, reason in zip(chosen, reasons) if reason}
-    _log(server, retired, kept, stimulus_id)
+    _log_events(server, retired, kept, stimulus_id)
     return {ws.address: queries.worker_identity(ws) for ws in retired}
 
 
 def workers_to_close(server: ServerApi, **options: Any) -> list[Any]:
-    """Workers that can go, as far as plugins let them: ``scaling.workers_to_close(**options)``."""
+    """Return ``scaling.workers_to_close(**options)`` of the workers that plugins do not keep."""
     state, plugins = server.state, server.plugins
     candidates = [ws for ws in state.workers.values() if not ws.long_running]
     views = [plugins.facade.workers[ws.address] for ws in candidates]
@@ -121,7 +129,7 @@ def _chosen(
     else:
         workers = list(workers)
         logger.info("Retire worker addresses (stimulus_id=%r) %s", stimulus_id, workers)
-    # stock's SpecCluster.scale gives the names of its workers here (distributed/deploy/spec.py, _correct_state_internal)
+    # stock's SpecCluster.scale passes names here (distributed/deploy/spec.py)
     found = map(state.resolve_worker, dict.fromkeys(workers))
     return list(dict.fromkeys(ws for ws in found if ws is not None))
 
@@ -134,11 +142,15 @@ async def _retire(
     remove: bool,
     stimulus_id: str,
 ) -> str:
-    """Let a worker finish what it runs, move its data and let it go. Returns why it stays, or ""."""
+    """Move the data of a worker, wait for its running tasks, and remove it.
+
+    Returns:
+        Why the worker stays, or "".
+    """
     try:
         reason = await _move_data(server, ws)
         if not reason and ws.processing:
-            await _let_finish(server, ws)
+            await _wait_for_tasks(server, ws)
             reason = await _move_data(server, ws)
     except BaseException:
         server.send_stimulus(SetWorkerStatus(ws.address, status_before), stimulus_id=stimulus_id)
@@ -155,19 +167,17 @@ async def _retire(
         )
     elif close and _present(server, ws):
         server.send_stimulus(CloseWorker(ws.address), stimulus_id=stimulus_id)
-    elif _present(
-        server, ws
-    ):  # it stays, and shall hold nothing that somebody could still come for
+    elif _present(server, ws):  # it stays; drop its copies, so that no worker fetches from it
         copied = [ts.key for ts in ws.has_what if _is_safe(server, ts)]
         server.send_stimulus(MoveReplicas(drop={ws.address: copied}), stimulus_id=stimulus_id)
     logger.info("Retired worker %r (stimulus_id=%r)", ws.address, stimulus_id)
     return ""
 
 
-async def _let_finish(server: ServerApi, ws: WorkerState) -> None:
-    """Wait for the tasks that the worker runs; what it had not begun it was asked for when its status changed.
+async def _wait_for_tasks(server: ServerApi, ws: WorkerState) -> None:
+    """Wait for running tasks, at most ``paceline.scheduler.retire-running`` (30 s).
 
-    They may run so long as ``paceline.scheduler.retire-running`` says (30 s).
+    Tasks that had not started were recalled when the status of the worker changed.
     """
     logger.info("Retiring worker %s; %d tasks run there.", ws.address, len(ws.processing))
     ended = await server.wait_for(
@@ -177,13 +187,15 @@ async def _let_finish(server: ServerApi, ws: WorkerState) -> None:
     if not ended:
         keys = [ts.key for ts in islice(ws.processing, KEYS_IN_LOG_LINE)]
         logger.warning(
-            "Worker %s is retired while it still runs %d tasks, which begin anew elsewhere: %s",
-            ws.address, len(ws.processing), keys,
-        )  # fmt: skip
+            "Worker %s is retired while it still runs %d tasks, which are rescheduled: %s",
+            ws.address,
+            len(ws.processing),
+            keys,
+        )
 
 
 async def _move_data(server: ServerApi, ws: WorkerState) -> str:
-    """Copy to others what nobody else has. Returns why that could not be done, or ""."""
+    """Copy data that no other running worker holds. Return why that failed, or ""."""
     fruitless = 0
     patient = True
     while _present(server, ws):
@@ -203,7 +215,7 @@ async def _move_data(server: ServerApi, ws: WorkerState) -> str:
             return "unique data could not be moved to any other worker"
         logger.info("Retiring worker %s; %d keys are being moved away.", ws.address, len(unique))
         if patient:
-            patient = await _ask_and_wait(server, ws, plan)
+            patient = await _move_in_background(server, ws, plan)
             continue
         failures = await asyncio.gather(*(gather_on_worker(server, a, w) for a, w in plan.items()))
         if sum(map(len, failures)) < len(unique):
@@ -216,21 +228,23 @@ async def _move_data(server: ServerApi, ws: WorkerState) -> str:
     return ""
 
 
-async def _ask_and_wait(
+async def _move_in_background(
     server: ServerApi, ws: WorkerState, plan: dict[str, dict[Key, list[str]]]
 ) -> bool:
-    """Ask recipients to fetch copies beside their work, and wait until they have, or one of them is there no more.
+    """Let recipients fetch copies in the background, and wait until they have them or one is gone.
 
-    Results that the worker finishes meanwhile are not waited for: nobody was asked for them yet.
-    Returns False when nothing arrives any more: then something is wrong, and they have to say what.
+    Results that the worker stores meanwhile are not waited for.
+
+    Returns:
+        False if no copy arrived for ``PATIENCE_SECONDS``.
     """
     server.send_stimulus(
         MoveReplicas(acquire={address: list(keys) for address, keys in plan.items()})
     )
-    asked = {key for keys in plan.values() for key in keys}
+    moving = {key for keys in plan.values() for key in keys}
 
     def outstanding() -> int:
-        return sum(ts.key in asked for ts in _unique(server, ws))
+        return sum(ts.key in moving for ts in _unique(server, ws))
 
     left = outstanding()
     until = time.monotonic() + PATIENCE_SECONDS
@@ -268,7 +282,7 @@ def _is_safe(server: ServerApi, ts: TaskState) -> bool:
 
 
 def _recipients(server: ServerApi, tasks: Collection[TaskState]) -> dict[str, dict[Key, list[str]]]:
-    """Recipient -> key -> holders: each goes to the running worker that will then hold the least."""
+    """Return recipient -> key -> holders; each key goes to the worker that then holds the least."""
     heap = [(ws.nbytes, ws.index, ws.address) for ws in server.state.running]
     heapq.heapify(heap)
     plan: dict[str, dict[Key, list[str]]] = {}
@@ -281,53 +295,44 @@ def _recipients(server: ServerApi, tasks: Collection[TaskState]) -> dict[str, di
     return plan
 
 
-def _log(
+def _log_events(
     server: ServerApi,
     retired: list[WorkerState],
     kept: dict[WorkerState, str],
     stimulus_id: str,
 ) -> None:
-    """Say who went, and of each that stays why."""
-    went = [ws.address for ws in retired]
+    """Log the retired workers, and for each that stays the reason."""
+    addresses = [ws.address for ws in retired]
     event = {
         "action": "retire-workers",
-        "retired": went,
+        "retired": addresses,
         "could-not-retire": [ws.address for ws in kept],
         "stimulus_id": stimulus_id,
     }
     server.send_stimulus(LogEventCommand(["all"], event))
-    if went:
+    if addresses:
         server.send_stimulus(
-            LogEventCommand(went, {"action": "retired", "stimulus_id": stimulus_id})
+            LogEventCommand(addresses, {"action": "retired", "stimulus_id": stimulus_id})
         )
     for ws, reason in kept.items():
         why = {"action": "could-not-retire", "stimulus_id": stimulus_id, "reason": reason}
         server.send_stimulus(LogEventCommand([ws.address], why))
 
 
-async def handle_retire_workers(
+def handle_retire_workers(
     server: ServerApi, request: r.RetireWorkers, peer: PeerApi
-) -> dict[str, Any]:
+) -> Coroutine[Any, Any, dict[str, Any]]:
     """See ``retire_workers``."""
-    coroutine = retire_workers(
-        server,
-        request.workers,
-        names=request.names,
-        close_workers=request.close_workers,
-        remove=request.remove,
-        stimulus_id=request.stimulus_id,
-        **_with_unpickled_key(request.extra_arguments),
-    )
-    return await shielded(server, coroutine, "retire_workers")
+    options = arguments(request)
+    options |= _with_unpickled_key(options.pop("extra_arguments"))
+    return shielded(server, retire_workers(server, **options), "retire_workers")
 
 
 def handle_workers_to_close(
     server: ServerApi, request: r.WorkersToClose, peer: PeerApi
 ) -> list[Any]:
     """See ``workers_to_close``."""
-    names = ("memory_ratio", "n", "key", "minimum", "target", "attribute")
-    options = {name: getattr(request, name) for name in names}
-    return workers_to_close(server, **_with_unpickled_key(options))
+    return workers_to_close(server, **_with_unpickled_key(arguments(request)))
 
 
 def _with_unpickled_key(options: dict[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from paceline.workers_compat.security.unpickling import (
     unpickle,
 )
 
-from .api import NO_REPLY, Handler, NoReply, PeerApi, ServerApi
+from .api import NO_REPLY, Handler, NoReply, PeerApi, ServerApi, calls
 
 logger = logging.getLogger("distributed.scheduler")
 
@@ -130,9 +130,4 @@ async def handle_feed(server: ServerApi, request: r.Feed, peer: PeerApi) -> NoRe
     return NO_REPLY
 
 
-HANDLERS: dict[type, Handler] = {
-    r.RunFunction: lambda server, request, peer: run_function(
-        server, request.function, request.args, request.kwargs, request.wait
-    ),
-    r.Feed: handle_feed,
-}
+HANDLERS: dict[type, Handler] = {r.RunFunction: calls(run_function), r.Feed: handle_feed}

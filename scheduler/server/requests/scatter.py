@@ -1,4 +1,4 @@
-"""Scatter and update_data: values that clients put on workers. They are never opened."""
+"""Scatter and update_data: values that clients send to workers. They stay serialized."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from paceline.protocol.keys import Key, check_prefix
 from paceline.protocol.messages import worker_rpc
 from paceline.scheduler.core.stimuli import DataPlaced, LogEventCommand
 
-from .api import Handler, PeerApi, ServerApi, resolved_address, shielded
+from .api import Handler, ServerApi, calls, resolved_address
 from .replicate import replicate
 
 logger = logging.getLogger("distributed.scheduler")
 
-#: Keys whose placement the core hears of in one turn.
+#: Keys that are reported to the core in one turn.
 PLACED_PER_TURN_MAX = 2000
-#: How long to wait for a worker unless the client says otherwise, seconds.
+#: Default time limit to wait for a worker, seconds.
 SCATTER_TIMEOUT_SECONDS = 2.0
 
 
@@ -35,16 +35,18 @@ async def scatter(
     """Send values to workers in turn, and return their keys.
 
     Args:
+        server: the server.
+        data: key -> serialized value.
         workers: addresses or names; None for all running workers.
         client: the client that desires the keys.
         broadcast: True to replicate the values to all of these workers, or the number of replicas.
-        timeout: seconds to wait for a running worker.
+        timeout: time to wait for a running worker, seconds.
 
     Raises:
-        IndexError, UnicodeDecodeError: a key is invalid (``check_prefix``): workers would fail on it.
-        TimeoutError: no such worker runs.
-        KeyError: there is no such worker.
-        OSError: no worker that may be used could be reached.
+        IndexError, UnicodeDecodeError: a key is invalid (``check_prefix``).
+        TimeoutError: none of the workers runs.
+        KeyError: a worker is unknown.
+        OSError: no worker could be reached.
     """
     for key in data:
         check_prefix(key)
@@ -73,10 +75,10 @@ async def scatter(
 async def _put(
     server: ServerApi, part: Mapping[Key, Any], address: str, addresses: list[str]
 ) -> tuple[str, Mapping[Key, int]]:
-    """Put a share on its worker or, where that one cannot be reached, on the next that can.
+    """Send values to `address` or, if it cannot be reached, to the next worker that can.
 
     Returns:
-        The worker that took it, and what it says of sizes in bytes.
+        The address of this worker, and key -> size in bytes.
     """
     begin = addresses.index(address)
     lost: OSError | None = None
@@ -98,7 +100,7 @@ async def _put(
 async def _running_workers(
     server: ServerApi, workers: Iterable[Any] | None, timeout: float | None
 ) -> list[str]:
-    """Addresses of the workers that may be used, sorted; waits for one."""
+    """Wait until one of `workers` runs. Return the sorted addresses of those that do."""
     state = server.state
     if isinstance(workers, str):
         workers = [workers]
@@ -117,7 +119,7 @@ async def _running_workers(
 def _round_robin(
     server: ServerApi, addresses: list[str], data: Mapping[Key, Any]
 ) -> dict[str, dict[Key, Any]]:
-    """Address -> its share; each scatter begins where the last ended."""
+    """Return address -> its part of `data`. Each scatter continues where the last one ended."""
     start = server.request_state.round_robin
     server.request_state.round_robin += len(data)
     plan: dict[str, dict[Key, Any]] = {}
@@ -132,10 +134,13 @@ def update_data(
     nbytes: Mapping[Key, int],
     client: str | None = None,
 ) -> Coroutine[Any, Any, None] | None:
-    """Somebody put data on workers and says so. Of many keys the core hears while the answer is awaited.
+    """Report data that a client has sent to workers itself.
+
+    Returns:
+        None, or a coroutine that reports many keys in several turns.
 
     Raises:
-        KeyError: there is no such worker.
+        KeyError: a worker is unknown.
     """
     placed: dict[Key, list[str]] = {}
     for key, workers in who_has.items():
@@ -152,7 +157,7 @@ def update_data(
 async def _place(
     server: ServerApi, who_has: Mapping[Key, list[str]], nbytes: Mapping[Key, int], client: str
 ) -> None:
-    """Tell the core, so many keys a turn that others are served in between."""
+    """Report placed data to the core. Other stimuli are handled between two parts."""
     left = iter(who_has.items())
     for start in range(0, len(who_has), PLACED_PER_TURN_MAX):
         if start:
@@ -162,22 +167,7 @@ async def _place(
         server.send_stimulus(DataPlaced(who_has=part, nbytes=sizes, client=client))
 
 
-async def handle_scatter(server: ServerApi, request: r.Scatter, peer: PeerApi) -> Any:
-    """See ``scatter``."""
-    coroutine = scatter(
-        server,
-        request.data,
-        request.workers,
-        request.client,
-        broadcast=request.broadcast,
-        timeout=request.timeout,
-    )
-    return await shielded(server, coroutine, "scatter")
-
-
 HANDLERS: dict[type, Handler] = {
-    r.Scatter: handle_scatter,
-    r.UpdateDataRpc: lambda server, request, peer: update_data(
-        server, request.who_has, request.nbytes, request.client
-    ),
+    r.Scatter: calls(scatter, shield=True),
+    r.UpdateDataRpc: calls(update_data),
 }

@@ -1,12 +1,13 @@
-"""Memory for large frames that are passed on: the process's own up to a limit, then a temporary file's.
+"""Memory for large frames that are passed on: up to a limit in memory, then in a temporary file.
 
-Disk and memory grow with the bytes that arrive, not with the lengths that a peer announces. The file is unlinked from the start. What comes in is written to it (through a small buffer that stays in the
-processor's cache: several times cheaper than fresh memory); then it is mapped, so that a frame is an ordinary
-memoryview wherever it goes. Mapped pages that were touched count to the process until they are let go of:
-``trim`` does that, and the kernel reads them back when they are touched again. Files are freed with the last
-frame in them.
+Disk and memory grow with the bytes that arrive, not with the lengths that a peer announces. The
+file is unlinked from the start. Received bytes are written to it, which is several times cheaper
+than filling fresh memory, and then mapped, so that a frame is a memoryview. Mapped pages that were
+touched count to the process until ``trim`` returns them; the kernel reads them again when needed.
+A file is freed with its last frame.
 
-The frames of one reply lie side by side, so that pieces of one thing can be passed on as one (``Spool.joined``).
+The frames of one reply are adjacent, so that the shards of a value can be passed on as one frame
+(``Spool.joined``).
 """
 
 from __future__ import annotations
@@ -26,31 +27,32 @@ from paceline.protocol.framing import map_memory
 
 logger = logging.getLogger("distributed.scheduler")
 
-#: How often mapped pages are given back, seconds.
+#: Interval in which mapped pages are returned, seconds.
 TRIM_SECONDS = 0.02
-#: What a file can hold. It is sparse: only what is used is on the disk.
+#: Size of a file. It is sparse: only what is used is on the disk.
 SEGMENT_NBYTES = 2**32
 #: Disk space is reserved in steps of this size, when the bytes before them have arrived.
 RESERVE_NBYTES = 2**24
-#: When the disk is full, up to this much of an incomplete frame is moved to memory; the connection of a longer one is lost.
+#: If the disk is full, an incomplete frame up to this size is moved to memory; the connection of a
+#: larger one is closed.
 MOVED_MAX_NBYTES = 2**26
-#: A frame from this size on goes to a file, and all that follow it in its reply: dask cuts what is larger into
-#: pieces of this size, and they are to lie together.
+#: A frame of at least this size, and all that follow it in its reply, go to a file of their own,
+#: because they are probably the shards of one value.
 FILE_FRAME_NBYTES = 2**26
 
 
 class Spool:
-    """Allocates memory for the frames of one flow.
-
-    Attributes:
-        in_memory_nbytes: what was given from the process's own memory.
-        spooled_nbytes: what was given from temporary files.
-        sealed: nothing more is allocated.
+    """Allocates memory for the frames of one request.
 
     Args:
-        memory_nbytes: how much to give from the process's own memory.
-        directory: where files go; None is the system's place for them.
-        on_first_file: called once, when memory is first given from a file.
+        memory_nbytes: limit of the bytes in memory.
+        directory: directory of the files; None for the system's default.
+        on_first_file: called once, when the first file is created.
+
+    Attributes:
+        in_memory_nbytes: bytes allocated in memory.
+        spooled_nbytes: bytes allocated in files.
+        sealed: no further frames are received.
     """
 
     def __init__(
@@ -71,27 +73,23 @@ class Spool:
         self._places: dict[int, tuple[memoryview, _Segment, int]] = {}
 
     def lane(self) -> Lane:
-        """An allocator for one reply."""
+        """Return an allocator for one reply."""
         return Lane(self)
 
     def has_room(self, nbytes: int) -> bool:
-        """Whether a frame goes to the process's own memory."""
-        if nbytes >= FILE_FRAME_NBYTES and nbytes >= self._memory_nbytes:
-            return self._broken
-        return self._broken or self.in_memory_nbytes + nbytes <= self._memory_nbytes
-
-    def use_memory(self, nbytes: int) -> None:
-        """Account for a frame in the process's own memory, which the frame reader maps without touching it."""
-        self.in_memory_nbytes += nbytes
+        """Return whether a frame is received into memory."""
+        is_large = FILE_FRAME_NBYTES <= nbytes >= self._memory_nbytes
+        fits = self.in_memory_nbytes + nbytes <= self._memory_nbytes
+        return self._broken or (fits and not is_large)
 
     def shared(self, nbytes: int) -> _Segment | None:
-        """The file of all replies that have none of their own; None where there can be none."""
+        """Return the file for the small frames of all replies, or None if there is none."""
         if self._shared is None or self._shared.free_nbytes < nbytes:
             self._shared = self.new_segment(nbytes)
         return self._shared
 
     def new_segment(self, nbytes: int) -> _Segment | None:
-        """A file with room for ``nbytes``; None, with a line in the log, where there can be none."""
+        """Return a new file for at least ``nbytes``; log an error and return None if it failed."""
         try:
             segment = _Segment(max(SEGMENT_NBYTES, nbytes), self._directory)
         except (OSError, ValueError, OverflowError) as error:
@@ -102,17 +100,6 @@ class Spool:
             self._on_first_file = None
         self._segments.append(weakref.ref(segment))
         return segment
-
-    def take(self, segment: _Segment, nbytes: int) -> FileFrame | None:
-        """Return a frame of the file, or None if the disk does not have ``nbytes`` free."""
-        try:
-            start = segment.assign(nbytes)
-        except OSError as error:
-            self.give_up(error)
-            self.use_memory(nbytes)
-            return None
-        self.spooled_nbytes += nbytes
-        return FileFrame(self, segment, start, nbytes)
 
     def give_up(self, error: Exception) -> None:
         """Use memory instead of files from now on, because of ``error``."""
@@ -125,78 +112,79 @@ class Spool:
         self._broken = True
 
     def placed(self, view: memoryview, segment: _Segment, start: int) -> None:
-        """A frame is complete."""
+        """Record the place of a complete frame."""
         if not self.sealed:
             self._places[id(view)] = (view, segment, start)
 
     def joined(self, frames: Sequence[object]) -> memoryview | None:
-        """One view of frames that lie side by side in one file, in this order; None where they do not."""
+        """Return one view of frames that are adjacent in one file, or None if they are not."""
         places = [self._places.get(id(frame)) for frame in frames]
         first = places[0] if places else None
         if first is None:
             return None
         _, segment, start = first
-        at = start
+        stop = start
         for place in places:
-            if place is None or place[1] is not segment or place[2] != at:
+            if place is None or place[1] is not segment or place[2] != stop:
                 return None
-            at += len(place[0])
-        return memoryview(segment)[start:at]
+            stop += len(place[0])
+        return memoryview(segment)[start:stop]
 
     def seal(self) -> None:
-        """Nothing more comes in: from now on frames alone keep their files."""
+        """Receive no further frames: only frames keep their files from now on."""
         self.sealed = True
         self._shared = None
         self._places.clear()
-        for reference in self._segments:
-            segment = reference()
-            if segment is not None:
-                segment.file.close()
+        for segment in self._alive():
+            segment.file.close()
 
     def trim(self) -> bool:
-        """Give mapped pages back to the kernel. Returns whether any file is still in use."""
-        alive = []
-        for reference in self._segments:
-            segment = reference()
-            if segment is not None:
-                segment.trim()
-                alive.append(reference)
-        self._segments = alive
+        """Return mapped pages to the kernel. Return whether any file is still in use."""
+        alive = self._alive()
+        for segment in alive:
+            segment.madvise(mmap.MADV_DONTNEED)
+        self._segments = list(map(weakref.ref, alive))
         return bool(alive)
+
+    def _alive(self) -> list[_Segment]:
+        return [segment for ref in self._segments if (segment := ref()) is not None]
 
 
 class Lane:
-    """Allocates for the frames of one reply, which come one after the other."""
+    """Allocates for the frames of one reply, which arrive one after the other."""
 
     def __init__(self, spool: Spool) -> None:
         self._spool = spool
         self._own: _Segment | None = None
 
     def allocate(self, nbytes: int) -> FileFrame | None:
-        """Return the file that receives a frame of ``nbytes``, or None for the memory of the frame reader.
+        """Return the file that receives a frame of ``nbytes``, or None for the reader's memory.
 
         If no file can be created or the disk is full, log a warning and return None.
         """
         spool = self._spool
-        segment = self._own
-        if segment is None and spool.has_room(nbytes):
-            spool.use_memory(nbytes)
-            return None
-        if segment is not None and segment.free_nbytes < nbytes:
-            segment = None
-        if segment is None:
-            if self._own is not None or nbytes >= FILE_FRAME_NBYTES:
-                segment = self._own = spool.new_segment(nbytes)
-            else:
-                segment = spool.shared(nbytes)
-        if segment is None:
-            spool.use_memory(nbytes)
-            return None
-        return spool.take(segment, nbytes)
+        if self._own is not None or not spool.has_room(nbytes):
+            segment = self._segment(nbytes)
+            try:
+                if segment is not None:
+                    start = segment.assign(nbytes)
+                    spool.spooled_nbytes += nbytes
+                    return FileFrame(spool, segment, start, nbytes)
+            except OSError as error:
+                spool.give_up(error)
+        spool.in_memory_nbytes += nbytes
+        return None
+
+    def _segment(self, nbytes: int) -> _Segment | None:
+        if self._own is None and nbytes < FILE_FRAME_NBYTES:
+            return self._spool.shared(nbytes)
+        if self._own is None or self._own.free_nbytes < nbytes:
+            self._own = self._spool.new_segment(nbytes)
+        return self._own
 
 
 class FileFrame:
-    """A frame on its way into a file. A ``FrameSink`` of ``protocol.framing``."""
+    """A frame that is received into a file. A ``FrameSink`` of ``protocol.framing``."""
 
     __slots__ = ("_memory", "_segment", "_spool", "_start", "_stop", "_written")
 
@@ -233,7 +221,6 @@ class FileFrame:
             data = data[count:]
 
     def _move_to_memory(self, error: OSError) -> None:
-        """Go on in memory after the file refused a write with ``error``."""
         done = self._written - self._start
         if done > MOVED_MAX_NBYTES:
             raise error
@@ -252,10 +239,10 @@ class FileFrame:
 
 
 class _Segment(mmap.mmap):
-    """One temporary file, mapped. The frames' memoryviews keep it alive.
+    """A mapped temporary file. The frames' memoryviews keep it alive.
 
     Attributes:
-        file: where frames are written to; closed when nothing more is.
+        file: frames are written to it; closed when no further frames are received.
     """
 
     file: BinaryIO
@@ -293,24 +280,17 @@ class _Segment(mmap.mmap):
         return start
 
     def reserve(self, stop: int) -> None:
-        """Reserve disk space up to the offset ``stop`` and some more, which makes the writes cheaper.
-
-        Raises:
-            OSError: the disk is full.
-        """
+        """Reserve disk space up to the offset ``stop`` and some more, which speeds writes up."""
         missing = stop - self._reserved
         if missing > 0:
             step = min(max(missing, RESERVE_NBYTES), len(self) - self._reserved)
-            with contextlib.suppress(OSError):  # less may be free; the write will show
+            with contextlib.suppress(OSError):  # too little may be free; then the write fails
                 os.posix_fallocate(self.file.fileno(), self._reserved, step)
             self._reserved += step
 
-    def trim(self) -> None:
-        self.madvise(mmap.MADV_DONTNEED)
-
 
 async def trim_while_used(spool: Spool) -> None:
-    """Give mapped pages back while anything uses them."""
+    """Return mapped pages to the kernel until no frame uses them."""
     while True:
         await asyncio.sleep(TRIM_SECONDS)
         if not spool.trim() and spool.sealed:

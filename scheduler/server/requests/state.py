@@ -7,15 +7,11 @@ import contextlib
 import random
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from paceline.workers_compat.config import config
 from paceline.workers_compat.facade.loop_profile import LoopProfile
 
 from .logs import LOG_FORMAT, LOG_LENGTH, LogKeeper
-
-if TYPE_CHECKING:
-    from .memory_sampler import MemorySampler
 
 #: Performance reports drawn at the same time; each takes one CPU and some hundred megabytes.
 CONCURRENT_REPORTS_MAX = 2
@@ -50,6 +46,18 @@ class ReplicaLock:
             async with self._changed:
                 self._holders -= 1
                 self._changed.notify_all()
+
+
+@dataclass(slots=True)
+class MemorySampler:
+    """A sampler of the cluster's memory, run by ``task``.
+
+    Attributes:
+        samples: (seconds since the epoch, bytes).
+    """
+
+    samples: list[tuple[float, int]] = field(default_factory=list)
+    task: asyncio.Task[None] | None = None
 
 
 def _log_keeper() -> LogKeeper:

@@ -110,7 +110,7 @@ async def long_runner(caplog: pytest.LogCaptureFixture) -> None:
         await until(lambda: "hold-0" in w1.state.tasks)
         await Event("go").set()
         assert await client.gather(futures) == [0]
-    assert "begin anew elsewhere: ['hold-0']" in caplog.text
+    assert "are rescheduled: ['hold-0']" in caplog.text
 
 
 async def test_what_may_run_nowhere_else_waits_for_its_worker() -> None:

@@ -1,0 +1,206 @@
+"""The comm of ``tcp://``: a buffered protocol around a ``FrameReader``.
+
+Large frames are received directly into their own memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from paceline.protocol.errors import RemoteProtocolError
+from paceline.protocol.framing import Allocator, FrameReader, Frames, pack_frames
+
+from .accepting import SocketAcceptor, SocketListener, in_tasks
+from .interface import WRITE_HIGH_WATER_NBYTES, WRITE_LOW_WATER_NBYTES, Buffer, Listener, PeerFacts
+from .sockets import bind_sockets, bound, set_socket_options, socket_facts
+from .transport import Comm, Transport
+
+logger = logging.getLogger("distributed.scheduler")
+
+#: Writes up to this size are joined into one buffer; pieces of larger ones are written separately.
+JOIN_MAX_NBYTES = 128 * 2**10
+
+
+class TcpComm(Comm, asyncio.BufferedProtocol):
+    """One socket."""
+
+    scheme = "tcp"
+
+    __slots__ = ("_out", "_out_nbytes", "_reader", "_transport", "get_buffer")
+
+    def __init__(self, owner: Transport, outgoing: bool) -> None:
+        super().__init__(owner, PeerFacts("", "", False, outgoing))
+        self._reader = FrameReader(owner.limits, owner.scratch, owner.handshake_limits)
+        get_buffer = self._reader.get_buffer
+        self.get_buffer: Callable[[int], memoryview] = get_buffer  # type: ignore[assignment]
+        self._transport: Any = None  # while the connection is open
+        self._out: list[Buffer] = []
+        self._out_nbytes = 0
+
+    # called by asyncio
+
+    def connection_made(self, transport: Any) -> None:
+        """See ``asyncio.BufferedProtocol``."""
+        self._transport = transport
+        transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_NBYTES, low=WRITE_LOW_WATER_NBYTES)
+        sock = transport.get_extra_info("socket")
+        try:
+            set_socket_options(sock, self._owner.options)
+        except OSError as error:  # a platform without one of them
+            logger.debug("socket options: %s", error)
+        self.facts = socket_facts(
+            transport.get_extra_info("peername") or ("", 0),
+            transport.get_extra_info("sockname") or ("", 0),
+            transport.get_extra_info("peercert"),
+            self.scheme,
+            self.facts.outgoing,
+        )
+        self._owner.connection_made(self)
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """See ``asyncio.BufferedProtocol``."""
+        if not self._closing:
+            self._process(self._reader.buffer_updated, nbytes)
+
+    def _process(self, read: Callable[..., list[Any]], *args: int) -> None:
+        try:
+            messages = read(*args)
+        except RemoteProtocolError as error:
+            self.drop(f"malformed frame: {error}")
+        else:
+            if messages:
+                self.events.frames_in(messages)
+
+    def pause_writing(self) -> None:
+        """See ``asyncio.BufferedProtocol``."""
+        self.events.paused()
+
+    def resume_writing(self) -> None:
+        """See ``asyncio.BufferedProtocol``."""
+        self.events.resumed()
+
+    def eof_received(self) -> bool:
+        """See ``asyncio.BufferedProtocol``."""
+        self._reason = self._reason or "closed by peer"
+        return False
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """See ``asyncio.BufferedProtocol``."""
+        self._closing = True
+        self._transport = None
+        del self._reader, self.get_buffer  # release the frames of an incomplete message
+        self._out.clear()
+        self._out_nbytes = 0
+        reason = self._reason or (f"{type(error).__name__}: {error}" if error else "closed")
+        self._owner.connection_lost(self, reason)
+
+    # called by the server
+
+    def collect(self, frames: Sequence[Buffer]) -> None:
+        """See ``Comm``."""
+        pieces = pack_frames(frames)
+        self._out += pieces
+        self._out_nbytes += sum(map(len, pieces))
+
+    def flush(self) -> None:
+        """See ``Comm``."""
+        self._dirty = False
+        out, nbytes = self._out, self._out_nbytes
+        if out and self._transport is not None:
+            self._out, self._out_nbytes = [], 0
+            self.write_out(out if nbytes > JOIN_MAX_NBYTES else [b"".join(out)], nbytes)
+
+    def write_out(self, buffers: Sequence[Buffer], nbytes: int) -> None:
+        """Pass data of `nbytes` to the event loop."""
+        if len(buffers) > 1 and _writes_vectors(self._transport):
+            self._transport.writelines(buffers)
+        else:  # writelines would join them
+            for buffer in buffers:
+                self._transport.write(buffer)
+
+    def abort(self, reason: str) -> None:
+        """See ``Comm``."""
+        self._reason = self._reason or reason
+        self._closing = True
+        if self._transport is not None:
+            self._transport.abort()
+
+    def close(self) -> None:
+        """See ``Comm``."""
+        if self._closing:
+            return
+        self.flush()
+        self._closing = True
+        self._reason = self._reason or "closed"
+        if self._transport is not None:
+            self._transport.close()
+
+    def pause_reading(self) -> None:
+        """See ``Comm``."""
+        if self._transport is not None and self._transport.is_reading():
+            self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """See ``Comm``."""
+        if self._transport is not None and not self._transport.is_reading():
+            self._transport.resume_reading()
+
+    def admit(self) -> None:
+        """See ``Comm``."""
+        if self._transport is not None:
+            self._process(self._reader.admit)
+
+    def receive_large_into(self, allocate: Allocator | None) -> None:
+        """See ``Comm``."""
+        if self._transport is not None:
+            self._reader.allocate = allocate
+
+    @property
+    def coming(self) -> tuple[tuple[int, ...], Frames] | None:
+        """See ``FrameReader.coming``."""
+        return self._reader.coming
+
+    @property
+    def unwritten_nbytes(self) -> int:
+        """See ``Comm``."""
+        if self._transport is None:
+            return self._out_nbytes
+        return self._out_nbytes + int(self._transport.get_write_buffer_size())
+
+
+class TcpBackend:
+    """Listens and connects with ``tcp://``."""
+
+    scheme = "tcp"
+
+    async def listen(self, transport: Transport, host: str, port: int) -> Listener:
+        """See ``Transport.listen``."""
+        sockets = bind_sockets(host, port)
+        accept = in_tasks(lambda sock: self.accept(transport, sock))
+        acceptors = [SocketAcceptor(sock, accept) for sock in sockets]
+        return SocketListener(acceptors, self.scheme, *bound(sockets))
+
+    async def accept(self, transport: Transport, sock: socket.socket) -> None:
+        """Open a comm on an accepted socket."""
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.connect_accepted_socket(lambda: TcpComm(transport, outgoing=False), sock)
+        except OSError:  # closed by the peer
+            sock.close()
+
+    async def connect(self, transport: Transport, host: str, port: int) -> Comm:
+        """See ``Transport.connect``."""
+        _, comm = await asyncio.get_running_loop().create_connection(
+            lambda: TcpComm(transport, outgoing=True), host, port
+        )
+        return comm
+
+
+def _writes_vectors(transport: Any) -> bool:
+    """Return whether ``writelines`` passes the pieces to the kernel unjoined."""
+    return type(transport).__module__.startswith("uvloop") or sys.version_info >= (3, 12)
