@@ -34,7 +34,7 @@ from paceline.scheduler.server.requests.state import RequestState
 from paceline.scheduler.server.runtime import shutdown_notice
 from paceline.scheduler.server.runtime.gc_policy import GcPolicy
 from paceline.scheduler.server.runtime.loop_lag import LoopLag
-from paceline.workers_compat import local_cluster
+from paceline.workers_compat import addressing, local_cluster
 from paceline.workers_compat.config import config as dask_config
 from paceline.workers_compat.config import preloads
 from paceline.workers_compat.facade import settings, work_stealing
@@ -47,11 +47,13 @@ logger = logging.getLogger("distributed.scheduler")
 
 #: Time for peers to close their connections when the scheduler closes, seconds.
 CLOSE_SECONDS = 2.0
-#: Port of the dashboard, as in stock.
-DEFAULT_DASHBOARD_PORT = 8787
+#: Default port of the dashboard, as in stock.
+DASHBOARD_PORT = 8787
 
-#: Options of stock that are not implemented -> their defaults. Other values are refused.
-NOT_IMPLEMENTED = {"service_kwargs": None, "services": None}
+#: Options of stock that are not implemented.
+NOT_IMPLEMENTED = ("service_kwargs", "services")
+#: Options of stock without a meaning here. This one detects endless transitions in stock's tests.
+IGNORED = ("transition_counter_max",)
 
 
 class Scheduler:
@@ -59,25 +61,21 @@ class Scheduler:
 
     Args:
         host, port, interface, protocol: where to listen; lists listen on several.
-        scheduler_file: file with the address, written at the start and removed at the end.
+        scheduler_file: file for the address, while the scheduler runs.
         idle_timeout: close after this time without work ("10 minutes", seconds).
         worker_ttl, allowed_failures, validate: as the configuration keys of the same names.
         dashboard, dashboard_address, http_prefix: the HTTP server.
         preload, preload_argv: modules to run at the start and end.
         plugins: scheduler plugins.
-        contact_address: the address that peers connect to, if it differs from the listening
-            address.
+        contact_address: the address that peers connect to, if it is not the listening address.
         blocked_handlers: ops that are refused.
-        security: a ``Security`` object of distributed, or its keywords as a dictionary. The default
-            is the configuration.
+        security: a ``Security`` object of distributed, or its keywords; the configuration if None.
         journal: write every stimulus to this file.
-        jupyter: serve Jupyter on the dashboard's port. Everyone who can connect to it can run code
-            here.
-        own_process: the process runs nothing but the scheduler: manage its garbage collection, and
-            compile graphs in child processes.
-        timeout: time limit for connecting to a worker. The default is the configuration.
-        compile_in_threads: compile graphs in threads of this process. The default is ``not
-            own_process``.
+        jupyter: serve Jupyter on the dashboard's port, to everyone who can connect to it.
+        own_process: manage garbage collection and the process's title, and compile graphs in child
+            processes.
+        timeout: time limit for connecting to a worker; the configuration if None.
+        compile_in_threads: compile graphs in threads; ``not own_process`` if None.
 
     Attributes:
         id: unique id of the scheduler.
@@ -118,15 +116,14 @@ class Scheduler:
     ) -> None:
         _check_options(not_implemented)
         dask_config.initialize()
+        get = dask_config.get
         for line in dask_config.check():
             logger.warning("%s", line)
         self.id = f"Scheduler-{uuid.uuid4()}"
         self._phase = "init"
         self.services: dict[str, Any] = {}
         self.scheduler_file = scheduler_file or None
-        self.contact_address = contact_address or dask_config.get(
-            "distributed.scheduler.contact-address"
-        )
+        self.contact_address = contact_address or get("distributed.scheduler.contact-address")
         self.plugins_to_add = list(plugins)
         overrides = {
             "idle_timeout_seconds": dask_config.seconds(idle_timeout),
@@ -134,11 +131,10 @@ class Scheduler:
             "allowed_failures": allowed_failures,
             "validate": validate,
         }
-        self._config = dask_config.scheduler_config(
-            **{name: value for name, value in overrides.items() if value is not None}
-        )
+        given = {name: value for name, value in overrides.items() if value is not None}
+        self._config = dask_config.scheduler_config(**given)
         if blocked_handlers is None:
-            blocked_handlers = dask_config.get("distributed.scheduler.blocked-handlers", [])
+            blocked_handlers = get("distributed.scheduler.blocked-handlers", [])
         self.blocked_handlers = sorted(blocked_handlers or ())
         self._tls = tls.read(security)
         self.security = self._tls.security
@@ -147,15 +143,21 @@ class Scheduler:
         self._start_addresses = addresses.listen_addresses(
             host, port, interface, protocol, self.default_port
         )
-        self._dashboard = dashboard
-        self._dashboard_address = dashboard_address
-        self._http_prefix = http_prefix or ""
+        self._http_addresses = addresses.dashboard_addresses(dashboard_address, DASHBOARD_PORT)
+        first_host = addresses.address_host(self._start_addresses[0])
+        self._http_options: dict[str, Any] = {
+            "default_host": first_host if dashboard_address is None else "",
+            "prefix": http_prefix or "",
+            "dashboard": bool(dashboard_address) if dashboard is None else dashboard,
+            "own_process": own_process,
+            "facts": self._http_facts,
+        }
         self._journal_path = journal
         self._own_process = own_process
         threads = not own_process if compile_in_threads is None else compile_in_threads
         self._compile_in_threads = threads and unpickling.is_allowed()
-        preload = preload or dask_config.get("distributed.scheduler.preload", [])
-        preload_argv = preload_argv or dask_config.get("distributed.scheduler.preload-argv", [])
+        preload = preload or get("distributed.scheduler.preload", [])
+        preload_argv = preload_argv or get("distributed.scheduler.preload-argv", [])
         self.preloads = preloads.load(self, preload, preload_argv) if preload else None
         self._listeners: list[Listener] = []
         self._finished = asyncio.Event()
@@ -174,10 +176,8 @@ class Scheduler:
         if self._server is None:
             return f"<Scheduler {where!r}>"
         state = self._server.state
-        return (
-            f"<Scheduler {where!r}, workers: {len(state.workers)}, "
-            f"cores: {state.total_nthreads}, tasks: {len(state.tasks)}>"
-        )
+        counts = f"workers: {len(state.workers)}, cores: {state.total_nthreads}"
+        return f"<Scheduler {where!r}, {counts}, tasks: {len(state.tasks)}>"
 
     def __getattr__(self, name: str) -> Any:
         """Look up attributes of stock's class on the facade."""
@@ -304,18 +304,15 @@ class Scheduler:
         if self._own_process:
             self._gc_policy = GcPolicy()
             self._gc_policy.start()
-        journal = None
-        core = build_core(self._config)
-        if self._journal_path:
-            journal = JournalWriter(self._journal_path, self._config)
+        path = self._journal_path
         self._server = server = Server(
-            core,
+            build_core(self._config),
             self,
             graph_compilers=compilers,
             request_state=RequestState(),
             blocked_handlers=frozenset(self.blocked_handlers),
             gc_policy=self._gc_policy,
-            journal=journal,
+            journal=JournalWriter(path, self._config) if path else None,
             tls=self._tls,
             secret=shared_secret.configured(),
         )
@@ -324,73 +321,50 @@ class Scheduler:
         self.time_started = server.now()
         self._loop_lag = LoopLag()
         self._loop_lag.on_tick = server.measures.on_tick
-        await self._listen(server)
-        self._start_http()
-        self._share_http_port(server)
+        http = self._start_http(server, self._loop_lag)
+        await self._listen(server, http)
         self._log_addresses()
-        if self.scheduler_file:
-            self._write_scheduler_file(self.scheduler_file)
+        self._write_scheduler_file()
         for plugin in self.plugins_to_add:
             server.plugins.add(plugin)
         if self._config.work_stealing:
             work_stealing.WorkStealing(server.plugins.facade).begin()
         if self.preloads is not None:
             await self.preloads.start()
-        starting = [
-            plugin.start(self) for plugin in server.plugins.each() if hasattr(plugin, "start")
-        ]
+        plugins = [plugin for plugin in server.plugins.each() if hasattr(plugin, "start")]
+        starting = [plugin.start(self) for plugin in plugins]
         await asyncio.gather(*filter(inspect.isawaitable, starting))
         server.driver.start()
         server.start_memory_manager()
         self._loop_lag.start()
         self._set_title(self.address)
 
-    async def _listen(self, server: Server) -> None:
+    async def _listen(self, server: Server, http: HttpServer) -> None:
+        """Listen on all addresses. Web sockets may share the port of the HTTP server, as stock."""
+        http_ports = [port for _, port in self._http_addresses]
         for address in self._start_addresses:
             scheme, host, port = addresses.parts(address, self.default_port)
-            if scheme in ("ws", "wss") and port and port in self._http_ports():
-                continue  # see _share_http_port
-            self._listeners.append(await server.transport.listen(scheme, host, port))
-
-    def _http_ports(self) -> list[int]:
-        where = addresses.dashboard_addresses(self._dashboard_address, DEFAULT_DASHBOARD_PORT)
-        return [port for _, port in where]
-
-    def _share_http_port(self, server: Server) -> None:
-        """Accept web sockets on the port of the HTTP server, as stock does."""
-        for number, address in enumerate(self._start_addresses):
-            scheme, _, port = addresses.parts(address, self.default_port)
-            if scheme in ("ws", "wss") and port and port in self._http_ports():
-                assert self._http is not None
-                if self._http.port != port:
+            if scheme in ("ws", "wss") and port and port in http_ports:
+                if http.port != port:
                     raise OSError(f"cannot listen on {address}: the port is taken")
-                shared = WebSocketBackend(scheme, self._tls).share(server.transport, self._http)
-                self._listeners.insert(number, shared)
+                listener = WebSocketBackend(scheme, self._tls).share(server.transport, http)
+            else:
+                listener = await server.transport.listen(scheme, host, port)
+            self._listeners.append(listener)
 
-    def _start_http(self) -> None:
-        assert self._server is not None and self._loop_lag is not None
-        where = addresses.dashboard_addresses(self._dashboard_address, DEFAULT_DASHBOARD_PORT)
-        host = (
-            ""
-            if self._dashboard_address is not None
-            else addresses.address_host(self._start_addresses[0])
-        )
-        wanted = self._dashboard or (self._dashboard is None and bool(self._dashboard_address))
+    def _start_http(self, server: Server, loop_lag: LoopLag) -> HttpServer:
         self._http, self._pages = start_http(
-            self._server,
-            self._loop_lag,
-            where,
-            default_host=host,
-            prefix=self._http_prefix,
-            dashboard=wanted,
-            facts=self._http_facts,
-            measures=self._server.measures,
+            server,
+            loop_lag,
+            self._http_addresses,
+            measures=server.measures,
             gc_policy=self._gc_policy,
-            own_process=self._own_process,
+            **self._http_options,
         )
         self.services["dashboard"] = self._http
         if self.jupyter:
             self._jupyter_server_application = serve_jupyter(self._http, self.close)
+        return self._http
 
     @property
     def http_server(self) -> HttpServer | None:
@@ -411,21 +385,13 @@ class Scheduler:
         for contact in self.contact_addresses:
             logger.info("  Scheduler at: %25s", contact)
         for name, service in self.services.items():
-            logger.info("%11s at:  %25s", name, self._link(service))
-
-    def _link(self, service: HttpServer) -> str:
-        template = dask_config.get("distributed.dashboard.link", "{scheme}://{host}:{port}/status")
-        facts = {
-            **os.environ,
-            "scheme": "http",
-            "host": addresses.join_host_port(self.host),
-            "port": service.port,
-        }
-        try:
-            return str(template.format(**facts))
-        except KeyError as error:
-            logger.warning("Failed to format dashboard link, unknown value: %s", error)
-            return f":{service.port}"
+            host = addresses.join_host_port(self.host)
+            try:
+                link = addressing.format_dashboard_link(host, service.port)
+            except KeyError as error:
+                logger.warning("Failed to format dashboard link, unknown value: %s", error)
+                link = f":{service.port}"
+            logger.info("%11s at:  %25s", name, link)
 
     def _http_facts(self) -> dict[str, Any]:
         state = self.server.state
@@ -437,12 +403,13 @@ class Scheduler:
             "tasks": len(state.tasks),
         }
 
-    def _write_scheduler_file(self, path: str) -> None:
-        """Write the scheduler file in one step, because other processes poll for it."""
-        temporary = f"{path}.{os.getpid()}.tmp"
+    def _write_scheduler_file(self) -> None:
+        if not self.scheduler_file:
+            return
+        temporary = f"{self.scheduler_file}.{os.getpid()}.tmp"
         with open(temporary, "w") as file:
             json.dump(self.identity(), file, indent=2)
-        os.replace(temporary, path)
+        os.replace(temporary, self.scheduler_file)  # in one step: other processes poll for it
         atexit.register(self._remove_scheduler_file)
 
     def _remove_scheduler_file(self) -> None:
@@ -494,8 +461,7 @@ class Scheduler:
             self._http.stop()
         if self._pages is not None:
             await self._pages.stop()
-        for listener in self._listeners:
-            listener.close()
+        self.stop()
         if server is not None:
             logger.info("Scheduler closing all comms")
             await shutdown_notice.send_notices(server, reason)
@@ -521,14 +487,11 @@ def _check_options(options: dict[str, Any]) -> None:
         TypeError: an unknown option.
     """
     for name, value in options.items():
-        if name in NOT_IMPLEMENTED:
-            if value and value != NOT_IMPLEMENTED[name]:
-                raise ValueError(f"the option {name}= is not implemented")
-        elif name == "transition_counter_max":
-            continue  # detects endless transitions in stock's tests; here each turn has a limit
-        elif name == "extensions":
+        if name == "extensions":
             warnings.warn(f"the option {name}= has no effect on paceline", stacklevel=3)
-        else:
+        elif name in NOT_IMPLEMENTED and value:
+            raise ValueError(f"the option {name}= is not implemented")
+        elif name not in IGNORED and name not in NOT_IMPLEMENTED:
             raise TypeError(f"unexpected keyword argument {name!r}")
 
 

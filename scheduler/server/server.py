@@ -24,7 +24,7 @@ from paceline.scheduler.server.peers.message_checks import connection_factory
 from paceline.scheduler.server.peers.peer import HandshakeHandler, Peer
 from paceline.scheduler.server.peers.pool import OutgoingRpc, Pool
 from paceline.scheduler.server.requests import replicate
-from paceline.scheduler.server.requests.registration import worker_address
+from paceline.scheduler.server.requests.api import worker_address
 from paceline.scheduler.server.runtime.log_limits import LogLimits
 from paceline.scheduler.server.runtime.measures import Measures
 from paceline.workers_compat.config import transfer_plugin
@@ -291,7 +291,7 @@ class Server:
         return await profile_metadata(self, **options)
 
     def worker_address(self, name: Any, resolve: bool = True) -> str:
-        """See ``requests.registration.worker_address``."""
+        """See ``requests.api.worker_address``."""
         return worker_address(self, name, resolve)
 
     async def gather_on_worker(self, address: str, who_has: Mapping[Any, list[str]]) -> set[Any]:

@@ -28,7 +28,7 @@ def test_contradictions_are_refused() -> None:
     with pytest.raises(ValueError, match="both interface and host"):
         a.listen_address("127.0.0.1", 2, "lo", None, 0)
     with pytest.raises(ValueError, match="not a valid network interface"):
-        a.interface_ip("nothing-like-it")
+        a.listen_address(None, 2, "nothing-like-it", None, 0)
 
 
 def test_parts() -> None:

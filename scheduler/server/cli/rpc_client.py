@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from paceline.protocol.connection import Connection, HandshakeDone, Value
 from paceline.protocol.framing import FrameReader, pack_frames
-from paceline.scheduler.server.comm.addresses import address_host_port, split_address
+from paceline.scheduler.server.comm.addresses import split_address, split_host_port
 from paceline.workers_compat.security import shared_secret
 
 #: Bytes read at a time.
@@ -50,7 +50,7 @@ def call_scheduler(address: str, request: Any, timeout: float = 30.0) -> Any:
 
 
 def _connect(address: str, encrypted: bool, timeout: float) -> socket.socket:
-    host, port = address_host_port(address)
+    host, port = split_host_port(address)
     sock = socket.create_connection((host, port), timeout=timeout)
     if not encrypted:
         return sock

@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from paceline.scheduler.core.inspection import queries
-from paceline.scheduler.server.comm.addresses import resolve
+from paceline.scheduler.server.comm import addresses
 
 if TYPE_CHECKING:
     from paceline.protocol.framing import Allocator
@@ -221,17 +221,20 @@ def calls(function: Callable[..., Any], *, shield: bool = False) -> Handler:
     return handle
 
 
-def resolved_address(server: ServerApi, worker: Any) -> str:
-    """Return the address of a worker.
+def worker_address(server: ServerApi, worker: Any, resolve: bool = True) -> str:
+    """Return the address by which a worker is registered.
 
-    ``worker`` is an address, an alias, ``(host, port)`` or an address with a host name.
+    ``worker`` is an address, an alias, ``(host, port)`` or, with `resolve`, an address with a host
+    name.
 
     Raises:
         TypeError: ``worker`` is none of these.
         OSError: the host name is unknown.
     """
     address = queries.coerce_address(server.state, worker)
-    return address if address in server.state.workers else resolve(address)
+    if address in server.state.workers:
+        return address
+    return addresses.resolve(address) if resolve else addresses.normalize(address)
 
 
 async def shielded(server: ServerApi, coroutine: Coroutine[Any, Any, T], name: str) -> T:

@@ -14,7 +14,7 @@ from paceline.scheduler.server.peers.streams import WorkerStream
 from paceline.scheduler.server.peers.unregistered_stream import UnregisteredStream
 from paceline.workers_compat.config import versions
 
-from .api import NO_REPLY, Handler, NoReply, PeerApi, ServerApi
+from .api import NO_REPLY, Handler, NoReply, PeerApi, ServerApi, worker_address
 
 if TYPE_CHECKING:
     from paceline.scheduler.server.peers.peer import Peer
@@ -101,12 +101,6 @@ def handle_unregister(server: ServerApi, request: m.Unregister, peer: PeerApi) -
     removed = stimuli.WorkerRemoved(address, expected=request.expected)
     server.send_stimulus(removed, address, request.stimulus_id)
     return "OK"
-
-
-def worker_address(server: ServerApi, address: Any, resolve: bool = True) -> str:
-    """Return the address by which a worker is registered."""
-    address = queries.coerce_address(server.state, address)
-    return addresses.resolve(address) if resolve else addresses.normalize(address)
 
 
 HANDLERS: dict[type, Handler] = {

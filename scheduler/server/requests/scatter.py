@@ -13,7 +13,7 @@ from paceline.protocol.keys import Key, check_prefix
 from paceline.protocol.messages import worker_rpc
 from paceline.scheduler.core.stimuli import DataPlaced, LogEventCommand
 
-from .api import Handler, ServerApi, calls, resolved_address
+from .api import Handler, ServerApi, calls, worker_address
 from .replicate import replicate
 
 logger = logging.getLogger("distributed.scheduler")
@@ -104,7 +104,7 @@ async def _running_workers(
     state = server.state
     if isinstance(workers, str):
         workers = [workers]
-    chosen = None if workers is None else [resolved_address(server, w) for w in workers]
+    chosen = None if workers is None else [worker_address(server, w) for w in workers]
 
     def running() -> list[str]:
         if chosen is None:
@@ -144,7 +144,7 @@ def update_data(
     """
     placed: dict[Key, list[str]] = {}
     for key, workers in who_has.items():
-        placed[key] = [resolved_address(server, w) for w in workers]
+        placed[key] = [worker_address(server, w) for w in workers]
         for address in placed[key]:
             if address not in server.state.workers:
                 raise KeyError(address)

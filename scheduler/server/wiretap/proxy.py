@@ -26,9 +26,9 @@ from paceline.protocol.errors import RemoteProtocolError
 from paceline.protocol.observer import ObservedMessage, Observer, Way
 from paceline.protocol.sniffing import SniffingFrameReader
 from paceline.scheduler.server.comm.addresses import (
-    address_host_port,
     join_host_port,
     split_address,
+    split_host_port,
 )
 from paceline.workers_compat.scalars import read_scalar
 
@@ -245,8 +245,8 @@ class Wiretap:
         """
         self._loop = asyncio.get_running_loop()
         scheme, _ = split_address(self._listen)
-        host, port = address_host_port(self._listen)
-        self._far = address_host_port(self._forward)
+        host, port = split_host_port(self._listen)
+        self._far = split_host_port(self._forward)
         self._far_context = self._context(self._forward, ssl.Purpose.SERVER_AUTH)
         self._server = await self._loop.create_server(
             self._accept,
