@@ -159,13 +159,11 @@ class Server:
         return self.driver.clock()
 
     def send_stimulus(self, message: Any, source: str = "", stimulus_id: str | None = None) -> None:
-        """See ``requests.api.ServerApi``."""
         self.driver.feed(message, source, stimulus_id)
 
     def request(
         self, message: Any, source: str = "", stimulus_id: str | None = None
     ) -> asyncio.Future[Any]:
-        """See ``requests.api.ServerApi``."""
         future: asyncio.Future[Any] = self.loop.create_future()
 
         def reply(value: Any) -> None:
@@ -190,19 +188,15 @@ class Server:
     async def rpc_call(
         self, address: str, request: Any, timeout: float | None = None, **options: Any
     ) -> Any:
-        """See ``requests.api.ServerApi``."""
         return await self.pool.call(address, request, timeout, **options)
 
     def remove_connections(self, address: str) -> None:
-        """See ``requests.api.ServerApi``."""
         self.pool.remove(address)
 
     async def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
-        """See ``requests.api.ServerApi``."""
         return await self.driver.wait_for(predicate, timeout)
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
-        """See ``requests.api.ServerApi``."""
         task = self.loop.create_task(coroutine, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._spawned_done)
@@ -285,21 +279,17 @@ class Server:
             self.send_stimulus(AmmHandler(method="start"))
 
     async def profile_metadata(self, **options: Any) -> dict[str, Any]:
-        """See ``requests.diagnostics.profile_metadata``."""
         from paceline.scheduler.server.requests.diagnostics import profile_metadata
 
         return await profile_metadata(self, **options)
 
     def worker_address(self, name: Any, resolve: bool = True) -> str:
-        """See ``requests.api.worker_address``."""
         return worker_address(self, name, resolve)
 
     async def gather_on_worker(self, address: str, who_has: Mapping[Any, list[str]]) -> set[Any]:
-        """See ``requests.replicate.gather_on_worker``."""
         return await replicate.gather_on_worker(self, address, who_has)
 
     async def delete_worker_data(self, address: str, keys: list[Any], stimulus_id: str) -> None:
-        """See ``requests.replicate.delete_worker_data``."""
         await replicate.delete_worker_data(self, address, keys, stimulus_id)
 
     async def run_closing_hooks(self, hook: str) -> None:

@@ -123,15 +123,12 @@ class SocketListener:
 
     @property
     def listen_address(self) -> str:
-        """See ``Listener``."""
         return f"{self.scheme}://{join_host_port(self.host, self.port)}"
 
     @property
     def contact_address(self) -> str:
-        """See ``Listener``."""
         return f"{self.scheme}://{join_host_port(contact_host(self.host), self.port)}"
 
     def close(self) -> None:
-        """See ``Listener``."""
         for server in self._servers:
             server.close()

@@ -86,12 +86,10 @@ class AsyncComm(Comm):
     # called by Transport
 
     def collect(self, frames: Sequence[Buffer]) -> None:
-        """See ``Comm``."""
         self._out.append(frames)
         self._unwritten_nbytes += sum(map(frame_nbytes, frames))
 
     def flush(self) -> None:
-        """See ``Comm``."""
         self._dirty = False
         if self._out and self._writer is None and not self._gone:
             self._writer = asyncio.get_running_loop().create_task(self._write(), name="writer")
@@ -124,7 +122,6 @@ class AsyncComm(Comm):
             self.hang_up()
 
     def close(self) -> None:
-        """See ``Comm``."""
         if self._closing:
             return
         self.flush()
@@ -136,7 +133,6 @@ class AsyncComm(Comm):
             self._close_when_written = True
 
     def abort(self, reason: str) -> None:
-        """See ``Comm``."""
         self._reason = self._reason or reason
         self._closing = True
         self.cut()
@@ -150,13 +146,10 @@ class AsyncComm(Comm):
 
     @property
     def unwritten_nbytes(self) -> int:
-        """See ``Comm``."""
         return self._unwritten_nbytes
 
     def pause_reading(self) -> None:
-        """See ``Comm``."""
         self._reading.clear()
 
     def resume_reading(self) -> None:
-        """See ``Comm``."""
         self._reading.set()

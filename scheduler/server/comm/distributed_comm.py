@@ -30,11 +30,9 @@ class DistributedComm(AsyncComm):
         self._scheme = scheme
 
     async def send(self, frames: Sequence[Buffer]) -> None:
-        """See ``AsyncComm``."""
         await self._comm.write(foreign_comm.to_message(frames, self._scheme))
 
     def hang_up(self) -> None:
-        """See ``AsyncComm``."""
         self.keep(self._hang_up())
 
     async def _hang_up(self) -> None:
@@ -44,7 +42,6 @@ class DistributedComm(AsyncComm):
             self.lost("closed")
 
     def cut(self) -> None:
-        """See ``AsyncComm``."""
         self._comm.abort()
 
     async def read(self) -> None:
@@ -74,7 +71,6 @@ class DistributedBackend:
         self._tls = tls
 
     async def listen(self, transport: Transport, host: str, port: int) -> Listener:
-        """See ``Transport.listen``."""
         security = self._tls.security
         arguments = security.get_listen_args("scheduler") if security is not None else None
 
@@ -88,7 +84,6 @@ class DistributedBackend:
         return DistributedListener(listener, self._scheme)
 
     async def connect(self, transport: Transport, host: str, port: int) -> Comm:
-        """See ``Transport.connect``."""
         security = self._tls.security
         arguments = security.get_connection_args("scheduler") if security is not None else None
         comm = await foreign_comm.connect(self._scheme, host, arguments)
@@ -108,16 +103,13 @@ class DistributedListener:
 
     @property
     def listen_address(self) -> str:
-        """See ``Listener``."""
         return _with_scheme(self._listener.listen_address, self.scheme)
 
     @property
     def contact_address(self) -> str:
-        """See ``Listener``."""
         return _with_scheme(self._listener.contact_address, self.scheme)
 
     def close(self) -> None:
-        """See ``Listener``."""
         stopping = self._listener.stop()
         if inspect.isawaitable(stopping):
             self._stopping = asyncio.ensure_future(stopping)

@@ -45,7 +45,6 @@ class TcpComm(Comm, asyncio.BufferedProtocol):
     # called by asyncio
 
     def connection_made(self, transport: Any) -> None:
-        """See ``asyncio.BufferedProtocol``."""
         self._transport = transport
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_NBYTES, low=WRITE_LOW_WATER_NBYTES)
         sock = transport.get_extra_info("socket")
@@ -63,7 +62,6 @@ class TcpComm(Comm, asyncio.BufferedProtocol):
         self._owner.connection_made(self)
 
     def buffer_updated(self, nbytes: int) -> None:
-        """See ``asyncio.BufferedProtocol``."""
         if not self._closing:
             self._process(self._reader.buffer_updated, nbytes)
 
@@ -77,20 +75,16 @@ class TcpComm(Comm, asyncio.BufferedProtocol):
                 self.events.frames_in(messages)
 
     def pause_writing(self) -> None:
-        """See ``asyncio.BufferedProtocol``."""
         self.events.paused()
 
     def resume_writing(self) -> None:
-        """See ``asyncio.BufferedProtocol``."""
         self.events.resumed()
 
     def eof_received(self) -> bool:
-        """See ``asyncio.BufferedProtocol``."""
         self._reason = self._reason or "closed by peer"
         return False
 
     def connection_lost(self, error: Exception | None) -> None:
-        """See ``asyncio.BufferedProtocol``."""
         self._closing = True
         self._transport = None
         del self._reader, self.get_buffer  # release the frames of an incomplete message
@@ -102,13 +96,11 @@ class TcpComm(Comm, asyncio.BufferedProtocol):
     # called by the server
 
     def collect(self, frames: Sequence[Buffer]) -> None:
-        """See ``Comm``."""
         pieces = pack_frames(frames)
         self._out += pieces
         self._out_nbytes += sum(map(len, pieces))
 
     def flush(self) -> None:
-        """See ``Comm``."""
         self._dirty = False
         out, nbytes = self._out, self._out_nbytes
         if out and self._transport is not None:
@@ -124,14 +116,12 @@ class TcpComm(Comm, asyncio.BufferedProtocol):
                 self._transport.write(buffer)
 
     def abort(self, reason: str) -> None:
-        """See ``Comm``."""
         self._reason = self._reason or reason
         self._closing = True
         if self._transport is not None:
             self._transport.abort()
 
     def close(self) -> None:
-        """See ``Comm``."""
         if self._closing:
             return
         self.flush()
@@ -141,33 +131,27 @@ class TcpComm(Comm, asyncio.BufferedProtocol):
             self._transport.close()
 
     def pause_reading(self) -> None:
-        """See ``Comm``."""
         if self._transport is not None and self._transport.is_reading():
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """See ``Comm``."""
         if self._transport is not None and not self._transport.is_reading():
             self._transport.resume_reading()
 
     def admit(self) -> None:
-        """See ``Comm``."""
         if self._transport is not None:
             self._process(self._reader.admit)
 
     def receive_large_into(self, allocate: Allocator | None) -> None:
-        """See ``Comm``."""
         if self._transport is not None:
             self._reader.allocate = allocate
 
     @property
     def coming(self) -> tuple[tuple[int, ...], Frames] | None:
-        """See ``FrameReader.coming``."""
         return self._reader.coming
 
     @property
     def unwritten_nbytes(self) -> int:
-        """See ``Comm``."""
         if self._transport is None:
             return self._out_nbytes
         return self._out_nbytes + int(self._transport.get_write_buffer_size())
@@ -179,7 +163,6 @@ class TcpBackend:
     scheme = "tcp"
 
     async def listen(self, transport: Transport, host: str, port: int) -> Listener:
-        """See ``Transport.listen``."""
         sockets = bind_sockets(host, port)
         accept = in_tasks(lambda sock: self.accept(transport, sock))
         acceptors = [SocketAcceptor(sock, accept) for sock in sockets]
@@ -194,7 +177,6 @@ class TcpBackend:
             sock.close()
 
     async def connect(self, transport: Transport, host: str, port: int) -> Comm:
-        """See ``Transport.connect``."""
         _, comm = await asyncio.get_running_loop().create_connection(
             lambda: TcpComm(transport, outgoing=True), host, port
         )

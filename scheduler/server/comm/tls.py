@@ -81,7 +81,6 @@ class TlsComm(TcpComm):
     # called by asyncio
 
     def connection_made(self, transport: Any) -> None:
-        """See ``asyncio.BufferedProtocol``."""
         self.refusal = self._tls.refusal(certificate_names(transport.get_extra_info("peercert")))
         if self.refusal is None:
             super().connection_made(transport)
@@ -90,17 +89,14 @@ class TlsComm(TcpComm):
             transport.abort()
 
     def pause_writing(self) -> None:
-        """See ``asyncio.BufferedProtocol``."""
         self._blocked = True
         self._update_slow()
 
     def resume_writing(self) -> None:
-        """See ``asyncio.BufferedProtocol``."""
         self._blocked = False
         self._pump()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """See ``asyncio.BufferedProtocol``."""
         self._forget_pieces()
         super().connection_lost(error)
 
@@ -117,7 +113,6 @@ class TlsComm(TcpComm):
             self._pump()
 
     def close(self) -> None:
-        """See ``Comm``."""
         if self._closing:
             return
         self.flush()
@@ -128,7 +123,6 @@ class TlsComm(TcpComm):
         self._reason = self._reason or "closed"
 
     def abort(self, reason: str) -> None:
-        """See ``Comm``."""
         self._forget_pieces()
         super().abort(reason)
 
@@ -195,13 +189,11 @@ class TlsBackend(TcpBackend):
         self._refusals = Refusals()
 
     async def listen(self, transport: Transport, host: str, port: int) -> Listener:
-        """See ``Transport.listen``."""
         if self._tls.listen is None:
             raise ValueError(no_certificates(f"tls://{join_host_port(host, port)}"))
         return await super().listen(transport, host, port)
 
     async def connect(self, transport: Transport, host: str, port: int) -> Comm:
-        """See ``Transport.connect``."""
         address = f"tls://{join_host_port(host, port)}"
         if self._tls.dial is None:
             raise FatalConnectError(no_certificates(address))

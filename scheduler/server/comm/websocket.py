@@ -63,7 +63,6 @@ class WebSocketComm(AsyncComm):
         self._limits = owner.handshake_limits or owner.limits
 
     async def send(self, frames: Sequence[Buffer]) -> None:
-        """See ``AsyncComm``."""
         try:
             self._socket.write_message(_COUNT.pack(len(frames)), binary=True)
             for frame in frames:
@@ -74,15 +73,12 @@ class WebSocketComm(AsyncComm):
             raise ConnectionError(str(error) or "closed") from error
 
     def hang_up(self) -> None:
-        """See ``AsyncComm``."""
         self._socket.close()
 
     def cut(self) -> None:
-        """See ``AsyncComm``."""
         self._stream.close()
 
     def admit(self) -> None:
-        """See ``Comm``."""
         self._limits = self._owner.limits
         protocol = getattr(self._socket, "ws_connection", None) or self._socket.protocol
         protocol.params.max_message_size = FRAME_MAX_NBYTES
@@ -127,13 +123,11 @@ class PeerHandler(WebSocketHandler):
     """An accepted web socket. Tornado rejects browsers' pages of other origins."""
 
     def initialize(self, backend: WebSocketBackend, transport: Transport) -> None:
-        """See ``WebSocketHandler``."""
         self._backend = backend
         self._transport = transport
         self._comm: WebSocketComm | None = None
 
     def open(self, *args: str, **kwargs: str) -> None:
-        """See ``WebSocketHandler``."""
         self.set_nodelay(True)
         assert self.ws_connection is not None
         stream: Any = getattr(self.ws_connection, "stream", None)
@@ -148,19 +142,16 @@ class PeerHandler(WebSocketHandler):
         self._transport.connection_made(self._comm)
 
     async def on_message(self, message: str | bytes) -> None:
-        """See ``WebSocketHandler``."""
         if self._comm is not None:
             self._comm.received(message)
             await self._comm.may_read()
 
     def on_close(self) -> None:
-        """See ``WebSocketHandler``."""
         if self._comm is not None:
             self._comm.lost("closed by peer")
 
     @property
     def max_message_size(self) -> int:
-        """See ``WebSocketHandler``."""
         return handshake_frame_nbytes(self._transport)
 
 
@@ -184,7 +175,6 @@ class WebSocketBackend:
         self._refusals = Refusals()
 
     async def listen(self, transport: Transport, host: str, port: int) -> Listener:
-        """See ``Transport.listen``."""
         if self.scheme == "wss" and self._tls.listen is None:
             raise ValueError(no_certificates(f"wss://{join_host_port(host, port)}"))
         server = ConnectionServer(
@@ -226,7 +216,6 @@ class WebSocketBackend:
         return refusal
 
     async def connect(self, transport: Transport, host: str, port: int) -> Comm:
-        """See ``Transport.connect``."""
         address = f"{self.scheme}://{join_host_port(host, port)}"
         if self.scheme == "wss" and self._tls.dial is None:
             raise FatalConnectError(no_certificates(address))

@@ -140,7 +140,6 @@ class ClientStream(Stream):
                 self._drop(graph)
 
     def handle_other(self, message: Any) -> None:
-        """See ``Stream``."""
         handler = self._client_handlers.get(type(message))
         if handler is not None:
             handler(message)
@@ -238,13 +237,11 @@ class ClientStream(Stream):
             self._driver.feed(placed, self.name)
 
     def make_buffer(self) -> SlowClientBuffer:
-        """See ``Stream``."""
         return SlowClientBuffer(self.name)
 
     # the end
 
     def unregister(self) -> None:
-        """See ``Stream``."""
         for graph in self._graphs:
             if graph.outcome is None:
                 self.peer.server.graph_compilers.cancel(graph.graph_id)
@@ -252,7 +249,6 @@ class ClientStream(Stream):
             del self._driver.client_streams[self.name]
 
     def removed(self) -> None:
-        """See ``Stream``."""
         logger.info("Remove client %s", self.name)
         for graph in self._graphs:
             if not graph.is_fed:

@@ -217,12 +217,10 @@ class ReadOnce(NullHandler):
         self._previous = previous
 
     def event(self, event: Any) -> None:
-        """See ``EventHandler``."""
         if not self.future.done():
             self.future.set_result(event.value if type(event) is c.Value else event.message)
 
     def closed(self, reason: str) -> None:
-        """See ``EventHandler``."""
         if not self.future.done():
             self.future.set_exception(ConnectionError(reason))
         self._previous.closed(reason)
@@ -238,7 +236,6 @@ class HandshakeHandler(NullHandler):
         self._timer = peer.server.loop.call_later(HANDSHAKE_SECONDS, self._timed_out)
 
     def event(self, event: Any) -> None:
-        """See ``EventHandler``."""
         self._timer.cancel()
         secret = self._peer.server.secret
         if secret is not None:
@@ -250,7 +247,6 @@ class HandshakeHandler(NullHandler):
         self._peer.admit()
 
     def closed(self, reason: str) -> None:
-        """See ``EventHandler``."""
         self._timer.cancel()
         logger.debug("Connection from %s closed before handshake completed", self._peer.address)
 
@@ -275,7 +271,6 @@ class RpcHandler(NullHandler):
         self._task: asyncio.Future[Any] | None = None
 
     def event(self, event: Any) -> None:
-        """See ``EventHandler``."""
         if type(event) is not c.RequestReceived:
             self._peer.comm.drop(f"expected a request, got {type(event.value).__name__}")
             return
@@ -287,12 +282,10 @@ class RpcHandler(NullHandler):
         self._run(event)
 
     def resumed(self) -> None:
-        """See ``EventHandler``."""
         self._unread = False
         self._run_waiting()
 
     def closed(self, reason: str) -> None:
-        """See ``EventHandler``."""
         self._waiting.clear()
         if self._task is not None:
             self._task.cancel()

@@ -111,7 +111,6 @@ class OutgoingRpc(NullHandler):
             self.peer.comm.admit()
 
     def closed(self, reason: str) -> None:
-        """See ``EventHandler``."""
         self.broken = True
         if self._future is not None and not self._future.done():
             self._future.set_exception(connection_lost(self.peer.address, reason))

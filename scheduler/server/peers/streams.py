@@ -70,7 +70,6 @@ class Stream:
         logger.info("Starting established connection to %s", peer.address)
 
     def route(self, core_types: frozenset[type]) -> None:
-        """See ``Server.route_streams``."""
         self._core_types = core_types
 
     # called by the driver
@@ -148,7 +147,6 @@ class Stream:
     # received messages
 
     def event(self, event: Any) -> None:
-        """See ``EventHandler``."""
         messages = event.messages
         if self._inbox or self._driver.messages_left < len(messages):
             self._defer(messages)
@@ -314,16 +312,13 @@ class WorkerStream(Stream):
             self._driver.feed_batch(self.name, events)
 
     def make_buffer(self) -> SlowWorkerBuffer:
-        """See ``Stream``."""
         return SlowWorkerBuffer()
 
     def paused(self) -> None:
-        """See ``EventHandler``."""
         self._unread_timer.start()
         self._set_backpressured(True)
 
     def resumed(self) -> None:
-        """See ``Stream``."""
         self._unread_timer.stop()
         super().resumed()
         if not self._buffer and not self.peer.write_paused:
@@ -339,14 +334,12 @@ class WorkerStream(Stream):
         self.peer.comm.drop(reason)
 
     def unregister(self) -> None:
-        """See ``Stream``."""
         self._unread_timer.stop()
         if self._driver.worker_streams.get(self.name) is self:
             del self._driver.worker_streams[self.name]
             self.peer.server.remove_connections(self.name)
 
     def removed(self) -> None:
-        """See ``Stream``."""
         now = self._driver.clock()
         self._driver.feed(
             stimuli.WorkerRemoved(self.name), stimulus_id=f"handle-worker-cleanup-{now}"

@@ -54,7 +54,6 @@ class UnregisteredStream(NullHandler):
                 return
 
     def closed(self, reason: str) -> None:
-        """See ``EventHandler``."""
         logger.info("Connection to %s has been closed.", self._peer.address)
 
     def _handle(self, raw: Any) -> bool:

@@ -51,7 +51,6 @@ class LogKeeper(logging.Handler):
         return [LogEntry(*fields) for fields in self._kept]
 
     def emit(self, record: logging.LogRecord) -> None:
-        """See ``logging.Handler``."""
         try:
             texts = (self.format(record), record.getMessage())
         except Exception:
