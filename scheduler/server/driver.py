@@ -52,9 +52,6 @@ class StreamPort(Protocol):
     def handle_deferred(self, count: int) -> bool:
         """Handle up to ``count`` deferred messages. Return whether there are more."""
 
-    def route(self, core_types: frozenset[type]) -> None:
-        """Set the classes of messages that go to the core (``Server.route_streams``)."""
-
 
 class ClientStreamPort(StreamPort, Protocol):
     """The stream of a client."""

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import builtins
+import itertools
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from paceline.protocol import messages as m
-from paceline.protocol.catalogue import TABLES
-from paceline.protocol.codec import InvalidMessage, UnknownMessage
 from paceline.protocol.framing import HANDSHAKE_LIMITS
 from paceline.protocol.handshake import local_offer
 from paceline.protocol.messages.extension_rpc import AmmHandler
 from paceline.scheduler.core import instructions
-from paceline.scheduler.extensions.errors import ExtensionErrorReply
 from paceline.scheduler.server.comm.backends import backends
 from paceline.scheduler.server.comm.transport import Comm, Transport
 from paceline.scheduler.server.peers.message_checks import connection_factory
 from paceline.scheduler.server.peers.peer import HandshakeHandler, Peer
 from paceline.scheduler.server.peers.pool import OutgoingRpc, Pool
 from paceline.scheduler.server.requests import replicate
-from paceline.scheduler.server.requests.api import worker_address
+from paceline.scheduler.server.requests.api import ServerApi, op_name, worker_address
 from paceline.scheduler.server.runtime.log_limits import LogLimits
 from paceline.scheduler.server.runtime.measures import Measures
 from paceline.workers_compat.config import transfer_plugin
@@ -35,7 +32,7 @@ from paceline.workers_compat.scalars import read_scalar, serialize_value
 from paceline.workers_compat.security.shared_secret import CONNECTOR, LISTENER, Secret
 from paceline.workers_compat.security.tls_config import Tls
 
-from .driver import CoreError, Driver
+from .driver import Driver
 from .requests import build_handlers
 
 if TYPE_CHECKING:
@@ -52,10 +49,8 @@ logger = logging.getLogger("distributed.scheduler")
 OFFER: Mapping[str, Any] = MappingProxyType(local_offer(in_place=True))
 
 
-class Server:
+class Server(ServerApi):
     """Serves peers.
-
-    Implements ``requests.api.ServerApi`` for requests and connections.
 
     Args:
         core: the scheduler core.
@@ -69,13 +64,7 @@ class Server:
         secret: the secret that peers must know, or None.
 
     Attributes:
-        core, state, driver, transport, pool, graph_compilers, measures: its parts.
-        scheduler, request_state, secret: see above.
-        handlers: message class -> handler of an RPC request.
-        rpc_counts: message class -> number of requests.
-        core_types: message classes that the core or an extension handles.
-        validate: whether consistency checks are on.
-        plugins: scheduler plugins, and the facade.
+        pool: the outgoing connections.
     """
 
     def __init__(
@@ -91,14 +80,13 @@ class Server:
         tls: Tls | None = None,
         secret: Secret | None = None,
     ) -> None:
-        self.loop = asyncio.get_running_loop()
+        super().__init__()
         self._log_limits = LogLimits()
         self.core = core
         self.state = core.state
         self.scheduler = scheduler
         self.request_state = request_state
         self.plugins: Plugins = SchedulerFacade(self, scheduler).plugin_host
-        self.validate = core.state.validate
         self.driver: Driver = Driver(
             core, close_scheduler=self._close_scheduler, gc_policy=gc_policy
         )
@@ -127,8 +115,7 @@ class Server:
         self._block(blocked_handlers)
         self.core_types: frozenset[type] = frozenset(core.handlers)
         self._new_connection = connection_factory()
-        self._last_graph_id = 0
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self.graph_ids = itertools.count(1)
 
     def _opened(self, comm: Comm) -> Peer:
         """Start the handshake on a new connection."""
@@ -152,39 +139,6 @@ class Server:
             return offer
         return {**(offer or {}), **self.secret.proof(CONNECTOR if outgoing else LISTENER)}
 
-    # ServerApi
-
-    def now(self) -> float:
-        """Return the time in seconds since the epoch."""
-        return self.driver.clock()
-
-    def send_stimulus(self, message: Any, source: str = "", stimulus_id: str | None = None) -> None:
-        self.driver.feed(message, source, stimulus_id)
-
-    def request(
-        self, message: Any, source: str = "", stimulus_id: str | None = None
-    ) -> asyncio.Future[Any]:
-        future: asyncio.Future[Any] = self.loop.create_future()
-
-        def reply(value: Any) -> None:
-            if future.done():
-                return
-            if isinstance(value, CoreError):
-                future.set_exception(value)
-            elif type(value) is ExtensionErrorReply:
-                future.set_exception(_exception(value))
-            else:
-                future.set_result(value)
-
-        request_id = self.driver.request(message, reply, source, stimulus_id)
-
-        def done(ended: asyncio.Future[Any]) -> None:
-            if ended.cancelled():
-                self.driver.request_gone(request_id)
-
-        future.add_done_callback(done)
-        return future
-
     async def rpc_call(
         self, address: str, request: Any, timeout: float | None = None, **options: Any
     ) -> Any:
@@ -193,58 +147,12 @@ class Server:
     def remove_connections(self, address: str) -> None:
         self.pool.remove(address)
 
-    async def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
-        return await self.driver.wait_for(predicate, timeout)
-
-    def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
-        task = self.loop.create_task(coroutine, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._spawned_done)
-        return task
-
-    def _spawned_done(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            logger.error("Error in %s", task.get_name(), exc_info=task.exception())
-
-    def next_graph_id(self) -> int:
-        """Return a new graph id."""
-        self._last_graph_id += 1
-        return self._last_graph_id
-
-    def op_name(self, message: Any) -> str:
-        """Return the op of ``message`` for a log line."""
-        if isinstance(message, InvalidMessage | UnknownMessage):
-            return str(message.op)
-        if isinstance(message, dict):
-            return str(message.get("op"))
-        return str(type(message).__struct_config__.tag)
-
-    def handle_unregistered(self, message: Any) -> Any:
-        """Return the reply to a request that is not in ``handlers``: of the core or a plugin.
-
-        Raises:
-            TypeError: the request is invalid.
-            ValueError: paceline does not serve this op.
-        """
-        if isinstance(message, InvalidMessage):
-            raise TypeError(f"{message.op}: {message.path}: {message.error}")
-        if type(message) in self.core_types:
-            return self.request(message, getattr(message, "client", None) or "")
-        op = self.op_name(message)
-        if isinstance(message, UnknownMessage) and self.plugins.has_handler(op):
-            return self.plugins.handle_request(op, message.raw)
-        if isinstance(message, UnknownMessage) and op not in TABLES["scheduler_rpc"]:
-            logger.warning("No handler %s found in Scheduler", op)
-            return None
-        raise ValueError(f"paceline does not serve the op {op!r} yet")
-
     def _block(self, ops: frozenset[str]) -> None:
         """Refuse requests with ``ops``, which the configuration forbids."""
 
         def blocked(server: Any, message: Any, peer: Any) -> Any:
             raise ValueError(
-                f"The '{self.op_name(message)}' handler has been explicitly disallowed "
+                f"The '{op_name(message)}' handler has been explicitly disallowed "
                 "in Scheduler, possibly due to security concerns."
             )
 
@@ -255,18 +163,15 @@ class Server:
     def route_streams(self, core_types: frozenset[type]) -> None:
         """Set the classes of stream messages that go to the core and not to plugins."""
         self.core_types = core_types
-        for streams in (self.driver.worker_streams, self.driver.client_streams):
-            for stream in streams.values():
-                stream.route(core_types)
 
     def _restart_silent(self, instruction: instructions.RestartSilentWorkers) -> None:
         """Let the nannies of silent workers restart them, or remove the workers."""
         from paceline.scheduler.server.requests.restart import restart_workers
 
-        flow = restart_workers(
+        restart = restart_workers(
             self, instruction.addresses, wait_for_workers=False, on_error="return"
         )
-        self.spawn(flow, "restart of silent workers")
+        self.spawn(restart, "restart of silent workers")
 
     def _close_scheduler(self, reason: str) -> None:
         self.spawn(self.scheduler.close(reason=reason), "close")
@@ -321,11 +226,3 @@ class Server:
             self._journal.close()
         self.request_state.close()
         self._log_limits.close()
-
-
-def _exception(reply: ExtensionErrorReply) -> Exception:
-    """Return the exception that ``reply``, the refusal of an extension, describes."""
-    kind = getattr(builtins, reply.kind, RuntimeError)
-    if not (isinstance(kind, type) and issubclass(kind, Exception)):
-        kind = RuntimeError
-    return kind(reply.text) if reply.text else kind()

@@ -153,7 +153,7 @@ class ClientStream(Stream):
 
     def _update_graph(self, message: Any) -> None:
         server = self.peer.server
-        graph_id = server.next_graph_id()
+        graph_id = next(server.graph_ids)
         request = CompileRequest(
             graph_id=graph_id,
             client=self.name,
@@ -168,7 +168,7 @@ class ClientStream(Stream):
             annotations=message.annotations,
             span_metadata=message.span_metadata,
             received_at=self._driver.clock(),
-            validate=server.validate,
+            validate=server.state.validate,
         )
         self._graphs.append(PendingUpdateGraph(graph_id, request.keys))
         self._n_waiting += 1

@@ -21,9 +21,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from paceline.protocol import connection as c
 from paceline.protocol import messages as m
+from paceline.protocol.catalogue import TABLES
 from paceline.protocol.errors import RemoteProtocolError
 from paceline.scheduler.server.comm.interface import WRITE_HIGH_WATER_NBYTES
-from paceline.scheduler.server.requests.api import NO_REPLY, NoReply, RemoteError, ServerApi
+from paceline.scheduler.server.requests.api import (
+    NO_REPLY,
+    NoReply,
+    RemoteError,
+    ServerApi,
+    op_name,
+)
 from paceline.workers_compat import errors
 from paceline.workers_compat.security.shared_secret import CONNECTOR
 
@@ -318,7 +325,7 @@ class RpcHandler(NullHandler):
             if isinstance(message, m.InvalidMessage) and message.cls in REGISTRATIONS:
                 result = self._refuse_registration(message)
             elif handler is None:
-                result = peer.server.handle_unregistered(message)
+                result = self._handle_unregistered(message)
             else:
                 result = handler(peer.server, message, peer)
         except Exception as error:
@@ -329,6 +336,26 @@ class RpcHandler(NullHandler):
             self._wait(event, peer.server.loop.create_task(result))
         else:
             self._reply(event, result)
+
+    def _handle_unregistered(self, message: Any) -> Any:
+        """Return the reply to a request without a handler: of the core or a plugin.
+
+        Raises:
+            TypeError: the request is invalid.
+            ValueError: paceline does not serve this op.
+        """
+        server = self._peer.server
+        if isinstance(message, m.InvalidMessage):
+            raise TypeError(f"{message.op}: {message.path}: {message.error}")
+        if type(message) in server.core_types:
+            return server.request(message, getattr(message, "client", None) or "")
+        op = op_name(message)
+        if isinstance(message, m.UnknownMessage) and server.plugins.has_handler(op):
+            return server.plugins.handle_request(op, message.raw)
+        if isinstance(message, m.UnknownMessage) and op not in TABLES["scheduler_rpc"]:
+            logger.warning("No handler %s found in Scheduler", op)
+            return None
+        raise ValueError(f"paceline does not serve the op {op!r} yet")
 
     def _refuse_registration(self, message: m.InvalidMessage) -> NoReply:
         """Send the error to a worker or client whose registration is invalid.
@@ -381,9 +408,7 @@ class RpcHandler(NullHandler):
         """Log ``error`` and return the reply for it; ``NO_REPLY`` after the connection ended."""
         if self._peer.closed:
             return NO_REPLY
-        logger.error(
-            "Exception while handling op %s", self._peer.server.op_name(message), exc_info=error
-        )
+        logger.error("Exception while handling op %s", op_name(message), exc_info=error)
         if isinstance(error, RemoteError):
             return error.reply  # of the worker, with an exception that the client can deserialize
         return errors.error_message(error, status="uncaught-error")

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.scheduler.server.comm.addresses import parts
 from paceline.scheduler.server.comm.interface import FatalConnectError
-from paceline.scheduler.server.requests.api import RemoteError
+from paceline.scheduler.server.requests.api import RemoteError, op_name
 from paceline.workers_compat.config import config
 from paceline.workers_compat.errors import connection_lost
 from paceline.workers_compat.security.shared_secret import LISTENER
@@ -230,7 +230,7 @@ class Pool:
                 rpc.peer.comm.receive_large_into(None)
             self._release(entry, rpc, answered)
         if type(reply) is dict and reply.get("status") == "uncaught-error":
-            raise RemoteError(address, self._server.op_name(request), reply)
+            raise RemoteError(address, op_name(request), reply)
         return reply
 
     def remove(self, address: str) -> None:

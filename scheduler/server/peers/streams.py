@@ -14,6 +14,7 @@ from paceline.protocol import messages as m
 from paceline.protocol.codec import InvalidMessage, UnknownMessage
 from paceline.protocol.errors import LocalProtocolError
 from paceline.scheduler.core import stimuli
+from paceline.scheduler.server.requests.api import op_name
 
 from .slow_client import SlowClientBuffer, SlowWorkerBuffer
 from .unread import UnreadTimer
@@ -60,7 +61,6 @@ class Stream:
         self.name = name
         self.ended = False
         self._driver = peer.server.driver
-        self._core_types = peer.server.core_types
         self._inbox: deque[Any] = deque()
         self._inbox_full = False
         self._too_many_blocked = False
@@ -68,9 +68,6 @@ class Stream:
         self._connection_lost = False
         self._buffer = self.make_buffer()
         logger.info("Starting established connection to %s", peer.address)
-
-    def route(self, core_types: frozenset[type]) -> None:
-        self._core_types = core_types
 
     # called by the driver
 
@@ -206,14 +203,15 @@ class Stream:
         if self.ended:
             self.handle_late(messages)
             return
-        if self._core_types.issuperset(map(type, messages)):
+        server = self.peer.server
+        if server.core_types.issuperset(map(type, messages)):
             self.feed_core(messages)
             return
         for number, message in enumerate(messages):
             if self.ended:
                 self.handle_late(messages[number:])
                 return
-            if type(message) in self._core_types:
+            if type(message) in server.core_types:
                 self.feed_core([message])
             else:
                 self.handle_other(message)
@@ -250,7 +248,7 @@ class Stream:
             logger.error(
                 "Skipping a message from %s: the op %r is not one of its stream",
                 self.name,
-                self.peer.server.op_name(message),
+                op_name(message),
             )
 
     # the end

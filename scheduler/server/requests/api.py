@@ -9,12 +9,18 @@ becomes stock's ``uncaught-error`` reply, and the connection stays open. Handler
 from __future__ import annotations
 
 import asyncio
+import builtins
+import logging
+from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
+from paceline.protocol.codec import InvalidMessage, UnknownMessage
 from paceline.scheduler.core.inspection import queries
+from paceline.scheduler.extensions.errors import ExtensionErrorReply
 from paceline.scheduler.server.comm import addresses
+from paceline.scheduler.server.driver import CoreError, Driver
 
 if TYPE_CHECKING:
     from paceline.protocol.framing import Allocator
@@ -24,12 +30,13 @@ if TYPE_CHECKING:
     from paceline.scheduler.core.state.scheduler_state import SchedulerState
     from paceline.scheduler.server.comm.transport import Transport
     from paceline.scheduler.server.compilers.pool import GraphCompilers
-    from paceline.scheduler.server.driver import Driver
     from paceline.scheduler.server.runtime.measures import Measures
     from paceline.workers_compat.facade.plugins import Plugins
     from paceline.workers_compat.security.shared_secret import Secret
 
     from .state import RequestState
+
+logger = logging.getLogger("distributed.scheduler")
 
 T = TypeVar("T")
 
@@ -106,8 +113,8 @@ class OwningScheduler(Protocol):
         """Close the scheduler."""
 
 
-class ServerApi(Protocol):
-    """What request handlers and connections use of ``server.Server``, which describes the rest.
+class ServerApi(ABC):
+    """What request handlers and connections use of the server. Base class of ``server.Server``.
 
     Attributes:
         core: the scheduler core; read only.
@@ -119,9 +126,10 @@ class ServerApi(Protocol):
         handlers: message class -> handler of an RPC request.
         rpc_counts: message class -> number of requests.
         core_types: message classes that the core or an extension handles.
+        graph_ids: new ids of graphs.
+        secret: the secret that peers must know, or None.
     """
 
-    loop: asyncio.AbstractEventLoop
     core: SchedulerCore
     state: SchedulerState
     driver: Driver
@@ -135,13 +143,19 @@ class ServerApi(Protocol):
     handlers: dict[type, Handler]
     rpc_counts: defaultdict[type[Any], int]
     core_types: frozenset[type]
-    validate: bool
+    graph_ids: Iterator[int]
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[Any]] = set()
 
     def now(self) -> float:
         """Return the time, in seconds since the epoch."""
+        return self.driver.clock()
 
     def send_stimulus(self, message: Any, source: str = "", stimulus_id: str | None = None) -> None:
         """Feed a stimulus to the core."""
+        self.driver.feed(message, source, stimulus_id)
 
     def request(
         self, message: Any, source: str = "", stimulus_id: str | None = None
@@ -150,7 +164,27 @@ class ServerApi(Protocol):
 
         The reply may come some turns later. Cancelling the future feeds ``RequestGone``.
         """
+        future: asyncio.Future[Any] = self.loop.create_future()
 
+        def reply(value: Any) -> None:
+            if future.done():
+                return
+            if isinstance(value, CoreError):
+                future.set_exception(value)
+            elif type(value) is ExtensionErrorReply:
+                future.set_exception(_exception(value))
+            else:
+                future.set_result(value)
+
+        def done(ended: asyncio.Future[Any]) -> None:
+            if ended.cancelled():
+                self.driver.request_gone(request_id)
+
+        request_id = self.driver.request(message, reply, source, stimulus_id)
+        future.add_done_callback(done)
+        return future
+
+    @abstractmethod
     async def rpc_call(
         self,
         address: str,
@@ -175,6 +209,7 @@ class ServerApi(Protocol):
             RemoteError: the peer answered with an ``uncaught-error``.
         """
 
+    @abstractmethod
     def remove_connections(self, address: str) -> None:
         """Close the outgoing connections to a removed worker."""
 
@@ -183,18 +218,34 @@ class ServerApi(Protocol):
 
         Return False if ``timeout`` seconds passed first.
         """
+        return await self.driver.wait_for(predicate, timeout)
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
         """Run a coroutine until shutdown at most. Log its error under ``name``."""
+        task = self.loop.create_task(coroutine, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._spawned_done)
+        return task
 
-    def next_graph_id(self) -> int:
-        """Return a new graph id."""
+    def _spawned_done(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            logger.error("Error in %s", task.get_name(), exc_info=task.exception())
 
-    def op_name(self, message: Any) -> str:
-        """Return the op of ``message`` for a log line."""
 
-    def handle_unregistered(self, message: Any) -> Any:
-        """Return the reply to a request that is not in ``handlers``."""
+def _exception(reply: ExtensionErrorReply) -> Exception:
+    """Return the exception that ``reply``, the refusal of an extension, describes."""
+    kind = getattr(builtins, reply.kind, RuntimeError)
+    if not (isinstance(kind, type) and issubclass(kind, Exception)):
+        kind = RuntimeError
+    return kind(reply.text) if reply.text else kind()
+
+
+def op_name(message: Any) -> str:
+    """Return the op of ``message`` for a log line."""
+    if isinstance(message, InvalidMessage | UnknownMessage):
+        return message.op
+    return str(message.get("op") if isinstance(message, dict) else message.op())
 
 
 def arguments(request: Request) -> dict[str, Any]:
