@@ -12,7 +12,6 @@ removed meanwhile.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import random
 from collections.abc import Callable
@@ -59,25 +58,19 @@ class OutgoingRpc(NullHandler):
         peer: the connection.
         broken: the connection cannot be used again.
         has_handshake: the handshake of the other side has arrived.
+        ended: called with this object when the connection has ended.
+        idle_timer: closes the connection if it stays unused.
     """
 
-    __slots__ = ("_future", "_idle_timer", "broken", "has_handshake", "peer")
+    __slots__ = ("_future", "broken", "ended", "has_handshake", "idle_timer", "peer")
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer
         self.broken = False
         self.has_handshake = False
+        self.ended: Callable[[OutgoingRpc], None] = lambda rpc: None
+        self.idle_timer: asyncio.TimerHandle | None = None
         self._future: asyncio.Future[Any] | None = None
-        self._idle_timer: asyncio.TimerHandle | None = None
-
-    async def wait_for_handshake(self) -> None:
-        """Wait for the handshake of the other side, unless it has arrived.
-
-        Raises:
-            OSError: the connection has ended.
-        """
-        if not self.has_handshake:
-            await self.next_event()
 
     async def next_event(self) -> Any:
         """Return the next event.
@@ -114,21 +107,19 @@ class OutgoingRpc(NullHandler):
         self.broken = True
         if self._future is not None and not self._future.done():
             self._future.set_exception(connection_lost(self.peer.address, reason))
+        self.stop_idle_timer()
+        self.ended(self)
 
     def abort(self, reason: str) -> None:
         """Close the connection immediately."""
         self.broken = True
         self.peer.comm.abort(reason)
 
-    def start_idle_timer(self, when_idle: Callable[[OutgoingRpc], None]) -> None:
-        """Call ``when_idle`` if the connection is not used for ``IDLE_SECONDS``."""
-        self._idle_timer = self.peer.server.loop.call_later(IDLE_SECONDS, when_idle, self)
-
     def stop_idle_timer(self) -> None:
-        """Cancel the call of ``when_idle``."""
-        if self._idle_timer is not None:
-            self._idle_timer.cancel()
-            self._idle_timer = None
+        """Keep the connection open, because it is used or has ended."""
+        if self.idle_timer is not None:
+            self.idle_timer.cancel()
+            self.idle_timer = None
 
 
 class _Address:
@@ -144,14 +135,13 @@ class _Address:
         users: number of calls that use or wait for a connection.
     """
 
-    __slots__ = ("connecting", "idle", "live", "removed", "slots", "timed_out_at", "users")
-
-    def __init__(self) -> None:
-        self.connecting: dict[asyncio.Timeout, None] = {}
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.connecting: set[asyncio.Timeout] = set()
         self.removed: str | None = None
         self.timed_out_at = float("-inf")
         self.idle: list[OutgoingRpc] = []
-        self.live: list[OutgoingRpc] = []
+        self.live: set[OutgoingRpc] = set()
         self.slots = asyncio.Semaphore(CONNECTIONS_PER_ADDRESS_MAX)
         self.users = 0
 
@@ -194,26 +184,28 @@ class Pool:
             RemoteError: the peer answered with an ``uncaught-error``.
         """
         async with asyncio.timeout(timeout):
-            entry = self._addresses.setdefault(address, _Address())
+            entry = self._addresses.setdefault(address, _Address(address))
             entry.users += 1
             since = self._server.loop.time()
             try:
                 async with entry.slots, self._slots:
-                    self._check_reachable(address, entry, since)
-                    return await self._call(address, entry, request, acknowledge, allocate)
+                    if entry.removed is not None:
+                        raise connection_lost(address, entry.removed)
+                    if entry.timed_out_at > since:
+                        raise self._timed_out(address)
+                    return await self._call(entry, request, acknowledge, allocate)
             finally:
                 entry.users -= 1
-                self._discard_unused(address, entry)
+                self._discard_unused(entry)
 
     async def _call(
         self,
-        address: str,
         entry: _Address,
         request: Any,
         acknowledge: Acknowledge | None,
         allocate: Allocator | None,
     ) -> Any:
-        rpc = await self._acquire(address, entry)
+        rpc = await self._acquire(entry)
         answered = False
         try:
             if allocate is not None:
@@ -230,7 +222,7 @@ class Pool:
                 rpc.peer.comm.receive_large_into(None)
             self._release(entry, rpc, answered)
         if type(reply) is dict and reply.get("status") == "uncaught-error":
-            raise RemoteError(address, op_name(request), reply)
+            raise RemoteError(entry.address, op_name(request), reply)
         return reply
 
     def remove(self, address: str) -> None:
@@ -242,8 +234,6 @@ class Pool:
         for rpc in list(entry.live):
             rpc.abort(entry.removed)
             rpc.closed(entry.removed)
-        for rpc in entry.idle:
-            rpc.stop_idle_timer()
         for attempt in entry.connecting:
             if not attempt.expired():
                 attempt.reschedule(self._server.loop.time())
@@ -257,17 +247,19 @@ class Pool:
     def counts(self) -> tuple[int, int]:
         """The number of open connections, and of those in use."""
         n_live = sum(len(entry.live) for entry in self._addresses.values())
-        return n_live, n_live - sum(len(entry.idle) for entry in self._addresses.values())
+        n_idle = sum(len(entry.idle) for entry in self._addresses.values())
+        return n_live, n_live - n_idle
 
-    async def _acquire(self, address: str, entry: _Address) -> OutgoingRpc:
+    async def _acquire(self, entry: _Address) -> OutgoingRpc:
         while entry.idle:
             rpc = entry.idle.pop()
             rpc.stop_idle_timer()
             if not rpc.broken:
                 return rpc
+        address = entry.address
         try:
             async with asyncio.timeout(self.connect_seconds) as limit:
-                entry.connecting[limit] = None
+                entry.connecting.add(limit)
                 rpc = await self._connect(address)
         except TimeoutError as error:
             if entry.removed is not None:
@@ -277,16 +269,11 @@ class Pool:
             entry.timed_out_at = self._server.loop.time()
             raise self._timed_out(address) from error
         finally:
-            entry.connecting.pop(limit, None)
-        entry.live.append(rpc)
+            entry.connecting.discard(limit)
+        if not rpc.broken:
+            entry.live.add(rpc)
+            rpc.ended = lambda rpc: self._ended(entry, rpc)
         return rpc
-
-    def _check_reachable(self, address: str, entry: _Address, since: float) -> None:
-        """Raise OSError if the peer was removed, or connecting timed out, after ``since``."""
-        if entry.removed is not None:
-            raise connection_lost(address, entry.removed)
-        if entry.timed_out_at > since:
-            raise self._timed_out(address)
 
     def _timed_out(self, address: str) -> OSError:
         return OSError(f"Timed out trying to connect to {address} after {self.connect_seconds:g} s")
@@ -297,7 +284,8 @@ class Pool:
         rpc = peer.handler
         try:
             async with asyncio.timeout(HANDSHAKE_SECONDS):
-                await rpc.wait_for_handshake()
+                if not rpc.has_handshake:
+                    await rpc.next_event()
         except BaseException:
             rpc.abort("no handshake")
             raise
@@ -321,30 +309,20 @@ class Pool:
             limit = None
 
     def _release(self, entry: _Address, rpc: OutgoingRpc, answered: bool) -> None:
-        if not answered and not rpc.broken:
-            rpc.abort("its reply is no longer wanted")
         if rpc.broken:
-            entry.live.remove(rpc)
-        else:
-            entry.idle.append(rpc)
-            rpc.start_idle_timer(lambda idle: self._close_idle(entry, idle))
-
-    def _close_idle(self, entry: _Address, rpc: OutgoingRpc) -> None:
-        with contextlib.suppress(ValueError):
-            entry.idle.remove(rpc)
-            entry.live.remove(rpc)
-        rpc.abort("idle")
-        for address, other in list(self._addresses.items()):
-            if other is entry:
-                self._discard_unused(address, entry)
-
-    def _discard_unused(self, address: str, entry: _Address) -> None:
-        """Remove broken connections of ``entry``, and ``entry`` itself if none are left."""
-        if entry.users:
             return
-        for rpc in [each for each in entry.idle if each.broken]:
-            rpc.stop_idle_timer()
+        if not answered:
+            rpc.abort("its reply is no longer wanted")
+            return
+        entry.idle.append(rpc)
+        rpc.idle_timer = self._server.loop.call_later(IDLE_SECONDS, rpc.abort, "idle")
+
+    def _ended(self, entry: _Address, rpc: OutgoingRpc) -> None:
+        entry.live.discard(rpc)
+        if rpc in entry.idle:
             entry.idle.remove(rpc)
-            entry.live.remove(rpc)
-        if not entry.live and self._addresses.get(address) is entry:
-            del self._addresses[address]
+        self._discard_unused(entry)
+
+    def _discard_unused(self, entry: _Address) -> None:
+        if not entry.users and not entry.live and self._addresses.get(entry.address) is entry:
+            del self._addresses[entry.address]
