@@ -113,7 +113,7 @@ class Driver:
         self._last_request_id = 0
         self._timers: set[asyncio.TimerHandle] = set()
         self._tick: asyncio.TimerHandle | None = None
-        self._waiting: list[tuple[Callable[[], bool], asyncio.Future[bool]]] = []
+        self._waiting: dict[asyncio.Future[bool], Callable[[], bool]] = {}
         self.instructions: dict[type, Callable[[Any], None]] = {
             instructions.WantsContinue: self._want_continue,
             instructions.SetTimer: self._set_timer,
@@ -302,10 +302,7 @@ class Driver:
 
     def _want_continue(self, _: Any) -> None:
         # two iterations of the loop, so that readable sockets are read before the core continues
-        self._loop.call_soon(self._continue_soon)
-
-    def _continue_soon(self) -> None:
-        self._loop.call_soon(self.feed, stimuli.Continue())
+        self._loop.call_soon(self._loop.call_soon, self.feed, stimuli.Continue())
 
     def _set_timer(self, instruction: instructions.SetTimer) -> None:
         def due() -> None:
@@ -337,23 +334,17 @@ class Driver:
         if predicate():
             return True
         future: asyncio.Future[bool] = self._loop.create_future()
-        entry = (predicate, future)
-        self._waiting.append(entry)
+        self._waiting[future] = predicate
         try:
             return await asyncio.wait_for(future, timeout)
         except TimeoutError:
             return False
         finally:
-            if entry in self._waiting:
-                self._waiting.remove(entry)
+            del self._waiting[future]
 
     def _check_predicates(self) -> None:
-        for entry in list(self._waiting):
-            predicate, future = entry
-            if future.done():
-                self._waiting.remove(entry)
-            elif predicate():
-                self._waiting.remove(entry)
+        for future, predicate in list(self._waiting.items()):
+            if not future.done() and predicate():
                 future.set_result(True)
 
     # time
@@ -379,10 +370,8 @@ class Driver:
         for timer in self._timers:
             timer.cancel()
         self._timers.clear()
-        for _, future in self._waiting:
-            if not future.done():
-                future.cancel()
-        self._waiting.clear()
+        for future in self._waiting:
+            future.cancel()
 
 
 def _send(streams: Mapping[str, StreamPort], batches: dict[str, list[Any]]) -> None:

@@ -75,7 +75,7 @@ class ClientStream(Stream):
     ROLE = "client"
 
     def __init__(self, peer: Peer, name: str) -> None:
-        super().__init__(peer, name)
+        super().__init__(peer, name, SlowClientBuffer(name))
         self._graphs: deque[PendingUpdateGraph] = deque()
         self._n_waiting = 0
         self._client_handlers: dict[type, Callable[[Any], None]] = {
@@ -97,9 +97,8 @@ class ClientStream(Stream):
         self._cancel_released()
 
     def _pause_if_many_wait(self) -> None:
-        if self._n_waiting > WAITING_MESSAGES_MAX and not self._too_many_blocked:
-            self._too_many_blocked = True
-            self.peer.comm.pause_reading()
+        if self._n_waiting > WAITING_MESSAGES_MAX:
+            self.peer.pause_reading("graphs")
 
     def _cancel_released(self) -> None:
         """Cancel the compilation of the newest graphs of which all wanted keys were released.
@@ -215,9 +214,8 @@ class ClientStream(Stream):
                 self._driver.feed_batch(self.name, unblocked)
             if graphs and graphs[0] is graph:
                 break
-        if self._too_many_blocked and self._n_waiting <= WAITING_MESSAGES_MAX // 2:
-            self._too_many_blocked = False
-            self._resume_reading()
+        if self._n_waiting <= WAITING_MESSAGES_MAX // 2:
+            self.peer.resume_reading("graphs")
         return bool(graphs) and graphs[0].outcome is not None
 
     def handle_deferred(self, count: int) -> bool:
@@ -236,10 +234,10 @@ class ClientStream(Stream):
         else:
             self._driver.feed(placed, self.name)
 
-    def make_buffer(self) -> SlowClientBuffer:
-        return SlowClientBuffer(self.name)
-
     # the end
+
+    def handle_late(self, messages: list[Any]) -> None:
+        """Ignore them."""
 
     def unregister(self) -> None:
         for graph in self._graphs:

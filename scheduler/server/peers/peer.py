@@ -56,6 +56,17 @@ class EventHandler(Protocol):
     def event(self, event: Any) -> None:
         """Handle an event of the protocol connection."""
 
+    def pause_reading(self, reason: str) -> None:
+        """Do not read from the peer until reading was resumed for each reason."""
+        self._pauses.add(reason)
+        self.comm.pause_reading()
+
+    def resume_reading(self, reason: str) -> None:
+        """Read from the peer again if no other reason is left."""
+        self._pauses.discard(reason)
+        if not self._pauses:
+            self.comm.resume_reading()
+
     def paused(self) -> None:
         """Handle that more than the high-water mark waits to be written."""
 
@@ -81,7 +92,16 @@ class Peer:
     """
 
     __slots__ = (
-        *("_drained", "_resumes_soon", "address", "closed", "comm", "connection", "handler"),
+        *(
+            "_drained",
+            "_pauses",
+            "_resumes_soon",
+            "address",
+            "closed",
+            "comm",
+            "connection",
+            "handler",
+        ),
         *("receive_spool", "server", "write_paused"),
     )
 
@@ -93,6 +113,7 @@ class Peer:
         self.closed = False
         self.write_paused = False
         self._resumes_soon = False
+        self._pauses: set[str] = set()
         self._drained: list[asyncio.Future[None]] = []
         self.handler: EventHandler = NullHandler()
         self.receive_spool: ReceiveSpool | None = None
@@ -146,6 +167,17 @@ class Peer:
         self._resumes_soon = False
         if not self.write_paused:
             self.resumed()
+
+    def pause_reading(self, reason: str) -> None:
+        """Do not read from the peer until reading was resumed for each reason."""
+        self._pauses.add(reason)
+        self.comm.pause_reading()
+
+    def resume_reading(self, reason: str) -> None:
+        """Read from the peer again if no other reason is left."""
+        self._pauses.discard(reason)
+        if not self._pauses:
+            self.comm.resume_reading()
 
     def paused(self) -> None:
         """Handle that more than the high-water mark waits to be written."""
@@ -267,13 +299,12 @@ class RpcHandler(NullHandler):
     While the peer does not read its replies, its connection is not read and its requests wait.
     """
 
-    __slots__ = ("_busy", "_peer", "_reading_paused", "_task", "_unread", "_waiting")
+    __slots__ = ("_busy", "_peer", "_task", "_unread", "_waiting")
 
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
         self._waiting: deque[c.RequestReceived] = deque()
         self._busy = False
-        self._reading_paused = False
         self._unread = False
         self._task: asyncio.Future[Any] | None = None
 
@@ -284,7 +315,7 @@ class RpcHandler(NullHandler):
         if self._busy or self._unread:
             self._waiting.append(event)
             if len(self._waiting) >= WAITING_REQUESTS_MAX:
-                self._pause_reading()
+                self._peer.pause_reading("requests")
             return
         self._run(event)
 
@@ -297,18 +328,12 @@ class RpcHandler(NullHandler):
         if self._task is not None:
             self._task.cancel()
 
-    def _pause_reading(self) -> None:
-        if not self._reading_paused:
-            self._reading_paused = True
-            self._peer.comm.pause_reading()
-
     def _run_waiting(self) -> None:
         peer = self._peer
         while self._waiting and not self._busy and not self._unread and peer.handler is self:
             self._run(self._waiting.popleft())
-        if self._reading_paused and not self._unread and len(self._waiting) < WAITING_REQUESTS_MAX:
-            self._reading_paused = False
-            peer.comm.resume_reading()
+        if not self._unread and len(self._waiting) < WAITING_REQUESTS_MAX:
+            peer.resume_reading("requests")
 
     def _run(self, event: c.RequestReceived) -> None:
         peer = self._peer
@@ -401,7 +426,7 @@ class RpcHandler(NullHandler):
             peer.comm.close()
         elif peer.handler is self and not peer.can_write:
             self._unread = True
-            self._pause_reading()
+            self._peer.pause_reading("requests")
             peer.resume_soon()
 
     def _error_reply(self, message: Any, error: BaseException) -> Any:

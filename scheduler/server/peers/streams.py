@@ -6,6 +6,7 @@ Each message of a batch is one turn of the core.
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -16,6 +17,7 @@ from paceline.protocol.errors import LocalProtocolError
 from paceline.scheduler.core import stimuli
 from paceline.scheduler.server.requests.api import op_name
 
+from .peer import NullHandler
 from .slow_client import SlowClientBuffer, SlowWorkerBuffer
 from .unread import UnreadTimer
 
@@ -44,7 +46,7 @@ class _Undecoded:
         self.pieces = pieces
 
 
-class Stream:
+class Stream(NullHandler, ABC):
     """Base class of the streams of workers and clients.
 
     Attributes:
@@ -56,17 +58,15 @@ class Stream:
 
     ROLE: ClassVar[str]
 
-    def __init__(self, peer: Peer, name: str) -> None:
+    def __init__(self, peer: Peer, name: str, buffer: SlowWorkerBuffer | SlowClientBuffer) -> None:
         self.peer = peer
         self.name = name
         self.ended = False
         self._driver = peer.server.driver
         self._inbox: deque[Any] = deque()
-        self._inbox_full = False
-        self._too_many_blocked = False
         self._n_undecoded = 0
         self._connection_lost = False
-        self._buffer = self.make_buffer()
+        self._buffer = buffer
         logger.info("Starting established connection to %s", peer.address)
 
     # called by the driver
@@ -88,7 +88,7 @@ class Stream:
         if first >= len(messages):
             return
         self._buffer.add(messages[first:])
-        peer.comm.pause_reading()
+        peer.pause_reading("unread messages")
         peer.resume_soon()
         if self._buffer.excess is not None:
             reason = f"{self.ROLE} {self.name} did not read {self._buffer.excess}"
@@ -103,32 +103,23 @@ class Stream:
         if self._buffer:
             self.peer.resume_soon()
         else:
-            self._resume_reading()
+            self.peer.resume_reading("unread messages")
 
     def _write(self, messages: list[Any]) -> None:
-        """Write one batch."""
+        """Write one batch. Leave out messages that cannot be encoded."""
         peer = self.peer
         if peer.closed or peer.connection.phase == "closed":
             return
         try:
             frames = peer.connection.send(messages)
         except LocalProtocolError:
-            self._write_singly(messages)
+            if len(messages) > 1:
+                for message in messages:
+                    self._write([message])
+            else:
+                logger.exception("Internal error: cannot send %r to %s", messages[0], self.name)
         else:
             peer.comm.write(frames)
-
-    def _write_singly(self, messages: list[Any]) -> None:
-        """Write ``messages`` one by one, so that only those that cannot be encoded are lost."""
-        peer = self.peer
-        for message in messages:
-            try:
-                frames = peer.connection.send([message])
-            except LocalProtocolError:
-                logger.exception(
-                    "Internal error: cannot send a message to %s: %r", self.name, message
-                )
-            else:
-                peer.comm.write(frames)
 
     def close_when_written(self) -> None:
         """End the stream after the core has removed this peer.
@@ -152,23 +143,14 @@ class Stream:
         if event.more is not None and not self.ended:
             self._n_undecoded += 1
             self._defer([_Undecoded(event.more)])
-            self._pause_inbox()
+            self.peer.pause_reading("inbox")
 
     def _defer(self, messages: list[Any]) -> None:
         """Handle ``messages`` in a later wake-up."""
         self._inbox += messages
         self._driver.defer(self)
         if len(self._inbox) > INBOX_MAX:
-            self._pause_inbox()
-
-    def _pause_inbox(self) -> None:
-        if not self._inbox_full:
-            self._inbox_full = True
-            self.peer.comm.pause_reading()
-
-    def _resume_reading(self) -> None:
-        if not self._inbox_full and not self._too_many_blocked and not self._buffer:
-            self.peer.comm.resume_reading()
+            self.peer.pause_reading("inbox")
 
     def handle_deferred(self, count: int) -> bool:
         """Handle up to ``count`` deferred messages. Return whether there are more."""
@@ -183,9 +165,8 @@ class Stream:
             self.handle_late(list(inbox))
             inbox.clear()
             self._n_undecoded = 0
-        if self._inbox_full and not self._n_undecoded and len(inbox) <= INBOX_MAX // 2:
-            self._inbox_full = False
-            self._resume_reading()
+        if not self._n_undecoded and len(inbox) <= INBOX_MAX // 2:
+            self.peer.resume_reading("inbox")
         if not inbox and self._connection_lost:
             self._end_lost()
         return bool(inbox)
@@ -216,6 +197,7 @@ class Stream:
             else:
                 self.handle_other(message)
 
+    @abstractmethod
     def handle_late(self, messages: list[Any]) -> None:
         """Handle messages that arrive after the end of the stream."""
 
@@ -275,20 +257,13 @@ class Stream:
             self.unregister()
             self.removed()
 
-    def paused(self) -> None:
-        """See ``EventHandler``."""
-
-    def make_buffer(self) -> SlowWorkerBuffer | SlowClientBuffer:
-        """Return the buffer of messages for a peer that reads slowly."""
-        raise AssertionError("each kind of stream has its own")
-
+    @abstractmethod
     def unregister(self) -> None:
         """Remove the stream from the driver's tables."""
-        raise AssertionError("each kind of stream has its own")
 
+    @abstractmethod
     def removed(self) -> None:
         """Report to the core that the peer is gone."""
-        raise AssertionError("each kind of stream has its own")
 
 
 class WorkerStream(Stream):
@@ -297,7 +272,7 @@ class WorkerStream(Stream):
     ROLE = "worker"
 
     def __init__(self, peer: Peer, name: str) -> None:
-        super().__init__(peer, name)
+        super().__init__(peer, name, SlowWorkerBuffer())
         self._is_backpressured = False
         self._unread_timer = UnreadTimer(lambda: peer.comm.unwritten_nbytes, self._unread_timeout)
         logger.info("Starting worker compute stream, %s", name)
@@ -308,9 +283,6 @@ class WorkerStream(Stream):
         events = [message for message in messages if type(message) is m.LogEvent]
         if events:
             self._driver.feed_batch(self.name, events)
-
-    def make_buffer(self) -> SlowWorkerBuffer:
-        return SlowWorkerBuffer()
 
     def paused(self) -> None:
         self._unread_timer.start()
