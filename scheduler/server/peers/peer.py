@@ -56,17 +56,6 @@ class EventHandler(Protocol):
     def event(self, event: Any) -> None:
         """Handle an event of the protocol connection."""
 
-    def pause_reading(self, reason: str) -> None:
-        """Do not read from the peer until reading was resumed for each reason."""
-        self._pauses.add(reason)
-        self.comm.pause_reading()
-
-    def resume_reading(self, reason: str) -> None:
-        """Read from the peer again if no other reason is left."""
-        self._pauses.discard(reason)
-        if not self._pauses:
-            self.comm.resume_reading()
-
     def paused(self) -> None:
         """Handle that more than the high-water mark waits to be written."""
 
