@@ -31,8 +31,6 @@ class TcpComm(Comm, asyncio.BufferedProtocol):
 
     scheme = "tcp"
 
-    __slots__ = ("_out", "_out_nbytes", "_reader", "_transport", "get_buffer")
-
     def __init__(self, owner: Transport, outgoing: bool) -> None:
         super().__init__(owner, PeerFacts("", "", False, outgoing))
         self._reader = FrameReader(owner.limits, owner.scratch, owner.handshake_limits)

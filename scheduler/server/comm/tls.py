@@ -60,11 +60,6 @@ class TlsComm(TcpComm):
         refusal: why the peer was rejected.
     """
 
-    __slots__ = (
-        *("_blocked", "_draining", "_pieces", "_pieces_nbytes", "_pumping", "_slow", "_tls"),
-        "refusal",
-    )
-
     scheme = "tls"
 
     def __init__(self, owner: Transport, outgoing: bool, tls: Tls) -> None:

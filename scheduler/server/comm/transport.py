@@ -41,8 +41,6 @@ class Comm(ABC):
         coming: the incomplete message's frame lengths and its frames so far; None if unknown.
     """
 
-    __slots__ = ("_closing", "_dirty", "_owner", "_reason", "events", "facts")
-
     events: CommEvents
 
     def __init__(self, owner: Transport, facts: PeerFacts) -> None:

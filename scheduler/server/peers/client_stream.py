@@ -44,11 +44,6 @@ class PendingUpdateGraph:
         may_be_used: one of these messages may refer to keys of this graph or an earlier one.
     """
 
-    __slots__ = (
-        *("blocked_messages", "graph_id", "is_fed", "keys"),
-        *("may_be_used", "outcome", "released", "started"),
-    )
-
     def __init__(self, graph_id: int, keys: Collection[Any]) -> None:
         self.graph_id = graph_id
         self.keys = keys

@@ -17,7 +17,7 @@ import asyncio
 import inspect
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from paceline.protocol import connection as c
 from paceline.protocol import messages as m
@@ -50,8 +50,8 @@ WAITING_REQUESTS_MAX = 32
 REGISTRATIONS: frozenset[type[m.Message] | None] = frozenset((m.RegisterWorker, m.RegisterClient))
 
 
-class EventHandler(Protocol):
-    """Receives the events of one connection."""
+class EventHandler:
+    """Receives the events of one connection. This base class ignores them."""
 
     def event(self, event: Any) -> None:
         """Handle an event of the protocol connection."""
@@ -80,20 +80,6 @@ class Peer:
         closed: the connection has ended.
     """
 
-    __slots__ = (
-        *(
-            "_drained",
-            "_pauses",
-            "_resumes_soon",
-            "address",
-            "closed",
-            "comm",
-            "connection",
-            "handler",
-        ),
-        *("receive_spool", "server", "write_paused"),
-    )
-
     def __init__(self, server: ServerApi, comm: Comm, connection: c.Connection) -> None:
         self.server = server
         self.comm = comm
@@ -104,7 +90,7 @@ class Peer:
         self._resumes_soon = False
         self._pauses: set[str] = set()
         self._drained: list[asyncio.Future[None]] = []
-        self.handler: EventHandler = NullHandler()
+        self.handler: EventHandler = EventHandler()
         self.receive_spool: ReceiveSpool | None = None
 
     def frames_in(self, messages: list[Any]) -> None:
@@ -217,28 +203,8 @@ class Peer:
                 self.handler = previous
 
 
-class NullHandler:
-    """Ignores all events. Base class of the other handlers."""
-
-    __slots__ = ()
-
-    def event(self, event: Any) -> None:
-        """See ``EventHandler``."""
-
-    def paused(self) -> None:
-        """See ``EventHandler``."""
-
-    def resumed(self) -> None:
-        """See ``EventHandler``."""
-
-    def closed(self, reason: str) -> None:
-        """See ``EventHandler``."""
-
-
-class ReadOnce(NullHandler):
+class ReadOnce(EventHandler):
     """Sets ``future`` to the next message. ``Peer.read`` then restores the previous handler."""
-
-    __slots__ = ("_previous", "future")
 
     def __init__(self, future: asyncio.Future[Any], previous: EventHandler) -> None:
         self.future = future
@@ -254,10 +220,8 @@ class ReadOnce(NullHandler):
         self._previous.closed(reason)
 
 
-class HandshakeHandler(NullHandler):
+class HandshakeHandler(EventHandler):
     """Waits for the handshake of an accepted connection, and checks the shared secret."""
-
-    __slots__ = ("_peer", "_timer")
 
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
@@ -282,13 +246,11 @@ class HandshakeHandler(NullHandler):
         self._peer.comm.drop(f"no handshake within {HANDSHAKE_SECONDS:.0f} s")
 
 
-class RpcHandler(NullHandler):
+class RpcHandler(EventHandler):
     """Handles requests, one at a time and in order.
 
     While the peer does not read its replies, its connection is not read and its requests wait.
     """
-
-    __slots__ = ("_busy", "_peer", "_task", "_unread", "_waiting")
 
     def __init__(self, peer: Peer) -> None:
         self._peer = peer

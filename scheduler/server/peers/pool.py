@@ -24,7 +24,7 @@ from paceline.workers_compat.config import config
 from paceline.workers_compat.errors import connection_lost
 from paceline.workers_compat.security.shared_secret import LISTENER
 
-from .peer import HANDSHAKE_SECONDS, NullHandler, Peer
+from .peer import HANDSHAKE_SECONDS, EventHandler, Peer
 
 if TYPE_CHECKING:
     from paceline.protocol.framing import Allocator
@@ -51,7 +51,7 @@ FIRST_ATTEMPT_FRACTION = 0.2
 logger = logging.getLogger("distributed.scheduler")
 
 
-class OutgoingRpc(NullHandler):
+class OutgoingRpc(EventHandler):
     """Handles a connection that the scheduler opened.
 
     Attributes:
@@ -61,8 +61,6 @@ class OutgoingRpc(NullHandler):
         ended: called with this object when the connection has ended.
         idle_timer: closes the connection if it stays unused.
     """
-
-    __slots__ = ("_future", "broken", "ended", "has_handshake", "idle_timer", "peer")
 
     def __init__(self, peer: Peer) -> None:
         self.peer = peer

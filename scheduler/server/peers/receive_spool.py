@@ -28,17 +28,6 @@ class ReceiveSpool:
         spawn: runs the task that releases mapped pages.
     """
 
-    __slots__ = (
-        "_coming",
-        "_directory",
-        "_frames",
-        "_lane",
-        "_last",
-        "_memory_nbytes",
-        "_spawn",
-        "_spool",
-    )
-
     def __init__(
         self,
         coming: Callable[[], tuple[tuple[int, ...], Frames] | None],
@@ -94,8 +83,6 @@ class ReceiveSpool:
 
 class _LastFrame:
     """The last large frame of a message: calls ``done`` when it is complete."""
-
-    __slots__ = ("_done", "_sink", "write")
 
     def __init__(self, sink: FrameSink, done: Callable[[], None]) -> None:
         self._sink = sink

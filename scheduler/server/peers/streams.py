@@ -17,7 +17,7 @@ from paceline.protocol.errors import LocalProtocolError
 from paceline.scheduler.core import stimuli
 from paceline.scheduler.server.requests.api import op_name
 
-from .peer import NullHandler
+from .peer import EventHandler
 from .slow_client import SlowClientBuffer, SlowWorkerBuffer
 from .unread import UnreadTimer
 
@@ -40,13 +40,11 @@ BATCH_MESSAGES_MAX = 256
 class _Undecoded:
     """The undecoded rest of a long batch, at its position in the inbox."""
 
-    __slots__ = ("pieces",)
-
     def __init__(self, pieces: Iterator[list[Any]]) -> None:
         self.pieces = pieces
 
 
-class Stream(NullHandler, ABC):
+class Stream(EventHandler, ABC):
     """Base class of the streams of workers and clients.
 
     Attributes:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.protocol import connection as c
 from paceline.protocol.catalogue import TABLES, Direction
 
-from .peer import NullHandler
+from .peer import EventHandler
 
 if TYPE_CHECKING:
     from .peer import Peer
@@ -29,15 +29,13 @@ SENDERS: tuple[tuple[str, Direction], ...] = (
 )
 
 
-class UnregisteredStream(NullHandler):
+class UnregisteredStream(EventHandler):
     """Handles a stream without a registration.
 
     Args:
         peer: the connection.
         extra: arguments that are added to each message.
     """
-
-    __slots__ = ("_extra", "_peer")
 
     def __init__(self, peer: Peer, extra: Mapping[str, Any]) -> None:
         self._peer = peer

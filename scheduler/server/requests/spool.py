@@ -186,8 +186,6 @@ class Lane:
 class FileFrame:
     """A frame that is received into a file. A ``FrameSink`` of ``protocol.framing``."""
 
-    __slots__ = ("_memory", "_segment", "_spool", "_start", "_stop", "_written")
-
     def __init__(self, spool: Spool, segment: _Segment, start: int, nbytes: int) -> None:
         self._spool = spool
         self._segment = segment
