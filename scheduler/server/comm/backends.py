@@ -1,4 +1,4 @@
-"""The backends of all schemes, each created when its scheme is first used."""
+"""The backends of all schemes."""
 
 from __future__ import annotations
 
@@ -12,32 +12,13 @@ from .tls import TlsBackend
 from .transport import CommBackend
 from .websocket import WebSocketBackend
 
-#: Limit of schemes, which peers choose by their addresses.
-SCHEMES_MAX = 32
-
 
 def backends(tls: Tls) -> Callable[[str], CommBackend]:
-    """Return a function from a scheme to its backend.
-
-    An unknown scheme raises when its backend is used.
-    """
-    made: dict[str, CommBackend] = {}
-
-    def find(scheme: str) -> CommBackend:
-        if scheme not in made:
-            if len(made) >= SCHEMES_MAX:
-                raise ValueError(f"cannot use {scheme}://: more than {SCHEMES_MAX} schemes")
-            made[scheme] = _backend(scheme, tls)
-        return made[scheme]
-
-    return find
-
-
-def _backend(scheme: str, tls: Tls) -> CommBackend:
-    if scheme == "tcp":
-        return TcpBackend()
-    if scheme == "tls":
-        return TlsBackend(tls)
-    if scheme in ("ws", "wss"):
-        return WebSocketBackend(scheme, tls)
-    return DistributedBackend(scheme, tls)
+    """Return a function from a scheme to its backend, which raises if the scheme is unknown."""
+    own: dict[str, CommBackend] = {
+        "tcp": TcpBackend(),
+        "tls": TlsBackend(tls),
+        "ws": WebSocketBackend("ws", tls),
+        "wss": WebSocketBackend("wss", tls),
+    }
+    return lambda scheme: own.get(scheme) or DistributedBackend(scheme, tls)

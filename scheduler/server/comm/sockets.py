@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from paceline.workers_compat.security.tls_config import certificate_names
@@ -15,21 +15,12 @@ from .interface import PeerFacts
 
 #: Attempts to find a random port that is free for both IPv4 and IPv6.
 BIND_ATTEMPTS = 5
+#: A peer that answers no probe for this time is considered gone (stock's ``comm.timeouts.tcp``),
+#: seconds. Linux's TCP_USER_TIMEOUT stays unset: it would close the connection of a worker whose
+#: task holds the GIL for long, because that reads nothing.
+KEEPALIVE_SECONDS = 30
 #: Keepalive probes of a silent peer before its connection is closed.
 KEEPALIVE_PROBES = 10
-
-
-@dataclass(frozen=True, slots=True)
-class SocketOptions:
-    """Options of sockets. Durations in seconds.
-
-    Attributes:
-        keepalive_seconds: a peer that answers no probe for this time is considered gone (stock's
-            ``comm.timeouts.tcp``). Linux's TCP_USER_TIMEOUT stays unset: it would close the
-            connection of a worker whose task holds the GIL for long, because that reads nothing.
-    """
-
-    keepalive_seconds: int = 30
 
 
 def bind_sockets(host: str, port: int) -> list[socket.socket]:
@@ -38,7 +29,7 @@ def bind_sockets(host: str, port: int) -> list[socket.socket]:
     Raises:
         OSError: none could be bound.
     """
-    if host not in ("",):
+    if host:
         found = socket.getaddrinfo(
             host, port, socket.AF_UNSPEC, socket.SOCK_STREAM, 0, socket.AI_PASSIVE
         )
@@ -78,23 +69,19 @@ def _bind(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
     return sock
 
 
-def set_socket_options(sock: Any, options: SocketOptions) -> None:
-    """Disable delays of small messages, and detect peers whose machine is gone.
-
-    Raises:
-        OSError: the platform does not support an option.
-    """
+def set_socket_options(sock: Any) -> None:
+    """Disable delays of small messages, and detect peers whose machine is gone."""
     if sock is None or sock.family not in (socket.AF_INET, socket.AF_INET6):
         return
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    if sys.platform != "linux":
-        return
-    idle = max(2, options.keepalive_seconds // 4)
-    interval = max(1, (options.keepalive_seconds - idle) // KEEPALIVE_PROBES)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval)
+    with contextlib.suppress(OSError):  # a platform without one of the options
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        if sys.platform == "linux":
+            idle = KEEPALIVE_SECONDS // 4
+            interval = (KEEPALIVE_SECONDS - idle) // KEEPALIVE_PROBES
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, interval)
 
 
 def socket_facts(peer: Any, local: Any, certificate: Any, scheme: str, outgoing: bool) -> PeerFacts:

@@ -6,7 +6,6 @@ Large frames are received directly into their own memory.
 from __future__ import annotations
 
 import asyncio
-import logging
 import socket
 import sys
 from collections.abc import Callable, Sequence
@@ -19,8 +18,6 @@ from .accepting import SocketAcceptor, SocketListener, in_tasks
 from .interface import WRITE_HIGH_WATER_NBYTES, WRITE_LOW_WATER_NBYTES, Buffer, Listener, PeerFacts
 from .sockets import bind_sockets, bound, set_socket_options, socket_facts
 from .transport import Comm, Transport
-
-logger = logging.getLogger("distributed.scheduler")
 
 #: Writes up to this size are joined into one buffer; pieces of larger ones are written separately.
 JOIN_MAX_NBYTES = 128 * 2**10
@@ -45,11 +42,7 @@ class TcpComm(Comm, asyncio.BufferedProtocol):
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
         transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_NBYTES, low=WRITE_LOW_WATER_NBYTES)
-        sock = transport.get_extra_info("socket")
-        try:
-            set_socket_options(sock, self._owner.options)
-        except OSError as error:  # a platform without one of them
-            logger.debug("socket options: %s", error)
+        set_socket_options(transport.get_extra_info("socket"))
         self.facts = socket_facts(
             transport.get_extra_info("peername") or ("", 0),
             transport.get_extra_info("sockname") or ("", 0),

@@ -17,7 +17,6 @@ from paceline.protocol.framing import SCRATCH_NBYTES, Allocator, Frames, Limits
 
 from .addresses import join_host_port
 from .interface import Buffer, CommEvents, FatalConnectError, Listener, PeerFacts
-from .sockets import SocketOptions
 
 logger = logging.getLogger("distributed.scheduler")
 
@@ -127,13 +126,12 @@ class Transport:
     Args:
         opened: called with each new comm; returns the receiver of its events.
         backends: returns the backend of a scheme.
-        limits: what a message's prelude may claim.
-        handshake_limits: the same until ``Comm.admit`` is called; None for `limits`.
-        options: socket options.
+        handshake_limits: limits of a message until ``Comm.admit`` is called; None for `limits`.
         require_encryption: whether to refuse ``tcp`` and ``ws``.
 
     Attributes:
         comms: the open connections.
+        limits: what a message's prelude may claim.
         scratch: read buffer of all comms, because a read is handled before the next one.
     """
 
@@ -141,14 +139,11 @@ class Transport:
         self,
         opened: Callable[[Comm], CommEvents],
         backends: Callable[[str], CommBackend],
-        limits: Limits | None = None,
         handshake_limits: Limits | None = None,
-        options: SocketOptions | None = None,
         require_encryption: bool = False,
     ) -> None:
-        self.limits = limits or Limits()
+        self.limits = Limits()
         self.handshake_limits = handshake_limits
-        self.options = options or SocketOptions()
         self.scratch = memoryview(bytearray(SCRATCH_NBYTES))
         self.comms: set[Comm] = set()
         self._opened = opened

@@ -7,7 +7,6 @@ pages, its server is shared, and the path ``/`` serves both (as in stock).
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import ssl
 import struct
@@ -138,7 +137,7 @@ class PeerHandler(WebSocketHandler):
             return
         stream.exempt()  # the limits of HTTP do not apply after the upgrade
         self._comm = WebSocketComm(self._transport, self, stream, facts)
-        _keep_alive(stream, self._transport)
+        set_socket_options(stream.socket)
         self._transport.connection_made(self._comm)
 
     async def on_message(self, message: str | bytes) -> None:
@@ -240,7 +239,7 @@ class WebSocketBackend:
             socket.close()
             raise FatalConnectError(f"cannot connect to {address}: {refusal}")
         comm = WebSocketComm(transport, socket, stream, facts)
-        _keep_alive(stream, transport)
+        set_socket_options(stream.socket)
         transport.connection_made(comm)
         comm.keep(_read(comm, socket))
         return comm
@@ -260,8 +259,3 @@ async def _read(comm: WebSocketComm, socket: Any) -> None:
 def _facts(sock: Any, scheme: str, outgoing: bool) -> PeerFacts:
     certificate = sock.getpeercert() if scheme == "wss" else None
     return socket_facts(sock.getpeername(), sock.getsockname(), certificate, scheme, outgoing)
-
-
-def _keep_alive(stream: Any, transport: Transport) -> None:
-    with contextlib.suppress(OSError):  # a platform without one of them
-        set_socket_options(stream.socket, transport.options)

@@ -84,17 +84,10 @@ async def retire_workers(
         chosen = _chosen(server, workers, names, stimulus_id, options)
         if not chosen:
             return {}
-        before = {ws.address: ws.status for ws in chosen}
-        for ws in chosen:  # before any data is moved, so that none moves to another one of them
-            server.send_stimulus(
-                SetWorkerStatus(ws.address, "closing_gracefully"), stimulus_id=stimulus_id
-            )
-        reasons = await asyncio.gather(
-            *(
-                _retire(server, ws, before[ws.address], close_workers, remove, stimulus_id)
-                for ws in chosen
-            )
-        )
+        retirements = [_Retirement(server, ws, stimulus_id) for ws in chosen]
+        for retirement in retirements:  # all before any data is moved to another one of them
+            retirement.set_status("closing_gracefully")
+        reasons = await asyncio.gather(*(each.run(close_workers, remove) for each in retirements))
     retired = [ws for ws, reason in zip(chosen, reasons) if not reason]
     kept = {ws: reason for ws, reason in zip(chosen, reasons) if reason}
     _log_events(server, retired, kept, stimulus_id)
@@ -134,151 +127,141 @@ def _chosen(
     return list(dict.fromkeys(ws for ws in found if ws is not None))
 
 
-async def _retire(
-    server: ServerApi,
-    ws: WorkerState,
-    status_before: str,
-    close: bool,
-    remove: bool,
-    stimulus_id: str,
-) -> str:
-    """Move the data of a worker, wait for its running tasks, and remove it.
+class _Retirement:
+    """The retirement of worker `ws`."""
 
-    Returns:
-        Why the worker stays, or "".
-    """
-    try:
-        reason = await _move_data(server, ws)
-        if not reason and ws.processing:
-            await _wait_for_tasks(server, ws)
-            reason = await _move_data(server, ws)
-    except BaseException:
-        server.send_stimulus(SetWorkerStatus(ws.address, status_before), stimulus_id=stimulus_id)
-        raise
-    if reason:
-        server.send_stimulus(SetWorkerStatus(ws.address, status_before), stimulus_id=stimulus_id)
-        logger.warning(
-            "Could not retire worker %r: %s (stimulus_id=%r)", ws.address, reason, stimulus_id
-        )
-        return reason
-    if remove:
-        server.send_stimulus(
-            WorkerRemoved(ws.address, expected=True, close=close), stimulus_id=stimulus_id
-        )
-    elif close and _present(server, ws):
-        server.send_stimulus(CloseWorker(ws.address), stimulus_id=stimulus_id)
-    elif _present(server, ws):  # it stays; drop its copies, so that no worker fetches from it
-        copied = [ts.key for ts in ws.has_what if _is_safe(server, ts)]
-        server.send_stimulus(MoveReplicas(drop={ws.address: copied}), stimulus_id=stimulus_id)
-    logger.info("Retired worker %r (stimulus_id=%r)", ws.address, stimulus_id)
-    return ""
+    def __init__(self, server: ServerApi, ws: WorkerState, stimulus_id: str) -> None:
+        self._server = server
+        self._state = server.state
+        self._ws = ws
+        self._stimulus_id = stimulus_id
+        self._status_before = ws.status
 
+    def _send(self, message: Any) -> None:
+        self._server.send_stimulus(message, stimulus_id=self._stimulus_id)
 
-async def _wait_for_tasks(server: ServerApi, ws: WorkerState) -> None:
-    """Wait for running tasks, at most ``paceline.scheduler.retire-running`` (30 s).
+    def set_status(self, status: str) -> None:
+        """Set the status of the worker."""
+        self._send(SetWorkerStatus(self._ws.address, status))
 
-    Tasks that had not started were recalled when the status of the worker changed.
-    """
-    logger.info("Retiring worker %s; %d tasks run there.", ws.address, len(ws.processing))
-    ended = await server.wait_for(
-        lambda: not ws.processing or not _present(server, ws),
-        server.state.config.retire_running_seconds,
-    )
-    if not ended:
-        keys = [ts.key for ts in islice(ws.processing, KEYS_IN_LOG_LINE)]
-        logger.warning(
-            "Worker %s is retired while it still runs %d tasks, which are rescheduled: %s",
-            ws.address,
-            len(ws.processing),
-            keys,
-        )
+    async def run(self, close: bool, remove: bool) -> str:
+        """Move the data of the worker, wait for its running tasks, and remove it.
 
+        Returns:
+            Why the worker stays, or "".
+        """
+        ws = self._ws
+        try:
+            reason = await self._move_data()
+            if not reason and ws.processing:
+                await self._wait_for_tasks()
+                reason = await self._move_data()
+        except BaseException:
+            self.set_status(self._status_before)
+            raise
+        if reason:
+            self.set_status(self._status_before)
+            text = "Could not retire worker %r: %s (stimulus_id=%r)"
+            logger.warning(text, ws.address, reason, self._stimulus_id)
+            return reason
+        if remove:
+            self._send(WorkerRemoved(ws.address, expected=True, close=close))
+        elif close and self._is_present():
+            self._send(CloseWorker(ws.address))
+        elif self._is_present():  # it stays; drop its copies, so that no worker fetches from it
+            copied = [ts.key for ts in ws.has_what if self._is_safe(ts)]
+            self._send(MoveReplicas(drop={ws.address: copied}))
+        logger.info("Retired worker %r (stimulus_id=%r)", ws.address, self._stimulus_id)
+        return ""
 
-async def _move_data(server: ServerApi, ws: WorkerState) -> str:
-    """Copy data that no other running worker holds. Return why that failed, or ""."""
-    fruitless = 0
-    patient = True
-    while _present(server, ws):
-        if ws.actors:
-            keys = [ts.key for ts in ws.actors]
-            manager_logger.warning(
-                "Tried retiring worker %s, but it holds actor(s) %s, which can't be moved",
+    async def _wait_for_tasks(self) -> None:
+        """Wait for running tasks, at most ``paceline.scheduler.retire-running`` (30 s).
+
+        Tasks that had not started were recalled when the status of the worker changed.
+        """
+        ws = self._ws
+        logger.info("Retiring worker %s; %d tasks run there.", ws.address, len(ws.processing))
+        if not await self._server.wait_for(
+            lambda: not ws.processing or not self._is_present(),
+            self._state.config.retire_running_seconds,
+        ):
+            logger.warning(
+                "Worker %s is retired while it still runs %d tasks, which are rescheduled: %s",
                 ws.address,
-                keys,
+                len(ws.processing),
+                [ts.key for ts in islice(ws.processing, KEYS_IN_LOG_LINE)],
             )
-            return f"it holds actor(s) {keys}, which can't be moved"
-        unique = _unique(server, ws)
-        if not unique:
-            return ""
-        plan = _recipients(server, unique)
-        if not plan:
-            return "unique data could not be moved to any other worker"
-        logger.info("Retiring worker %s; %d keys are being moved away.", ws.address, len(unique))
-        if patient:
-            patient = await _move_in_background(server, ws, plan)
-            continue
-        failures = await asyncio.gather(*(gather_on_worker(server, a, w) for a, w in plan.items()))
-        if sum(map(len, failures)) < len(unique):
-            fruitless = 0
-            continue
-        fruitless += 1
-        if fruitless >= FRUITLESS_ROUNDS_MAX:
-            return f"{len(unique)} keys could not be copied to other workers"
-        await asyncio.sleep(FRUITLESS_PAUSE_SECONDS)
-    return ""
 
+    async def _move_data(self) -> str:
+        """Copy data that no other running worker holds. Return why that failed, or ""."""
+        server, ws = self._server, self._ws
+        fruitless = 0
+        patient = True
+        while self._is_present():
+            if ws.actors:
+                keys = [ts.key for ts in ws.actors]
+                text = "Tried retiring worker %s, but it holds actor(s) %s, which can't be moved"
+                manager_logger.warning(text, ws.address, keys)
+                return f"it holds actor(s) {keys}, which can't be moved"
+            unique = self._unique()
+            if not unique:
+                return ""
+            plan = _recipients(server, unique)
+            if not plan:
+                return "unique data could not be moved to any other worker"
+            logger.info(
+                "Retiring worker %s; %d keys are being moved away.", ws.address, len(unique)
+            )
+            if patient:
+                patient = await self._move_in_background(plan)
+                continue
+            failures = await asyncio.gather(
+                *(gather_on_worker(server, a, who_has) for a, who_has in plan.items())
+            )
+            if sum(map(len, failures)) < len(unique):
+                fruitless = 0
+                continue
+            fruitless += 1
+            if fruitless >= FRUITLESS_ROUNDS_MAX:
+                return f"{len(unique)} keys could not be copied to other workers"
+            await asyncio.sleep(FRUITLESS_PAUSE_SECONDS)
+        return ""
 
-async def _move_in_background(
-    server: ServerApi, ws: WorkerState, plan: dict[str, dict[Key, list[str]]]
-) -> bool:
-    """Let recipients fetch copies in the background, and wait until they have them or one is gone.
+    async def _move_in_background(self, plan: dict[str, dict[Key, list[str]]]) -> bool:
+        """Let recipients fetch copies, and wait until they have them or one of them is gone.
 
-    Results that the worker stores meanwhile are not waited for.
+        Results that the worker stores meanwhile are not waited for.
 
-    Returns:
-        False if no copy arrived for ``PATIENCE_SECONDS``.
-    """
-    server.send_stimulus(
-        MoveReplicas(acquire={address: list(keys) for address, keys in plan.items()})
-    )
-    moving = {key for keys in plan.values() for key in keys}
+        Returns:
+            False if no copy arrived for ``PATIENCE_SECONDS``.
+        """
+        self._server.send_stimulus(MoveReplicas(acquire={a: list(ks) for a, ks in plan.items()}))
+        moving = {key for keys in plan.values() for key in keys}
+        left = len(moving)
+        until = time.monotonic() + PATIENCE_SECONDS
+        while time.monotonic() < until:
+            pause = min(POLL_MAX_SECONDS, len(self._ws.has_what) * POLL_SECONDS_PER_KEY)
+            await asyncio.sleep(max(POLL_MIN_SECONDS, pause))
+            before, left = left, sum(ts.key in moving for ts in self._unique())
+            if not left or not self._is_present() or self._ws.actors:
+                return True
+            if left < before:
+                until = time.monotonic() + PATIENCE_SECONDS
+            running = {ws.address for ws in self._state.running}
+            if not running.issuperset(plan):
+                return True
+        return False
 
-    def outstanding() -> int:
-        return sum(ts.key in moving for ts in _unique(server, ws))
+    def _unique(self) -> list[TaskState]:
+        """Return the tasks of the worker whose data no running worker holds."""
+        return [ts for ts in self._ws.has_what if not ts.actor and not self._is_safe(ts)]
 
-    left = outstanding()
-    until = time.monotonic() + PATIENCE_SECONDS
-    while time.monotonic() < until:
-        pause = min(POLL_MAX_SECONDS, len(ws.has_what) * POLL_SECONDS_PER_KEY)
-        await asyncio.sleep(max(POLL_MIN_SECONDS, pause))
-        before, left = left, outstanding()
-        if not left or not _present(server, ws) or ws.actors:
-            return True
-        if left < before:
-            until = time.monotonic() + PATIENCE_SECONDS
-        if not all(_takes(server, address) for address in plan):
-            return True
-    return False
+    def _is_present(self) -> bool:
+        return self._state.workers.get(self._ws.address) is self._ws
 
-
-def _takes(server: ServerApi, address: str) -> bool:
-    """Return whether a worker can receive data."""
-    ws = server.state.workers.get(address)
-    return ws is not None and ws in server.state.running
-
-
-def _unique(server: ServerApi, ws: WorkerState) -> list[TaskState]:
-    """Return the tasks on `ws` whose data no running worker holds."""
-    return [ts for ts in ws.has_what if not ts.actor and not _is_safe(server, ts)]
-
-
-def _present(server: ServerApi, ws: WorkerState) -> bool:
-    return server.state.workers.get(ws.address) is ws
-
-
-def _is_safe(server: ServerApi, ts: TaskState) -> bool:
-    """Return whether a running worker holds the data of `ts`."""
-    return any(ws in server.state.running for ws in ts.who_has)
+    def _is_safe(self, ts: TaskState) -> bool:
+        """Return whether a running worker holds the data of `ts`."""
+        return any(ws in self._state.running for ws in ts.who_has)
 
 
 def _recipients(server: ServerApi, tasks: Collection[TaskState]) -> dict[str, dict[Key, list[str]]]:
