@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from distributed import profile
@@ -26,6 +26,11 @@ OMITTED = ("profile.py", "selectors.py")
 #: Reading the frames of another thread can deadlock both in CPython 3.11 (dask/distributed#8616,
 #: python/cpython#106883). Stock's scheduler takes no samples there either.
 SAFE = sys.version_info[:2] != (3, 11)
+
+
+def merged_profile(profiles: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Return one tree of frames with the summed counts of `profiles`."""
+    return dict(profile.merge(*profiles))
 
 
 class LoopProfile:

@@ -13,12 +13,11 @@ from paceline.protocol.messages import Message, worker_rpc
 from paceline.scheduler.core.inspection import queries
 from paceline.workers_compat.config import versions
 from paceline.workers_compat.facade import task_records
+from paceline.workers_compat.facade.loop_profile import merged_profile
 
 from .api import Handler, PeerApi, ServerApi, arguments, calls
 from .broadcast import broadcast, call_each
 
-#: Profiles are merged down to this depth; deeper frames are cut off.
-PROFILE_DEPTH_MAX = 400
 #: Default width of the bins of profile metadata, in seconds.
 PROFILE_CYCLE_SECONDS = 1.0
 
@@ -101,24 +100,6 @@ async def _replies(
     targets = {a: a for a in (present if workers is None else workers) if a in present}
     outcomes = await call_each(server, targets, request)
     return {a: reply for a, reply in outcomes.items() if not isinstance(reply, Exception)}
-
-
-def merged_profile(profiles: Sequence[dict[str, Any]], depth: int = 0) -> dict[str, Any]:
-    """Return one tree of frames with the summed counts of ``profiles``."""
-    if not profiles:
-        root = {"filename": "", "name": "", "line_number": 0, "line": ""}
-        return {"count": 0, "children": {}, "identifier": "root", "description": root}
-    children: dict[Any, list[dict[str, Any]]] = {}
-    if depth < PROFILE_DEPTH_MAX:
-        for each in profiles:
-            for name, child in each["children"].items():
-                children.setdefault(name, []).append(child)
-    return {
-        "description": profiles[0]["description"],
-        "children": {name: merged_profile(found, depth + 1) for name, found in children.items()},
-        "count": sum(each["count"] for each in profiles),
-        "identifier": profiles[0]["identifier"],
-    }
 
 
 async def profile_metadata(
