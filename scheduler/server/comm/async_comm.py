@@ -48,12 +48,8 @@ class AsyncComm(Comm):
         """
 
     @abstractmethod
-    def hang_up(self) -> None:
+    def end(self) -> None:
         """Close the connection, after everything was written."""
-
-    @abstractmethod
-    def cut(self) -> None:
-        """Close the connection at once."""
 
     # called by subclasses
 
@@ -119,23 +115,15 @@ class AsyncComm(Comm):
             self._slow = False
             self.events.resumed()
         if self._close_when_written:
-            self.hang_up()
+            self.end()
 
-    def close(self) -> None:
-        if self._closing:
-            return
-        self.flush()
-        self._closing = True
-        self._reason = self._reason or "closed"
-        if self._writer is None:
-            self.hang_up()
-        else:
-            self._close_when_written = True
+    def hang_up(self) -> None:
+        self._close_when_written = self._writer is not None
+        if not self._close_when_written:
+            self.end()
 
     def abort(self, reason: str) -> None:
-        self._reason = self._reason or reason
-        self._closing = True
-        self.cut()
+        super().abort(reason)
         asyncio.get_running_loop().call_soon(self.lost, reason)
 
     def admit(self) -> None:

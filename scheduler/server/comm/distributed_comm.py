@@ -32,7 +32,7 @@ class DistributedComm(AsyncComm):
     async def send(self, frames: Sequence[Buffer]) -> None:
         await self._comm.write(foreign_comm.to_message(frames, self._scheme))
 
-    def hang_up(self) -> None:
+    def end(self) -> None:
         self.keep(self._hang_up())
 
     async def _hang_up(self) -> None:

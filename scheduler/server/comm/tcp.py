@@ -106,18 +106,11 @@ class TcpComm(Comm, asyncio.BufferedProtocol):
             for buffer in buffers:
                 self._transport.write(buffer)
 
-    def abort(self, reason: str) -> None:
-        self._reason = self._reason or reason
-        self._closing = True
+    def cut(self) -> None:
         if self._transport is not None:
             self._transport.abort()
 
-    def close(self) -> None:
-        if self._closing:
-            return
-        self.flush()
-        self._closing = True
-        self._reason = self._reason or "closed"
+    def hang_up(self) -> None:
         if self._transport is not None:
             self._transport.close()
 

@@ -107,19 +107,14 @@ class TlsComm(TcpComm):
         if not self._pumping:
             self._pump()
 
-    def close(self) -> None:
-        if self._closing:
-            return
-        self.flush()
-        if not self._pieces:
-            super().close()
-            return
-        self._closing = self._draining = True
-        self._reason = self._reason or "closed"
+    def hang_up(self) -> None:
+        self._draining = bool(self._pieces)
+        if not self._draining:
+            super().hang_up()
 
-    def abort(self, reason: str) -> None:
+    def cut(self) -> None:
         self._forget_pieces()
-        super().abort(reason)
+        super().cut()
 
     @property
     def unwritten_nbytes(self) -> int:

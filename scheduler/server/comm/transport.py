@@ -63,6 +63,20 @@ class Comm(ABC):
         logger.warning("Dropping connection to %s: %s", self.facts.peer_address, reason)
         self.abort(reason)
 
+    def abort(self, reason: str) -> None:
+        """Close the connection at once."""
+        self._reason = self._reason or reason
+        self._closing = True
+        self.cut()
+
+    def close(self) -> None:
+        """Close the connection once everything is written."""
+        if not self._closing:
+            self.flush()
+            self._closing = True
+            self._reason = self._reason or "closed"
+            self.hang_up()
+
     @property
     def coming(self) -> tuple[tuple[int, ...], Frames] | None:
         return None
@@ -102,11 +116,11 @@ class Comm(ABC):
         """Resume reading."""
 
     @abstractmethod
-    def abort(self, reason: str) -> None:
+    def cut(self) -> None:
         """Close the connection at once."""
 
     @abstractmethod
-    def close(self) -> None:
+    def hang_up(self) -> None:
         """Close the connection once everything is written."""
 
 

@@ -71,7 +71,7 @@ class WebSocketComm(AsyncComm):
         except (WebSocketClosedError, StreamClosedError) as error:
             raise ConnectionError(str(error) or "closed") from error
 
-    def hang_up(self) -> None:
+    def end(self) -> None:
         self._socket.close()
 
     def cut(self) -> None:

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 from paceline.protocol import messages as m
 from paceline.scheduler.core import stimuli
 from paceline.workers_compat.graphs.graph_table import CompileRequest
@@ -148,19 +149,11 @@ class ClientStream(Stream):
     def _update_graph(self, message: Any) -> None:
         server = self.peer.server
         graph_id = next(server.graph_ids)
+        fields = msgspec.structs.asdict(message)
+        del fields["stimulus_id"]
         request = CompileRequest(
+            **{**fields, "client": self.name, "keys": list(message.keys)},
             graph_id=graph_id,
-            client=self.name,
-            expr_ser=message.expr_ser,
-            keys=list(message.keys),
-            internal_priority=message.internal_priority,
-            submitting_task=message.submitting_task,
-            user_priority=message.user_priority,
-            actors=message.actors,
-            fifo_timeout=message.fifo_timeout,
-            code=message.code,
-            annotations=message.annotations,
-            span_metadata=message.span_metadata,
             received_at=self._driver.clock(),
             validate=server.state.validate,
         )
