@@ -67,7 +67,7 @@ class EventHandler:
 
 
 class Peer:
-    """One connection. Implements ``CommEvents`` and ``requests.api.PeerApi``.
+    """One connection. Implements ``CommEvents``.
 
     Attributes:
         comm: the connection.

@@ -67,31 +67,6 @@ class RemoteError(Exception):
         self.reply = reply
 
 
-class PeerApi(Protocol):
-    """The connection on which a request arrived. Implemented by ``peers.peer.Peer``.
-
-    Attributes:
-        address: ``tcp://host:port`` of the other end of the socket.
-        closed: the connection is lost; nothing more is written.
-    """
-
-    address: str
-    closed: bool
-
-    def reply(self, value: Any) -> None:
-        """Send another message, from a handler that replies more than once."""
-
-    async def drained(self) -> None:
-        """Wait until the peer has read what was written, or is lost."""
-
-    async def read(self) -> Any:
-        """Return the next message of the peer.
-
-        Raises:
-            OSError: the connection is lost.
-        """
-
-
 class OwningScheduler(Protocol):
     """The ``Scheduler`` object that owns the server."""
 
@@ -265,7 +240,7 @@ def calls(function: Callable[..., Any], *, shield: bool = False) -> Handler:
     With ``shield`` its coroutine runs to its end: see ``shielded``.
     """
 
-    def handle(server: ServerApi, request: Request, peer: PeerApi) -> Any:
+    def handle(server: ServerApi, request: Request, peer: object) -> Any:
         result = function(server, **arguments(request))
         return shielded(server, result, function.__name__) if shield else result
 

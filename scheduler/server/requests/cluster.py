@@ -10,12 +10,13 @@ from paceline.scheduler.core import stimuli
 from paceline.scheduler.core.handlers.timers import is_busy
 from paceline.scheduler.core.inspection import queries
 from paceline.scheduler.core.policy import scaling
+from paceline.scheduler.server.peers.peer import Peer
 from paceline.workers_compat.config import config
 
-from .api import NO_REPLY, Handler, NoReply, PeerApi, ServerApi
+from .api import NO_REPLY, Handler, NoReply, ServerApi
 
 
-def handle_adaptive_target(server: ServerApi, request: r.AdaptiveTarget, peer: PeerApi) -> int:
+def handle_adaptive_target(server: ServerApi, request: r.AdaptiveTarget, peer: Peer) -> int:
     """Return the recommended number of workers."""
     wanted = request.target_duration
     if wanted is None:
@@ -24,7 +25,7 @@ def handle_adaptive_target(server: ServerApi, request: r.AdaptiveTarget, peer: P
     return scaling.adaptive_target(server.state, seconds)
 
 
-def handle_check_idle(server: ServerApi, request: r.CheckIdle, peer: PeerApi) -> float | None:
+def handle_check_idle(server: ServerApi, request: r.CheckIdle, peer: Peer) -> float | None:
     """Check now whether the scheduler is idle.
 
     Return since when, in seconds since the epoch, or None if it is busy or was busy at the previous
@@ -34,7 +35,7 @@ def handle_check_idle(server: ServerApi, request: r.CheckIdle, peer: PeerApi) ->
     return None if is_busy(server.state) else server.state.idle_since
 
 
-def handle_terminate(server: ServerApi, request: r.Terminate, peer: PeerApi) -> NoReply:
+def handle_terminate(server: ServerApi, request: r.Terminate, peer: Peer) -> NoReply:
     """Shut the scheduler down. There is no reply: the client sees its connection close."""
     reason = request.reason or "terminate"
     server.spawn(server.scheduler.close(reason=reason), "terminate")
@@ -42,7 +43,7 @@ def handle_terminate(server: ServerApi, request: r.Terminate, peer: PeerApi) -> 
 
 
 def handle_subscribe_worker_status(
-    server: ServerApi, request: r.SubscribeWorkerStatus, peer: PeerApi
+    server: ServerApi, request: r.SubscribeWorkerStatus, peer: Peer
 ) -> dict[str, Any]:
     """Return the identity of the scheduler and send changes of its workers from now on."""
     identity = server.scheduler.identity()
@@ -55,7 +56,7 @@ def _constant_fields(facts: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in facts.items() if k not in ("metrics", "last_seen")}
 
 
-async def watch_workers(server: ServerApi, peer: PeerApi, known: Iterable[str]) -> None:
+async def watch_workers(server: ServerApi, peer: Peer, known: Iterable[str]) -> None:
     """Send ``peer`` batches of ["add", ...] and ["remove", address] until its connection is lost.
 
     Args:

@@ -11,11 +11,12 @@ from paceline.protocol import messages as r
 from paceline.protocol.keys import Key
 from paceline.protocol.messages import Message, worker_rpc
 from paceline.scheduler.core.inspection import queries
+from paceline.scheduler.server.peers.peer import Peer
 from paceline.workers_compat.config import versions
 from paceline.workers_compat.facade import task_records
 from paceline.workers_compat.facade.loop_profile import merged_profile
 
-from .api import Handler, PeerApi, ServerApi, arguments, calls
+from .api import Handler, ServerApi, arguments, calls
 from .broadcast import broadcast, call_each
 
 #: Default width of the bins of profile metadata, in seconds.
@@ -136,19 +137,19 @@ async def profile_metadata(
     return {"counts": binned, "keys": keys}
 
 
-def handle_profile(server: ServerApi, request: r.Profile, peer: PeerApi) -> Any:
+def handle_profile(server: ServerApi, request: r.Profile, peer: Peer) -> Any:
     """See ``profile``."""
     options = arguments(request)
     return profile(server, server_threads=options.pop("server"), **options)
 
 
-def handle_get_task_stream(server: ServerApi, request: r.GetTaskStream, peer: PeerApi) -> list[Any]:
+def handle_get_task_stream(server: ServerApi, request: r.GetTaskStream, peer: Peer) -> list[Any]:
     """Return records of finished tasks. They are collected from the first such request on."""
     return list(task_records.task_stream(server.plugins).collect(**arguments(request)))
 
 
 def handle_logs(
-    server: ServerApi, request: r.GetLogs | r.Logs, peer: PeerApi
+    server: ServerApi, request: r.GetLogs | r.Logs, peer: Peer
 ) -> list[tuple[Any, ...]]:
     """Return the last lines of the scheduler's log."""
     return server.request_state.log.lines(**arguments(request))

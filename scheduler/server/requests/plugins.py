@@ -8,9 +8,10 @@ from typing import Any
 
 from paceline.protocol import messages as r
 from paceline.protocol.messages import nanny_rpc, worker_rpc
+from paceline.scheduler.server.peers.peer import Peer
 from paceline.workers_compat.security.unpickling import plugin_name, unpickle_plugin
 
-from .api import NO_REPLY, Handler, NoReply, PeerApi, ServerApi, calls
+from .api import NO_REPLY, Handler, NoReply, ServerApi, calls
 from .broadcast import broadcast
 
 logger = logging.getLogger("distributed.scheduler")
@@ -66,9 +67,7 @@ async def unregister_nanny_plugin(server: ServerApi, name: str) -> dict[str, Any
     return await broadcast(server, nanny_rpc.NannyPluginRemove(name=name), nanny=True)
 
 
-async def handle_register_nanny(
-    server: ServerApi, request: r.RegisterNanny, peer: PeerApi
-) -> NoReply:
+async def handle_register_nanny(server: ServerApi, request: r.RegisterNanny, peer: Peer) -> NoReply:
     """Send the plugins to a starting nanny, and wait until its worker is up or has failed.
 
     Until then the registration of a nanny plugin waits, so that this nanny receives it, too.

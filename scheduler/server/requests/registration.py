@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from paceline.protocol import messages as m
 from paceline.scheduler.core import stimuli
 from paceline.scheduler.core.inspection import queries
 from paceline.scheduler.server.comm import addresses
 from paceline.scheduler.server.peers.client_stream import ClientStream
+from paceline.scheduler.server.peers.peer import Peer
 from paceline.scheduler.server.peers.streams import WorkerStream
 from paceline.scheduler.server.peers.unregistered_stream import UnregisteredStream
 from paceline.workers_compat.config import versions
 
-from .api import NO_REPLY, Handler, NoReply, PeerApi, ServerApi, worker_address
-
-if TYPE_CHECKING:
-    from paceline.scheduler.server.peers.peer import Peer
+from .api import NO_REPLY, Handler, NoReply, ServerApi, worker_address
 
 logger = logging.getLogger("distributed.scheduler")
 
@@ -75,7 +73,7 @@ def handle_connection_stream(server: ServerApi, request: m.ConnectionStream, pee
 
 
 def handle_heartbeat_worker(
-    server: ServerApi, request: m.HeartbeatWorker, peer: PeerApi
+    server: ServerApi, request: m.HeartbeatWorker, peer: Peer
 ) -> dict[str, Any]:
     """Process the heartbeat of a worker. Return when to send the next one."""
     address = worker_address(server, request.address, request.resolve_address)
@@ -93,7 +91,7 @@ def handle_heartbeat_worker(
     }
 
 
-def handle_unregister(server: ServerApi, request: m.Unregister, peer: PeerApi) -> str:
+def handle_unregister(server: ServerApi, request: m.Unregister, peer: Peer) -> str:
     """Remove a worker."""
     address = worker_address(server, request.address)
     if address not in server.state.workers:

@@ -22,9 +22,10 @@ from paceline.scheduler.core.stimuli import (
     SetWorkerStatus,
     WorkerRemoved,
 )
+from paceline.scheduler.server.peers.peer import Peer
 from paceline.workers_compat.security.unpickling import unpickle
 
-from .api import Handler, PeerApi, ServerApi, arguments, shielded
+from .api import Handler, ServerApi, arguments, shielded
 from .replicate import gather_on_worker
 
 logger = logging.getLogger("distributed.scheduler")
@@ -303,7 +304,7 @@ def _log_events(
 
 
 def handle_retire_workers(
-    server: ServerApi, request: r.RetireWorkers, peer: PeerApi
+    server: ServerApi, request: r.RetireWorkers, peer: Peer
 ) -> Coroutine[Any, Any, dict[str, Any]]:
     """See ``retire_workers``."""
     options = arguments(request)
@@ -311,9 +312,7 @@ def handle_retire_workers(
     return shielded(server, retire_workers(server, **options), "retire_workers")
 
 
-def handle_workers_to_close(
-    server: ServerApi, request: r.WorkersToClose, peer: PeerApi
-) -> list[Any]:
+def handle_workers_to_close(server: ServerApi, request: r.WorkersToClose, peer: Peer) -> list[Any]:
     """See ``workers_to_close``."""
     return workers_to_close(server, **_with_unpickled_key(arguments(request)))
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from paceline.protocol import messages as r
 from paceline.scheduler.core.stimuli import LogEventCommand
+from paceline.scheduler.server.peers.peer import Peer
 from paceline.workers_compat.config.config import seconds
 from paceline.workers_compat.errors import error_message
 from paceline.workers_compat.security.unpickling import (
@@ -20,7 +21,7 @@ from paceline.workers_compat.security.unpickling import (
     unpickle,
 )
 
-from .api import NO_REPLY, Handler, NoReply, PeerApi, ServerApi, calls
+from .api import NO_REPLY, Handler, NoReply, ServerApi, calls
 
 logger = logging.getLogger("distributed.scheduler")
 
@@ -100,7 +101,7 @@ def _shown(value: Any) -> str:
         return f"<repr failed: {type(error).__name__}>"
 
 
-async def handle_feed(server: ServerApi, request: r.Feed, peer: PeerApi) -> NoReply:
+async def handle_feed(server: ServerApi, request: r.Feed, peer: Peer) -> NoReply:
     """Call the client's function at an interval and send each result, until the connection is lost.
 
     Stock's progress bars use feeds. The functions receive the ``Scheduler`` object.

@@ -9,23 +9,24 @@ from paceline.protocol.messages import extension_rpc as x
 from paceline.scheduler.core import stimuli
 from paceline.scheduler.core.inspection import queries
 from paceline.scheduler.core.inspection.explain import explain, explain_all
+from paceline.scheduler.server.peers.peer import Peer
 
-from .api import Handler, PeerApi, ServerApi, reads
+from .api import Handler, ServerApi, reads
 
 
-def handle_get_metadata(server: ServerApi, request: r.GetMetadata, peer: PeerApi) -> Any:
+def handle_get_metadata(server: ServerApi, request: r.GetMetadata, peer: Peer) -> Any:
     """Return the value stored at the path ``request.keys``."""
     default = queries.NO_DEFAULT if request.default == "__no_default__" else request.default
     return queries.get_metadata(server.state, request.keys, default)
 
 
-def handle_set_metadata(server: ServerApi, request: r.SetMetadata, peer: PeerApi) -> None:
+def handle_set_metadata(server: ServerApi, request: r.SetMetadata, peer: Peer) -> None:
     """Store a value at ``request.keys``, a path of keys or one key."""
     keys = request.keys if isinstance(request.keys, list | tuple) else [request.keys]
     server.send_stimulus(stimuli.MetadataSet(list(keys), request.value))
 
 
-def handle_explain(server: ServerApi, request: r.Explain, peer: PeerApi) -> dict[str, Any]:
+def handle_explain(server: ServerApi, request: r.Explain, peer: Peer) -> dict[str, Any]:
     """Explain why a task does not run, or the state of the cluster. Stock has no such request."""
     if request.key is None:
         return explain_all(server.state, server.now())
@@ -33,19 +34,19 @@ def handle_explain(server: ServerApi, request: r.Explain, peer: PeerApi) -> dict
     return explain(server.state, request.key, server.now(), compiling)
 
 
-def handle_retry(server: ServerApi, request: r.Retry, peer: PeerApi) -> Any:
+def handle_retry(server: ServerApi, request: r.Retry, peer: Peer) -> Any:
     """Run erred tasks again. Return the keys of the tasks that were released for it."""
     client = request.client or ""
     return server.request(stimuli.RetryKeys(request.keys, client), client)
 
 
-def handle_set_resources(server: ServerApi, request: r.SetResources, peer: PeerApi) -> str:
+def handle_set_resources(server: ServerApi, request: r.SetResources, peer: Peer) -> str:
     """Set the resources of a worker."""
     server.send_stimulus(request, queries.coerce_address(server.state, request.worker))
     return "OK"
 
 
-def handle_add_keys(server: ServerApi, request: r.AddKeysRpc, peer: PeerApi) -> str:
+def handle_add_keys(server: ServerApi, request: r.AddKeysRpc, peer: Peer) -> str:
     """Record that a worker holds further replicas."""
     address = queries.coerce_address(server.state, request.worker)
     if address not in server.state.workers:
