@@ -302,7 +302,7 @@ class Driver:
 
     def _want_continue(self, _: Any) -> None:
         # two iterations of the loop, so that readable sockets are read before the core continues
-        self._loop.call_soon(self._loop.call_soon, self.feed, stimuli.Continue())
+        self._loop.call_soon(lambda: self._loop.call_soon(self.feed, stimuli.Continue()))
 
     def _set_timer(self, instruction: instructions.SetTimer) -> None:
         def due() -> None:
