@@ -11,6 +11,7 @@ COPY pyproject.toml README.md LICENSE ./
 COPY paceline paceline
 COPY protocol protocol
 COPY scheduler scheduler
+COPY testing testing
 COPY transfer transfer
 COPY workers_compat workers_compat
 RUN python -m venv /opt/paceline

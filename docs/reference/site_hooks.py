@@ -23,7 +23,7 @@ PAGES = {
     "examples/README.md": "examples.md",
 }
 #: Folders of the packages, and where links to them are put, in the layout of their import names.
-PACKAGES = ("protocol", "scheduler", "transfer", "workers_compat")
+PACKAGES = ("protocol", "scheduler", "testing", "transfer", "workers_compat")
 LINKS = ROOT / "build" / "site" / "paceline"
 _LINK = re.compile(r"\]\(([^()\s:#]+)(#[^()\s]*)?\)")
 

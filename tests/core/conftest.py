@@ -1,4 +1,4 @@
-"""Fixtures of the core's tests: environments, see ``env.py``."""
+"""Fixtures of the core's tests: environments, see ``paceline.testing``."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-
-from tests.core.env import Env
+from paceline.testing import Env
 
 
 @pytest.fixture

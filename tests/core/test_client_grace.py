@@ -6,8 +6,7 @@ from typing import Any
 
 from paceline.protocol import messages as m
 from paceline.scheduler.core.instructions import CloseScheduler
-
-from tests.core.env import Env
+from paceline.testing import Env
 
 
 def patient(seconds: float = 60.0, **options: Any) -> Env:

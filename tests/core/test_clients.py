@@ -6,8 +6,7 @@ import pytest
 from paceline.protocol import messages as m
 from paceline.scheduler.core.handlers.clients import EQUAL_HASHES_MAX
 from paceline.scheduler.core.stimuli import DataPlaced, ReleaseAll, RetryKeys
-
-from tests.core.env import Env
+from paceline.testing import Env
 
 # ------------------------------------------------------------------ wishes
 

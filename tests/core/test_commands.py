@@ -17,8 +17,7 @@ from paceline.scheduler.core.stimuli import (
     WorkerRemoved,
     WriteTask,
 )
-
-from tests.core.env import Env
+from paceline.testing import Env
 
 MakeEnv = Callable[..., Env]
 

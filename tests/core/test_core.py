@@ -18,8 +18,7 @@ from paceline.scheduler.core.stimuli import (
     stimulus_name,
 )
 from paceline.scheduler.core.turn import Outbox
-
-from tests.core.env import Env, FakeErrors
+from paceline.testing import Env, FakeErrors
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,7 @@ from typing import Any
 
 import pytest
 from paceline.scheduler import core
-
-from tests.core.env import Env
-from tests.core.graph_rows import Graph
+from paceline.testing import Env, Graph
 
 FOLDER = core.__path__[0]
 FEW, MANY = 250, 1500

@@ -7,8 +7,7 @@ from typing import Any
 from paceline.protocol import messages as m
 from paceline.scheduler.core.inspection.explain import BELOW_MAX, explain, explain_all
 from paceline.scheduler.core.stimuli import AnnotationSet, RecallTask
-
-from tests.core.env import Env
+from paceline.testing import Env
 
 
 def ask(env: Env, key: Any) -> dict[str, Any]:

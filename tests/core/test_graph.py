@@ -13,8 +13,7 @@ from paceline.scheduler.core.stimuli import (
     GraphDropped,
     GraphFailed,
 )
-
-from tests.core.env import Env, fake_error
+from paceline.testing import Env, fake_error
 
 MakeEnv = Callable[..., Env]
 

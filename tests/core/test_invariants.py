@@ -13,8 +13,7 @@ from paceline.scheduler.core.inspection.invariants import (
 )
 from paceline.scheduler.core.state.model import ClientState
 from paceline.scheduler.core.stimuli import AnnotationSet, RecallTask
-
-from tests.core.env import Env
+from paceline.testing import Env
 
 Break = Callable[[Env], None]
 

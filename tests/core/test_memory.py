@@ -14,8 +14,7 @@ from paceline.scheduler.core.policy.memory_manager import MemoryPlan, drop, redu
 from paceline.scheduler.core.policy.rebalancing import RebalancePlan
 from paceline.scheduler.core.stimuli import AnnotationSet, MoveReplicas
 from paceline.scheduler.core.turn import Outbox, Turn
-
-from tests.core.env import Env
+from paceline.testing import Env
 
 MakeEnv = Callable[..., Env]
 

@@ -9,8 +9,7 @@ from paceline.protocol import messages as m
 from paceline.scheduler.core.handlers import workers
 from paceline.scheduler.core.lifecycle import accounting
 from paceline.scheduler.core.state import spans
-
-from tests.core.env import Env
+from paceline.testing import Env
 
 
 def run_tasks(env: Env, *keys: str) -> None:

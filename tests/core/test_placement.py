@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from paceline.scheduler.core.policy import placement
 from paceline.scheduler.core.stimuli import AnnotationSet, RestrictionsSet
-
-from tests.core.env import Env
+from paceline.testing import Env
 
 MakeEnv = Callable[..., Env]
 

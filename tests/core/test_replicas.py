@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 from paceline.protocol import messages as m
 from paceline.scheduler.core.stimuli import DataPlaced, ReplicasAdded, ReplicasLost
-
-from tests.core.env import Env
+from paceline.testing import Env
 
 
 @pytest.fixture

@@ -8,8 +8,7 @@ from paceline.scheduler.core.state import spans as spans_module
 from paceline.scheduler.core.state.model import TaskGroup, TaskPrefix
 from paceline.scheduler.core.state.spans import Span, SpanTree, intervals
 from paceline.scheduler.core.stimuli import AnnotationSet
-
-from tests.core.env import Env
+from paceline.testing import Env
 
 
 def annotated(*ids: str, names: tuple[str, ...] | None = None, **more: Any) -> AnnotationSet:
@@ -87,7 +86,7 @@ def test_a_group_of_a_default_span_stays_there(duo: Env) -> None:
 
 
 def test_closed_annotations_lose_the_span_that_is_not_theirs(duo: Env) -> None:
-    from tests.core.env import fake_error
+    from paceline.testing import fake_error
 
     duo.submit({("x", 0): []})
     both = annotated("p2", value_less_span=fake_error("less"))

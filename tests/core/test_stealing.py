@@ -26,8 +26,7 @@ from paceline.scheduler.core.stimuli import (
     TimerDue,
 )
 from paceline.scheduler.core.turn import Outbox, Turn
-
-from tests.core.env import Env
+from paceline.testing import Env
 
 MakeEnv = Callable[..., Env]
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from paceline.scheduler.core.inspection.story import story
-
-from tests.core.env import Env
+from paceline.testing import Env
 
 
 def test_the_story_of_a_key(duo: Env) -> None:

@@ -11,8 +11,7 @@ from paceline.scheduler.core.lifecycle.failures import format_nbytes
 from paceline.scheduler.core.lifecycle.outgoing import FLAT_MIN
 from paceline.scheduler.core.state.model import TaskPrefix
 from paceline.scheduler.core.stimuli import AnnotationSet
-
-from tests.core.env import Env
+from paceline.testing import Env
 
 MakeEnv = Callable[..., Env]
 

@@ -9,8 +9,7 @@ import pytest
 from paceline.protocol.messages import HeartbeatClient
 from paceline.scheduler.core.handlers.timers import format_seconds
 from paceline.scheduler.core.stimuli import AnnotationSet
-
-from tests.core.env import Env
+from paceline.testing import Env
 
 MakeEnv = Callable[..., Env]
 

@@ -18,8 +18,7 @@ from paceline.scheduler.core.lifecycle.transitions import (
 from paceline.scheduler.core.state.model import TASK_STATES, TaskState
 from paceline.scheduler.core.stimuli import AnnotationSet
 from paceline.scheduler.core.turn import Outbox, Turn
-
-from tests.core.env import Env, fake_error
+from paceline.testing import Env, fake_error
 
 PAIRS = [(start, finish) for start in TASK_STATES for finish in TASK_STATES if start != finish]
 THROUGH_RELEASED = [

@@ -16,9 +16,7 @@ from paceline.scheduler.core.stimuli import (
     RetryKeys,
     WorkerRemoved,
 )
-
-from tests.core.env import Env
-from tests.core.graph_rows import Graph
+from paceline.testing import Env, Graph
 
 WIDTH = 12
 

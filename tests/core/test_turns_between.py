@@ -16,8 +16,7 @@ from paceline.scheduler.core.stimuli import (
     WorkerJoined,
     WorkerRemoved,
 )
-
-from tests.core.env import Env
+from paceline.testing import Env
 
 WIDTH = 36
 KEYS: list[Any] = [("x", i) for i in range(WIDTH)]

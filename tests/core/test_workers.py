@@ -14,8 +14,7 @@ from paceline.scheduler.core.stimuli import (
     WorkerBackpressured,
     WorkerRemoved,
 )
-
-from tests.core.env import Env
+from paceline.testing import Env
 
 MakeEnv = Callable[..., Env]
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from distributed import worker_state_machine as stock
 from distributed.protocol.serialize import Serialize
 from paceline.protocol import messages as m
-
-from tests.core.env import fake_error
+from paceline.testing import fake_error
 
 if TYPE_CHECKING:
     from tests.simulation.sim_world import World

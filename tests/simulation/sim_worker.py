@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from paceline.protocol import messages as m
-
-from tests.core.env import fake_error
+from paceline.testing import fake_error
 
 if TYPE_CHECKING:
     from tests.simulation.sim_world import World

@@ -44,9 +44,8 @@ from paceline.scheduler.core.stimuli import (
     stimulus_name,
 )
 from paceline.scheduler.extensions.memory_manager import MemoryManager
+from paceline.testing import FakeErrors, Rows, compile_rows
 
-from tests.core.env import FakeErrors
-from tests.core.graph_rows import Rows, compile_rows
 from tests.simulation.sim_client import ModelClient
 from tests.simulation.sim_memory import LOOK_SECONDS, Pressure
 from tests.simulation.sim_time import Agenda, Link

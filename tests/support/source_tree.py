@@ -19,6 +19,7 @@ ROOMS = {
     "scheduler/core": ("paceline.scheduler.core", 1),
     "scheduler/extensions": ("paceline.scheduler.extensions", 1),
     "transfer": ("paceline.transfer", 1),
+    "testing": ("paceline.testing", 2),
     "workers_compat": ("paceline.workers_compat", 2),
     "scheduler/server": ("paceline.scheduler.server", 3),
     "scheduler": ("paceline.scheduler", 3),

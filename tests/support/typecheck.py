@@ -12,10 +12,11 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("protocol", "scheduler", "transfer", "workers_compat")
+ROOMS = ("protocol", "scheduler", "testing", "transfer", "workers_compat")
 STRICT = (
     "paceline.protocol",
     "paceline.scheduler",
+    "paceline.testing",
     "paceline.transfer",
     "paceline.workers_compat.facade",
     "paceline.workers_compat.graphs",

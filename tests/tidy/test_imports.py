@@ -44,6 +44,7 @@ THIRD_PARTY = {
         *("rich", "jupyter_server", "traitlets"),  # optional: `paceline status`, `--jupyter`
     },
     "paceline.scheduler": set(),
+    "paceline.testing": set(),
     "paceline": set(),
 }
 
@@ -53,7 +54,12 @@ FORBIDDEN = {
     *("distributed", "cloudpickle", "tornado", "subprocess", "selectors", "ssl", "multiprocessing"),
     *("datetime", "uuid", "secrets", "tempfile", "pathlib", "shutil"),
 }
-PURE = ("paceline.protocol", "paceline.scheduler.core", "paceline.scheduler.extensions")
+PURE = (
+    "paceline.protocol",
+    "paceline.scheduler.core",
+    "paceline.scheduler.extensions",
+    "paceline.testing",
+)
 
 
 def problems(source: Source) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -14,6 +16,7 @@ import pytest
 
 from tests.support.source_tree import ROOT, sources
 
+API_PAGE = ROOT / "docs" / "api.md"
 CONFIG = tomllib.loads((ROOT / "pyproject.toml").read_text())
 SETUPTOOLS = CONFIG["tool"]["setuptools"]
 
@@ -40,7 +43,7 @@ def test_folders_are_mapped() -> None:
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     """The wheel, built from a copy so that no build folder is left in the checkout."""
     copy = tmp_path_factory.mktemp("source")
-    for name in ("paceline", "protocol", "scheduler", "transfer", "workers_compat"):
+    for name in ("paceline", "protocol", "scheduler", "testing", "transfer", "workers_compat"):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy / name)
@@ -68,8 +71,24 @@ def test_wheel_has_every_module(wheel: zipfile.ZipFile) -> None:
 
 
 def test_wheel_is_typed(wheel: zipfile.ZipFile) -> None:
-    for package in ("protocol", "scheduler", "transfer", "workers_compat"):
+    for package in ("protocol", "scheduler", "testing", "transfer", "workers_compat"):
         assert f"paceline/{package}/py.typed" in wheel.namelist()
+
+
+def test_testing_kit_of_the_wheel(wheel: zipfile.ZipFile, tmp_path: Path) -> None:
+    """The example in the documentation runs with the installed `paceline.testing`, without pytest."""
+    example = re.search(
+        r"```python\n(from paceline.testing.*?)```", API_PAGE.read_text(), re.DOTALL
+    )
+    assert example is not None
+    wheel.extractall(tmp_path)
+    code = f"import sys; sys.modules['pytest'] = None\n{example[1]}\nprint(Env.__module__, sys.modules[Env.__module__].__file__)"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    module = f"paceline.testing.env {tmp_path / 'paceline' / 'testing' / 'env.py'}"
+    assert (done.stdout.strip(), done.returncode) == (module, 0), done.stderr
 
 
 def test_console_script_resolves() -> None:

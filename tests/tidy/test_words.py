@@ -66,6 +66,7 @@ PACKAGES: tuple[str, ...] = (
     "scheduler/server/comm",
     "scheduler/server/peers",
     "scheduler/server/requests",
+    "testing",
     "tests/upstream",
     "transfer",
 )

@@ -1,8 +1,4 @@
-"""A core in memory: feed it stimuli in a few words, and say exactly what must come of them.
-
-After every turn all invariants are checked. What the core sends is kept until ``expect`` or ``take`` looks at it, so
-that a test which expects something also says that nothing else was sent.
-"""
+"""An environment for tests of the core: clock, stimuli, and the messages that the core sends."""
 
 from __future__ import annotations
 
@@ -11,14 +7,13 @@ from collections.abc import Iterable
 from typing import Any
 
 from paceline.protocol import messages as m
+from paceline.protocol.keys import Key
+from paceline.protocol.limits import WorkerStatus
 from paceline.protocol.payload import Payload
 from paceline.scheduler.core.config import SchedulerConfig
 from paceline.scheduler.core.core import SchedulerCore
 from paceline.scheduler.core.inspection.invariants import validate_state
-from paceline.scheduler.core.instructions import (
-    LogLine,
-    WantsContinue,
-)
+from paceline.scheduler.core.instructions import LogLine, WantsContinue
 from paceline.scheduler.core.policy import placement
 from paceline.scheduler.core.state.event_log import EventLog
 from paceline.scheduler.core.state.model import TaskState, WorkerState
@@ -38,26 +33,26 @@ from paceline.scheduler.core.stimuli import (
 )
 from paceline.scheduler.core.turn import Outbox
 
-from tests.core.graph_rows import Graph, Rows, compile_rows
-from tests.core.wording import UNSPOKEN, in_words
+from .graph_rows import Graph, Rows, compile_rows
+from .message_text import OMITTED, message_text
 
-#: Work that was cut into turns must end; a test that needs more has found a loop.
+#: Limit of the turns of one stimulus. More than this is an endless loop.
 TURNS_MAX = 100_000
 
 
 class FakeErrors:
-    """Exceptions that say what they are."""
+    """Source of the exceptions that the core sends: their description in place of a pickle."""
 
-    def killed_worker(self, task_key: Any, worker_facts: Any, allowed_failures: int) -> Payload:
-        return fake_error(f"KilledWorker({task_key}, {worker_facts['address']})")
+    def killed_worker(self, task_key: Key, worker_facts: Any, allowed_failures: int) -> Payload:
+        return fake_error(f"KilledWorker({task_key!s}, {worker_facts['address']})")
 
-    def no_worker(self, task_key: Any, timeout: float) -> Payload:
-        return fake_error(f"NoWorker({task_key})")
+    def no_worker(self, task_key: Key, timeout: float) -> Payload:
+        return fake_error(f"NoWorker({task_key!s})")
 
     def no_valid_worker(
-        self, task_key: Any, hosts: Any, workers: Any, resources: Any, timeout: float
+        self, task_key: Key, hosts: Any, workers: Any, resources: Any, timeout: float
     ) -> Payload:
-        return fake_error(f"NoValidWorker({task_key})")
+        return fake_error(f"NoValidWorker({task_key!s})")
 
     def memory_error(self, text: str) -> Payload:
         return fake_error("MemoryError")
@@ -67,22 +62,26 @@ class FakeErrors:
 
 
 def fake_error(text: str) -> Payload:
-    """A closed exception that is its own description."""
+    """Return a serialized exception that consists of its description `text`."""
     return Payload("pickled", text.encode(), ())
 
 
 class Env:
-    """The core, its clock, and what it has sent.
+    """A scheduling core with a clock and the messages it has sent.
+
+    Messages are kept until `expect` or `take` is called, so that a test which expects some messages
+    also fails if others were sent. All invariants of the core are checked after each turn.
 
     Args:
-        config: settings that differ from the defaults.
+        config: fields of ``SchedulerConfig`` that differ from the defaults.
 
     Attributes:
-        now: seconds since the epoch; tests turn it.
-        outbox: what was sent and not yet looked at.
+        now: time of the core in seconds; only the test advances it.
+        outbox: messages sent since the last `take`.
         lines: log lines, (level, text).
-        wants_continue: the core has asked for ``Continue``.
-        turns: how many there were.
+        wants_continue: whether the core has asked for ``Continue``.
+        turns: number of turns.
+        checks: whether invariants are checked after each turn.
     """
 
     def __init__(self, **config: Any) -> None:
@@ -98,57 +97,62 @@ class Env:
         self._graph_ids = itertools.count(1)
         self._request_ids = itertools.count(1)
 
-    # -- looking
+    # -- state
 
     @property
     def state(self) -> SchedulerState:
         return self.core.state
 
-    def task(self, key: Any) -> TaskState:
+    def task(self, key: Key) -> TaskState:
         return self.state.tasks[key]
 
     def worker(self, address: str) -> WorkerState:
         return self.state.workers[address]
 
-    def states(self, *keys: Any) -> list[str]:
-        """States of tasks; "forgotten" for those that are."""
+    def states(self, *keys: Key) -> list[str]:
+        """Return the states of the tasks `keys`, "forgotten" for unknown ones."""
         tasks = self.state.tasks
         return [tasks[k].state if k in tasks else "forgotten" for k in keys]
 
-    def where(self, key: Any) -> str:
-        """Where a task is processing."""
+    def where(self, key: Key) -> str:
+        """Return the address of the worker that processes the task `key`."""
         ws = self.task(key).processing_on
         assert ws is not None, self.task(key)
         return ws.address
 
-    def processing(self, address: str) -> list[Any]:
-        """Keys that a worker processes."""
+    def processing(self, address: str) -> list[Key]:
+        """Return the keys of the tasks that the worker `address` processes."""
         return [ts.key for ts in self.worker(address).processing]
 
-    # -- what was sent
+    # -- messages
 
     def take(self) -> list[str]:
-        """All that was sent since the last look, ``peer: message`` each; peers in order of their first message."""
+        """Return the messages since the last call as ``peer: message``, grouped by peer."""
         box, self.outbox = self.outbox, Outbox()
         out = [
-            f"{peer}: {in_words(message)}"
+            f"{peer}: {message_text(message)}"
             for peers in (box.workers, box.clients)
             for peer, messages in peers.items()
             for message in messages
         ]
-        out += [f"driver: {in_words(i)}" for i in box.instructions if not isinstance(i, UNSPOKEN)]
+        instructions = [i for i in box.instructions if not isinstance(i, OMITTED)]
+        out += [f"driver: {message_text(instruction)}" for instruction in instructions]
         return out
 
     def expect(self, *lines: str) -> None:
-        """Exactly these were sent since the last look: in this order to each peer, peers in any order."""
+        """Check that exactly `lines` were sent since the last `take`, in this order per peer.
+
+        Raises:
+            AssertionError: other messages were sent.
+        """
         sent = self.take()
         if _by_peer(sent) != _by_peer(lines):
-            raise AssertionError("\n  ".join(["expected", *lines, "and there was", *sent]))
+            raise AssertionError("\n  ".join(["expected", *lines, "but sent", *sent]))
 
-    # -- feeding
+    # -- stimuli
 
     def turn(self, message: Any, source: str = "", request_id: int = 0) -> None:
-        """One turn, and no ``Continue``."""
+        """Handle one stimulus in one turn, without the turns that it leaves for later."""
         self.turns += 1
         name = f"{stimulus_name(message)}-{self.turns}"
         self.outbox.instructions = [
@@ -168,32 +172,32 @@ class Env:
         self.check()
 
     def check(self) -> None:
-        """All invariants, and what only the driver sees: unfinished work asks to go on."""
+        """Check all invariants, and that the core asks for ``Continue`` while work is deferred."""
         if not self.checks:
             return
         state = self.state
         validate_state(state)
         if state.deferred:
-            assert self.wants_continue, "there is more to do, and nobody was asked to go on"
+            assert self.wants_continue, "work is deferred without a request for Continue"
         if not self.wants_continue:
             idle = len(state.queued) and len(placement.workers_with_free_slots(state))
-            assert not idle, "tasks are queued while workers have slots"
+            assert not idle, "tasks are queued while workers have free slots"
 
     def go_on(self) -> None:
-        """``Continue`` until nothing is left to be continued."""
+        """Send ``Continue`` until the core does not ask for it."""
         for _ in range(TURNS_MAX):
             if not self.wants_continue:
                 return
             self.turn(Continue())
-        raise AssertionError("the core wants to go on for ever")
+        raise AssertionError(f"the core asks for Continue after {TURNS_MAX} turns")
 
     def feed(self, message: Any, source: str = "") -> None:
-        """A turn, and all that it leaves for later turns."""
+        """Handle one stimulus, with all turns that it leaves for later."""
         self.turn(message, source)
         self.go_on()
 
     def ask(self, message: Any, source: str = "") -> Any:
-        """An RPC request; its reply."""
+        """Handle an RPC request and return its reply."""
         number = next(self._request_ids)
         self.turn(message, source, number)
         self.go_on()
@@ -202,44 +206,44 @@ class Env:
     # -- peers
 
     def join(self, *addresses: str, nthreads: int = 1, host: str = "", **facts: Any) -> None:
-        """Workers register; a worker's address is its name."""
+        """Register workers. The address of a worker is its name."""
         for address in addresses:
             message = m.RegisterWorker(address=address, name=address, nthreads=nthreads, **facts)
             self.feed(WorkerJoined(address, host or f"host-{address}", message), address)
 
-    def beat(self, address: str, executing: dict[Any, float] | None = None, **facts: Any) -> None:
-        """A heartbeat."""
+    def beat(self, address: str, executing: dict[Key, float] | None = None, **facts: Any) -> None:
+        """Send a heartbeat of the worker `address`; `executing` maps keys to seconds."""
         message = m.HeartbeatWorker(address=address, executing=executing or {}, **facts)
         self.feed(WorkerHeartbeat(address, f"host-{address}", message), address)
 
     def lose(self, address: str, expected: bool = False) -> None:
-        """A worker dies, or leaves."""
+        """Remove the worker `address`; `expected` if it leaves on request."""
         self.feed(WorkerRemoved(address, expected=expected), address)
 
-    def status(self, address: str, status: str) -> None:
-        """A worker tells of its status."""
+    def status(self, address: str, status: WorkerStatus) -> None:
+        """Report a new status of the worker `address`."""
         self.feed(m.WorkerStatusChange(status=status), address)
 
     def client(self, *names: str) -> None:
-        """Clients register."""
+        """Register clients."""
         for name in names:
             self.feed(ClientJoined(name), name)
 
     def leave(self, name: str) -> None:
-        """A client leaves."""
+        """Remove the client `name`."""
         self.feed(ClientRemoved(name), name)
 
-    # -- graphs and wishes
+    # -- graphs and desired keys
 
     def rows(
         self,
         graph: Graph,
-        want: Iterable[Any] | None = None,
+        want: Iterable[Key] | None = None,
         client: str = "alice",
         chunk_size: int = 10_000,
         **rows: Any,
     ) -> list[GraphChunk | GraphCommit]:
-        """Chunks and commit of a graph; without ``want`` the keys that nothing depends on are wanted."""
+        """Return chunks and commit of `graph`; `want` defaults to the keys without dependents."""
         if want is None:
             inner = {d for dependencies in graph.values() for d in dependencies}
             want = [key for key in graph if key not in inner]
@@ -248,49 +252,51 @@ class Env:
         return compile_rows(graph, number, list(want), client, Rows(**rows), chunk_size)
 
     def submit(
-        self, graph: Graph, want: Iterable[Any] | None = None, client: str = "alice", **rows: Any
+        self, graph: Graph, want: Iterable[Key] | None = None, client: str = "alice", **rows: Any
     ) -> None:
-        """A graph, whole."""
+        """Submit `graph`: all chunks and the commit."""
         for part in self.rows(graph, want, client, **rows):
             self.turn(part, client)
         self.go_on()
 
-    def desire(self, *keys: Any, client: str = "alice") -> None:
+    def desire(self, *keys: Key, client: str = "alice") -> None:
         self.feed(m.ClientDesiresKeys(keys=list(keys), client=client), client)
 
-    def release(self, *keys: Any, client: str = "alice") -> None:
+    def release(self, *keys: Key, client: str = "alice") -> None:
         self.feed(m.ClientReleasesKeys(keys=list(keys), client=client), client)
 
-    def cancel(self, *keys: Any, client: str = "alice", **how: Any) -> None:
+    def cancel(self, *keys: Key, client: str = "alice", **how: Any) -> None:
         self.feed(m.CancelKeys(keys=list(keys), client=client, **how), client)
 
-    # -- what workers do
+    # -- tasks
 
-    def finished(self, key: Any, nbytes: int = 8, seconds: float = 0.1, **fields: Any) -> Any:
-        """The message that tells of a finished task."""
+    def finished(
+        self, key: Key, nbytes: int = 8, seconds: float = 0.1, **fields: Any
+    ) -> m.TaskFinished:
+        """Return the message by which a worker reports that the task `key` finished."""
         span = m.StartStop(action="compute", start=self.now, stop=self.now + seconds)
         fields = {"run_id": self.task(key).run_id, "typename": "int", **fields}
         return m.TaskFinished(key=key, nbytes=nbytes, startstops=[span], **fields)
 
-    def finish(self, *keys: Any, **fields: Any) -> None:
-        """Tasks finish where they are processing."""
+    def finish(self, *keys: Key, **fields: Any) -> None:
+        """Finish the tasks `keys` on the workers that process them."""
         for key in keys:
             self.feed(self.finished(key, **fields), self.where(key))
 
-    def fail(self, *keys: Any, text: str = "boom", **fields: Any) -> None:
-        """Tasks raise where they are processing."""
+    def fail(self, *keys: Key, text: str = "boom", **fields: Any) -> None:
+        """Fail the tasks `keys` on the workers that process them."""
         for key in keys:
             fields = {"run_id": self.task(key).run_id, **fields}
-            error = fake_error(f"{text} {key}")
+            error = fake_error(f"{text} {key!s}")
             message = m.TaskErred(key=key, exception=error, traceback=error, **fields)
             self.feed(message, self.where(key))
 
-    def fetched(self, address: str, *keys: Any) -> None:
-        """A worker has copies."""
+    def fetched(self, address: str, *keys: Key) -> None:
+        """Report that the worker `address` has replicas of `keys`."""
         self.feed(m.AddKeys(keys=list(keys)), address)
 
     def work(self, rounds: int = 10_000) -> None:
-        """Workers finish all that they are given, until nothing is left."""
+        """Finish tasks on all workers until none is processing."""
         for _ in range(rounds):
             busy = [ws for ws in self.state.workers.values() if ws.processing]
             if not busy:
@@ -298,10 +304,10 @@ class Env:
             for ws in busy:
                 if ws.processing and self.state.workers.get(ws.address) is ws:
                     self.finish(next(iter(ws.processing)).key)
-        raise AssertionError("the work does not end")
+        raise AssertionError(f"tasks are still processing after {rounds} rounds")
 
     def tick(self, seconds: float = 0.0) -> None:
-        """Time passes, and the core looks at the clock."""
+        """Advance the clock by `seconds` and send a ``Tick``."""
         self.now += seconds
         self.feed(Tick())
 

@@ -1,4 +1,4 @@
-"""Messages and instructions of the core in a line of words each, for tests and scenario files."""
+"""Messages and instructions of the core as one line of text each."""
 
 from __future__ import annotations
 
@@ -7,15 +7,11 @@ from typing import Any
 
 from paceline.protocol import messages as m
 from paceline.protocol.payload import Payload
-from paceline.scheduler.core.instructions import (
-    LogLine,
-    SetTimer,
-    WantsContinue,
-)
+from paceline.scheduler.core.instructions import LogLine, SetTimer, WantsContinue
 from paceline.scheduler.core.stimuli import stimulus_name
 
-#: Instructions that say nothing of what was decided.
-UNSPOKEN = (LogLine, SetTimer, WantsContinue)
+#: Instructions that `Env.take` leaves out.
+OMITTED = (LogLine, SetTimer, WantsContinue)
 
 
 def _join(words: Iterable[Any]) -> str:
@@ -46,7 +42,7 @@ def _erred(message: m.TaskErredReport) -> str:
 
 
 def error_text(payload: Any) -> str:
-    """What a fake error says."""
+    """Return the description in a fake error."""
     return payload.header.decode() if isinstance(payload, Payload) else str(payload)
 
 
@@ -74,8 +70,8 @@ WORDS: dict[type[Any], Any] = {
 }
 
 
-def in_words(message: Any) -> str:
-    """One message, or one instruction."""
+def message_text(message: Any) -> str:
+    """Return `message`, or an instruction, as one line of text."""
     words = WORDS.get(type(message))
     if words is not None:
         return str(words(message))

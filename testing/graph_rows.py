@@ -1,4 +1,4 @@
-"""Graphs written as {key: [dependencies]}, turned into what the compiler gives the core."""
+"""Graphs written as ``{key: [dependencies]}``, converted as a graph compiler does."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from paceline.protocol.keys import key_group, key_split
+from paceline.protocol.keys import Key, key_group, key_split
 from paceline.scheduler.core.stimuli import AnnotationSet, GraphChunk, GraphCommit
 
-Graph = Mapping[Any, Iterable[Any]]
+Graph = Mapping[Key, Iterable[Key]]
 
 
-def topological(graph: Graph) -> list[Any]:
-    """Keys, dependencies first, otherwise as they stand."""
-    out: dict[Any, None] = {}
+def topological(graph: Graph) -> list[Key]:
+    """Return the keys of `graph`, dependencies first, otherwise in their order."""
+    out: dict[Key, None] = {}
     for root in graph:
         stack = [root]
         while stack:
@@ -29,28 +29,28 @@ def topological(graph: Graph) -> list[Any]:
 
 @dataclass
 class Rows:
-    """What is said of a graph's tasks besides their dependencies.
+    """Properties of the tasks of a graph besides their dependencies.
 
     Attributes:
-        annotations: key -> what it was annotated with.
-        producers: keys whose spec says that it makes data.
-        priorities: key -> place in dask's order; otherwise the order of the rows.
+        annotations: key -> annotations.
+        producers: keys of tasks whose spec is marked as a data producer.
+        priorities: key -> position in dask's order. The default is the order of the rows.
         commit: further fields of the commit.
     """
 
-    annotations: dict[Any, AnnotationSet] = field(default_factory=dict)
-    producers: Iterable[Any] = ()
-    priorities: dict[Any, int] = field(default_factory=dict)
+    annotations: dict[Key, AnnotationSet] = field(default_factory=dict)
+    producers: Iterable[Key] = ()
+    priorities: dict[Key, int] = field(default_factory=dict)
     commit: dict[str, Any] = field(default_factory=dict)
 
 
 def compile_rows(
-    graph: Graph, graph_id: int, want: list[Any], client: str, rows: Rows, chunk_size: int = 10_000
+    graph: Graph, graph_id: int, want: list[Key], client: str, rows: Rows, chunk_size: int = 10_000
 ) -> list[GraphChunk | GraphCommit]:
-    """Chunks of at most ``chunk_size`` rows, and the commit."""
+    """Return the chunks of `graph`, each with at most `chunk_size` rows, and its commit."""
     order = topological(graph)
     number = {key: row for row, key in enumerate(order)}
-    externals: dict[Any, int] = {}
+    externals: dict[Key, int] = {}
     groups: dict[str, int] = {}
     sets: list[AnnotationSet] = []
     out: list[GraphChunk | GraphCommit] = []
@@ -86,7 +86,7 @@ def compile_rows(
 
 
 def _dependency(
-    key: Any, number: dict[Any, int], externals: dict[Any, int], chunk: GraphChunk
+    key: Key, number: dict[Key, int], externals: dict[Key, int], chunk: GraphChunk
 ) -> int:
     if key in number:
         return number[key]
