@@ -1,4 +1,5 @@
 """Measurements of a scheduler process from outside, side by side with the stock scheduler.
 
-They must not import the scheduler: it is a command line here, and what it costs is read from the kernel.
+The benchmarks do not import the scheduler: they start it as a command and read its costs from the
+kernel.
 """

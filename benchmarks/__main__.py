@@ -22,8 +22,9 @@ SECTIONS = {
     "**Number of zero workers**, 10,000 tasks:": [
         Case("merge", 10_000, workers) for workers in (10, 100, 1_000)
     ],
-    "**All features on**: stealing, active memory manager, a span, and a scheduler plugin that counts transitions:": [
-        Case(shape, 20_000, 24, everything=True) for shape in ("merge", "tree", "layers")
+    "**All features on**: stealing, active memory manager, a span, "
+    "and a scheduler plugin that counts transitions:": [
+        Case(shape, 20_000, 24, all_features=True) for shape in ("merge", "tree", "layers")
     ],
 }
 SMOKE = {
@@ -35,11 +36,12 @@ SMOKE = {
 
 
 def main() -> None:
+    """Run the parts that the command line selects and print their tables."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument(
         "--smoke",
         action="store_true",
-        help="run for a few seconds to check that it works; the numbers mean nothing",
+        help="run for a few seconds to check that it works; ignore the numbers",
     )
     parser.add_argument(
         "--write", type=Path, metavar="PAGE", help="write the tables into this page"
@@ -95,18 +97,18 @@ def latency_table(sizes: latency.Sizes, stock: list[str], paceline: list[str]) -
     """Measure latency and stalls with real workers on both schedulers."""
     print("Latency and stalls, two real workers", flush=True)
     theirs, ours = latency.measure(stock, sizes), latency.measure(paceline, sizes)
-    return report.felt(sizes, theirs, ours)
+    return report.latency(sizes, theirs, ours)
 
 
 def quality_tables(smoke: bool, stock: list[str], paceline: list[str]) -> list[str]:
-    """Measure transfers, memory and time of larger programs and of those in the integration tests."""
-    heavy = {program.__name__: program for program in quality_programs.PROGRAMS}
+    """Measure transfers, memory and time of real programs on both schedulers."""
+    larger = {program.__name__: program for program in quality_programs.PROGRAMS}
     sets = {
-        "larger programs": heavy,
+        "larger programs": larger,
         "programs of the integration tests": quality.integration_programs(),
     }
     if smoke:
-        sets = {"a short run to check that the benchmark works": dict(list(heavy.items())[:1])}
+        sets = {"a short run to check that the benchmark works": dict(list(larger.items())[:1])}
     parts = []
     for title, programs in sets.items():
         print(f"Quality of schedules, {title}", flush=True)

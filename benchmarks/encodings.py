@@ -1,4 +1,7 @@
-"""Both encodings side by side: frames, bytes and time of the same messages. ``python -m benchmarks.encodings`` prints a table."""
+"""Frames, bytes and time of the same messages in both encodings.
+
+usage: python -m benchmarks.encodings
+"""
 
 from __future__ import annotations
 
@@ -26,6 +29,7 @@ COUNT = 100
 
 
 def compute_task(index: int, spec: Payload) -> ComputeTask:
+    """Return a message with the run spec `spec` and one dependency."""
     return ComputeTask(
         key=("sum-partial-0123456789abcdef", index), run_id=index, priority=(0, 1, index),
         stimulus_id="compute-task-1700000000.123", who_has={("a", index): ("tcp://127.0.0.1:1234",)},
@@ -34,7 +38,7 @@ def compute_task(index: int, spec: Payload) -> ComputeTask:
 
 
 def samples() -> Iterator[tuple[str, str | None, Any]]:
-    """(name, direction of a batch or None for a reply, message or messages)."""
+    """Yield (name, direction of a batch or None for a reply, value)."""
     small = pickled_payload(pickle.dumps(b"x" * 500))
     shared = pickled_payload(pickle.dumps(b"x" * 500), [bytes(1000)] * 2)
     error = serialized_payload({"serializer": "pickle", "writeable": ()}, [bytes(900)])
@@ -84,17 +88,21 @@ def samples() -> Iterator[tuple[str, str | None, Any]]:
         None,
         {"status": "OK", "data": {("x", i): array for i in numbers}},
     )
-    yield f"gather of {COUNT} without frames", None, {"data": {("x", i): empty for i in numbers}}
+    yield (
+        f"gather of {COUNT} values without frames",
+        None,
+        {"data": {("x", i): empty for i in numbers}},
+    )
 
 
 def cost(function: Callable[[], Any], number: int = 20) -> float:
-    """Microseconds of one call."""
+    """Return the CPU time of a call, in microseconds: the minimum of 30 measurements."""
     best = min(timeit.repeat(function, number=number, repeat=30, timer=time.process_time))
     return best / number * 1e6
 
 
 def rows() -> Iterator[list[str]]:
-    """Cells of the table."""
+    """Yield the cells of each row of the table."""
     for name, direction, value in samples():
         cells = [name]
         for codec in (Codec(), InPlaceCodec()):
@@ -116,7 +124,8 @@ def rows() -> Iterator[list[str]]:
 def main() -> None:
     """Print the table in Markdown."""
     print(
-        "| messages | stock: frames | bytes | encode, us | decode, us | in place: frames | bytes | encode, us | decode, us |"
+        "| messages | stock: frames | bytes | encode, us | decode, us "
+        "| in place: frames | bytes | encode, us | decode, us |"
     )
     print("|---|" + "---|" * 8)
     for cells in rows():

@@ -1,7 +1,4 @@
-"""Task graphs of known shape and size, made of trivial tasks, so that what is left is the scheduler's cost.
-
-They must not know who schedules them.
-"""
+"""Task graphs of known shape and size. The tasks are trivial, so that the scheduler dominates."""
 
 from __future__ import annotations
 
@@ -14,18 +11,21 @@ Shape = Callable[[int, str], tuple[Graph, list[object]]]
 
 
 def leaves(count: int, name: str) -> list[Task]:
-    """Tasks without dependencies; `max` is pickled by reference, as functions of a package are."""
+    """Return `count` tasks without dependencies.
+
+    They call `max`, which is pickled by reference, like functions of a package.
+    """
     return [Task((name, i), max, i, 0) for i in range(count)]
 
 
 def embarrassing(count: int, tag: str) -> tuple[Graph, list[object]]:
-    """Independent tasks, every one wanted."""
+    """Return independent tasks, all of them requested."""
     graph: Graph = {task.key: task for task in leaves(count, f"embar-{tag}")}
     return graph, list(graph)
 
 
 def merge(count: int, tag: str) -> tuple[Graph, list[object]]:
-    """Independent tasks, and one that takes them all."""
+    """Return independent tasks and one task that depends on all of them."""
     graph: Graph = {task.key: task for task in leaves(count - 1, f"merge-{tag}")}
     total = f"total-{tag}"
     graph[total] = Task(total, max, List(*[TaskRef(key) for key in list(graph)]))
@@ -33,24 +33,24 @@ def merge(count: int, tag: str) -> tuple[Graph, list[object]]:
 
 
 def tree(count: int, tag: str) -> tuple[Graph, list[object]]:
-    """A binary reduction with `count` tasks in all."""
+    """Return a binary reduction with `count` tasks in total."""
     level = leaves((count + 1) // 2, f"leaf-{tag}")
     graph: Graph = {task.key: task for task in level}
     depth = 0
     while len(level) > 1:
         pairs = zip(level[::2], level[1::2])
-        above = [
+        parents = [
             Task((f"level{depth}-{tag}", i), max, TaskRef(a.key), TaskRef(b.key))
             for i, (a, b) in enumerate(pairs)
         ]
-        graph.update((task.key, task) for task in above)
-        level = above + level[len(above) * 2 :]
+        graph.update((task.key, task) for task in parents)
+        level = parents + level[len(parents) * 2 :]
         depth += 1
     return graph, [level[0].key]
 
 
 def chains(count: int, tag: str, length: int = 10) -> tuple[Graph, list[object]]:
-    """Chains of ten tasks, the ends wanted."""
+    """Return chains of `length` tasks, with their last tasks requested."""
     graph: Graph = {}
     ends: list[object] = []
     for i in range(max(1, count // length)):
@@ -64,17 +64,17 @@ def chains(count: int, tag: str, length: int = 10) -> tuple[Graph, list[object]]
 
 
 def layers(count: int, tag: str) -> tuple[Graph, list[object]]:
-    """A stencil: each task needs three neighbours of the layer before."""
+    """Return a stencil: each task depends on three neighbours in the previous layer."""
     width = max(3, int(count**0.5))
     current = leaves(width, f"layer0-{tag}")
     graph: Graph = {task.key: task for task in current}
     for depth in range(1, max(2, count // width)):
-        before = current
+        previous = current
         current = [
             Task(
                 (f"layer{depth}-{tag}", i),
                 max,
-                *(TaskRef(before[(i + offset) % width].key) for offset in (-1, 0, 1)),
+                *(TaskRef(previous[(i + offset) % width].key) for offset in (-1, 0, 1)),
             )
             for i in range(width)
         ]

@@ -1,4 +1,4 @@
-"""Latency for users: round trips and gathers with two stock workers, and stalls under a large graph."""
+"""Latency of round trips and gathers with two stock workers, and stalls under a large graph."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -23,13 +22,17 @@ from .per_task import (
     zero_workers,
 )
 
-ZERO_WORKERS = 24  # that a large graph runs on: real ones would take minutes
-RELEASE_SECONDS = 3.0  # in which a large graph is certainly released
+#: The large graph runs on zero workers; real ones would take minutes.
+ZERO_WORKERS = 24
+#: A large graph is released within this time.
+RELEASE_SECONDS = 3.0
+#: The memory of the scheduler is read at this interval.
+MEMORY_INTERVAL_SECONDS = 0.02
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """How much of everything."""
+    """Numbers of operations, and sizes of their data."""
 
     round_trips: int = 200
     chain: int = 100
@@ -42,8 +45,8 @@ SMOKE = Sizes(10, 10, 2_000, 2, 1_000_000)
 
 
 @dataclass(frozen=True)
-class Felt:
-    """Milliseconds, seconds and megabytes."""
+class Latencies:
+    """Results. The suffix of each name is its unit."""
 
     submit_median_ms: float
     submit_p95_ms: float
@@ -57,7 +60,7 @@ class Felt:
 
 @contextlib.contextmanager
 def workers(address: str, count: int) -> Iterator[None]:
-    """Stock worker processes with one thread each."""
+    """Run `count` stock worker processes with one thread each."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         command = [sys.executable, "-m", "dask", "worker", address, "--nthreads", "1"]
         command += ["--no-dashboard", "--memory-limit", "0", "--host", "127.0.0.1"]
@@ -68,28 +71,8 @@ def workers(address: str, count: int) -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
-def watched(look: Callable[[], float], interval: float) -> Iterator[list[float]]:
-    """Call `look` again and again in a thread, and gather what it returns."""
-    seen: list[float] = []
-    over = threading.Event()
-
-    def watch() -> None:
-        while not over.is_set():
-            seen.append(look())
-            time.sleep(interval)
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    try:
-        yield seen
-    finally:
-        over.set()
-        thread.join()
-
-
 def round_trips(client: Any, count: int) -> list[float]:
-    """Milliseconds from `submit` to its result."""
+    """Return the sorted milliseconds from `submit` to the result, for `count` tasks."""
     times = []
     for i in range(count):
         started = time.perf_counter()
@@ -99,7 +82,7 @@ def round_trips(client: Any, count: int) -> list[float]:
 
 
 def chain(client: Any, length: int) -> float:
-    """Milliseconds for so many futures, each an argument of the next."""
+    """Return the milliseconds for `length` futures, each an argument of the next."""
     started = time.perf_counter()
     future = client.submit(max, 0, 0, pure=False)
     for i in range(length):
@@ -110,45 +93,55 @@ def chain(client: Any, length: int) -> float:
 
 @contextlib.contextmanager
 def probe(address: str) -> Iterator[Callable[[], float]]:
-    """A function that gives the longest answer (ms) that another client met since it was last called."""
+    """Start another client, and yield a function that returns its longest response time.
+
+    The function returns the milliseconds of the longest response since its previous call.
+    """
     command = [sys.executable, "-m", "benchmarks.probe", address]
     pipe = subprocess.PIPE
     process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, bufsize=1)
     assert process.stdin is not None and process.stdout is not None
-    ask, answers = process.stdin, process.stdout
+    requests, replies = process.stdin, process.stdout
 
     def longest() -> float:
-        ask.write("\n")
-        return float(answers.readline())
+        requests.write("\n")
+        return float(replies.readline())
 
     try:
-        if answers.readline().strip() != "ready":
-            raise RuntimeError("the probe did not start")
+        if replies.readline().strip() != "ready":
+            raise RuntimeError("The probe did not start; see its error above")
         yield longest
     finally:
         stop(process)
 
 
 def large_graph(
-    client: Any, longest_answer: Callable[[], float], size: int
+    client: Any, longest_response: Callable[[], float], size: int
 ) -> tuple[float, float, float]:
-    """(seconds to the result, longest answer in ms meanwhile, and while all is released)."""
+    """Compute and release a graph of `size` tasks.
+
+    Return the seconds to its result, and the longest response times (ms) of the other client
+    until then and during the release.
+    """
     from distributed import wait
 
     graph, outputs = merge(size, f"stall{size}")
-    longest_answer()
+    longest_response()
     started = time.perf_counter()
     (future,) = client.get(graph, outputs, sync=False)
-    wait(future, timeout=RUN_TIMEOUT_SECONDS)  # zero workers have no result to give
+    wait(future, timeout=RUN_TIMEOUT_SECONDS)  # zero workers cannot send a result
     seconds = time.perf_counter() - started
-    stall = longest_answer()
+    stall = longest_response()
     del future
     time.sleep(RELEASE_SECONDS)
-    return seconds, stall, longest_answer()
+    return seconds, stall, longest_response()
 
 
 def gather(client: Any, pid: int, sizes: Sizes) -> tuple[float, float]:
-    """(seconds, megabytes by which the scheduler grows) for results that go through it."""
+    """Gather results through the scheduler.
+
+    Return the seconds, and the megabytes by which the process `pid` grows.
+    """
     import numpy as np
     from distributed import wait
 
@@ -156,17 +149,23 @@ def gather(client: Any, pid: int, sizes: Sizes) -> tuple[float, float]:
     futures = client.map(np.ones, [nbytes // 8] * count, pure=False)
     wait(futures)
     before = process_costs.memory(pid)
-    with watched(lambda: process_costs.memory(pid), 0.02) as seen:
+    with process_costs.sampled(
+        lambda: process_costs.memory(pid), MEMORY_INTERVAL_SECONDS
+    ) as samples:
         started = time.perf_counter()
         results = client.gather(futures, direct=False)
         seconds = time.perf_counter() - started
     if sum(result.nbytes for result in results) != count * nbytes:
-        raise RuntimeError("what was gathered is not what was computed")
-    return seconds, max(seen) - before
+        raise RuntimeError("The gathered results have the wrong size")
+    return seconds, max(samples, default=before) - before
 
 
-def measure(command: Sequence[str], sizes: Sizes) -> Felt:
-    """Two fresh clusters: real workers for what passes through them, zero workers for the large graph."""
+def measure(command: Sequence[str], sizes: Sizes) -> Latencies:
+    """Measure the scheduler started by `command`.
+
+    One cluster with real workers serves the round trips and the gather, another one with zero
+    workers the large graph.
+    """
     from distributed import Client
 
     with contextlib.ExitStack() as stack:
@@ -185,10 +184,10 @@ def measure(command: Sequence[str], sizes: Sizes) -> Felt:
         stack.enter_context(zero_workers(port, ZERO_WORKERS))
         address = f"tcp://127.0.0.1:{port}"
         client = stack.enter_context(Client(address, timeout=START_TIMEOUT_SECONDS))
-        longest_answer = stack.enter_context(probe(address))
-        large_graph(client, longest_answer, min(sizes.large_graph, 1_000))
-        seconds, stall, release_stall = large_graph(client, longest_answer, sizes.large_graph)
-    return Felt(
+        longest_response = stack.enter_context(probe(address))
+        large_graph(client, longest_response, min(sizes.large_graph, 1_000))
+        seconds, stall, release_stall = large_graph(client, longest_response, sizes.large_graph)
+    return Latencies(
         submit_median_ms=statistics.median(times),
         submit_p95_ms=times[int(len(times) * 0.95) - 1],
         chain_ms=chained,

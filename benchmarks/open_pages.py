@@ -1,8 +1,10 @@
-"""`python -m benchmarks.open_pages`: cost per task in the scheduler's event loop with 0 and with 10 pages of its dashboard open.
+"""Cost per task in the event loop, with and without open pages of the dashboard.
 
-Pages are open in a headless Chromium (`pip install playwright`, and `CHROMIUM=` naming the browser where playwright has none of its
-own). On a machine with few cores the browser takes processor time from everything; so the same pages are also opened on a second
-scheduler that has nothing to do, and the cost measured beside them is shown apart.
+usage: python -m benchmarks.open_pages
+
+Needs `pip install playwright`, and the path of a Chromium in `CHROMIUM` if playwright has none of
+its own. On a machine with few cores the browser competes with the scheduler for CPU time.
+Therefore the cost is also measured while the pages of a second, idle scheduler are open.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from .per_task import (
     zero_workers,
 )
 
-#: Those that people leave open, all of them fed while tasks run.
+#: Pages that users leave open. All of them are updated while tasks run.
 PAGES = (
     "status",
     "workers",
@@ -41,15 +43,15 @@ PAGES = (
     "individual-nprocessing",
     "individual-cluster-memory",
 )
-#: A page is drawn for the first time within so long.
+#: A page is complete within this time.
 OPENING_SECONDS = 6.0
-#: Processor time of the event loop in a tenth of a second when it does no more than feed the pages.
-FEEDING_CPU_SECONDS = 0.015
+#: CPU time of the event loop in a tenth of a second if it only updates pages.
+UPDATE_CPU_SECONDS = 0.015
 
 
 @contextlib.contextmanager
 def open_pages(dashboard_port: int, names: Sequence[str]) -> Iterator[None]:
-    """A browser that shows these pages; none where there are no names."""
+    """Open the pages `names` in a browser, if there are any."""
     if not names:
         yield
         return
@@ -60,7 +62,7 @@ def open_pages(dashboard_port: int, names: Sequence[str]) -> Iterator[None]:
             executable_path=os.environ.get("CHROMIUM"),
             args=["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"],
         )
-        _step_back()
+        _lower_priority()
         for name in names:
             browser.new_page().goto(f"http://127.0.0.1:{dashboard_port}/{name}", timeout=60_000)
         time.sleep(OPENING_SECONDS)
@@ -68,8 +70,8 @@ def open_pages(dashboard_port: int, names: Sequence[str]) -> Iterator[None]:
         browser.close()
 
 
-def _step_back() -> None:
-    """Let the browser have what processor time is left: people's browsers run on machines of their own."""
+def _lower_priority() -> None:
+    """Give the browser the lowest priority, because users run it on another machine."""
     for pid in process_costs.descendants(os.getpid()):
         with contextlib.suppress(OSError):
             if b"chrom" in (Path("/proc") / str(pid) / "cmdline").read_bytes().lower():
@@ -77,7 +79,7 @@ def _step_back() -> None:
 
 
 def dashboard_port(pid: int, port: int) -> int:
-    """Where the scheduler serves its pages: the other port that it listens on."""
+    """Return the HTTP port of the scheduler `pid`: the one on which it listens besides `port`."""
     import psutil
 
     deadline = time.monotonic() + START_TIMEOUT_SECONDS
@@ -87,13 +89,16 @@ def dashboard_port(pid: int, port: int) -> int:
         if others:
             return int(others.pop())
         time.sleep(0.05)
-    raise RuntimeError("the scheduler serves no pages")
+    raise RuntimeError("The scheduler does not listen on an HTTP port")
 
 
 def costs(
     command: Sequence[str], case: Case, settings: dict[str, tuple[bool, int]], rounds: int
 ) -> dict[str, list[float]]:
-    """Microseconds of the loop per task, for each setting: (whether pages are of the scheduler that works, how many)."""
+    """Return the event loop's microseconds per task of each run, by the name of the setting.
+
+    A setting is (whether the pages of the working scheduler are open, number of pages).
+    """
     from distributed import Client
 
     found: dict[str, list[float]] = {name: [] for name in settings}
@@ -109,7 +114,7 @@ def costs(
         loop = process_costs.listener(port, process_costs.descendants(scheduler))
 
         def settled(_: int) -> None:
-            settle(lambda: [loop], FEEDING_CPU_SECONDS)
+            settle(lambda: [loop], UPDATE_CPU_SECONDS)
 
         warm = Case(case.shape, 2_000, case.workers)
         run_once(client, warm, "warm", scheduler, loop, settled)
@@ -124,12 +129,13 @@ def costs(
 
 
 def main() -> None:
+    """Measure the settings in turn and print their costs."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.open_pages", description=__doc__)
-    parser.add_argument("--paceline", default=shlex.join(PACELINE), help="the command measured")
+    parser.add_argument("--paceline", default=shlex.join(PACELINE), help="command to measure")
     parser.add_argument("--tasks", type=int, default=20_000)
     parser.add_argument("--workers", type=int, default=24)
     parser.add_argument("--repeat", type=int, default=4, help="runs of each setting in a round")
-    parser.add_argument("--rounds", type=int, default=3, help="the settings take turns so often")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds over all settings")
     parser.add_argument("--pages", type=int, default=len(PAGES), choices=range(1, len(PAGES) + 1))
     options = parser.parse_args()
     case = Case("merge", options.tasks, options.workers, options.repeat)
@@ -142,12 +148,14 @@ def main() -> None:
     for name, values in found.items():
         each = " ".join(f"{value:.1f}" for value in values)
         print(
-            f"{name:28} median {statistics.median(values):6.1f}, least {min(values):6.1f} µs a task ({each})"
+            f"{name:28} median {statistics.median(values):6.1f}, "
+            f"minimum {min(values):6.1f} µs per task ({each})"
         )
-    for word, of in (("median", statistics.median), ("least", min)):
-        none, beside, pages = (of(values) for values in found.values())
+    for name, statistic in (("median", statistics.median), ("minimum", min)):
+        without, idle, pages = (statistic(values) for values in found.values())
         print(
-            f"{word}: {options.pages} pages to none {pages / none:.2f}, to the same browser beside {pages / beside:.2f}"
+            f"{name}: {options.pages} pages / no page {pages / without:.2f}, "
+            f"pages / pages of an idle scheduler {pages / idle:.2f}"
         )
 
 

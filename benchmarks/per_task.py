@@ -1,4 +1,4 @@
-"""One measurement: a scheduler command, zero workers, a stock client, graphs of one shape and size."""
+"""Cost per task of a scheduler command, with zero workers, a stock client and one kind of graph."""
 
 from __future__ import annotations
 
@@ -22,34 +22,35 @@ PACELINE = (os.path.join(os.path.dirname(sys.executable), "paceline"),)
 
 START_TIMEOUT_SECONDS = 60
 RUN_TIMEOUT_SECONDS = 600
-SETTLED_CPU_SECONDS = 0.004  # so little in a tenth of a second means that the release is done
+#: A scheduler that uses less CPU time in a tenth of a second has released everything.
+SETTLED_CPU_SECONDS = 0.004
 WARM_UP_TASKS = 2_000
 
-# nobody sends heartbeats: no worker may be given up meanwhile
+# zero workers send no heartbeats and must not be removed
 CONFIG = {"DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "None"}
 
 
 @dataclass(frozen=True)
 class Case:
-    """What is run: shape and size of the graph, number of workers, how many times.
+    """A graph of one shape and size on a number of workers, computed `repeat` times.
 
-    With ``everything``, what people turn on: a scheduler plugin that hears of every transition, and a span of the
-    client's; stealing and the memory manager are on in any case.
+    `all_features` adds a scheduler plugin that receives every transition, and a span. Stealing and
+    the active memory manager are always on.
     """
 
     shape: str
     tasks: int
     workers: int
     repeat: int = 3
-    everything: bool = False
+    all_features: bool = False
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Medians over the repetitions; microseconds and bytes are per task.
+    """Medians over the repetitions. Microseconds and bytes are per task.
 
-    `loop` is the process that listens; `other` are the scheduler's further processes, which compile graphs.
-    Memory is the growth from before the submission to the moment in which all results are there.
+    `loop` is the process that listens, `other` are the scheduler's other processes, which compile
+    graphs. Memory is the growth from before the submission until all results are available.
     """
 
     loop_us: float
@@ -65,12 +66,14 @@ class Measured:
 
 
 def free_port() -> int:
+    """Return a TCP port that is not in use."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def stop(process: subprocess.Popen[Any]) -> None:
+    """Terminate `process`, and kill it if it does not exit within 10 s."""
     process.terminate()
     try:
         process.wait(10)
@@ -81,7 +84,7 @@ def stop(process: subprocess.Popen[Any]) -> None:
 
 @contextlib.contextmanager
 def running_scheduler(command: Sequence[str]) -> Iterator[tuple[int, int]]:
-    """(process id, port) of a scheduler that accepts connections."""
+    """Start a scheduler and yield its process id and port when it accepts connections."""
     port = free_port()
     options = ["--host", "127.0.0.1", "--port", str(port), "--dashboard-address", "127.0.0.1:0"]
     with tempfile.TemporaryFile("w+") as log:
@@ -106,12 +109,13 @@ def running_scheduler(command: Sequence[str]) -> Iterator[tuple[int, int]]:
 
 @contextlib.contextmanager
 def zero_workers(port: int, count: int) -> Iterator[None]:
+    """Start `count` zero workers and wait until they have registered."""
     command = [sys.executable, "-m", "benchmarks.zero_workers", "127.0.0.1", str(port), str(count)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         if process.stdout.readline().strip() != "ready":
-            raise RuntimeError("the zero workers did not register")
+            raise RuntimeError("The zero workers did not register; see their error above")
         yield
     finally:
         stop(process)
@@ -120,11 +124,11 @@ def zero_workers(port: int, count: int) -> Iterator[None]:
 def settle(
     pids: Callable[[], Iterable[int]], idle_cpu_seconds: float = SETTLED_CPU_SECONDS
 ) -> None:
-    """Wait until the scheduler has released what nobody wants any more.
+    """Wait until the scheduler has released all tasks that are no longer needed.
 
     Args:
-        pids: gives the processes that have something to do until then.
-        idle_cpu_seconds: what they use in a tenth of a second when they have nothing to do.
+        pids: a function that returns the processes that take part.
+        idle_cpu_seconds: the CPU time that they use in a tenth of a second when idle.
     """
     deadline = time.monotonic() + RUN_TIMEOUT_SECONDS
     before = -1.0
@@ -137,12 +141,12 @@ def settle(
 
 
 def settle_all(scheduler: int) -> None:
-    """Wait until no process of the scheduler has anything to do."""
+    """Wait until all processes of the scheduler are idle."""
     settle(lambda: process_costs.descendants(scheduler))
 
 
 def counting_plugin() -> Any:
-    """A scheduler plugin as people write them. Local, so that it travels by value."""
+    """Return a typical scheduler plugin. Its class is local, so that it is pickled by value."""
     from distributed import SchedulerPlugin
 
     class Counting(SchedulerPlugin):
@@ -163,15 +167,15 @@ def run_once(
     loop: int,
     settled: Callable[[int], None] = settle_all,
 ) -> Measured:
-    """One graph from submission to its release.
+    """Compute one graph and return its cost, from submission until it is released.
 
     Args:
         client: a stock client.
-        case: what to run.
-        tag: makes the keys of this run its own.
-        scheduler: the process that was started.
-        loop: that of its processes with the event loop.
-        settled: waits for the end of the release.
+        case: the graph to compute.
+        tag: a part of the keys that is different in each run.
+        scheduler: the id of the process that was started.
+        loop: the id of the process with the event loop.
+        settled: a function that waits until the graph is released.
 
     Raises:
         RuntimeError: a result is missing.
@@ -179,18 +183,18 @@ def run_once(
     from distributed import wait
 
     graph, outputs = SHAPES[case.shape](case.tasks, tag)
-    process_costs.forget_peak(loop)
+    process_costs.reset_peak(loop)
     before, started = process_costs.read(scheduler, loop), time.perf_counter()
     futures = client.get(graph, outputs, sync=False)
     wait(futures, timeout=RUN_TIMEOUT_SECONDS)
     wall = time.perf_counter() - started
-    full, peak = process_costs.read(scheduler, loop), process_costs.memory(loop, "VmHWM")
+    computed, peak = process_costs.read(scheduler, loop), process_costs.memory(loop, "VmHWM")
     failed = [future for future in futures if future.status != "finished"]
     if failed:
-        raise RuntimeError(f"{len(failed)} of {len(futures)} results are missing: {failed[0]}")
+        raise RuntimeError(f"{len(failed)} of {len(futures)} tasks failed, first {failed[0]}")
     del futures
     settled(scheduler)
-    spent, grown = process_costs.read(scheduler, loop) - before, full - before
+    spent, grown = process_costs.read(scheduler, loop) - before, computed - before
     micro, nbytes = 1e6 / len(graph), process_costs.MEGABYTE / len(graph)
     return Measured(
         loop_us=spent.loop_cpu * micro,
@@ -203,7 +207,7 @@ def run_once(
 
 
 def measure(command: Sequence[str], case: Case) -> Measured:
-    """Start everything afresh, warm up, and take the median of each number."""
+    """Return the medians of `case`, on a new scheduler after a warm-up."""
     from distributed import Client, span
 
     with contextlib.ExitStack() as stack:
@@ -211,7 +215,7 @@ def measure(command: Sequence[str], case: Case) -> Measured:
         stack.enter_context(zero_workers(port, case.workers))
         address = f"tcp://127.0.0.1:{port}"
         with Client(address, timeout=START_TIMEOUT_SECONDS) as client:
-            if case.everything:
+            if case.all_features:
                 client.register_plugin(counting_plugin())
                 stack.enter_context(span("benchmark"))
             loop = process_costs.listener(port, process_costs.descendants(scheduler))

@@ -1,8 +1,11 @@
-"""A second client in a process of its own, which asks the scheduler something every few milliseconds.
+"""A second client that sends the scheduler a request every few milliseconds.
 
-A thread of the measuring client would share its interpreter, and show that client's stalls for the scheduler's.
+It is a process of its own: a thread of the first client would wait for that client's GIL too.
 
-usage: python -m benchmarks.probe ADDRESS    prints `ready`; then, for each line read, the longest answer in ms since the last
+usage: python -m benchmarks.probe ADDRESS
+
+The command prints `ready`. For each line that it reads, it prints the longest response time in
+milliseconds since the previous line.
 """
 
 from __future__ import annotations
@@ -16,9 +19,11 @@ INTERVAL_SECONDS = 0.005
 
 
 def main(address: str) -> None:
+    """Send requests to the scheduler at `address` until standard input is closed."""
     from distributed import Client
 
-    warnings.filterwarnings("ignore", message="\\s*Mismatched versions")  # zero workers tell none
+    # zero workers report no versions
+    warnings.filterwarnings("ignore", message="\\s*Mismatched versions")
     with Client(address, set_as_default=False) as client:
         client.ncores()
         print("ready", flush=True)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,60 +14,80 @@ MEGABYTE = 1_000_000
 
 
 def descendants(pid: int) -> list[int]:
-    """The process and all its living children, and theirs."""
+    """Return `pid` and the ids of all its running descendants."""
     found = [pid]
-    try:
+    # the process may end meanwhile
+    with contextlib.suppress(OSError):
         for thread in (PROC / str(pid) / "task").iterdir():
             for child in (thread / "children").read_text().split():
                 found += descendants(int(child))
-    except OSError:  # it ended while we looked
-        pass
     return found
 
 
 def cpu_seconds(pid: int) -> float:
-    """Processor time of all threads that live, to the nanosecond; of ended children, to the tick."""
+    """Return the CPU time of the running threads and ended children of the process `pid`.
+
+    The time of threads is exact to the nanosecond, that of children to the clock tick.
+    """
     total = 0.0
-    try:
+    with contextlib.suppress(OSError):
         for thread in (PROC / str(pid) / "task").iterdir():
             total += int((thread / "schedstat").read_text().split()[0]) / 1e9
         fields = (PROC / str(pid) / "stat").read_text().rsplit(")", 1)[1].split()
         total += (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")
-    except OSError:
-        pass
     return total
 
 
-def memory(pid: int, what: str = "VmRSS") -> float:
-    """Resident megabytes now, or at their highest (`VmHWM`) since `forget_peak`."""
-    try:
+def memory(pid: int, field: str = "VmRSS") -> float:
+    """Return the resident megabytes of the process `pid`.
+
+    `field` is "VmRSS" for the current value, or "VmHWM" for the maximum since `reset_peak`.
+    """
+    with contextlib.suppress(OSError):
         for line in (PROC / str(pid) / "status").read_text().splitlines():
-            if line.startswith(what + ":"):
+            if line.startswith(field + ":"):
                 return int(line.split()[1]) * 1024 / MEGABYTE
-    except OSError:
-        pass
     return 0.0
 
 
-def forget_peak(pid: int) -> None:
-    """Let the kernel count the highest resident memory from now on."""
+def reset_peak(pid: int) -> None:
+    """Reset the maximum of resident memory that the kernel keeps for the process `pid`."""
     (PROC / str(pid) / "clear_refs").write_text("5")
 
 
 def listener(port: int, pids: list[int]) -> int:
-    """Which of these processes listens on a TCP port: the one with the event loop."""
+    """Return the one of `pids` that listens on the TCP port `port`: it runs the event loop."""
     import psutil
 
     for connection in psutil.net_connections("tcp"):
         if connection.status == psutil.CONN_LISTEN and connection.laddr.port == port:
             if connection.pid in pids:
                 return connection.pid
-    raise RuntimeError(f"none of the processes {pids} listens on port {port}")
+    raise RuntimeError(f"None of the processes {pids} listens on port {port}")
+
+
+@contextlib.contextmanager
+def sampled(read: Callable[[], float], interval: float) -> Iterator[list[float]]:
+    """Call `read` every `interval` seconds in a thread, and yield the list of its results."""
+    samples: list[float] = []
+    stopped = threading.Event()
+
+    def sample() -> None:
+        while not stopped.wait(interval):
+            samples.append(read())
+
+    thread = threading.Thread(target=sample, daemon=True)
+    thread.start()
+    try:
+        yield samples
+    finally:
+        stopped.set()
+        thread.join()
 
 
 @dataclass(frozen=True)
 class Cost:
-    """A reading, or the difference of two: seconds and megabytes."""
+    """CPU seconds and megabytes: a reading, or the difference of two."""
 
     loop_cpu: float
     other_cpu: float
@@ -81,7 +104,7 @@ class Cost:
 
 
 def read(scheduler: int, loop: int) -> Cost:
-    """The process with the event loop, and all others of the scheduler, told apart."""
+    """Return the cost of the process `loop` and of the other processes of `scheduler`."""
     others = [pid for pid in descendants(scheduler) if pid != loop]
     return Cost(
         cpu_seconds(loop),

@@ -1,7 +1,7 @@
-"""How good the schedule is: bytes that workers fetch from each other, memory they need at most, and time.
+"""Quality of schedules: bytes transferred between workers, peak memory of the workers, and time.
 
-Two clusters of real stock workers stand side by side, one for each scheduler; each program runs on one and on the other in turn,
-so that what else the machine does falls on both.
+Each scheduler has a cluster of real stock workers. Each program runs on both in turn, so that
+other load on the machine affects both.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -25,28 +24,28 @@ from .per_task import START_TIMEOUT_SECONDS, running_scheduler, stop
 
 WORKERS, THREADS = 4, 2
 REPEAT = 5
-#: Modules of tests/integration/programs that compute, and do nothing else.
+#: Modules of tests/integration/programs whose programs only compute.
 INTEGRATION = ("arrays", "dataframes", "graphs")
-#: How often the memory of the workers' processes is read, seconds.
-LOOK_SECONDS = 0.02
-#: Between two programs: what is no longer wanted is released.
-REST_SECONDS = 0.3
+#: The memory of the workers' processes is read at this interval.
+INTERVAL_SECONDS = 0.02
+#: Pause between two programs, for the release of data.
+PAUSE_SECONDS = 0.3
 
 Program = Callable[[Any], object]
 
 
 @dataclass(frozen=True)
 class Quality:
-    """Of one program. Medians where it stands for several runs.
+    """Results of one run of a program, or the medians of several.
 
     Attributes:
-        moved_mb: what workers received from one another, by fetching and peer to peer.
-        managed_mb: the most that all workers' results took at one moment, together.
-        process_mb: by how much all workers' processes together grew at most.
-        seconds: from the call to its return.
+        transferred_mb: data that workers received from each other, by fetching and in P2P shuffles.
+        managed_mb: the peak of the results that all workers together held.
+        process_mb: the largest growth of the memory of all worker processes together.
+        seconds: duration of the program.
     """
 
-    moved_mb: float
+    transferred_mb: float
     managed_mb: float
     process_mb: float
     seconds: float
@@ -60,60 +59,45 @@ class Cluster:
     pids: list[int]
 
     def run(self, program: Program) -> Quality:
-        """Run a program once, and tell what it took."""
+        """Run `program` once and return its measurements."""
         client = self.client
         client.run(quality_meter.begin)
         before = self.memory()
-        with self._watched() as seen, client.as_current():
+        sampled = process_costs.sampled(self.memory, INTERVAL_SECONDS)
+        with sampled as samples, client.as_current():
             started = time.perf_counter()
             program(client)
             seconds = time.perf_counter() - started
-        told = client.run(quality_meter.end)
-        time.sleep(REST_SECONDS)
+        workers = client.run(quality_meter.end).values()
+        time.sleep(PAUSE_SECONDS)
         return Quality(
-            moved_mb=sum(moved for moved, _ in told.values()) / 1e6,
-            managed_mb=peak([changes for _, changes in told.values()]) / 1e6,
-            process_mb=max(0.0, max(seen, default=before) - before),
+            transferred_mb=sum(nbytes for nbytes, _ in workers) / 1e6,
+            managed_mb=peak([changes for _, changes in workers]) / 1e6,
+            process_mb=max(0.0, max(samples, default=before) - before),
             seconds=seconds,
         )
 
     def memory(self) -> float:
-        """Of all workers' processes now, MB."""
+        """Return the current memory of all worker processes, in MB."""
         return sum(map(process_costs.memory, self.pids))
-
-    @contextlib.contextmanager
-    def _watched(self) -> Iterator[list[float]]:
-        seen: list[float] = []
-        over = threading.Event()
-
-        def watch() -> None:
-            while not over.wait(LOOK_SECONDS):
-                seen.append(self.memory())
-
-        thread = threading.Thread(target=watch)
-        thread.start()
-        try:
-            yield seen
-        finally:
-            over.set()
-            thread.join()
 
 
 def peak(workers: Sequence[Sequence[tuple[float, int]]]) -> int:
-    """The most that all held together, of the changes (seconds, bytes) that each saw."""
+    """Return the peak of the sum over `workers`, each given as changes (seconds, bytes held)."""
     events = sorted(
         (when, n, nbytes) for n, changes in enumerate(workers) for when, nbytes in changes
     )
     now = [0] * len(workers)
-    most = 0
+    highest = 0
     for _, n, nbytes in events:
         now[n] = nbytes
-        most = max(most, sum(now))
-    return most
+        highest = max(highest, sum(now))
+    return highest
 
 
 @contextlib.contextmanager
 def running_cluster(command: Sequence[str]) -> Iterator[Cluster]:
+    """Start a scheduler, its workers and a client."""
     from distributed import Client
 
     with contextlib.ExitStack() as stack:
@@ -123,7 +107,7 @@ def running_cluster(command: Sequence[str]) -> Iterator[Cluster]:
         worker = [sys.executable, "-m", "dask", "worker", address, "--nthreads", str(THREADS)]
         worker += ["--no-nanny", "--no-dashboard", "--memory-limit", "4GB", "--host", "127.0.0.1"]
         worker += ["--local-directory", folder]
-        # numpy's own threads would fight for the cores; what is freed goes back to the system, as under a nanny
+        # numpy's own threads would compete for the cores; freed memory is trimmed as under a nanny
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         environment |= {"MALLOC_TRIM_THRESHOLD_": "65536"}
         processes = []
@@ -138,7 +122,7 @@ def running_cluster(command: Sequence[str]) -> Iterator[Cluster]:
 
 
 def integration_programs() -> dict[str, Program]:
-    """Those that the tests compare with the stock scheduler."""
+    """Return the programs of the integration tests."""
     found: dict[str, Program] = {}
     for name in INTEGRATION:
         module = importlib.import_module(f"tests.integration.programs.{name}")
@@ -150,10 +134,13 @@ def integration_programs() -> dict[str, Program]:
 
 
 def median(runs: Sequence[Quality]) -> Quality:
-    return Quality(*(statistics.median(getattr(run, name) for run in runs) for name in NAMES))
-
-
-NAMES = tuple(Quality.__dataclass_fields__)
+    """Return the median of each measurement."""
+    return Quality(
+        *(
+            statistics.median(getattr(run, name) for run in runs)
+            for name in Quality.__dataclass_fields__
+        )
+    )
 
 
 def measure(
@@ -161,26 +148,26 @@ def measure(
     stock: Sequence[str],
     paceline: Sequence[str],
     repeat: int = REPEAT,
-    tell: Callable[[str], None] = print,
 ) -> dict[str, tuple[Quality, Quality]]:
-    """Program -> (stock's medians, paceline's)."""
+    """Return the medians of the stock scheduler and of paceline for each program."""
     out: dict[str, tuple[Quality, Quality]] = {}
     with running_cluster(stock) as theirs, running_cluster(paceline) as ours:
         for title, program in programs.items():
             runs: dict[str, list[Quality]] = {"theirs": [], "ours": []}
-            for cluster in (theirs, ours):  # workers import what it needs
+            for cluster in (theirs, ours):  # a warm-up: workers import modules
                 cluster.run(program)
             for i in range(repeat):
                 pair = [("theirs", theirs), ("ours", ours)]
                 for side, cluster in pair if i % 2 else pair[::-1]:
                     runs[side].append(cluster.run(program))
             out[title] = median(runs["theirs"]), median(runs["ours"])
-            tell(f"  {title}: stock {rounded(out[title][0])}, paceline {rounded(out[title][1])}")
+            print(f"  {title}: stock {rounded(out[title][0])}, paceline {rounded(out[title][1])}")
     return out
 
 
 def rounded(quality: Quality) -> str:
+    """Return the measurements as text."""
     return (
-        f"{quality.moved_mb:.1f} MB moved, {quality.managed_mb:.0f} MB held, "
-        f"{quality.process_mb:.0f} MB of processes, {quality.seconds:.2f} s"
+        f"{quality.transferred_mb:.1f} MB transferred, {quality.managed_mb:.0f} MB managed, "
+        f"workers +{quality.process_mb:.0f} MB, {quality.seconds:.2f} s"
     )

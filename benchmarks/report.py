@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
 
-from .latency import Felt, Sizes
+from .latency import Latencies, Sizes
 from .per_task import Case, Measured
 from .quality import Quality
 
@@ -17,6 +17,7 @@ Row = tuple[Case, Measured, Measured]  # case, stock, paceline
 
 
 def ratio(ours: float, theirs: float) -> str:
+    """Return `ours / theirs` as text, or "-" if `theirs` is 0."""
     return f"{ours / theirs:.2f}" if theirs > 0 else "-"
 
 
@@ -34,10 +35,11 @@ def machine() -> str:
 
 
 def table(rows: Iterable[Row]) -> str:
-    """Return a table that compares both schedulers. Ratios are paceline / stock: less is better."""
+    """Return a table that compares both schedulers. Ratios are paceline / stock."""
     head = (
-        "| graph | tasks | workers | stock µs | paceline µs | event loop µs | compile µs | ratio | "
-        "ratio, event loop | stock bytes | paceline bytes | ratio | stock wall µs | paceline wall µs |\n"
+        "| graph | tasks | workers | stock µs | paceline µs | event loop µs | compile µs | ratio "
+        "| ratio, event loop | stock bytes | paceline bytes | ratio "
+        "| stock wall µs | paceline wall µs |\n"
         "|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n"
     )
     lines = []
@@ -70,7 +72,7 @@ def flatness(rows: list[Row]) -> str:
     return f"Largest / smallest cost per task: stock {spread[0]}, paceline {spread[1]}."
 
 
-def felt(sizes: Sizes, stock: Felt, ours: Felt) -> str:
+def latency(sizes: Sizes, stock: Latencies, ours: Latencies) -> str:
     """Return a table of latencies, stalls and memory growth, one row each."""
     large, each = f"{sizes.large_graph:,}", sizes.gather_each_nbytes / 1e6
     lines = [
@@ -83,7 +85,8 @@ def felt(sizes: Sizes, stock: Felt, ours: Felt) -> str:
         (f"gather of {sizes.gather_count} x {each:.0f} MB through the scheduler, s", "gather_s"),
         ("growth of the scheduler process during the gather, MB", "gather_peak_mb"),
     ]
-    text = "**Latency and stalls**, two real workers with one thread each (zero workers for the large graph):\n\n"
+    text = "**Latency and stalls**, two real workers with one thread each "
+    text += "(zero workers for the large graph):\n\n"
     text += "| | stock | paceline | ratio |\n|---|--:|--:|--:|\n"
     for title, name in lines:
         a, b = getattr(stock, name), getattr(ours, name)
@@ -93,17 +96,19 @@ def felt(sizes: Sizes, stock: Felt, ours: Felt) -> str:
 
 def quality(title: str, found: dict[str, tuple[Quality, Quality]]) -> str:
     """Return a table of data transferred, memory and time, one row per program."""
-    heads = (("transferred, MB", "moved_mb"), ("peak managed memory, MB", "managed_mb"), ("growth of workers, MB", "process_mb"), ("time, s", "seconds"))  # fmt: skip
+    heads = {
+        "transferred, MB": "transferred_mb",
+        "peak managed memory, MB": "managed_mb",
+        "growth of workers, MB": "process_mb",
+        "time, s": "seconds",
+    }
     text = f"**Quality of schedules**, {title}; four workers with two threads each, medians:\n\n"
-    text += (
-        "| program | "
-        + " | ".join(f"{head}: stock | paceline | ratio" for head, _ in heads)
-        + " |\n"
-    )
+    titles = " | ".join(f"{head}: stock | paceline | ratio" for head in heads)
+    text += f"| program | {titles} |\n"
     text += "|---|" + "--:|--:|--:|" * len(heads) + "\n"
     for program, (stock, ours) in found.items():
         cells = [program]
-        for _, name in heads:
+        for name in heads.values():
             a, b = getattr(stock, name), getattr(ours, name)
             cells += [f"{a:.2f}", f"{b:.2f}", ratio(b, a)]
         text += "| " + " | ".join(cells) + " |\n"

@@ -1,4 +1,7 @@
-"""`python -m benchmarks.scrape`: what one scrape of `/metrics` costs the event loop, with 10,000 tasks on 1,000 workers."""
+"""Cost of a scrape of `/metrics` for the event loop, with 10,000 tasks on 1,000 workers.
+
+usage: python -m benchmarks.scrape
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ import urllib.request
 from . import process_costs
 from .graphs import SHAPES
 from .open_pages import dashboard_port
-from .per_task import (  # fmt: skip
+from .per_task import (
     PACELINE,
     RUN_TIMEOUT_SECONDS,
     START_TIMEOUT_SECONDS,
@@ -21,23 +24,27 @@ from .per_task import (  # fmt: skip
     zero_workers,
 )
 
-#: How long the loop is watched with and without a scrape, seconds: what it does anyway is taken off.
+#: CPU time is measured for windows with and without a scrape, and the difference is the cost.
 WINDOW_SECONDS = 0.5
 
 
 def cost(loop: int, url: str | None) -> tuple[float, int]:
-    """Milliseconds of the loop's processor time in a window, with one scrape in it or with none; bytes scraped."""
+    """Return the CPU time (ms) of the process `loop` in a window, and the bytes scraped in it.
+
+    The page at `url` is scraped once, or not at all if `url` is None.
+    """
     before, started, size = process_costs.cpu_seconds(loop), time.monotonic(), 0
     if url is not None:
-        with urllib.request.urlopen(url, timeout=30) as answer:
-            size = len(answer.read())
+        with urllib.request.urlopen(url, timeout=30) as response:
+            size = len(response.read())
     time.sleep(max(0.0, WINDOW_SECONDS - (time.monotonic() - started)))
     return 1e3 * (process_costs.cpu_seconds(loop) - before), size
 
 
 def main() -> None:
+    """Measure scrapes and print the cost of one."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scrape", description=__doc__)
-    parser.add_argument("--paceline", default=shlex.join(PACELINE), help="the command measured")
+    parser.add_argument("--paceline", default=shlex.join(PACELINE), help="command to measure")
     parser.add_argument("--tasks", type=int, default=10_000)
     parser.add_argument("--workers", type=int, default=1_000)
     parser.add_argument("--repeat", type=int, default=10)
@@ -62,9 +69,10 @@ def main() -> None:
         first, size = cost(loop, url)
         scrapes = [cost(loop, url)[0] - idle for _ in range(options.repeat)]
         print(
-            f"{len(graph):,} tasks, {options.workers:,} workers: a scrape of {size:,} bytes takes the loop "
-            f"{statistics.median(scrapes):.1f} ms (at most {max(scrapes):.1f}; the first one {first - idle:.1f}; "
-            f"{idle:.1f} ms in {WINDOW_SECONDS} s without one are taken off)"
+            f"{len(graph):,} tasks, {options.workers:,} workers: a scrape of {size:,} bytes takes "
+            f"{statistics.median(scrapes):.1f} ms of the event loop (at most {max(scrapes):.1f}, "
+            f"the first {first - idle:.1f}); {idle:.1f} ms per window of {WINDOW_SECONDS} s "
+            "without a scrape are subtracted"
         )
 
 

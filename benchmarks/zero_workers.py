@@ -1,10 +1,11 @@
-"""Zero workers: one process that poses as N workers and answers each task at once, computing nothing.
+"""Zero workers: one process that simulates N workers, which finish each task without computing it.
 
-What is left of a run is the cost of the scheduler (and of the client that waits): the method of Böhm and Beránek,
-2020. A missing dependency is "fetched" in no time. Speaks the worker's side of the wire with no package of Dask;
-must not know which scheduler is at the other end.
+A run then costs only what the scheduler and the client need (Böhm and Beránek, 2020). Missing
+dependencies count as fetched immediately. The protocol is implemented here without Dask.
 
-usage: python -m benchmarks.zero_workers HOST PORT COUNT    prints `ready` once all are registered
+usage: python -m benchmarks.zero_workers HOST PORT COUNT
+
+The command prints `ready` when all workers are registered.
 """
 
 from __future__ import annotations
@@ -21,18 +22,20 @@ import msgpack
 import uvloop
 
 PICKLED_INT = pickle.dumps(int)
-CONNECTING_MAX = 50  # registrations under way at a time, as a cluster manager would start workers
-FIRST_PORT = 20_000  # of the addresses that the workers claim; nobody connects to them
+#: Registrations in progress at a time.
+CONNECTING_MAX = 50
+#: Workers register addresses from this port on. Nothing connects to them.
+FIRST_PORT = 20_000
 
 
 def to_wire(value: object) -> bytes:
-    """One message of one frame: what follows in bytes, frame count, frame length, frame."""
+    """Encode a message of one frame: bytes that follow, number of frames, frame length, frame."""
     body = msgpack.packb(value)
     return struct.pack("<QQQ", 16 + len(body), 1, len(body)) + body
 
 
 def metrics(now: float) -> dict[str, Any]:
-    """The metrics that a scheduler reads from a registering worker."""
+    """Return the metrics that a worker sends at registration."""
     counts = ("incoming_bytes", "incoming_count", "incoming_count_total")
     counts += ("outgoing_bytes", "outgoing_count", "outgoing_count_total")
     return {
@@ -53,16 +56,16 @@ def metrics(now: float) -> dict[str, Any]:
 
 
 class ZeroWorker(asyncio.Protocol):
-    """One connection: handshake, registration, then the stream."""
+    """The stream of one worker: handshake, registration, batches."""
 
     def __init__(self, number: int, registered: asyncio.Future[None]) -> None:
         self.address = f"tcp://127.0.0.1:{FIRST_PORT + number}"
         self.number = number
         self.registered = registered
-        self.gone = registered.get_loop().create_future()
+        self.closed = registered.get_loop().create_future()
         self.buffer = bytearray()
-        self.held: set[object] = set()
-        self.awaiting = self.on_handshake
+        self.data: set[object] = set()
+        self.handle = self.on_handshake
 
     def connection_made(self, transport: Any) -> None:
         self.transport = transport
@@ -71,17 +74,19 @@ class ZeroWorker(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         if not self.registered.done():
-            self.registered.set_exception(exc or ConnectionError("refused at registration"))
-        self.gone.set_result(None)
+            self.registered.set_exception(
+                exc or ConnectionError("The scheduler refused the registration")
+            )
+        self.closed.set_result(None)
 
     def data_received(self, data: bytes) -> None:
         self.buffer += data
         for frame in self.first_frames():
             value = msgpack.unpackb(frame, use_list=False, strict_map_key=False)
-            self.awaiting(value)
+            self.handle(value)
 
     def first_frames(self) -> Iterator[bytes]:
-        """The first frame of each message that is complete; the others hold only closed values."""
+        """Yield the first frame of each complete message; the others hold serialized values."""
         buffer, start = self.buffer, 0
         while len(buffer) - start >= 16:
             (count,) = struct.unpack_from("<Q", buffer, start + 8)
@@ -98,7 +103,7 @@ class ZeroWorker(asyncio.Protocol):
 
     def on_handshake(self, _offer: object) -> None:
         now = time.time()
-        self.awaiting = self.on_registered
+        self.handle = self.on_registered
         request = {
             "op": "register-worker",
             "reply": False,
@@ -124,35 +129,35 @@ class ZeroWorker(asyncio.Protocol):
     def on_registered(self, reply: dict[str, Any]) -> None:
         if reply.get("status") != "OK":
             raise ConnectionError(str(reply))
-        self.awaiting = self.on_batch
+        self.handle = self.on_batch
         self.registered.set_result(None)
 
     def on_batch(self, batch: Any) -> None:
-        answers: list[dict[str, Any]] = []
+        replies: list[dict[str, Any]] = []
         for message in batch if isinstance(batch, tuple) else (batch,):
             match message["op"]:
                 case "compute-task":
-                    answers += self.compute(message)
+                    replies += self.compute(message)
                 case "free-keys":
-                    self.held.difference_update(message["keys"])
+                    self.data.difference_update(message["keys"])
                 case "remove-replicas":
-                    answers += map(self.released, message["keys"])
+                    replies += map(self.released, message["keys"])
                 case "acquire-replicas":
-                    answers.append(self.fetched(list(message["who_has"])))
+                    replies.append(self.fetched(list(message["who_has"])))
                 case "steal-request":
-                    # what is computed at once is never there to be given away
+                    # a task finishes immediately, so it cannot be stolen
                     refusal = {"key": message["key"], "stimulus_id": message["stimulus_id"]}
-                    answers.append({"op": "steal-response", "state": None, **refusal})
+                    replies.append({"op": "steal-response", "state": None, **refusal})
                 case "close" | "close-stream":
                     self.transport.close()
-        if answers:
-            self.transport.write(to_wire(answers))
+        if replies:
+            self.transport.write(to_wire(replies))
 
     def compute(self, message: dict[str, Any]) -> Iterator[dict[str, Any]]:
-        missing = [key for key in message["who_has"] if key not in self.held]
+        missing = [key for key in message["who_has"] if key not in self.data]
         if missing:
             yield self.fetched(missing)
-        self.held.add(message["key"])
+        self.data.add(message["key"])
         now = time.time()
         yield {
             "op": "task-finished",
@@ -169,15 +174,16 @@ class ZeroWorker(asyncio.Protocol):
         }
 
     def fetched(self, keys: list[object]) -> dict[str, Any]:
-        self.held.update(keys)
+        self.data.update(keys)
         return {"op": "add-keys", "keys": keys, "stimulus_id": f"add-keys-{time.time()}"}
 
     def released(self, key: object) -> dict[str, Any]:
-        self.held.discard(key)
+        self.data.discard(key)
         return {"op": "release-worker-data", "key": key, "stimulus_id": f"drop-{time.time()}"}
 
 
 async def main(host: str, port: int, count: int) -> None:
+    """Connect `count` workers and run until all are closed."""
     loop = asyncio.get_running_loop()
     limit = asyncio.Semaphore(CONNECTING_MAX)
 
@@ -192,7 +198,7 @@ async def main(host: str, port: int, count: int) -> None:
 
     workers = await asyncio.gather(*map(connect, range(count)))
     print("ready", flush=True)
-    await asyncio.gather(*(worker.gone for worker in workers))
+    await asyncio.gather(*(worker.closed for worker in workers))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Run a scenario: stimuli as text, each followed by the messages that the core must send.
 
-Lines that begin with `>` list all messages of the stimulus above, in order. The files in `tests/scenarios/` use a larger
-form of this language. Change a line and run the example again.
+Lines that begin with `>` list all messages of the stimulus above, in order. The files in
+`tests/scenarios/` use a larger form of this language. Change a line and run the example again.
 """
 
 from paceline.protocol.messages import WorkerStatusChange
@@ -32,7 +32,7 @@ finish result on worker-1
 
 
 def describe(outbox: Outbox) -> list[str]:
-    """Return one line per message in `outbox`: clients first, in the order in which the driver sends them."""
+    """Return one line per message in `outbox`, in the order in which the driver sends them."""
     lines = []
     for who, messages in (*outbox.clients.items(), *outbox.workers.items()):
         name = who if who == "me" else f"worker-{who.rsplit('.', 1)[1].split(':')[0]}"

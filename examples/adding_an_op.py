@@ -3,9 +3,10 @@
 A new operation needs:
 
 1. in `protocol/messages/`: its class, in the module of its direction (here `Tally`);
-2. in `protocol/catalogue.py`: its entry, from which decoder, documentation and table of handlers follow;
-3. a handler: in an extension in `scheduler/extensions/` (as here), in the core (`scheduler/core/handlers/`), or, if it needs an
-   `await`, in `scheduler/server/requests/`;
+2. in `protocol/catalogue.py`: its entry, from which decoder, documentation and table of
+   handlers follow;
+3. a handler: in an extension in `scheduler/extensions/` (as here), in the core
+   (`scheduler/core/handlers/`), or, if it needs an `await`, in `scheduler/server/requests/`;
 4. a test. `tests/tidy/` fails while an operation of the catalogue has no handler.
 """
 

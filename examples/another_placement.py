@@ -1,8 +1,9 @@
 """Replace the placement policy of the core.
 
-`placement.py` contains functions of the state that choose a worker for a task. A function with the same signature can
-replace one of them. Here every task goes to the first worker that may run it, which keeps other machines free; the
-policy of the core distributes tasks over all workers.
+`placement.py` contains functions of the state that choose a worker for a task. A function with
+the same signature can replace one of them. Here every task goes to the first worker that may
+run it, which keeps other machines free; the policy of the core distributes tasks over all
+workers.
 """
 
 from collections import Counter

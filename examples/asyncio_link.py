@@ -1,4 +1,4 @@
-"""Network code for `worker_on_protocol.py`: a connection on asyncio, requests to peers, and a server for requests."""
+"""Network code of `worker_on_protocol.py`: an asyncio connection, an RPC client and a server."""
 
 import asyncio
 from collections import defaultdict, deque
@@ -36,7 +36,7 @@ class Link:
         self.write(self.connection.send(value))
 
     async def receive(self):
-        """Return the next event. Messages are decoded one by one, because their meaning depends on the phase."""
+        """Return the next event. Decode one message at a time: the phase may change."""
         while not self.ready:
             data = await self.reader.read(2**18)
             if not data:
@@ -72,7 +72,7 @@ class RpcClient:
 
 
 async def serve(reader, writer, answer: Callable[[m.Message, int], Awaitable]) -> None:
-    """Serve an incoming connection: a handshake, then requests and replies. Errors are sent as replies."""
+    """Serve an incoming connection: a handshake, then requests. Errors are sent as replies."""
     link = Link(reader, writer, Connection("listener", serves="worker_rpc"))
     try:
         while True:

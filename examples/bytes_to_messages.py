@@ -1,6 +1,7 @@
 """Decode bytes to frames and typed messages, and reject an invalid header.
 
-The bytes are a batch of messages from a stock worker. They arrive one at a time, as they may from a socket.
+The bytes are a batch of messages from a stock worker. They arrive one at a time, as they may
+from a socket.
 """
 
 import struct
@@ -39,7 +40,7 @@ assert odd.op == "long-running" and "run_id" in str(odd), (
     "a field of a wrong type invalidates only its message"
 )
 
-# the other direction: values that the scheduler only forwards stay serialized, in frames of their own
+# the other direction: values that the scheduler forwards stay serialized, in their own frames
 spec = pickled_payload(b"a pickle, not opened here")
 compute = ComputeTask(
     key="z", run_id=8, priority=(0, 1, 2), stimulus_id="b", who_has={}, nbytes={}, run_spec=spec

@@ -1,4 +1,4 @@
-"""Compute on a scheduler process, two stock worker processes and a stock client, with a progress bar.
+"""Compute on a scheduler process with two stock workers and a client, and show progress bars.
 
 The only part of paceline it uses is the command. `make demo` runs it.
 """
@@ -56,6 +56,7 @@ def compute(client: Client) -> None:
 
 
 def main() -> None:
+    """Start the cluster, compute, and stop it."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "scheduler.json"
         scheduler = subprocess.Popen([*SCHEDULER, "--scheduler-file", str(file)])

@@ -2,8 +2,9 @@
 
     python examples/monitor.py tcp://127.0.0.1:8786 all my-topic      (stop with Ctrl-C)
 
-Schedulers and workers log to the topic "all"; `client.log_event` and `worker.log_event` choose a topic. The stock scheduler
-works too, but some of its events in "all" cannot be serialized: it then ends the stream of the subscriber.
+Schedulers and workers log to the topic "all"; `client.log_event` and `worker.log_event` choose
+a topic. The stock scheduler works too, but some of its events in "all" cannot be serialized: it
+then ends the stream of the subscriber.
 """
 
 import argparse
@@ -25,6 +26,8 @@ SHOWN_NBYTES = 100  # of each bytes value
 
 
 class Monitor:
+    """A client that subscribes to topics and prints their events."""
+
     def __init__(self, address: str, topics: list[str]) -> None:
         host, port = address.removeprefix("tcp://").rsplit(":", 1)
         self.socket = socket.create_connection((host, int(port)), timeout=HEARTBEAT_SECONDS)

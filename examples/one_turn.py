@@ -1,7 +1,7 @@
 """Run the core turn by turn and print each outbox: no socket, no clock, no thread.
 
-A worker and a client join, a graph of two tasks arrives, the worker finishes both. The outbox contains the messages to
-send; nothing is sent here.
+A worker and a client join, a graph of two tasks arrives, the worker finishes both. The outbox
+contains the messages to send; nothing is sent here.
 """
 
 from paceline.protocol.messages import RegisterWorker, TaskFinished
@@ -37,7 +37,8 @@ registration = RegisterWorker(
 turn("", WorkerJoined(address=ADDRESS, host="10.0.0.1", message=registration))
 turn("", ClientJoined(client="me"))
 
-# what the graph compiler returns for `y = inc(x)`: columns, one row per task; run_specs are opaque bytes here
+# what the graph compiler returns for `y = inc(x)`: columns with one row per task; a run_spec is
+# opaque bytes here
 chunk = GraphChunk(
     graph_id=1,
     keys=["x", "y"],

@@ -1,7 +1,8 @@
 """Read the story of a task to find out why it was computed twice.
 
-Every transition is logged with its cause. A worker is lost with the only replica of `data`, which is computed again on
-the other worker. `paceline replay FILE --key data` prints the same from a journal.
+Every transition is logged with its cause. A worker is lost with the only replica of `data`,
+which is computed again on the other worker. `paceline replay FILE --key data` prints the same
+from a journal.
 """
 
 from paceline.scheduler.core.inspection.story import story

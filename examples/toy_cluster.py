@@ -36,7 +36,10 @@ class ToyCluster:
         return self.core.handle(Stimulus(source, message, name), self.now)
 
     def submit(self, graph: dict[str, list[str]], wanted: list[str]) -> Outbox:
-        """Submit `graph`, a dict from key to dependencies with dependencies first, and return the outbox."""
+        """Submit `graph` and return the outbox.
+
+        `graph` is a dict from key to dependencies, with dependencies first.
+        """
         self.n_graphs += 1
         keys = list(graph)
         chunk = GraphChunk(
@@ -54,7 +57,7 @@ class ToyCluster:
         return self.send("me", commit)
 
     def finish(self, address: str, compute: ComputeTask, nbytes: int = 100) -> Outbox:
-        """Report the task of `compute` as finished by the worker at `address`, and return the outbox."""
+        """Report the task of `compute` as finished on `address`, and return the outbox."""
         return self.send(
             address, TaskFinished(key=compute.key, run_id=compute.run_id, nbytes=nbytes)
         )

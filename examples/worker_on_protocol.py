@@ -2,9 +2,10 @@
 
     python examples/worker_on_protocol.py tcp://127.0.0.1:8786 --name alice --nthreads 2
 
-It joins the stock scheduler or paceline, beside stock workers. Tasks are pickles of Dask's classes, so `dask` and the
-packages that tasks use must be installed. Not supported: spilling, resources, actors, TLS, `get_worker()` in tasks, and
-values serialized in other ways than pickle (scattering a numpy array directly to it fails).
+It joins the stock scheduler or paceline, beside stock workers. Tasks are pickles of Dask's
+classes, so `dask` and the packages that tasks use must be installed. Not supported: spilling,
+resources, actors, TLS, `get_worker()` in tasks, and values serialized in other ways than pickle
+(scattering a numpy array directly to it fails).
 """
 
 import argparse
@@ -14,6 +15,7 @@ import random
 import signal
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from time import time
@@ -35,6 +37,8 @@ class Run:
 
 
 class Worker:
+    """A worker without spilling and resources: one stream, heartbeats, and a server."""
+
     def __init__(self, scheduler: str, name: str, nthreads: int) -> None:
         self.scheduler, self.name, self.nthreads = scheduler, name, nthreads
         self.data, self.runs = {}, {}  # key -> result; key -> Run
@@ -52,7 +56,7 @@ class Worker:
         self.stream.send(m.RegisterWorker(**about, metrics=METRICS, stimulus_id="-", reply=False))
         reply = (await self.stream.receive()).value
         if reply["status"] != "OK":
-            raise SystemExit(f"refused: {reply.get('message')}")
+            raise SystemExit(f"The scheduler refused the worker: {reply.get('message')}")
         self.stream.connection.become_stream("worker")
         print(f"{self.name} is {self.address}", flush=True)
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.closing.set)
@@ -75,18 +79,14 @@ class Worker:
             self.stream.send([message])
 
     async def heartbeat(self) -> None:
-        """Send heartbeats on a separate connection, until the scheduler no longer knows this worker."""
+        """Send heartbeats on a separate connection until the scheduler has removed the worker."""
         reply = {"status": "OK"}
         while reply["status"] != "missing":
             await asyncio.sleep(reply.get("heartbeat-interval") or 0.5)
             message = m.HeartbeatWorker(address=self.address, now=time(), metrics=METRICS)
-            try:
+            with suppress(*CONNECTION_ERRORS):  # if the scheduler is lost, the stream ends too
                 reply = await self.rpc.request(self.scheduler, message)
-            except CONNECTION_ERRORS:
-                continue  # if the scheduler is lost, the stream ends too
         self.closing.set()
-
-    # ---------------------------------------------------------------- messages of the scheduler
 
     async def handle_stream(self) -> None:
         try:
@@ -98,14 +98,8 @@ class Worker:
 
     def handle_message(self, message) -> None:
         match message:
-            case m.ComputeTask(key=key) if key in self.data:
-                self.send_finished(message, time())
-            case m.ComputeTask(key=key):
-                if key in self.runs:
-                    self.runs[key].message = message  # report the result with the new run_id
-                else:
-                    self.runs[key] = Run(message)
-                    self.start(self.prepare(self.runs[key]))
+            case m.ComputeTask():
+                self.compute_task(message)
             case m.FreeKeys(keys=keys):
                 self.drop(keys, message.stimulus_id)
             case m.RemoveReplicas(keys=keys):
@@ -128,13 +122,21 @@ class Worker:
             case m.Close():  # other messages are ignored
                 self.closing.set()
 
+    def compute_task(self, message: m.ComputeTask) -> None:
+        key = message.key
+        if key in self.data:
+            self.send_finished(message, time())
+        elif key in self.runs:
+            self.runs[key].message = message  # report the result with the new run_id
+        else:
+            self.runs[key] = Run(message)
+            self.start(self.prepare(self.runs[key]))
+
     def drop(self, keys, cause: str) -> None:
         for key in keys:
             self.runs.pop(key, None)  # the result of a running task is dropped
             if self.data.pop(key, self) is not self:
                 self.send(m.ReleaseWorkerData(key=key, stimulus_id=cause))
-
-    # ---------------------------------------------------------------- tasks
 
     def is_wanted(self, run: Run) -> bool:
         return self.runs.get(run.message.key) is run
@@ -163,10 +165,8 @@ class Worker:
             plan.pop("", None)
             for address, some in plan.items():
                 request = m.GetData(keys=some, who=self.address, serializers=["pickle"])
-                try:
+                with suppress(*CONNECTION_ERRORS):
                     got |= (await self.rpc.request(address, request)).get("data") or {}
-                except CONNECTION_ERRORS:
-                    continue
             self.data |= {key: deserialize(value) for key, value in got.items()}
             if got:
                 self.send(m.AddKeys(keys=list(got), stimulus_id=f"fetched-{time()}"))
@@ -208,8 +208,6 @@ class Worker:
             del self.runs[run.message.key]
             self.send(m.TaskErred(**about, stimulus_id=f"task-erred-{time()}"))
 
-    # ---------------------------------------------------------------- requests of other peers
-
     async def answer(self, request, pickle_protocol: int):
         match request:
             case m.GetData(keys=keys):
@@ -238,7 +236,7 @@ class Worker:
                 if isinstance(request, m.WorkerTerminate):
                     self.closing.set()
                 return "OK"
-        raise ValueError(f"no such operation here: {request!r:.200}")
+        raise ValueError(f"no such operation on this worker: {request!r:.200}")
 
 
 if __name__ == "__main__":

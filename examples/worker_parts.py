@@ -53,12 +53,14 @@ def serialize(value, protocol: int = 5) -> Payload:
 
 
 def error_fields(error: BaseException) -> dict:
-    """Return the fields that describe `error` in messages and replies. The exception is pickled twice."""
+    """Return the fields that describe `error` in messages and replies."""
     try:
+        # stock peers expect a pickle inside a pickle
         return {"exception": serialize(cloudpickle.dumps(error)), "exception_text": repr(error)}
     except Exception:
         return error_fields(RuntimeError(repr(error)))
 
 
 def size(value) -> int:
+    """Return the approximate size of `value` in bytes."""
     return int(getattr(value, "nbytes", 0)) or sys.getsizeof(value)

@@ -1,4 +1,5 @@
-"""How fast task results move: stock transfer, Redis by hand, and each back end of ``transfer``, side by side.
+"""Speed of moving task results: stock transfer, Redis in the tasks, and each backend of `transfer`.
 
-``python -m benchmarks.transfer --scale 0.05`` runs a graph whose results have the sizes of a real workload.
+`python -m benchmarks.transfer --scale 0.05` runs a graph whose results have the sizes of a real
+workload.
 """

@@ -1,4 +1,4 @@
-"""The graph: layers of tasks, each of which takes some results of the layer before and gives one."""
+"""The graph: layers of tasks, each of which reads some results of the previous layer."""
 
 from __future__ import annotations
 
@@ -8,36 +8,36 @@ from typing import Any
 from . import work
 
 LAYERS = 8
-TAKES = (4, 10)
-"""So many results a task takes, at least and at most."""
+#: Minimum and maximum number of dependencies of a task.
+DEPENDENCIES = (4, 10)
 
 
-def graph(drawn: list[int], kind: str, prefix: str, url: str = "", seed: int = 3) -> Any:
-    """A dict graph and its last key.
+def build_graph(sizes: list[int], kind: str, prefix: str, url: str = "", seed: int = 3) -> Any:
+    """Return a graph as a dict, and its last key.
 
     Args:
-        drawn: sizes of the results, in order.
-        kind: one of ``work.KINDS``, or "mixed".
-        prefix: of the keys.
-        url: of Redis, for the way by hand; empty for all others.
-        seed: of who takes what.
+        sizes: sizes of the results, in order.
+        kind: one of `work.KINDS`, or "mixed".
+        prefix: prefix of the keys.
+        url: URL of Redis if the tasks store results there, else empty.
+        seed: seed of the choice of dependencies.
     """
     chance = random.Random(seed)
-    layer = max(1, -(-len(drawn) // LAYERS))
-    made: dict[str, Any] = {}
-    before: list[str] = []
-    for begin in range(0, len(drawn), layer):
-        now = []
-        for i in range(begin, min(begin + layer, len(drawn))):
-            taken = chance.sample(before, min(len(before), chance.randint(*TAKES)))
+    layer = max(1, -(-len(sizes) // LAYERS))
+    graph: dict[str, Any] = {}
+    previous: list[str] = []
+    for begin in range(0, len(sizes), layer):
+        current = []
+        for i in range(begin, min(begin + layer, len(sizes))):
+            inputs = chance.sample(previous, min(len(previous), chance.randint(*DEPENDENCIES)))
             this = work.KINDS[i % len(work.KINDS)] if kind == "mixed" else kind
             key = f"{prefix}-{i}"
             if url:
-                made[key] = (work.task_by_hand, url, this, drawn[i], i, *taken)
+                graph[key] = (work.task_redis, url, this, sizes[i], i, *inputs)
             else:
-                made[key] = (work.task, this, drawn[i], i, *taken)
-            now.append(key)
-        before = now
+                graph[key] = (work.task, this, sizes[i], i, *inputs)
+            current.append(key)
+        previous = current
     last = f"{prefix}-total"
-    made[last] = (work.total_by_hand, url, *before) if url else (work.total, *before)
-    return made, last
+    graph[last] = (work.total_redis, url, *previous) if url else (work.total, *previous)
+    return graph, last

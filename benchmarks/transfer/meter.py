@@ -1,27 +1,30 @@
-"""Cost of a run: wall time, bytes, CPU time, and memory as PSS, which counts a shared page once."""
+"""Cost of a run: wall time, CPU time, and memory as PSS, which counts a shared page once."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import threading
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-LOOK_SECONDS = 0.5  # a look at gigabytes takes the kernel some 20 ms
+from ..process_costs import sampled
+
+#: Memory is read at this interval; the kernel takes about 20 ms for gigabytes.
+INTERVAL_SECONDS = 0.5
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
-class Cost:
-    """Of one run.
+class RunCost:
+    """Cost of one run.
 
     Attributes:
-        seconds: the whole of it.
-        cpu_seconds: of all processes together.
-        memory_mb: the most that they had at one time, beyond what they had before.
-        load: of the machine, when it ended.
+        seconds: wall time.
+        cpu_seconds: CPU time of all processes.
+        memory_mb: largest growth of the memory of all processes together.
+        load: load average of the machine at the end.
     """
 
     seconds: float
@@ -31,7 +34,7 @@ class Cost:
 
 
 def cpu_seconds(pid: int) -> float:
-    """Of a process since it began."""
+    """Return the CPU time of the process `pid`."""
     with contextlib.suppress(OSError):
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / TICKS
@@ -39,7 +42,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def pss_mb(pid: int) -> float:
-    """The memory of a process; of what several share each has its part."""
+    """Return the proportional set size of the process `pid`, in MB."""
     with contextlib.suppress(OSError):
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):
@@ -47,29 +50,20 @@ def pss_mb(pid: int) -> float:
     return 0.0
 
 
-class Meter:
-    """Measures from its beginning to its end, in a thread."""
+@contextlib.contextmanager
+def measured(pids: list[int]) -> Iterator[Callable[[], RunCost]]:
+    """Measure the block, and yield a function that returns its cost after the block."""
 
-    def __init__(self, pids: list[int]) -> None:
-        self._pids = pids
-        self._over = threading.Event()
-        self._most = 0.0
+    def memory() -> float:
+        return sum(map(pss_mb, pids))
 
-    def __enter__(self) -> Meter:
-        self._before = sum(map(pss_mb, self._pids))
-        self._cpu = sum(map(cpu_seconds, self._pids))
-        self._thread = threading.Thread(target=self._look, daemon=True)
-        self._thread.start()
-        self._began = time.perf_counter()
-        return self
+    def cost() -> RunCost:
+        growth = max(0.0, max(samples, default=memory_before) - memory_before)
+        return RunCost(seconds, cpu - cpu_before, growth, os.getloadavg()[0])
 
-    def __exit__(self, *failed: object) -> None:
-        seconds = time.perf_counter() - self._began
-        self._over.set()
-        self._thread.join()
-        cpu = sum(map(cpu_seconds, self._pids)) - self._cpu
-        self.cost = Cost(seconds, cpu, max(0.0, self._most - self._before), os.getloadavg()[0])
-
-    def _look(self) -> None:
-        while not self._over.wait(LOOK_SECONDS):
-            self._most = max(self._most, sum(map(pss_mb, self._pids)))
+    memory_before, cpu_before = memory(), sum(map(cpu_seconds, pids))
+    with sampled(memory, INTERVAL_SECONDS) as samples:
+        started = time.perf_counter()
+        yield cost
+        seconds = time.perf_counter() - started
+    cpu = sum(map(cpu_seconds, pids))

@@ -1,4 +1,7 @@
-"""Sizes of results as a user met them: 25,200 results, mean 1 MB, standard deviation 18.83 MB, the median 25 kB and the largest 1,025 MB."""
+"""Sizes of results, distributed as in a workload that a user reported.
+
+It had 25,200 results: mean 1 MB, standard deviation 18.83 MB, median 25 kB, largest 1,025 MB.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import random
 
 COUNT = 25_200
 MB = 1_000_000
+#: (quantile, size in MB). All but the first one were reported.
 QUANTILES = (
     (0.0, 0.001),
     (0.50, 0.025),
@@ -16,37 +20,32 @@ QUANTILES = (
     (0.999, 183.0),
     (1.0, 1025.0),
 )
-"""What was reported, sizes in MB; where the distribution begins was not."""
-BENDS = (1.0, 1.0, 1.7, 2.2, 3.2, 0.86)
-"""How far sizes between two quantiles lean to the lower one, so that mean and deviation are the reported ones."""
+#: Exponent of the curve between two quantiles, chosen to match the reported mean and deviation.
+EXPONENTS = (1.0, 1.0, 1.7, 2.2, 3.2, 0.86)
 
 
 def size_at(quantile: float, scale: float = 1.0) -> int:
-    """The size, in bytes, below which this part of the results lies."""
-    for (low, a), (high, b), bend in zip(QUANTILES, QUANTILES[1:], BENDS):
+    """Return the size at `quantile` in bytes, multiplied by `scale`."""
+    for (low, a), (high, b), exponent in zip(QUANTILES, QUANTILES[1:], EXPONENTS):
         if quantile <= high:
-            share = ((quantile - low) / (high - low)) ** bend
+            share = ((quantile - low) / (high - low)) ** exponent
             return max(1, round(a * (b / a) ** share * MB * scale))
     return round(QUANTILES[-1][1] * MB * scale)
 
 
-def sizes(count: int = COUNT, scale: float = 1.0, seed: int = 7) -> list[int]:
-    """So many sizes in bytes, in a drawn order; the same for the same seed.
+def draw_sizes(count: int = COUNT, scale: float = 1.0, seed: int = 7) -> list[int]:
+    """Return `count` sizes in bytes, each multiplied by `scale`, in an order given by `seed`.
 
-    The smallest and the largest are always there, so that a small count has the whole shape.
-
-    Args:
-        count: how many.
-        scale: factor on each size.
-        seed: of the order.
+    They are spaced evenly over the distribution and include its maximum, so that a small count
+    has the same shape.
     """
     drawn = [size_at((i + 0.5) / count, scale) for i in range(count - 1)] + [size_at(1.0, scale)]
     random.Random(seed).shuffle(drawn)
     return drawn
 
 
-def described(drawn: list[int]) -> dict[str, float]:
-    """The numbers that the user gave, of these sizes; MB."""
+def summary(drawn: list[int]) -> dict[str, float]:
+    """Return count, mean, standard deviation and quantiles of sizes, in MB."""
     ordered = sorted(drawn)
     mean = sum(ordered) / len(ordered)
     deviation = math.sqrt(sum((size - mean) ** 2 for size in ordered) / len(ordered))

@@ -1,4 +1,4 @@
-"""The tasks: each takes some results, reads all of them, and makes one of a given size. Imported by workers."""
+"""The tasks, imported by workers: each reads its inputs and returns a value of a given size."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ import numpy as np
 import pandas as pd
 
 KINDS = ("numpy", "pandas", "bytes", "nested")
-BY_HAND_NBYTES_MAX = 512_000_000  # what Redis takes as one value
-
-
-BLOCK = 1 << 13  # numbers
+#: Redis accepts values up to this size.
+REDIS_NBYTES_MAX = 512_000_000
+#: Numbers are repeated in blocks of this length.
+BLOCK = 1 << 13
+#: Of each page at least one number is read.
+STRIDE = 512
 
 
 def _filled(count: int, seed: int) -> np.ndarray:
-    """Numbers that compress to about a half, as measured data do; written once."""
+    """Return `count` numbers that compress to about half their size, like measured data."""
     block = np.random.default_rng(seed).normal(size=min(count, BLOCK)).astype("f4").astype("f8")
     made = np.empty(count)
     whole = count // block.size * block.size
@@ -28,7 +30,7 @@ def _filled(count: int, seed: int) -> np.ndarray:
 
 
 def make(kind: str, size_nbytes: int, seed: int) -> Any:
-    """A value of about this size, at the cost of writing it: the tasks are there to move data, not to compute."""
+    """Return a value of about `size_nbytes`, which costs no more than writing it to memory."""
     if kind == "numpy":
         return _filled(max(1, size_nbytes // 8), seed)
     if kind == "pandas":
@@ -46,11 +48,8 @@ def make(kind: str, size_nbytes: int, seed: int) -> Any:
     return {"parts": arrays, "raw": raw, "names": ["x", "y"], "meta": {"seed": seed}}
 
 
-STRIDE = 512  # numbers: every page
-
-
 def read(value: Any) -> int:
-    """A number that depends on every page of a value."""
+    """Return a number that depends on every page of `value`."""
     if isinstance(value, np.ndarray):
         flat = value.reshape(-1, order="A")
         return int(flat[::STRIDE].view("u8").sum() & 0xFFFFFFFF) + value.size
@@ -61,51 +60,52 @@ def read(value: Any) -> int:
     return sum(read(part) for part in [*value["parts"], value["raw"]]) & 0xFFFFFFFF
 
 
-def task(kind: str, size_nbytes: int, seed: int, *taken: Any) -> Any:
-    """Read what was taken, and make one."""
-    return make(kind, size_nbytes, (seed + sum(map(read, taken))) & 0xFFFFFFFF)
+def task(kind: str, size_nbytes: int, seed: int, *inputs: Any) -> Any:
+    """Read `inputs` and return a value that depends on them."""
+    return make(kind, size_nbytes, (seed + sum(map(read, inputs))) & 0xFFFFFFFF)
 
 
-def total(*taken: Any) -> list[int]:
-    """What the whole graph gives: a number for each of its last results."""
-    return [read(value) for value in taken]
+def total(*inputs: Any) -> list[int]:
+    """Return a number for each of `inputs`: the result of the graph."""
+    return [read(value) for value in inputs]
 
 
-# the way by hand: keys go through Dask, values through Redis, in the task's own code
-
-
-def by_hand_put(url: str, value: Any) -> str:
+def store_in_redis(url: str, value: Any) -> str:
+    """Store `value` in Redis and return a reference, which is passed through Dask."""
     import lz4.frame
     import redis
 
     server = redis.Redis.from_url(url, socket_timeout=None)
-    key = f"by-hand-{random.getrandbits(128):032x}"
+    key = f"task-{random.getrandbits(128):032x}"
     packed = lz4.frame.compress(pickle.dumps(value, protocol=5))
-    parts = range(0, len(packed), BY_HAND_NBYTES_MAX)
+    parts = range(0, len(packed), REDIS_NBYTES_MAX)
     for i in parts:
-        server.set(f"{key}-{i}", packed[i : i + BY_HAND_NBYTES_MAX])
+        server.set(f"{key}-{i}", packed[i : i + REDIS_NBYTES_MAX])
     return f"{key} {len(packed)}"
 
 
-def by_hand_get(url: str, found: str) -> Any:
+def load_from_redis(url: str, reference: str) -> Any:
+    """Return the value that `reference` refers to."""
     import lz4.frame
     import redis
 
     server = redis.Redis.from_url(url, socket_timeout=None)
-    key, length = found.split()
-    parts = [server.get(f"{key}-{i}") for i in range(0, int(length), BY_HAND_NBYTES_MAX)]
+    key, length = reference.split()
+    parts = [server.get(f"{key}-{i}") for i in range(0, int(length), REDIS_NBYTES_MAX)]
     return pickle.loads(lz4.frame.decompress(parts[0] if len(parts) == 1 else b"".join(parts)))
 
 
-def task_by_hand(url: str, kind: str, size_nbytes: int, seed: int, *taken: str) -> str:
-    return by_hand_put(
-        url, task(kind, size_nbytes, seed, *(by_hand_get(url, key) for key in taken))
-    )
+def task_redis(url: str, kind: str, size_nbytes: int, seed: int, *inputs: str) -> str:
+    """Do the same as `task`, with inputs and result in Redis."""
+    values = (load_from_redis(url, reference) for reference in inputs)
+    return store_in_redis(url, task(kind, size_nbytes, seed, *values))
 
 
-def total_by_hand(url: str, *taken: str) -> list[int]:
-    return [read(by_hand_get(url, key)) for key in taken]
+def total_redis(url: str, *inputs: str) -> list[int]:
+    """Do the same as `total`, with inputs in Redis."""
+    return [read(load_from_redis(url, reference)) for reference in inputs]
 
 
 def checksum(numbers: list[int]) -> int:
+    """Return a checksum of the result of the graph."""
     return zlib.crc32(repr(numbers).encode())

@@ -133,9 +133,18 @@ def type_in_words(cls: Any, field: Any) -> str:
 
 
 _NAMES = {
-    "str": "string", "int": "integer", "float": "float", "bool": "boolean", "bytes": "bytes", "NoneType": "nil",
-    "dict": "map", "list": "array", "tuple": "array", "set": "set", "frozenset": "set",
-}  # fmt: skip
+    "str": "string",
+    "int": "integer",
+    "float": "float",
+    "bool": "boolean",
+    "bytes": "bytes",
+    "NoneType": "nil",
+    "dict": "map",
+    "list": "array",
+    "tuple": "array",
+    "set": "set",
+    "frozenset": "set",
+}
 
 
 def words(hint: Any) -> str:

@@ -1,4 +1,4 @@
-"""Generate ``docs/compatibility.md``: where the stock scheduler and paceline handle each operation."""
+"""Generate `docs/compatibility.md`: where both schedulers handle each operation."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from stock_places import Places, places
 
 HEAD = """# Operations in the stock scheduler and in paceline
 
-The operations that peers may send to a scheduler, and what handles each in the stock scheduler (distributed 2026.8.0) and in paceline.
-The page is generated from the tables of handlers. [protocol.md](protocol.md) describes the operations.
+The operations that peers may send to a scheduler, and what handles each in the stock scheduler
+(distributed 2026.8.0) and in paceline. The page is generated from the tables of handlers.
+[protocol.md](protocol.md) describes the operations.
 """
-#: Operations of streams handled outside the core, and those handled by distributed's shuffle plugin.
+#: Operations of streams handled outside the core, and those of distributed's shuffle plugin.
 ELSEWHERE = {
     "update-graph": "the graph compiler, then the core",
     "update-data": "the server",

@@ -23,20 +23,23 @@ EXAMPLE_MAX = 700
 TABLE_TEXTS: dict[Direction, tuple[str, str]] = {
     "worker_to_scheduler": (
         "Worker to scheduler",
-        "In batches on the stream that `register-worker` opened (phase `worker-stream`). The stream identifies the worker, so messages do not "
-        "name it. None has a reply. The scheduler logs and skips messages with an unknown operation or a field of a wrong type, and "
-        "handles the rest of the batch.",
+        "In batches on the stream that `register-worker` opened (phase `worker-stream`). The "
+        "stream identifies the worker, so messages do not name it. None has a reply. The "
+        "scheduler logs and skips messages with an unknown operation or a field of a wrong "
+        "type, and handles the rest of the batch.",
     ),
     "scheduler_to_worker": (
         "Scheduler to worker",
-        "In batches on the same stream. A stock worker turns most of them into events of its state machine, in order. None has a reply; "
-        "results arrive as messages of the other direction. A stock worker that receives an unknown operation or an extra field "
-        "logs an error and closes: send only what is listed here.",
+        "In batches on the same stream. A stock worker turns most of them into events of its "
+        "state machine, in order. None has a reply; results arrive as messages of the other "
+        "direction. A stock worker that receives an unknown operation or an extra field logs "
+        "an error and closes: send only what is listed here.",
     ),
     "client_to_scheduler": (
         "Client to scheduler",
-        "In batches on the stream that `register-client` opened (phase `client-stream`). None has a reply. If a graph fails, the client "
-        "receives `task-erred` for each requested key.",
+        "In batches on the stream that `register-client` opened (phase `client-stream`). None "
+        "has a reply. If a graph fails, the client receives `task-erred` for each requested "
+        "key.",
     ),
     "scheduler_to_client": (
         "Scheduler to client",
@@ -44,14 +47,16 @@ TABLE_TEXTS: dict[Direction, tuple[str, str]] = {
     ),
     "scheduler_rpc": (
         "Requests to the scheduler",
-        "On a connection in phase `rpc`, one request at a time; the reply is the next message. Clients, workers, nannies and tools send them.",
+        "On a connection in phase `rpc`, one request at a time; the reply is the next "
+        "message. Clients, workers, nannies and tools send them.",
     ),
     "worker_rpc": (
         "Requests to a worker",
-        "On a connection to the worker's own address. The scheduler, clients with direct connections, and other workers send them.",
+        "On a connection to the worker's own address. The scheduler, clients with direct "
+        "connections, and other workers send them.",
     ),
     "nanny_rpc": ("Requests to a nanny", "On a connection to the nanny's address."),
-}  # fmt: skip
+}
 
 
 def protocol() -> str:
@@ -167,7 +172,8 @@ def _replies(since: dict[str, str]) -> str:
         if isinstance(cls, type) and issubclass(cls, replies.Reply) and cls is not replies.Reply:
             about = described(cls)
             parts.append(
-                f'<a id="{name.lower()}"></a>\n\n### {name}\n\n{about.text}\n\n{_table(about.fields, since)}'
+                f'<a id="{name.lower()}"></a>\n\n### {name}\n\n{about.text}\n\n'
+                + _table(about.fields, since)
             )
     return "\n\n".join(parts)
 

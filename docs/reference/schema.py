@@ -36,8 +36,9 @@ def schema() -> str:
     document = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Messages of Dask's protocol, distributed 2026.8.0",
-        "description": "Generated from paceline.protocol.catalogue. Arrays that are keys, and values marked with $bytes, $map and "
-        "similar names, are described in docs/protocol.md, 'Messages as JSON'.",
+        "description": "Generated from paceline.protocol.catalogue. Arrays that are keys, "
+        "and values marked with $bytes, $map and similar names, are described in "
+        "docs/protocol.md, 'Messages as JSON'.",
         "ops": ops,
         "replies": replies,
         "$defs": dict(sorted(components.items())),

@@ -1,6 +1,8 @@
 """Find the release of distributed in which each operation and field first appeared, after 2024.1.0.
 
-``python docs/reference/since.py GIT_DIR`` reads the tags of a clone of distributed and writes ``since.json``: a dict from name to
+usage: python docs/reference/since.py GIT_DIR
+
+The program reads the tags of a clone of distributed and writes `since.json`: a dict from name to
 the first release whose source contains it. Names that 2024.1.0 contains are left out.
 """
 

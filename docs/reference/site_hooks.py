@@ -1,7 +1,7 @@
 """MkDocs hooks: add pages to the site that live outside ``docs/``, and help it find the packages.
 
-The README becomes the home page. The architecture, the changelog, the guide for contributors, the security policy and
-the examples with their source code become pages of their own. Links between them are adjusted.
+The README becomes the home page. The pages in `PAGES` and the source code of the examples become
+pages of their own. Links between them are adjusted.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LINK = re.compile(r"\]\(([^()\s:#]+)(#[^()\s]*)?\)")
 
 
 def on_startup(command: str, dirty: bool) -> None:
-    """Create links to the packages, because mkdocstrings does not know the mapping in ``pyproject.toml``."""
+    """Create links to the packages: mkdocstrings does not read the mapping in `pyproject.toml`."""
     LINKS.mkdir(parents=True, exist_ok=True)
     targets = [ROOT / package for package in PACKAGES]
     for target in [*targets, *(ROOT / "paceline").glob("*.py")]:

@@ -1,4 +1,4 @@
-"""Find where the installed distributed sends and handles each operation, by reading its syntax trees."""
+"""Find where the installed distributed sends and handles each operation, in its syntax trees."""
 
 from __future__ import annotations
 
@@ -10,10 +10,12 @@ from pathlib import Path
 
 #: Modules of distributed that send or handle messages.
 MODULES = (
-    "scheduler", "worker", "worker_state_machine", "client", "nanny", "core", "stealing", "batched", "actor", "spans",
-    "queues", "variable", "semaphore", "event", "multi_lock", "publish", "recreate_tasks", "active_memory_manager",
-    "diagnostics/memory_sampler", "diagnostics/plugin", "deploy/adaptive", "deploy/spec", "shuffle/_scheduler_plugin",
-    "shuffle/_worker_plugin", "shuffle/_core", "utils_comm", "deploy/cluster", "pubsub", "cfexecutor", "security", "http/scheduler/api",
+    "scheduler", "worker", "worker_state_machine", "client", "nanny", "core", "stealing",
+    "batched", "actor", "spans", "queues", "variable", "semaphore", "event", "multi_lock",
+    "publish", "recreate_tasks", "active_memory_manager", "diagnostics/memory_sampler",
+    "diagnostics/plugin", "deploy/adaptive", "deploy/spec", "shuffle/_scheduler_plugin",
+    "shuffle/_worker_plugin", "shuffle/_core", "utils_comm", "deploy/cluster", "pubsub",
+    "cfexecutor", "security", "http/scheduler/api",
 )  # fmt: skip
 #: Places listed for an operation, at most, of each kind.
 PLACES_MAX = 5
@@ -63,7 +65,10 @@ def _visit(tree: ast.AST, where: str, owner: str, found: dict[str, Places]) -> N
 
 
 def _dict(node: ast.Dict, where: str, owner: str, found: dict[str, Places]) -> None:
-    """Record the operations in a dict: ``{"op": "x"}`` sends one, ``{"x": self.handler}`` is a table of handlers."""
+    """Record the operations in a dict.
+
+    ``{"op": "x"}`` sends an operation, ``{"x": self.handler}`` is a table of handlers.
+    """
     for key, value in zip(node.keys, node.values, strict=True):
         if not isinstance(key, ast.Constant) or not isinstance(key.value, str):
             continue
@@ -76,7 +81,7 @@ def _dict(node: ast.Dict, where: str, owner: str, found: dict[str, Places]) -> N
 
 
 def _handler(value: ast.AST) -> str:
-    """Return the name in ``self.handler``, or in the argument of a function that creates a handler."""
+    """Return the name in ``self.handler``, or in an argument of a function that wraps one."""
     if isinstance(value, ast.Attribute):
         return value.attr
     if isinstance(value, ast.Call) and value.args:
@@ -85,9 +90,9 @@ def _handler(value: ast.AST) -> str:
 
 
 def _calls_remotely(where: str) -> bool:
-    """Return whether ``self.scheduler`` is an RPC object in module `where`, not the scheduler itself."""
+    """Return whether ``self.scheduler`` in module `where` is an RPC object, not the scheduler."""
     return (
-        where.split(".")[0] not in ("scheduler", "stealing", "http", "active_memory_manager")
+        where.partition(".")[0] not in ("scheduler", "stealing", "http", "active_memory_manager")
         and "Extension" not in where
     )
 
@@ -98,7 +103,7 @@ def _record_sent(value: ast.AST, where: str, found: dict[str, Places]) -> None:
 
 
 def _is_remote(value: ast.AST) -> bool:
-    """Return whether `node` looks like an RPC object: ``self.scheduler``, ``rpc``, ``self.rpc(address)``, ``worker``."""
+    """Return whether `value` has the name of an RPC object, such as ``self.scheduler``."""
     if isinstance(value, ast.Call):
         value = value.func
     name = value.attr if isinstance(value, ast.Attribute) else getattr(value, "id", "")

@@ -1,6 +1,7 @@
 """dask-gateway without Kubernetes: these lines go into its server's configuration.
 
-``dask-gateway-server -f examples/deploy/dask_gateway_config.py``; ``tests/deploy/test_gateway.py`` starts a server with them.
+``dask-gateway-server -f examples/deploy/dask_gateway_config.py``;
+``tests/deploy/test_gateway.py`` starts a server with them.
 """
 # ruff: noqa: F821
 

@@ -54,6 +54,7 @@ PAGES = (
 NOT_YET: set[str] = set()
 #: Folders whose Python files are checked: docstrings, comments, and the texts of log lines and errors.
 PACKAGES: tuple[str, ...] = (
+    "benchmarks",
     "docs/reference",
     "examples",
     "protocol",

@@ -1,4 +1,4 @@
-"""The ways to compare, each on a cluster of its own: four worker processes, paceline or the stock scheduler, one client."""
+"""The transfer methods to compare. Each runs on a cluster of its own."""
 
 from __future__ import annotations
 
@@ -19,27 +19,32 @@ from tests.support.redis_servers import redis_server
 from . import graph, meter, work
 
 ROOT = Path(__file__).resolve().parents[2]
-DASK, STOCK, BY_HAND = "dask", "stock", "by-hand"
-"""Dask as it is, scheduler and all; its transfer under another scheduler; through Redis in the tasks' code."""
-PLAIN = (DASK, STOCK, BY_HAND)
-"""No transfer is turned on."""
-WAYS = (DASK, STOCK, BY_HAND, "auto", "shm", "file", "redis", "direct")
+#: The stock scheduler and transfer.
+DASK = "dask"
+#: The stock transfer with the chosen scheduler.
+STOCK = "stock"
+#: Tasks store and load results in Redis themselves.
+REDIS_IN_TASKS = "redis-in-tasks"
+#: Methods without the transfer plugin.
+BASELINES = (DASK, STOCK, REDIS_IN_TASKS)
+METHODS = (*BASELINES, "auto", "shm", "file", "redis", "direct")
 SETTLE_SECONDS = 1.0
-LEFT_SECONDS = 15.0  # until then everything that is over must be gone
+#: Stored copies of released values must be deleted within this time.
+DELETE_SECONDS = 15.0
 
 
 @dataclass
 class Setup:
-    """What all runs have in common.
+    """Settings of all runs.
 
     Attributes:
-        folder: for logs and shared files.
-        workers: processes, one thread each.
+        folder: folder for logs and shared files.
+        workers: number of worker processes, with one thread each.
         scheduler: "paceline" or "stock".
-        memory: what a worker may use, as ``dask worker`` reads it.
-        hosts: that the workers are on in turn, each a network of its own; 0 for all of them on this one.
-        megabits: a second of each host's line; 0 for what the machine can do.
-        config: more of the processes' environment.
+        memory: memory limit of a worker, as in `dask worker --memory-limit`.
+        hosts: number of network namespaces that the workers are distributed over; 0 for none.
+        megabits: bandwidth of each namespace per second; 0 for unlimited.
+        config: additional environment variables.
     """
 
     folder: Path
@@ -53,29 +58,29 @@ class Setup:
 
 @dataclass
 class Result:
-    """Of one run.
+    """Result of one run.
 
     Attributes:
-        way, kind: what ran.
-        cost: see ``meter``.
-        right: a number that must be the same for all ways.
-        asked_mb: what workers asked of each other, by the sizes that Dask knows.
-        traffic: of the back ends, all workers together.
+        method, kind: what ran.
+        cost: its cost.
+        checksum: a number that must be equal for all methods.
+        transferred_mb: data that workers requested from each other, by Dask's sizes.
+        traffic: counters of the backends of all workers.
     """
 
-    way: str
+    method: str
     kind: str
-    cost: meter.Cost
-    right: int
-    asked_mb: float = 0.0
+    cost: meter.RunCost
+    checksum: int
+    transferred_mb: float = 0.0
     traffic: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass
-class Running:
-    """A cluster with one way on."""
+class RunningCluster:
+    """A cluster that uses one method."""
 
-    way: str
+    method: str
     client: Any
     cluster: Cluster
     url: str = ""
@@ -84,45 +89,41 @@ class Running:
 
     @property
     def pids(self) -> list[int]:
-        """Of the workers, and of the Redis server where there is one."""
+        """The processes of the workers, and of the Redis server if there is one."""
         found = [process.pid for process in self.cluster.processes[1:] if process.running]
-        if self.cluster.hosts:  # what was started there stands before the worker
+        if self.cluster.hosts:  # the worker is a descendant of what was started
             found = [psutil.Process(pid).children(recursive=True)[-1].pid for pid in found]
         return [*found, self.server.process.pid] if self.server is not None else found
 
-    def compute(self, drawn: list[int], kind: str, prefix: str) -> Result:
-        """Run the graph once."""
-        url = self.url if self.way == BY_HAND else ""
-        made, last = graph.graph(drawn, kind, prefix, url)
-        before = self.client.run(numbers)
-        with meter.Meter(self.pids) as measured:
-            future = self.client.get(made, last, sync=False)
-            right = work.checksum(future.result())
+    def compute(self, sizes: list[int], kind: str, prefix: str) -> Result:
+        """Compute the graph with results of `sizes` once."""
+        url = self.url if self.method == REDIS_IN_TASKS else ""
+        tasks, last = graph.build_graph(sizes, kind, prefix, url)
+        before = self.client.run(counters)
+        with meter.measured(self.pids) as cost:
+            future = self.client.get(tasks, last, sync=False)
+            checksum = work.checksum(future.result())
             del future
-        after = self.client.run(numbers)
-        moved = {
+        after = self.client.run(counters)
+        traffic = {
             name: sum(after[w][name] - before.get(w, {}).get(name, 0) for w in after)
             for name in next(iter(after.values()))
         }
-        if url:
-            self.flush_by_hand()
-        asked = moved.pop("asked") / 1e6
-        return Result(self.way, kind, measured.cost, right, asked, moved)
+        if url:  # the tasks do not delete what they stored
+            import redis
 
-    def flush_by_hand(self) -> None:
-        """What the way by hand leaves behind: nothing of it ends by itself."""
-        import redis
+            redis.Redis.from_url(url).flushall()
+        transferred_mb = traffic.pop("transferred") / 1e6
+        return Result(self.method, kind, cost(), checksum, transferred_mb, traffic)
 
-        redis.Redis.from_url(self.url).flushall()
-
-    def left(self) -> dict[str, int]:
-        """What is left of values that are over, after a while: entries, files, keys in Redis."""
-        deadline = time.monotonic() + LEFT_SECONDS
+    def leftovers(self) -> dict[str, int]:
+        """Return the numbers of published values, files and Redis keys after the release."""
+        deadline = time.monotonic() + DELETE_SECONDS
         while True:
-            found = {"held": sum(self.client.run(held).values())}
+            found = {"published": sum(self.client.run(published).values())}
             if self.shared is not None:
                 files = [p.name for p in self.shared.rglob("*") if p.is_file()]
-                found["files"] = len([name for name in files if len(name) >= 32])  # no leases
+                found["files"] = len([name for name in files if len(name) >= 32])  # without leases
             if self.server is not None and self.server.process.poll() is None:
                 found["redis"] = self.server.keys()
             if not any(found.values()) or time.monotonic() > deadline:
@@ -130,9 +131,9 @@ class Running:
             time.sleep(0.3)
 
 
-def numbers(dask_worker: Any) -> dict[str, float]:
-    """On a worker: counters that only grow."""
-    found = {"asked": dask_worker.transfer_outgoing_bytes_total}
+def counters(dask_worker: Any) -> dict[str, float]:
+    """Return the counters of the worker's transfers."""
+    found = {"transferred": dask_worker.transfer_outgoing_bytes_total}
     for field_name in ("put_nbytes", "got_nbytes", "put_count", "got_count", "failed_count"):
         found[field_name] = 0
         for backend in _backends(dask_worker):
@@ -140,8 +141,8 @@ def numbers(dask_worker: Any) -> dict[str, float]:
     return found
 
 
-def held(dask_worker: Any) -> int:
-    """On a worker: values that its back ends have."""
+def published(dask_worker: Any) -> int:
+    """Return the number of values that the worker has stored in its backends."""
     plugin = dask_worker.plugins.get("paceline-transfer")
     transfer = plugin.transfer if plugin is not None else None
     return len(transfer.published) if transfer is not None else 0
@@ -154,18 +155,18 @@ def _backends(dask_worker: Any) -> list[Any]:
 
 
 @contextlib.contextmanager
-def running(way: str, setup: Setup) -> Iterator[Running]:
-    """A cluster with a way on; everything ends with the block."""
+def running(method: str, setup: Setup) -> Iterator[RunningCluster]:
+    """Run a cluster that uses `method`."""
     from distributed import Client
     from paceline.transfer import Transfer
 
     paths = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH", "")]))
     config = {"PYTHONPATH": paths, "DASK_DISTRIBUTED__WORKER__MEMORY__TERMINATE": "False"}
     config |= setup.config
-    folder = setup.folder / f"{way}-{time.monotonic_ns():x}"
+    folder = setup.folder / f"{method}-{time.monotonic_ns():x}"
     with contextlib.ExitStack() as stack:
         cluster = Cluster(
-            scheduler_command("stock" if way == DASK else setup.scheduler),
+            scheduler_command("stock" if method == DASK else setup.scheduler),
             folder,
             nannies=[False] * setup.workers,
             nthreads=1,
@@ -176,19 +177,19 @@ def running(way: str, setup: Setup) -> Iterator[Running]:
             cluster.host, cluster.hosts = stack.enter_context(hosts(setup.hosts, setup.megabits))
         stack.enter_context(cluster)
         client = stack.enter_context(Client(cluster.address))
-        found = Running(way, client, cluster)
+        found = RunningCluster(method, client, cluster)
         options: dict[str, Any] = {}
-        if way in (BY_HAND, "redis"):
+        if method in (REDIS_IN_TASKS, "redis"):
             found.server = stack.enter_context(redis_server(folder / "redis"))
             found.url = found.server.url
-        if way == "redis":
+        if method == "redis":
             options["redis"] = found.url
-        if way == "file":
+        if method == "file":
             found.shared = folder / "shared"
             options["file"] = str(found.shared)
-        if way not in PLAIN:
-            client.register_plugin(Transfer(way, **options))
-        # one round of everything that is done for the first time
+        if method not in BASELINES:
+            client.register_plugin(Transfer(method, **options))
+        # a warm-up: workers import modules and connect
         warm = client.map(work.make, ["pandas"] * 8, [1000] * 8, range(8), pure=False)
         client.gather(client.map(work.read, warm, pure=False))
         del warm
