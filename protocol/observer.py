@@ -1,4 +1,4 @@
-"""Observe a connection from between its ends: what each message is, and what is wrong with it.
+"""Observe both directions of a connection: decode each message and report what is wrong with it.
 
 Pass messages to ``Observer`` in the order in which they are sent; *up* is from the end that
 connected. The observer follows the phases of the connection: two handshakes, requests and replies,

@@ -1,4 +1,4 @@
-"""Frame reader of an observer: frames that are too large to keep are counted and omitted.
+"""The frame reader of an observer, which omits frames that are too large to keep.
 
 ``framing.FrameReader`` is for an end of a connection, which needs every byte. An observer needs
 frame 0 and the headers. Of a gather of gigabytes it keeps the first megabytes, and the size of the

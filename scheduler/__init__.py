@@ -1,4 +1,4 @@
-"""The scheduler.
+"""The scheduler: a deterministic core, its extensions, and the server process around them.
 
 ``core`` makes decisions, ``extensions`` add coordination primitives, ``server`` does all I/O.
 

@@ -1,6 +1,4 @@
-"""The dashboard's pages.
-
-Distributed's, with replacements for the graph of task groups and the profile of the event loop.
+"""distributed's dashboard pages, with two replacements: task groups and the event loop's profile.
 
 distributed sorts groups with ``dask.order`` and expects dependencies first, which ``dask.order``
 does not guarantee (2026.8: the page fails for many graphs); the replacement computes its own

@@ -1,6 +1,4 @@
-"""Parts of ``SchedulerProxy``.
-
-Workers, tasks, the task stream, the monitor, as distributed's components read them.
+"""Parts of ``SchedulerProxy``: workers, tasks, the task stream and the monitor.
 
 Importing this module imports distributed's diagnostics.
 """

@@ -1,4 +1,4 @@
-"""What all parts of the facade share: the server behind it, and views of its objects."""
+"""The base class of the parts of the facade: access to the server, and views of its objects."""
 
 from __future__ import annotations
 

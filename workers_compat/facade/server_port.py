@@ -1,4 +1,4 @@
-"""What the facade needs of the server, and access to it from within a turn of the core."""
+"""The interface of the server for the facade, and access to it within a turn of the core."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What plugins may write to tasks, and the commands that this becomes."""
+"""Attributes of tasks that plugins may write, turned into commands of the core."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Paired facts about tasks, workers and clients, each pair changed in one place.
+"""Accounting: change paired facts such as ``who_has`` and ``has_what`` together.
 
 The pairs are who_has/has_what with the counts that follow, who_wants/wants_what,
 processing_on/processing with occupancy, and dependencies/dependents.

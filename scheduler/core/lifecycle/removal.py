@@ -1,4 +1,4 @@
-"""Removal of workers and clients, a turn's worth of tasks at a time.
+"""Remove workers and clients, with a limited number of tasks per turn.
 
 A removed worker's data is removed at once. The tasks it was processing stay assigned to it until a
 turn releases them, or marks them as erred if they were blamed too often. A removed client's

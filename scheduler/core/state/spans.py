@@ -1,4 +1,4 @@
-"""Spans: task groups that clients put under one name with ``distributed.span``, as a tree.
+"""Spans: the tree of task groups that clients named with ``distributed.span``.
 
 Groups without a span get a default one. As in stock's ``distributed/spans.py``, but in the core,
 where groups are created: the cost is per graph and per group, never per task. Stock keeps every

@@ -1,4 +1,4 @@
-"""Tasks that workers were asked to give back, and how that will change the load of the workers.
+"""Steal requests in flight, and how they will change the load of the workers.
 
 A request is *void* once its task has left the worker or was sent to it again; the answer is then
 ignored. Transitions do not maintain this table, so that it costs nothing per task: void requests

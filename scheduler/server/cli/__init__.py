@@ -1,1 +1,1 @@
-"""Command-line interface."""
+"""The command ``paceline``: one module per group of subcommands."""

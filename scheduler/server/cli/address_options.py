@@ -1,4 +1,4 @@
-"""Options with which the operator's commands find their scheduler: the same for each of them."""
+"""The scheduler's address as options of ``status``, ``doctor`` and ``explain``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Text about the ops of the catalogue, for ``paceline messages``."""
+"""Descriptions of operations as text, for ``paceline messages``."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Subcommands of ``paceline`` about the protocol.
-
-``wiretap``, ``decode``, ``encode`` and ``messages``.
-"""
+"""The commands ``paceline wiretap``, ``decode``, ``encode`` and ``messages``."""
 
 from __future__ import annotations
 

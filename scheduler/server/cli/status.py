@@ -1,7 +1,4 @@
-"""``paceline status``.
-
-A live view of a cluster in the terminal, requested from the scheduler once a second.
-"""
+"""``paceline status``: a live view of a cluster in the terminal, updated once a second."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A graph compiler process of the pool: its pipes, and the graphs that it was sent."""
+"""A graph compiler process of the pool: its pipes, and the graphs that it compiles."""
 
 from __future__ import annotations
 

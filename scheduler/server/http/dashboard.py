@@ -1,4 +1,4 @@
-"""The dashboard's pages, created at the first request for one."""
+"""The dashboard inside the HTTP server: pages that are created at the first request."""
 
 from __future__ import annotations
 

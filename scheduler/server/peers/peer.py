@@ -1,4 +1,4 @@
-"""Handshake and RPC handlers of connections.
+"""Connections of peers: handshake, then requests with replies, or a stream.
 
 Each connection is a ``Peer``, whose current handler receives its events:
 

@@ -1,4 +1,4 @@
-"""Streams of registered peers, and of workers. See ``client_stream.py`` for those of clients.
+"""The base class of streams, and the streams of workers (of clients: ``client_stream.py``).
 
 Each message of a batch is one turn of the core.
 """

@@ -1,9 +1,9 @@
-"""Streams of connections that did not register.
+"""Streams without a registration, which the request ``connection_stream`` starts.
 
-The request ``connection_stream`` starts them, as ``distributed.core.Server.handle_stream``.
-Their messages go to the handlers that plugins put into ``stream_handlers``, or to the core, whose
-source is then the ``client`` or ``worker`` that the message names. Nothing is answered. A message
-without a handler is logged and skipped, where stock closes the connection.
+They are those of ``distributed.core.Server.handle_stream``. Their messages go to the handlers that
+plugins put into ``stream_handlers``, or to the core, whose source is then the ``client`` or
+``worker`` that the message names. Nothing is answered. A message without a handler is logged and
+skipped, where stock closes the connection.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The proxy.
-
-Accepts connections, connects to the server for each, forwards bytes unchanged, and decodes copies
-of them.
+"""A proxy that forwards bytes unchanged between peers and decodes copies of them.
 
 Forwarding has priority: data is forwarded before it is decoded, and messages are decoded in slices
 between reads (``SLICE_SECONDS``). Reading is paused only if more than ``WAITING_MAX_NBYTES`` of
