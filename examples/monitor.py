@@ -1,10 +1,8 @@
 """Subscribe to topics of a scheduler as a client and print their events.
 
-    python examples/monitor.py tcp://127.0.0.1:8786 all my-topic      (stop with Ctrl-C)
-
-Schedulers and workers log to the topic "all"; `client.log_event` and `worker.log_event` choose
-a topic. The stock scheduler works too, but some of its events in "all" cannot be serialized: it
-then ends the stream of the subscriber.
+usage: python examples/monitor.py tcp://127.0.0.1:8786 all my-topic      (stop with Ctrl-C)
+Schedulers and workers log to the topic "all", `client.log_event` to a topic of its choice. The
+stock scheduler fails to serialize some events in "all", and then ends the subscriber's stream.
 """
 
 import argparse
