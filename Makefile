@@ -42,12 +42,12 @@ test-slow: $(call STAMP,test)  ## only the slow tests
 	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
 
 FORMATTED = .
-lint: $(call STAMP,lint) typecheck  ## ruff, codespell, and mypy strict on protocol and scheduler
+lint: $(call STAMP,lint) typecheck  ## ruff, codespell, and strict mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check $(FORMATTED)
 	$(BIN)/codespell
 
-typecheck: $(call STAMP,lint)  ## mypy strict on protocol and scheduler
+typecheck: $(call STAMP,lint)  ## strict mypy
 	$(BIN)/python tests/support/typecheck.py $(BIN)/mypy
 
 format: $(call STAMP,lint)  ## sort imports and format with ruff

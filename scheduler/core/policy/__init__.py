@@ -1,1 +1,1 @@
-"""Scheduling decisions: placement, stealing, memory management, rebalancing and scaling."""
+"""Scheduling decisions: placement, memory management, rebalancing and scaling."""
