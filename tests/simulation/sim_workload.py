@@ -5,6 +5,8 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
+from paceline.scheduler.core.stimuli import AnnotationSet
+
 Graph = dict[Any, list[Any]]
 
 
@@ -37,6 +39,19 @@ class Workload:
         if missing and rng.random() < 0.1:
             graph[rng.choice(roots)] = [rng.choice(missing)]
         return graph
+
+    def annotation(self, worker_count: int) -> AnnotationSet:
+        """Return a random annotation; `worker_count` limits the names of workers in it."""
+        rng = self.rng
+        kind = rng.choice(["retries", "workers", "loose", "resources", "priority"])
+        workers = [f"w{rng.randint(1, worker_count + 1)}"]
+        if kind == "retries":
+            return AnnotationSet(retries=rng.randint(1, 3))
+        if kind == "resources":
+            return AnnotationSet(resources={"gpu": 1})
+        if kind == "priority":
+            return AnnotationSet(priority=rng.choice([-1.0, 5.0]))
+        return AnnotationSet(workers=workers, allow_other_workers=kind == "loose")
 
     def seconds(self, key: Any) -> float:
         """How long a task runs."""

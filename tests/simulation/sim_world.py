@@ -21,7 +21,6 @@ from paceline.scheduler.core.instructions import (
     SetTimer,
     WantsContinue,
 )
-from paceline.scheduler.core.policy.placement import valid_workers
 from paceline.scheduler.core.state.event_log import EventLog
 from paceline.scheduler.core.stimuli import (
     AnnotationSet,
@@ -46,6 +45,7 @@ from paceline.scheduler.core.stimuli import (
 from paceline.scheduler.extensions.memory_manager import MemoryManager
 from paceline.testing import FakeErrors, Rows, compile_rows
 
+from tests.simulation.sim_checks import check_empty, check_settled
 from tests.simulation.sim_client import ModelClient
 from tests.simulation.sim_memory import LOOK_SECONDS, Pressure
 from tests.simulation.sim_time import Agenda, Link
@@ -306,7 +306,8 @@ class World:
         if rng.random() < 0.1:
             rows.commit["actors"] = rng.sample(list(graph), 1)
         if rng.random() < 0.2:
-            rows.annotations = dict.fromkeys(rng.sample(list(graph), 1), self._annotation())
+            some = rng.sample(list(graph), 1)
+            rows.annotations = dict.fromkeys(some, self.workload.annotation(self.worker_count))
         elif rng.random() < 0.3 and self.workers:  # too much for one worker: others have to take it
             crowded = [self.workers[rng.choice(list(self.workers))].address]
             together = AnnotationSet(workers=crowded, allow_other_workers=True)
@@ -314,18 +315,6 @@ class World:
         size = rng.choice([1, 4, 1000])
         for part in compile_rows(graph, self.graph_count, want, client.name, rows, size):
             self.from_client(client, part)
-
-    def _annotation(self) -> AnnotationSet:
-        rng = self.rng
-        kind = rng.choice(["retries", "workers", "loose", "resources", "priority"])
-        workers = [f"w{rng.randint(1, self.worker_count + 1)}"]
-        if kind == "retries":
-            return AnnotationSet(retries=rng.randint(1, 3))
-        if kind == "resources":
-            return AnnotationSet(resources={"gpu": 1})
-        if kind == "priority":
-            return AnnotationSet(priority=rng.choice([-1.0, 5.0]))
-        return AnnotationSet(workers=workers, allow_other_workers=kind == "loose")
 
     def lose_client(self, client: ModelClient) -> None:
         """Its connection breaks, perhaps in the middle of its graph."""
@@ -347,9 +336,9 @@ class World:
         self.begin()
         self.go_on_until(self.agenda.now + 60.0)
         self.settle()
-        self.check_settled()
+        check_settled(self)
         self.release_all()
-        self.check_empty()
+        check_empty(self)
         return self.digest.hexdigest()
 
     def begin(self) -> None:
@@ -488,42 +477,6 @@ class World:
         while self.agenda.step():
             pass
 
-    def check_settled(self) -> None:
-        """All that is wanted is there or has failed, and clients know."""
-        state = self.state
-        validate_state(state)
-        assert not state.deferred and not self.continue_pending
-        assert not state.stealing.in_flight and not state.stealing.timer
-        for ts in state.tasks.values():
-            if ts.state in ("memory", "erred"):
-                continue
-            if ts.state == "no-worker":
-                assert not valid_workers(state, ts), f"{ts} could run"
-            elif ts.state == "waiting":
-                assert any(d.state in ("waiting", "no-worker") for d in ts.dependencies), ts
-            else:
-                assert ts.state == "released", f"{ts} does not settle"
-                assert ts.run_spec is None or not (ts.who_wants or ts.waiters_count), ts
-        for client in self.clients.values():
-            self._check_beliefs(client)
-        for worker in self.workers.values():
-            known = {ts.key for ts in state.workers[worker.address].has_what}
-            assert known == set(worker.data), f"{worker.address} has not {known ^ set(worker.data)}"
-
-    def _check_beliefs(self, client: ModelClient) -> None:
-        held = {ts.key for ts in self.state.clients[client.name].wants_what}
-        assert held <= client.futures.keys(), (
-            f"{client.name} let go of {held - client.futures.keys()}"
-        )
-        for key, status in client.futures.items():
-            ts = self.state.tasks.get(key)
-            if status == "cancelled":
-                continue
-            assert ts is not None, f"{client.name} waits for {key}, which is forgotten"
-            expected = {"memory": "finished", "erred": "error"}.get(ts.state)
-            found = "lost" if status == "pending" else status
-            assert found == (expected or "lost"), f"{client.name} believes {key} {status}: {ts}"
-
     def release_all(self) -> None:
         for client in list(self.clients.values()):
             client.alive = False
@@ -536,14 +489,3 @@ class World:
         self.feed(ClientRemoved("fire-and-forget"))
         while self.agenda.step():
             pass
-
-    def check_empty(self) -> None:
-        """Nothing is wanted: nothing is left."""
-        state = self.state
-        validate_state(state)
-        assert not state.tasks, list(state.tasks.values())[:5]
-        assert not state.task_groups and not state.graphs and not state.deferred
-        assert abs(state.compute_occupancy) < 1e-6 and state.network_occ == 0
-        for worker in self.workers.values():
-            assert not worker.data, f"{worker.address} keeps {list(worker.data)}"
-            assert not worker.jobs, f"{worker.address} keeps {list(worker.jobs)}"
