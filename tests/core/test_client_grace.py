@@ -73,7 +73,7 @@ def test_the_same_client_may_come_and_go_again() -> None:
     assert set(env.state.clients) == {"fire-and-forget", "alice"}
 
 
-def test_who_says_goodbye_keeps_nothing() -> None:
+def test_closed_client_has_no_grace_period() -> None:
     env = patient()
     env.submit({"x": []})
     env.finish("x")

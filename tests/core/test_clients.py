@@ -127,7 +127,7 @@ def test_a_lost_client_lets_go_of_everything(duo: Env) -> None:
     assert set(duo.state.clients) == {"fire-and-forget"}
 
 
-def test_goodbye_is_not_the_end(duo: Env) -> None:
+def test_desires_end_with_the_stream(duo: Env) -> None:
     """Wishes end with the stream, so that what was sent before it still counts."""
     duo.submit({"a": []})
     duo.feed(m.CloseClient(), "alice")

@@ -35,7 +35,7 @@ def test_knobs_out_of_range_are_refused(setting: str, value: float) -> None:
         SchedulerCore(SchedulerConfig(**{setting: value}), FakeErrors(), EventLog())
 
 
-def test_what_nobody_handles_is_a_bug_of_the_caller(env: Env) -> None:
+def test_unhandled_message_raises(env: Env) -> None:
     class Odd:
         pass
 

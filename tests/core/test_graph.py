@@ -32,7 +32,7 @@ def test_a_graph_runs_from_its_roots_to_what_is_wanted(duo: Env) -> None:
     assert not duo.state.task_groups
 
 
-def test_held_rows_are_nothing_to_anybody(duo: Env) -> None:
+def test_rows_of_an_uncommitted_graph_are_invisible(duo: Env) -> None:
     *chunks, commit = duo.rows({"x": [], "y": ["x"], "z": ["y"]}, chunk_size=1)
     for chunk in chunks:
         duo.turn(chunk, "alice")
@@ -127,7 +127,7 @@ def test_a_graph_that_depends_on_a_running_task_waits_for_it(duo: Env) -> None:
     duo.expect("w0: compute-task y with x@w0")
 
 
-def test_what_nobody_wants_and_nothing_needs_is_forgotten(duo: Env) -> None:
+def test_unneeded_tasks_are_forgotten(duo: Env) -> None:
     duo.submit({"x": [], "y": ["x"], "z": ["x"]}, want=["y"])
     duo.expect("w0: compute-task x")
     assert duo.states("z") == ["forgotten"]
@@ -215,7 +215,7 @@ def test_a_graph_on_a_failed_task_fails(duo: Env) -> None:
     assert duo.task("z").exception_blame is duo.task("x")
 
 
-def test_a_failed_dependency_among_others_runs_nothing_for_nobody(duo: Env) -> None:
+def test_dependencies_of_a_failed_task_do_not_run(duo: Env) -> None:
     """The fresh roots of a task that cannot run are not computed."""
     duo.submit({"x": []})
     duo.fail("x")

@@ -150,7 +150,7 @@ def test_story_by_key_recommendation_and_stimulus(state: SchedulerState) -> None
     assert queries.get_story(state, ["nothing"]) == []
 
 
-def test_call_stacks_are_asked_of_whoever_runs_what_a_task_waits_for(
+def test_call_stacks_of_dependencies(
     state: SchedulerState,
 ) -> None:
     z = add_task(state, "z", "waiting")

@@ -35,7 +35,7 @@ def test_a_fetched_copy(shared: Env) -> None:
     assert len(shared.task("x").who_has) == 2
 
 
-def test_a_copy_of_what_nobody_knows_is_removed(shared: Env) -> None:
+def test_replica_of_an_unknown_task_is_removed(shared: Env) -> None:
     shared.fetched("w1", "gone", "y", "x")
     shared.expect("w1: remove-replicas gone y")
 

@@ -25,7 +25,7 @@ def span_of(env: Env, key: Any) -> Span:
     return env.state.spans.spans[env.task(key).group.span_id or ""]
 
 
-def test_what_nobody_names_is_in_a_default_span(duo: Env) -> None:
+def test_tasks_without_span_are_in_a_default_span(duo: Env) -> None:
     duo.submit({"x": [], "y": ["x"]})
     assert names(duo) == [("default",)]
     assert span_of(duo, "x") is span_of(duo, "y")
@@ -33,7 +33,7 @@ def test_what_nobody_names_is_in_a_default_span(duo: Env) -> None:
     assert duo.task("x").annotations is None
 
 
-def test_workers_are_told_of_the_span(duo: Env) -> None:
+def test_workers_receive_the_span(duo: Env) -> None:
     duo.submit({"x": []}, annotations={"x": annotated("a")})
     (messages,) = duo.outbox.workers.values()
     assert messages[0].span_id == "a"
@@ -134,7 +134,7 @@ def test_metrics_of_workers(duo: Env) -> None:
     assert top.all_metrics() == {("execute", "x", "thread-cpu", "seconds"): 1.0}
 
 
-def test_odd_metrics_harm_nobody(duo: Env) -> None:
+def test_invalid_metrics_are_ignored(duo: Env) -> None:
     duo.beat("w0", extensions={"spans": {"odd": 1.0, (): 2.0}})
     assert duo.state.spans.spans == {}
 
@@ -219,7 +219,7 @@ def group(name: str) -> TaskGroup:
     return made
 
 
-def test_only_so_many_spans_are_kept(monkeypatch: Any) -> None:
+def test_number_of_spans_is_limited(monkeypatch: Any) -> None:
     monkeypatch.setattr(spans_module, "SPANS_MAX", 3)
     tree = SpanTree()
     for i in range(10):
@@ -230,7 +230,7 @@ def test_only_so_many_spans_are_kept(monkeypatch: Any) -> None:
     tree.add_metrics({("execute", "p0", "x", "y", "seconds"): 1.0})
 
 
-def test_only_so_many_default_spans_are_kept(monkeypatch: Any) -> None:
+def test_number_of_default_spans_is_limited(monkeypatch: Any) -> None:
     monkeypatch.setattr(spans_module, "DEFAULT_SPANS_MAX", 2)
     tree = SpanTree()
     tree.observe([(group("mine"), (("wf",), ("wf",)))], 1.0)

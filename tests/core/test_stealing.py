@@ -205,7 +205,7 @@ def test_no_task_is_left_out_however_many_there_are(two: Env, monkeypatch: Any) 
     assert asked(two) == []
 
 
-def test_a_look_weighs_no_more_than_it_may(two: Env, monkeypatch: Any) -> None:
+def test_one_round_examines_a_bounded_number_of_tasks(two: Env, monkeypatch: Any) -> None:
     weighed: list[Any] = []
     monkeypatch.setattr(balancer, "TASKS_MAX", 50)
     monkeypatch.setattr(balancer, "cost_level", lambda state, ts: weighed.append(ts))
@@ -298,7 +298,7 @@ def due(env: Env, seconds: float = 1.0) -> None:
     env.feed(TimerDue(env.state.stealing.timer))
 
 
-def test_it_looks_every_so_often_until_it_is_told_not_to(two: Env) -> None:
+def test_stealing_is_periodic_until_turned_off(two: Env) -> None:
     stealing_state = two.state.stealing
     two.feed(ConfigureStealing(True, 0.2))
     timer = stealing_state.timer
@@ -320,7 +320,7 @@ def test_it_looks_every_so_often_until_it_is_told_not_to(two: Env) -> None:
     assert stealing_state.rounds == 1
 
 
-def test_what_somebody_asks_for_by_hand_is_swept_too(two: Env) -> None:
+def test_requests_by_recall_expire_too(two: Env) -> None:
     crowd(two, "w0", tasks(2))
     two.feed(RecallTask(("x", 1), "w1"))
     assert two.state.stealing.timer
@@ -358,7 +358,7 @@ def moves(env: Env) -> Iterable[Any]:
     return turn.outbox.workers
 
 
-def test_nobody_has_to_be_there(env: Env) -> None:
+def test_stealing_without_workers(env: Env) -> None:
     assert not moves(env)
 
 

@@ -36,13 +36,13 @@ def test_the_story_of_a_stimulus_and_of_a_task(duo: Env) -> None:
     assert story(duo.state, "x", stimulus_id)[-1][0] == "y"
 
 
-def test_nothing_is_told_of_nobody(duo: Env) -> None:
+def test_story_of_unknown_keys_is_empty(duo: Env) -> None:
     duo.submit({"x": []})
     assert story(duo.state, "nobody-knows") == []
     assert story(duo.state) == []
 
 
-def test_only_so_much_is_remembered(duo: Env) -> None:
+def test_length_of_the_story_is_limited(duo: Env) -> None:
     duo.submit({("x", i): [] for i in range(2 * duo.config.low_level_log_length)})
     duo.release(*[("x", i) for i in range(1, 2 * duo.config.low_level_log_length)])
     assert story(duo.state, ("x", 0)) == []

@@ -16,7 +16,7 @@ from paceline.testing import Env
 MakeEnv = Callable[..., Env]
 
 
-def test_finished_data_nobody_wants_is_freed(duo: Env) -> None:
+def test_unneeded_result_is_freed(duo: Env) -> None:
     duo.submit({"x": []})
     duo.take()
     finished = duo.finished("x")
@@ -106,7 +106,7 @@ def quick_and_slow(env: Env, *seconds: float) -> TaskPrefix:
         ((0.001, 0.02), 0.0105),  # too short to matter
     ],
 )
-def test_one_task_that_takes_long_says_little_of_its_kind(
+def test_single_outlier_has_little_effect_on_the_prefix(
     env: Env, seconds: tuple[float, ...], average: float
 ) -> None:
     assert quick_and_slow(env, *seconds).duration_average == pytest.approx(average)
@@ -149,7 +149,7 @@ def test_an_error_goes_down_the_graph(duo: Env) -> None:
     assert [e.key for e in duo.state.erred_tasks] == ["d", "c", "a"]
 
 
-def test_an_error_stops_siblings_that_nobody_else_wants(duo: Env) -> None:
+def test_error_stops_unneeded_siblings(duo: Env) -> None:
     duo.submit({"a": [], "b": [], "c": ["a", "b"]})
     duo.take()
     duo.fail("a")
@@ -164,7 +164,7 @@ def test_an_error_under_an_old_run_id_runs_again(duo: Env) -> None:
     duo.expect("w0: free-keys x", "w1: compute-task x")
 
 
-def test_an_error_of_a_task_that_nobody_asked_for(duo: Env) -> None:
+def test_error_of_an_undesired_task(duo: Env) -> None:
     duo.submit({"x": []})
     duo.take()
     erred = m.TaskErred(key="x", run_id=duo.task("x").run_id)

@@ -45,7 +45,7 @@ def test_a_short_ttl_allows_ten_heartbeats(make_env: MakeEnv) -> None:
     env.expect("driver: restart-silent-workers ['w0']")
 
 
-def test_without_ttl_nobody_is_given_up(make_env: MakeEnv) -> None:
+def test_without_ttl_no_worker_is_removed(make_env: MakeEnv) -> None:
     env = make_env(worker_ttl_seconds=None)
     env.join("w0")
     env.tick(1e6)
@@ -159,7 +159,7 @@ def test_a_busy_scheduler_does_not_close(make_env: MakeEnv, what: str) -> None:
     env.expect()
 
 
-def test_work_starts_the_clock_anew(make_env: MakeEnv) -> None:
+def test_work_restarts_the_idle_timeout(make_env: MakeEnv) -> None:
     env = make_env(idle_timeout_seconds=10, worker_ttl_seconds=None)
     env.join("w0")
     for _ in range(4):

@@ -50,7 +50,7 @@ def test_facts_of_a_worker(env: Env) -> None:
     assert ws in state.running and ws in state.loads.idle
 
 
-def test_a_new_worker_gets_what_nobody_could_run(env: Env) -> None:
+def test_new_worker_gets_no_worker_tasks(env: Env) -> None:
     env.submit({"x": [], "y": []}, annotations={"y": AnnotationSet(resources={"gpu": 1})})
     assert env.states("x", "y") == ["queued", "no-worker"]  # larger than a cluster of none
     env.expect()
@@ -289,7 +289,7 @@ def test_only_what_executed_and_what_may_have_started_is_blamed(make_env: MakeEn
     }
 
 
-def test_nobody_is_blamed_where_the_worker_said_goodbye(make_env: MakeEnv) -> None:
+def test_closed_worker_counts_against_no_task(make_env: MakeEnv) -> None:
     env = make_env(allowed_failures=0)
     env.join("w0")
     env.submit({"x": []})

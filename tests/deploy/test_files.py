@@ -41,7 +41,7 @@ def containers(thing: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", every_yaml())
-def test_it_is_yaml_and_says_how_to_use_it(name: str) -> None:
+def test_is_yaml_with_usage_comment(name: str) -> None:
     assert documents(name)
     assert f"examples/deploy/{name}" in (FOLDER / name).read_text().split("\n\n")[0]
 

@@ -106,7 +106,7 @@ def test_conda_packages_with_conda(container: Container, use_mamba: str) -> None
     ]
 
 
-def test_an_environment_that_nobody_reads_is_told(container: Container) -> None:
+def test_unread_environment_is_reported(container: Container) -> None:
     (container.folder / "environment.yml").touch()
     done = container.run("echo", "on")
     assert "is not read" in done.stderr and done.stdout == "on\n"

@@ -37,7 +37,7 @@ def test_from_a_shell(way: str, tmp_path: Path) -> None:
         dataframe_program.run(client)
 
 
-def test_the_name_of_old_in_a_process_that_is_taken_over(taken_over: Path, tmp_path: Path) -> None:
+def test_former_module_name_after_takeover(taken_over: Path, tmp_path: Path) -> None:
     """`python -m distributed.cli.dask_scheduler`, as dask-cloudprovider's machines start it."""
     from distributed import Client
 

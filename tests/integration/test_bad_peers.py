@@ -93,7 +93,7 @@ def peer_port(name: str) -> str:
     return name.rsplit(":", 1)[1]
 
 
-def test_half_open_connections_hold_up_nobody(paceline: Cluster) -> None:
+def test_half_open_connections_do_not_block_others(paceline: Cluster) -> None:
     """Peers that connect and are silent, or stop in the middle of a message."""
     silent = [connect(paceline) for _ in range(20)]
     try:

@@ -191,9 +191,7 @@ def test_semaphore_of_a_worker_that_dies(kind: str, start_cluster: Callable[...,
 
 
 @pytest.mark.parametrize("kind", ["stock", "paceline"])
-def test_multi_lock_of_a_client_that_says_goodbye(
-    kind: str, request: pytest.FixtureRequest
-) -> None:
+def test_multi_lock_of_a_client_that_closes(kind: str, request: pytest.FixtureRequest) -> None:
     """Who waits for one of its names gets it when it is released; a waiter that gave up holds nothing."""
     cluster = request.getfixturevalue(kind)
     a, b, c = unique("a"), unique("b"), unique("c")

@@ -108,7 +108,7 @@ def test_an_invalid_message_affects_no_other() -> None:
     assert kinds.count("InvalidMessage") == 2
 
 
-def test_nothing_after_the_goodbye() -> None:
+def test_nothing_after_close() -> None:
     batch: list[Any] = [release(key) for key in KEYS]
     batch.insert(5_000, {"op": "close-stream"})
     connection = stream("client")

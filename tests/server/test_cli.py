@@ -92,7 +92,7 @@ def test_preloads_get_their_options(tmp_path: Path) -> None:
     assert "Reason: idle-timeout-exceeded" in log
 
 
-def test_a_taken_port_is_said_in_a_line(tmp_path: Path) -> None:
+def test_port_in_use_is_reported_in_one_line(tmp_path: Path) -> None:
     first, file = start(tmp_path)
     port = json.loads(file.read_text())["address"].rpartition(":")[2]
     done = subprocess.run(
@@ -154,7 +154,7 @@ def test_keys_as_users_type_them() -> None:
         (("--preload", "no_such_module_anywhere"), "Is it installed in this environment"),
     ],
 )
-def test_what_cannot_be_done_is_told_with_what_to_do(options: tuple[str, ...], said: str) -> None:
+def test_errors_say_what_to_do(options: tuple[str, ...], said: str) -> None:
     done = CliRunner().invoke(main.main, options)
     assert done.exit_code != 0
     assert said in done.output

@@ -100,7 +100,7 @@ async def test_timers_and_replies(driver: Driver) -> None:
     assert stimuli.RequestGone(gone) in messages
 
 
-async def test_a_bug_of_the_core_harms_nobody_else(driver: Driver) -> None:
+async def test_core_error_affects_its_stimulus_only(driver: Driver) -> None:
     def fails(outbox: Outbox, stimulus: Stimulus) -> None:
         raise ZeroDivisionError
 

@@ -53,7 +53,7 @@ async def test_all_that_is_known() -> None:
     assert found["wanted_by"]["clients"] == ["client-1"]
 
 
-def test_nobody_there() -> None:
+def test_unreachable_scheduler() -> None:
     result = CliRunner().invoke(main.main, ["explain", "x", "--address", "tcp://127.0.0.1:1"])
     assert result.exit_code == 1
     assert "Cannot connect to tcp://127.0.0.1:1" in result.output

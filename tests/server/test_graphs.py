@@ -60,7 +60,9 @@ def noted(scheduler: Scheduler, *kinds: type) -> list[int]:
     return found
 
 
-async def test_a_large_graph_delays_nobody_elses_small_one(scheduler: Scheduler) -> None:
+async def test_large_graph_does_not_delay_a_small_one_of_another_client(
+    scheduler: Scheduler,
+) -> None:
     state = scheduler.server.state
     alice = await worker(scheduler)
     large, small = await client(scheduler, "large"), await client(scheduler, "small")

@@ -235,7 +235,7 @@ async def test_every_metric_of_stocks_is_there(scheduler: Scheduler) -> None:
     assert 'outgoing_buffer_bytes{of="all",peers="workers"}' in ours
 
 
-async def test_where_bokeh_is_missing_a_page_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_page_without_bokeh_explains(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("paceline.workers_compat.facade.pages.has_bokeh", lambda: False)
     async with Scheduler(host="127.0.0.1", dashboard_address="127.0.0.1:0") as scheduler:
         assert "bokeh is not installed" in await get(scheduler.http_server.port, "/")
@@ -261,7 +261,7 @@ async def test_a_taken_port_gives_another_and_a_warning() -> None:
         HttpServer([], [("127.0.0.1", 0)]).stop()
 
 
-async def test_files_that_https_cannot_use_are_told_at_the_start() -> None:
+async def test_invalid_https_files_are_reported_at_start() -> None:
     key = "distributed.scheduler.dashboard.tls"
     with (
         dask.config.set({f"{key}.cert": "/no/such/file"}),

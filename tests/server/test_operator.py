@@ -93,7 +93,7 @@ def test_a_variable_that_is_spelled_wrong() -> None:
     assert doctor.unknown_variables({wrong: "1", right: "1", "HOME": "/"}) == [wrong]
 
 
-def test_where_nobody_answers_the_commands_say_so() -> None:
+def test_commands_report_an_unreachable_scheduler() -> None:
     for command in ("status", "doctor"):
         result = CliRunner().invoke(main, [command, "tcp://127.0.0.1:1", "--timeout", "2"])
         assert result.exit_code == 1

@@ -37,7 +37,7 @@ def raised(reply: Any) -> BaseException:
     return error
 
 
-async def test_requests_and_goodbye(scheduler: Scheduler) -> None:
+async def test_requests_and_close(scheduler: Scheduler) -> None:
     peer = await Peer.dial(scheduler)
     identity = await peer.ask({"op": "identity"})
     assert identity["type"] == "Scheduler"
@@ -51,9 +51,7 @@ async def test_requests_and_goodbye(scheduler: Scheduler) -> None:
     assert await other.ended()
 
 
-async def test_what_cannot_be_served_costs_nobody_the_connection(
-    scheduler: Scheduler, caplog: Any
-) -> None:
+async def test_invalid_request_keeps_the_connection(scheduler: Scheduler, caplog: Any) -> None:
     peer = await Peer.dial(scheduler)
     assert await peer.ask({"op": "nothing_like_it"}) is None
     assert "No handler nothing_like_it found in Scheduler" in caplog.text
@@ -137,7 +135,7 @@ async def test_clients_come_and_go(scheduler: Scheduler, caplog: Any) -> None:
         assert f"{line}client-1" in caplog.text
 
 
-async def test_a_peer_that_says_nothing_is_dropped(
+async def test_silent_peer_is_disconnected(
     scheduler: Scheduler, caplog: Any, monkeypatch: Any
 ) -> None:
     from paceline.scheduler.server.peers import peer

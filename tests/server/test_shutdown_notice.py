@@ -51,7 +51,7 @@ async def test_clients_hear_why(reason: str) -> None:
 
 
 @pytest.mark.parametrize("close", [False, True])
-async def test_a_removed_worker_says_that_it_closes(close: bool) -> None:
+async def test_removed_worker_reports_that_it_closes(close: bool) -> None:
     """The event comes when the scheduler has parted with the worker; it is kept all the same, and nothing else it says is."""
     async with (
         Scheduler(port=0, host="127.0.0.1", dashboard=False) as scheduler,

@@ -33,7 +33,7 @@ def generated() -> dict[str, str]:
     return pages
 
 
-def test_the_pages_are_those_that_the_code_says() -> None:
+def test_generated_pages_are_current() -> None:
     stale = [name for name, text in generated().items() if (DOCS / name).read_text() != text]
     assert stale == [], "run `make reference`"
 

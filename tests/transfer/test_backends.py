@@ -160,7 +160,7 @@ def test_a_name_leads_nowhere_else(tmp_path: Path) -> None:
 
 
 @needs_server
-def test_leases_end_what_nobody_renews(server: Server) -> None:
+def test_unrenewed_leases_expire(server: Server) -> None:
     owner = new(redis.Redis, url=server.url, lease_seconds=0.3)
     owner.put([memoryview(b"x" * 1000)], 1000)
     for _ in range(4):
@@ -190,7 +190,7 @@ def test_a_full_server_refuses_and_is_left_as_it_was(server: Server) -> None:
 
 
 @needs_server
-def test_a_wrong_password_is_said(server: Server) -> None:
+def test_wrong_password_is_reported(server: Server) -> None:
     with pytest.raises(BackendError, match=r"WRONGPASS|NOAUTH|invalid"):
         new(redis.Redis, url=server.url.replace(server.password, "guess"))
 

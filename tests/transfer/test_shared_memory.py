@@ -57,7 +57,7 @@ def test_readers_keep_what_the_owner_lets_go(shm: SharedMemory) -> None:
     shm.delete(other.ref)
 
 
-def test_memory_that_nobody_has_is_used_again(shm: SharedMemory) -> None:
+def test_unreferenced_memory_is_reused(shm: SharedMemory) -> None:
     first = shm.put([memoryview(b"x" * SIZE)], SIZE)
     name = first.ref["name"]
     got = shm.get(first.ref, SIZE)

@@ -104,7 +104,7 @@ def test_what_is_taken_off_is_gone_and_its_room_used_again(
     shelf.drop("never there")
 
 
-def test_a_full_row_takes_no_more(
+def test_full_row_rejects_entries(
     shelf: ShmCache, neighbours: PeerCaches, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(shelves, "ROWS", 1)
@@ -358,7 +358,7 @@ async def test_nothing_stands_there_that_was_not_to_move_so(transfer: Transfer) 
         assert not cluster.transfer(0).shm_cache
 
 
-async def test_an_annotation_says_dask() -> None:
+async def test_annotation_selects_dask() -> None:
     async with small_cluster(Transfer(), n_workers=2) as cluster:
         with dask.annotate(transfer="dask"):
             made = cluster.client.submit(str, "abc", workers=["0"])

@@ -213,7 +213,7 @@ async def test_preload() -> None:
             assert cluster.transfer(0).health.backends["shm"].worth_nbytes == 4 << 20
 
 
-def test_what_may_be_said() -> None:
+def test_settings() -> None:
     assert settings().backends == ("shm", "vm", "direct")
     assert settings("auto", file="/x").backends == ("shm", "vm", "file", "direct")
     assert not settings().asked_for("vm") and settings("vm").asked_for("vm")

@@ -233,7 +233,7 @@ async def test_a_plugin_restricts_tasks_before_they_are_scheduled(world):
             ts.state = "erred"
 
 
-async def test_a_broken_plugin_harms_nobody(world, caplog):
+async def test_broken_plugin_does_not_affect_others(world, caplog):
     class Broken(SchedulerPlugin):
         def transition(self, *args, **kwargs):
             raise RuntimeError("broken plugin")

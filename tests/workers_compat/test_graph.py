@@ -237,7 +237,7 @@ def test_what_the_commit_repeats(compile, close):
 # ------------------------------------------------------------------ errors
 
 
-def test_a_missing_module_is_told_as_stock_tells_it(compile):
+def test_missing_module_gives_the_error_of_stock(compile):
     payload = serialized_payload(
         {"serializer": "pickle", "writeable": ()}, [b"\x80\x05cnosuch\nfoo\n."]
     )

@@ -55,7 +55,7 @@ def test_no_samples_where_python_stops_at_them(mine, monkeypatch):
     assert not mine.running
 
 
-def test_it_ends_when_nobody_asks(mine, monkeypatch):
+def test_profiling_stops_without_requests(mine, monkeypatch):
     mine.wake()
     assert mine.running
     monkeypatch.setattr(loop_profile, "UNUSED_SECONDS", 0.0)

@@ -32,7 +32,7 @@ def facts(**more):
     return ReportFacts(10.0, 13.0, **{**values, **more})
 
 
-def test_the_summary_says_what_was_done():
+def test_summary():
     page = summary(facts(code="if a < b:\n    pass", nworkers=2, nthreads=4, memory=2**30))
     for part in ("Duration: 3.00 s", "number of tasks: 1", "compute time: 2.50 s", "Workers: 2"):
         assert part in page
@@ -59,6 +59,6 @@ async def test_a_child_draws():
     assert "Dask Performance Report" in page
 
 
-async def test_a_child_that_fails_says_why():
+async def test_failed_child_reports_the_reason():
     with pytest.raises(RuntimeError, match="could not be drawn"):
         await flow.draw(vars(facts(compute={"no": "profile"})))

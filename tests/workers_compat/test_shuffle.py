@@ -72,7 +72,7 @@ async def begun(world):
     return shuffle
 
 
-async def test_the_plugin_sleeps_while_nobody_shuffles(world):
+async def test_plugin_is_idle_without_shuffles(world):
     assert world.state.plugins is None
     assert world.scheduler.facade.extensions["shuffle"] is world.plugin
     assert await world.client.submit(sum, [1, 2]) == 3
@@ -110,7 +110,7 @@ async def test_a_worker_is_lost_in_the_middle(world):
     assert shuffle.archived and len(last) > 1
 
 
-async def test_nobody_is_left_and_another_comes(world):
+async def test_shuffle_waits_for_a_worker(world):
     """A shuffle that begins again while no worker runs waits for one (distributed#8088)."""
     future = world.client.compute(by_p2p(frame(5).map_partitions(slow)))
     shuffle = await begun(world)
@@ -144,7 +144,7 @@ async def test_a_worker_comes_back_under_its_address(world):
     [(OSError("timed out"), 0.3), (RuntimeError("ConnectionPool is closed"), 0)],
     ids=["not-reached", "closing"],
 )
-async def test_a_barrier_asks_again_where_nobody_answered(world, error, delay_seconds):
+async def test_barrier_retries_unanswered_workers(world, error, delay_seconds):
     """One worker that is slow to answer the barrier, and then not reached, fails nothing (distributed#8595).
 
     Nor does one that closes: its connections are closed already, while it is still among the workers.

@@ -177,7 +177,7 @@ async def test_a_nanny_plugin_waits_for_nannies_that_start(server: Any) -> None:
     assert await plugins.unregister_nanny_plugin(server, "new") == {a: {"status": "OK"}}
 
 
-async def test_a_nanny_that_dies_while_it_starts_holds_nobody_up(server: Any) -> None:
+async def test_nanny_lost_during_start_does_not_block_others(server: Any) -> None:
     nanny = Nanny()
     starting = asyncio.create_task(
         plugins.handle_register_nanny(server, RegisterNanny(address="tcp://n:1"), nanny)

@@ -80,7 +80,7 @@ async def test_a_worker_that_cannot_serialize(server: Any) -> None:
     assert await gather(server, ["x"]) == {"status": "error", "keys": ["x"]}
 
 
-async def test_nobody_answers(server: Any) -> None:
+async def test_no_worker_answers(server: Any) -> None:
     a, b = server.add_worker(1), server.add_worker(2)
     server.place("x", a, b)
     assert await gather(server, ["x"]) == {"status": "error", "keys": ["x"]}

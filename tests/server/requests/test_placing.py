@@ -108,7 +108,7 @@ async def test_update_data_checks_its_workers(server: Any) -> None:
         update_data(server, {"x": ["tcp://10.0.0.9:1"]}, {"x": 5})
 
 
-async def test_gather_on_worker_says_what_failed(server: Any) -> None:
+async def test_gather_on_worker_reports_failed_keys(server: Any) -> None:
     def some(request: WorkerGather) -> Any:
         return {"status": "partial-fail", "keys": ["y"]}
 
@@ -140,7 +140,7 @@ async def test_replicate_adds_and_deletes(server: Any) -> None:
     assert addresses[0] in server.holders("x")
 
 
-async def test_replicate_gives_up_and_says_which(server: Any) -> None:
+async def test_replicate_gives_up_and_reports_the_keys(server: Any) -> None:
     a = server.add_worker(1, worker)
     server.add_worker(2, lambda request: {"status": "partial-fail", "keys": ["x"]})
     server.place("x", a)
@@ -151,7 +151,7 @@ async def test_replicate_gives_up_and_says_which(server: Any) -> None:
         await replicate(server, ["x"], n=0)
 
 
-async def test_retire_moves_what_nobody_else_has(server: Any) -> None:
+async def test_retire_moves_sole_replicas(server: Any) -> None:
     a, b, c = (server.add_worker(i, worker) for i in (1, 2, 3))
     server.place("x", a, nbytes=100)
     server.place("y", a, b)

@@ -96,7 +96,7 @@ async def test_what_ends_while_data_moves_is_moved_too(monkeypatch: pytest.Monke
         assert await client.gather([first, running]) == [7, 0]
 
 
-async def test_what_runs_for_too_long_begins_anew(
+async def test_long_running_task_starts_again_elsewhere(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with dask.config.set({"paceline.scheduler.retire-running": "200 ms"}):
@@ -124,7 +124,7 @@ async def test_what_may_run_nowhere_else_waits_for_its_worker() -> None:
         assert await client.gather(futures) == [0, 1]
 
 
-async def test_a_worker_that_stays_says_why() -> None:
+async def test_worker_that_cannot_retire_reports_the_reason() -> None:
     class Counter:
         n = 0
 

@@ -162,7 +162,7 @@ def test_what_was_written_leaves_memory(tmp_path: Path) -> None:
     assert resident_nbytes() - before < 100 * MB
 
 
-def test_first_file_is_told_once(tmp_path: Path) -> None:
+def test_first_file_is_logged_once(tmp_path: Path) -> None:
     told = []
     spool = Spool(0, str(tmp_path), on_first_file=lambda: told.append(1))
     spool.lane().allocate(10)

@@ -253,7 +253,7 @@ async def test_restart_under_a_nanny() -> None:
             assert await client.submit(int, 5) == 5
 
 
-async def test_restart_without_a_nanny_says_why_it_fails() -> None:
+async def test_restart_without_nanny_reports_the_reason() -> None:
     async with cluster(1) as (_, client, workers):
         with pytest.raises(TimeoutError, match="worker\\(s\\) not using Nannies were just shut"):
             await client.restart(timeout=0.5)
