@@ -14,9 +14,8 @@ import pytest
 from dask._expr import LLGExpr
 from paceline.protocol import messages as m
 from paceline.protocol.payload import serialized_payload
-from paceline.scheduler.server.peers import slow_client
-from paceline.scheduler.server.peers.slow_client import SlowClientBuffer
-from paceline.scheduler.server.peers.unread import UnreadTimer
+from paceline.scheduler.server.peers import slow_peers
+from paceline.scheduler.server.peers.slow_peers import SlowClientBuffer, UnreadTimer
 from paceline.scheduler.server.scheduler import Scheduler
 
 from tests.support.fake_peers import Peer, client, worker
@@ -38,7 +37,7 @@ def test_the_backlog_keeps_the_latest_word_per_key(monkeypatch: Any, caplog: Any
         m.KeyInMemory(key="b"),
     ]
     assert log.take(1000) == []
-    monkeypatch.setattr(slow_client, "EVENTS_MAX", 3)
+    monkeypatch.setattr(slow_peers, "EVENTS_MAX", 3)
     with caplog.at_level(logging.WARNING, "distributed.scheduler"):
         log.add([m.Event(topic="t", event=i) for i in range(10)])
         assert [x.event for x in log.take(1000)] == [7, 8, 9]
@@ -46,7 +45,7 @@ def test_the_backlog_keeps_the_latest_word_per_key(monkeypatch: Any, caplog: Any
 
 
 def test_dropping_an_event_costs_the_same_with_many_key_reports(monkeypatch: Any) -> None:
-    monkeypatch.setattr(slow_client, "EVENTS_MAX", 10)
+    monkeypatch.setattr(slow_peers, "EVENTS_MAX", 10)
 
     def cost(n_keys: int) -> int:
         log = SlowClientBuffer("c")
@@ -73,7 +72,7 @@ def test_dropping_an_event_costs_the_same_with_many_key_reports(monkeypatch: Any
 
 
 def test_the_size_of_events_is_bounded(monkeypatch: Any) -> None:
-    monkeypatch.setattr(slow_client, "EVENTS_MAX_NBYTES", 10_000)
+    monkeypatch.setattr(slow_peers, "EVENTS_MAX_NBYTES", 10_000)
     log = SlowClientBuffer("c")
     log.add([m.Event(topic="t", event=(float(i), {"x": ["y" * 3000]})) for i in range(100)])
     assert [x.event[0] for x in log.take(1000)] == [98, 99]
@@ -161,7 +160,7 @@ async def test_a_slow_client_gets_the_latest_word(scheduler: Scheduler) -> None:
 async def test_a_client_whose_backlog_is_too_large_is_closed(
     scheduler: Scheduler, monkeypatch: Any, caplog: Any
 ) -> None:
-    monkeypatch.setattr(slow_client, "KEPT_MAX_NBYTES", 100_000)
+    monkeypatch.setattr(slow_peers, "KEPT_MAX_NBYTES", 100_000)
     slow = await client(scheduler, "slow")
     stream: Any = scheduler.server.driver.client_streams["slow"]
     stream.peer.write_paused = True

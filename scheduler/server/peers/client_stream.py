@@ -18,7 +18,7 @@ from paceline.protocol import messages as m
 from paceline.scheduler.core import stimuli
 from paceline.workers_compat.graphs.graph_table import CompileRequest
 
-from .slow_client import SlowClientBuffer
+from .slow_peers import SlowClientBuffer
 from .streams import Stream
 
 if TYPE_CHECKING:

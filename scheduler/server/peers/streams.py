@@ -18,8 +18,7 @@ from paceline.scheduler.core import stimuli
 from paceline.scheduler.server.requests.api import op_name
 
 from .peer import EventHandler
-from .slow_client import SlowClientBuffer, SlowWorkerBuffer
-from .unread import UnreadTimer
+from .slow_peers import SlowClientBuffer, SlowWorkerBuffer, UnreadTimer
 
 if TYPE_CHECKING:
     from .peer import Peer

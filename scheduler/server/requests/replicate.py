@@ -80,6 +80,17 @@ async def _delete_all(
     await asyncio.gather(*(delete_worker_data(server, a, k, stimulus_id) for a, k in keys.items()))
 
 
+async def _copy_all(
+    server: ServerApi, plan: Mapping[str, Mapping[Key, list[str]]], action: str
+) -> dict[str, set[Key]]:
+    """Copy recipient -> key -> holders, and log events. Return recipient -> keys that failed."""
+    failed = await asyncio.gather(*(gather_on_worker(server, a, w) for a, w in plan.items()))
+    for address, who_has in plan.items():
+        event = {"action": action, "who_has": who_has}
+        server.send_stimulus(LogEventCommand([address], event))
+    return dict(zip(plan, failed))
+
+
 async def replicate(
     server: ServerApi,
     keys: Sequence[Key],
@@ -170,10 +181,7 @@ async def _copy(
         if not plan or fruitless >= FRUITLESS_ROUNDS_MAX:
             return unfinished
         before = sum(len(ts.who_has) for ts in tasks)
-        await asyncio.gather(*(gather_on_worker(server, a, w) for a, w in plan.items()))
-        for address, who_has in plan.items():
-            event = {"action": "replicate-add", "who_has": who_has}
-            server.send_stimulus(LogEventCommand([address], event))
+        await _copy_all(server, plan, "replicate-add")
         fruitless = 0 if sum(len(ts.who_has) for ts in tasks) > before else fruitless + 1
 
 
@@ -250,20 +258,16 @@ async def _move_replicas(server: ServerApi, moves: list[Move], stimulus_id: str)
     incoming: dict[str, dict[Key, list[str]]] = {}
     for sender, recipient, ts in moves:
         incoming.setdefault(recipient.address, {}).setdefault(ts.key, []).append(sender.address)
-    outcomes = await asyncio.gather(*(gather_on_worker(server, a, w) for a, w in incoming.items()))
-    failed = dict(zip(incoming, outcomes))
+    failed = await _copy_all(server, incoming, "rebalance")
     outgoing: dict[str, list[Key]] = {}
     for sender, recipient, ts in moves:
         if ts.key not in failed[recipient.address]:
             outgoing.setdefault(sender.address, []).append(ts.key)
     await _delete_all(server, outgoing, stimulus_id)
-    for address, who_has in incoming.items():
-        event = {"action": "rebalance", "who_has": who_has}
-        server.send_stimulus(LogEventCommand([address], event))
     senders = {address: len(keys) for address, keys in outgoing.items()}
     recipients = {address: len(who_has) for address, who_has in incoming.items()}
     _log_rebalance(server, senders, recipients, len(moves))
-    return list(dict.fromkeys(key for keys in outcomes for key in keys))
+    return list(dict.fromkeys(key for keys in failed.values() for key in keys))
 
 
 def _log_rebalance(server: ServerApi, senders: Any, recipients: Any, n_moves: int) -> None:

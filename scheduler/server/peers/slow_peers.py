@@ -1,4 +1,4 @@
-"""Buffers of messages for workers and clients that read slowly.
+"""Buffers of messages for workers and clients that read slowly, and a time limit for reading.
 
 For a worker all messages are kept, in order. They are encoded when they are sent, so that until
 then they share the specifications of tasks with the state.
@@ -6,22 +6,30 @@ then they share the specifications of tasks with the state.
 For a client the last report per key is kept, and all other messages in order, so that a client that
 stopped reading does not cost memory for every message sent to it. The oldest events are dropped
 beyond a number and a size.
+
+A process that is stopped, or that holds the GIL for long, keeps its TCP connection because its
+kernel answers. Such a worker has ``paceline.scheduler.unread-timeout`` to read anything.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import OrderedDict, deque
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import msgspec
 from paceline.protocol import messages as m
 from paceline.protocol.payload import Payload
+from paceline.workers_compat.config import config
 
 logger = logging.getLogger("distributed.scheduler")
 
 #: Messages that are kept for a slow worker; its connection is closed beyond that.
 WORKER_MESSAGES_MAX = 1_000_000
+#: Default of ``paceline.scheduler.unread-timeout``, seconds.
+UNREAD_SECONDS = 300.0
 #: Events that are kept for a slow client; the oldest are dropped first.
 EVENTS_MAX = 10_000
 #: Size of the events that are kept for a slow client.
@@ -197,3 +205,40 @@ def _measure(message: Any) -> tuple[int, list[Payload]]:
         elif isinstance(value, Payload):
             payloads.append(value)
     return nbytes, payloads
+
+
+class UnreadTimer:
+    """A timer that runs while a peer has bytes to read.
+
+    Args:
+        unread: returns the number of bytes that wait for the peer.
+        expired: called with the timeout in seconds if this number did not fall during the timeout.
+    """
+
+    def __init__(self, unread: Callable[[], int], expired: Callable[[float], object]) -> None:
+        configured = config.seconds(config.get("paceline.scheduler.unread-timeout"))
+        self._seconds = UNREAD_SECONDS if configured is None else configured
+        self._unread = unread
+        self._expired = expired
+        self._nbytes = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Start the timer, or restart it because the peer has read something."""
+        self.stop()
+        self._nbytes = self._unread()
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(self._seconds, self._check)
+
+    def stop(self) -> None:
+        """Stop the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _check(self) -> None:
+        if self._unread() < self._nbytes:
+            self.start()
+        else:
+            self._timer = None
+            self._expired(self._seconds)
