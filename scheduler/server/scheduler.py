@@ -385,9 +385,9 @@ class Scheduler:
         for contact in self.contact_addresses:
             logger.info("  Scheduler at: %25s", contact)
         for name, service in self.services.items():
-            host = addresses.join_host_port(self.host)
+            host = addressing.join_host_port(self.host)
             try:
-                link = addressing.format_dashboard_link(host, service.port)
+                link = addressing.dashboard_link(host, service.port)
             except KeyError as error:
                 logger.warning("Failed to format dashboard link, unknown value: %s", error)
                 link = f":{service.port}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from paceline.scheduler.server.comm import addresses as a
+from paceline.workers_compat import addressing
 
 
 @pytest.mark.parametrize(
@@ -32,13 +33,13 @@ def test_contradictions_are_refused() -> None:
 
 
 def test_parts() -> None:
-    assert a.split_host_port("[::1]:80") == ("::1", 80)
-    assert a.join_host_port("::1", 80) == "[::1]:80"
+    assert addressing.split_host_port("[::1]:80") == ("::1", 80)
+    assert addressing.join_host_port("::1", 80) == "[::1]:80"
     assert a.address_host("tcp://10.0.0.1:1") == "10.0.0.1"
     assert a.resolve("10.0.0.1:1") == "tcp://10.0.0.1:1"
     assert a.resolve("tcp://localhost:1") == "tcp://127.0.0.1:1"
     with pytest.raises(ValueError, match="missing port"):
-        a.split_host_port("h")
+        addressing.split_host_port("h")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from paceline.protocol.connection import Connection, HandshakeDone, Value
 from paceline.protocol.framing import FrameReader, pack_frames
-from paceline.scheduler.server.comm.addresses import split_address, split_host_port
+from paceline.workers_compat.addressing import split_address, split_host_port
 from paceline.workers_compat.security import shared_secret
 
 #: Bytes read at a time.

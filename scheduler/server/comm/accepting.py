@@ -13,7 +13,7 @@ import socket
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from .addresses import contact_host, join_host_port
+from paceline.workers_compat.addressing import contact_host, join_host_port
 
 logger = logging.getLogger("distributed.scheduler")
 

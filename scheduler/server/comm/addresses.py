@@ -7,36 +7,15 @@ from itertools import repeat
 from typing import Any
 
 from paceline.workers_compat import addressing, foreign_comm
+from paceline.workers_compat.addressing import (
+    split_address,
+    split_host_port,
+)
 
 #: Schemes whose addresses are hosts and ports.
 IP_SCHEMES = frozenset({"tcp", "tls", "ws", "wss"})
 #: Hosts that represent every interface.
 WILDCARDS = frozenset({"", "0.0.0.0", "::"})
-
-
-def split_address(address: str) -> tuple[str, str]:
-    """Split ``"tcp://h:1"`` into ``("tcp", "h:1")``.
-
-    Raises:
-        TypeError: `address` is not a string.
-    """
-    scheme, location = addressing.parse_address(address)
-    return scheme, location
-
-
-def split_host_port(location: str, default_port: int | None = None) -> tuple[str, int]:
-    """Split ``"h:1"`` into ``("h", 1)``, ``"[::1]:1"`` into ``("::1", 1)``. Ignore a scheme.
-
-    Raises:
-        ValueError: there is no port and no default, or it is not a number.
-    """
-    host, port = addressing.parse_host_port(location, default_port)
-    return host, port
-
-
-def join_host_port(host: str, port: int | None = None) -> str:
-    """Return ``"[::1]:1"`` for ``("::1", 1)``."""
-    return str(addressing.unparse_host_port(host, port))
 
 
 def address_host(address: str) -> str:
@@ -56,11 +35,6 @@ def parts(address: str, default_port: int | None = None) -> tuple[str, str, int]
     return scheme, *split_host_port(location, default_port)
 
 
-def normalize(address: str) -> str:
-    """Return `address` with its scheme."""
-    return str(addressing.normalize_address(address))
-
-
 def resolve(address: str) -> str:
     """Return the address with its host name resolved.
 
@@ -71,13 +45,8 @@ def resolve(address: str) -> str:
     """
     scheme, location = split_address(address)
     if scheme in IP_SCHEMES:
-        return str(addressing.resolve_address(address))
+        return addressing.resolve(address)
     return f"{scheme}://{foreign_comm.resolve(scheme, location)}"
-
-
-def contact_host(host: str) -> str:
-    """Return `host`, or for a wildcard an address that peers can reach."""
-    return str(addressing.ensure_concrete_host(host))
 
 
 def listen_address(
@@ -95,12 +64,12 @@ def listen_address(
     if interface:
         if host:
             raise ValueError("Can not specify both interface and host", interface, host)
-        host = addressing.get_ip_interface(interface)
+        host = addressing.interface_ip(interface)
     scheme, location = split_address(host or "")
     scheme = (protocol or scheme).removesuffix("://")
     if scheme == "inproc":  # no ports there
         return f"inproc://{location}"
-    _, location = split_address(addressing.uri_from_host_port(location, port, default_port))
+    _, location = split_address(addressing.address_of(location, port, default_port))
     return f"{scheme}://{location}"
 
 

@@ -8,9 +8,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from paceline.workers_compat.addressing import join_host_port
 from paceline.workers_compat.security.tls_config import certificate_names
 
-from .addresses import WILDCARDS, join_host_port
+from .addresses import WILDCARDS
 from .interface import PeerFacts
 
 #: Attempts to find a random port that is free for both IPv4 and IPv6.

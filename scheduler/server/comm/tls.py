@@ -19,9 +19,9 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from paceline.workers_compat.addressing import join_host_port
 from paceline.workers_compat.security.tls_config import Tls, certificate_names
 
-from .addresses import join_host_port
 from .interface import (
     WRITE_HIGH_WATER_NBYTES,
     WRITE_LOW_WATER_NBYTES,

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from paceline.protocol.framing import SCRATCH_NBYTES, Allocator, Frames, Limits
+from paceline.workers_compat.addressing import join_host_port
 
-from .addresses import join_host_port
 from .interface import Buffer, CommEvents, FatalConnectError, Listener, PeerFacts
 
 logger = logging.getLogger("distributed.scheduler")

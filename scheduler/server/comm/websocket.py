@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from paceline.scheduler.server.http.server import HttpServer
+from paceline.workers_compat.addressing import join_host_port
 from paceline.workers_compat.security.http_connections import ConnectionServer, HttpLimits
 from paceline.workers_compat.security.tls_config import Tls
 from tornado import web
@@ -22,7 +23,6 @@ from tornado.iostream import StreamClosedError
 from tornado.websocket import WebSocketClosedError, WebSocketHandler, websocket_connect
 
 from .accepting import HANDSHAKES_MAX, SocketAcceptor, SocketListener
-from .addresses import join_host_port
 from .async_comm import AsyncComm
 from .interface import Buffer, FatalConnectError, Listener, PeerFacts
 from .sockets import bind_sockets, bound, set_socket_options, socket_facts

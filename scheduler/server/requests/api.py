@@ -21,6 +21,7 @@ from paceline.scheduler.core.inspection import queries
 from paceline.scheduler.extensions.errors import ExtensionErrorReply
 from paceline.scheduler.server.comm import addresses
 from paceline.scheduler.server.driver import CoreError, Driver
+from paceline.workers_compat import addressing
 
 if TYPE_CHECKING:
     from paceline.protocol.framing import Allocator
@@ -260,7 +261,7 @@ def worker_address(server: ServerApi, worker: Any, resolve: bool = True) -> str:
     address = queries.coerce_address(server.state, worker)
     if address in server.state.workers:
         return address
-    return addresses.resolve(address) if resolve else addresses.normalize(address)
+    return addresses.resolve(address) if resolve else addressing.normalize(address)
 
 
 async def shielded(server: ServerApi, coroutine: Coroutine[Any, Any, T], name: str) -> T:

@@ -22,11 +22,7 @@ from paceline.protocol.checking import Violation
 from paceline.protocol.errors import RemoteProtocolError
 from paceline.protocol.observer import ObservedMessage, Observer, Way
 from paceline.protocol.sniffing import SniffingFrameReader
-from paceline.scheduler.server.comm.addresses import (
-    join_host_port,
-    split_address,
-    split_host_port,
-)
+from paceline.workers_compat.addressing import join_host_port, split_address, split_host_port
 from paceline.workers_compat.scalars import read_scalar
 
 logger = logging.getLogger("paceline.wiretap")
