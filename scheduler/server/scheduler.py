@@ -15,9 +15,10 @@ import logging
 import os
 import uuid
 import warnings
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from typing import Any
 
+from paceline.scheduler.core.config import SchedulerConfig
 from paceline.scheduler.core.inspection import queries
 from paceline.scheduler.server.comm import addresses
 from paceline.scheduler.server.comm.interface import Listener
@@ -66,24 +67,27 @@ class Scheduler:
         worker_ttl, allowed_failures, validate: as the configuration keys of the same names.
         dashboard, dashboard_address, http_prefix: the HTTP server.
         preload, preload_argv: modules to run at the start and end.
-        plugins: scheduler plugins.
         contact_address: the address that peers connect to, if it is not the listening address.
-        blocked_handlers: ops that are refused.
+        plugins, blocked_handlers: scheduler plugins, and ops that are refused.
         security: a ``Security`` object of distributed, or its keywords; the configuration if None.
         journal: write every stimulus to this file.
         jupyter: serve Jupyter on the dashboard's port, to everyone who can connect to it.
-        own_process: manage garbage collection and the process's title, and compile graphs in child
-            processes.
+        own_process: manage garbage collection and the process's title; compile in child processes.
         timeout: time limit for connecting to a worker; the configuration if None.
         compile_in_threads: compile graphs in threads; ``not own_process`` if None.
 
     Attributes:
-        id: unique id of the scheduler.
         services: {"dashboard": server}, as in stock.
-        time_started: seconds since the epoch.
     """
 
     default_port = 8786
+    time_started = 0.0
+    _phase = "init"
+    _server: Server | None = None
+    _loop_lag: LoopLag | None = None
+    _gc_policy: GcPolicy | None = None
+    _http: HttpServer | None = None
+    _pages: Dashboard | None = None
 
     def __init__(
         self,
@@ -115,61 +119,41 @@ class Scheduler:
         **not_implemented: Any,
     ) -> None:
         _check_options(not_implemented)
-        dask_config.initialize()
-        get = dask_config.get
-        for line in dask_config.check():
-            logger.warning("%s", line)
         self.id = f"Scheduler-{uuid.uuid4()}"
-        self._phase = "init"
         self.services: dict[str, Any] = {}
         self.scheduler_file = scheduler_file or None
+        get = dask_config.get
         self.contact_address = contact_address or get("distributed.scheduler.contact-address")
         self.plugins_to_add = list(plugins)
-        overrides = {
-            "idle_timeout_seconds": dask_config.seconds(idle_timeout),
-            "worker_ttl_seconds": dask_config.seconds(worker_ttl),
-            "allowed_failures": allowed_failures,
-            "validate": validate,
-        }
-        given = {name: value for name, value in overrides.items() if value is not None}
-        self._config = dask_config.scheduler_config(**given)
+        self._config = _core_config(idle_timeout, worker_ttl, allowed_failures, validate)
         if blocked_handlers is None:
             blocked_handlers = get("distributed.scheduler.blocked-handlers", [])
         self.blocked_handlers = sorted(blocked_handlers or ())
         self._tls = tls.read(security)
         self.security = self._tls.security
-        if self._tls.required and not protocol:
-            protocol = "tls"
-        self._start_addresses = addresses.listen_addresses(
-            host, port, interface, protocol, self.default_port
-        )
+        protocol = protocol or ("tls" if self._tls.required else None)
+        where = (host, port, interface, protocol, self.default_port)
+        self._start_addresses = addresses.listen_addresses(*where)
         self._http_addresses = addresses.dashboard_addresses(dashboard_address, DASHBOARD_PORT)
-        first_host = addresses.address_host(self._start_addresses[0])
-        self._http_options: dict[str, Any] = {
-            "default_host": first_host if dashboard_address is None else "",
-            "prefix": http_prefix or "",
-            "dashboard": bool(dashboard_address) if dashboard is None else dashboard,
-            "own_process": own_process,
-            "facts": self._http_facts,
-        }
+        given = dashboard_address is not None
+        self._http_host = "" if given else addresses.address_host(self._start_addresses[0])
+        self._http_prefix = http_prefix or ""
+        self._dashboard = bool(dashboard_address) if dashboard is None else dashboard
         self._journal_path = journal
         self._own_process = own_process
-        threads = not own_process if compile_in_threads is None else compile_in_threads
-        self._compile_in_threads = threads and unpickling.is_allowed()
-        preload = preload or get("distributed.scheduler.preload", [])
-        preload_argv = preload_argv or get("distributed.scheduler.preload-argv", [])
-        self.preloads = preloads.load(self, preload, preload_argv) if preload else None
+        in_threads = not own_process if compile_in_threads is None else compile_in_threads
+        self._compile_in_threads = in_threads and unpickling.is_allowed()
+        self.preloads = self._load_preloads(preload, preload_argv)
         self._listeners: list[Listener] = []
         self._finished = asyncio.Event()
         self._start_lock = asyncio.Lock()
-        self._server: Server | None = None
-        self._loop_lag: LoopLag | None = None
-        self._gc_policy: GcPolicy | None = None
-        self._http: HttpServer | None = None
-        self._pages: Dashboard | None = None
         self._connect_seconds = dask_config.seconds(timeout)
         self.jupyter = jupyter
-        self.time_started = 0.0
+
+    def _load_preloads(self, modules: Any, argv: Any) -> Any:
+        modules = modules or dask_config.get("distributed.scheduler.preload", [])
+        argv = argv or dask_config.get("distributed.scheduler.preload-argv", [])
+        return preloads.load(self, modules, argv) if modules else None
 
     def __repr__(self) -> str:
         where = self.address if self._listeners else "not-running"
@@ -256,11 +240,6 @@ class Scheduler:
     def port(self) -> int:
         """The port of the address; 0 if its scheme has none."""
         return addresses.parts(self.address)[2]
-
-    @property
-    def workers(self) -> Mapping[str, Any]:
-        """A view of the workers: address -> worker in the form of stock's ``WorkerState``."""
-        return self.facade.workers  # type: ignore[no-any-return]
 
     def identity(self, n_workers: int = -1) -> dict[str, Any]:
         """Return the scheduler's identity and workers in stock's form."""
@@ -357,9 +336,13 @@ class Scheduler:
             server,
             loop_lag,
             self._http_addresses,
+            default_host=self._http_host,
+            prefix=self._http_prefix,
+            dashboard=self._dashboard,
+            facts=self._http_facts,
             measures=server.measures,
             gc_policy=self._gc_policy,
-            **self._http_options,
+            own_process=self._own_process,
         )
         self.services["dashboard"] = self._http
         if self.jupyter:
@@ -479,8 +462,22 @@ class Scheduler:
             setproctitle.setproctitle(f"dask scheduler [{text}]")
 
 
+def _core_config(
+    idle_timeout: Any, worker_ttl: Any, allowed_failures: int | None, validate: bool | None
+) -> SchedulerConfig:
+    """Return the core's configuration with the options that are not None."""
+    overrides = {
+        "idle_timeout_seconds": dask_config.seconds(idle_timeout),
+        "worker_ttl_seconds": dask_config.seconds(worker_ttl),
+        "allowed_failures": allowed_failures,
+        "validate": validate,
+    }
+    given = {name: value for name, value in overrides.items() if value is not None}
+    return dask_config.scheduler_config(**given)
+
+
 def _check_options(options: dict[str, Any]) -> None:
-    """Check keyword arguments that ``Scheduler`` does not implement.
+    """Check keyword arguments that ``Scheduler`` does not implement, and the configuration.
 
     Raises:
         ValueError: an option of stock that is not implemented.
@@ -493,6 +490,9 @@ def _check_options(options: dict[str, Any]) -> None:
             raise ValueError(f"the option {name}= is not implemented")
         elif name not in IGNORED and name not in NOT_IMPLEMENTED:
             raise TypeError(f"unexpected keyword argument {name!r}")
+    dask_config.initialize()
+    for line in dask_config.check():
+        logger.warning("%s", line)
 
 
 #: A scheduler and workers on this machine, with the options of distributed's class of this name.

@@ -7,10 +7,7 @@ from itertools import repeat
 from typing import Any
 
 from paceline.workers_compat import addressing, foreign_comm
-from paceline.workers_compat.addressing import (
-    split_address,
-    split_host_port,
-)
+from paceline.workers_compat.addressing import split_address, split_host_port
 
 #: Schemes whose addresses are hosts and ports.
 IP_SCHEMES = frozenset({"tcp", "tls", "ws", "wss"})

@@ -10,6 +10,7 @@ from typing import Any
 
 from paceline.protocol import messages as r
 from paceline.protocol.messages import nanny_rpc
+from paceline.scheduler.core.state.model import WorkerState
 from paceline.scheduler.core.stimuli import LogEventCommand, ReleaseAll, WorkerRemoved
 
 from .api import Handler, ServerApi, calls
@@ -77,28 +78,16 @@ async def restart_workers(
     else:
         old = {a: state.workers[a] for a in dict.fromkeys(workers) if a in state.workers}
     logger.info("Restarting %d workers: %s (stimulus_id=%r)", len(old), list(old), stimulus_id)
-    addresses = list(old)
-    nannies = {a: ws.nanny for a, ws in old.items() if ws.nanny}
-    alone = [a for a in old if a not in nannies]
-    if alone:
-        logger.warning(
-            "Workers %s do not use a nanny and will be terminated without restarting them", alone
-        )
-        for address in alone:
-            server.send_stimulus(WorkerRemoved(address), stimulus_id=stimulus_id)
-    out = dict.fromkeys(alone, "removed")
-    out |= await _kill(server, nannies, timeout, on_error, stimulus_id)
+    out = await _stop(server, old, timeout, on_error, stimulus_id)
     pending = set(server.plugins.pending_remove_worker_hooks)
     if pending:  # the restart includes the plugins' hooks for removed workers, as in stock
         await asyncio.wait(pending)
-    event: dict[str, Any] = {"action": "restart-workers", "workers": addresses}
+    event: dict[str, Any] = {"action": "restart-workers", "workers": list(old)}
     if client:
         server.send_stimulus(LogEventCommand([client], event))
     server.send_stimulus(LogEventCommand(["all"], {**event, "client": client}))
     if not wait_for_workers:
-        logger.info(
-            "Workers restart finished (did not wait for new workers) (stimulus_id=%r)", stimulus_id
-        )
+        logger.info("Workers restarted, not waiting for new ones (stimulus_id=%r)", stimulus_id)
         return out
 
     def back() -> bool:
@@ -108,31 +97,43 @@ async def restart_workers(
     if await server.wait_for(back, max(0.0, deadline - time.monotonic())):
         logger.info("Workers restart finished (stimulus_id=%r)", stimulus_id)
         return out
-    message = _not_back(len(addresses), n_before - len(state.workers), timeout, len(alone))
+    n_alone = sum(result == "removed" for result in out.values())
+    message = _not_back(len(old), n_before - len(state.workers), timeout, n_alone)
     if on_error == "raise":
         raise TimeoutError(message)
     logger.error("%s (stimulus_id=%r)", message, stimulus_id)
     present = {ws.nanny for ws in state.workers.values() if ws.nanny}
-    out.update({a: "timed out" for a, nanny in nannies.items() if nanny not in present})
-    return out
+    missing = [a for a, ws in old.items() if ws.nanny and ws.nanny not in present]
+    return {**out, **dict.fromkeys(missing, "timed out")}
 
 
-async def _kill(
+async def _stop(
     server: ServerApi,
-    nannies: dict[str, str],
+    workers: dict[str, WorkerState],
     timeout: float,
     on_error: str,
     stimulus_id: str,
 ) -> dict[str, str]:
-    """Let nannies kill their workers, and remove those that do not shut down in time.
+    """Remove workers without a nanny, and let nannies kill theirs.
+
+    Workers that do not shut down in time are removed.
 
     Returns:
-        worker address -> "OK" or "timed out".
+        worker address -> "OK", "removed" or "timed out".
     """
+    nannies = {a: ws.nanny for a, ws in workers.items() if ws.nanny}
+    alone = [a for a in workers if a not in nannies]
+    if alone:
+        logger.warning(
+            "Workers %s do not use a nanny and will be terminated without restarting them", alone
+        )
+        for address in alone:
+            server.send_stimulus(WorkerRemoved(address), stimulus_id=stimulus_id)
     request = nanny_rpc.NannyKill(reason=stimulus_id)
     outcomes = await call_each(server, nannies, request, timeout, expected=OSError)
-    out = {a: "timed out" if isinstance(o, OSError) else "OK" for a, o in outcomes.items()}
-    bad = [address for address, result in out.items() if result != "OK"]
+    out = dict.fromkeys(alone, "removed")
+    out |= {a: "timed out" if isinstance(o, OSError) else "OK" for a, o in outcomes.items()}
+    bad = [address for address, result in out.items() if result == "timed out"]
     if bad:
         logger.error("Workers %s did not shut down within %ss; force closing", bad, timeout)
         for address in bad:
