@@ -326,11 +326,7 @@ class Driver:
     # waiting for a state
 
     async def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
-        """Wait until ``predicate`` is true. It is evaluated now and after each flush.
-
-        Returns:
-            False if ``timeout`` seconds passed first.
-        """
+        """See ``ServerApi.wait_for``."""
         if predicate():
             return True
         future: asyncio.Future[bool] = self._loop.create_future()

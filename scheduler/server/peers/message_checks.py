@@ -1,13 +1,13 @@
 """Check every message that this process sends against the catalogue, for tests.
 
-If the environment variable ``PACELINE_CHECK_MESSAGES`` names a file, connections are
-``CheckedConnection`` objects, and each violation is appended to that file as one line of JSON with
-"text", "kind", "way" and "message". Several processes may append to the same file.
+If the environment variable ``PACELINE_CHECK_MESSAGES`` names a file, each violation is appended to
+it as one line of JSON. Several processes may append to the same file.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 import logging
 import os
@@ -33,27 +33,15 @@ def connection_factory() -> Callable[..., Connection]:
     path = os.environ.get(VARIABLE)
     if not path:
         return Connection
-    return functools.partial(CheckedConnection, report=ViolationFile(path))
+    numbers = itertools.count()
 
-
-class ViolationFile:
-    """Appends violations to the file at ``path``."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-        self._n_reports = 0
-
-    def __call__(self, violation: Violation, seen: ObservedMessage) -> None:
-        """Log a violation and append it to the file."""
-        self._n_reports += 1
-        if self._n_reports > REPORTS_MAX:
+    def report(violation: Violation, seen: ObservedMessage) -> None:
+        if next(numbers) >= REPORTS_MAX:
             return
-        line = {
-            "text": str(violation),
-            "kind": seen.kind,
-            "way": seen.way,
-            "message": repr(seen.value)[:MESSAGE_MAX_LENGTH],
-        }
+        facts = {"text": str(violation), "kind": seen.kind, "way": seen.way}
+        line = json.dumps({**facts, "message": repr(seen.value)[:MESSAGE_MAX_LENGTH]})
         logger.error("A sent message violates the catalogue: %s", violation)
-        with open(self._path, "a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+    return functools.partial(CheckedConnection, report=report)

@@ -167,20 +167,7 @@ class Pool:
         acknowledge: Acknowledge | None = None,
         allocate: Allocator | None = None,
     ) -> Any:
-        """Send ``request`` to ``address`` and return the raw reply.
-
-        Args:
-            address: of a worker or nanny.
-            request: a message or a raw value.
-            timeout: for connecting and the reply, seconds.
-            acknowledge: called with the reply; returns a value to write after it, or None.
-            allocate: allocates memory for large frames of the reply.
-
-        Raises:
-            OSError: the connection could not be made, or broke before the reply came.
-            TimeoutError: no reply within ``timeout`` seconds.
-            RemoteError: the peer answered with an ``uncaught-error``.
-        """
+        """See ``ServerApi.rpc_call``."""
         async with asyncio.timeout(timeout):
             entry = self._addresses.setdefault(address, _Address(address))
             entry.users += 1

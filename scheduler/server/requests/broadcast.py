@@ -36,15 +36,8 @@ async def broadcast(
 ) -> dict[str, Any]:
     """Send ``msg`` to workers or their nannies and return their replies by worker address.
 
-    Args:
-        server: the server.
-        msg: the request; a dict is sent unchanged.
-        workers: addresses; None for all workers, unless ``hosts`` are given.
-        hosts: add all workers of these hosts.
-        nanny: send to the workers' nannies; workers without one are left out.
-        on_error: "raise" the first error; "return", "return_pickle" or "return_text" it in place of
-            the reply; or "ignore" that worker.
-        timeout: seconds for each reply; None for no limit.
+    See ``messages.Broadcast`` for the arguments. `timeout` is for each reply;
+    with "return_text" errors are returned as text.
 
     Raises:
         ValueError: ``on_error`` is invalid.

@@ -75,16 +75,8 @@ async def profile(
 ) -> dict[str, Any]:
     """Return the statistical profiles of workers, merged or by address.
 
-    Args:
-        server: the server.
-        workers: addresses; None for all workers.
-        scheduler: return the profile of the scheduler's event loop instead. Sampling starts with
-            the first such request.
-        server_threads: profile the workers' event loops instead of their tasks.
-        merge_workers: return one merged profile.
-        start: seconds since the epoch.
-        stop: seconds since the epoch.
-        key: only tasks with this prefix.
+    See ``messages.Profile`` for the arguments. With ``scheduler``, the event
+    loop is sampled from the first request on.
     """
     if scheduler:
         return server.request_state.loop_profile.get(start, stop)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -130,17 +130,14 @@ class _Gather:
             logger.error(
                 "Unexpected error while collecting tasks %s from %s: %s", keys, address, error
             )
-            self._fail(keys)
+            for key in keys:
+                self._missing.pop(key, None)
+                self.failed[key] = None
             return
         if reply["status"] == "busy":
             self._busy_workers.add(address)
             return
         self._store(address, keys, reply["data"])
-
-    def _fail(self, keys: Collection[Key]) -> None:
-        for key in keys:
-            self._missing.pop(key, None)
-            self.failed[key] = None
 
     def _store(self, address: str, keys: list[Key], data: dict[Key, Any]) -> None:
         """Store the results of one worker. Tell the core which keys the worker does not hold."""
@@ -159,11 +156,8 @@ class _Gather:
 def merge_shards(payload: Any, spool: Spool) -> Any:
     """Return ``payload`` with the shards of each large buffer merged into one frame.
 
-    Dask splits large buffers. They are merged only if their shards are adjacent in a file of
-    ``spool``.
-
-    The client then does not have to copy them. The value is not deserialized: only the fields about
-    the split are removed from its header.
+    They are merged if they are adjacent in a file of ``spool``, so that the client does not have to
+    copy them. Only the fields about the split are removed from the value's header.
     """
     if not isinstance(payload, Payload) or payload.nbytes < FILE_FRAME_NBYTES:
         return payload

@@ -24,11 +24,7 @@ INTERVAL_MIN_SECONDS = 0.01
 def start(server: ServerApi, client: str, measure: str, interval: float) -> str:
     """Take samples every `interval` seconds until ``stop``, or until `client` is removed.
 
-    Args:
-        server: the server.
-        client: name of the client.
-        measure: one of ``core.config.MEASURES``.
-        interval: seconds.
+    See ``messages.MemorySamplerStart`` for the arguments.
 
     Returns:
         The key of the sampler.

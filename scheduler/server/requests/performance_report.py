@@ -26,12 +26,7 @@ async def performance_report(
 ) -> str:
     """Return the HTML page.
 
-    Args:
-        server: the server.
-        start: seconds since the epoch; earlier events are left out.
-        last_count: number of measurements of the scheduler's process before `start`.
-        code: source code to show.
-        mode: how bokeh's files are included.
+    See ``messages.PerformanceReport`` for the arguments.
 
     Raises:
         RuntimeError: drawing failed, for example because bokeh is not installed.

@@ -102,14 +102,7 @@ async def replicate(
 ) -> dict[str, Any] | None:
     """Copy, or delete surplus copies, until ``n`` workers hold each key.
 
-    Args:
-        server: the server.
-        keys: keys of tasks in memory.
-        n: copies of each key, at most one per worker; None for one on each worker.
-        workers: addresses or parts of them; None for every running worker.
-        branching_factor: copies that are made of one copy per round.
-        delete: whether to delete surplus copies.
-        stimulus_id: for the tasks' stories.
+    See ``messages.Replicate`` for the arguments.
 
     Returns:
         None, or ``{"status": "partial-fail", "keys": [...]}`` with the keys that were not copied.
@@ -220,11 +213,7 @@ async def rebalance(
 ) -> dict[str, Any]:
     """Move replicas from workers that use much memory to workers that use little.
 
-    Args:
-        server: the server.
-        keys: the keys that may be moved; None for all.
-        workers: addresses or names of workers; None for all.
-        stimulus_id: for the tasks' stories.
+    See ``messages.Rebalance`` for the arguments.
 
     Returns:
         ``{"status": "OK"}``, or ``{"status": "partial-fail", "keys": [...]}`` with those of

@@ -57,14 +57,7 @@ async def restart_workers(
 ) -> dict[str, str]:
     """Let nannies restart workers. Workers without a nanny are closed.
 
-    Args:
-        server: the server.
-        workers: addresses; None for all workers.
-        client: name of the client that sent the request.
-        timeout: time for the workers to shut down and to return, seconds.
-        wait_for_workers: wait until there are as many workers as before.
-        on_error: "raise" TimeoutError, or "return" if a nanny or worker takes too long.
-        stimulus_id: for the log and the tasks' stories.
+    See ``messages.RestartWorkers`` for the arguments.
 
     Returns:
         worker address -> "OK", "removed" (it has no nanny) or "timed out".

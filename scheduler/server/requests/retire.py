@@ -57,15 +57,8 @@ async def retire_workers(
 ) -> dict[str, dict[str, Any]]:
     """Retire workers. A worker whose data cannot be moved stays.
 
-    Args:
-        server: the server.
-        workers: addresses or names. Without it and ``names``, ``workers_to_close(**options)`` are
-            retired.
-        names: names of workers, compared as text.
-        close_workers: ask the workers to close.
-        remove: remove the workers now, without waiting until they close their connections.
-        stimulus_id: for the log and the tasks' stories.
-        **options: see ``scaling.workers_to_close``.
+    See ``messages.RetireWorkers`` for the arguments. Without `workers` and `names`,
+    ``workers_to_close(**options)`` are retired.
 
     Returns:
         address -> identity of the retired workers.

@@ -42,13 +42,8 @@ async def run_function(
 
     Return ``{"status": "OK", "result": payload}`` or stock's error reply.
 
-    Args:
-        server: the server.
-        function: pickled. Its parameters ``dask_scheduler`` and ``dask_worker`` receive the
-            ``Scheduler`` object.
-        args: positional arguments, pickled.
-        kwargs: keyword arguments, pickled.
-        wait: False to run a coroutine function in the background.
+    See ``messages.RunFunction`` for the arguments. The parameters
+    ``dask_scheduler`` and ``dask_worker`` of the function receive the ``Scheduler`` object.
 
     Raises:
         Exception: a pickle cannot be loaded.

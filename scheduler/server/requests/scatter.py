@@ -34,13 +34,7 @@ async def scatter(
 ) -> list[Key]:
     """Send values to workers in turn, and return their keys.
 
-    Args:
-        server: the server.
-        data: key -> serialized value.
-        workers: addresses or names; None for all running workers.
-        client: the client that desires the keys.
-        broadcast: True to replicate the values to all of these workers, or the number of replicas.
-        timeout: time to wait for a running worker, seconds.
+    See ``messages.Scatter`` for the arguments.
 
     Raises:
         IndexError, UnicodeDecodeError: a key is invalid (``check_prefix``).
