@@ -74,8 +74,7 @@ class Driver:
         gc_policy: called after each flush and tick. None leaves garbage collection to Python.
 
     Attributes:
-        worker_streams: address -> stream; kept by ``peers``.
-        client_streams: client name -> stream; kept by ``peers``.
+        worker_streams, client_streams: address or name -> stream; kept by ``peers``.
         instructions: class of an instruction -> function that carries it out.
         messages_left: number of stream messages that may still be handled in this wake-up.
         record_sinks: called with the records of a flush, if there are any.

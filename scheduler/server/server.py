@@ -53,14 +53,9 @@ class Server(ServerApi):
     """Serves peers.
 
     Args:
-        core: the scheduler core.
         scheduler: the ``Scheduler`` object that owns the server.
-        graph_compilers: compile the graphs of clients.
-        request_state: what request handlers keep between requests.
         blocked_handlers: ops that are refused.
-        gc_policy: see ``Driver``.
         journal: records every stimulus, or None.
-        tls: certificates, and whether encryption is required.
         secret: the secret that peers must know, or None.
 
     Attributes:

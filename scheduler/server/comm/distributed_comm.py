@@ -59,12 +59,7 @@ class DistributedComm(AsyncComm):
 
 
 class DistributedBackend:
-    """Listens and connects with any scheme that distributed knows.
-
-    Args:
-        scheme: the scheme.
-        tls: certificates for comms that use them.
-    """
+    """Listens and connects with any scheme that distributed knows."""
 
     def __init__(self, scheme: str, tls: Tls) -> None:
         self._scheme = scheme

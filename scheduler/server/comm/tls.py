@@ -166,11 +166,7 @@ def _pieces(buffers: Sequence[Buffer]) -> Iterator[memoryview]:
 
 
 class TlsBackend(TcpBackend):
-    """Listens and connects with ``tls://``.
-
-    Args:
-        tls: certificates, and which peers are accepted.
-    """
+    """Listens and connects with ``tls://``."""
 
     scheme = "tls"
 

@@ -45,11 +45,9 @@ class WebSocketComm(AsyncComm):
     """One connection over a web socket.
 
     Args:
-        owner: the transport.
         socket: tornado's handler (accepted) or connection (outgoing), with ``write_message`` and
             ``close``.
         stream: its iostream.
-        facts: of the peer.
     """
 
     def __init__(self, owner: Transport, socket: Any, stream: Any, facts: PeerFacts) -> None:
@@ -161,12 +159,7 @@ def handshake_frame_nbytes(transport: Transport) -> int:
 
 
 class WebSocketBackend:
-    """Listens and connects.
-
-    Args:
-        scheme: ``ws`` or ``wss``.
-        tls: certificates, for ``wss``.
-    """
+    """Listens and connects with ``ws`` or ``wss``."""
 
     def __init__(self, scheme: str, tls: Tls) -> None:
         self.scheme = scheme
