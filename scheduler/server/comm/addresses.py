@@ -66,7 +66,8 @@ def listen_address(
     scheme = (protocol or scheme).removesuffix("://")
     if scheme == "inproc":  # no ports there
         return f"inproc://{location}"
-    _, location = split_address(addressing.address_of(location, port, default_port))
+    number = None if port is None else int(port)
+    _, location = split_address(addressing.address_of(location, number, default_port))
     return f"{scheme}://{location}"
 
 
