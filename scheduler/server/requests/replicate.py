@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from paceline.protocol import messages as r
@@ -123,9 +124,10 @@ async def replicate(
         missing = [ts.key for ts in tasks if not ts.who_has]
         if missing:
             return {"status": "partial-fail", "keys": missing}
+        replication = _Replication(server, tasks, targets, wanted, branching_factor)
         if delete:
-            await _delete_surplus(server, tasks, targets, wanted, stimulus_id)
-        failed = await _copy(server, tasks, targets, wanted, branching_factor)
+            await _delete_all(server, replication.surplus(), stimulus_id)
+        failed = await replication.copy()
     event = {
         "action": "replicate",
         "workers": [ws.address for ws in targets],
@@ -144,65 +146,55 @@ def _targets(server: ServerApi, workers: Iterable[str] | None) -> dict[WorkerSta
     return {ws: None for ws in named if ws.status == "running"}
 
 
-async def _delete_surplus(
-    server: ServerApi,
-    tasks: Sequence[TaskState],
-    targets: Mapping[WorkerState, None],
-    wanted: int,
-    stimulus_id: str,
-) -> None:
-    surplus: dict[str, list[Key]] = {}
-    for ts in tasks:
-        holders = [ws for ws in ts.who_has if ws in targets]
-        if len(holders) > wanted:
-            for ws in server.request_state.random.sample(holders, len(holders) - wanted):
+@dataclass
+class _Replication:
+    """Bring the number of copies of `tasks` on `targets` to `wanted`."""
+
+    server: ServerApi
+    tasks: Sequence[TaskState]
+    targets: Mapping[WorkerState, None]
+    wanted: int
+    branching_factor: int
+
+    def surplus(self) -> dict[str, list[Key]]:
+        """Return worker address -> keys to delete."""
+        surplus: dict[str, list[Key]] = {}
+        for ts in self.tasks:
+            holders = [ws for ws in ts.who_has if ws in self.targets]
+            count = max(0, len(holders) - self.wanted)
+            for ws in self.server.request_state.random.sample(holders, count):
                 surplus.setdefault(ws.address, []).append(ts.key)
-    await _delete_all(server, surplus, stimulus_id)
+        return surplus
 
+    async def copy(self) -> list[Key]:
+        """Copy in rounds. Return the keys that could not be copied."""
+        fruitless = 0
+        while True:
+            plan, unfinished = self._plan()
+            if not plan or fruitless >= FRUITLESS_ROUNDS_MAX:
+                return unfinished
+            before = sum(len(ts.who_has) for ts in self.tasks)
+            await _copy_all(self.server, plan, "replicate-add")
+            made = sum(len(ts.who_has) for ts in self.tasks) > before
+            fruitless = 0 if made else fruitless + 1
 
-async def _copy(
-    server: ServerApi,
-    tasks: Sequence[TaskState],
-    targets: Mapping[WorkerState, None],
-    wanted: int,
-    branching_factor: int,
-) -> list[Key]:
-    """Copy in rounds. Return the keys that could not be copied."""
-    fruitless = 0
-    while True:
-        plan, unfinished = _round(server, tasks, targets, wanted, branching_factor)
-        if not plan or fruitless >= FRUITLESS_ROUNDS_MAX:
-            return unfinished
-        before = sum(len(ts.who_has) for ts in tasks)
-        await _copy_all(server, plan, "replicate-add")
-        fruitless = 0 if sum(len(ts.who_has) for ts in tasks) > before else fruitless + 1
-
-
-def _round(
-    server: ServerApi,
-    tasks: Sequence[TaskState],
-    targets: Mapping[WorkerState, None],
-    wanted: int,
-    branching_factor: int,
-) -> tuple[dict[str, dict[Key, list[str]]], list[Key]]:
-    """Return recipient -> key -> holders, and the keys that have too few copies."""
-    plan: dict[str, dict[Key, list[str]]] = {}
-    unfinished = []
-    present = [ws for ws in targets if ws.address in server.state.workers]
-    wanted = min(wanted, len(present))
-    for ts in tasks:
-        if ts.state == "forgotten":
-            continue
-        holders = list(ts.who_has)
-        n_missing = wanted - sum(ws in targets for ws in holders)
-        if n_missing <= 0:
-            continue
-        unfinished.append(ts.key)
-        without = [ws for ws in present if ws not in ts.who_has]
-        count = min(n_missing, branching_factor * len(holders), len(without))
-        for ws in server.request_state.random.sample(without, count):
-            plan.setdefault(ws.address, {})[ts.key] = [h.address for h in holders]
-    return plan, unfinished
+    def _plan(self) -> tuple[dict[str, dict[Key, list[str]]], list[Key]]:
+        """Return recipient -> key -> holders, and the keys that have too few copies."""
+        plan: dict[str, dict[Key, list[str]]] = {}
+        unfinished = []
+        present = [ws for ws in self.targets if ws.address in self.server.state.workers]
+        for ts in self.tasks:
+            holders = list(ts.who_has)
+            in_targets = sum(ws in self.targets for ws in holders)
+            n_missing = min(self.wanted, len(present)) - in_targets
+            if n_missing <= 0 or ts.state == "forgotten":
+                continue
+            unfinished.append(ts.key)
+            without = [ws for ws in present if ws not in ts.who_has]
+            count = min(n_missing, self.branching_factor * len(holders), len(without))
+            for ws in self.server.request_state.random.sample(without, count):
+                plan.setdefault(ws.address, {})[ts.key] = [h.address for h in holders]
+        return plan, unfinished
 
 
 async def rebalance(
