@@ -29,17 +29,6 @@ async def register_worker_plugin(
     return await broadcast(server, worker_rpc.PluginAdd(plugin=plugin, name=name))
 
 
-async def unregister_worker_plugin(server: ServerApi, name: str) -> dict[str, Any]:
-    """Remove a plugin from all workers. Return address -> reply.
-
-    Raises:
-        ValueError: there is no such plugin.
-    """
-    if server.request_state.worker_plugins.pop(name, None) is None:
-        raise ValueError(f"The worker plugin {name} does not exist")
-    return await broadcast(server, worker_rpc.PluginRemove(name=name))
-
-
 async def register_nanny_plugin(
     server: ServerApi, plugin: bytes, name: str, idempotent: bool | None = False
 ) -> dict[str, Any]:
@@ -56,12 +45,15 @@ async def register_nanny_plugin(
     return await broadcast(server, nanny_rpc.NannyPluginAdd(plugin=plugin, name=name), nanny=True)
 
 
-async def unregister_nanny_plugin(server: ServerApi, name: str) -> dict[str, Any]:
-    """Remove a plugin from all nannies. Return worker address -> reply.
+async def unregister_worker_plugin(server: ServerApi, name: str) -> dict[str, Any]:
+    """Remove a plugin from all workers. Return address -> reply. Raise ValueError if unknown."""
+    if server.request_state.worker_plugins.pop(name, None) is None:
+        raise ValueError(f"The worker plugin {name} does not exist")
+    return await broadcast(server, worker_rpc.PluginRemove(name=name))
 
-    Raises:
-        ValueError: there is no such plugin.
-    """
+
+async def unregister_nanny_plugin(server: ServerApi, name: str) -> dict[str, Any]:
+    """Remove a plugin from all nannies. Return address -> reply. Raise ValueError if unknown."""
     if server.request_state.nanny_plugins.pop(name, None) is None:
         raise ValueError(f"The nanny plugin {name} does not exist")
     return await broadcast(server, nanny_rpc.NannyPluginRemove(name=name), nanny=True)
@@ -111,11 +103,7 @@ async def register_scheduler_plugin(
 
 
 def unregister_scheduler_plugin(server: ServerApi, name: str) -> None:
-    """Remove a plugin from the scheduler.
-
-    Raises:
-        ValueError: there is no such plugin.
-    """
+    """Remove a plugin from the scheduler. Raise ValueError if it is unknown."""
     server.plugins.remove(name)
 
 
