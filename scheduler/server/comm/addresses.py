@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import repeat
 from typing import Any
 
@@ -98,9 +97,7 @@ def dashboard_addresses(option: Any, default_port: int) -> list[tuple[str, int]]
     """
     if option is None or option == "":
         option = default_port
-    parts: Sequence[Any] = option.split(",") if isinstance(option, str) else option
-    if isinstance(option, int):
-        parts = [option]
+    parts = option if isinstance(option, list | tuple) else str(option).split(",")
     addresses = []
     for part in parts:
         text = str(part).strip()

@@ -89,7 +89,7 @@ class Peer:
         self.write_paused = False
         self._resumes_soon = False
         self._pauses: set[str] = set()
-        self._drained: list[asyncio.Future[None]] = []
+        self._wake = asyncio.Event()
         self.handler: EventHandler = EventHandler()
         self.receive_spool: ReceiveSpool | None = None
 
@@ -162,13 +162,13 @@ class Peer:
     def resumed(self) -> None:
         """Handle that the peer has read what was written."""
         self.write_paused = False
-        self._wake()
+        self._wake.set()
         self.handler.resumed()
 
     def connection_lost(self, reason: str) -> None:
         """Handle the end of the connection."""
         self.closed = True
-        self._wake()
+        self._wake.set()
         if self.receive_spool is not None:
             self.receive_spool.close()
         self.handler.closed(reason)
@@ -176,16 +176,9 @@ class Peer:
     async def drained(self) -> None:
         """Wait until the peer has read what was written, or the connection has ended."""
         while not self.closed and not self.can_write:
-            future = self.server.loop.create_future()
-            self._drained.append(future)
+            self._wake.clear()
             self.resume_soon()
-            await future
-
-    def _wake(self) -> None:
-        waiting, self._drained = self._drained, []
-        for future in waiting:
-            if not future.done():
-                future.set_result(None)
+            await self._wake.wait()
 
     async def read(self) -> Any:
         """Return the next raw message, for handlers that exchange several messages per request.
@@ -255,7 +248,6 @@ class RpcHandler(EventHandler):
     def __init__(self, peer: Peer) -> None:
         self._peer = peer
         self._waiting: deque[c.RequestReceived] = deque()
-        self._busy = False
         self._unread = False
         self._task: asyncio.Future[Any] | None = None
 
@@ -263,7 +255,7 @@ class RpcHandler(EventHandler):
         if type(event) is not c.RequestReceived:
             self._peer.comm.drop(f"expected a request, got {type(event.value).__name__}")
             return
-        if self._busy or self._unread:
+        if self._task is not None or self._unread:
             self._waiting.append(event)
             if len(self._waiting) >= WAITING_REQUESTS_MAX:
                 self._peer.pause_reading("requests")
@@ -281,7 +273,7 @@ class RpcHandler(EventHandler):
 
     def _run_waiting(self) -> None:
         peer = self._peer
-        while self._waiting and not self._busy and not self._unread and peer.handler is self:
+        while self._waiting and self._task is None and not self._unread and peer.handler is self:
             self._run(self._waiting.popleft())
         if not self._unread and len(self._waiting) < WAITING_REQUESTS_MAX:
             peer.resume_reading("requests")
@@ -349,12 +341,10 @@ class RpcHandler(EventHandler):
         return NO_REPLY
 
     def _wait(self, event: c.RequestReceived, task: asyncio.Future[Any]) -> None:
-        self._busy = True
         self._task = task
         task.add_done_callback(lambda done: self._done(event, done))
 
     def _done(self, event: c.RequestReceived, task: asyncio.Future[Any]) -> None:
-        self._busy = False
         self._task = None
         if task.cancelled():
             if self._peer.closed:
