@@ -9,7 +9,8 @@ the value is sent by Dask's own transfer.
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, wait
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -98,9 +99,6 @@ class Traffic:
     got_nbytes: int = 0
     failed_count: int = 0
 
-    def as_dict(self) -> dict[str, int]:
-        return dict(vars(self))
-
 
 @dataclass
 class BackendContext:
@@ -159,11 +157,10 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def put(self, pieces: Sequence[memoryview], size_nbytes: int) -> Stored:
-        """Store the concatenation of ``pieces``, ``size_nbytes`` long.
+        """Store the concatenation of ``pieces``, flat views of bytes, ``size_nbytes`` long.
 
         Raises:
             BackendFull: there is no space.
-            BackendError, OSError: the backend is broken.
         """
 
     @abc.abstractmethod
@@ -178,44 +175,56 @@ class Backend(abc.ABC):
 
         Raises:
             ValueGone: the value no longer exists.
-            BackendError, OSError: the bytes cannot be read.
         """
 
     def source(self, ref: Ref, size_nbytes: int) -> Source | None:
-        """Return random access to the same bytes, or None if ``get`` is as good.
-
-        Raises:
-            ValueGone, BackendError, OSError: as ``get``.
-        """
+        """Return random access to the same bytes, or None if ``get`` is as good."""
         return None
 
     @abc.abstractmethod
     def delete(self, ref: Ref) -> None:
-        """Free a stored value. Workers that have fetched it keep it.
-
-        Raises:
-            BackendError, OSError: the backend is broken; the value is freed when its lease ends.
-        """
+        """Free a stored value. Workers that have fetched it keep it."""
 
     @abc.abstractmethod
     def capacity(self) -> Capacity:
-        """Return the free space. Called before each ``put``, so it must be cheap.
-
-        Raises:
-            BackendError, OSError: the backend is broken.
-        """
+        """Return the free space. Called before each ``put``, so it must be cheap."""
 
     def renew(self) -> None:  # noqa: B027
         """Renew leases, check the backend, and delete values of dead workers.
 
         Called every ``RENEW_SECONDS``.
-
-        Raises:
-            BackendError, OSError: the backend is broken.
         """
 
     def close(self) -> None:  # noqa: B027
         """Free everything that this worker stored. Called once."""
+
+
+def run_parts(
+    threads: Executor, call: Callable[..., None], parts: Sequence[tuple[Any, ...]]
+) -> None:
+    """Call ``call`` with each of ``parts`` in parallel; return or raise when all calls have ended.
+
+    The first one runs in this thread.
+    """
+    jobs = [threads.submit(call, *part) for part in parts[1:]]
+    try:
+        for part in parts[:1]:
+            call(*part)
+    finally:
+        wait(jobs)
+    for job in jobs:
+        job.result()
+
+
+def slice_pieces(pieces: Sequence[memoryview], begin: int, length: int) -> Iterator[memoryview]:
+    """Yield the views of ``length`` bytes at offset ``begin`` of the concatenated ``pieces``."""
+    at = 0
+    end = begin + length
+    for piece in pieces:
+        low, high = max(begin, at), min(end, at + piece.nbytes)
+        if low < high:
+            yield piece[low - at : high - at]
+        at += piece.nbytes
 
 
 #: Values of a worker whose lease was not renewed for this long may be deleted by other workers.

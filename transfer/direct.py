@@ -23,6 +23,8 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import lz4.block
+
 from . import large_pages
 from .backend import (
     Backend,
@@ -33,6 +35,8 @@ from .backend import (
     Ref,
     Stored,
     ValueGone,
+    run_parts,
+    slice_pieces,
 )
 from .rate import LinkRates
 
@@ -72,17 +76,15 @@ class Direct(Backend):
         super().__init__(context)
         self._timeout = float(context.options.get("timeout_seconds", TIMEOUT_SECONDS))
         self._compression = context.options.get("compression", "auto")
-        self._offered: dict[bytes, list[memoryview]] = {}
+        self._offered: dict[bytes, Sequence[memoryview]] = {}
         self._lock = threading.Lock()
         self._idle_connections: deque[tuple[tuple[str, int], socket.socket]] = deque()
         self._reading = threading.BoundedSemaphore(READING_MAX)
         self._rates = LinkRates()
         self._closed = False
-        self._connect_tls, listen_tls = _contexts(context.security)
-        self._listener = socket.create_server(
-            (context.host, 0), family=_family(context.host), backlog=BACKLOG
-        )
-        self._listen_tls = listen_tls
+        self._connect_tls, self._listen_tls = _contexts(context.security)
+        family = socket.AF_INET6 if ":" in context.host else socket.AF_INET
+        self._listener = socket.create_server((context.host, 0), family=family, backlog=BACKLOG)
         self._open: set[socket.socket] = set()
         self._ranges = ThreadPoolExecutor(READING_MAX, thread_name_prefix="Transfer-direct")
         self._serving = ThreadPoolExecutor(SERVED_MAX, thread_name_prefix="Transfer-serves")
@@ -96,13 +98,12 @@ class Direct(Backend):
 
     def put(self, pieces: Sequence[memoryview], size_nbytes: int) -> Stored:
         ticket = secrets.token_bytes(TICKET_NBYTES)
-        flat = [p if p.format == "B" and p.ndim == 1 else p.cast("B") for p in pieces]
         host, port = self._listener.getsockname()[:2]
         with self._lock:
-            self._offered[ticket] = flat
+            self._offered[ticket] = pieces
         self.traffic.put_count += 1
         self.traffic.put_nbytes += size_nbytes
-        packs = self._compression is not False and _compresses(flat)
+        packs = self._compression is not False and _compresses(pieces)
         return Stored({"host": host, "port": port, "ticket": ticket, "packs": packs})
 
     def get(self, ref: Ref, size_nbytes: int, into: memoryview | None = None) -> Fetched:
@@ -111,9 +112,12 @@ class Direct(Backend):
         count = max(1, min(RANGES_MAX, size_nbytes // RANGE_NBYTES_MIN))
         each = -(-size_nbytes // count // CHUNK_NBYTES) * CHUNK_NBYTES if count > 1 else size_nbytes
         packs = bool(ref["packs"]) and self._pays(peer)
-        ranges = [(b, whole[b : b + each]) for b in range(0, size_nbytes, each)]
+        ranges = [
+            (peer, ref["ticket"], begin, whole[begin : begin + each], packs)
+            for begin in range(0, size_nbytes, each)
+        ]
         with self._rates.moving(peer, packs, size_nbytes):
-            self._get_ranges(peer, ref["ticket"], ranges, packs)
+            run_parts(self._ranges, self._get_range, ranges)
         self.traffic.got_count += 1
         self.traffic.got_nbytes += size_nbytes
         return Fetched(whole)
@@ -134,9 +138,7 @@ class Direct(Backend):
         with self._lock:
             self._closed = True
             self._offered.clear()
-            connections = [connection for _, connection in self._idle_connections] + list(
-                self._open
-            )
+            connections = [*self._open, *(each for _, each in self._idle_connections)]
             self._idle_connections.clear()
         with contextlib.suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
@@ -157,27 +159,6 @@ class Direct(Backend):
         if peer[0] == self.context.host or peer[0].startswith("127."):
             return False
         return self._rates.packing_pays(peer)
-
-    def _get_ranges(
-        self,
-        peer: tuple[str, int],
-        ticket: bytes,
-        ranges: list[tuple[int, memoryview]],
-        packs: bool,
-    ) -> None:
-        """Read all ranges in parallel; return or raise when every thread has finished."""
-        jobs = [
-            self._ranges.submit(self._get_range, peer, ticket, begin, into, packs)
-            for begin, into in ranges[1:]
-        ]
-        error: BaseException | None = None
-        try:
-            self._get_range(peer, ticket, *ranges[0], packs)
-        except (BackendError, OSError) as first:
-            error = first
-        errors = [failed for job in jobs if (failed := job.exception()) is not None]
-        if error or errors:
-            raise error or errors[0]
 
     def _get_range(
         self, peer: tuple[str, int], ticket: bytes, begin: int, into: memoryview, packs: bool
@@ -208,16 +189,14 @@ class Direct(Backend):
         try:
             connection = self._idle_connection(peer) or self._connect(peer)
             yield connection
-        except ValueGone:
-            self._idle(peer, connection)
-            raise
-        except BaseException:
-            if connection is not None:
+        except BaseException as error:
+            if connection is not None and not isinstance(error, ValueGone):
                 connection.close()
+                connection = None
             raise
-        else:
-            self._idle(peer, connection)
         finally:
+            if connection is not None:
+                self._idle(peer, connection)
             self._reading.release()
 
     def _idle_connection(self, peer: tuple[str, int]) -> Any:
@@ -231,13 +210,8 @@ class Direct(Backend):
     def _idle(self, peer: tuple[str, int], connection: Any) -> None:
         with self._lock:
             self._idle_connections.append((peer, connection))
-            late = (
-                self._idle_connections.popleft()[1]
-                if len(self._idle_connections) > IDLE_CONNECTIONS_MAX
-                else None
-            )
-        if late is not None:
-            late.close()
+            if len(self._idle_connections) > IDLE_CONNECTIONS_MAX:
+                self._idle_connections.popleft()[1].close()
 
     def _connect(self, peer: tuple[str, int]) -> Any:
         connection = socket.create_connection(peer, timeout=self._timeout)
@@ -281,7 +255,7 @@ class Direct(Backend):
         if pieces is None:
             connection.sendall(HEAD.pack(GONE, 0))
             return
-        for piece in _part(pieces, begin, length):
+        for piece in slice_pieces(pieces, begin, length):
             for at in range(0, piece.nbytes, CHUNK_NBYTES):
                 chunk = piece[at : at + CHUNK_NBYTES]
                 packed = _packed(chunk) if packs else None
@@ -302,8 +276,6 @@ def _read(connection: Any, into: memoryview) -> None:
 
 
 def _read_packed(connection: Any, length: int, into: memoryview) -> int:
-    import lz4.block
-
     packed = memoryview(bytearray(length))
     _read(connection, packed)
     try:
@@ -318,40 +290,18 @@ def _read_packed(connection: Any, length: int, into: memoryview) -> int:
 
 def _packed(chunk: memoryview) -> bytes | None:
     """Compress ``chunk``; return None if it does not get smaller."""
-    import lz4.block
-
     packed: bytes = lz4.block.compress(chunk)
     return packed if len(packed) < chunk.nbytes else None
 
 
 def _compresses(pieces: Sequence[memoryview]) -> bool:
     """Return whether samples of the largest piece compress well."""
-    try:
-        import lz4.block
-    except ImportError:
-        return False
     largest = max(pieces, key=lambda piece: piece.nbytes)
     step = max(1, (largest.nbytes - SAMPLE_NBYTES) // SAMPLES)
-    samples = [largest[begin : begin + SAMPLE_NBYTES] for begin in range(0, largest.nbytes, step)][
-        :SAMPLES
-    ]
+    begins = list(range(0, largest.nbytes, step))[:SAMPLES]
+    samples = [largest[begin : begin + SAMPLE_NBYTES] for begin in begins]
     packed = sum(len(lz4.block.compress(sample)) for sample in samples)
     return packed <= SAMPLE_RATIO_MAX * sum(sample.nbytes for sample in samples)
-
-
-def _part(pieces: Sequence[memoryview], begin: int, length: int) -> Iterator[memoryview]:
-    """Yield the views of ``length`` bytes at offset ``begin`` of the concatenated ``pieces``."""
-    at = 0
-    end = begin + length
-    for piece in pieces:
-        low, high = max(begin, at), min(end, at + piece.nbytes)
-        if low < high:
-            yield piece[low - at : high - at]
-        at += piece.nbytes
-
-
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
 
 
 def _contexts(security: Any) -> tuple[Any, Any]:

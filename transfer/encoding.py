@@ -70,12 +70,7 @@ class Layout:
 
 @dataclass
 class Encoded:
-    """An encoded value.
-
-    Attributes:
-        layout: sizes of its parts.
-        pieces: consecutive views of the value's memory, and padding.
-    """
+    """An encoded value: its layout, and consecutive views of its memory and padding."""
 
     layout: Layout
     pieces: list[memoryview]
@@ -94,11 +89,7 @@ class _Pieces:
 
 
 def encode(value: Any) -> Encoded:
-    """Encode ``value``.
-
-    Raises:
-        Unsuitable: Dask's own transfer is better, or the only possible one.
-    """
+    """Encode ``value``. Raises Unsuitable if Dask's own transfer is better or necessary."""
     _check_type(value)
     buffers: list[memoryview] = []
 
@@ -137,12 +128,7 @@ def decode(view: memoryview, layout: Layout) -> Any:
 
 
 def decode_from(read_into: Callable[[int, memoryview], None], layout: Layout) -> Any:
-    """Return the value of a ``Source``; each buffer and large ``bytes`` object is copied once.
-
-    Args:
-        read_into: ``Source.read_into``.
-        layout: sizes of the parts.
-    """
+    """Return the value of a ``Source``; buffers and large ``bytes`` are copied once."""
     buffers = []
     for begin, end in layout.spans():
         buffers.append(large_pages.empty(end - begin))
@@ -213,7 +199,7 @@ def _pickled(value: Any, beside: Any, buffers: list[memoryview]) -> Sequence[byt
     out = _Pieces()
     with contextlib.suppress(Exception):
         pickle.Pickler(out, protocol=5, buffer_callback=beside).dump(value)
-        if not _names_main(out.parts):
+        if not any(b"__main__" in part for part in out.parts if len(part) < 2 * WHOLE_PIECE_NBYTES):
             return out.parts
         buffers.clear()
         out = _Pieces()
@@ -224,7 +210,3 @@ def _pickled(value: Any, beside: Any, buffers: list[memoryview]) -> Sequence[byt
     text = dask_pickle.dumps(value, buffer_callback=raw.append)
     buffers.extend(pickle.PickleBuffer(each).raw() for each in raw)
     return [text]
-
-
-def _names_main(parts: Sequence[bytes]) -> bool:
-    return any(b"__main__" in part for part in parts if len(part) < WHOLE_PIECE_NBYTES * 2)

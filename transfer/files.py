@@ -152,21 +152,12 @@ class Files(Backend):
         """Return whether the lease is not locked on this host, or was not touched for too long."""
         lease = folder / LEASE
         try:
-            age = time.time() - lease.stat().st_mtime
-            here = lease.read_text() == _host()
-        except FileNotFoundError:
-            return self._is_old(folder)  # being created or removed
+            found = lease if lease.exists() else folder  # being created or removed
+            is_old = time.time() - found.stat().st_mtime > self._lease_seconds
+            here = found is lease and lease.read_text() == _host()
         except OSError:
             return False
-        if age > self._lease_seconds:
-            return not (here and _is_held(lease))
-        return here and not _is_held(lease)
-
-    def _is_old(self, folder: Path) -> bool:
-        try:
-            return time.time() - folder.stat().st_mtime > self._lease_seconds
-        except OSError:
-            return False
+        return not _is_held(lease) if here else is_old
 
 
 def _host() -> str:
@@ -190,21 +181,15 @@ def _is_held(lease: Path) -> bool:
         return False
     try:
         fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
+    except OSError:  # locked, or unknown
         return True
-    except OSError:
-        return True  # unknown
     finally:
         os.close(fd)
     return False
 
 
 def _private_folder(folder: Path) -> None:
-    """Create ``folder`` with access for this user only.
-
-    Raises:
-        BackendError: the folder belongs to another user or is accessible to others.
-    """
+    """Create ``folder`` for this user only. Raises BackendError if others have access."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.suppress(FileExistsError):
         folder.mkdir(mode=0o700)

@@ -6,6 +6,7 @@ import importlib
 import logging
 import threading
 import time
+from dataclasses import replace
 
 from .backend import Backend, BackendContext, BackendError, BackendFull, ValueGone
 from .settings import Settings
@@ -16,15 +17,12 @@ logger = logging.getLogger("distributed.worker.transfer")
 REST_SECONDS = 30.0
 #: The pause doubles with each failure in a row, up to this.
 REST_SECONDS_MAX = 600.0
+#: Errors of backends that are missing or have invalid options.
+INVALID = (OSError, ImportError, AttributeError, ValueError, KeyError, TypeError)
 
 
 class Health:
-    """The backends of a worker.
-
-    Args:
-        settings: names and options of the backends.
-        context: facts about the worker, passed to each backend.
-    """
+    """The backends of a worker, each opened with ``context`` and its own options."""
 
     def __init__(self, settings: Settings, context: BackendContext) -> None:
         self.backends: dict[str, Backend] = {}
@@ -47,16 +45,11 @@ class Health:
 
     def announced(self) -> tuple[tuple[str, str], ...]:
         """Return name and place of each usable backend."""
-        now = time.monotonic()
-        return tuple(
-            (name, place)
-            for name, place in self.places.items()
-            if self._rests_until.get(name, 0.0) <= now
-        )
+        return tuple((name, place) for name, place in self.places.items() if self.usable(name))
 
     def worked(self, name: str) -> None:
-        if name in self._rest:
-            self._rest.pop(name, None)
+        """End the doubling of pauses of ``name``."""
+        self._rest.pop(name, None)
 
     def failed(self, name: str, doing: str, error: BaseException) -> None:
         """Record that ``name`` failed to do ``doing``; pause it unless it was merely full."""
@@ -98,19 +91,13 @@ class Health:
     def _open(self, name: str) -> None:
         if name == "dask":
             return
-        context = BackendContext(
-            self._context.worker_id,
-            self._context.host,
-            self._context.memory_limit_nbytes,
-            self._context.security,
-            dict(self._settings.options.get(name, {})),
-        )
+        context = replace(self._context, options=dict(self._settings.options.get(name, {})))
         try:
             module, _, attribute = self._settings.class_of(name).partition(":")
             backend = getattr(importlib.import_module(module), attribute)(context)
             self.places[name] = backend.place()
-        except (BackendError, OSError, ImportError, AttributeError, ValueError, KeyError) as error:
-            if self._settings.asked_for(name):
+        except (BackendError, *INVALID) as error:
+            if name not in self._settings.guessed:
                 self._say(name, "missing", f"does not work on this worker: {error}")
             return
         if self._settings.min_nbytes is not None:

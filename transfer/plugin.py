@@ -15,12 +15,8 @@ from .backend import RENEW_SECONDS, BackendContext
 from .health import Health
 from .prefetch import Prefetcher
 from .settings import Rule, configured, settings
-from .worker_transfer import (
-    POOL_ATTRIBUTE,
-    WorkerTransfer,
-    wrap_get_data,
-    wrap_get_data_from_worker,
-)
+from .worker_transfer import WorkerTransfer
+from .wrappers import POOL_ATTRIBUTE, wrap_get_data, wrap_get_data_from_worker
 
 logger = logging.getLogger("distributed.worker.transfer")
 
@@ -39,9 +35,10 @@ class Transfer(WorkerPlugin):  # type: ignore[misc]  # distributed is not typed
         backends: names in order of preference ("shm", "vm", "file", "redis", "direct", "auto", or
             "module:Class").
         rules: other choices for certain values (``Rule``, or mappings of its attributes).
-        min_nbytes: smaller values use Dask's own transfer; None for the backend's own limit.
-        options: backend name -> its options, for example
-            ``Transfer("file", file="/shared/folder")``.
+        min_nbytes: smaller values use Dask's own transfer; None for the backend's own limit. Bytes,
+            or text such as "1 MiB".
+        options: backend name -> its options; "file" and "redis" also accept the directory or URL,
+            as in ``Transfer("file", file="/shared/folder")``.
 
     Raises:
         ValueError: unknown backend, option or rule.
@@ -49,6 +46,9 @@ class Transfer(WorkerPlugin):  # type: ignore[misc]  # distributed is not typed
 
     name = NAME
     idempotent = False
+    #: The transfer of the worker while the plugin is set up.
+    transfer: WorkerTransfer | None = None
+    _prefetcher: Prefetcher | None = None
 
     def __init__(
         self,
@@ -58,29 +58,12 @@ class Transfer(WorkerPlugin):  # type: ignore[misc]  # distributed is not typed
         **options: Any,
     ) -> None:
         self.settings = settings(*backends, rules=rules, min_nbytes=min_nbytes, **options)
-        self._off()
 
     def __repr__(self) -> str:
         return f"Transfer({', '.join(map(repr, self.settings.backends))})"
 
     def __getstate__(self) -> dict[str, Any]:
         return {"settings": self.settings}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.settings = state["settings"]
-        self._off()
-
-    def _off(self) -> None:
-        """Set the attributes of a plugin that is not set up on a worker."""
-        self._transfer: WorkerTransfer | None = None
-        self._prefetcher: Prefetcher | None = None
-        self._stock: Any = None
-        self._handler: Any = None
-
-    @property
-    def transfer(self) -> WorkerTransfer | None:
-        """The transfer of the worker while the plugin is set up, else None."""
-        return self._transfer
 
     def setup(self, worker: Any) -> None:
         """Wrap the worker's data handlers; called by the worker."""
@@ -90,27 +73,27 @@ class Transfer(WorkerPlugin):  # type: ignore[misc]  # distributed is not typed
         memory = worker.memory_manager.memory_limit or 0
         security = worker.security if worker.address.startswith("tls") else None
         context = BackendContext(secrets.token_hex(16), host, memory, security)
-        self._transfer = WorkerTransfer(worker, self.settings, Health(self.settings, context))
+        self.transfer = WorkerTransfer(worker, self.settings, Health(self.settings, context))
         self._stock = worker.handlers["get_data"]
-        self._handler = wrap_get_data(self._transfer, self._stock)
+        self._handler = wrap_get_data(self.transfer, self._stock)
         worker.handlers["get_data"] = self._handler
-        self._prefetcher = Prefetcher(self._transfer)
+        self._prefetcher = Prefetcher(self.transfer)
         _teach_asking()
-        setattr(worker.rpc, POOL_ATTRIBUTE, self._transfer)
+        setattr(worker.rpc, POOL_ATTRIBUTE, self.transfer)
         worker.metrics[DOMAIN_METRIC] = self._memory_domain
         renewing = PeriodicCallback(self._renew, RENEW_SECONDS * 1000)
         worker.periodic_callbacks[NAME] = renewing
         renewing.start()
         logger.info(
             "Transfer enabled with backends: %s",
-            ", ".join(self._transfer.health.backends) or "none",
+            ", ".join(self.transfer.health.backends) or "none",
         )
 
     def teardown(self, worker: Any) -> None:
         """Restore the stock handlers; called when the worker closes or the plugin is removed."""
-        if self._transfer is None:
+        if self.transfer is None:
             return
-        transfer, self._transfer = self._transfer, None
+        transfer, self.transfer = self.transfer, None
         renewing = worker.periodic_callbacks.pop(NAME, None)
         if renewing is not None:
             renewing.stop()
@@ -126,24 +109,24 @@ class Transfer(WorkerPlugin):  # type: ignore[misc]  # distributed is not typed
 
     def transition(self, key: Hashable, start: str, finish: str, **more: Any) -> None:
         """Offer results that enter memory, and drop values that leave it; called by the worker."""
-        if self._transfer is None or self._prefetcher is None:
+        if self.transfer is None or self._prefetcher is None:
             return
         if start == "executing":
             self._prefetcher.report()
         if start == "memory":
-            self._transfer.on_key_released(key)
+            self.transfer.on_key_released(key)
             self._prefetcher.on_key_released(key)
         elif finish == "memory" and start != "flight":
-            self._transfer.on_task_finished(key)
+            self.transfer.on_task_finished(key)
 
     def _memory_domain(self, worker: Any) -> str:
         """Return the name of the shared memory that this worker reads, for heartbeats."""
-        transfer = self._transfer
+        transfer = self.transfer
         return dict(transfer.health.announced()).get(MEMORY, "") if transfer is not None else ""
 
     def _renew(self) -> None:
-        if self._transfer is not None:
-            self._transfer.renew()
+        if self.transfer is not None:
+            self.transfer.renew()
 
 
 def _teach_asking() -> None:
@@ -157,11 +140,7 @@ def _teach_asking() -> None:
 
 
 def configured_transfer() -> Transfer:
-    """Return the transfer given by the configuration; "auto" if there is none.
-
-    Raises:
-        ValueError: the configuration is invalid.
-    """
+    """Return the transfer given by the configuration; "auto" if there is none."""
     plugin = Transfer()
     plugin.settings = configured() or plugin.settings
     return plugin

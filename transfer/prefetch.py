@@ -34,11 +34,7 @@ Key = Hashable
 
 
 class Prefetcher:
-    """Wraps the worker's ``compute-task`` handler until it is closed.
-
-    Args:
-        transfer: the transfer of the worker.
-    """
+    """Wraps the worker's ``compute-task`` handler until it is closed."""
 
     def __init__(self, transfer: WorkerTransfer) -> None:
         self._transfer = transfer

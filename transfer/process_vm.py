@@ -129,12 +129,7 @@ class ProcessVM(Backend):
 
 
 class _RemoteValue(Source):
-    """A value in the memory of another process.
-
-    Args:
-        ref: location returned by ``put``.
-        copy: ``ProcessVM._copy``.
-    """
+    """A value in the memory of another process, read with ``ProcessVM._copy``."""
 
     def __init__(self, ref: Ref, copy: Callable[..., None]) -> None:
         self._copy = copy
@@ -149,25 +144,26 @@ class _RemoteValue(Source):
         return self._ends[-1] if self._ends else 0
 
     def read_into(self, begin: int, view: memoryview) -> None:
-        if not view.nbytes:
-            return
+        for start in range(0, view.nbytes, CALL_NBYTES_MAX):
+            part = view[start : start + CALL_NBYTES_MAX]
+            at = large_pages.address(part)
+            spans = self._within(begin + start, part.nbytes)
+            for first in range(0, len(spans), PIECES_MAX):
+                at = self._read(at, spans[first : first + PIECES_MAX])
+
+    def _read(self, at: int, spans: Sequence[Span]) -> int:
+        """Copy ``spans`` to address ``at``; return the address that follows them."""
+        count = sum(length for _, length in spans)
         tag = memoryview(bytearray(TAG_NBYTES))
-        at = large_pages.address(view)
-        for some in _calls(self._within(begin, view.nbytes)):
-            count = sum(length for _, length in some)
-            # the tag is read last: if it matches, the process id was not reused meanwhile
-            into = [(at, count), (large_pages.address(tag), TAG_NBYTES)]
-            self._copy(self._pid, into, [*some, self._tag_span])
-            if tag != self._tag:
-                raise ValueGone("its owner has freed it")
-            at += count
+        # the tag is read last: if it matches, the process id was not reused meanwhile
+        into = [(at, count), (large_pages.address(tag), TAG_NBYTES)]
+        self._copy(self._pid, into, [*spans, self._tag_span])
+        if tag != self._tag:
+            raise ValueGone("its owner has freed it")
+        return at + count
 
     def _within(self, begin: int, length: int) -> list[Span]:
-        """Return the spans of ``length`` bytes at offset ``begin`` of the value.
-
-        Raises:
-            BackendError: the bytes are not within the value.
-        """
+        """Return the spans of ``length`` bytes at ``begin``, or raise BackendError."""
         found = []
         for i in range(bisect_right(self._ends, begin), len(self._spans)):
             at, size = self._spans[i]
@@ -178,19 +174,3 @@ class _RemoteValue(Source):
             if not length:
                 return found
         raise BackendError("the spans do not make up the value")
-
-
-def _calls(spans: Sequence[Span]) -> list[list[Span]]:
-    """Split ``spans`` into groups that one system call may copy."""
-    calls: list[list[Span]] = [[]]
-    room = CALL_NBYTES_MAX
-    for address, size in spans:
-        at, length = address, size
-        while length:
-            if not room or len(calls[-1]) == PIECES_MAX:
-                calls.append([])
-                room = CALL_NBYTES_MAX
-            part = min(length, room)
-            calls[-1].append((at, part))
-            at, length, room = at + part, length - part, room - part
-    return calls

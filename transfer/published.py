@@ -44,12 +44,21 @@ class PublishedValue:
     over: bool = False
     watch: Any = None
 
+    def stub(self) -> dict[str, Any]:
+        """Return what the receiver needs to fetch and decode the value."""
+        return {
+            "by": self.backend.name,
+            "ref": self.ref,
+            "size": self.layout.size_nbytes,
+            "pickle": self.layout.pickle_nbytes,
+            "buffers": list(self.layout.buffer_sizes),
+        }
+
 
 class PublishedValues:
     """Published values by backend and key. Used from the event loop.
 
-    Args:
-        end: called with each value that is to be deleted, from the thread in which it ended.
+    ``end`` is called with each value that is to be deleted, from the thread in which it ended.
     """
 
     def __init__(self, end: Callable[[PublishedValue], None]) -> None:
@@ -86,7 +95,9 @@ class PublishedValues:
 
                 def died(_: Any) -> None:
                     if (self := mine()) is not None:
-                        self._forget(place, published_value)
+                        with self._lock:
+                            if self._held.get(place) is published_value:
+                                self._over(place)
 
                 published_value.watch = weakref.ref(mapping, died)
             while len(self._held) > HELD_MAX:
@@ -126,11 +137,6 @@ class PublishedValues:
     def clear(self) -> None:
         with self._lock:
             for place in list(self._held):
-                self._over(place)
-
-    def _forget(self, place: tuple[str, Hashable], published_value: PublishedValue) -> None:
-        with self._lock:
-            if self._held.get(place) is published_value:
                 self._over(place)
 
     def _over(self, place: tuple[str, Hashable]) -> None:

@@ -23,10 +23,8 @@ class _Moved:
     """Data received from one peer, either compressed or not.
 
     Attributes:
-        nbytes: bytes received, before compression.
-        seconds: seconds in which anything was received.
-        coming: number of values that are being received.
-        since: time at which the first of these began.
+        nbytes, seconds: bytes before compression, and seconds in which anything was received.
+        coming, since: number of values being received, and the time at which the first began.
     """
 
     nbytes: int = 0
@@ -36,11 +34,7 @@ class _Moved:
 
 
 class LinkRates:
-    """Transfer rates of one worker's peers. Thread-safe.
-
-    Args:
-        clock: monotonic clock in seconds.
-    """
+    """Transfer rates of one worker's peers. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

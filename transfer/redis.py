@@ -10,9 +10,8 @@ import contextlib
 import hashlib
 import secrets
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import redis
 from redis.backoff import NoBackoff
@@ -31,6 +30,8 @@ from .backend import (
     Ref,
     Stored,
     ValueGone,
+    run_parts,
+    slice_pieces,
 )
 
 #: Fastest with hiredis; the server accepts at most 512 MB per key.
@@ -79,12 +80,16 @@ class Redis(Backend):
 
     def put(self, pieces: Sequence[memoryview], size_nbytes: int) -> Stored:
         name = self._prefix + secrets.token_hex(16)
-        parts = list(split(pieces, PART_NBYTES))
+        begins = range(0, size_nbytes, PART_NBYTES)
         with self._lock:
-            self._put[name] = (size_nbytes, len(parts))
+            self._put[name] = (size_nbytes, len(begins))
             self._used_nbytes += size_nbytes
         try:
-            self._each(self._put_part, [(f"{name}:{i}", part) for i, part in enumerate(parts)])
+            parts = [
+                (f"{name}:{i}", list(slice_pieces(pieces, begin, PART_NBYTES)))
+                for i, begin in enumerate(begins)
+            ]
+            run_parts(self._parts, self._put_part, parts)
         except BaseException:
             with contextlib.suppress(BackendError, OSError):
                 self.delete({"name": name})
@@ -100,7 +105,7 @@ class Redis(Backend):
         whole = into if into is not None else large_pages.empty(size_nbytes)
         begins = range(0, size_nbytes, PART_NBYTES)
         parts = [(f"{name}:{i}", whole[b : b + PART_NBYTES]) for i, b in enumerate(begins)]
-        self._each(self._get_part, parts)
+        run_parts(self._parts, self._get_part, parts)
         self.traffic.got_count += 1
         self.traffic.got_nbytes += size_nbytes
         return Fetched(whole)
@@ -145,16 +150,6 @@ class Redis(Backend):
             raise BackendError(f"expected {len(into)} bytes, got {len(found)}")
         large_pages.copy(memoryview(found), into)
 
-    def _each(self, call: Callable[..., None], parts: Sequence[tuple[Any, ...]]) -> None:
-        """Call ``call`` for each part in parallel; return or raise when all calls have ended."""
-        if len(parts) == 1:
-            call(*parts[0])
-            return
-        jobs = [self._parts.submit(call, *part) for part in parts]
-        errors = [error for job in jobs if (error := job.exception()) is not None]
-        if errors:
-            raise errors[0]
-
     def _unlink(self, names: list[str]) -> None:
         with _errors():
             for begin in range(0, len(names), KEYS_PER_COMMAND):
@@ -190,24 +185,6 @@ def _errors() -> Iterator[None]:
     except redis.RedisError as error:
         full = str(error).startswith("MISCONF")
         raise (BackendFull if full else BackendError)(str(error)) from error
-
-
-def split(pieces: Sequence[memoryview], part_nbytes: int) -> Iterator[list[memoryview]]:
-    """Split ``pieces`` into parts of ``part_nbytes`` bytes; the last part may be smaller."""
-    part: list[memoryview] = []
-    room = part_nbytes
-    for piece in pieces:
-        flat = piece if piece.format == "B" and piece.ndim == 1 else piece.cast("B")
-        while flat.nbytes:
-            taken = flat[:room]
-            part.append(taken)
-            room -= taken.nbytes
-            flat = flat[taken.nbytes :]
-            if not room:
-                yield part
-                part, room = [], part_nbytes
-    if part:
-        yield part
 
 
 def _identity(client: redis.Redis) -> str:

@@ -46,13 +46,13 @@ class Rule:
     max_nbytes: int | None = None
 
     def fits(self, key: Hashable, kind: type, size_nbytes: int) -> bool:
-        if size_nbytes < self.min_nbytes:
-            return False
-        if self.max_nbytes is not None and size_nbytes > self.max_nbytes:
-            return False
-        if self.types and not _any_matches(f"{kind.__module__}.{kind.__qualname__}", self.types):
-            return False
-        return not self.prefixes or _any_matches(str(key_split(key)), self.prefixes)
+        type_name = f"{kind.__module__}.{kind.__qualname__}"
+        return (
+            size_nbytes >= self.min_nbytes
+            and (self.max_nbytes is None or size_nbytes <= self.max_nbytes)
+            and (not self.types or _any_matches(type_name, self.types))
+            and (not self.prefixes or _any_matches(str(key_split(key)), self.prefixes))
+        )
 
 
 def _any_matches(text: str, patterns: Sequence[str]) -> bool:
@@ -79,20 +79,13 @@ class Settings:
     min_nbytes: int | None = None
     guessed: frozenset[str] = frozenset()
 
-    def asked_for(self, name: str) -> bool:
-        """Return whether the user named this backend."""
-        return name not in self.guessed
-
     def order(self, key: Hashable, kind: type, size_nbytes: int, annotated: Any) -> tuple[str, ...]:
         """Return the backends for a value in order of preference; empty for Dask's own transfer."""
-        chosen = self.backends
         if annotated is not None:
             chosen = _names(annotated)
         else:
-            for rule in self.rules:
-                if rule.fits(key, kind, size_nbytes):
-                    chosen = rule.use
-                    break
+            fitting = (rule.use for rule in self.rules if rule.fits(key, kind, size_nbytes))
+            chosen = next(fitting, self.backends)
         return () if STOCK in chosen else chosen
 
     def class_of(self, name: str) -> str:
@@ -106,17 +99,7 @@ def settings(
     min_nbytes: int | str | None = None,
     **options: Any,
 ) -> Settings:
-    """Validate the arguments of ``Transfer``.
-
-    Args:
-        backends: "auto", names, or "module:Class" of third-party backends.
-        rules: ``Rule`` objects, or mappings of their attributes.
-        min_nbytes: bytes, or text such as "1 MiB".
-        options: backend name -> its options; "file" and "redis" also accept the directory or URL.
-
-    Raises:
-        ValueError: unknown backend, option or rule.
-    """
+    """Validate the arguments of ``Transfer``. Raises ValueError."""
     given = {name: _options(name, value) for name, value in options.items()}
     classes = {}
     names: list[str] = []
@@ -157,16 +140,13 @@ def configured() -> Settings | None:
 
     The value is a list of names, or a mapping such as ``{"backends": ["auto"], "rules": [...],
     "min-nbytes": "1 MiB", "redis": {"url": ...}, "file": {"directory": ...}}``.
-
-    Raises:
-        ValueError: see ``settings``.
     """
     found = dask.config.get(CONFIG, None)
     if not found:
         return None
     if isinstance(found, (str, list, tuple)):
         return settings(*_names(found))
-    more = {str(key).replace("-", "_"): value for key, value in found.items()}
+    more = _with_underscores(found)
     return settings(*_names(more.pop("backends", None) or AUTO), **more)
 
 
@@ -176,9 +156,14 @@ def _names(found: Any) -> tuple[str, ...]:
     return tuple(str(word).strip() for word in words if str(word).strip())
 
 
+def _with_underscores(given: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return configuration with names that are valid in Python."""
+    return {str(key).replace("-", "_"): value for key, value in given.items()}
+
+
 def _options(name: str, value: Any) -> Mapping[str, Any]:
     if isinstance(value, Mapping):
-        return {str(key).replace("-", "_"): each for key, each in value.items()}
+        return _with_underscores(value)
     if name in NEEDS and isinstance(value, str):
         return {NEEDS[name]: value}
     raise ValueError(f"options of transfer {name!r} are a mapping, not {type(value).__name__}")
@@ -187,7 +172,7 @@ def _options(name: str, value: Any) -> Mapping[str, Any]:
 def _rule(rule: Rule | Mapping[str, Any]) -> Rule:
     if isinstance(rule, Rule):
         return rule
-    given = {str(key).replace("-", "_"): value for key, value in rule.items()}
+    given = _with_underscores(rule)
     for name in ("use", "types", "prefixes"):
         if name in given:
             given[name] = _names(given[name])

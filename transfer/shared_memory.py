@@ -20,7 +20,7 @@ import secrets
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,6 @@ SEGMENTS_MAX = 8192
 DESCRIPTORS_WANTED = 65_536
 #: Share of the descriptor limit; the rest is for sockets and the user's files.
 DESCRIPTORS_SHARE = 0.5
-WRITE_NBYTES_MAX = 1 << 30  # one system call writes at most 2 GiB
 PIECES_MAX = 512  # of one system call; Linux allows 1024
 PAGE_NBYTES = mmap.PAGESIZE
 #: Share of the host's memory that is left free.
@@ -61,9 +60,7 @@ class Segment:
     """A shared-memory segment.
 
     Attributes:
-        fd: descriptor, open for writing.
         name: unguessable kernel name; detects that a descriptor number was reused.
-        room_nbytes: length in bytes.
         since: monotonic time at which it became unused, in seconds.
     """
 
@@ -148,7 +145,8 @@ class SharedMemory(Backend):
                 return
             self._used_nbytes -= segment.room_nbytes
             segment.since = time.monotonic()
-            if self._leases and self._idle_nbytes() + segment.room_nbytes <= self._idle_max:
+            idle_nbytes = sum(each.room_nbytes for each in self._idle)
+            if self._leases and idle_nbytes + segment.room_nbytes <= self._idle_max:
                 self._idle.append(segment)
                 return
         os.close(segment.fd)
@@ -179,16 +177,14 @@ class SharedMemory(Backend):
         finally:
             os.close(reading)  # the mapping keeps the file open
 
-    def _idle_nbytes(self) -> int:
-        return sum(segment.room_nbytes for segment in self._idle)
-
     def _segment(self, size_nbytes: int) -> Segment:
-        """Return an unused segment that fits, or a new one."""
+        """Return an unused segment of at most twice the needed size, or a new one."""
         room = -(-size_nbytes // PAGE_NBYTES) * PAGE_NBYTES
         with self._lock:
-            for segment in self._fitting(room):
-                self._idle.remove(segment)
-                return segment
+            for segment in sorted(self._idle, key=lambda each: each.room_nbytes):
+                if room <= segment.room_nbytes <= 2 * room and self._is_unused(segment.fd):
+                    self._idle.remove(segment)
+                    return segment
         if room >= 64 << 20:
             _check_room(room)
         name = secrets.token_hex(16)
@@ -203,13 +199,7 @@ class SharedMemory(Backend):
             os.close(first)
         return Segment(fd, name, room)
 
-    def _fitting(self, room: int) -> Iterator[Segment]:
-        """Yield unused segments of at most twice the needed size."""
-        for segment in sorted(self._idle, key=lambda each: each.room_nbytes):
-            if room <= segment.room_nbytes <= 2 * room and self._nobody_has(segment.fd):
-                yield segment
-
-    def _nobody_has(self, fd: int) -> bool:
+    def _is_unused(self, fd: int) -> bool:
         try:
             fcntl.fcntl(fd, fcntl.F_SETLEASE, fcntl.F_WRLCK)
         except BlockingIOError:
@@ -246,38 +236,16 @@ def open_segment(ref: Mapping[str, Any], access: int = os.O_RDONLY) -> int:
 
 
 def write_pieces(fd: int, pieces: Sequence[memoryview]) -> None:
-    """Write ``pieces`` consecutively from the beginning of the file, with vectored system calls.
-
-    Raises:
-        OSError: there is no space, or the file cannot be written.
-    """
+    """Write ``pieces`` consecutively from the beginning of the file. Raises OSError."""
     at = 0
-    batch: list[memoryview] = []
-    for piece in pieces:
-        flat = piece if piece.format == "B" and piece.ndim == 1 else piece.cast("B")
-        for begin in range(0, flat.nbytes, WRITE_NBYTES_MAX):
-            part = flat[begin : begin + WRITE_NBYTES_MAX]
-            if batch and (
-                len(batch) >= PIECES_MAX
-                or part.nbytes + sum(p.nbytes for p in batch) > WRITE_NBYTES_MAX
-            ):
-                at = _write_batch(fd, batch, at)
-                batch = []
-            batch.append(part)
-    if batch:
-        _write_batch(fd, batch, at)
-
-
-def _write_batch(fd: int, batch: list[memoryview], at: int) -> int:
-    left = list(batch)
+    left = list(pieces)
     while left:
-        written = os.pwritev(fd, left, at)
+        written = os.pwritev(fd, left[:PIECES_MAX], at)
         at += written
         while left and written >= left[0].nbytes:
             written -= left.pop(0).nbytes
         if written:
             left[0] = left[0][written:]
-    return at
 
 
 def _map(fd: int, size_nbytes: int, populate: bool = False, writable: bool = False) -> memoryview:
@@ -294,11 +262,7 @@ def _link(name: str) -> str:
 
 
 def same_kernel() -> str:
-    """Return a name shared by processes of one user, kernel and process namespace.
-
-    Raises:
-        BackendError: ``/proc`` does not identify the system.
-    """
+    """Return a name shared by processes of one user, kernel and process namespace."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         processes = os.readlink("/proc/self/ns/pid")
@@ -330,10 +294,9 @@ def _memory(what: str) -> int:
 
 
 def _check_room(size_nbytes: int) -> None:
-    """Check the free memory, because the kernel overcommits and would kill a process later.
+    """Raise BackendFull if the host has too little memory.
 
-    Raises:
-        BackendFull: the host has too little memory.
+    The kernel overcommits, and would kill a process later.
     """
     if _memory("MemAvailable") - size_nbytes < FREE_SHARE_MIN * _memory("MemTotal"):
         raise BackendFull(f"the host has no memory for {size_nbytes} more bytes")

@@ -24,9 +24,8 @@ import struct
 import zlib
 from collections.abc import Hashable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 from .encoding import Encoded, Layout, decode
 from .shared_memory import open_segment
@@ -62,15 +61,8 @@ PUTS_PER_READ = 8
 PUTS_MAX = 1024
 
 
-@dataclass(frozen=True)
-class _Place:
-    """Location of a value in the cache.
-
-    Attributes:
-        slot_at: offset of its slot.
-        begin: offset of the value.
-        room_nbytes: bytes reserved for it.
-    """
+class _Place(NamedTuple):
+    """Location of a value in the cache: offsets of its slot and its bytes, and their space."""
 
     slot_at: int
     begin: int
@@ -78,14 +70,9 @@ class _Place:
 
 
 class ShmCache:
-    """The cache of a worker.
+    """The cache of a worker, with ``room_nbytes`` for values.
 
-    Args:
-        room_nbytes: bytes for values.
-        checked: whether values have checksums.
-
-    Raises:
-        OSError: the memory cannot be allocated.
+    Values have checksums if ``checked``. Raises OSError if the memory cannot be allocated.
     """
 
     def __init__(self, room_nbytes: int = ROOM_NBYTES, checked: bool = UNORDERED) -> None:
@@ -197,11 +184,7 @@ class ShmCache:
 
 
 class _PeerCache:
-    """The cache of a peer, opened for reading.
-
-    Raises:
-        BackendError, OSError: the cache does not exist or cannot be opened.
-    """
+    """The cache of a peer, opened for reading. Raises BackendError or OSError."""
 
     def __init__(self, ref: Mapping[str, Any]) -> None:
         self._size = int(ref["size"])
@@ -267,11 +250,7 @@ class PeerCaches:
         return len(self._opened)
 
     def learn(self, address: str, ref: Mapping[str, Any]) -> None:
-        """Open the cache of the worker at ``address``.
-
-        Raises:
-            BackendError, OSError: the cache cannot be opened.
-        """
+        """Open the cache of the worker at ``address``. Raises BackendError or OSError."""
         self.forget(address)
         self._opened[address] = None
         self._opened[address] = _PeerCache(ref)

@@ -1,13 +1,7 @@
-"""The transfer of one worker: wraps ``get_data`` and ``get_data_from_worker`` of stock Dask.
+"""The transfer of one worker: stores values for other workers, and fetches the values of others.
 
-Stock code still sends the requests, limits, counts, retries and acknowledges them. The receiver
-adds one key to a request that names the backends it can read. A worker without the transfer has no
-such key and replies as usual. A worker with it replaces values in its reply by *stubs*. The
-receiver resolves the stubs before stock code sees the reply, and acknowledges it afterwards, so a
-stored value exists until it was read. Values that cannot be fetched are requested again without
-the key.
-
-Small results are read from the caches of peers without a request (``shm_cache.py``).
+It is called by the wrappers of stock's functions (``wrappers.py``). Small results are read from the
+caches of peers without a request (``shm_cache.py``).
 """
 
 from __future__ import annotations
@@ -34,9 +28,6 @@ logger = logging.getLogger("distributed.worker.transfer")
 
 #: First element of the key that names the backends of the receiver.
 CAPABILITIES = "__paceline-transfer__"
-#: Field of the reply with the stubs: ``[[key, stub], ...]``.
-STUBS = "paceline-transfer"
-FAILED = "paceline-transfer-failed"
 #: Field of the reply with the location of the sender's cache. In the capability key, it requests
 #: that location.
 SHM_CACHE = "paceline-transfer-shelf"
@@ -45,8 +36,6 @@ SHM_CACHE_BACKEND = "shm"
 VERSION = 1
 #: Values deleted at most to make space for another one.
 EVICTED_MAX = 64
-#: Seconds between retries, as in stock.
-BUSY_SECONDS = 0.15
 #: A worker replaces its own copy by the stored one if at least this share is used in place.
 IN_PLACE_SHARE = 0.75
 THREADS = 4
@@ -57,12 +46,7 @@ Key = Hashable
 
 
 class _Storing:
-    """A value that is being stored.
-
-    Attributes:
-        task: returns the published value.
-        waiting: number of replies that wait for it.
-    """
+    """A value that is being stored, and the number of replies that wait for it."""
 
     def __init__(self) -> None:
         self.task: asyncio.Future[PublishedValue]
@@ -70,13 +54,7 @@ class _Storing:
 
 
 class WorkerTransfer:
-    """The transfer of one worker.
-
-    Args:
-        worker: the ``distributed.Worker``.
-        settings: validated settings.
-        health: the backends of the worker.
-    """
+    """The transfer of one ``distributed.Worker``."""
 
     def __init__(self, worker: Any, settings: Settings, health: Health) -> None:
         self.worker = worker
@@ -146,7 +124,9 @@ class WorkerTransfer:
                 value = decode(fetched.view, layout)
             else:  # all of it is copied on decoding, and reused memory is cheaper than fresh memory
                 with self._scratch_lock:
-                    into = self._scratch_of(layout.size_nbytes)
+                    if self._scratch is None:
+                        self._scratch = memoryview(bytearray(SCRATCH_NBYTES))
+                    into = self._scratch[: layout.size_nbytes]
                     fetched = backend.get(stub["ref"], layout.size_nbytes, into)
                     value = decode(fetched.view, layout)
         except (BackendError, OSError) as error:
@@ -156,11 +136,6 @@ class WorkerTransfer:
             raise Unsuitable(f"cannot be decoded: {error}") from error
         self.health.worked(backend.name)
         return value, fetched
-
-    def _scratch_of(self, size_nbytes: int) -> memoryview:
-        if self._scratch is None:
-            self._scratch = memoryview(bytearray(SCRATCH_NBYTES))
-        return self._scratch[:size_nbytes]
 
     def _pass_on(
         self, key: Key, value: Any, fetched: Fetched, stub: Mapping[str, Any], backend: Backend
@@ -235,37 +210,25 @@ class WorkerTransfer:
                 jobs.append((key, self._publish(key, wrapped.data, backends)))
         stubs, used = [], []
         done = await asyncio.gather(*(job for _, job in jobs), return_exceptions=True)
-        for (key, _), published_value in zip(jobs, done):
-            if not isinstance(published_value, PublishedValue):
-                if not isinstance(published_value, Unsuitable):
-                    logger.warning(
-                        "Failed to store %r; using Dask's own transfer",
-                        key,
-                        exc_info=published_value,
-                    )
-                continue
-            used.append(published_value)
-            layout = published_value.layout
-            stub = {
-                "by": published_value.backend.name,
-                "ref": published_value.ref,
-                "size": layout.size_nbytes,
-                "pickle": layout.pickle_nbytes,
-                "buffers": list(layout.buffer_sizes),
-            }
-            stubs.append([key, stub])
-            del plain[key]
+        for (key, _), found in zip(jobs, done):
+            if isinstance(found, PublishedValue):
+                used.append(found)
+                stubs.append([key, found.stub()])
+                del plain[key]
+            elif not isinstance(found, Unsuitable):
+                logger.warning("Failed to store %r; using Dask's own transfer", key, exc_info=found)
         return plain, stubs, used
 
     async def _publish(self, key: Key, value: Any, backends: list[Backend]) -> PublishedValue:
         """Return the published form of ``value``, storing it if needed, with one more use."""
         # the worker's object may have been replaced by the stored one since the reply was built
         value = _in_memory(self.worker.data).get(key, value)
-        published_value = self._found(key, value, backends)
-        if published_value is None:
-            return await self._once(key, value, backends)
-        self.published.use(published_value)
-        return published_value
+        for backend in backends:
+            published_value = self.published.find(backend.name, key, value)
+            if published_value is not None:
+                self.published.use(published_value)
+                return published_value
+        return await self._once(key, value, backends)
 
     async def _once(self, key: Key, value: Any, backends: list[Backend]) -> PublishedValue:
         """Store ``value`` once, even if several replies need it at the same time."""
@@ -290,25 +253,17 @@ class WorkerTransfer:
         key = place[0]
         size = self.worker.state.tasks[key].nbytes or 0
         try:
-            published_value: PublishedValue
-            published_value, in_place = await self._run(
-                backends[0], size, self._put, backends, value
-            )
+            stored = await self._run(backends[0], size, self._put, backends, value)
         finally:
-            self._storing.pop(place, None)
+            del self._storing[place]
+        published_value: PublishedValue
+        published_value, in_place = stored
         self.published.use(published_value)
         self._keep(key, value, published_value, in_place)
         for _ in range(storing.waiting):
             self.published.use(published_value)
         self.published.used(published_value)  # ends it if all waiting replies were cancelled
         return published_value
-
-    def _found(self, key: Key, value: Any, backends: list[Backend]) -> PublishedValue | None:
-        """Return the published form of ``value`` in one of ``backends``, or None."""
-        for backend in backends:
-            if (published_value := self.published.find(backend.name, key, value)) is not None:
-                return published_value
-        return None
 
     def _choose(self, key: Key, wrapped: Any, places: Mapping[str, str]) -> list[Backend]:
         """Return the backends for a value in order of preference; empty for Dask's own transfer."""
@@ -365,9 +320,7 @@ class WorkerTransfer:
             return published_value, None
         try:
             return published_value, (decode(stored.view, encoded.layout), stored.view.obj)
-        except (
-            Exception
-        ):  # it cannot be opened: the asker will see that too, and ask for it Dask's own way
+        except Exception:  # the receiver cannot decode it either, and uses Dask's own transfer
             return published_value, None
 
     def _keep(self, key: Key, value: Any, published_value: PublishedValue, in_place: Any) -> None:
@@ -392,9 +345,8 @@ class WorkerTransfer:
         if published_value.backend.inline_nbytes:
             self._delete(published_value)
             return
-        with suppress(
-            RuntimeError
-        ):  # the executor is shut down; closing the backend frees the value
+        # if the executor is shut down, closing the backend frees the value
+        with suppress(RuntimeError):
             self.threads.submit(self._delete, published_value)
 
     def _delete(self, published_value: PublishedValue) -> None:
@@ -429,143 +381,3 @@ def _in_memory(data: Any) -> Mapping[Key, Any]:
     """Return the part of a worker's data that is not spilled (``SpillBuffer.fast``)."""
     fast: Mapping[Key, Any] = getattr(data, "fast", data)
     return fast
-
-
-class SubstitutingComm:
-    """Comm for stock's ``get_data`` that replaces values in the reply by stubs."""
-
-    def __init__(self, comm: Any, transfer: WorkerTransfer, places: Mapping[str, str]) -> None:
-        self._comm = comm
-        self._transfer = transfer
-        self._places = places
-        self._used: list[PublishedValue] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._comm, name)
-
-    async def write(self, message: Any, **options: Any) -> Any:
-        if isinstance(message, dict) and message.get("status") == "OK" and message.get("data"):
-            transfer = self._transfer
-            plain, stubs, self._used = await transfer.substitute(message["data"], self._places)
-            if stubs:
-                message = {**message, "data": plain, STUBS: stubs}
-            near = transfer.health.places.get(SHM_CACHE_BACKEND)
-            if transfer.shm_cache is not None and self._places.get(SHM_CACHE_BACKEND) == near:
-                transfer.shm_cache.earn(len(plain))
-                for key in plain:
-                    transfer.offer(key)
-                if SHM_CACHE in self._places:
-                    message = {**message, SHM_CACHE: transfer.shm_cache.ref}
-        return await self._comm.write(message, **options)
-
-    def over(self) -> None:
-        """Release the stored values: the reply was acknowledged, or never will be."""
-        used, self._used = self._used, []
-        for published_value in used:
-            self._transfer.published.used(published_value)
-
-
-class ResolvingComm:
-    """Comm for stock's ``get_data_from_worker`` that resolves the stubs in the reply."""
-
-    def __init__(self, comm: Any, transfer: WorkerTransfer, address: str) -> None:
-        object.__setattr__(self, "comm", comm)
-        object.__setattr__(self, "_address", address)
-        object.__setattr__(self, "_transfer", transfer)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.comm, name)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self.comm, name, value)
-
-    async def read(self, **options: Any) -> Any:
-        message = await self.comm.read(**options)
-        if isinstance(message, dict) and SHM_CACHE in message:
-            self._transfer.register_peer(self._address, message.pop(SHM_CACHE))
-        if isinstance(message, dict) and STUBS in message:
-            values, failed = await self._transfer.resolve_stubs(message.pop(STUBS))
-            message["data"] = {**message["data"], **values}
-            message[FAILED] = failed
-        return message
-
-
-class ResolvingPool:
-    """Connection pool for stock's ``get_data_from_worker`` that returns resolving comms."""
-
-    def __init__(self, pool: Any, transfer: WorkerTransfer) -> None:
-        self._pool = pool
-        self._transfer = transfer
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._pool, name)
-
-    async def connect(self, address: str, **options: Any) -> ResolvingComm:
-        return ResolvingComm(await self._pool.connect(address, **options), self._transfer, address)
-
-    def reuse(self, address: str, comm: ResolvingComm) -> Any:
-        return self._pool.reuse(address, comm.comm)
-
-
-def wrap_get_data(transfer: WorkerTransfer, stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a ``get_data`` handler that wraps ``stock``."""
-
-    async def get_data(
-        comm: Any, keys: Collection[Key], who: str | None = None, serializers: Any = None
-    ) -> Any:
-        """See ``distributed.worker.Worker.get_data``."""
-        requested = [key for key in keys if not _is_capability_key(key)]
-        capability: Any = next((key for key in keys if _is_capability_key(key)), None)
-        places = capability[2] if capability is not None and capability[1] == VERSION else None
-        if places is not None and not places:
-            for key in requested:  # the receiver could not read the stored values
-                transfer.published.drop(key)
-        if not places or serializers is not None:
-            return await stock(comm, keys=requested, who=who, serializers=serializers)
-        substituting = SubstitutingComm(comm, transfer, dict(places))
-        try:
-            return await stock(substituting, keys=requested, who=who, serializers=serializers)
-        finally:
-            substituting.over()
-
-    return get_data
-
-
-def _is_capability_key(key: Key) -> bool:
-    return isinstance(key, tuple) and len(key) == 3 and key[0] == CAPABILITIES
-
-
-def wrap_get_data_from_worker(stock: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a wrapper of ``stock`` that changes requests over pools with a transfer only."""
-
-    async def get_data_from_worker(
-        rpc: Any, keys: Collection[Key], worker: str, **options: Any
-    ) -> Any:
-        """See ``distributed.worker.get_data_from_worker``."""
-        transfer: WorkerTransfer | None = getattr(rpc, POOL_ATTRIBUTE, None)
-        capability = transfer.capability_key(worker) if transfer is not None else None
-        custom = options.get("serializers") or options.get("deserializers")
-        if transfer is None or capability is None or custom:
-            return await stock(rpc, keys, worker, **options)
-        found = transfer.cached_values(keys, worker)
-        left = [key for key in keys if key not in found]
-        if not left:
-            return {"status": "OK", "data": found}
-        response = await stock(ResolvingPool(rpc, transfer), [*left, capability], worker, **options)
-        if response["status"] == "OK":
-            response["data"].update(found)
-        again = response.pop(FAILED, None)
-        while again:
-            more = await stock(rpc, [*again, (CAPABILITIES, VERSION, ())], worker, **options)
-            if more["status"] == "OK":
-                response["data"].update(more["data"])
-                break
-            await asyncio.sleep(BUSY_SECONDS)  # without limit, as in stock
-        return response
-
-    get_data_from_worker.paceline_stock = stock  # type: ignore[attr-defined]
-    return get_data_from_worker
-
-
-#: Attribute of a worker's connection pool with its transfer.
-POOL_ATTRIBUTE = "paceline_transfer"

@@ -26,7 +26,7 @@ CODECS = {
     "scheduler/server/peers/message_checks.py",
 }
 # below the server, and yet run by an event loop: the one of a stock worker, which is what loads it
-LOADED_BY_WORKERS = {"transfer/worker_transfer.py"}
+LOADED_BY_WORKERS = {"transfer/worker_transfer.py", "transfer/wrappers.py"}
 
 
 def name_of(node: ast.AST) -> str:
