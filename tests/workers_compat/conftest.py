@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+import dask.config
 import pytest
 from dask._expr import Expr, FinalizeCompute, LLGExpr
 from dask.base import collections_to_expr
@@ -14,6 +15,8 @@ from distributed.protocol.core import loads as stock_loads
 from distributed.protocol.serialize import serialize, to_serialize
 from paceline.protocol.payload import Payload, pickled_payload, serialized_payload
 from paceline.scheduler.core.stimuli import AnnotationSet, GraphChunk, GraphCommit, GraphFailed
+from paceline.workers_compat.graphs import accelerators as accelerators_package
+from paceline.workers_compat.graphs import ordering, spec_pickler
 from paceline.workers_compat.graphs.compiler import compile_graph
 from paceline.workers_compat.graphs.graph_table import CompileRequest
 
@@ -125,8 +128,22 @@ def make_request():
     return request
 
 
+@pytest.fixture(params=[True, False], ids=["accelerated", "plain"])
+def accelerators(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[bool]:
+    """Whether the accelerators are on; if not, calls of them fail."""
+
+    def fail(*args: Any) -> None:
+        raise AssertionError("an accelerator is used although they are switched off")
+
+    with dask.config.set({accelerators_package.KEY: request.param}):
+        if not request.param:
+            monkeypatch.setattr(ordering, "fast_order", fail)
+            monkeypatch.setattr(spec_pickler, "SharedOpenings", fail)
+        yield request.param
+
+
 @pytest.fixture
-def compile():
+def compile(accelerators):
     """compile(graph, keys=None, chunk_size=1000, **fields of the request) -> Compiled"""
 
     def compile_it(graph: Any, keys: Any = None, chunk_size: int = 1000, **more: Any) -> Compiled:

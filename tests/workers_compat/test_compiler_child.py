@@ -124,6 +124,14 @@ def test_a_graph_and_its_end(child, make_request, as_compiled):
     assert err == ""
 
 
+def test_a_graph_with_and_without_accelerators(accelerators, make_request, as_compiled):
+    child = Child()
+    code = "from dask._task_spec import Task; print(Task.__setstate__.__name__)"
+    child.compile(running(code))
+    assert as_compiled(child.compile(simple(make_request, graph_id=2))).run()[("x", 2)] == 2
+    assert child.close() == (0, "set_state\n" if accelerators else "__setstate__\n")
+
+
 def test_user_code_that_raises_prints_and_exits(child, make_request):
     for code in (
         "raise SystemExit(3)",

@@ -42,7 +42,7 @@ REQUESTS = [
         validate=True,
     ),
     CompileRequest(3, "c", PAYLOAD, ["a"], actors=True, internal_priority={}),
-    ChildSetup({"a": {"b": 1}}, ["/x"], {"f.py": b"1"}, 500, ["numpy"]),
+    ChildSetup({"a": {"b": 1}}, ["/x"], {"f.py": b"1"}, 500),
     UploadedFile("f.py", b"x = 1"),
     Cancel(3),
 ]

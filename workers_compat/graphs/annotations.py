@@ -30,13 +30,10 @@ class AnnotationTable:
         self, by_type: Mapping[str, Mapping[Any, Any]], submission: Mapping[str, Any] | None
     ) -> None:
         self._by_type = by_type
-        self._constant: dict[str, Any] = {}
-        self._callable: dict[str, Any] = {}
-        for name, value in (submission or {}).items():
-            (self._callable if callable(value) else self._constant)[name] = value
-        self._order = list(submission or {})
+        self._submission = dict(submission or {})
         # if nothing depends on the key, all tasks have the same annotations
-        self._is_uniform = not self._callable and not any(by_type.values())
+        depends_on_key = any(by_type.values()) or any(map(callable, self._submission.values()))
+        self._is_uniform = not depends_on_key
         self._uniform_number: int | None = None
         self._by_identity: dict[tuple[Any, ...], int] = {}
         self._by_content: dict[bytes, int] = {}
@@ -45,21 +42,16 @@ class AnnotationTable:
         self._n_taken = 0
 
     def __bool__(self) -> bool:
-        return bool(self._by_type or self._order)
+        return bool(self._by_type or self._submission)
 
     def number(self, key: Any) -> int | None:
-        """Return the number of the annotation set of `key`, or None if it has no annotations.
-
-        Raises:
-            TypeError: A value that the scheduler does not understand.
-            Exception: What a callable annotation raises.
-        """
+        """Return the number of the annotation set of `key`, or None if it has no annotations."""
         if self._uniform_number is not None:
             return self._uniform_number
-        found: dict[str, Any] = {}
-        for name in self._order:
-            function = self._callable.get(name)
-            found[name] = self._constant[name] if function is None else function(key)
+        found = {
+            name: value(key) if callable(value) else value
+            for name, value in self._submission.items()
+        }
         for name, values in self._by_type.items():
             value = values.get(key)
             if value is not None:
@@ -95,8 +87,7 @@ class AnnotationTable:
 def annotation_set(found: Mapping[str, Any]) -> AnnotationSet:
     """Interpret the annotations of one task as stock's ``_apply_annotations`` does.
 
-    Raises:
-        TypeError, ValueError: A value is of the wrong type, or NaN.
+    Raises TypeError or ValueError if a value is of the wrong type, or NaN.
     """
     out = AnnotationSet(value=pickled_unless_plain(dict(found)))
     for name, value in found.items():
@@ -145,15 +136,13 @@ def plain_workers(value: Any) -> list[Any]:
 def plain_number(value: Any) -> float:
     """Return a priority as a number that msgpack can encode. numpy scalars become Python's.
 
-    Raises:
-        TypeError: The value is not a number.
-        ValueError: The value is NaN, which cannot be ordered.
+    Raises TypeError if it is not a number, ValueError if it is NaN, which cannot be ordered.
     """
     item = getattr(value, "item", None)
     if item is not None and not isinstance(value, int | float):
         value = item()
     if isinstance(value, bool | int | float):
-        if value != value:
+        if isinstance(value, float) and math.isnan(value):
             raise ValueError("a priority must not be NaN")
         return value
     raise TypeError(f"the annotation 'priority' must be a number, not {value!r}")

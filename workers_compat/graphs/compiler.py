@@ -11,6 +11,7 @@ import pickle
 import textwrap
 import time
 from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
+from itertools import zip_longest
 from typing import Any
 
 from dask._expr import LLGExpr
@@ -139,9 +140,7 @@ def materialize(
 ) -> tuple[dict[Any, Any], dict[str, dict[Any, Any]], bool]:
     """Return tasks (key -> GraphNode), annotations (type -> key -> value) and whether to cull.
 
-    Raises:
-        RuntimeError: The expression cannot be unpickled; the reason is its cause.
-        Exception: What the expression raises.
+    Raises RuntimeError, with the cause, if the expression cannot be unpickled.
     """
     try:
         expr = unpickle(request.expr_ser)
@@ -196,17 +195,13 @@ def unpickle(payload: Payload) -> Any:
     if payload.kind == "serialized" and header.get("serializer") != "pickle":
         return _deserialized(header, payload)
     data, buffers = payload_pickle(payload)
-    writeable = header.get("writeable") or ()
+    writeable = tuple(header.get("writeable") or ())
+    # the buffers of objects that the client can write to must be writeable
     views = [
-        bytearray(buffer) if _needs_copy(buffer, index, writeable) else buffer
-        for index, buffer in enumerate(buffers)
+        bytearray(buffer) if must_be_writeable and memoryview(buffer).readonly else buffer
+        for buffer, must_be_writeable in zip_longest(buffers, writeable[: len(buffers)])
     ]
     return pickle.loads(data, buffers=views)
-
-
-def _needs_copy(buffer: Any, index: int, writeable: Collection[bool]) -> bool:
-    """Return whether the client's object is writeable but `buffer` is not."""
-    return index < len(writeable) and tuple(writeable)[index] and memoryview(buffer).readonly
 
 
 def _deserialized(header: dict[str, Any], payload: Payload) -> Any:
@@ -298,11 +293,7 @@ def _as_builtin(key: Any) -> Any:
 
 
 def check_priorities(request: CompileRequest) -> None:
-    """Check that priorities are numbers; NaN would break the order of other tasks.
-
-    Raises:
-        TypeError, ValueError: A priority is not a number, or is NaN.
-    """
+    """Raise TypeError or ValueError for a priority that is not a number, or NaN."""
     for given in (request.internal_priority, request.user_priority):
         for value in given.values() if isinstance(given, dict) else (given,):
             if value is not None:
@@ -430,11 +421,7 @@ class _Table:
         return numbers
 
     def _group(self, chunk: GraphChunk, key: Any) -> int:
-        """Return the number of the group of `key`. Keys of a collection share their first element.
-
-        Raises:
-            ValueError: See ``check_prefix``.
-        """
+        """Return the number of the group of `key`. Keys of a collection share their first element."""
         if type(key) is tuple and key and type(key[0]) is str:
             number = self._heads.get(key[0])
             if number is None:

@@ -21,7 +21,20 @@ from collections import deque
 from typing import Any
 
 from paceline.protocol.framing import FrameReader
+from paceline.scheduler.core.stimuli import GraphChunk
 from paceline.workers_compat.malloc_trim import malloc_trim
+from setproctitle import setproctitle
+
+from .graph_table import (
+    Cancel,
+    ChildSetup,
+    CompileRequest,
+    CompilerReady,
+    GraphDone,
+    UploadedFile,
+    decode_request,
+    encode_reply,
+)
 
 #: Bytes requested per read.
 READ_NBYTES = 1 << 20
@@ -44,8 +57,6 @@ class Pipe:
 
     def receive(self, block: bool) -> list[Any]:
         """Return requests that have arrived. Wait for one if `block`; empty if the pipe closed."""
-        from .graph_table import decode_request
-
         requests: list[Any] = []
         while not requests and not self.closed:
             if not block and not select.select([self._in], [], [], 0)[0]:
@@ -59,8 +70,6 @@ class Pipe:
 
     def send(self, reply: Any) -> None:
         """Write one reply. Raises BrokenPipeError if the scheduler has closed the pipe."""
-        from .graph_table import encode_reply
-
         pieces = [memoryview(piece) for piece in encode_reply(reply)]
         while pieces:
             written = os.writev(self._out, pieces[:WRITE_PIECES_MAX])
@@ -94,8 +103,6 @@ class CompilerChild:
 
     def _take(self, block: bool) -> None:
         """Read what has arrived. Apply cancellations at once and queue the rest."""
-        from .graph_table import Cancel
-
         for request in self._pipe.receive(block):
             if isinstance(request, Cancel):
                 self._cancel(request.graph_id)
@@ -107,22 +114,19 @@ class CompilerChild:
 
         A graph that is already done is not marked: it can be sent again after a slow child lost it.
         """
-        from .graph_table import CompileRequest
-
-        waiting = (r.graph_id for r in self._waiting if isinstance(r, CompileRequest))
-        if graph_id == self._current or graph_id in waiting:
+        if graph_id == self._current or graph_id in self._queued():
             self._cancelled.add(graph_id)
 
-    def _handle(self, request: Any) -> None:
-        from .graph_table import ChildSetup, CompileRequest, UploadedFile
+    def _queued(self) -> set[int]:
+        """Return the ids of the graphs that have not been begun."""
+        return {each.graph_id for each in self._waiting if isinstance(each, CompileRequest)}
 
+    def _handle(self, request: Any) -> None:
         if isinstance(request, CompileRequest):
             self._current = request.graph_id
             self._compile(request)
             self._current = 0
-            # graphs come in order, so earlier cancellations are obsolete
-            waiting = {r.graph_id for r in self._waiting if isinstance(r, CompileRequest)}
-            self._cancelled &= waiting
+            self._cancelled &= self._queued()  # graphs come in order: earlier ones are obsolete
             self._collect()
         elif isinstance(request, ChildSetup):
             self._set_up(request)
@@ -130,10 +134,7 @@ class CompilerChild:
             self._upload(request.name, request.data)
 
     def _compile(self, request: Any) -> None:
-        from paceline.scheduler.core.stimuli import GraphChunk
-
         from .compiler import compile_graph, failed
-        from .graph_table import GraphDone
 
         replies = compile_graph(request, self._chunk_size)
         with contextlib.closing(replies):
@@ -156,9 +157,9 @@ class CompilerChild:
 
     def _collect(self) -> None:
         """Collect garbage while no request is waiting, and trim the heap after large graphs."""
-        if self._waiting and self._tasks_since_collection < TRIM_TASKS:
-            return
         large = self._tasks_since_collection >= TRIM_TASKS
+        if self._waiting and not large:
+            return
         self._tasks_since_collection = 0
         self._collect_and_freeze()
         if large:
@@ -177,8 +178,6 @@ class CompilerChild:
             gc.freeze()
 
     def _set_up(self, setup: Any) -> None:
-        from .graph_table import CompilerReady
-
         started = time.perf_counter()
         known = set(sys.path)
         sys.path += [place for place in setup.sys_path if place not in known]
@@ -192,9 +191,6 @@ class CompilerChild:
 
         if accelerators.are_enabled():
             fast_unpickle.install()
-        for name in setup.warm:
-            with contextlib.suppress(Exception):
-                importlib.import_module(name)
         for name, data in setup.files.items():
             self._upload(name, data)
         self._collect_and_freeze()
@@ -242,10 +238,7 @@ def main() -> int:
     # on Ctrl-C the scheduler closes the pipe when it is done
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     gc.disable()
-    with contextlib.suppress(ImportError):
-        from setproctitle import setproctitle
-
-        setproctitle("paceline graph compiler")
+    setproctitle("paceline graph compiler")
     child = CompilerChild(Pipe(in_fd, out_fd))
     code = 0
     try:

@@ -30,17 +30,13 @@ class CompileRequest:
 
     Attributes:
         graph_id: unique within a scheduler; every reply contains it.
-        client: the client that sent the graph.
         expr_ser: the serialized expression.
-        keys: the keys that the client wants.
         internal_priority: key -> place, if the client has ordered the graph itself.
         submitting_task: key of the task that sent the graph, or None.
         user_priority: a number, or a number per key.
         actors: True, the keys of tasks that create actors, or None.
         fifo_timeout: as sent by the client: seconds, or text such as "100 ms".
-        code: the client's source lines, serialized or plain.
-        annotations: annotations of the whole submission, serialized or plain.
-        span_metadata: serialized or plain.
+        code, annotations, span_metadata: of the whole submission, serialized or plain.
         received_at: seconds since the epoch.
         validate: check every key of the graph.
     """
@@ -70,14 +66,12 @@ class ChildSetup:
         sys_path: the ``sys.path`` of the scheduler.
         files: uploaded files: name -> content, written to a folder at the front of the path.
         chunk_size: tasks per chunk.
-        warm: modules to import before ``CompilerReady`` if they are installed.
     """
 
     config: dict[str, Any] = field(default_factory=dict)
     sys_path: list[str] = field(default_factory=list)
     files: dict[str, bytes] = field(default_factory=dict)
     chunk_size: int = 1000
-    warm: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -97,12 +91,7 @@ class Cancel:
 
 @dataclass(slots=True)
 class CompilerReady:
-    """The process has imported its dependencies.
-
-    Attributes:
-        pid: the process id.
-        seconds: duration of the start.
-    """
+    """The process has imported its dependencies, which took ``seconds``."""
 
     pid: int
     seconds: float

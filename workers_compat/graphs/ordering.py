@@ -89,11 +89,7 @@ class GraphIndex:
         return [place for place in range(size) if needed[place]]
 
     def ordered(self, among: list[int]) -> dict[int, int]:
-        """Return dask's order of the given tasks: place -> priority.
-
-        Raises:
-            RuntimeError: The graph has a cycle.
-        """
+        """Return dask's order of the tasks: place -> priority. Raises RuntimeError for a cycle."""
         if len(among) == 1:
             return {among[0]: 0}
         if not any(self.dependencies[place] for place in among):

@@ -9,6 +9,7 @@ there by ``pickle.loads``, so stock workers can read them.
 from __future__ import annotations
 
 import _pickle
+import contextlib
 import copyreg
 import importlib
 import operator
@@ -84,11 +85,7 @@ class SpecPickler:
             self._openings = SharedOpenings(lambda sink: TaskPickler(sink, self._known))
 
     def dumps(self, spec: Any) -> tuple[bytes, list[PickleBuffer | bytes]]:
-        """Return the pickle of a task and its out-of-band buffers.
-
-        Raises:
-            Exception: What stock's pickling of the task raises.
-        """
+        """Return the pickle of a task and its out-of-band buffers, or raise stock's error."""
         opening = None
         if self._openings is not None and type(spec) is Task:
             opening = self._openings.get(spec.func)
@@ -127,20 +124,15 @@ def importable(thing: Any) -> bool:
     if module_name is None or "<" in name:
         # the plain pickler searches all modules for it, or fails
         return module_name is None
-    found = sys.modules.get(module_name) or _imported(module_name)
+    found = sys.modules.get(module_name)
+    if found is None:
+        with contextlib.suppress(Exception):  # as the plain pickler does
+            found = importlib.import_module(module_name)
     for part in name.split("."):
         found = getattr(found, part, None)
         if found is None:
             return isinstance(thing, type) and module_name == "builtins"
     return found is thing
-
-
-def _imported(module_name: str) -> Any:
-    """Import a module as the plain pickler would. Return None if that fails."""
-    try:
-        return importlib.import_module(module_name)
-    except Exception:
-        return None
 
 
 def by_value(thing: Any) -> Any:

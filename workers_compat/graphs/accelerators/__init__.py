@@ -4,9 +4,10 @@
 - ``fast_unpickle``: ``Task.__setstate__`` without the loop over slot names.
 - ``shared_openings``: pickles of tasks with the same function share their first bytes.
 
-Each gives the result of dask's own code, and falls back to that code if the installed dask differs from the
-version that it was written for. They are to be contributed to dask: remove a module and its call as soon as the
-oldest supported dask contains the change. ``paceline.graph-compiler.accelerators: false`` turns all of them off.
+Each gives the result of dask's own code, and falls back to that code if the installed dask differs
+from the version that it was written for. They are to be contributed to dask: remove a module and
+its call as soon as the oldest supported dask contains the change.
+``paceline.graph-compiler.accelerators: false`` turns all of them off.
 """
 
 from __future__ import annotations

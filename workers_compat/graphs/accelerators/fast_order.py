@@ -1,9 +1,9 @@
 """``dask.order.order`` with faster helpers.
 
-dask's ``order`` makes all decisions. Most of its time goes into helpers that prepare its input: dependents, the
-amount of work below each task, and the roots that each task depends on. They are replaced by versions that count
-instead of collecting sets. The order is the same for every task, which tests hold. If the installed dask has other
-helpers, its own are used.
+dask's ``order`` makes all decisions. Most of its time goes into helpers that prepare its input:
+dependents, the amount of work below each task, and the roots that each task depends on. They are
+replaced by versions that count instead of collecting sets. The order is the same for every task,
+as tests check. If the installed dask has other helpers, its own are used.
 
 Tasks are *places*: small integers (see ``ordering``).
 """
@@ -17,7 +17,8 @@ from typing import Any
 
 import dask.order
 
-#: Sets of up to this many roots are bits of an integer, at most 1 kB. Larger graphs use dask's helper.
+#: Sets of up to this many roots are bits of an integer, at most 1 kB. Larger graphs use dask's
+#: helper.
 BITS_MAX = 8192
 
 _HELPERS = (
@@ -41,7 +42,7 @@ def fast_order(
     """Return dask's order of these places: place -> priority.
 
     Args:
-        dependencies: place -> places that it depends on. Those outside the graph are missing as keys.
+        dependencies: place -> places that it depends on. Those outside the graph are no keys.
         is_task: place -> True for a task, False for plain data.
         text: returns the text of the key of a place. dask breaks ties by it.
 
@@ -79,7 +80,7 @@ def fast_order(
 
 
 class _Dependencies(dict[int, frozenset[int]]):
-    """place -> its dependencies. Deleting a place removes it from the dependencies of all others."""
+    """place -> its dependencies. Deleting a place removes it from those of all others."""
 
     __slots__ = ("deleted", "dependents")
 
@@ -97,7 +98,7 @@ class _Dependencies(dict[int, frozenset[int]]):
                 self[dependent] = needed - {place}
 
     def rebuild(self, needs: Mapping[int, frozenset[int]]) -> None:
-        """Rebuild all sets after a deletion, as dask does: equal sets may iterate in different orders."""
+        """Rebuild all sets after a deletion, as dask does: equal sets may differ in order."""
         if self.deleted:
             for place in self:
                 self[place] = needs.get(place, _EMPTY) - self.deleted
@@ -119,7 +120,7 @@ class _OrderHelpers:
         return made
 
     def clear(self) -> None:
-        """Empty all mappings, which dask's closures keep in a reference cycle until a garbage collection."""
+        """Empty all mappings, which dask's closures keep in a reference cycle."""
         for mapping in self._handed_out:
             mapping.clear()
 
@@ -167,10 +168,11 @@ class _OrderHelpers:
     def connecting_to_roots(
         self, needs: Mapping[int, Any], dependents: Mapping[int, Any]
     ) -> tuple[Mapping[int, Any], dict[int, int]]:
-        """Return (place -> roots below it, place -> largest number of dependents of one of these roots).
+        """Return the roots below each place, and the largest number of dependents of one of them.
 
-        With the arguments exchanged: (root -> leaves above it, {}). ``order`` reads only the number of roots, so a
-        ``range`` of that length stands in for them. It reads the leaves themselves, but of roots only.
+        With the arguments exchanged: (root -> leaves above it, {}). ``order`` reads only the number
+        of roots, so a ``range`` of that length stands in for them. It reads the leaves themselves,
+        but of roots only.
         """
         ends = [place for place, needed in needs.items() if not needed]
         to_roots = needs is self._needs
@@ -228,7 +230,7 @@ def _count_roots_of_forest(
 def _count_roots(
     in_order: list[int], ends: list[int], needs: Mapping[int, Any], dependents: Mapping[int, Any]
 ) -> tuple[dict[int, range], dict[int, int]]:
-    """Count the roots of each place. A set of roots is dropped after its last dependent has used it."""
+    """Count the roots of each place. A set of roots is dropped after its last use."""
     bits = {place: 1 << number for number, place in enumerate(ends)}
     remaining = {place: len(above) for place, above in dependents.items()}
     n_roots: dict[int, range] = dict.fromkeys(ends, _NO_ROOTS)

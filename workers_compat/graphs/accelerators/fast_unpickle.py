@@ -1,7 +1,7 @@
 """A faster ``Task.__setstate__`` for the process that compiles graphs.
 
-dask's method asks the class for the names of its slots and sets them one by one by name. That is a third of
-the time to unpickle a graph. The replacement assigns them directly.
+dask's method asks the class for the names of its slots and sets them one by one by name. That is a
+third of the time to unpickle a graph. The replacement assigns them directly.
 """
 
 from __future__ import annotations
@@ -10,11 +10,14 @@ from typing import Any
 
 from dask._task_spec import Task
 
-_SLOTS = ("_data_producer", "_dependencies", "_is_coro", "_repr", "_token", "args", "func", "key", "kwargs")  # fmt: skip
+_SLOTS = (
+    *("_data_producer", "_dependencies", "_is_coro", "_repr", "_token"),
+    *("args", "func", "key", "kwargs"),
+)
 
 
 def install() -> bool:
-    """Replace ``Task.__setstate__`` in this process. Return False if the installed dask has other slots."""
+    """Replace ``Task.__setstate__`` in this process. Return False if dask has other slots."""
     if tuple(Task.get_all_slots()) != _SLOTS:
         return False
     original = Task.__setstate__

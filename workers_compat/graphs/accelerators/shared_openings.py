@@ -1,8 +1,8 @@
 """Pickles of tasks with the same function, which begin with the same bytes.
 
-Most tasks of a graph call one of a few functions. The opening of their pickles (node classes and function) is
-written once. It leaves these objects in the memo of the reader, and a pickler with the same memo then writes
-the rest of each task.
+Most tasks of a graph call one of a few functions. The opening of their pickles (node classes and
+function) is written once. It leaves these objects in the memo of the reader, and a pickler with the
+same memo then writes the rest of each task.
 """
 
 from __future__ import annotations
@@ -27,7 +27,6 @@ class Opening:
 
     Attributes:
         function: kept alive, because openings are found by its id.
-        is_usable: False if no opening can be made.
         data: the first bytes of each pickle; empty before ``make``.
         memo: the memo of the pickler after these bytes.
     """
@@ -57,18 +56,14 @@ class Opening:
 
 
 class SharedOpenings:
-    """The openings of one graph.
-
-    Args:
-        new_pickler: returns a pickler of the graph that writes to the given sink.
-    """
+    """The openings of one graph, made with picklers of ``new_pickler``."""
 
     def __init__(self, new_pickler: Callable[[SpecSink], Any]) -> None:
         self._new_pickler = new_pickler
         self._openings: dict[int, Opening] = {}
 
     def get(self, function: Any) -> Opening | None:
-        """Return the opening for tasks with `function`, or None. The first task of a function gets none."""
+        """Return the opening for tasks with `function`; None for its first task."""
         opening = self._openings.get(id(function))
         if opening is None:
             if len(self._openings) < OPENINGS_MAX:
