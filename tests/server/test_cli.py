@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from paceline.scheduler.server.cli import main
-from paceline.scheduler.server.cli.key_option import read_key
+from paceline.scheduler.server.cli.options import read_key
 
 COMMAND = [sys.executable, "-m", "paceline.scheduler.server.cli.main"]
 

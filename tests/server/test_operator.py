@@ -8,6 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import click
 import distributed
 import pytest
 from click.testing import CliRunner
@@ -55,8 +56,8 @@ async def test_status_and_doctor_of_a_cluster() -> None:
     assert "replies. It has 1 worker." in words
     assert "have the same versions" in words
     assert "1 workers" not in text + words and "1 threads" not in text + words
-    pytest.importorskip("rich")
-    assert status.format_rich(snapshot, snapshot) is not None
+    colored = status.format_text(snapshot, snapshot, color=True)
+    assert click.unstyle(colored) == status.format_text(snapshot, snapshot) != colored
 
 
 def test_doctor_reports_problems() -> None:

@@ -41,7 +41,7 @@ THIRD_PARTY = {
     "paceline.scheduler.server": {
         *("uvloop", "tornado", "click", "prometheus_client", "psutil", "setproctitle"),
         *("msgspec", "msgpack"),  # requests to workers, the journal's records
-        *("rich", "jupyter_server", "traitlets"),  # optional: `paceline status`, `--jupyter`
+        *("jupyter_server", "traitlets"),  # optional: `--jupyter`
     },
     "paceline.scheduler": set(),
     "paceline.testing": set(),

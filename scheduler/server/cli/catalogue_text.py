@@ -15,11 +15,7 @@ from paceline.protocol.in_place import fields_of
 
 
 def list_ops(direction: str | None = None) -> Iterator[str]:
-    """Yield lines with each op and the first sentence of its description, by table.
-
-    Raises:
-        LookupError: there is no table ``direction``.
-    """
+    """Yield lines with each op and the first sentence of its description, by table."""
     for name, table in TABLES.items():
         if direction is not None and _checked(direction) != name:
             continue
@@ -31,11 +27,7 @@ def list_ops(direction: str | None = None) -> Iterator[str]:
 
 
 def describe_ops(pattern: str, direction: str | None = None) -> Iterator[str]:
-    """Yield the description, fields and reply of each op that matches ``pattern``.
-
-    Raises:
-        LookupError: there is no such op or table.
-    """
+    """Yield the description of each op that matches; raise LookupError if none does."""
     found = [
         op
         for name, table in TABLES.items()
@@ -88,6 +80,8 @@ def type_name(hint: Any) -> str:
         return "any"
     if hint is type(None):
         return "None"
+    if hasattr(hint, "__metadata__"):  # Annotated
+        return type_name(hint.__origin__)
     args = getattr(hint, "__args__", ())
     if isinstance(hint, types.UnionType) or str(getattr(hint, "__origin__", "")) == "typing.Union":
         return " | ".join(map(type_name, args))

@@ -27,14 +27,7 @@ FILES_MIN: Final = 4_096
 SKEW_SECONDS: Final = 1.0
 #: Packages whose releases should match, because their data is sent between processes.
 SHARED: Final = (
-    "python",
-    "dask",
-    "distributed",
-    "cloudpickle",
-    "msgpack",
-    "numpy",
-    "pandas",
-    "pyarrow",
+    *("python", "dask", "distributed", "cloudpickle", "msgpack", "numpy", "pandas", "pyarrow"),
 )
 #: Different releases of these are a problem; of the others, a note.
 STRICT: Final = ("dask", "distributed")
@@ -65,11 +58,8 @@ def examine(address: str | None, timeout: float) -> list[Finding]:
     except RpcError as error:
         return [*found, Finding(BAD, f"The scheduler does not reply: {error}")]
     workers = identity["workers"]
-    found.append(
-        Finding(
-            GOOD, f"The scheduler at {address} replies. It has {count(len(workers), 'worker')}."
-        )
-    )
+    about = f"The scheduler at {address} replies. It has {count(len(workers), 'worker')}."
+    found.append(Finding(GOOD, about))
     found += open_files(len(workers))
     found += clocks(workers)
     try:
@@ -99,29 +89,24 @@ def open_files(n_workers: int) -> list[Finding]:
         return []
     import resource
 
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    usable = hard // 2 if hard != resource.RLIM_INFINITY else None
-    if usable is None:
-        return [Finding(GOOD, "The number of open files is not limited.")] if not n_workers else []
-    needed = max(FILES_MIN if not n_workers else 0, n_workers * FILES_PER_WORKER)
-    if usable >= needed:
-        return (
-            []
-            if n_workers
-            else [Finding(GOOD, f"A scheduler started here may open {usable:,} files.")]
-        )
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    is_limited = hard != resource.RLIM_INFINITY
+    usable = hard // 2
+    needed = n_workers * FILES_PER_WORKER or FILES_MIN
+    if not is_limited or usable >= needed:
+        number = f"{usable:,}" if is_limited else "any number of"
+        found = Finding(GOOD, f"A scheduler started here may open {number} files.")
+        return [] if n_workers else [found]
     enough = (
         f"{count(n_workers, 'worker')} need about {needed:,}"
         if n_workers
         else f"at least {needed:,} are recommended"
     )
-    return [
-        Finding(
-            BAD,
-            f"A scheduler started here may open {usable:,} files; {enough}. Raise the hard limit: "
-            "`ulimit -Hn 65536`, or LimitNOFILE= in its systemd service.",
-        )
-    ]
+    text = (
+        f"A scheduler started here may open {usable:,} files; {enough}. Raise the hard limit: "
+        "`ulimit -Hn 65536`, or LimitNOFILE= in its systemd service."
+    )
+    return [Finding(BAD, text)]
 
 
 def clocks(workers: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
@@ -178,84 +163,53 @@ def mixed(name: str, by_release: Mapping[str, list[str]]) -> Finding:
         + (f" and {len(peers) - 1} more" if len(peers) > 1 else "")
         for release, peers in by_release.items()
     ]
-    grade = BAD if name in STRICT or (name == "python" and len(_minors(by_release)) > 1) else NOTE
+    minors = {tuple(release.split(".")[:2]) for release in by_release}
+    grade = BAD if name in STRICT or (name == "python" and len(minors) > 1) else NOTE
     text = f"{name} is {'; '.join(parts)}."
     return Finding(grade, text + (" Install the same release everywhere." if grade == BAD else ""))
-
-
-def _minors(by_release: Mapping[str, Any]) -> set[str]:
-    return {".".join(release.split(".")[:2]) for release in by_release}
-
-
-# ------------------------------------------------------------------ configuration
-
-Check = tuple[str, Callable[[Any], bool], str]
 
 
 def _below(seconds: float) -> Callable[[Any], bool]:
     return lambda value: (config.seconds(value) or seconds) < seconds
 
 
-#: (key, whether its value is harmful, its effect then).
-SETTINGS: Final[tuple[Check, ...]] = (
-    (
-        "distributed.scheduler.validate",
-        bool,
-        "checks the whole state after each step: many times slower, for tests only",
-    ),
-    (
-        "distributed.scheduler.work-stealing",
-        lambda v: v is False,
-        "leaves tasks on busy workers while others are idle",
-    ),
-    (
-        "distributed.scheduler.worker-saturation",
-        lambda v: str(v) in ("inf", ".inf") or float(v) > 2,
+def _is_off(value: Any) -> bool:
+    return value is False
+
+
+#: Key without "distributed." -> whether its value is harmful, and its effect then.
+SETTINGS: Final[dict[str, tuple[Callable[[Any], bool], str]]] = {
+    "scheduler.validate": (bool, "checks the whole state after each step: for tests only"),
+    "scheduler.work-stealing": (_is_off, "leaves tasks on busy workers while others are idle"),
+    "scheduler.worker-saturation": (
+        lambda value: str(value) in ("inf", ".inf") or float(value) > 2,
         "sends all tasks to workers at once: tasks that load data use more memory",
     ),
-    (
-        "distributed.scheduler.allowed-failures",
-        lambda v: v is not None and int(v) < 1,
+    "scheduler.allowed-failures": (
+        lambda value: int(value) < 1,
         "fails tasks when their worker is lost once",
     ),
-    (
-        "distributed.scheduler.worker-ttl",
+    "scheduler.worker-ttl": (
         _below(60),
         "removes workers and their data if tasks hold the GIL for a short time",
     ),
-    (
-        "distributed.comm.timeouts.connect",
-        _below(10),
-        "is short: connecting to a busy machine takes longer",
-    ),
-    (
-        "distributed.comm.timeouts.tcp",
-        _below(20),
-        "closes connections to peers after a short silence",
-    ),
-    (
-        "distributed.worker.memory.terminate",
-        lambda v: v is False,
+    "comm.timeouts.connect": (_below(10), "is short: connecting to a busy machine takes longer"),
+    "comm.timeouts.tcp": (_below(20), "closes connections to peers after a short silence"),
+    "worker.memory.terminate": (
+        _is_off,
         "lets workers use all memory until the system kills a process",
     ),
-    (
-        "distributed.worker.memory.pause",
-        lambda v: v is False,
-        "sends tasks to workers whose memory is full",
-    ),
-    (
-        "distributed.scheduler.idle-timeout",
-        _below(60),
-        "stops the scheduler soon after the last task",
-    ),
-    ("distributed.scheduler.blocked-handlers", bool, "rejects some requests of clients"),
-)
+    "worker.memory.pause": (_is_off, "sends tasks to workers whose memory is full"),
+    "scheduler.idle-timeout": (_below(60), "stops the scheduler soon after the last task"),
+    "scheduler.blocked-handlers": (bool, "rejects some requests of clients"),
+}
 
 
 def settings(get: Callable[[str], Any]) -> list[Finding]:
     """Check dask's configuration for harmful values and unknown keys."""
     found = []
-    for key, is_harmful, effect in SETTINGS:
+    for name, (is_harmful, effect) in SETTINGS.items():
+        key = f"distributed.{name}"
         value = get(key)
         try:
             harmful = value is not None and is_harmful(value)
@@ -265,41 +219,30 @@ def settings(get: Callable[[str], Any]) -> list[Finding]:
         if harmful:
             found.append(Finding(NOTE, f"`{key}: {value}` {effect}."))
     for variable in unknown_variables(os.environ):
-        found.append(
-            Finding(
-                NOTE,
-                f"The environment variable {variable} is not a known setting. Check its spelling.",
-            )
-        )
+        text = f"The environment variable {variable} is not a known setting. Check its spelling."
+        found.append(Finding(NOTE, text))
     return found or [Finding(GOOD, "dask's configuration has no harmful setting.")]
 
 
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:
     """Return variables that look like settings of distributed but are not."""
-    known = config.default_keys()
+    known = [f"{key}." for key in config.default_keys()]
     out = []
     for name in sorted(environment):
-        if not name.startswith("DASK_DISTRIBUTED__"):
-            continue
-        key = name.removeprefix("DASK_").lower().replace("__", ".").replace("_", "-")
-        if not any(
-            key == each or key.startswith(each + ".") or each.startswith(key + ".")
-            for each in known
-        ):
-            out.append(name)
+        if name.startswith("DASK_DISTRIBUTED__"):
+            key = name.removeprefix("DASK_").lower().replace("__", ".").replace("_", "-") + "."
+            if not any(key.startswith(each) or each.startswith(key) for each in known):
+                out.append(name)
     return out
 
 
+#: Grade -> its mark, in the order in which findings are printed.
 MARKS: Final = {GOOD: "✓", NOTE: "!", BAD: "✗"}
 
 
 def text(found: list[Finding]) -> str:
     """Return the text to print: one line for each finding, problems last."""
-    order = {GOOD: 0, NOTE: 1, BAD: 2}
-    lines = [
-        f"{MARKS[each.grade]} {each.text}" for each in sorted(found, key=lambda f: order[f.grade])
-    ]
+    in_order = sorted(found, key=lambda each: list(MARKS).index(each.grade))
     n = sum(each.grade == BAD for each in found)
-    lines.append("")
-    lines.append("No problems found." if not n else f"{count(n, 'problem')} found.")
-    return "\n".join(lines)
+    summary = "No problems found." if not n else f"{count(n, 'problem')} found."
+    return "\n".join([*(f"{MARKS[each.grade]} {each.text}" for each in in_order), "", summary])

@@ -17,11 +17,7 @@ from .rpc_client import RpcError, call_scheduler
 
 
 def report(key: Any, address: str, as_json: bool, timeout: float) -> str:
-    """Return the text to print for a task, or for the cluster if ``key`` is None.
-
-    Raises:
-        ValueError: the scheduler did not reply.
-    """
+    """Return the text for a task or, if ``key`` is None, for the cluster. Raises ValueError."""
     try:
         found = call_scheduler(address, Explain(key=key), timeout)
     except RpcError as error:

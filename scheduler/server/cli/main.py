@@ -23,12 +23,10 @@ from typing import Any
 import click
 
 from . import operator_commands, protocol_commands
-from .key_option import read_key
+from .options import read_key, tls_options
 
 logger = logging.getLogger("distributed.scheduler")
 
-#: Type of options for certificates.
-PEM_FILE = click.Path(exists=True, resolve_path=True)
 #: Default port of the scheduler.
 DEFAULT_PORT = 8786
 #: Logged before and after the start.
@@ -56,19 +54,13 @@ class DefaultGroup(click.Group):
     """A group that runs the subcommand ``scheduler`` if no subcommand is given."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """See click."""
         if not args or args[0] not in self.commands:
             args = ["scheduler", *args]
         return super().parse_args(ctx, args)
 
 
 def validate_preload_argv(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
-    """Validate options that are passed to a preload.
-
-    Raises:
-        click.UsageError: there is no preload, or it rejects the options.
-        click.ClickException: the preload cannot be imported.
-    """
+    """Validate options that are passed to a preload. Raises ClickException."""
     from paceline.workers_compat.config import preloads
 
     try:
@@ -100,52 +92,35 @@ def main() -> None:
     context_settings={"ignore_unknown_options": True},
     help="Launch a scheduler (the default command; takes the options of `dask scheduler`).",
 )
-@click.option("--host", type=str, default="", help="URI, IP or hostname of this server")
-@click.option("--port", type=str, default=None, help="Serving port")
-@click.option(
-    "--interface", type=str, default=None, help="Preferred network interface like 'eth0' or 'ib0'"
-)
-@click.option("--protocol", type=str, default=None, help="Protocol like tcp, tls, or ucx")
-@click.option(
-    "--tls-ca-file", type=PEM_FILE, default=None, help="CA cert(s) file for TLS (in PEM format)"
-)
-@click.option(
-    "--tls-cert", type=PEM_FILE, default=None, help="certificate file for TLS (in PEM format)"
-)
-@click.option(
-    "--tls-key", type=PEM_FILE, default=None, help="private key file for TLS (in PEM format)"
-)
+@click.option("--host", default="", help="URI, IP or hostname of this server")
+@click.option("--port", help="Serving port")
+@click.option("--interface", help="Preferred network interface like 'eth0' or 'ib0'")
+@click.option("--protocol", help="Protocol like tcp, tls, or ucx")
+@tls_options
 @click.option(
     "--dashboard-address",
-    type=str,
     default=":8787",
     show_default=True,
     help="Address on which to listen for diagnostics dashboard",
 )
 @click.option(
-    "--dashboard/--no-dashboard",
-    "dashboard",
-    default=True,
-    help="Launch the Dashboard [default: --dashboard]",
+    "--dashboard/--no-dashboard", default=True, help="Launch the Dashboard [default: --dashboard]"
 )
 @click.option(
     "--jupyter/--no-jupyter", default=False, help="Start a Jupyter Server in the same process"
 )
-@click.option("--show/--no-show", default=False, help="Ignored; accepted for compatibility")
-@click.option("--dashboard-prefix", type=str, default="", help="Prefix for the dashboard app")
+@click.option("--show/--no-show", expose_value=False, help="Ignored; accepted for compatibility")
+@click.option("--dashboard-prefix", "http_prefix", default="", help="Prefix for the dashboard app")
 @click.option(
-    "--use-xheaders", type=bool, default=False, help="Ignored; accepted for compatibility"
+    "--use-xheaders", type=bool, expose_value=False, help="Ignored; accepted for compatibility"
 )
-@click.option("--pid-file", type=str, default="", help="File to write the process PID")
+@click.option("--pid-file", help="File to write the process PID")
 @click.option(
     "--scheduler-file",
-    type=str,
-    default="",
     help="File to write connection information; a way to share it on a network file system",
 )
 @click.option(
     "--preload",
-    type=str,
     multiple=True,
     is_eager=True,
     help="Module that should be loaded by the scheduler process "
@@ -153,15 +128,12 @@ def main() -> None:
 )
 @click.option(
     "--idle-timeout",
-    default=None,
-    type=str,
     callback=validate_duration,
     help="Time of inactivity after which to end the scheduler",
 )
 @click.option(
     "--journal",
     type=click.Path(dir_okay=False),
-    default=None,
     help="Record every stimulus in this file, for `paceline replay`",
 )
 @click.argument("preload_argv", nargs=-1, type=click.UNPROCESSED, callback=validate_preload_argv)
@@ -174,18 +146,8 @@ def scheduler(
     tls_ca_file: str | None,
     tls_cert: str | None,
     tls_key: str | None,
-    dashboard_address: str,
-    dashboard: bool,
-    jupyter: bool,
-    show: bool,
-    dashboard_prefix: str,
-    use_xheaders: bool,
-    pid_file: str,
-    scheduler_file: str,
-    preload: tuple[str, ...],
-    idle_timeout: str | None,
-    journal: str | None,
-    preload_argv: tuple[str, ...],
+    pid_file: str | None,
+    **options: Any,
 ) -> None:
     """Launch a scheduler."""
     files = {
@@ -201,29 +163,15 @@ def scheduler(
         write_pid_file(pid_file)
     set_process_title("dask scheduler [not started]")
     raise_file_limit()
-    run_scheduler(
-        **address,
-        dashboard=dashboard,
-        dashboard_address=dashboard_address,
-        http_prefix=dashboard_prefix,
-        scheduler_file=scheduler_file or None,
-        preload=preload,
-        preload_argv=preload_argv,
-        idle_timeout=idle_timeout,
-        journal=journal,
-        security=security or None,
-        jupyter=jupyter,
-    )
+    run_scheduler(**address, **options, security=security or None)
 
 
 @main.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
-@click.option("--until", type=int, default=None, help="Stop after this number of stimuli")
+@click.option("--until", type=int, help="Stop after this number of stimuli")
 @click.option("--print", "show", is_flag=True, help="Print each stimulus and its outputs")
 @click.option(
-    "--key",
-    default=None,
-    help="Print only stimuli and outputs with this key, and its story at the end",
+    "--key", help="Print only stimuli and outputs with this key, and its story at the end"
 )
 def replay(file: str, until: int | None, show: bool, key: str | None) -> None:
     """Replay a journal in a new core and print a hash of all outputs."""
@@ -242,12 +190,9 @@ def replay(file: str, until: int | None, show: bool, key: str | None) -> None:
     for number, text in report.errors:
         click.echo(f"Stimulus {number} failed: {text}")
     click.echo(f"{report.n_stimuli} stimuli ({report.ending})")
-    if report.differs_after is None:
-        click.echo("The outputs are the same as in the run.")
-    else:
-        click.echo(
-            f"The outputs differ from those of the run after stimulus {report.differs_after}."
-        )
+    differs = f"differ from those of the run after stimulus {report.differs_after}"
+    same = report.differs_after is None
+    click.echo(f"The outputs {'are the same as in the run' if same else differs}.")
     click.echo(f"Hash of the outputs: {report.digest}")
     if report.errors:
         sys.exit(1)
@@ -299,11 +244,7 @@ def dask_scheduler() -> None:
 def listen_options(
     host: str, port: str | None, interface: str | None, protocol: str | None
 ) -> dict[str, Any]:
-    """Return the arguments of ``Scheduler`` for listening; comma-separated values as lists.
-
-    Raises:
-        click.UsageError: a port is not a number, or the lists differ in length.
-    """
+    """Return the arguments of ``Scheduler`` for listening; comma-separated values as lists."""
     protocols: Any = protocol.split(",") if protocol and "," in protocol else protocol
     interfaces: Any = interface.split(",") if interface and "," in interface else interface
     ports: Any = port

@@ -7,8 +7,7 @@ import sys
 
 import click
 
-from .address_options import scheduler_address
-from .key_option import read_key
+from .options import read_key, scheduler_address, timeout_option
 
 
 @click.command()
@@ -17,9 +16,7 @@ from .key_option import read_key
 @click.option(
     "--interval", type=float, default=1.0, show_default=True, help="Seconds between updates"
 )
-@click.option(
-    "--timeout", type=float, default=10.0, show_default=True, help="Seconds to wait for a reply"
-)
+@timeout_option(10.0)
 def status(address: str, once: bool, interval: float, timeout: float) -> None:
     """Show tasks by prefix, workers, memory and rates of a cluster in the terminal.
 
@@ -34,19 +31,13 @@ def status(address: str, once: bool, interval: float, timeout: float) -> None:
             return
         with contextlib.suppress(KeyboardInterrupt):
             view.watch(address, interval, timeout)
-    except ImportError as error:
-        raise click.ClickException(
-            "The live view needs rich: pip install 'paceline[status]', or use --once"
-        ) from error
     except (RpcError, ValueError) as error:
         raise click.ClickException(str(error)) from error
 
 
 @click.command()
 @scheduler_address(required=False)
-@click.option(
-    "--timeout", type=float, default=30.0, show_default=True, help="Seconds to wait for a reply"
-)
+@timeout_option(30.0)
 def doctor(address: str | None, timeout: float) -> None:
     """Check a cluster for likely problems: versions, open files, clocks, settings.
 
@@ -66,9 +57,7 @@ def doctor(address: str | None, timeout: float) -> None:
 @click.argument("key", required=False)
 @scheduler_address()
 @click.option("--json", "as_json", is_flag=True, help="Print all details as JSON")
-@click.option(
-    "--timeout", type=float, default=30.0, show_default=True, help="Seconds to wait for a reply"
-)
+@timeout_option(30.0)
 def explain(key: str | None, address: str, as_json: bool, timeout: float) -> None:
     """Report why the task KEY does not run; without KEY, report what holds up the cluster."""
     from .explain import report

@@ -7,9 +7,7 @@ from typing import Any, BinaryIO
 
 import click
 
-from .key_option import read_key
-
-PEM_FILE = click.Path(exists=True, resolve_path=True)
+from .options import read_key, tls_options
 
 
 @click.command()
@@ -34,33 +32,19 @@ PEM_FILE = click.Path(exists=True, resolve_path=True)
 @click.option(
     "--op", "ops", multiple=True, help="Show only ops that match this name or pattern; repeatable"
 )
-@click.option("--peer", default=None, help="Show only peers whose name or address contains this")
+@click.option("--peer", help="Show only peers whose name or address contains this")
 @click.option(
-    "--key",
-    default=None,
-    help="Show only messages with this key: a pattern, or a tuple such as ('x', 0)",
+    "--key", help="Show only messages with this key: a pattern, or a tuple such as ('x', 0)"
 )
 @click.option(
     "--jsonl",
     type=click.Path(dir_okay=False),
-    default=None,
     help="Write the messages shown to this file, one JSON document per line",
 )
 @click.option("--stats", is_flag=True, help="Print counts, bytes and rates per op at the end")
 @click.option("--quiet", is_flag=True, help="Print violations only")
-@click.option("--color/--no-color", default=None, help="Colours [default: on a terminal]")
-@click.option(
-    "--tls-ca-file",
-    type=PEM_FILE,
-    default=None,
-    help="CA cert(s) file for TLS (in PEM format), both sides",
-)
-@click.option(
-    "--tls-cert", type=PEM_FILE, default=None, help="certificate file for TLS (in PEM format)"
-)
-@click.option(
-    "--tls-key", type=PEM_FILE, default=None, help="private key file for TLS (in PEM format)"
-)
+@click.option("--color/--no-color", "colour", default=None, help="Colours [default: on a terminal]")
+@tls_options
 def wiretap(
     listen: str,
     forward: str,
@@ -68,13 +52,10 @@ def wiretap(
     ops: tuple[str, ...],
     peer: str | None,
     key: str | None,
-    jsonl: str | None,
-    stats: bool,
-    quiet: bool,
-    color: bool | None,
     tls_ca_file: str | None,
     tls_cert: str | None,
     tls_key: str | None,
+    **output: Any,
 ) -> None:
     """Show the messages between peers and a scheduler, and check them against the catalogue.
 
@@ -90,34 +71,18 @@ def wiretap(
         if not (tls_ca_file and tls_cert):
             raise click.UsageError("TLS needs --tls-ca-file and --tls-cert (and --tls-key)")
         tls = TlsFiles(tls_ca_file, tls_cert, tls_key)
-    code = run(
-        listen,
-        forward,
-        tls=tls,
-        serves={
-            "scheduler": ("scheduler_rpc",),
-            "worker": ("worker_rpc",),
-            "nanny": ("nanny_rpc",),
-        }[serves],  # type: ignore[arg-type]
-        chosen=Filter(ops, peer, read_key(key)),
-        quiet=quiet,
-        jsonl=jsonl,
-        stats=stats,
-        colour=color,
-    )
-    sys.exit(code)
+    directions: Any = (f"{serves}_rpc",)
+    chosen = Filter(ops, peer, read_key(key))
+    sys.exit(run(listen, forward, tls=tls, serves=directions, chosen=chosen, **output))
 
 
 @click.command()
 @click.argument("file", type=click.File("rb"))
-@click.option(
-    "--indent", type=int, default=None, help="Spaces per level [default: one line per message]"
-)
+@click.option("--indent", type=int, help="Spaces per level [default: one line per message]")
 @click.option("--in-place", is_flag=True, help="The messages use the second encoding")
 @click.option(
     "--check",
     "direction",
-    default=None,
     help="Check the messages against this table of the catalogue, for example worker_to_scheduler",
 )
 def decode(file: BinaryIO, indent: int | None, in_place: bool, direction: str | None) -> None:
@@ -190,7 +155,6 @@ def encode(file: Any, output: BinaryIO, in_place: bool) -> None:
 @click.argument("op", required=False)
 @click.option(
     "--direction",
-    default=None,
     help="Only this table of the catalogue, for example worker_to_scheduler",
 )
 def messages(op: str | None, direction: str | None) -> None:

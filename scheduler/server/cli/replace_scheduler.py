@@ -88,11 +88,7 @@ def pth_file() -> Path:
 
 
 def write_pth() -> Path:
-    """Write the file and return its path.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
+    """Write the file and return its path."""
     path = pth_file()
     path.write_text(PTH_TEXT)
     return path

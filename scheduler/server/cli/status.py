@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import click
 from paceline.protocol import messages as m
 from paceline.scheduler.core.inspection.explain_text import count
 from paceline.scheduler.core.lifecycle.failures import format_nbytes
@@ -18,7 +20,7 @@ WORKERS_SHOWN: Final = 20
 PREFIXES_SHOWN: Final = 20
 #: Width of a progress bar, characters.
 BAR_WIDTH: Final = 32
-#: State, its character in the bar and its style in rich, in the order of the bar.
+#: State, its character and colour in the bar, in the order of the bar.
 STATES: Final = (
     ("memory", "█", "green"),
     ("released", "█", "blue"),
@@ -58,31 +60,21 @@ class Snapshot:
 
 
 def fetch(address: str, timeout: float) -> Snapshot:
-    """Request a snapshot from the scheduler.
-
-    Raises:
-        RpcError: the scheduler did not reply.
-    """
+    """Request a snapshot from the scheduler. Raises RpcError."""
     identity = call_scheduler(address, m.Identity(n_workers=-1), timeout)
     prefixes = call_scheduler(address, m.GetTaskPrefixStates(), timeout)
     return Snapshot(time.monotonic(), identity, prefixes)
 
 
 def rate(now: Snapshot, before: Snapshot | None) -> float | None:
-    """Return tasks per second since the snapshot ``before``.
-
-    None if unknown, for example because tasks were forgotten.
-    """
+    """Return tasks per second since ``before``; None if unknown, as after tasks were forgotten."""
     if before is None or now.at <= before.at or now.done < before.done:
         return None
     return (now.done - before.done) / (now.at - before.at)
 
 
 def bar_parts(states: dict[str, int], width: int = BAR_WIDTH) -> list[tuple[str, str]]:
-    """Return (characters, style) of a progress bar.
-
-    Each state with tasks has at least one character.
-    """
+    """Return (characters, style) of a progress bar, in which each state has a character."""
     total = sum(states.get(state, 0) for state, _, _ in STATES)
     parts: list[tuple[str, str]] = []
     left = width
@@ -146,16 +138,26 @@ def worker_row(worker: dict[str, Any], address: str) -> tuple[str, ...]:
     )
 
 
+#: Escape sequences of terminals.
+ALTERNATE_SCREEN: Final = "\x1b[?1049h\x1b[?25l\x1b[?7l"  # without cursor and line breaks
+MAIN_SCREEN: Final = "\x1b[?7h\x1b[?25h\x1b[?1049l"
+HOME, CLEAR_LINE, CLEAR_BELOW = "\x1b[H", "\x1b[K\n", "\x1b[J"
+
 WORKER_COLUMNS: Final = ("worker", "address", "status", "threads", "cpu", "memory", "running")
 
 
-def format_text(now: Snapshot, before: Snapshot | None = None) -> str:
+def format_text(now: Snapshot, before: Snapshot | None = None, color: bool = False) -> str:
     """Return a snapshot as text."""
     lines = [headline(now, before), ""]
     for name, states in busiest(now.prefixes)[:PREFIXES_SHOWN]:
-        bar = "".join(text for text, _ in bar_parts(states))
+        parts = bar_parts(states)
+        bar = "".join(click.style(text, style) if color else text for text, style in parts)
+        bar += " " * (BAR_WIDTH - sum(len(text) for text, _ in parts))
         done = sum(states.get(state, 0) for state in ("memory", "released", "erred"))
-        lines.append(f"{name[:30]:30} {bar:{BAR_WIDTH}} {done:,} / {sum(states.values()):,}")
+        line = f"{name[:30]:30} {bar} {done:,} / {sum(states.values()):,}"
+        if states.get("erred"):
+            line += f"  {states['erred']:,} erred"
+        lines.append(line)
     rows = [worker_row(w, a) for a, w in list(now.identity["workers"].items())[:WORKERS_SHOWN]]
     if rows:
         table = [WORKER_COLUMNS, *rows]
@@ -168,67 +170,16 @@ def format_text(now: Snapshot, before: Snapshot | None = None) -> str:
     return "\n".join(line.rstrip() for line in lines)
 
 
-def format_rich(now: Snapshot, before: Snapshot | None) -> Any:
-    """Return a snapshot for rich."""
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
-    tasks = Table(expand=True, box=None, pad_edge=False)
-    for title, justify in (
-        ("tasks", "left"),
-        ("", "left"),
-        ("done", "right"),
-        ("running", "right"),
-        ("erred", "right"),
-    ):
-        tasks.add_column(title, justify=justify)
-    for name, states in busiest(now.prefixes)[:PREFIXES_SHOWN]:
-        bar = Text()
-        for text, style in bar_parts(states):
-            bar.append(text, style=style)
-        done = sum(states.get(state, 0) for state in ("memory", "released", "erred"))
-        erred = states.get("erred", 0)
-        tasks.add_row(
-            name,
-            bar,
-            f"{done:,} / {sum(states.values()):,}",
-            f"{states.get('processing', 0):,}",
-            Text(f"{erred:,}", style="red" if erred else ""),
-        )
-    workers = Table(expand=True, box=None, pad_edge=False)
-    for number, title in enumerate(WORKER_COLUMNS):
-        workers.add_column(title, justify="left" if number < 3 else "right")
-    shown = list(now.identity["workers"].items())[:WORKERS_SHOWN]
-    for address, worker in shown:
-        workers.add_row(*worker_row(worker, address))
-    more = len(now.identity["workers"]) - len(shown)
-    parts: list[Any] = [
-        Text(headline(now, before), style="bold"),
-        Text(""),
-        tasks,
-        Text(""),
-        workers,
-    ]
-    if more > 0:
-        parts.append(Text(f"and {more} more"))
-    return Group(*parts)
-
-
 def watch(address: str, interval: float, timeout: float) -> None:
-    """Show the live view until Ctrl-C.
-
-    Raises:
-        RpcError: the scheduler did not reply.
-        ImportError: rich is not installed.
-    """
-    from rich.console import Console
-    from rich.live import Live
-
+    """Show the live view until Ctrl-C. Raises RpcError."""
     before, now = None, fetch(address, timeout)
-    with Live(format_rich(now, before), console=Console(), screen=True, auto_refresh=False) as live:
-        live.refresh()
+    click.echo(ALTERNATE_SCREEN, nl=False)
+    try:
         while True:
+            lines = format_text(now, before, color=True).splitlines()
+            shown = lines[: shutil.get_terminal_size().lines - 1]
+            click.echo(HOME + "".join(line + CLEAR_LINE for line in shown) + CLEAR_BELOW, nl=False)
             time.sleep(interval)
             before, now = now, fetch(address, timeout)
-            live.update(format_rich(now, before), refresh=True)
+    finally:
+        click.echo(MAIN_SCREEN, nl=False)

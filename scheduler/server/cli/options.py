@@ -1,7 +1,8 @@
-"""The scheduler's address as options of ``status``, ``doctor`` and ``explain``."""
+"""Arguments and options that several commands share."""
 
 from __future__ import annotations
 
+import ast
 import functools
 import json
 import os
@@ -19,28 +20,46 @@ WAYS: Final = "the argument ADDRESS, --address or --scheduler-file"
 SCHEMES: Final = ("tcp://", "tls://")
 
 
-def scheduler_address(
-    required: bool = True,
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
+Command = Callable[..., Any]
+
+
+def tls_options(command: Command) -> Command:
+    """Add the options ``--tls-ca-file``, ``--tls-cert`` and ``--tls-key`` to a command."""
+    for name, what in (
+        ("key", "private key file"),
+        ("cert", "certificate file"),
+        ("ca-file", "CA cert(s) file"),
+    ):
+        path = click.Path(exists=True, resolve_path=True)
+        option = click.option(f"--tls-{name}", type=path, help=f"{what} for TLS (in PEM format)")
+        command = option(command)
+    return command
+
+
+def timeout_option(seconds: float) -> Callable[[Command], Command]:
+    """Add the option ``--timeout`` with a default of ``seconds`` to a command."""
+    text = "Seconds to wait for a reply"
+    return click.option("--timeout", type=float, default=seconds, show_default=True, help=text)
+
+
+def scheduler_address(required: bool = True) -> Callable[[Command], Command]:
     """Add the argument ADDRESS and the options ``--address`` and ``--scheduler-file`` to a command.
 
     The command receives one parameter, ``address``; it is None if none was given and ``required``
     is false.
     """
 
-    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+    def decorate(command: Command) -> Command:
         @click.argument("address", required=False)
         @click.option(
             "--address",
             "address_option",
-            default=None,
             help="Address of the scheduler, for example tcp://127.0.0.1:8786  "
             f"[env var: {ADDRESS_VARIABLE}]",
         )
         @click.option(
             "--scheduler-file",
             type=click.Path(exists=True, dir_okay=False),
-            default=None,
             help="File with the address, written by `paceline --scheduler-file`",
         )
         @functools.wraps(command)
@@ -65,41 +84,35 @@ def scheduler_address(
 
 
 def find_address(*given: str | None) -> str | None:
-    """Return the scheduler's address.
-
-    The one that was given, or else that of the environment or configuration.
+    """Return the address that was given, or that of the environment or the configuration.
 
     Args:
-        given: the argument, the option and the scheduler file.
-
-    Raises:
-        click.UsageError: more than one was given.
-        click.ClickException: the scheduler file holds no address.
+        given: the argument, the option and the scheduler file, of which at most one is not None.
     """
-    if sum(each is not None for each in given) > 1:
+    found = [each for each in given if each is not None]
+    if len(found) > 1:
         raise click.UsageError(f"More than one scheduler address. Pass only one of {WAYS}.")
-    *addresses, scheduler_file = given
-    if scheduler_file is not None:
-        return read_scheduler_file(scheduler_file)
-    for address in addresses:
-        if address is not None:
-            return address
+    if found:
+        return found[0] if given[-1] is None else read_scheduler_file(found[0])
     return os.environ.get(ADDRESS_VARIABLE) or config.get("scheduler-address") or None
 
 
 def read_scheduler_file(path: str) -> str:
-    """Return the address in a scheduler file.
-
-    Raises:
-        click.ClickException: the file cannot be read or holds no address.
-    """
+    """Return the address in a scheduler file. Raises ClickException if there is none."""
     try:
         with open(path) as file:
-            address = json.load(file)["address"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise click.ClickException(
-            f"The scheduler file {path} holds no address: {error!r}"
-        ) from error
-    if not isinstance(address, str):
-        raise click.ClickException(f"The scheduler file {path} holds no address")
+            address: str = json.load(file)["address"].strip()
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        text = f"The scheduler file {path} holds no address: {error!r}"
+        raise click.ClickException(text) from error
     return address
+
+
+def read_key(text: str | None) -> Any:
+    """Return a key as typed by a user: ``('x', 0)`` is a tuple, anything else a string."""
+    if text is None or not text.startswith("("):
+        return text
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
