@@ -34,7 +34,7 @@ from paceline.scheduler.server.journal.journal import JournalWriter
 from paceline.scheduler.server.requests.state import RequestState
 from paceline.scheduler.server.runtime import shutdown_notice
 from paceline.scheduler.server.runtime.gc_policy import GcPolicy
-from paceline.scheduler.server.runtime.loop_lag import LoopLag
+from paceline.scheduler.server.runtime.measures import LoopLag
 from paceline.workers_compat import addressing, local_cluster
 from paceline.workers_compat.config import config as dask_config
 from paceline.workers_compat.config import preloads

@@ -12,7 +12,7 @@ import psutil
 import pytest
 from paceline.scheduler.server.runtime import gc_policy
 from paceline.scheduler.server.runtime.gc_policy import GcPolicy
-from paceline.scheduler.server.runtime.malloc_trim import malloc_trim, trim_in_thread
+from paceline.workers_compat.malloc_trim import malloc_trim, trim_in_thread
 
 GIVEN_BACK = Mock()
 

@@ -64,12 +64,17 @@ PACKAGES: tuple[str, ...] = (
     "scheduler/core/state",
     "scheduler/core/stealing",
     "scheduler/extensions",
+    "scheduler/server/cli",
     "scheduler/server/comm",
+    "scheduler/server/compilers",
+    "scheduler/server/http",
     "scheduler/server/peers",
     "scheduler/server/requests",
+    "scheduler/server/runtime",
     "testing",
     "tests/upstream",
     "transfer",
+    "workers_compat/graphs",
 )
 
 _PATTERN = re.compile(

@@ -124,13 +124,11 @@ class ProcessGraphCompilers:
         self._spawn(large=True)
 
     def compile(self, request: CompileRequest, on_reply: OnReply) -> None:
-        """See ``GraphCompilers``."""
         job = CompileJob(request, on_reply)
         self._queues.setdefault(job.client, deque()).append(job)
         self._dispatch()
 
     def cancel(self, graph_id: int) -> None:
-        """See ``GraphCompilers``."""
         for queue in self._queues.values():
             for job in queue:
                 if job.graph_id == graph_id:
@@ -142,13 +140,11 @@ class ProcessGraphCompilers:
         self._check_soon()
 
     def upload_file(self, name: str, data: bytes) -> None:
-        """See ``GraphCompilers``."""
         self._files[name] = data
         for process in self._processes:
             process.send(UploadedFile(name, data))
 
     async def stop(self) -> None:
-        """See ``GraphCompilers``."""
         self._stopping = True
         if self._check_handle is not None:
             self._check_handle.cancel()
@@ -205,7 +201,7 @@ class ProcessGraphCompilers:
         if own is not None:
             return own if own.large >= job.large and own.accepts(job.graph_id) else None
         same_size = [p for p in self._processes if p.large == job.large]
-        if not any(not p.extra and not p.leaving for p in same_size):
+        if all(p.extra or p.leaving for p in same_size):
             return self._spawn(job.large)
         fast = [p for p in same_size if not p.leaving and not self._is_slow(p)]
         if not fast and len(self._processes) < PROCESSES_MAX:
@@ -226,11 +222,10 @@ class ProcessGraphCompilers:
     # checks, while there is a process to check
 
     def _check_soon(self) -> None:
-        if self._check_handle is None and not self._stopping and self._needs_checks():
+        if self._check_handle is not None or self._stopping:
+            return
+        if any(p.graphs or (p.ready and not p.checked_idle) for p in self._processes):
             self._check_handle = self._loop.call_later(CHECK_SECONDS, self._check)
-
-    def _needs_checks(self) -> bool:
-        return any(p.graphs or (p.ready and not p.checked_idle) for p in self._processes)
 
     def _check(self) -> None:
         """Kill processes that exceed a limit, relieve slow ones, and replace worn ones."""
@@ -315,7 +310,7 @@ class ProcessGraphCompilers:
             return None
         with contextlib.suppress(OSError), open(f"/proc/{popen.pid}/oom_score_adj", "w") as f:
             f.write(OOM_SCORE)
-        process = CompilerProcess(self, large, extra, popen)
+        process = CompilerProcess(self._pump_soon, self._process_lost, large, extra, popen)
         self._processes.append(process)
         process.send(
             ChildSetup(
@@ -337,7 +332,7 @@ class ProcessGraphCompilers:
         )
         process.writable(transport)
 
-    def process_lost(self, process: CompilerProcess) -> None:
+    def _process_lost(self, process: CompilerProcess) -> None:
         """Fail or requeue the graphs of a process that has ended, and start its successor."""
         if process.gone:
             return
@@ -382,7 +377,7 @@ class ProcessGraphCompilers:
 
     # replies
 
-    def has_messages(self) -> None:
+    def _pump_soon(self) -> None:
         """Handle the messages of processes soon."""
         if not self._pumping:
             self._pumping = True
@@ -399,7 +394,7 @@ class ProcessGraphCompilers:
                 self._handle(process, process.take())
                 break
         if any(process.waiting for process in self._processes):
-            self.has_messages()
+            self._pump_soon()
 
     def _handle(self, process: CompilerProcess, message: Any) -> None:
         try:

@@ -9,7 +9,7 @@ import subprocess
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import psutil
 from paceline.protocol.errors import RemoteProtocolError
@@ -36,25 +36,12 @@ GRAPHS_AHEAD_MAX = 16
 OnReply = Callable[[Any], None]
 
 
-class ProcessOwner(Protocol):
-    """The pool, as its processes use it."""
-
-    def has_messages(self) -> None:
-        """Handle the messages of processes soon."""
-
-    def process_lost(self, process: CompilerProcess) -> None:
-        """Handle the end of ``process``."""
-
-
 @dataclass(slots=True)
 class CompileJob:
     """A graph that was submitted to the pool.
 
     Attributes:
-        request: the graph.
-        on_reply: called with each reply about it.
         answered: its commit or failure was received.
-        cancelled: it is no longer wanted.
         n_chunks: number of chunks passed to ``on_reply``.
         deaths: number of processes that ended while they compiled it.
     """
@@ -97,8 +84,8 @@ class CompilerProcess(asyncio.Protocol):
     """One compiler process.
 
     Attributes:
-        owner: the pool.
-        large: it compiles large graphs.
+        on_messages: called when there are messages in ``waiting``.
+        on_lost: called with the process when it has ended.
         extra: it was started because the regular process for this size was slow, and ends when it
             is idle.
         graphs: graph_id -> job, for all graphs that it has not reported as done, in the order in
@@ -107,20 +94,18 @@ class CompilerProcess(asyncio.Protocol):
         head_since: loop time at which the first of ``graphs`` became the first, or was cancelled or
             moved.
         idle_since: loop time at which ``graphs`` became empty.
-        last_message_at: loop time of its last message.
         checked_idle: its memory was checked since it became idle.
         ready: it has imported what it needs.
         worn: its successor has been started.
         leaving: it receives no more graphs and ends when it has none left.
-        gone: it has ended.
         ended_for: why the scheduler killed it. Clients receive this as the reason that their graph
             failed.
-        n_compiled: graphs that it has reported as done.
         ready_nbytes: its resident memory when it was ready.
         waiting: messages that were read and not handled.
     """
 
-    owner: ProcessOwner
+    on_messages: Callable[[], None]
+    on_lost: Callable[[CompilerProcess], None]
     large: bool
     extra: bool
     process: subprocess.Popen[bytes]
@@ -153,12 +138,8 @@ class CompilerProcess(asyncio.Protocol):
     @property
     def accepts_more(self) -> bool:
         """Whether it may receive another graph."""
-        return (
-            not self.leaving
-            and not self.gone
-            and not self.ended_for
-            and len(self.graphs) < GRAPHS_AHEAD_MAX
-        )
+        ends = self.leaving or self.gone or self.ended_for
+        return not ends and len(self.graphs) < GRAPHS_AHEAD_MAX
 
     def accepts(self, graph_id: int) -> bool:
         """Return whether it may receive this graph, which it must not have already."""
@@ -169,11 +150,7 @@ class CompilerProcess(asyncio.Protocol):
         return any(job is not None and job.client == client for job in self.graphs.values())
 
     def give(self, job: CompileJob, now: float) -> None:
-        """Send a graph.
-
-        Raises:
-            Exception: the request could not be encoded. The process did not receive the graph.
-        """
+        """Send a graph. If it cannot be encoded, raise the error and do not keep the graph."""
         pieces = encode_request(job.request)
         if not self.graphs:
             self.head_since = now
@@ -229,11 +206,9 @@ class CompilerProcess(asyncio.Protocol):
     # pipes
 
     def connection_made(self, transport: Any) -> None:
-        """See ``asyncio.Protocol``."""
         self.reading = transport
 
     def data_received(self, data: bytes) -> None:
-        """See ``asyncio.Protocol``."""
         try:
             messages = self.reader.feed(data)
         except RemoteProtocolError as error:
@@ -248,11 +223,10 @@ class CompilerProcess(asyncio.Protocol):
             self.waiting.extend(messages)
             if len(self.waiting) > WAITING_MESSAGES_MAX:
                 self.reading.pause_reading()
-            self.owner.has_messages()
+            self.on_messages()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """See ``asyncio.Protocol``."""
-        self.owner.process_lost(self)
+        self.on_lost(self)
 
     def send(self, request: Request) -> None:
         """Send a request once the pipe is connected."""
@@ -285,24 +259,14 @@ class CompilerProcess(asyncio.Protocol):
         return message
 
 
-def death_text(code: int | None) -> str:
+def death_text(code: int) -> str:
     """Describe how a compiler process ended, from its exit code."""
-    how = (
-        f"was killed by signal {-code}"
-        if code is not None and code < 0
-        else f"ended with exit code {code}"
-    )
+    how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
     return f"the graph compiler {how} while compiling this graph"
 
 
 def compile_failure(request: CompileRequest, text: str) -> GraphFailed:
     """Return the failure of a graph that was not compiled because of ``text``."""
-    message = errors.error_message(RuntimeError(f"Failed to compile the task graph: {text}"))
-    return GraphFailed(
-        graph_id=request.graph_id,
-        keys=list(request.keys),
-        client=request.client,
-        exception=message["exception"],
-        traceback=message["traceback"],
-        text=text,
-    )
+    error = RuntimeError(f"Failed to compile the task graph: {text}")
+    exception, traceback, _ = errors.error_payloads(error)
+    return GraphFailed(request.graph_id, request.keys, request.client, exception, traceback, text)

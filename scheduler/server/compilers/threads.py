@@ -27,15 +27,13 @@ class ThreadGraphCompilers:
         self._live: set[int] = set()
 
     def start(self) -> None:
-        """See ``GraphCompilers``."""
+        """Do nothing: threads start with the first graph."""
 
     def compile(self, request: CompileRequest, on_reply: OnReply) -> None:
-        """See ``GraphCompilers``."""
         self._live.add(request.graph_id)
         self._executor.submit(self._run, request, on_reply)
 
     def cancel(self, graph_id: int) -> None:
-        """See ``GraphCompilers``."""
         if graph_id in self._live:
             self._cancelled.add(graph_id)
 
@@ -43,7 +41,6 @@ class ThreadGraphCompilers:
         """Do nothing: the threads import what the program imports."""
 
     async def stop(self) -> None:
-        """See ``GraphCompilers``."""
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     def _run(self, request: CompileRequest, on_reply: OnReply) -> None:

@@ -20,8 +20,7 @@ from .server import HttpServer
 
 if TYPE_CHECKING:
     from paceline.scheduler.server.runtime.gc_policy import GcPolicy
-    from paceline.scheduler.server.runtime.loop_lag import LoopLag
-    from paceline.scheduler.server.runtime.measures import Measures
+    from paceline.scheduler.server.runtime.measures import LoopLag, Measures
     from paceline.scheduler.server.server import Server
 
 #: Configuration of TLS for the pages.
@@ -55,12 +54,10 @@ def start_http(
         facts: returns the rows of the plain front page.
         measures: measurements for ``/metrics``.
         gc_policy: for the time spent on garbage collection.
-        own_process: this process runs nothing but the scheduler; the dashboard runs in a child
-            process then.
+        own_process: this process runs only the scheduler; the dashboard gets a process then.
 
     Raises:
-        OSError: no port is available.
-        ValueError: the configured TLS files cannot be used.
+        OSError, ValueError: no port is available; the configured TLS files cannot be used.
     """
     prefix = "/" + prefix.strip("/") if prefix.strip("/") else ""
     namespace = config.get("distributed.dashboard.prometheus.namespace", "dask")
@@ -86,9 +83,7 @@ def start_http(
 
 
 def gate(prefix: str) -> TokenGate | None:
-    """Return the gate for ``paceline.http.token``, or for the file ``paceline.http.token-file``.
-
-    None if neither is set.
+    """Return the gate for ``paceline.http.token`` or ``token-file``; None if neither is set.
 
     Raises:
         ValueError: the file cannot be read or is empty.
@@ -107,10 +102,7 @@ def gate(prefix: str) -> TokenGate | None:
 
 
 def http_limits(jupyter: bool = False) -> HttpLimits:
-    """Return the limits of ``paceline.http``.
-
-    Connections use at most a share of the descriptors.
-    """
+    """Return the limits of ``paceline.http``, with connections within the descriptors."""
     default = HttpLimits()
     idle_seconds = config.seconds(config.get("paceline.http.idle-timeout"))
     body_nbytes = config.nbytes(config.get("paceline.http.body-size"))
@@ -143,11 +135,7 @@ def _dashboard(
 
 
 def ssl_context() -> ssl.SSLContext | None:
-    """Return the context for https from ``distributed.scheduler.dashboard.tls``; None for http.
-
-    Raises:
-        ValueError: a file cannot be used.
-    """
+    """Return the context for https; None for http. Raises ValueError for invalid files."""
     certificate = config.get(TLS + "cert")
     if not certificate:
         return None

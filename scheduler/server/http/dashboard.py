@@ -27,11 +27,7 @@ NO_BOKEH = (
 
 
 class Dashboard:
-    """Serves the dashboard's pages.
-
-    Args:
-        prefix: prefix of every path.
-    """
+    """Serves the dashboard's pages, whose paths all begin with ``prefix``."""
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
@@ -67,20 +63,12 @@ class MissingDashboard(Dashboard):
 
 
 def page_patterns(prefix: str) -> list[str]:
-    """Return patterns for all paths of the dashboard.
-
-    Each page, the paths below it, and bokeh's static files.
-    """
+    """Return patterns for the paths of pages, the paths below them, and static files."""
     return [prefix + path + r"(?:/.*)?" for path in [*stock.dashboard_paths(), "/static"]]
 
 
 class EmbeddedDashboard(Dashboard):
-    """The pages in this process, created at the first request: for schedulers embedded in programs.
-
-    Args:
-        server: the scheduler's server.
-        prefix: prefix of every path.
-    """
+    """The pages in this process, created at the first request: for embedded schedulers."""
 
     def __init__(self, server: ObservedServer, prefix: str) -> None:
         super().__init__(prefix)
@@ -98,11 +86,7 @@ class EmbeddedDashboard(Dashboard):
         http.application.add_application(self._lazy)
 
     async def start(self) -> None:
-        """Create the pages.
-
-        Raises:
-            ImportError: bokeh is missing, or distributed does not support its version.
-        """
+        """Create the pages. Raises ImportError if bokeh is missing or not supported."""
         assert self._http is not None and self._lazy is not None
         async with self._lock:
             if self._bokeh is not None:

@@ -65,12 +65,8 @@ class ChildDashboard(Dashboard):
     """The dashboard's process, and the connections that are passed to it.
 
     Args:
-        server: the scheduler's server.
-        prefix: prefix of every path.
         facts: returns facts about this process, which are part of each update.
-        gate: checks the token of each request in the dashboard's process; None if pages need no
-            token.
-        limits: limits of HTTP connections in the dashboard's process.
+        gate, limits: check tokens and limit connections in the dashboard's process.
 
     Attributes:
         error: the reason why the child cannot serve pages; empty if it can.

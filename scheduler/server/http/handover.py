@@ -46,7 +46,6 @@ class Waiting:
     Attributes:
         connection: None after a response was sent here because the process was too slow.
         kind: kind of connection, for the process.
-        timer: sends a response when the connection has waited too long.
     """
 
     connection: socket.socket | None
@@ -57,8 +56,7 @@ class Waiting:
 class Handover:
     """Connections that wait for the dashboard's process.
 
-    Args:
-        unresponsive: called if the process does not confirm a connection in time.
+    If one is not confirmed in time, ``unresponsive`` is called.
     """
 
     def __init__(self, unresponsive: Callable[[], None]) -> None:
@@ -74,10 +72,7 @@ class Handover:
         return len(self._unsent) + len(self._unconfirmed) >= WAITING_MAX
 
     def add(self, connection: socket.socket, kind: bytes) -> bool:
-        """Send a connection to the process as soon as it is ready.
-
-        Return False if it cannot be sent.
-        """
+        """Send a connection to the process once it is ready. Return False if it cannot be sent."""
         if self.is_full:
             return False
         waiting = Waiting(connection, kind)
@@ -87,10 +82,7 @@ class Handover:
         return self._send(waiting)
 
     def connect(self, process: socket.socket) -> list[socket.socket]:
-        """Send the waiting connections to ``process``, which is ready.
-
-        Return connections that cannot be sent.
-        """
+        """Send the waiting connections to ``process``. Return those that cannot be sent."""
         self._process = process
         self._loop.add_reader(process.fileno(), self._confirmed)
         unsent, self._unsent = self._unsent, deque()

@@ -20,12 +20,7 @@ BASE = "jupyter"
 def serve_jupyter(http: HttpServer, close: Callable[..., Coroutine[Any, Any, None]]) -> Any:
     """Serve Jupyter below ``/jupyter``, and return its ``ServerApp``.
 
-    Args:
-        http: the scheduler's HTTP server.
-        close: closes the scheduler; called by Jupyter's button "shut down".
-
-    Raises:
-        ImportError: Jupyter is not installed.
+    Its button "shut down" calls ``close``. Raises ImportError if Jupyter is not installed.
     """
     try:
         from jupyter_server.auth import authorized

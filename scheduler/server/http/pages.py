@@ -106,7 +106,7 @@ def routes(
         has_token: requests are checked for a token before they reach a route.
     """
     plots = stock.individual_plots(prefix) if dashboard else {}
-    found = [
+    found: list[Route] = [
         page(r"/health", lambda: "ok", "text/plain; charset=utf-8"),
         page(r"/metrics", metrics.render, metrics.content_type),
         page(r"/json/counts.json", lambda: counts(state, facade.adaptive_target)),

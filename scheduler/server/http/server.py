@@ -101,19 +101,14 @@ class HttpServer:
 
     Attributes:
         address, port: first address, as bound.
-        application: handles the requests; applications can be added to it.
         prefix: prefix of every path: ``""`` or ``"/a"``.
-        tls: whether it serves https.
 
     Args:
         routes: (path below the prefix, handler, its arguments).
         addresses: (host, port); if a port is in use, a free one is bound instead, with stock's
             warning.
         default_host: for addresses without a host.
-        prefix: prefix of every path.
-        ssl_context: for https.
         gate: checks the token of each request; None if pages need no token.
-        limits: limits of connections.
 
     Raises:
         OSError: no port is available.
@@ -212,26 +207,16 @@ class HttpServer:
         assert self._passed_on is not None and self._pass_on is not None
         if path is not None and self._passed_on.match(path) and self._pass_on(connection, path):
             return
-        self.serve(connection, keep_alive=path is None or not self._leads_to_dashboard(path))
-
-    def _leads_to_dashboard(self, path: str) -> bool:
-        """Return whether the page at ``path`` links to the dashboard."""
-        below = path.removeprefix(self.prefix)
-        return below == "/" or below.startswith(DASHBOARD_LINKS)
+        below = (path or "").removeprefix(self.prefix)
+        self.serve(connection, keep_alive=below != "/" and not below.startswith(DASHBOARD_LINKS))
 
     def serve(self, connection: socket.socket, keep_alive: bool = True) -> None:
-        """Serve a connection in this process.
-
-        Without ``keep_alive``, it is closed after one request.
-        """
+        """Serve a connection in this process; without ``keep_alive``, only one request."""
         self._server.serve(connection, keep_alive)
 
 
 def request_path(start: bytes) -> str | None:
-    """Return the path of a request from its first bytes.
-
-    None unless they hold the request line of a GET.
-    """
+    """Return the path of a GET from its first bytes, or None if they hold no such line."""
     line, end, _ = start.partition(b"\r\n")
     parts = line.split(b" ")
     if not end or len(parts) != 3 or parts[0] != b"GET":

@@ -25,13 +25,10 @@ def spawn(
     stdout: int | None = None,
     pass_fds: Sequence[int] = (),
 ) -> subprocess.Popen[bytes]:
-    """Start ``python -m module`` with the scheduler's configuration.
+    """Start ``python -m module`` with the scheduler's configuration. Raises OSError.
 
     The child has a session of its own: Ctrl-C in a terminal reaches the scheduler only, which ends
     its children.
-
-    Raises:
-        OSError: the process cannot be started.
     """
     return subprocess.Popen(
         [sys.executable, "-m", module, *arguments],
@@ -44,16 +41,12 @@ def spawn(
 
 
 async def run(module: str, data: bytes, timeout: float) -> tuple[int, bytes, bytes]:
-    """Run ``python -m module``, write ``data`` to its stdin, and wait for its end.
+    """Run ``python -m module`` with ``data`` as input; return exit code, output and errors.
 
     The process is killed after ``timeout`` seconds, or if the caller is cancelled.
 
-    Returns:
-        The exit code, stdout and stderr.
-
     Raises:
-        OSError: the process cannot be started.
-        TimeoutError: the process did not end in time.
+        OSError, TimeoutError: the process cannot be started, or did not end in time.
     """
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(

@@ -16,10 +16,6 @@ class SteadyClock:
 
     When the wall clock is set, this clock approaches the new time at ``FOLLOW_RATE`` instead of
     jumping. Otherwise a jump beyond ``worker-ttl`` would look like a silence of all workers.
-
-    Args:
-        wall: seconds since the epoch.
-        monotonic: seconds that do not change when the wall clock is set.
     """
 
     __slots__ = ("_monotonic", "_monotonic_seconds", "_now", "_wall")

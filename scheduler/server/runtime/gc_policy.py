@@ -26,7 +26,7 @@ import gc
 import time
 from collections.abc import Callable
 
-from .malloc_trim import trim_in_thread
+from paceline.workers_compat.malloc_trim import trim_in_thread
 
 #: Allocations less deallocations after which the youngest generation is collected: some 2 ms of
 #: work.
@@ -63,14 +63,8 @@ IDLE_MAX_STIMULI_A_TICK = 50
 class GcPolicy:
     """Collects garbage between turns, from ``start`` to ``stop``.
 
-    Args:
-        clock: seconds that do not jump.
-        trim_in_thread: returns free memory to the system.
-
     Attributes:
         seconds: total time of collections.
-        longest_seconds: longest time of one collection.
-        n_collections: number of collections.
     """
 
     def __init__(
@@ -79,7 +73,6 @@ class GcPolicy:
         trim_in_thread: Callable[[], object] = trim_in_thread,
     ) -> None:
         self.seconds = 0.0
-        self.longest_seconds = 0.0
         self.n_collections = 0
         self._clock = clock
         self._give_back = trim_in_thread
@@ -182,5 +175,4 @@ class GcPolicy:
         seconds = self._clock() - started
         self.seconds += seconds
         self.n_collections += 1
-        self.longest_seconds = max(self.longest_seconds, seconds)
         return found

@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 #: Loggers of the scheduler; child loggers do not inherit filters.
@@ -30,21 +31,18 @@ KINDS_MAX: Final = 1_000
 _FORMATTER: Final = logging.Formatter()
 
 
+@dataclass(slots=True)
 class _Similar:
     """Lines of one kind within the current period.
 
     Attributes:
         n_characters: of the lines that were let through.
-        last: the latest suppressed line, without its traceback; None if none was suppressed.
-        n_suppressed: number of suppressed lines.
+        last: the latest suppressed line, without its traceback.
     """
 
-    __slots__ = ("last", "n_characters", "n_suppressed")
-
-    def __init__(self) -> None:
-        self.n_characters = 0
-        self.last: logging.LogRecord | None = None
-        self.n_suppressed = 0
+    n_characters: int = 0
+    last: logging.LogRecord | None = None
+    n_suppressed: int = 0
 
 
 class LogLimits(logging.Filter):
@@ -52,9 +50,6 @@ class LogLimits(logging.Filter):
 
     Lines are similar if the same statement logs them. When the period is over, one line with the
     number of suppressed lines is logged.
-
-    Args:
-        clock: seconds that do not jump.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -70,9 +65,7 @@ class LogLimits(logging.Filter):
         """Remove the filter from the loggers and log how many lines it suppressed."""
         for name in LOGGERS:
             logging.getLogger(name).removeFilter(self)
-        with self._lock:
-            summaries = self._end_period()
-        _emit(summaries)
+        self._end_period()
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Shorten a record; return False if it is to be suppressed."""
@@ -81,11 +74,10 @@ class LogLimits(logging.Filter):
             message = shorten(record)
         except Exception:  # the arguments do not fit the message: the handler reports it
             return True
+        if self._clock() >= self._period_ends:
+            self._end_period()
         with self._lock:
-            summaries = self._end_period() if self._clock() >= self._period_ends else []
-            passes = self._count(kind, record, message)
-        _emit(summaries)
-        return passes
+            return self._count(kind, record, message)
 
     def _count(self, kind: Any, record: logging.LogRecord, message: str) -> bool:
         """Count a line; return whether it may be logged."""
@@ -101,11 +93,18 @@ class LogLimits(logging.Filter):
         )
         return False
 
-    def _end_period(self) -> list[logging.LogRecord]:
-        """Reset the counts and return the lines that report what was suppressed."""
-        self._period_ends = self._clock() + PERIOD_SECONDS
-        counted, self._similar = self._similar, {}
-        return [_summary(each) for each in counted.values() if each.last is not None]
+    def _end_period(self) -> None:
+        """Reset the counts, and log how many lines were suppressed."""
+        with self._lock:
+            self._period_ends = self._clock() + PERIOD_SECONDS
+            counted, self._similar = self._similar, {}
+        for similar in counted.values():
+            record = similar.last
+            if record is not None:
+                lines = "line" if similar.n_suppressed == 1 else "lines"
+                record.msg = f"{similar.n_suppressed} similar {lines} suppressed. The last one: %s"
+                # to the handlers, because it must not be filtered again
+                logging.getLogger(record.name).callHandlers(record)
 
 
 def shorten(record: logging.LogRecord) -> str:
@@ -136,18 +135,3 @@ def _kind(record: logging.LogRecord) -> Any:
     """
     word = record.getMessage().partition(" ")[0] if record.msg == "%s" else ""
     return record.pathname, record.lineno, record.levelno, word if word.isalpha() else ""
-
-
-def _summary(similar: _Similar) -> logging.LogRecord:
-    """Return the line that reports how many lines were suppressed."""
-    record = similar.last
-    assert record is not None
-    lines = "line" if similar.n_suppressed == 1 else "lines"
-    record.msg = f"{similar.n_suppressed} similar {lines} suppressed. The last one: %s"
-    return record
-
-
-def _emit(records: list[logging.LogRecord]) -> None:
-    """Hand records to the handlers without filtering them again."""
-    for record in records:
-        logging.getLogger(record.name).callHandlers(record)

@@ -6,8 +6,11 @@ a second.
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import time
 from bisect import bisect_left
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from paceline.scheduler.core.stimuli import stimulus_name
@@ -17,6 +20,12 @@ if TYPE_CHECKING:
     from paceline.scheduler.core.stimuli import Stimulus
     from paceline.scheduler.server.driver import Driver
 
+logger = logging.getLogger("distributed.scheduler")
+
+#: Interval of ticks, seconds; stock's ``distributed.admin.tick.interval``.
+TICK_SECONDS = 0.02
+#: A tick that comes later than this is logged; stock's ``distributed.admin.tick.limit``.
+TICK_LIMIT_SECONDS = 3.0
 #: Upper bounds of the buckets of turns and of loop lag, seconds.
 SHORT_BOUNDS = (0.00001, 0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 #: Upper bounds of the buckets of graph compilations, seconds.
@@ -27,11 +36,65 @@ OPS_MAX = 500
 OTHER_OPS = "other"
 
 
+class LoopLag:
+    """Measures the time between ticks of the event loop.
+
+    Attributes:
+        last: time of the last tick (``time.monotonic``).
+        longest_seconds: longest time between two ticks since ``reset``.
+        seconds: time between the last two ticks.
+        on_tick: called with the lateness of each tick, seconds.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.last = time.monotonic()
+        self.longest_seconds = 0.0
+        self.seconds = TICK_SECONDS
+        self.on_tick: Callable[[float], None] | None = None
+        self._loop = asyncio.get_running_loop()
+        self._handle: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Start the ticks."""
+        self.last = time.monotonic()
+        self._handle = self._loop.call_later(TICK_SECONDS, self._tick)
+
+    def stop(self) -> None:
+        """Stop the ticks."""
+        if self._handle is not None:
+            self._handle.cancel()
+
+    def reset(self) -> float:
+        """Return and reset the longest time between two ticks, or since the last one, seconds."""
+        longest = max(self.longest_seconds, time.monotonic() - self.last)
+        self.longest_seconds = 0.0
+        return longest
+
+    def _tick(self) -> None:
+        now = time.monotonic()
+        seconds = now - self.last
+        self.last = now
+        self.count += 1
+        self.seconds = seconds
+        if self.on_tick is not None:
+            self.on_tick(max(0.0, seconds - TICK_SECONDS))
+        self.longest_seconds = max(self.longest_seconds, seconds)
+        if seconds > TICK_LIMIT_SECONDS:
+            logger.info(
+                "Event loop was unresponsive in Scheduler for %.2fs.  "
+                "This is often caused by long-running GIL-holding "
+                "functions or moving large chunks of data. "
+                "This can cause timeouts and instability.",
+                seconds,
+            )
+        self._handle = self._loop.call_later(TICK_SECONDS, self._tick)
+
+
 class Histogram:
     """Counts durations in buckets.
 
     Attributes:
-        bounds: upper bounds, seconds, ascending.
         counts: number of durations per bucket; the last one has no upper bound.
         total: sum of all durations, seconds.
     """
@@ -85,11 +148,9 @@ class Measures(TurnObserver):
             self._driver.add_observer(self)
 
     def before_turn(self, stimulus: Stimulus, now: float) -> None:
-        """See ``TurnObserver``."""
         self._turn_started = time.perf_counter()
 
     def after_turn(self, stimulus: Stimulus) -> None:
-        """See ``TurnObserver``."""
         self.turns.observe(time.perf_counter() - self._turn_started)
         op = stimulus_name(stimulus.message)
         if op not in self.ops and len(self.ops) >= OPS_MAX:
