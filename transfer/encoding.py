@@ -1,4 +1,4 @@
-"""Encodes values as flat bytes: one pickle, followed by the buffers of arrays and frames.
+"""Encode values as flat bytes: one pickle, followed by the buffers of arrays and frames.
 
 Encoding copies nothing; large ``bytes`` objects inside a value are separate pieces too. Decoding
 uses buffers in place, so an array from shared memory is backed by that memory and read-only.

@@ -1,4 +1,4 @@
-"""Tracks which backends of a worker work, and logs failures once per backend and kind."""
+"""Track which backends of a worker work, and log failures once per backend and kind."""
 
 from __future__ import annotations
 

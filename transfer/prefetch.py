@@ -1,4 +1,4 @@
-"""Reads small dependencies from the shared-memory caches of peers before a task starts.
+"""Read small dependencies from the shared-memory caches of peers before a task starts.
 
 A stock worker fetches the dependencies of a task after ``compute-task``: four transitions for each
 dependency, and a request for each peer. A value in a peer's cache needs neither. It is added to the
