@@ -21,7 +21,7 @@ from typing import Any
 from paceline.scheduler.core.config import SchedulerConfig
 from paceline.scheduler.core.inspection import queries
 from paceline.scheduler.server.comm import addresses
-from paceline.scheduler.server.comm.interface import Listener
+from paceline.scheduler.server.comm.transport import Listener
 from paceline.scheduler.server.comm.websocket import WebSocketBackend
 from paceline.scheduler.server.compilers.pool import GraphCompilers, ProcessGraphCompilers
 from paceline.scheduler.server.compilers.threads import ThreadGraphCompilers

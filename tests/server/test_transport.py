@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 import uvloop
 from paceline.scheduler.server.comm.backends import backends
-from paceline.scheduler.server.comm.interface import PeerFacts
-from paceline.scheduler.server.comm.transport import Comm, Transport
+from paceline.scheduler.server.comm.transport import Comm, PeerFacts, Transport
 from paceline.workers_compat.security.tls_config import Tls
 
 

@@ -11,8 +11,7 @@ from typing import Any
 
 from paceline.protocol.framing import Allocator, frame_nbytes
 
-from .interface import WRITE_HIGH_WATER_NBYTES, Buffer, PeerFacts
-from .transport import Comm, Transport
+from .transport import WRITE_HIGH_WATER_NBYTES, Buffer, Comm, PeerFacts, Transport
 
 logger = logging.getLogger("distributed.scheduler")
 

@@ -11,8 +11,7 @@ from paceline.workers_compat import foreign_comm
 from paceline.workers_compat.security.tls_config import Tls
 
 from .async_comm import AsyncComm
-from .interface import Buffer, Listener, PeerFacts
-from .transport import Comm, Transport
+from .transport import Buffer, Comm, Listener, PeerFacts, Transport
 
 
 class DistributedComm(AsyncComm):

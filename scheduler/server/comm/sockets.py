@@ -12,7 +12,7 @@ from paceline.workers_compat.addressing import join_host_port
 from paceline.workers_compat.security.tls_config import certificate_names
 
 from .addresses import WILDCARDS
-from .interface import PeerFacts
+from .transport import PeerFacts
 
 #: Attempts to find a random port that is free for both IPv4 and IPv6.
 BIND_ATTEMPTS = 5

@@ -15,9 +15,16 @@ from paceline.protocol.errors import RemoteProtocolError
 from paceline.protocol.framing import Allocator, FrameReader, Frames, pack_frames
 
 from .accepting import SocketAcceptor, SocketListener, in_tasks
-from .interface import WRITE_HIGH_WATER_NBYTES, WRITE_LOW_WATER_NBYTES, Buffer, Listener, PeerFacts
 from .sockets import bind_sockets, bound, set_socket_options, socket_facts
-from .transport import Comm, Transport
+from .transport import (
+    WRITE_HIGH_WATER_NBYTES,
+    WRITE_LOW_WATER_NBYTES,
+    Buffer,
+    Comm,
+    Listener,
+    PeerFacts,
+    Transport,
+)
 
 #: Writes up to this size are joined into one buffer; pieces of larger ones are written separately.
 JOIN_MAX_NBYTES = 128 * 2**10

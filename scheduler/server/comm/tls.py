@@ -22,15 +22,16 @@ from typing import Any
 from paceline.workers_compat.addressing import join_host_port
 from paceline.workers_compat.security.tls_config import Tls, certificate_names
 
-from .interface import (
+from .tcp import JOIN_MAX_NBYTES, TcpBackend, TcpComm
+from .transport import (
     WRITE_HIGH_WATER_NBYTES,
     WRITE_LOW_WATER_NBYTES,
     Buffer,
+    Comm,
     FatalConnectError,
     Listener,
+    Transport,
 )
-from .tcp import JOIN_MAX_NBYTES, TcpBackend, TcpComm
-from .transport import Comm, Transport
 
 logger = logging.getLogger("distributed.scheduler")
 

@@ -24,10 +24,9 @@ from tornado.websocket import WebSocketClosedError, WebSocketHandler, websocket_
 
 from .accepting import HANDSHAKES_MAX, SocketAcceptor, SocketListener
 from .async_comm import AsyncComm
-from .interface import Buffer, FatalConnectError, Listener, PeerFacts
 from .sockets import bind_sockets, bound, set_socket_options, socket_facts
 from .tls import HANDSHAKE_SECONDS, Refusals, no_certificates, why
-from .transport import Comm, Transport
+from .transport import Buffer, Comm, FatalConnectError, Listener, PeerFacts, Transport
 
 logger = logging.getLogger("distributed.scheduler")
 

@@ -23,7 +23,7 @@ from paceline.protocol import connection as c
 from paceline.protocol import messages as m
 from paceline.protocol.catalogue import TABLES
 from paceline.protocol.errors import RemoteProtocolError
-from paceline.scheduler.server.comm.interface import WRITE_HIGH_WATER_NBYTES
+from paceline.scheduler.server.comm.transport import WRITE_HIGH_WATER_NBYTES
 from paceline.scheduler.server.requests.api import (
     NO_REPLY,
     NoReply,
