@@ -60,29 +60,19 @@ class _Kept(NamedTuple):
     payloads: list[Payload]
 
 
-class SlowWorkerBuffer:
-    """Messages for a worker that reads slowly."""
+class SlowWorkerBuffer(deque[Any]):
+    """Messages for a worker that reads slowly. ``add`` appends a list of messages."""
 
-    def __init__(self) -> None:
-        self._kept: deque[Any] = deque()
-
-    def __len__(self) -> int:
-        return len(self._kept)
+    add = deque.extend
 
     @property
     def excess(self) -> str | None:
         """The limit that is exceeded, as text, or None."""
-        too_many = len(self._kept) > WORKER_MESSAGES_MAX
-        return f"{WORKER_MESSAGES_MAX} messages" if too_many else None
-
-    def add(self, messages: list[Any]) -> None:
-        """Append ``messages``."""
-        self._kept += messages
+        return f"{WORKER_MESSAGES_MAX} messages" if len(self) > WORKER_MESSAGES_MAX else None
 
     def take(self, count: int) -> list[Any]:
         """Remove and return up to ``count`` messages, oldest first."""
-        kept = self._kept
-        return [kept.popleft() for _ in range(min(count, len(kept)))]
+        return [self.popleft() for _ in range(min(count, len(self)))]
 
 
 class SlowClientBuffer:
