@@ -14,7 +14,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 p
 BIN = $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-slow lint typecheck format bench bench-smoke reference vectors docs wheel clean fuzz
+.PHONY: help demo test test-all test-slow test-oldest programs lint typecheck format bench bench-smoke reference vectors docs wheel clean fuzz
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -35,11 +35,18 @@ demo: $(call STAMP,demo)  ## scheduler, two workers, a client with a progress ba
 test: $(call STAMP,test)  ## all tests that are not marked slow
 	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
 
-test-all: $(call STAMP,test)  ## all tests, including the slow ones
+test-all: $(call STAMP,test)  ## all tests, including the slow ones, and test-oldest
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(MAKE) test-oldest
 
 test-slow: $(call STAMP,test)  ## only the slow tests
 	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+
+test-oldest:  ## the programs of the integration tests, on the oldest supported release of Dask
+	PIP_CONSTRAINT=$(CURDIR)/.ci/oldest.txt $(MAKE) programs VENV=$(VENV)/oldest
+
+programs: $(call STAMP,test)
+	$(BIN)/python -m pytest tests/integration/test_same_as_stock.py $(PYTEST_ARGS)
 
 FORMATTED = .
 lint: $(call STAMP,lint) typecheck  ## ruff, codespell, and strict mypy
