@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 from paceline.protocol.in_place import fields_of
-from paceline.protocol.messages.base import Message, Request
+from paceline.protocol.messages.base import COMMON_FIELDS, Message, Request
 from paceline.protocol.payload import Payload
 
 
@@ -23,7 +23,7 @@ class Field:
         type: the type, as text.
         default: the default as JSON-like text; None if the field is required.
         place: inline, offloaded or either.
-        meaning: the description in the docstring.
+        meaning: the description in the docstring, or in ``COMMON_FIELDS``.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Described:
 def described(cls: type[msgspec.Struct]) -> Described:
     """Return the description of `cls`."""
     text, _ = _split(inspect.getdoc(cls) or "")
-    meanings = {}
+    meanings = dict(COMMON_FIELDS)
     for base in reversed(cls.__mro__):
         meanings.update(_meanings(_split(inspect.cleandoc(base.__dict__.get("__doc__") or ""))[1]))
     text, _, returns = text.partition("Returns:")

@@ -15,6 +15,64 @@ from typing import Any, ClassVar
 import msgspec
 from paceline.protocol.limits import Name, Seconds
 
+#: Meanings of fields that several messages have. The docstring of a message describes its other
+#: fields, and those with another meaning.
+COMMON_FIELDS: Mapping[str, str] = MappingProxyType(
+    {
+        "address": "address of the worker.",
+        "args": "pickled positional arguments.",
+        "client": "name of the client; in a stream, default: the owner of the stream.",
+        "data": "any value.",
+        "exception": "the serialized exception.",
+        "exception_text": "the exception as text, for logs.",
+        "exclude": "attributes to omit.",
+        "executor_wait": "whether to wait for running tasks.",
+        "extra": "arguments to add to each message.",
+        "function": "pickled function.",
+        "heartbeat_interval": "seconds until the next heartbeat.",
+        "host_info": "information on the host.",
+        "id": "ID of the shuffle.",
+        "idempotent": "whether to keep a plugin that is already registered under this name.",
+        "key": "key of the task.",
+        "keys": "keys of the tasks.",
+        "keys_or_stimuli": "keys and stimulus IDs.",
+        "kwargs": "pickled keyword arguments.",
+        "lease_id": "ID of the lease.",
+        "n": "maximum number of lines.",
+        "name": "name of the plugin, queue, semaphore, variable, event or collection.",
+        "names": "names of the datasets.",
+        "nanny": "whether to close the nanny too.",
+        "nbytes": "key -> size in bytes.",
+        "now": "time on the worker's clock, in seconds since the epoch.",
+        "packages": "further packages.",
+        "plugin": "the pickled plugin.",
+        "reason": "reason, for logs.",
+        "resolve_address": "whether to resolve the host name in ``address``.",
+        "resources": "resource -> amount.",
+        "run_id": "number of the attempt.",
+        "shuffle_id": "ID of the shuffle.",
+        "start": "seconds since the epoch.",
+        "startstops": "time intervals spent on the task.",
+        "stimulus_id": "ID of the stimulus, for the task stories.",
+        "stop": "seconds since the epoch.",
+        "thread": "identifier of the thread that ran the task.",
+        "time": "time on the scheduler's clock, in seconds since the epoch.",
+        "timeout": 'time limit: seconds, or text such as "30 s"; None for no limit.',
+        "timestamps": "whether to include the time of each line.",
+        "topic": "name of the topic.",
+        "traceback": "the serialized traceback.",
+        "traceback_text": "the traceback as text, for logs.",
+        "uid": "``uid`` of the ``publish_flush_batched_send`` to wait for.",
+        "versions": "versions of Python and packages.",
+        "wait": "whether to wait for a coroutine.",
+        "wait_for_workers": "whether to wait until the workers have registered again.",
+        "warning": "text on version differences.",
+        "who_has": "key -> addresses of the workers that hold it.",
+        "worker": "address of the worker.",
+        "workers": "addresses of the workers; None for all.",
+    }
+)
+
 
 class Message(
     msgspec.Struct, tag_field="op", kw_only=True, frozen=True, gc=False, omit_defaults=False

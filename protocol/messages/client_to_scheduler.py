@@ -32,8 +32,6 @@ class UpdateGraph(Message, frozen=True, kw_only=True, tag="update-graph"):
         code: source code of the caller, pickled.
         annotations: annotations of the submission, pickled.
         span_metadata: metadata of spans, pickled.
-        client: name of the client; default: the owner of the stream.
-        stimulus_id: stimulus ID for the task stories.
     """
 
     KEY_FIELDS: ClassVar[tuple[str, ...]] = ("submitting_task",)
@@ -64,7 +62,6 @@ class ClientDesiresKeys(
 
     Attributes:
         keys: keys of the futures. They may arrive before the graph that defines them.
-        client: name of the client; default: the owner of the stream.
     """
 
     KEYS_FIELDS: ClassVar[tuple[str, ...]] = ("keys",)
@@ -76,13 +73,7 @@ class ClientDesiresKeys(
 class ClientReleasesKeys(
     Message, frozen=True, kw_only=True, tag="client-releases-keys", omit_defaults=True
 ):
-    """Register that the client has dropped its last future for each of the keys.
-
-    Attributes:
-        keys: keys of the futures.
-        client: name of the client; default: the owner of the stream.
-        stimulus_id: stimulus ID for the task stories.
-    """
+    """Register that the client has dropped its last future for each of the keys."""
 
     KEYS_FIELDS: ClassVar[tuple[str, ...]] = ("keys",)
 
@@ -95,8 +86,6 @@ class UpdateData(Message, frozen=True, kw_only=True, tag="update-data"):
     """Register data that the client has written to workers directly.
 
     Attributes:
-        who_has: key -> addresses of the workers that hold it.
-        nbytes: key -> size in bytes.
         client: name of the client that wants the data; default: the owner of the stream.
     """
 
@@ -112,10 +101,6 @@ class ReportKey(Message, frozen=True, kw_only=True, tag="report-key"):
     """Request the state of a key.
 
     The answer is ``key-in-memory``, ``task-erred``, ``cancelled-keys`` or nothing.
-
-    Attributes:
-        key: key of the task.
-        client: name of the client; default: the owner of the stream.
     """
 
     KEY_FIELDS: ClassVar[tuple[str, ...]] = ("key",)
@@ -127,34 +112,20 @@ class ReportKey(Message, frozen=True, kw_only=True, tag="report-key"):
 class HeartbeatClient(
     Message, frozen=True, kw_only=True, tag="heartbeat-client", omit_defaults=True
 ):
-    """Signal that the client is alive. The scheduler answers with ``adjust-heartbeat-interval``.
-
-    Attributes:
-        client: name of the client; default: the owner of the stream.
-    """
+    """Signal that the client is alive. The scheduler answers with ``adjust-heartbeat-interval``."""
 
     client: str | None = None
 
 
 class CloseClient(Message, frozen=True, kw_only=True, tag="close-client", omit_defaults=True):
-    """Announce that the client closes; ``close-stream`` follows.
-
-    Attributes:
-        client: name of the client; default: the owner of the stream.
-        stimulus_id: stimulus ID for the task stories.
-    """
+    """Announce that the client closes; ``close-stream`` follows."""
 
     client: str | None = None
     stimulus_id: str | None = None
 
 
 class SubscribeTopic(Message, frozen=True, kw_only=True, tag="subscribe-topic", omit_defaults=True):
-    """Subscribe the client to the events of a topic.
-
-    Attributes:
-        topic: name of the topic.
-        client: name of the client; default: the owner of the stream.
-    """
+    """Subscribe the client to the events of a topic."""
 
     KEY_FIELDS: ClassVar[tuple[str, ...]] = ("topic",)
 
@@ -165,12 +136,7 @@ class SubscribeTopic(Message, frozen=True, kw_only=True, tag="subscribe-topic", 
 class UnsubscribeTopic(
     Message, frozen=True, kw_only=True, tag="unsubscribe-topic", omit_defaults=True
 ):
-    """Unsubscribe the client from the events of a topic.
-
-    Attributes:
-        topic: name of the topic.
-        client: name of the client; default: the owner of the stream.
-    """
+    """Unsubscribe the client from the events of a topic."""
 
     KEY_FIELDS: ClassVar[tuple[str, ...]] = ("topic",)
 
@@ -182,11 +148,9 @@ class CancelKeys(Message, frozen=True, kw_only=True, tag="cancel-keys"):
     """Cancel the client's futures. All clients receive ``cancelled-keys``.
 
     Attributes:
-        keys: keys of the futures.
         force: cancel them for all other clients too.
         reason: short reason, repeated in ``cancelled-keys``.
         msg: message for users, repeated in ``cancelled-keys``.
-        client: name of the client; default: the owner of the stream.
     """
 
     KEYS_FIELDS: ClassVar[tuple[str, ...]] = ("keys",)
@@ -205,7 +169,6 @@ class PublishFlushBatchedSend(Message, frozen=True, kw_only=True, tag="publish_f
 
     Attributes:
         uid: identifier of that request; a str, bytes in older releases.
-        client: name of the client; default: the owner of the stream.
     """
 
     UNTYPED_FIELDS: ClassVar[tuple[str, ...]] = ("uid",)
@@ -215,13 +178,7 @@ class PublishFlushBatchedSend(Message, frozen=True, kw_only=True, tag="publish_f
 
 
 class QueueFutureRelease(Message, frozen=True, kw_only=True, tag="queue-future-release"):
-    """Confirm that the client has created a future for an element of a queue.
-
-    Attributes:
-        name: name of the queue.
-        key: key of the future.
-        client: name of the client; default: the owner of the stream.
-    """
+    """Confirm that the client has created a future for an element of a queue."""
 
     KEY_FIELDS: ClassVar[tuple[str, ...]] = ("key",)
     UNTYPED_FIELDS: ClassVar[tuple[str, ...]] = ("name",)
@@ -232,12 +189,7 @@ class QueueFutureRelease(Message, frozen=True, kw_only=True, tag="queue-future-r
 
 
 class QueueRelease(Message, frozen=True, kw_only=True, tag="queue_release"):
-    """Close the client's end of a queue.
-
-    Attributes:
-        name: name of the queue.
-        client: name of the client; default: the owner of the stream.
-    """
+    """Close the client's end of a queue."""
 
     UNTYPED_FIELDS: ClassVar[tuple[str, ...]] = ("name",)
 
@@ -251,10 +203,7 @@ class VariableFutureReceivedConfirm(
     """Confirm that the client has created a future for the value of a variable.
 
     Attributes:
-        name: name of the variable.
-        key: key of the future.
         token: ``token`` from the reply to ``variable_get``.
-        client: name of the client; default: the owner of the stream.
     """
 
     KEY_FIELDS: ClassVar[tuple[str, ...]] = ("key",)
@@ -267,12 +216,7 @@ class VariableFutureReceivedConfirm(
 
 
 class VariableDelete(Message, frozen=True, kw_only=True, tag="variable_delete"):
-    """Delete a variable.
-
-    Attributes:
-        name: name of the variable.
-        client: name of the client; default: the owner of the stream.
-    """
+    """Delete a variable."""
 
     UNTYPED_FIELDS: ClassVar[tuple[str, ...]] = ("name",)
 

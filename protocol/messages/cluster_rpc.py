@@ -38,24 +38,18 @@ class RegisterWorker(Request, frozen=True, kw_only=True, tag="register-worker"):
     "warning", "error"}, or {"status": "error", "message", "time"}.
 
     Attributes:
-        address: address at which the worker accepts connections.
         status: "running", "paused", ...
         server_id: unique ID of this start of the worker.
         nthreads: number of threads.
         name: name of the worker; a str or an int.
-        resolve_address: whether to resolve the host name in ``address``.
-        now: time on the worker's clock, in seconds since the epoch.
-        resources: resource -> amount.
         host_info: information on the host, sent by old workers.
         memory_limit: bytes; None for no limit.
         metrics: as in ``heartbeat_worker``.
         pid: process ID.
         services: name -> port ("dashboard").
         local_directory: directory for spilled data.
-        versions: versions of Python and packages.
         nanny: address of the worker's nanny, or None.
         extra: further information to store with the worker.
-        stimulus_id: stimulus ID for the task stories.
     """
 
     KEY_FIELDS: ClassVar[tuple[str, ...]] = ("name",)
@@ -92,12 +86,7 @@ class RegisterNanny(Request, frozen=True, kw_only=True, tag="register_nanny"):
 
 
 class RegisterClient(Request, frozen=True, kw_only=True, tag="register-client"):
-    """Register a client; the connection becomes its stream, which starts with ``stream-start``.
-
-    Attributes:
-        client: name of the client.
-        versions: versions of Python and packages.
-    """
+    """Register a client; the connection becomes its stream, which starts with ``stream-start``."""
 
     client: Name
     versions: dict[str, Any] = {}
@@ -109,11 +98,7 @@ class HeartbeatWorker(Request, frozen=True, kw_only=True, tag="heartbeat_worker"
     Returns: {"status": "OK", "time", "heartbeat-interval"}, or {"status": "missing"}.
 
     Attributes:
-        address: address of the worker.
-        resolve_address: whether to resolve the host name in ``address``.
-        now: time on the worker's clock, in seconds since the epoch.
         resources: resource -> amount, if changed.
-        host_info: information on the host.
         metrics: an open map: "cpu", "memory", "task_counts", "bandwidth", "event_loop_interval",
             ...
         executing: key -> seconds since the task started.
@@ -141,8 +126,6 @@ class Unregister(Request, frozen=True, kw_only=True, tag="unregister"):
     """Remove a worker that closes. Returns: "OK" or "already-removed".
 
     Attributes:
-        address: address of the worker.
-        stimulus_id: stimulus ID for the task stories.
         expected: whether the removal is intended, so that its tasks are not marked suspicious.
     """
 
@@ -159,11 +142,7 @@ class SubscribeWorkerStatus(Request, frozen=True, kw_only=True, tag="subscribe_w
 
 
 class ConnectionStream(Request, frozen=True, kw_only=True, tag="connection_stream"):
-    """Turn the connection into a stream without a registration. Stock: ``Server.handle_stream``.
-
-    Attributes:
-        extra: arguments to add to each message.
-    """
+    """Turn the connection into a stream without a registration. Stock: ``Server.handle_stream``."""
 
     extra: dict[str, Any] | None = None
 
@@ -193,9 +172,6 @@ class Gather(Request, frozen=True, kw_only=True, tag="gather"):
     """Fetch results through the scheduler.
 
     Returns: {"status": "OK", "data": {key: serialized}} or {"status": "error", "keys": [...]}.
-
-    Attributes:
-        keys: keys of the results.
     """
 
     keys: list[Any]
@@ -225,8 +201,6 @@ class UpdateDataRpc(Request, frozen=True, kw_only=True, tag="update_data"):
     """Register data that is already on workers, like ``update-data``. Returns: None.
 
     Attributes:
-        who_has: key -> addresses of the workers that hold it.
-        nbytes: key -> size in bytes.
         client: name of the client that wants the data.
     """
 
@@ -239,13 +213,7 @@ class UpdateDataRpc(Request, frozen=True, kw_only=True, tag="update_data"):
 
 
 class AddKeysRpc(Request, frozen=True, kw_only=True, tag="add_keys"):
-    """Report additional replicas, like ``add-keys``. Returns: "OK" or "not found".
-
-    Attributes:
-        worker: address of the worker.
-        keys: keys of the replicas.
-        stimulus_id: stimulus ID for the task stories.
-    """
+    """Report additional replicas, like ``add-keys``. Returns: "OK" or "not found"."""
 
     worker: str
     keys: list[Any] = []
@@ -260,7 +228,6 @@ class Rebalance(Request, frozen=True, kw_only=True, tag="rebalance"):
     Attributes:
         keys: keys that may be moved; None for all.
         workers: addresses of the workers to balance; None for all.
-        stimulus_id: stimulus ID for the task stories.
     """
 
     keys: list[Any] | None = None
@@ -272,12 +239,10 @@ class Replicate(Request, frozen=True, kw_only=True, tag="replicate"):
     """Copy data to more workers. Returns: None or {"status": "partial-fail", "keys"}.
 
     Attributes:
-        keys: keys to copy.
         n: number of replicas of each key; None for one on each worker.
         workers: workers that may receive replicas; None for all.
         branching_factor: number of workers that fetch from one replica in each step.
         delete: whether to remove replicas in excess of ``n``.
-        stimulus_id: stimulus ID for the task stories.
     """
 
     keys: list[Any]
@@ -289,12 +254,7 @@ class Replicate(Request, frozen=True, kw_only=True, tag="replicate"):
 
 
 class Retry(Request, frozen=True, kw_only=True, tag="retry"):
-    """Run failed tasks again. Returns: the keys of the tasks that had failed.
-
-    Attributes:
-        keys: keys of the tasks.
-        client: name of the client that sends the request.
-    """
+    """Run failed tasks again. Returns: the keys of the tasks that had failed."""
 
     keys: list[Any]
     client: str | None = None
@@ -308,7 +268,6 @@ class Broadcast(Request, frozen=True, kw_only=True, tag="broadcast"):
 
     Attributes:
         msg: the request, ``op`` included.
-        workers: addresses of the workers; None for all.
         hosts: hosts whose workers all receive it, in addition.
         nanny: whether to send it to the workers' nannies instead.
         on_error: "raise", "return", "return_pickle" or "ignore".
@@ -326,7 +285,6 @@ class Proxy(Request, frozen=True, kw_only=True, tag="proxy"):
 
     Attributes:
         msg: the request, ``op`` included.
-        worker: address of the worker.
     """
 
     msg: dict[Any, Any]
@@ -337,10 +295,7 @@ class RestartRpc(Request, frozen=True, kw_only=True, tag="restart"):
     """Forget all tasks and restart all workers. Returns: None.
 
     Attributes:
-        client: name of the client that sends the request.
         timeout: seconds to wait for the workers.
-        wait_for_workers: whether to wait until the workers have registered again.
-        stimulus_id: stimulus ID for the task stories.
     """
 
     client: str | None = None
@@ -353,12 +308,7 @@ class RestartWorkers(Request, frozen=True, kw_only=True, tag="restart_workers"):
     """Restart some workers. Returns: {address: "OK", "removed", "timed out" or an error}.
 
     Attributes:
-        workers: addresses; None for all.
-        client: name of the client that sends the request.
-        timeout: seconds to wait.
-        wait_for_workers: whether to wait until the workers have registered again.
         on_error: "raise" or "return".
-        stimulus_id: stimulus ID for the task stories.
     """
 
     workers: list[str] | None = None
@@ -378,7 +328,6 @@ class RetireWorkers(Request, frozen=True, kw_only=True, tag="retire_workers"):
         names: names, instead of addresses.
         close_workers: whether to close the workers.
         remove: whether to remove them from the scheduler.
-        stimulus_id: stimulus ID for the task stories.
         extra_arguments: arguments of ``workers_to_close``, if neither addresses nor names are
             given.
     """
@@ -424,12 +373,7 @@ class AdaptiveTarget(Request, frozen=True, kw_only=True, tag="adaptive_target"):
 
 
 class SetResources(Request, frozen=True, kw_only=True, tag="set_resources"):
-    """Change the resources of a worker. Returns: "OK".
-
-    Attributes:
-        worker: address of the worker.
-        resources: resource -> amount.
-    """
+    """Change the resources of a worker. Returns: "OK"."""
 
     worker: str
     resources: dict[Name, Ordered] | None = None
@@ -453,12 +397,7 @@ class CheckIdle(Request, frozen=True, kw_only=True, tag="check_idle"):
 
 
 class Terminate(Request, frozen=True, kw_only=True, tag="terminate"):
-    """Close the scheduler. Returns: None.
-
-    Attributes:
-        timeout: time limit, in seconds.
-        reason: reason, for logs.
-    """
+    """Close the scheduler. Returns: None."""
 
     timeout: Ordered | None = None
     reason: str = "unknown"
@@ -471,10 +410,6 @@ class RunFunction(Request, frozen=True, kw_only=True, tag="run_function"):
     """Run a function in the scheduler.
 
     Returns: {"status": "OK", "result": serialized} or an error.
-
-    Attributes:
-        function, args, kwargs: pickles.
-        wait: whether to wait for a coroutine.
     """
 
     function: Any
@@ -484,13 +419,7 @@ class RunFunction(Request, frozen=True, kw_only=True, tag="run_function"):
 
 
 class RegisterSchedulerPlugin(Request, frozen=True, kw_only=True, tag="register_scheduler_plugin"):
-    """Register a plugin on the scheduler. Returns: None.
-
-    Attributes:
-        plugin: the pickled plugin.
-        name: name of the plugin.
-        idempotent: whether to keep a plugin that is already registered under this name.
-    """
+    """Register a plugin on the scheduler. Returns: None."""
 
     plugin: Any
     name: str | None = None
@@ -500,11 +429,7 @@ class RegisterSchedulerPlugin(Request, frozen=True, kw_only=True, tag="register_
 class UnregisterSchedulerPlugin(
     Request, frozen=True, kw_only=True, tag="unregister_scheduler_plugin"
 ):
-    """Remove a plugin from the scheduler. Returns: None.
-
-    Attributes:
-        name: name of the plugin.
-    """
+    """Remove a plugin from the scheduler. Returns: None."""
 
     name: str
 
@@ -513,11 +438,6 @@ class RegisterWorkerPlugin(Request, frozen=True, kw_only=True, tag="register_wor
     """Register a plugin on all current and future workers.
 
     Returns: {address: {"status": "OK"} or an error}.
-
-    Attributes:
-        plugin: the pickled plugin.
-        name: name of the plugin.
-        idempotent: whether to keep a plugin that is already registered under this name.
     """
 
     plugin: Any
@@ -526,11 +446,7 @@ class RegisterWorkerPlugin(Request, frozen=True, kw_only=True, tag="register_wor
 
 
 class UnregisterWorkerPlugin(Request, frozen=True, kw_only=True, tag="unregister_worker_plugin"):
-    """Remove a plugin from all workers. Returns: {address: {"status": "OK"} or an error}.
-
-    Attributes:
-        name: name of the plugin.
-    """
+    """Remove a plugin from all workers. Returns: {address: {"status": "OK"} or an error}."""
 
     name: str
 
@@ -539,11 +455,6 @@ class RegisterNannyPlugin(Request, frozen=True, kw_only=True, tag="register_nann
     """Register a plugin on all current and future nannies.
 
     Returns: {address: {"status": "OK"} or an error}.
-
-    Attributes:
-        plugin: the pickled plugin.
-        name: name of the plugin.
-        idempotent: whether to keep a plugin that is already registered under this name.
     """
 
     plugin: Any
@@ -552,10 +463,6 @@ class RegisterNannyPlugin(Request, frozen=True, kw_only=True, tag="register_nann
 
 
 class UnregisterNannyPlugin(Request, frozen=True, kw_only=True, tag="unregister_nanny_plugin"):
-    """Remove a plugin from all nannies. Returns: {address: {"status": "OK"} or an error}.
-
-    Attributes:
-        name: name of the plugin.
-    """
+    """Remove a plugin from all nannies. Returns: {address: {"status": "OK"} or an error}."""
 
     name: str

@@ -16,42 +16,25 @@ from .base import Request
 
 
 class EventSet(Request, frozen=True, kw_only=True, tag="event_set"):
-    """Set a ``distributed.Event``. Returns: None.
-
-    Attributes:
-        name: name of the event.
-    """
+    """Set a ``distributed.Event``. Returns: None."""
 
     name: Any = None
 
 
 class EventClear(Request, frozen=True, kw_only=True, tag="event_clear"):
-    """Clear an event. Returns: None.
-
-    Attributes:
-        name: name of the event.
-    """
+    """Clear an event. Returns: None."""
 
     name: Any = None
 
 
 class EventIsSet(Request, frozen=True, kw_only=True, tag="event_is_set"):
-    """Get whether an event is set. Returns: a bool.
-
-    Attributes:
-        name: name of the event.
-    """
+    """Get whether an event is set. Returns: a bool."""
 
     name: Any = None
 
 
 class EventWait(Request, frozen=True, kw_only=True, tag="event_wait"):
-    """Wait until an event is set. Returns: False if the time limit expired first.
-
-    Attributes:
-        name: name of the event.
-        timeout: seconds; None for no limit.
-    """
+    """Wait until an event is set. Returns: False if the time limit expired first."""
 
     name: Any = None
     timeout: TimeLimit = None
@@ -67,7 +50,6 @@ class MultiLockAcquire(Request, frozen=True, kw_only=True, tag="multi_lock_acqui
     Attributes:
         locks: names of the locks.
         id: ID of the request, used to release them.
-        timeout: seconds; None for no limit.
         num_locks: number of locks to acquire at least; None for all.
     """
 
@@ -95,7 +77,6 @@ class SemaphoreRegister(Request, frozen=True, kw_only=True, tag="semaphore_regis
     Returns: None.
 
     Attributes:
-        name: name of the semaphore.
         max_leases: maximum number of leases.
         lease_timeout: time after which a lease that is not refreshed expires; seconds, a text such
             as "30s", or None for never.
@@ -107,13 +88,7 @@ class SemaphoreRegister(Request, frozen=True, kw_only=True, tag="semaphore_regis
 
 
 class SemaphoreAcquire(Request, frozen=True, kw_only=True, tag="semaphore_acquire"):
-    """Acquire a lease. Returns: False if the time limit expired first.
-
-    Attributes:
-        name: name of the semaphore.
-        timeout: seconds; None for no limit.
-        lease_id: ID of the lease.
-    """
+    """Acquire a lease. Returns: False if the time limit expired first."""
 
     name: Any = None
     timeout: TimeLimit = None
@@ -121,12 +96,7 @@ class SemaphoreAcquire(Request, frozen=True, kw_only=True, tag="semaphore_acquir
 
 
 class SemaphoreRelease(Request, frozen=True, kw_only=True, tag="semaphore_release"):
-    """Release a lease. Returns: None.
-
-    Attributes:
-        name: name of the semaphore.
-        lease_id: ID of the lease.
-    """
+    """Release a lease. Returns: None."""
 
     name: Any = None
     lease_id: Any = None
@@ -136,7 +106,6 @@ class SemaphoreRefreshLeases(Request, frozen=True, kw_only=True, tag="semaphore_
     """Prolong leases that are still in use. Returns: None.
 
     Attributes:
-        name: name of the semaphore.
         lease_ids: IDs of the leases.
     """
 
@@ -145,21 +114,13 @@ class SemaphoreRefreshLeases(Request, frozen=True, kw_only=True, tag="semaphore_
 
 
 class SemaphoreValue(Request, frozen=True, kw_only=True, tag="semaphore_value"):
-    """Get the number of leases in use. Returns: the number.
-
-    Attributes:
-        name: name of the semaphore.
-    """
+    """Get the number of leases in use. Returns: the number."""
 
     name: Any = None
 
 
 class SemaphoreClose(Request, frozen=True, kw_only=True, tag="semaphore_close"):
-    """Close a semaphore for all clients. Returns: None.
-
-    Attributes:
-        name: name of the semaphore.
-    """
+    """Close a semaphore for all clients. Returns: None."""
 
     name: Any = None
 
@@ -171,8 +132,6 @@ class QueueCreate(Request, frozen=True, kw_only=True, tag="queue_create"):
     """Open a queue. Stock: ``queues.py``. Returns: None.
 
     Attributes:
-        name: name of the queue.
-        client: name of the client.
         maxsize: maximum number of elements; 0 for no limit.
     """
 
@@ -185,11 +144,7 @@ class QueuePut(Request, frozen=True, kw_only=True, tag="queue_put"):
     """Put a future or a value into a queue. Returns: None.
 
     Attributes:
-        name: name of the queue.
-        key: key of the future.
         data: the value, if it is not a future.
-        client: name of the client.
-        timeout: seconds; None for no limit.
     """
 
     name: Any = None
@@ -205,9 +160,6 @@ class QueueGet(Request, frozen=True, kw_only=True, tag="queue_get"):
     Returns: {"type", "value", "state", ...}, or a list of these.
 
     Attributes:
-        name: name of the queue.
-        client: name of the client.
-        timeout: seconds; None for no limit.
         batch: True for all elements, or the number of elements.
     """
 
@@ -218,12 +170,7 @@ class QueueGet(Request, frozen=True, kw_only=True, tag="queue_get"):
 
 
 class QueueQsize(Request, frozen=True, kw_only=True, tag="queue_qsize"):
-    """Get the size of a queue. Returns: the number of elements.
-
-    Attributes:
-        name: name of the queue.
-        client: name of the client.
-    """
+    """Get the size of a queue. Returns: the number of elements."""
 
     name: Any = None
     client: str | None = None
@@ -233,11 +180,7 @@ class VariableSet(Request, frozen=True, kw_only=True, tag="variable_set"):
     """Set a variable to a future or a value. Stock: ``variable.py``. Returns: None.
 
     Attributes:
-        name: name of the variable.
-        key: key of the future.
         data: the value, if it is not a future.
-        client: name of the client.
-        timeout: seconds, or a text such as "30 s".
     """
 
     name: Any = None
@@ -251,8 +194,6 @@ class VariableGet(Request, frozen=True, kw_only=True, tag="variable_get"):
     """Get the value of a variable. Returns: {"type", "value", "state", "token", ...}.
 
     Attributes:
-        name: name of the variable.
-        client: name of the client.
         timeout: seconds to wait until the variable is set; None for no limit.
     """
 
@@ -265,12 +206,9 @@ class PublishPut(Request, frozen=True, kw_only=True, tag="publish_put"):
     """Publish datasets. Stock: ``publish.py``. Returns: None.
 
     Attributes:
-        names: names of the datasets.
         keys: for each dataset, the keys of its futures.
         data: the serialized datasets.
         override: whether to replace datasets with the same names.
-        client: name of the client.
-        uid: ``uid`` of the ``publish_flush_batched_send`` to wait for.
     """
 
     names: list[Any]
@@ -282,23 +220,13 @@ class PublishPut(Request, frozen=True, kw_only=True, tag="publish_put"):
 
 
 class PublishGet(Request, frozen=True, kw_only=True, tag="publish_get"):
-    """Get published datasets. Returns: for each name {"keys", "data"}, or None.
-
-    Attributes:
-        names: names of the datasets.
-    """
+    """Get published datasets. Returns: for each name {"keys", "data"}, or None."""
 
     names: list[Any]
 
 
 class PublishDelete(Request, frozen=True, kw_only=True, tag="publish_delete"):
-    """Unpublish datasets. Returns: None.
-
-    Attributes:
-        names: names of the datasets.
-        client: name of the client.
-        uid: ``uid`` of the ``publish_flush_batched_send`` to wait for.
-    """
+    """Unpublish datasets. Returns: None."""
 
     names: list[Any]
     client: str
@@ -320,7 +248,6 @@ class GetRunspec(Request, frozen=True, kw_only=True, tag="get_runspec"):
     Returns: {"task": serialized, "deps": keys}.
 
     Attributes:
-        key: key of the task.
         extra_arguments: ignored, as in stock.
     """
 
@@ -334,7 +261,6 @@ class GetErrorCause(Request, frozen=True, kw_only=True, tag="get_error_cause"):
     """Get the task whose failure caused the failure of others. Returns: its key.
 
     Attributes:
-        keys: keys of failed tasks.
         extra_arguments: ignored, as in stock.
     """
 
@@ -366,7 +292,6 @@ class MemorySamplerStart(Request, frozen=True, kw_only=True, tag="memory_sampler
     Returns: ID of the recording.
 
     Attributes:
-        client: name of the client.
         measure: "process", "managed", "spilled", ...
         interval: seconds between samples.
     """
@@ -395,9 +320,7 @@ class ShuffleGetOrCreate(Request, frozen=True, kw_only=True, tag="shuffle_get_or
     Returns: {"status": "OK", "run_spec": serialized} or an error.
 
     Attributes:
-        shuffle_id: ID of the shuffle.
         key: key of the task that joins.
-        worker: address of the worker that runs the task.
     """
 
     shuffle_id: str
@@ -406,12 +329,7 @@ class ShuffleGetOrCreate(Request, frozen=True, kw_only=True, tag="shuffle_get_or
 
 
 class ShuffleGet(Request, frozen=True, kw_only=True, tag="shuffle_get"):
-    """Get a P2P shuffle. Returns: {"status": "OK", "run_spec": serialized} or an error.
-
-    Attributes:
-        id: ID of the shuffle.
-        worker: address of the worker that sends the request.
-    """
+    """Get a P2P shuffle. Returns: {"status": "OK", "run_spec": serialized} or an error."""
 
     id: str
     worker: str
@@ -421,8 +339,6 @@ class ShuffleBarrier(Request, frozen=True, kw_only=True, tag="shuffle_barrier"):
     """Report that all input of a P2P shuffle has been sent. Returns: None.
 
     Attributes:
-        id: ID of the shuffle.
-        run_id: number of the attempt.
         consistent: whether all transfers belonged to this attempt.
     """
 
@@ -435,12 +351,6 @@ class ShuffleRestrictTask(Request, frozen=True, kw_only=True, tag="shuffle_restr
     """Restrict a task to the worker that holds its partition.
 
     Returns: {"status": "OK"} or an error.
-
-    Attributes:
-        id: ID of the shuffle.
-        run_id: number of the attempt.
-        key: key of the task.
-        worker: address of the worker.
     """
 
     id: str

@@ -24,21 +24,13 @@ class Identity(Request, frozen=True, kw_only=True, tag="identity"):
 
 
 class Versions(Request, frozen=True, kw_only=True, tag="versions"):
-    """Get the versions of Python and packages. Returns: a nested dict.
-
-    Attributes:
-        packages: further packages.
-    """
+    """Get the versions of Python and packages. Returns: a nested dict."""
 
     packages: Any = None
 
 
 class Echo(Request, frozen=True, kw_only=True, tag="echo"):
-    """Return the data in the request. Returns: ``data``.
-
-    Attributes:
-        data: any value.
-    """
+    """Return the data in the request. Returns: ``data``."""
 
     data: Any = None
 
@@ -54,41 +46,25 @@ class WhoHas(Request, frozen=True, kw_only=True, tag="who_has"):
 
 
 class HasWhat(Request, frozen=True, kw_only=True, tag="has_what"):
-    """Get the keys that workers hold. Returns: {address: keys}.
-
-    Attributes:
-        workers: addresses; None for all.
-    """
+    """Get the keys that workers hold. Returns: {address: keys}."""
 
     workers: list[str] | None = None
 
 
 class Processing(Request, frozen=True, kw_only=True, tag="processing"):
-    """Get the tasks that are processing on workers. Returns: {address: keys}.
-
-    Attributes:
-        workers: addresses; None for all.
-    """
+    """Get the tasks that are processing on workers. Returns: {address: keys}."""
 
     workers: list[str] | None = None
 
 
 class Ncores(Request, frozen=True, kw_only=True, tag="ncores"):
-    """Get the number of threads of workers. Returns: {address: number}.
-
-    Attributes:
-        workers: addresses; None for all.
-    """
+    """Get the number of threads of workers. Returns: {address: number}."""
 
     workers: list[str] | None = None
 
 
 class NcoresRunning(Request, frozen=True, kw_only=True, tag="ncores_running"):
-    """Get the number of threads of workers with status "running". Returns: {address: number}.
-
-    Attributes:
-        workers: addresses; None for all.
-    """
+    """Get the number of threads of workers with status "running". Returns: {address: number}."""
 
     workers: list[str] | None = None
 
@@ -119,11 +95,9 @@ class Profile(Request, frozen=True, kw_only=True, tag="profile"):
     """Get a statistical profile of the workers or the scheduler. Returns: a profile tree.
 
     Attributes:
-        workers: addresses of the workers; None for all.
         scheduler, server: profile the scheduler, or the event loops of the workers, instead of
             tasks.
         merge_workers: whether to merge the profiles of all workers.
-        start, stop: seconds since the epoch.
         key: task prefix to which the profile is limited.
     """
 
@@ -153,7 +127,6 @@ class PerformanceReport(Request, frozen=True, kw_only=True, tag="performance_rep
     """Create a performance report. Returns: HTML.
 
     Attributes:
-        start: seconds since the epoch.
         last_count: index in the task stream at which the report starts.
         code: source code to show in the report.
         mode: mode of bokeh's resources.
@@ -170,8 +143,6 @@ class GetLogs(Request, frozen=True, kw_only=True, tag="get_logs"):
 
     Attributes:
         start: number of lines to skip.
-        n: maximum number of lines.
-        timestamps: whether to include the time of each line.
     """
 
     start: int = 0
@@ -184,8 +155,6 @@ class Logs(Request, frozen=True, kw_only=True, tag="logs"):
 
     Attributes:
         start: number of lines to skip.
-        n: maximum number of lines.
-        timestamps: whether to include the time of each line.
     """
 
     start: int = 0
@@ -198,7 +167,6 @@ class WorkerLogs(Request, frozen=True, kw_only=True, tag="worker_logs"):
 
     Attributes:
         n: maximum number of lines of each log.
-        workers: addresses of the workers; None for all.
         nanny: whether to get the logs of the workers' nannies instead.
     """
 
@@ -230,11 +198,7 @@ class Events(Request, frozen=True, kw_only=True, tag="events"):
 
 
 class GetTaskStatus(Request, frozen=True, kw_only=True, tag="get_task_status"):
-    """Get the states of tasks. Returns: {key: state, or None if unknown}.
-
-    Attributes:
-        keys: keys of the tasks.
-    """
+    """Get the states of tasks. Returns: {key: state, or None if unknown}."""
 
     keys: list[Any] | None = None
 
@@ -263,31 +227,19 @@ class GetTaskStreamIndex(Request, frozen=True, kw_only=True, tag="get_task_strea
 
 
 class GetStory(Request, frozen=True, kw_only=True, tag="get_story"):
-    """Get the transitions of tasks or stimuli. Returns: the transitions.
-
-    Attributes:
-        keys_or_stimuli: keys and stimulus IDs.
-    """
+    """Get the transitions of tasks or stimuli. Returns: the transitions."""
 
     keys_or_stimuli: list[Any]
 
 
 class GetClusterState(Request, frozen=True, kw_only=True, tag="get_cluster_state"):
-    """Get the state of the scheduler and all workers, for debugging. Returns: a nested dict.
-
-    Attributes:
-        exclude: attributes to omit.
-    """
+    """Get the state of the scheduler and all workers, for debugging. Returns: a nested dict."""
 
     exclude: list[str] = []
 
 
 class DumpState(Request, frozen=True, kw_only=True, tag="dump_state"):
-    """Get the state of the scheduler, for debugging. Returns: a nested dict.
-
-    Attributes:
-        exclude: attributes to omit.
-    """
+    """Get the state of the scheduler, for debugging. Returns: a nested dict."""
 
     exclude: list[str] = []
 
@@ -297,7 +249,6 @@ class DumpClusterStateToUrl(Request, frozen=True, kw_only=True, tag="dump_cluste
 
     Attributes:
         url: location of the file, for fsspec.
-        exclude: attributes to omit.
         format: "msgpack" or "yaml".
         storage_options: further arguments of fsspec.
     """
@@ -343,11 +294,7 @@ class SetMetadata(Request, frozen=True, kw_only=True, tag="set_metadata"):
 
 
 class StartTaskMetadata(Request, frozen=True, kw_only=True, tag="start_task_metadata"):
-    """Start collecting the metadata of tasks that finish. Returns: None.
-
-    Attributes:
-        name: name of the collection.
-    """
+    """Start collecting the metadata of tasks that finish. Returns: None."""
 
     name: str
 
@@ -356,9 +303,6 @@ class StopTaskMetadata(Request, frozen=True, kw_only=True, tag="stop_task_metada
     """Stop collecting the metadata of tasks.
 
     Returns: {"metadata": {key: value}, "state": {key: state}}.
-
-    Attributes:
-        name: name of the collection.
     """
 
     name: str | None = None

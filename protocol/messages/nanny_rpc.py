@@ -15,69 +15,41 @@ class NannyInstantiate(Request, frozen=True, kw_only=True, tag="instantiate"):
 
 
 class NannyKill(Request, frozen=True, kw_only=True, tag="kill"):
-    """Stop the worker process. Returns: None.
-
-    Attributes:
-        timeout: time limit, in seconds.
-        reason: reason, for logs.
-    """
+    """Stop the worker process. Returns: None."""
 
     timeout: float = 5
     reason: str = "nanny-kill"
 
 
 class NannyRestart(Request, frozen=True, kw_only=True, tag="restart"):
-    """Stop the worker process and start it again. Returns: "OK", "timed out" or an error.
-
-    Attributes:
-        timeout: time limit, in seconds.
-        reason: reason, for logs.
-    """
+    """Stop the worker process and start it again. Returns: "OK", "timed out" or an error."""
 
     timeout: float = 30
     reason: str = "nanny-restart"
 
 
 class NannyTerminate(Request, frozen=True, kw_only=True, tag="terminate"):
-    """Close the nanny and its worker. Returns: "OK".
-
-    Attributes:
-        timeout: time limit, in seconds.
-        reason: reason, for logs.
-    """
+    """Close the nanny and its worker. Returns: "OK"."""
 
     timeout: float = 5
     reason: str = "nanny-close"
 
 
 class NannyCloseGracefully(Request, frozen=True, kw_only=True, tag="close_gracefully"):
-    """Keep the nanny from restarting the worker when it closes. Returns: None.
-
-    Attributes:
-        reason: reason, for logs.
-    """
+    """Keep the nanny from restarting the worker when it closes. Returns: None."""
 
     reason: str = "nanny-close-gracefully"
 
 
 class NannyPluginAdd(Request, frozen=True, kw_only=True, tag="plugin_add"):
-    """Register a plugin on the nanny. Returns: {"status": "OK"} or an error.
-
-    Attributes:
-        plugin: the pickled plugin.
-        name: name of the plugin.
-    """
+    """Register a plugin on the nanny. Returns: {"status": "OK"} or an error."""
 
     plugin: Any
     name: str | None = None
 
 
 class NannyPluginRemove(Request, frozen=True, kw_only=True, tag="plugin_remove"):
-    """Remove a plugin from the nanny. Returns: {"status": "OK"} or an error.
-
-    Attributes:
-        name: name of the plugin.
-    """
+    """Remove a plugin from the nanny. Returns: {"status": "OK"} or an error."""
 
     name: str
 
@@ -87,30 +59,18 @@ class NannyIdentity(Request, frozen=True, kw_only=True, tag="identity"):
 
 
 class NannyDumpState(Request, frozen=True, kw_only=True, tag="dump_state"):
-    """Get the state of the nanny, for debugging. Returns: a nested dict.
-
-    Attributes:
-        exclude: attributes to omit.
-    """
+    """Get the state of the nanny, for debugging. Returns: a nested dict."""
 
     exclude: list[str] = []
 
 
 class NannyEcho(Request, frozen=True, kw_only=True, tag="echo"):
-    """Return the data in the request. Returns: ``data``.
-
-    Attributes:
-        data: any value.
-    """
+    """Return the data in the request. Returns: ``data``."""
 
     data: Any = None
 
 
 class NannyConnectionStream(Request, frozen=True, kw_only=True, tag="connection_stream"):
-    """Turn the connection into a stream.
-
-    Attributes:
-        extra: arguments to add to each message.
-    """
+    """Turn the connection into a stream."""
 
     extra: dict[str, Any] | None = None

@@ -30,9 +30,6 @@ class ErrorReply(Reply, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         status: "error", or "uncaught-error" if the handler raised an unexpected exception, which
             stock's ``send_recv`` raises again.
-        exception: the serialized exception.
-        traceback: its serialized traceback.
-        exception_text, traceback_text: the same as text.
     """
 
     status: str = "error"
@@ -64,8 +61,6 @@ class RegisterWorkerReply(
 
     Attributes:
         status: "OK", or "error", upon which the worker closes.
-        time: time on the scheduler's clock, in seconds since the epoch.
-        heartbeat_interval: seconds.
         worker_plugins: name -> pickle.
         message: reason of an error.
         warning, error: text on version differences.
@@ -90,8 +85,6 @@ class HeartbeatWorkerReply(
 
     Attributes:
         status: "OK", or "missing" if the scheduler does not know the worker, which then closes.
-        time: time on the scheduler's clock, in seconds since the epoch.
-        heartbeat_interval: seconds until the next heartbeat.
     """
 
     time: float | None = None
@@ -137,11 +130,7 @@ class GetDataReply(Reply, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class UpdateDataReply(Reply, frozen=True, kw_only=True):
-    """Answer to a worker's ``update_data``.
-
-    Attributes:
-        nbytes: key -> size in bytes.
-    """
+    """Answer to a worker's ``update_data``."""
 
     nbytes: dict[Any, Nbytes]
 

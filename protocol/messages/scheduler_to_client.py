@@ -29,7 +29,6 @@ class KeyInMemory(Message, frozen=True, kw_only=True, tag="key-in-memory", omit_
     """Report that a result is available.
 
     Attributes:
-        key: key of the task.
         type: pickled class of the result, as sent by the worker.
         workers: addresses of the workers that hold it, for data that was scattered.
     """
@@ -43,11 +42,7 @@ class KeyInMemory(Message, frozen=True, kw_only=True, tag="key-in-memory", omit_
 
 
 class LostData(Message, frozen=True, kw_only=True, tag="lost-data"):
-    """Report that a result was lost. It is recomputed if possible.
-
-    Attributes:
-        key: key of the task.
-    """
+    """Report that a result was lost. It is recomputed if possible."""
 
     KEY_FIELDS: ClassVar[tuple[str, ...]] = ("key",)
 
@@ -58,10 +53,8 @@ class TaskErredReport(Message, frozen=True, kw_only=True, tag="task-erred", omit
     """Report that a task, or one of its dependencies, failed.
 
     Attributes:
-        key: key of the task.
         exception: the serialized exception; or a pickle as bytes if the stock scheduler created the
             exception itself (``KilledWorker``, ``NoValidWorkerError``).
-        traceback: the serialized traceback.
     """
 
     KEY_FIELDS: ClassVar[tuple[str, ...]] = ("key",)
@@ -73,11 +66,7 @@ class TaskErredReport(Message, frozen=True, kw_only=True, tag="task-erred", omit
 
 
 class TaskRetried(Message, frozen=True, kw_only=True, tag="task-retried"):
-    """Report that a failed task runs again.
-
-    Attributes:
-        key: key of the task.
-    """
+    """Report that a failed task runs again."""
 
     KEY_FIELDS: ClassVar[tuple[str, ...]] = ("key",)
 
@@ -88,7 +77,6 @@ class CancelledKeys(Message, frozen=True, kw_only=True, tag="cancelled-keys", om
     """Report that futures are cancelled.
 
     Attributes:
-        keys: keys of the futures.
         reason: short reason: "lost dependencies", "already forgotten", or the one given to
             ``cancel-keys``.
         msg: message for users.
@@ -109,7 +97,6 @@ class Event(Message, frozen=True, kw_only=True, tag="event"):
     """Deliver an event of a topic that the client has subscribed to.
 
     Attributes:
-        topic: name of the topic.
         event: (time in seconds since the epoch, logged value).
     """
 
@@ -124,9 +111,6 @@ class Error(Message, frozen=True, kw_only=True, tag="error"):
     """Report an error in the scheduler, which the client logs.
 
     Stock clients handle it; stock never sends it.
-
-    Attributes:
-        exception: the serialized exception.
     """
 
     exception: Payload | None = None

@@ -18,12 +18,8 @@ class ComputeTask(Message, frozen=True, kw_only=True, tag="compute-task"):
     """Run a task. Stock: ``Scheduler._task_to_msg``.
 
     Attributes:
-        key: key of the task.
         run_id: number of this attempt, repeated in the worker's answers.
         priority: tuple; the lowest runs first.
-        stimulus_id: ID of the stimulus that scheduled the task.
-        who_has: dependency -> addresses of the workers that hold it.
-        nbytes: dependency -> size in bytes.
         run_spec: the task, pickled.
         resource_restrictions: resource -> required amount; None if the task requires none.
         actor: whether the result is an actor.
@@ -49,12 +45,7 @@ class ComputeTask(Message, frozen=True, kw_only=True, tag="compute-task"):
 
 
 class FreeKeys(Message, frozen=True, kw_only=True, tag="free-keys"):
-    """Forget tasks and drop their data. There is no answer.
-
-    Attributes:
-        keys: keys of the tasks.
-        stimulus_id: ID of the stimulus that released them.
-    """
+    """Forget tasks and drop their data. There is no answer."""
 
     KEYS_FIELDS: ClassVar[tuple[str, ...]] = ("keys",)
 
@@ -66,10 +57,6 @@ class RemoveReplicas(Message, frozen=True, kw_only=True, tag="remove-replicas"):
     """Drop replicas that other workers hold too.
 
     The worker answers with ``add-keys`` for those that it must keep.
-
-    Attributes:
-        keys: keys of the replicas.
-        stimulus_id: ID of the stimulus.
     """
 
     KEYS_FIELDS: ClassVar[tuple[str, ...]] = ("keys",)
@@ -79,13 +66,7 @@ class RemoveReplicas(Message, frozen=True, kw_only=True, tag="remove-replicas"):
 
 
 class AcquireReplicas(Message, frozen=True, kw_only=True, tag="acquire-replicas"):
-    """Fetch replicas from other workers, with low priority.
-
-    Attributes:
-        who_has: key -> addresses of the workers that hold it.
-        nbytes: key -> size in bytes.
-        stimulus_id: ID of the stimulus.
-    """
+    """Fetch replicas from other workers, with low priority."""
 
     KEY_MAPS: ClassVar[tuple[str, ...]] = ("who_has", "nbytes")
 
@@ -100,7 +81,6 @@ class StealRequest(Message, frozen=True, kw_only=True, tag="steal-request"):
     The worker answers with ``steal-response``.
 
     Attributes:
-        key: key of the task.
         stimulus_id: ID of the request, repeated in the answer.
     """
 
@@ -115,7 +95,6 @@ class RefreshWhoHas(Message, frozen=True, kw_only=True, tag="refresh-who-has"):
 
     Attributes:
         who_has: key -> addresses of the workers that hold it; may be empty.
-        stimulus_id: ID of the stimulus.
     """
 
     KEY_MAPS: ClassVar[tuple[str, ...]] = ("who_has",)
@@ -128,10 +107,6 @@ class CancelCompute(Message, frozen=True, kw_only=True, tag="cancel-compute"):
     """Cancel a task that has not started.
 
     Stock workers handle it; the stock scheduler no longer sends it.
-
-    Attributes:
-        key: key of the task.
-        stimulus_id: ID of the stimulus.
     """
 
     KEY_FIELDS: ClassVar[tuple[str, ...]] = ("key",)
@@ -145,9 +120,6 @@ class Close(Message, frozen=True, kw_only=True, tag="close", omit_defaults=True)
 
     Attributes:
         timeout: time limit of each step, in seconds.
-        executor_wait: whether to wait for running tasks.
-        nanny: whether to close the nanny too.
-        reason: reason, for logs.
     """
 
     timeout: float = 30
@@ -157,12 +129,7 @@ class Close(Message, frozen=True, kw_only=True, tag="close", omit_defaults=True)
 
 
 class RemoveWorker(Message, frozen=True, kw_only=True, tag="remove-worker"):
-    """Report that another worker has left the cluster.
-
-    Attributes:
-        worker: address of that worker.
-        stimulus_id: ID of the stimulus.
-    """
+    """Report that another worker has left the cluster."""
 
     worker: str
     stimulus_id: str
@@ -172,8 +139,6 @@ class ShuffleFail(Message, frozen=True, kw_only=True, tag="shuffle-fail"):
     """Fail a P2P shuffle. Stock: ``ShuffleSchedulerPlugin._fail_on_workers``.
 
     Attributes:
-        shuffle_id: ID of the shuffle.
-        run_id: number of the attempt.
         message: reason of the failure.
     """
 

@@ -20,7 +20,6 @@ class GetData(Request, frozen=True, kw_only=True, tag="get_data"):
     Returns: {"status": "OK", "data": {key: serialized}}, or {"status": "busy"}.
 
     Attributes:
-        keys: keys of the results.
         who: address of the worker that sends the request; None for other senders.
     """
 
@@ -32,9 +31,6 @@ class WorkerGather(Request, frozen=True, kw_only=True, tag="gather"):
     """Make the worker fetch replicas from other workers.
 
     Returns: {"status": "OK"} or {"status": "partial-fail", "keys": [...]}.
-
-    Attributes:
-        who_has: key -> addresses of the workers that hold it.
     """
 
     who_has: dict[Any, list[str]]
@@ -45,7 +41,6 @@ class WorkerUpdateData(Request, frozen=True, kw_only=True, tag="update_data"):
 
     Attributes:
         data: key -> serialized value.
-        stimulus_id: stimulus ID for the task stories.
     """
 
     data: dict[Any, Any]
@@ -53,12 +48,7 @@ class WorkerUpdateData(Request, frozen=True, kw_only=True, tag="update_data"):
 
 
 class FreeKeysRpc(Request, frozen=True, kw_only=True, tag="free_keys"):
-    """Make the worker forget tasks, like ``free-keys``. Returns: None.
-
-    Attributes:
-        keys: keys of the tasks.
-        stimulus_id: stimulus ID for the task stories.
-    """
+    """Make the worker forget tasks, like ``free-keys``. Returns: None."""
 
     keys: list[Any]
     stimulus_id: str
@@ -68,10 +58,6 @@ class Run(Request, frozen=True, kw_only=True, tag="run"):
     """Run a function on a worker or a nanny.
 
     Returns: {"status": "OK", "result": serialized} or an error.
-
-    Attributes:
-        function, args, kwargs: pickles.
-        wait: whether to wait for a coroutine.
     """
 
     function: Any
@@ -84,10 +70,6 @@ class RunCoroutine(Request, frozen=True, kw_only=True, tag="run_coroutine"):
     """Run a coroutine function on the worker.
 
     Returns: {"status": "OK", "result": serialized} or an error.
-
-    Attributes:
-        function, args, kwargs: pickles.
-        wait: whether to wait for the coroutine.
     """
 
     function: Any
@@ -100,8 +82,6 @@ class PluginAdd(Request, frozen=True, kw_only=True, tag="plugin-add"):
     """Register a plugin on the worker. Returns: {"status": "OK"} or an error.
 
     Attributes:
-        plugin: the pickled plugin.
-        name: name of the plugin.
         catch_errors: whether to return an exception of the plugin's setup instead of raising it.
     """
 
@@ -111,11 +91,7 @@ class PluginAdd(Request, frozen=True, kw_only=True, tag="plugin-add"):
 
 
 class PluginRemove(Request, frozen=True, kw_only=True, tag="plugin-remove"):
-    """Remove a plugin from the worker. Returns: {"status": "OK"} or an error.
-
-    Attributes:
-        name: name of the plugin.
-    """
+    """Remove a plugin from the worker. Returns: {"status": "OK"} or an error."""
 
     name: str
 
@@ -161,7 +137,6 @@ class WorkerProfile(Request, frozen=True, kw_only=True, tag="profile"):
     """Get a statistical profile of the worker. Returns: a profile tree.
 
     Attributes:
-        start, stop: seconds since the epoch.
         key: task prefix to which the profile is limited.
         server: whether to profile the event loop instead of tasks.
     """
@@ -176,9 +151,6 @@ class ProfileMetadata(Request, frozen=True, kw_only=True, tag="profile_metadata"
     """Get the number of samples in the worker's profile over time.
 
     Returns: {"counts": [(time, number)], "keys": [(time, {prefix: number})]}.
-
-    Attributes:
-        start, stop: seconds since the epoch.
     """
 
     start: float = 0
@@ -228,11 +200,7 @@ class BenchmarkMemory(Request, frozen=True, kw_only=True, tag="benchmark_memory"
 
 
 class BenchmarkNetwork(Request, frozen=True, kw_only=True, tag="benchmark_network"):
-    """Measure the bandwidth to another worker. Returns: {size: bytes per second}.
-
-    Attributes:
-        address: address of that worker.
-    """
+    """Measure the bandwidth to another worker. Returns: {size: bytes per second}."""
 
     address: str
 
@@ -242,9 +210,6 @@ class WorkerTerminate(Request, frozen=True, kw_only=True, tag="terminate"):
 
     Attributes:
         timeout: time limit of each step, in seconds.
-        executor_wait: whether to wait for running tasks.
-        nanny: whether to close the nanny too.
-        reason: reason, for logs.
     """
 
     timeout: float = 30
@@ -261,11 +226,7 @@ class WorkerIdentity(Request, frozen=True, kw_only=True, tag="identity"):
 
 
 class WorkerVersions(Request, frozen=True, kw_only=True, tag="versions"):
-    """Get the versions of Python and packages. Returns: a nested dict.
-
-    Attributes:
-        packages: further packages.
-    """
+    """Get the versions of Python and packages. Returns: a nested dict."""
 
     packages: Any = None
 
@@ -275,8 +236,6 @@ class WorkerGetLogs(Request, frozen=True, kw_only=True, tag="get_logs"):
 
     Attributes:
         start: number of lines to skip.
-        n: maximum number of lines.
-        timestamps: whether to include the time of each line.
     """
 
     start: int = 0
@@ -285,41 +244,25 @@ class WorkerGetLogs(Request, frozen=True, kw_only=True, tag="get_logs"):
 
 
 class WorkerGetStory(Request, frozen=True, kw_only=True, tag="get_story"):
-    """Get the worker's transitions of tasks or stimuli. Returns: the transitions.
-
-    Attributes:
-        keys_or_stimuli: keys and stimulus IDs.
-    """
+    """Get the worker's transitions of tasks or stimuli. Returns: the transitions."""
 
     keys_or_stimuli: list[Any]
 
 
 class WorkerDumpState(Request, frozen=True, kw_only=True, tag="dump_state"):
-    """Get the state of the worker, for debugging. Returns: a nested dict.
-
-    Attributes:
-        exclude: attributes to omit.
-    """
+    """Get the state of the worker, for debugging. Returns: a nested dict."""
 
     exclude: list[str] = []
 
 
 class WorkerEcho(Request, frozen=True, kw_only=True, tag="echo"):
-    """Return the data in the request. Returns: ``data``.
-
-    Attributes:
-        data: any value.
-    """
+    """Return the data in the request. Returns: ``data``."""
 
     data: Any = None
 
 
 class WorkerConnectionStream(Request, frozen=True, kw_only=True, tag="connection_stream"):
-    """Turn the connection into a stream.
-
-    Attributes:
-        extra: arguments to add to each message.
-    """
+    """Turn the connection into a stream."""
 
     extra: dict[str, Any] | None = None
 
@@ -328,8 +271,6 @@ class ShuffleReceive(Request, frozen=True, kw_only=True, tag="shuffle_receive"):
     """Send shards of a P2P shuffle to another worker. Returns: {"status": "OK"} or an error.
 
     Attributes:
-        shuffle_id: ID of the shuffle.
-        run_id: number of the attempt.
         data: the serialized shards.
     """
 
@@ -344,10 +285,6 @@ class ShuffleInputsDone(Request, frozen=True, kw_only=True, tag="shuffle_inputs_
     The scheduler sends it.
 
     Returns: None.
-
-    Attributes:
-        shuffle_id: ID of the shuffle.
-        run_id: number of the attempt.
     """
 
     shuffle_id: str

@@ -18,16 +18,12 @@ class TaskFinished(Message, frozen=True, kw_only=True, tag="task-finished"):
     """Report that a task finished and that the worker stores its result.
 
     Attributes:
-        key: key of the task.
-        stimulus_id: ID of the stimulus on the worker.
         run_id: ``run_id`` of the ``compute-task`` that started it; -1 if the worker does not send
             one.
         nbytes: size of the result in bytes.
         type: pickled class of the result, or its name if the class cannot be pickled.
         typename: name of that class, as returned by ``dask.utils.typename``.
         metadata: metadata set by the task or by a plugin.
-        thread: identifier of the thread that ran the task.
-        startstops: time intervals spent on the task.
         status: always "OK".
     """
 
@@ -53,14 +49,7 @@ class TaskErred(Message, frozen=True, kw_only=True, tag="task-erred"):
     """Report that a task raised an exception.
 
     Attributes:
-        key: key of the task.
-        stimulus_id: ID of the stimulus on the worker.
-        run_id: ``run_id`` of the ``compute-task`` that started it.
-        exception: the serialized exception.
         traceback: its serialized traceback; None if it cannot be pickled.
-        exception_text, traceback_text: the same as text, for logs.
-        thread: identifier of the thread that ran the task.
-        startstops: time intervals spent on the task.
         status: always "error".
     """
 
@@ -83,12 +72,7 @@ class TaskErred(Message, frozen=True, kw_only=True, tag="task-erred"):
 
 
 class ReleaseWorkerData(Message, frozen=True, kw_only=True, tag="release-worker-data"):
-    """Report that the worker no longer stores a result: dropped on request, or lost.
-
-    Attributes:
-        key: key of the task.
-        stimulus_id: ID of the stimulus on the worker.
-    """
+    """Report that the worker no longer stores a result: dropped on request, or lost."""
 
     KEY_FIELDS: ClassVar[tuple[str, ...]] = ("key",)
 
@@ -100,10 +84,6 @@ class AddKeys(Message, frozen=True, kw_only=True, tag="add-keys"):
     """Report additional replicas on the worker.
 
     The worker has fetched dependencies, or keeps replicas that ``remove-replicas`` named.
-
-    Attributes:
-        keys: keys of the replicas.
-        stimulus_id: ID of the stimulus on the worker.
     """
 
     KEYS_FIELDS: ClassVar[tuple[str, ...]] = ("keys",)
@@ -116,10 +96,7 @@ class LongRunning(Message, frozen=True, kw_only=True, tag="long-running"):
     """Report that a task has seceded from the worker's thread pool.
 
     Attributes:
-        key: key of the task.
-        run_id: ``run_id`` of the ``compute-task`` that started it.
         compute_duration: seconds since the task started; None if it had seceded before.
-        stimulus_id: ID of the stimulus on the worker.
     """
 
     KEY_FIELDS: ClassVar[tuple[str, ...]] = ("key",)
@@ -132,12 +109,7 @@ class LongRunning(Message, frozen=True, kw_only=True, tag="long-running"):
 
 
 class Reschedule(Message, frozen=True, kw_only=True, tag="reschedule"):
-    """Report that a task raised ``Reschedule``, so that it runs on another worker.
-
-    Attributes:
-        key: key of the task.
-        stimulus_id: ID of the stimulus on the worker.
-    """
+    """Report that a task raised ``Reschedule``, so that it runs on another worker."""
 
     KEY_FIELDS: ClassVar[tuple[str, ...]] = ("key",)
 
@@ -173,7 +145,6 @@ class WorkerStatusChange(Message, frozen=True, kw_only=True, tag="worker-status-
 
     Attributes:
         status: "running", "paused", "closing_gracefully", ...
-        stimulus_id: ID of the stimulus that changed the status.
     """
 
     status: WorkerStatus
@@ -184,10 +155,6 @@ class RequestRefreshWhoHas(Message, frozen=True, kw_only=True, tag="request-refr
     """Request the current holders of keys that the worker did not find on the known ones.
 
     The scheduler answers with ``refresh-who-has``.
-
-    Attributes:
-        keys: keys of the missing data.
-        stimulus_id: ID of the stimulus on the worker.
     """
 
     KEYS_FIELDS: ClassVar[tuple[str, ...]] = ("keys",)
@@ -200,7 +167,6 @@ class StealResponse(Message, frozen=True, kw_only=True, tag="steal-response"):
     """Answer ``steal-request``.
 
     Attributes:
-        key: key of the task.
         state: state of the task on the worker when the request arrived; None if it is unknown
             there.
         stimulus_id: ``stimulus_id`` of the request.

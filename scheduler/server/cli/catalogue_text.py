@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 from paceline.protocol.catalogue import STREAM_DIRECTIONS, TABLES, Op
 from paceline.protocol.in_place import fields_of
+from paceline.protocol.messages.base import COMMON_FIELDS
 
 
 def list_ops(direction: str | None = None) -> Iterator[str]:
@@ -64,6 +65,7 @@ def _describe(op: Op) -> Iterator[str]:
 
 def _fields(cls: type[msgspec.Struct]) -> Iterator[str]:
     places = {attribute.name: attribute.place for attribute in fields_of(cls)}
+    text = inspect.getdoc(cls) or ""
     for field in msgspec.structs.fields(cls):
         default = "required"
         if field.default is not msgspec.NODEFAULT:
@@ -71,7 +73,9 @@ def _fields(cls: type[msgspec.Struct]) -> Iterator[str]:
         elif field.default_factory is not msgspec.NODEFAULT:
             default = f"default {field.default_factory()!r}"
         name = field.encode_name
-        yield f"    {name:<24} {type_name(field.type):<36} {default}, {places[name]}"
+        about = "" if f"{name}:" in text else COMMON_FIELDS.get(name, "")
+        kind = f"{type_name(field.type):<36} {default}, {places[name]}"
+        yield f"    {name:<24} {kind}  {about}".rstrip()
 
 
 def type_name(hint: Any) -> str:
