@@ -19,6 +19,7 @@ from paceline.protocol.messages.replies import ErrorReply, Reply
 from . import reply_values
 from .catalogue import TABLES, Direction, Op
 from .payload import Payload
+from .plans import PLANS
 from .values import READ_ERRORS
 
 #: What is wrong. "unreadable": invalid msgpack, a placeholder for a missing frame, or bytes that
@@ -192,13 +193,11 @@ def _nested(value: Any, hint: Any, op: str, path: str) -> Iterator[Violation]:
 
 def _keys(raw: dict[str, Any], cls: type[Message], op: str) -> Iterator[Violation]:
     """Yield violations in fields that hold task keys."""
-    fields = _SHAPES[cls].fields
-    for name in cls.KEY_FIELDS:
-        if raw.get(name) is None and not fields[name].required:
-            continue
-        if name in raw and not is_key(raw[name]):
-            yield Violation("wrong type", op, f"$.{name}", f"{_kind(raw[name])} is not a key")
-    for name in (*cls.KEYS_FIELDS, *cls.KEY_MAPS):
+    plan = PLANS[cls]
+    name = plan.key_field
+    if name in raw and (raw[name] is not None or plan.needs_key) and not is_key(raw[name]):
+        yield Violation("wrong type", op, f"$.{name}", f"{_kind(raw[name])} is not a key")
+    for name in (*plan.keys_fields, *plan.key_maps):
         for key in raw.get(name) or ():
             if not is_key(key):
                 yield Violation("wrong type", op, f"$.{name}[...]", f"{_kind(key)} is not a key")

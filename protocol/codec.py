@@ -28,6 +28,7 @@ from .keys import KEY_NBYTES_MAX, check_key, key_nbytes, normalize_key
 from .limits import drop_invalid_members, member_of
 from .messages import UpdateGraph
 from .payload import FrameClaims, Payload
+from .plans import PLANS, Plan
 from .values import (
     PAYLOAD_KINDS,
     READ_ERRORS,
@@ -84,40 +85,6 @@ def _keep_payload(kind: type, value: Any) -> Any:
     raise ValueError("expected a serialized value")
 
 
-class _Plan:
-    """Conversions of the second decoding step for the messages of one class.
-
-    Attributes:
-        key_field: name of the field that holds a key, or None.
-        needs_key: whether that field must not be None.
-        untyped_fields, keys_fields: names, as in the class.
-        payload_fields: names of fields that hold a ``Payload`` or None.
-        is_heavy: whether there are ``keys_fields`` or ``payload_fields``.
-    """
-
-    __slots__ = (
-        "is_heavy", "key_field", "keys_fields", "needs_key", "payload_fields", "untyped_fields",
-    )  # fmt: skip
-
-    def __init__(self, cls: type[Message]) -> None:
-        if len(cls.KEY_FIELDS) > 1:
-            raise ValueError(f"{cls.__name__} has more than one key")
-        self.key_field = cls.KEY_FIELDS[0] if cls.KEY_FIELDS else None
-        self.needs_key = self.key_field in _required_fields(cls)
-        self.untyped_fields = cls.UNTYPED_FIELDS
-        self.keys_fields = cls.KEYS_FIELDS
-        self.payload_fields = tuple(
-            field.name
-            for field in msgspec.structs.fields(cls)
-            if field.type is Payload or field.type == Payload | None
-        )
-        self.is_heavy = bool(self.keys_fields or self.payload_fields)
-
-
-def _required_fields(cls: type[Message]) -> frozenset[str]:
-    return frozenset(field.name for field in msgspec.structs.fields(cls) if field.required)
-
-
 def _batch_decoder(table: Mapping[str, Op]) -> msgspec.msgpack.Decoder[list[Any]]:
     classes = tuple(op.cls for op in table.values())
     batch: Any = list.__class_getitem__(Union[classes])  # noqa: UP007 - made at run time
@@ -127,27 +94,9 @@ def _batch_decoder(table: Mapping[str, Op]) -> msgspec.msgpack.Decoder[list[Any]
 _DECODERS: Mapping[Direction, msgspec.msgpack.Decoder[list[Any]]] = MappingProxyType(
     {direction: _batch_decoder(TABLES[direction]) for direction in STREAM_DIRECTIONS}
 )
-_PLANS: Mapping[type, _Plan] = MappingProxyType(
-    {op.cls: _Plan(op.cls) for direction in STREAM_DIRECTIONS for op in TABLES[direction].values()}
-)
-_FIELDS: Mapping[type, frozenset[str]] = MappingProxyType(
-    {
-        op.cls: frozenset(field.encode_name for field in msgspec.structs.fields(op.cls))
-        for table in TABLES.values()
-        for op in table.values()
-    }
-)
-_REQUIRED: Mapping[type, frozenset[str]] = MappingProxyType(
-    {op.cls: _required_fields(op.cls) for t in TABLES.values() for op in t.values()}
-)
 #: Classes with untyped fields, in which msgspec would not encode sets as stock does.
 _UNTYPED: Mapping[type, tuple[str, ...]] = MappingProxyType(
-    {
-        op.cls: op.cls.UNTYPED_FIELDS
-        for t in TABLES.values()
-        for op in t.values()
-        if op.cls.UNTYPED_FIELDS
-    }
+    {cls: plan.untyped_fields for cls, plan in PLANS.items() if plan.untyped_fields}
 )
 RAW_LIST = msgspec.msgpack.Decoder(list[msgspec.Raw])
 
@@ -215,7 +164,7 @@ class Codec:
             messages = _DECODERS[direction].decode(frames[0])
             if frame_nbytes(frames[0]) > KEY_NBYTES_MAX:
                 check_lengths(messages)
-            plans = _PLANS
+            plans = PLANS
             for message in messages:
                 plan = plans[type(message)]
                 name = plan.key_field
@@ -282,7 +231,7 @@ class Codec:
         cls = entry.cls
         fields = raw
         if direction not in STREAM_DIRECTIONS:
-            extra = [name for name in raw if name not in _FIELDS[cls] and name != "op"]
+            extra = [name for name in raw if name not in PLANS[cls].names and name != "op"]
             if extra:
                 if cls.EXTRA_FIELD is None:
                     name = extra[0]
@@ -309,7 +258,7 @@ class Codec:
         return self._with_keys(message, raw)
 
     def _decode_fields(
-        self, message: Any, plan: _Plan, frames: Sequence[Buffer], claims: FrameClaims
+        self, message: Any, plan: Plan, frames: Sequence[Buffer], claims: FrameClaims
     ) -> None:
         """Finish the lists of keys and the serialized values of `message`.
 
@@ -365,7 +314,7 @@ class Codec:
 
     def _with_keys(self, message: Message, raw: dict[str, Any]) -> Received:
         """Convert the lists of keys of a leniently decoded message to lists, and check its keys."""
-        for name in message.KEYS_FIELDS:
+        for name in PLANS[type(message)].keys_fields:
             keys = getattr(message, name)
             if type(keys) is not list:
                 if not isinstance(keys, set | tuple):
@@ -460,11 +409,12 @@ def keys_in(message: Message) -> Iterator[tuple[str, Any]]:
     """
     if type(message) is UpdateGraph:
         return
-    for name in message.KEY_FIELDS:
-        key = getattr(message, name)
-        if key is not None or name in _REQUIRED[type(message)]:
-            yield name, key
-    for name in (*message.KEYS_FIELDS, *message.KEY_MAPS):
+    plan = PLANS[type(message)]
+    if plan.key_field is not None:
+        key = getattr(message, plan.key_field)
+        if key is not None or plan.needs_key:
+            yield plan.key_field, key
+    for name in (*plan.keys_fields, *plan.key_maps):
         for key in getattr(message, name):
             yield name, key
 

@@ -12,6 +12,7 @@ import msgspec
 from paceline.protocol.in_place import fields_of
 from paceline.protocol.messages.base import COMMON_FIELDS, Message, Request
 from paceline.protocol.payload import Payload
+from paceline.protocol.plans import PLANS, Plan
 
 
 @dataclass(frozen=True)
@@ -121,11 +122,12 @@ def default_of(field: Any) -> str | None:
 def type_in_words(cls: Any, field: Any) -> str:
     """Return the type of `field` of `cls` as text."""
     if issubclass(cls, Message):
-        if field.name in cls.KEY_FIELDS:
+        plan = PLANS[cls] if cls in PLANS else Plan(cls)
+        if field.name == plan.key_field:
             return "key"
-        if field.name in cls.KEYS_FIELDS:
+        if field.name in plan.keys_fields:
             return "array of keys" + (" or nil" if "None" in str(field.type) else "")
-        if field.name in cls.KEY_MAPS:
+        if field.name in plan.key_maps:
             inner = getattr(field.type, "__args__", (Any, Any))
             value = inner[1] if len(inner) > 1 and inner[1] is not type(None) else Any
             return f"map of key to {words(value)}"

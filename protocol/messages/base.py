@@ -1,19 +1,23 @@
 """Base classes of messages, and messages of every direction.
 
 A message is a frozen struct whose tag is the ``op`` on the wire and whose field names are those on
-the wire. Task keys and untyped values are annotated ``Any``, because msgspec has no type for a
-tuple nested to any depth. Class variables list these fields, and the codec converts them after
-decoding.
+the wire. For msgspec, task keys and untyped values are ``Any``, because it has no type for a tuple
+nested to any depth. The codec converts them after decoding, as ``plans.py`` derives from the types.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypeAlias
 
 import msgspec
 from paceline.protocol.limits import Name, Seconds
+
+#: A task key, which the codec checks and makes hashable.
+Key: TypeAlias = Annotated[Any, "key"]
+#: Several task keys: a list or, on the wire, a set.
+Keys: TypeAlias = Annotated[Any, "keys"]
 
 #: Meanings of fields that several messages have. The docstring of a message describes its other
 #: fields, and those with another meaning.
@@ -80,11 +84,6 @@ class Message(
     """Base of all messages on streams and of all requests.
 
     Attributes:
-        KEY_FIELDS: fields that hold one key.
-        KEYS_FIELDS: fields that hold a list of keys.
-        KEY_MAPS: fields that hold a dict with keys as its keys.
-        UNTYPED_FIELDS: fields that hold any value. Arrays in it become tuples, serialized values
-            become ``Payload`` objects.
         LENIENT_FIELDS: fields that get their default if their value does not fit their type, so
             that the rest of the message is still used.
         OPEN_MAPS: field -> a TypedDict of known members. Members with a wrong type are left out.
@@ -92,10 +91,6 @@ class Message(
             arguments are an error.
     """
 
-    KEY_FIELDS: ClassVar[tuple[str, ...]] = ()
-    KEYS_FIELDS: ClassVar[tuple[str, ...]] = ()
-    KEY_MAPS: ClassVar[tuple[str, ...]] = ()
-    UNTYPED_FIELDS: ClassVar[tuple[str, ...]] = ()
     LENIENT_FIELDS: ClassVar[tuple[str, ...]] = ()
     OPEN_MAPS: ClassVar[Mapping[str, type]] = MappingProxyType({})
     EXTRA_FIELD: ClassVar[str | None] = None

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from paceline.protocol.limits import Nbytes
 from paceline.protocol.payload import Payload
 
-from .base import Message
+from .base import Key, Keys, Message
 
 
 class UpdateGraph(Message, frozen=True, kw_only=True, tag="update-graph"):
@@ -34,17 +34,10 @@ class UpdateGraph(Message, frozen=True, kw_only=True, tag="update-graph"):
         span_metadata: metadata of spans, pickled.
     """
 
-    KEY_FIELDS: ClassVar[tuple[str, ...]] = ("submitting_task",)
-    KEYS_FIELDS: ClassVar[tuple[str, ...]] = ("keys",)
-    UNTYPED_FIELDS: ClassVar[tuple[str, ...]] = (
-        "internal_priority", "user_priority", "actors", "code", "annotations", "span_metadata",
-        "fifo_timeout",
-    )  # fmt: skip
-
     expr_ser: Payload
-    keys: Any
+    keys: Keys
     internal_priority: Any = None
-    submitting_task: Any = None
+    submitting_task: Key = None
     user_priority: Any = 0
     fifo_timeout: Any = 0.0
     actors: Any = None
@@ -64,9 +57,7 @@ class ClientDesiresKeys(
         keys: keys of the futures. They may arrive before the graph that defines them.
     """
 
-    KEYS_FIELDS: ClassVar[tuple[str, ...]] = ("keys",)
-
-    keys: list[Any]
+    keys: list[Key]
     client: str | None = None
 
 
@@ -75,9 +66,7 @@ class ClientReleasesKeys(
 ):
     """Register that the client has dropped its last future for each of the keys."""
 
-    KEYS_FIELDS: ClassVar[tuple[str, ...]] = ("keys",)
-
-    keys: list[Any]
+    keys: list[Key]
     client: str | None = None
     stimulus_id: str | None = None
 
@@ -89,11 +78,10 @@ class UpdateData(Message, frozen=True, kw_only=True, tag="update-data"):
         client: name of the client that wants the data; default: the owner of the stream.
     """
 
-    KEY_MAPS: ClassVar[tuple[str, ...]] = ("who_has", "nbytes")
     LENIENT_FIELDS: ClassVar[tuple[str, ...]] = ("nbytes",)
 
-    who_has: dict[Any, list[str]]
-    nbytes: dict[Any, Nbytes] = {}
+    who_has: dict[Key, list[str]]
+    nbytes: dict[Key, Nbytes] = {}
     client: str | None = None
 
 
@@ -103,9 +91,7 @@ class ReportKey(Message, frozen=True, kw_only=True, tag="report-key"):
     The answer is ``key-in-memory``, ``task-erred``, ``cancelled-keys`` or nothing.
     """
 
-    KEY_FIELDS: ClassVar[tuple[str, ...]] = ("key",)
-
-    key: Any
+    key: Key
     client: str | None = None
 
 
@@ -127,9 +113,7 @@ class CloseClient(Message, frozen=True, kw_only=True, tag="close-client", omit_d
 class SubscribeTopic(Message, frozen=True, kw_only=True, tag="subscribe-topic", omit_defaults=True):
     """Subscribe the client to the events of a topic."""
 
-    KEY_FIELDS: ClassVar[tuple[str, ...]] = ("topic",)
-
-    topic: Any
+    topic: Key
     client: str | None = None
 
 
@@ -138,9 +122,7 @@ class UnsubscribeTopic(
 ):
     """Unsubscribe the client from the events of a topic."""
 
-    KEY_FIELDS: ClassVar[tuple[str, ...]] = ("topic",)
-
-    topic: Any
+    topic: Key
     client: str | None = None
 
 
@@ -153,9 +135,7 @@ class CancelKeys(Message, frozen=True, kw_only=True, tag="cancel-keys"):
         msg: message for users, repeated in ``cancelled-keys``.
     """
 
-    KEYS_FIELDS: ClassVar[tuple[str, ...]] = ("keys",)
-
-    keys: list[Any]
+    keys: list[Key]
     force: bool = False
     reason: str | None = None
     msg: str | None = None
@@ -171,8 +151,6 @@ class PublishFlushBatchedSend(Message, frozen=True, kw_only=True, tag="publish_f
         uid: identifier of that request; a str, bytes in older releases.
     """
 
-    UNTYPED_FIELDS: ClassVar[tuple[str, ...]] = ("uid",)
-
     uid: Any
     client: str | None = None
 
@@ -180,18 +158,13 @@ class PublishFlushBatchedSend(Message, frozen=True, kw_only=True, tag="publish_f
 class QueueFutureRelease(Message, frozen=True, kw_only=True, tag="queue-future-release"):
     """Confirm that the client has created a future for an element of a queue."""
 
-    KEY_FIELDS: ClassVar[tuple[str, ...]] = ("key",)
-    UNTYPED_FIELDS: ClassVar[tuple[str, ...]] = ("name",)
-
     name: Any = None
-    key: Any = None
+    key: Key = None
     client: str | None = None
 
 
 class QueueRelease(Message, frozen=True, kw_only=True, tag="queue_release"):
     """Close the client's end of a queue."""
-
-    UNTYPED_FIELDS: ClassVar[tuple[str, ...]] = ("name",)
 
     name: Any = None
     client: str | None = None
@@ -206,19 +179,14 @@ class VariableFutureReceivedConfirm(
         token: ``token`` from the reply to ``variable_get``.
     """
 
-    KEY_FIELDS: ClassVar[tuple[str, ...]] = ("key",)
-    UNTYPED_FIELDS: ClassVar[tuple[str, ...]] = ("name",)
-
     name: Any = None
-    key: Any = None
+    key: Key = None
     token: str | None = None
     client: str | None = None
 
 
 class VariableDelete(Message, frozen=True, kw_only=True, tag="variable_delete"):
     """Delete a variable."""
-
-    UNTYPED_FIELDS: ClassVar[tuple[str, ...]] = ("name",)
 
     name: Any = None
     client: str | None = None

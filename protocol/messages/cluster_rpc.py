@@ -24,7 +24,7 @@ from paceline.protocol.limits import (
     WorkerStatus,
 )
 
-from .base import Request
+from .base import Key, Request
 
 # ------------------------------------------------------------------ who connects
 
@@ -52,14 +52,13 @@ class RegisterWorker(Request, frozen=True, kw_only=True, tag="register-worker"):
         extra: further information to store with the worker.
     """
 
-    KEY_FIELDS: ClassVar[tuple[str, ...]] = ("name",)
     OPEN_MAPS: ClassVar[Mapping[str, type]] = MappingProxyType({"metrics": WorkerMetrics})
 
     address: Name
     status: WorkerStatus = "running"
     server_id: str = ""
     nthreads: Nthreads = 1
-    name: Any = None
+    name: Key = None
     resolve_address: bool = True
     now: Seconds = 0.0
     resources: dict[Name, Ordered] | None = None
@@ -188,9 +187,7 @@ class Scatter(Request, frozen=True, kw_only=True, tag="scatter"):
         timeout: seconds to wait for a worker.
     """
 
-    KEY_MAPS: ClassVar[tuple[str, ...]] = ("data",)
-
-    data: dict[Any, Any]
+    data: dict[Key, Any]
     workers: Any = None
     client: Name = ""
     broadcast: Any = False
@@ -204,11 +201,10 @@ class UpdateDataRpc(Request, frozen=True, kw_only=True, tag="update_data"):
         client: name of the client that wants the data.
     """
 
-    KEY_MAPS: ClassVar[tuple[str, ...]] = ("who_has", "nbytes")
     LENIENT_FIELDS: ClassVar[tuple[str, ...]] = ("nbytes",)
 
-    who_has: dict[Any, list[str]]
-    nbytes: dict[Any, Nbytes] = {}
+    who_has: dict[Key, list[str]]
+    nbytes: dict[Key, Nbytes] = {}
     client: str | None = None
 
 

@@ -6,11 +6,11 @@ fields as keyword arguments, so a field that stock does not have is an error in 
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from paceline.protocol.payload import Payload
 
-from .base import Message
+from .base import Key, Message
 
 
 class StreamStart(Message, frozen=True, kw_only=True, tag="stream-start", omit_defaults=True):
@@ -33,10 +33,7 @@ class KeyInMemory(Message, frozen=True, kw_only=True, tag="key-in-memory", omit_
         workers: addresses of the workers that hold it, for data that was scattered.
     """
 
-    KEY_FIELDS: ClassVar[tuple[str, ...]] = ("key",)
-    UNTYPED_FIELDS: ClassVar[tuple[str, ...]] = ("type",)
-
-    key: Any
+    key: Key
     type: Any = None
     workers: list[str] | None = None
 
@@ -44,9 +41,7 @@ class KeyInMemory(Message, frozen=True, kw_only=True, tag="key-in-memory", omit_
 class LostData(Message, frozen=True, kw_only=True, tag="lost-data"):
     """Report that a result was lost. It is recomputed if possible."""
 
-    KEY_FIELDS: ClassVar[tuple[str, ...]] = ("key",)
-
-    key: Any
+    key: Key
 
 
 class TaskErredReport(Message, frozen=True, kw_only=True, tag="task-erred", omit_defaults=True):
@@ -57,10 +52,7 @@ class TaskErredReport(Message, frozen=True, kw_only=True, tag="task-erred", omit
             exception itself (``KilledWorker``, ``NoValidWorkerError``).
     """
 
-    KEY_FIELDS: ClassVar[tuple[str, ...]] = ("key",)
-    UNTYPED_FIELDS: ClassVar[tuple[str, ...]] = ("exception",)
-
-    key: Any
+    key: Key
     exception: Any = None
     traceback: Payload | None = None
 
@@ -68,9 +60,7 @@ class TaskErredReport(Message, frozen=True, kw_only=True, tag="task-erred", omit
 class TaskRetried(Message, frozen=True, kw_only=True, tag="task-retried"):
     """Report that a failed task runs again."""
 
-    KEY_FIELDS: ClassVar[tuple[str, ...]] = ("key",)
-
-    key: Any
+    key: Key
 
 
 class CancelledKeys(Message, frozen=True, kw_only=True, tag="cancelled-keys", omit_defaults=True):
@@ -82,9 +72,7 @@ class CancelledKeys(Message, frozen=True, kw_only=True, tag="cancelled-keys", om
         msg: message for users.
     """
 
-    KEYS_FIELDS: ClassVar[tuple[str, ...]] = ("keys",)
-
-    keys: list[Any]
+    keys: list[Key]
     reason: str | None = None
     msg: str | None = None
 
@@ -100,10 +88,7 @@ class Event(Message, frozen=True, kw_only=True, tag="event"):
         event: (time in seconds since the epoch, logged value).
     """
 
-    KEY_FIELDS: ClassVar[tuple[str, ...]] = ("topic",)
-    UNTYPED_FIELDS: ClassVar[tuple[str, ...]] = ("event",)
-
-    topic: Any
+    topic: Key
     event: Any
 
 

@@ -7,11 +7,11 @@ scheduler also sends ``worker-status-change``, whose class is in ``worker_to_sch
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 from paceline.protocol.payload import Payload
 
-from .base import Message
+from .base import Key, Message
 
 
 class ComputeTask(Message, frozen=True, kw_only=True, tag="compute-task"):
@@ -27,16 +27,12 @@ class ComputeTask(Message, frozen=True, kw_only=True, tag="compute-task"):
         span_id: ID of the span that the task belongs to.
     """
 
-    KEY_FIELDS: ClassVar[tuple[str, ...]] = ("key",)
-    KEY_MAPS: ClassVar[tuple[str, ...]] = ("who_has", "nbytes")
-    UNTYPED_FIELDS: ClassVar[tuple[str, ...]] = ("annotations",)
-
-    key: Any
+    key: Key
     run_id: int
     priority: tuple[int | float, ...]
     stimulus_id: str
-    who_has: dict[Any, tuple[str, ...]]
-    nbytes: dict[Any, int]
+    who_has: dict[Key, tuple[str, ...]]
+    nbytes: dict[Key, int]
     run_spec: Payload | None
     resource_restrictions: dict[str, float] | None = None
     actor: bool = False
@@ -47,9 +43,7 @@ class ComputeTask(Message, frozen=True, kw_only=True, tag="compute-task"):
 class FreeKeys(Message, frozen=True, kw_only=True, tag="free-keys"):
     """Forget tasks and drop their data. There is no answer."""
 
-    KEYS_FIELDS: ClassVar[tuple[str, ...]] = ("keys",)
-
-    keys: list[Any]
+    keys: list[Key]
     stimulus_id: str
 
 
@@ -59,19 +53,15 @@ class RemoveReplicas(Message, frozen=True, kw_only=True, tag="remove-replicas"):
     The worker answers with ``add-keys`` for those that it must keep.
     """
 
-    KEYS_FIELDS: ClassVar[tuple[str, ...]] = ("keys",)
-
-    keys: list[Any]
+    keys: list[Key]
     stimulus_id: str
 
 
 class AcquireReplicas(Message, frozen=True, kw_only=True, tag="acquire-replicas"):
     """Fetch replicas from other workers, with low priority."""
 
-    KEY_MAPS: ClassVar[tuple[str, ...]] = ("who_has", "nbytes")
-
-    who_has: dict[Any, list[str]]
-    nbytes: dict[Any, int]
+    who_has: dict[Key, list[str]]
+    nbytes: dict[Key, int]
     stimulus_id: str
 
 
@@ -84,9 +74,7 @@ class StealRequest(Message, frozen=True, kw_only=True, tag="steal-request"):
         stimulus_id: ID of the request, repeated in the answer.
     """
 
-    KEY_FIELDS: ClassVar[tuple[str, ...]] = ("key",)
-
-    key: Any
+    key: Key
     stimulus_id: str
 
 
@@ -97,9 +85,7 @@ class RefreshWhoHas(Message, frozen=True, kw_only=True, tag="refresh-who-has"):
         who_has: key -> addresses of the workers that hold it; may be empty.
     """
 
-    KEY_MAPS: ClassVar[tuple[str, ...]] = ("who_has",)
-
-    who_has: dict[Any, list[str]]
+    who_has: dict[Key, list[str]]
     stimulus_id: str
 
 
@@ -109,9 +95,7 @@ class CancelCompute(Message, frozen=True, kw_only=True, tag="cancel-compute"):
     Stock workers handle it; the stock scheduler no longer sends it.
     """
 
-    KEY_FIELDS: ClassVar[tuple[str, ...]] = ("key",)
-
-    key: Any
+    key: Key
     stimulus_id: str
 
 

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from paceline.protocol.limits import Name, Nbytes, Seconds, WorkerStatus
 from paceline.protocol.payload import Payload
 
-from .base import Message, StartStop
+from .base import Key, Message, StartStop
 
 
 class TaskFinished(Message, frozen=True, kw_only=True, tag="task-finished"):
@@ -27,13 +27,11 @@ class TaskFinished(Message, frozen=True, kw_only=True, tag="task-finished"):
         status: always "OK".
     """
 
-    KEY_FIELDS: ClassVar[tuple[str, ...]] = ("key",)
-    UNTYPED_FIELDS: ClassVar[tuple[str, ...]] = ("type", "metadata")
     LENIENT_FIELDS: ClassVar[tuple[str, ...]] = (
         "nbytes", "type", "typename", "metadata", "thread", "startstops", "status",
     )  # fmt: skip
 
-    key: Any
+    key: Key
     stimulus_id: str = ""
     run_id: int = -1
     nbytes: Nbytes | None = None
@@ -53,13 +51,12 @@ class TaskErred(Message, frozen=True, kw_only=True, tag="task-erred"):
         status: always "error".
     """
 
-    KEY_FIELDS: ClassVar[tuple[str, ...]] = ("key",)
     LENIENT_FIELDS: ClassVar[tuple[str, ...]] = (
         "exception", "traceback", "exception_text", "traceback_text", "thread", "startstops",
         "status",
     )  # fmt: skip
 
-    key: Any
+    key: Key
     stimulus_id: str = ""
     run_id: int = -1
     exception: Payload | None = None
@@ -74,9 +71,7 @@ class TaskErred(Message, frozen=True, kw_only=True, tag="task-erred"):
 class ReleaseWorkerData(Message, frozen=True, kw_only=True, tag="release-worker-data"):
     """Report that the worker no longer stores a result: dropped on request, or lost."""
 
-    KEY_FIELDS: ClassVar[tuple[str, ...]] = ("key",)
-
-    key: Any
+    key: Key
     stimulus_id: str = ""
 
 
@@ -86,9 +81,7 @@ class AddKeys(Message, frozen=True, kw_only=True, tag="add-keys"):
     The worker has fetched dependencies, or keeps replicas that ``remove-replicas`` named.
     """
 
-    KEYS_FIELDS: ClassVar[tuple[str, ...]] = ("keys",)
-
-    keys: list[Any] = []
+    keys: list[Key] = []
     stimulus_id: str = ""
 
 
@@ -99,10 +92,9 @@ class LongRunning(Message, frozen=True, kw_only=True, tag="long-running"):
         compute_duration: seconds since the task started; None if it had seceded before.
     """
 
-    KEY_FIELDS: ClassVar[tuple[str, ...]] = ("key",)
     LENIENT_FIELDS: ClassVar[tuple[str, ...]] = ("compute_duration",)
 
-    key: Any
+    key: Key
     run_id: int = -1
     compute_duration: Seconds | None = None
     stimulus_id: str = ""
@@ -111,9 +103,7 @@ class LongRunning(Message, frozen=True, kw_only=True, tag="long-running"):
 class Reschedule(Message, frozen=True, kw_only=True, tag="reschedule"):
     """Report that a task raised ``Reschedule``, so that it runs on another worker."""
 
-    KEY_FIELDS: ClassVar[tuple[str, ...]] = ("key",)
-
-    key: Any
+    key: Key
     stimulus_id: str = ""
 
 
@@ -131,8 +121,6 @@ class LogEvent(Message, frozen=True, kw_only=True, tag="log-event"):
         topic: name of the topic, or a list of names.
         msg: the event; any value.
     """
-
-    UNTYPED_FIELDS: ClassVar[tuple[str, ...]] = ("topic", "msg")
 
     topic: Any
     msg: Any = None
@@ -157,9 +145,7 @@ class RequestRefreshWhoHas(Message, frozen=True, kw_only=True, tag="request-refr
     The scheduler answers with ``refresh-who-has``.
     """
 
-    KEYS_FIELDS: ClassVar[tuple[str, ...]] = ("keys",)
-
-    keys: list[Any] = []
+    keys: list[Key] = []
     stimulus_id: str = ""
 
 
@@ -172,8 +158,6 @@ class StealResponse(Message, frozen=True, kw_only=True, tag="steal-response"):
         stimulus_id: ``stimulus_id`` of the request.
     """
 
-    KEY_FIELDS: ClassVar[tuple[str, ...]] = ("key",)
-
-    key: Any
+    key: Key
     state: str | None = None
     stimulus_id: str = ""

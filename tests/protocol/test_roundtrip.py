@@ -25,7 +25,9 @@ from paceline.protocol.codec import Codec
 from paceline.protocol.framing import FrameReader, pack_frames
 from paceline.protocol.in_place import InPlaceCodec
 from paceline.protocol.messages import Message
+from paceline.protocol.messages.base import Key
 from paceline.protocol.payload import Payload, serialized_payload
+from paceline.protocol.plans import PLANS
 from paceline.protocol.values import struct_to_dict
 
 SMALL_INT = st.integers(-(2**63), 2**64 - 1)
@@ -71,7 +73,7 @@ def strategy(hint: Any) -> st.SearchStrategy[Any]:
     if origin is tuple:
         return st.lists(strategy(args[0]), max_size=3).map(tuple)
     if origin is dict:
-        keys = KEY if args[0] is Any else strategy(args[0])
+        keys = KEY if args[0] in (Any, Key) else strategy(args[0])
         return st.dictionaries(keys, strategy(args[1]), max_size=3)
     if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
         return structs(hint)
@@ -99,11 +101,12 @@ def limited(kind: Any, limits: Any) -> st.SearchStrategy[Any]:
 def structs(cls: type[msgspec.Struct]) -> st.SearchStrategy[Any]:
     hints = get_type_hints(cls, include_extras=True)
     fields: dict[str, st.SearchStrategy[Any]] = {}
-    keys = getattr(cls, "KEY_FIELDS", ())
-    lists_of_keys = getattr(cls, "KEYS_FIELDS", ())
+    plan = PLANS.get(cls)
+    key = plan and plan.key_field
+    lists_of_keys = plan.keys_fields if plan else ()
     extra = getattr(cls, "EXTRA_FIELD", None)
     for name in cls.__struct_fields__:
-        if name in keys:
+        if name == key:
             fields[name] = KEY
         elif name in lists_of_keys:
             fields[name] = st.lists(KEY, max_size=3)
@@ -143,7 +146,8 @@ def test_any_batch(direction: Any, codec: Codec) -> None:
         assert received == messages
         assert [type(m) for m in received] == [type(m) for m in messages]
         for message in received:
-            for name in message.KEY_FIELDS:
+            name = PLANS[type(message)].key_field
+            if name is not None:
                 hash(getattr(message, name))
         assert codec.decode_batch(codec.encode(received), direction) == messages
 

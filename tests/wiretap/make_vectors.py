@@ -35,8 +35,9 @@ from distributed.comm.tcp import TCP
 from paceline.protocol.catalogue import STREAM_DIRECTIONS, TABLES, Op
 from paceline.protocol.framing import FrameReader, pack_frames
 from paceline.protocol.json_form import dumps, frames_to_json, json_to_frames, to_json
-from paceline.protocol.observer import Seen
+from paceline.protocol.observer import ObservedMessage
 from paceline.protocol.payload import Payload, payload_header
+from paceline.protocol.plans import PLANS
 
 from tests.wiretap.features import STEPS, shapes
 from tests.wiretap.tapped_cluster import Record, tapped_cluster
@@ -70,7 +71,7 @@ class Keeper(Record):
         self.kept: dict[Name, bytes] = {}
         self.cut: set[Name] = set()  # those taken out of a batch
 
-    def __call__(self, tapped: Any, when: float, seen: Seen) -> None:
+    def __call__(self, tapped: Any, when: float, seen: ObservedMessage) -> None:
         super().__call__(tapped, when, seen)
         if (
             seen.kind not in ("handshake", "request", "reply", "stream", "value")
@@ -108,7 +109,7 @@ def payloads_in(value: Any) -> list[Payload]:
     return []
 
 
-def shapes_of(seen: Seen) -> list[str]:
+def shapes_of(seen: ObservedMessage) -> list[str]:
     """What is to be seen in the frames of a message, or of a batch for its first message."""
     found = []
     if seen.n_messages >= BATCH_LENGTH:
@@ -169,9 +170,9 @@ def constructed(op: Op) -> bytes:
 
 
 def _sample(cls: Any, field: Any) -> Any:
-    if field.name in cls.KEY_FIELDS:
+    if field.name == PLANS[cls].key_field:
         return SAMPLES["key"]
-    if field.name in cls.KEYS_FIELDS or "list" in str(field.type):
+    if field.name in PLANS[cls].keys_fields or "list" in str(field.type):
         return SAMPLES["keys"]
     if "dict" in str(field.type):
         return {}

@@ -14,6 +14,7 @@ from paceline.protocol.errors import ProtocolError
 from paceline.protocol.json_form import dumps, to_json
 from paceline.protocol.observer import ObservedMessage
 from paceline.protocol.payload import Payload
+from paceline.protocol.plans import PLANS
 from paceline.protocol.sniffing import OmittedFrame, real_nbytes
 from paceline.scheduler.core.inspection.explain_text import count as plural
 
@@ -87,11 +88,12 @@ def keys_in(seen: ObservedMessage) -> Iterator[Any]:
         return
     names = list(KEY_NAMES)
     op = TABLES[seen.direction].get(seen.op) if seen.direction else None
-    if op is not None:
-        names += [*op.cls.KEY_FIELDS, *op.cls.KEYS_FIELDS, *op.cls.KEY_MAPS]
+    plan = None if op is None else PLANS[op.cls]
+    if plan is not None:
+        names += [plan.key_field or "key", *plan.keys_fields, *plan.key_maps]
     for name in dict.fromkeys(names):
         value = seen.value.get(name)
-        is_one = name == "key" or (op is not None and name in op.cls.KEY_FIELDS)
+        is_one = name == "key" or (plan is not None and name == plan.key_field)
         if is_one and name in seen.value:
             yield value
         elif isinstance(value, tuple | set | dict):
