@@ -13,7 +13,7 @@ from typing import Any
 
 from paceline.protocol.codec import Codec
 from paceline.protocol.framing import pack_frames
-from paceline.protocol.in_place import InPlaceCodec
+from paceline.protocol.handshake import Agreement
 from paceline.protocol.messages import (
     ComputeTask,
     KeyInMemory,
@@ -105,7 +105,7 @@ def rows() -> Iterator[list[str]]:
     """Yield the cells of each row of the table."""
     for name, direction, value in samples():
         cells = [name]
-        for codec in (Codec(), InPlaceCodec()):
+        for codec in (Codec(), Codec(Agreement(encoding="in-place"))):
             frames = codec.encode(value)
             nbytes = sum(map(len, pack_frames(frames)))
             if direction is not None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence, Set
 from types import MappingProxyType
-from typing import Any, ClassVar, TypeVar, Union
+from typing import Any, TypeVar, Union
 
 import msgspec
 from msgspec.structs import force_setattr
@@ -31,6 +31,7 @@ from .payload import FrameClaims, Payload
 from .plans import PLANS, Plan
 from .values import (
     PAYLOAD_KINDS,
+    PAYLOAD_READERS,
     READ_ERRORS,
     SET_CONTAINERS,
     ScalarReader,
@@ -122,9 +123,6 @@ class Codec:
 
     __slots__ = ("_encoder", "_read_scalar", "_serialize_value", "_writer", "agreement")
 
-    READER: ClassVar[type[ValueReader]] = ValueReader
-    WRITER: ClassVar[type[ValueWriter]] = ValueWriter
-
     def __init__(
         self,
         agreement: Agreement | None = None,
@@ -135,8 +133,14 @@ class Codec:
         self.agreement = agreement or Agreement()
         self._read_scalar = read_scalar
         self._serialize_value = serialize_value
-        self._writer = self.WRITER(serialize_value)
+        self._writer = self._new_writer()
         self._encoder = msgspec.msgpack.Encoder(enc_hook=self._writer.convert)
+
+    def _reader(self, frames: Sequence[Buffer], claims: FrameClaims | None = None) -> ValueReader:
+        return ValueReader(frames, self.agreement.encoding, self._read_scalar, claims)
+
+    def _new_writer(self) -> ValueWriter:
+        return ValueWriter(self.agreement.encoding, self._serialize_value)
 
     # ------------------------------------------------------------------ reading
 
@@ -175,7 +179,7 @@ class Codec:
                 for name in plan.untyped_fields:
                     value = getattr(message, name)
                     if type(value) in _CONTAINERS and (value or type(value) is list):
-                        reader = self.READER(frames, self._read_scalar, claims)
+                        reader = self._reader(frames, claims)
                         force_setattr(message, name, reader.finish(value))
                 if plan.is_heavy:
                     self._decode_fields(message, plan, frames, claims)
@@ -196,7 +200,7 @@ class Codec:
         """
         if not frames:
             raise RemoteProtocolError("a message without frames")
-        value = self.READER(frames, self._read_scalar).read_message(frames[0])
+        value = self._reader(frames).read_message(frames[0])
         if type is None:
             return value
         try:
@@ -278,7 +282,7 @@ class Codec:
             for position, key in enumerate(keys):
                 if type(key) in _CHECKED_KEYS:
                     keys[position] = _plain_key(key)
-        payload_of = self.READER.payload_of
+        payload_of = PAYLOAD_READERS[self.agreement.encoding]
         for name in plan.payload_fields:
             payload = getattr(message, name)
             if payload is not None:
@@ -299,7 +303,7 @@ class Codec:
         messages: list[Any] = []
         for raw in raws:
             try:
-                value = self.READER(frames, self._read_scalar, claims).read(raw)
+                value = self._reader(frames, claims).read(raw)
             except RemoteProtocolError as error:
                 if not is_list:
                     raise
@@ -347,7 +351,7 @@ class Codec:
         elif isinstance(value, Message) and not isinstance(value, Request):
             (value,) = _with_sets_encoded([value])
             return self._pack(value)
-        writer = self.WRITER(self._serialize_value)
+        writer = self._new_writer()
         writer.frames[0] = writer.pack(_messages_to_dicts(value))
         return writer.frames
 

@@ -29,8 +29,7 @@ from .codec import Codec
 from .compression import Buffer
 from .errors import LocalProtocolError
 from .framing import Frames, frame_nbytes
-from .handshake import IN_PLACE, Agreement, local_offer, negotiate, read_handshake
-from .in_place import InPlaceCodec
+from .handshake import Agreement, local_offer, negotiate, read_handshake
 from .long_batch import LONG_BATCH_NBYTES, split_batch
 from .payload import FrameClaims
 from .values import ScalarReader, ValueSerializer
@@ -211,11 +210,10 @@ class Connection:
         if phase == "handshake":
             remote = read_handshake(frames)
             agreement = negotiate(self._offer, remote, self._same_host)
-            if agreement.encoding == IN_PLACE:
-                self.codec = InPlaceCodec(
-                    read_scalar=self._read_scalar, serialize_value=self._serialize_value
-                )
-            self.agreement = self.codec.agreement = agreement
+            self.agreement = agreement
+            self.codec = Codec(
+                agreement, read_scalar=self._read_scalar, serialize_value=self._serialize_value
+            )
             self._move("handshake")
             return [HandshakeDone(agreement, remote)]
         return []

@@ -39,8 +39,7 @@ import msgspec
 from .compression import Buffer
 from .errors import LocalProtocolError, RemoteProtocolError
 from .framing import Frames
-from .handshake import IN_PLACE, Encoding
-from .in_place import InPlaceReader, InPlaceWriter
+from .handshake import Encoding
 from .payload import Payload, payload_header
 from .sniffing import real_nbytes
 from .values import ValueReader, ValueWriter, struct_to_dict
@@ -67,25 +66,12 @@ class _WireReader(ValueReader):
 
     def convert(self, value: dict[Any, Any]) -> Any:
         """See ``ValueReader.convert``."""
-        return super().convert(value) if len(value) == 1 else _with_order(value)
-
-
-class _InPlaceWireReader(InPlaceReader):
-    """The same for the in-place encoding."""
-
-    __slots__ = ()
-
-    def convert(self, value: dict[Any, Any]) -> Any:
-        """See ``ValueReader.convert``."""
-        return super().convert(value) if len(value) == 1 else _with_order(value)
-
-
-def _with_order(value: dict[Any, Any]) -> Any:
-    """Return `value`, or a ``_WireSet`` if it is the map of a set."""
-    if len(value) == 2 and value.get("__Set__") is True and "as-list" in value:
-        if isinstance(value["as-list"], tuple):
-            return _WireSet(value["as-list"])
-    return value
+        if len(value) == 1:
+            return super().convert(value)
+        if len(value) == 2 and value.get("__Set__") is True and "as-list" in value:
+            if isinstance(value["as-list"], tuple):
+                return _WireSet(value["as-list"])
+        return value
 
 
 # ------------------------------------------------------------------ whole messages
@@ -99,8 +85,7 @@ def frames_to_json(frames: Sequence[Buffer], encoding: Encoding = "stock") -> An
     """
     if not frames:
         raise RemoteProtocolError("a message without frames")
-    reader = _InPlaceWireReader(frames) if encoding == IN_PLACE else _WireReader(frames)
-    return to_json(reader.read(frames[0]))
+    return to_json(_WireReader(frames, encoding).read(frames[0]))
 
 
 def json_to_frames(form: Any, encoding: Encoding = "stock") -> Frames:
@@ -109,7 +94,7 @@ def json_to_frames(form: Any, encoding: Encoding = "stock") -> Frames:
     Raises:
         LocalProtocolError: `form` is not valid.
     """
-    writer = InPlaceWriter() if encoding == IN_PLACE else ValueWriter()
+    writer = ValueWriter(encoding)
     writer.frames[0] = writer.pack(_read(form, wire=True, depth=0))
     return writer.frames
 

@@ -18,7 +18,6 @@ from .codec import RAW_LIST
 from .compression import Buffer
 from .errors import RemoteProtocolError
 from .handshake import IN_PLACE, Encoding, local_offer, negotiate, offers_in_place
-from .in_place import InPlaceReader
 from .payload import Payload
 from .sniffing import OmittedFrame, real_nbytes, wire_nbytes
 from .values import PAYLOAD_KINDS, READ_ERRORS, ScalarReader, ValueReader
@@ -92,7 +91,7 @@ class _ReadNotes:
         self.omitted = self.omitted or any(isinstance(x, OmittedFrame) for x in payload.frames)
 
 
-class _StockReader(ValueReader):
+class _NotingReader(ValueReader):
     __slots__ = ("notes",)
     notes: _ReadNotes
 
@@ -106,21 +105,10 @@ class _StockReader(ValueReader):
                     self.notes.omitted = True
                     self.notes.payload_nbytes += header.omitted_nbytes
                     return Payload(kind, b"")
-        return _noted(super().convert(value), self.notes)
-
-
-class _InPlaceReader(InPlaceReader):
-    __slots__ = ("notes",)
-    notes: _ReadNotes
-
-    def convert(self, value: dict[Any, Any]) -> Any:
-        return _noted(super().convert(value), self.notes)
-
-
-def _noted(value: Any, notes: _ReadNotes) -> Any:
-    if isinstance(value, Payload):
-        notes.note(value)
-    return value
+        converted = super().convert(value)
+        if isinstance(converted, Payload):
+            self.notes.note(converted)
+        return converted
 
 
 class Observer:
@@ -336,11 +324,7 @@ class Observer:
         Raises:
             RemoteProtocolError: it cannot be decoded.
         """
-        reader: _StockReader | _InPlaceReader
-        if self._encoding == IN_PLACE:
-            reader = _InPlaceReader(frames, self._read_scalar)
-        else:
-            reader = _StockReader(frames, self._read_scalar)
+        reader = _NotingReader(frames, self._encoding, self._read_scalar)
         reader.notes = notes = _ReadNotes()
         return reader.read(data), notes
 

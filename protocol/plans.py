@@ -1,16 +1,23 @@
-"""Which fields of each message class the codec converts or checks, derived from their types."""
+"""What the fields of each message class hold, derived from their types.
+
+The codec converts and checks them accordingly.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from paceline.protocol.messages.base import Key, Keys, Message
 
 from .catalogue import TABLES
 from .payload import Payload
+
+#: Where a field's value is: in frame 0, in frames of its own that a placeholder refers to, or
+#: either (an untyped value that may contain placeholders).
+Place = Literal["inline", "offloaded", "either"]
 
 
 class Plan:
@@ -50,6 +57,27 @@ class Plan:
         self.untyped_fields = with_type(Any, dict[Any, Any] | None)
         self.payload_fields = with_type(Payload, Payload | None)
         self.is_heavy = bool(self.keys_fields or self.payload_fields)
+
+
+def field_places(cls: type[msgspec.Struct]) -> dict[str, Place]:
+    """Return where the value of each field of `cls` is, by its name on the wire."""
+    return {field.encode_name: _place(field.type) for field in msgspec.structs.fields(cls)}
+
+
+def _place(hint: Any) -> Place:
+    if hint is Payload or hint == Payload | None:
+        return "offloaded"
+    return "either" if _holds_anything(hint) else "inline"
+
+
+def _holds_anything(hint: Any) -> bool:
+    """Return whether a value of type `hint` may contain a payload."""
+    if hint is Any or hint is Payload:
+        return True
+    args = getattr(hint, "__args__", ())
+    if getattr(hint, "__origin__", None) is dict:  # keys are never serialized values
+        args = args[1:]
+    return any(_holds_anything(x) for x in args)
 
 
 def _is_key_map(hint: Any) -> bool:

@@ -1,5 +1,9 @@
 """Encode and decode untyped values: msgpack with the extra conventions of stock Dask.
 
+Two encodings differ in their placeholders (``payload_at``, ``payload_in_place``) and are the same
+otherwise: sets, enums, and headers with their compression and shards. The in-place encoding is used
+if both ends offer it in their handshakes, which stock peers never do.
+
 Values are decoded as in the stock scheduler: arrays are tuples, ``__Set__`` is a set, and a value
 that the stock scheduler does not deserialize is a ``Payload``. Enums stay the dicts that they are
 on the wire, because a class named in a message must not be imported.
@@ -19,6 +23,7 @@ import msgspec
 from .compression import Buffer
 from .errors import LocalProtocolError, RemoteProtocolError
 from .flat_map import FlatMap
+from .handshake import IN_PLACE, Encoding
 from .payload import FrameClaims, Payload, PayloadKind, count_frames
 
 #: Returns the number in a payload, or the payload itself if it holds something else.
@@ -79,27 +84,65 @@ def payload_at(
     return Payload(kind, header, tuple(frames[start : start + count]))
 
 
+def payload_in_place(
+    kind: PayloadKind, place: Any, frames: Sequence[Buffer], claims: FrameClaims
+) -> Payload:
+    """Return the payload of a placeholder in the in-place encoding.
+
+    It contains all that a header frame is needed for in the stock encoding, so that a reader in a
+    static language needs one pass: ``[header, first, count]``. ``header`` is the header as bytes,
+    ``first`` the index of the value's first frame, ``count`` the number of its frames, as in the
+    header. A value without frames is ``[header, 0, 0]``.
+
+    Raises:
+        RemoteProtocolError: the placeholder is invalid, or its frames are missing.
+    """
+    if not isinstance(place, list | tuple) or len(place) != 3:
+        raise RemoteProtocolError("a placeholder is not [header, first, count]")
+    header, first, count = place
+    if type(header) is not bytes or type(first) is not int or type(count) is not int:
+        raise RemoteProtocolError("a placeholder is not [header, first, count]")
+    if count != count_frames(header):
+        raise RemoteProtocolError(
+            f"a placeholder claims {count} frames, but its header claims another number"
+        )
+    if not count:
+        return Payload(kind, header)
+    if not 0 < first <= len(frames) - count:
+        raise RemoteProtocolError(
+            f"a placeholder points to {count} frames from {first} on, of {len(frames)}"
+        )
+    claims.claim(first, first + count)
+    return Payload(kind, header, tuple(frames[first : first + count]))
+
+
+#: Encoding -> the function that finds the payload of a placeholder.
+PAYLOAD_READERS: Mapping[Encoding, Callable[..., Payload]] = MappingProxyType(
+    {"stock": payload_at, IN_PLACE: payload_in_place}
+)
+
+
 class ValueReader:
     """Decodes the values of one message.
 
     Args:
         frames: frames of the message.
+        encoding: of its placeholders.
         read_scalar: reads numbers in ``__Pickled__`` placeholders; None to keep them serialized.
         claims: frames already claimed by other parts of the message.
     """
 
-    __slots__ = ("_claims", "_frames", "_read_scalar")
-
-    #: Finds the payload of a placeholder; other encodings have their own.
-    payload_of = staticmethod(payload_at)
+    __slots__ = ("_claims", "_frames", "_payload_of", "_read_scalar")
 
     def __init__(
         self,
         frames: Sequence[Buffer],
+        encoding: Encoding = "stock",
         read_scalar: ScalarReader | None = None,
         claims: FrameClaims | None = None,
     ) -> None:
         self._frames = frames
+        self._payload_of = PAYLOAD_READERS[encoding]
         self._read_scalar = read_scalar
         self._claims = FrameClaims(len(frames)) if claims is None else claims
 
@@ -140,7 +183,7 @@ class ValueReader:
             kind = PAYLOAD_KINDS.get(name)
             if kind is None:
                 return value
-            payload = self.payload_of(kind, value[name], self._frames, self._claims)
+            payload = self._payload_of(kind, value[name], self._frames, self._claims)
             read_scalar = self._read_scalar
             if (
                 read_scalar is not None
@@ -179,15 +222,19 @@ class ValueWriter:
     """Encodes one message: frame 0, and the frames of its payloads.
 
     Args:
+        encoding: of its placeholders.
         serialize_value: serializes values that msgpack cannot encode; None to raise.
 
     Attributes:
         frames: frames of the message; the caller fills in frame 0 at the end.
     """
 
-    __slots__ = ("_serialize_value", "frames")
+    __slots__ = ("_is_in_place", "_serialize_value", "frames")
 
-    def __init__(self, serialize_value: ValueSerializer | None = None) -> None:
+    def __init__(
+        self, encoding: Encoding = "stock", serialize_value: ValueSerializer | None = None
+    ) -> None:
+        self._is_in_place = encoding == IN_PLACE
         self.frames: list[Buffer] = [b""]
         self._serialize_value = serialize_value
 
@@ -212,6 +259,10 @@ class ValueWriter:
         if isinstance(value, Payload):
             frames = self.frames
             index = len(frames)
+            if self._is_in_place:
+                count = len(value.frames)
+                frames.extend(value.frames)
+                return {PLACEHOLDERS[value.kind]: (value.header, index if count else 0, count)}
             frames.append(value.header)
             if value.frames:
                 frames.extend(value.frames)

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from paceline.protocol.in_place import fields_of
 from paceline.protocol.messages.base import COMMON_FIELDS, Message, Request
 from paceline.protocol.payload import Payload
-from paceline.protocol.plans import PLANS, Plan
+from paceline.protocol.plans import PLANS, Plan, field_places
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ def described(cls: type[msgspec.Struct]) -> Described:
         if issubclass(cls, Request) and cls is not Request
         else set()
     )
-    places = {attribute.name: attribute.place for attribute in fields_of(cls)}
+    places = field_places(cls)
     fields = tuple(
         Field(
             f.encode_name, type_in_words(cls, f), default_of(f), places[f.encode_name],

@@ -31,8 +31,7 @@ from paceline.protocol.codec import Codec
 from paceline.protocol.connection import Batch, Connection
 from paceline.protocol.errors import RemoteProtocolError
 from paceline.protocol.framing import FrameReader, Limits, pack_frames
-from paceline.protocol.handshake import IN_PLACE, local_offer
-from paceline.protocol.in_place import InPlaceCodec
+from paceline.protocol.handshake import IN_PLACE, Agreement, local_offer
 from paceline.protocol.json_form import frames_to_json, json_to_frames
 from paceline.protocol.messages import GatherReply, GetDataReply, RegisterWorkerReply
 
@@ -43,7 +42,7 @@ HANG_SECONDS = 5.0
 INPUT_NBYTES_MAX = 16_384
 FINDINGS_MAX = 50
 FRAME_LIMITS = Limits(max_message_nbytes=2**24)  # a prelude may claim as much, and get it
-CODECS = (Codec(), InPlaceCodec())
+CODECS = (Codec(), Codec(Agreement(encoding="in-place")))
 RPC_DIRECTIONS = tuple(direction for direction in TABLES if direction not in STREAM_DIRECTIONS)
 REPLIES = (None, GatherReply, GetDataReply, RegisterWorkerReply)
 PHASES = ("handshake", "rpc", "worker", "client")

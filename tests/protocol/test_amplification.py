@@ -11,8 +11,7 @@ import pytest
 from paceline.protocol.codec import Codec
 from paceline.protocol.connection import Connection, HandshakeDone
 from paceline.protocol.errors import RemoteProtocolError
-from paceline.protocol.handshake import local_offer, read_handshake
-from paceline.protocol.in_place import InPlaceCodec
+from paceline.protocol.handshake import Agreement, local_offer, read_handshake
 from paceline.protocol.messages.base import InvalidMessage
 from paceline.protocol.payload import FrameClaims, Payload, serialized_payload
 
@@ -34,7 +33,7 @@ def placeholders(kind: str) -> tuple[list[Any], list[bytes]]:
 
 
 def codec_of(kind: str) -> Codec:
-    return InPlaceCodec() if kind == "in-place" else Codec()
+    return Codec(Agreement(encoding="in-place")) if kind == "in-place" else Codec()
 
 
 @pytest.mark.parametrize("kind", ["in-place", "same header", "each behind the other"])

@@ -14,7 +14,7 @@ from distributed.protocol import dumps, loads
 from distributed.protocol.serialize import Pickled, Serialized, ToPickle, to_serialize
 from paceline.protocol.codec import Codec
 from paceline.protocol.errors import LocalProtocolError, RemoteProtocolError
-from paceline.protocol.in_place import InPlaceCodec
+from paceline.protocol.handshake import Agreement
 from paceline.protocol.keys import KEY_NBYTES_MAX
 from paceline.protocol.messages import (
     AddKeys,
@@ -180,7 +180,7 @@ def test_an_invalid_field_affects_only_its_message(change: dict[str, Any], path:
         ({"typename": "x" * 10_000}, {"typename": None}),
     ],
 )
-@pytest.mark.parametrize("codec", [Codec(), InPlaceCodec()])
+@pytest.mark.parametrize("codec", [Codec(), Codec(Agreement(encoding="in-place"))])
 def test_an_invalid_fact_of_a_finished_task_is_left_out(
     change: dict[str, Any], expected: dict[str, Any], codec: Codec
 ) -> None:
@@ -486,7 +486,7 @@ def test_other_messages() -> None:
     ]
 
 
-@pytest.mark.parametrize("codec", (Codec(), InPlaceCodec()))
+@pytest.mark.parametrize("codec", (Codec(), Codec(Agreement(encoding="in-place"))))
 def test_keys_of_tasks_in_a_reply_are_not_interned(codec: Codec) -> None:
     """The interpreter's table of interned names would grow with them."""
     data = {f"not-interned-{n}": (n, {"inner": [n]}) for n in range(3)}

@@ -23,8 +23,7 @@ from paceline.protocol.compression import NAMES, is_available
 from paceline.protocol.connection import Batch, Connection, HandshakeDone, RequestReceived, Value
 from paceline.protocol.errors import RemoteProtocolError
 from paceline.protocol.framing import FrameReader, pack_frames
-from paceline.protocol.handshake import local_offer, negotiate
-from paceline.protocol.in_place import Attribute, InPlaceCodec, fields_of
+from paceline.protocol.handshake import Agreement, local_offer, negotiate
 from paceline.protocol.messages import (
     ComputeTask,
     GatherReply,
@@ -40,6 +39,7 @@ from paceline.protocol.payload import (
     pickled_payload,
     serialized_payload,
 )
+from paceline.protocol.plans import field_places
 
 OFFER = local_offer(in_place=True)
 
@@ -80,7 +80,7 @@ def connected(offers: tuple[Any, Any], kind: Any = None) -> tuple[Connection, Co
 def test_what_it_looks_like() -> None:
     one, two = pickled_payload(b"p", [b"x", b""]), serialized_payload({"serializer": "s"}, [b"y"])
     empty = pickled_payload(b"e")
-    encoded = InPlaceCodec().encode({"a": [one, empty], "b": {"c": two}})
+    encoded = Codec(Agreement(encoding="in-place")).encode({"a": [one, empty], "b": {"c": two}})
     assert encoded[1:] == [b"x", b"", b"y"]
     assert msgpack.unpackb(encoded[0]) == {
         "a": [{"__Pickled__": [one.header, 1, 2]}, {"__Pickled__": [empty.header, 0, 0]}],
@@ -93,7 +93,7 @@ def test_what_it_looks_like() -> None:
 @settings(deadline=None, suppress_health_check=list(HealthCheck))
 @given(nested)
 def test_values_at_any_depth_are_the_same_in_both(value: Any) -> None:
-    for codec in (Codec(), InPlaceCodec()):
+    for codec in (Codec(), Codec(Agreement(encoding="in-place"))):
         (received,) = FrameReader().feed(b"".join(pack_frames(codec.encode(value))))
         assert codec.decode_value(received) == value
 
@@ -113,7 +113,7 @@ def test_in_typed_fields_too(parts: list[bytes], in_a_list: bool, depth: int) ->
         run_spec=payload, annotations=annotations,
     )  # fmt: skip
     again = TaskErred(key="y", exception=payload, traceback=payload)
-    for codec in (Codec(), InPlaceCodec()):
+    for codec in (Codec(), Codec(Agreement(encoding="in-place"))):
         assert codec.decode_batch(codec.encode([message]), "scheduler_to_worker") == [message]
         assert codec.decode_batch(codec.encode([again, again]), "worker_to_scheduler") == [
             again,
@@ -139,7 +139,7 @@ def test_compressed_and_sharded_values(name: str, sizes: list[int], shard: int) 
     header = payload_header(value["v"])
     if max(sizes) > 3 * shard:
         assert max(header["split-num-sub-frames"]) > 1
-    codec = InPlaceCodec()
+    codec = Codec(Agreement(encoding="in-place"))
     again = codec.decode_value(codec.encode({"deep": [value]}))["deep"][0]
     assert again == value
     pickled, buffers = payload_pickle(again["v"])
@@ -158,7 +158,7 @@ def test_it_is_spoken_where_both_offer_it() -> None:
     ):
         listener, connector = connected(offers, "worker")
         assert listener.agreement is not None and listener.agreement.encoding == encoding
-        assert type(connector.codec) is type(listener.codec)
+        assert connector.codec.agreement.encoding == listener.codec.agreement.encoding
         sent = connector.send([task])
         assert len(sent) == (2 if encoding == "in-place" else 3)
         assert listener.receive_frames(sent) == [Batch([task])]
@@ -225,7 +225,7 @@ HEADER_OF_ONE = pickled_payload(b"p", [b""]).header
     ],
 )  # fmt: skip
 def test_broken_placeholders(placeholder: Any) -> None:
-    codec = InPlaceCodec()
+    codec = Codec(Agreement(encoding="in-place"))
     sent = [msgpack.packb({"x": {"__Pickled__": placeholder}}), b"1", b"2"]
     with pytest.raises(RemoteProtocolError):
         codec.decode_value(sent)
@@ -238,24 +238,23 @@ def test_broken_placeholders(placeholder: Any) -> None:
 def test_each_encoding_refuses_the_other() -> None:
     value = {"x": pickled_payload(b"p", [b"1"])}
     with pytest.raises(RemoteProtocolError):
-        Codec().decode_value(InPlaceCodec().encode(value))
+        Codec().decode_value(Codec(Agreement(encoding="in-place")).encode(value))
     with pytest.raises(RemoteProtocolError):
-        InPlaceCodec().decode_value(Codec().encode(value))
+        Codec(Agreement(encoding="in-place")).decode_value(Codec().encode(value))
 
 
 def test_attributes_are_inline_or_offloaded() -> None:
-    places = {attribute.name: attribute for attribute in fields_of(ComputeTask)}
-    assert places["run_spec"] == Attribute("run_spec", "offloaded", optional=True)
-    assert places["run_id"] == Attribute("run_id", "inline")
-    assert places["who_has"] == Attribute("who_has", "inline")
-    assert places["annotations"].place == "either"
-    graph = {attribute.name: attribute.place for attribute in fields_of(UpdateGraph)}
-    assert graph["expr_ser"] == "offloaded"
-    assert {attribute.place for attribute in fields_of(GatherReply)} == {"inline", "either"}
+    places = field_places(ComputeTask)
+    assert places["run_spec"] == "offloaded"
+    assert places["run_id"] == "inline"
+    assert places["who_has"] == "inline"
+    assert places["annotations"] == "either"
+    assert field_places(UpdateGraph)["expr_ser"] == "offloaded"
+    assert set(field_places(GatherReply).values()) == {"inline", "either"}
 
 
 def test_payloads_pass_verbatim() -> None:
     """A header that is longer than necessary is forwarded unchanged."""
     payload = Payload("serialized", b"\x81\xd9\x0enum-sub-frames\x01", (b"frame",))
-    codec = InPlaceCodec()
+    codec = Codec(Agreement(encoding="in-place"))
     assert codec.decode_value(codec.encode([payload])) == (payload,)

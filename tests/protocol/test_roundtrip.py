@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from paceline.protocol.catalogue import RPC_DIRECTIONS, STREAM_DIRECTIONS, TABLES
 from paceline.protocol.codec import Codec
 from paceline.protocol.framing import FrameReader, pack_frames
-from paceline.protocol.in_place import InPlaceCodec
+from paceline.protocol.handshake import Agreement
 from paceline.protocol.messages import Message
 from paceline.protocol.messages.base import Key
 from paceline.protocol.payload import Payload, serialized_payload
@@ -124,7 +124,9 @@ STREAM_MESSAGES = {
 RELAXED = settings(
     max_examples=40, deadline=None, suppress_health_check=list(HealthCheck), derandomize=True
 )
-both_codecs = pytest.mark.parametrize("codec", [Codec(), InPlaceCodec()], ids=["stock", "in-place"])
+both_codecs = pytest.mark.parametrize(
+    "codec", [Codec(), Codec(Agreement(encoding="in-place"))], ids=["stock", "in-place"]
+)
 
 
 def over_the_wire(frames: list[Any], step: int = 13) -> list[Any]:

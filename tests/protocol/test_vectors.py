@@ -13,8 +13,7 @@ from paceline.protocol.catalogue import STREAM_DIRECTIONS, TABLES
 from paceline.protocol.checking import check_message, check_reply
 from paceline.protocol.codec import Codec
 from paceline.protocol.framing import FrameReader, pack_frames
-from paceline.protocol.handshake import IN_PLACE
-from paceline.protocol.in_place import InPlaceCodec
+from paceline.protocol.handshake import IN_PLACE, Agreement
 from paceline.protocol.json_form import frames_to_json, json_to_frames
 from paceline.protocol.messages import Message
 from paceline.protocol.payload import Payload, payload_header, payload_pickle
@@ -95,7 +94,7 @@ def test_shapes_are_what_stock_reads(entry):
     assert plain(value) == theirs
     assert as_stock_reads(Codec().encode(value)) == theirs
     second = json_to_frames(frames_to_json(frames), IN_PLACE)
-    assert plain(InPlaceCodec().decode_value(second)) == theirs
+    assert plain(Codec(Agreement(encoding="in-place")).decode_value(second)) == theirs
     if "batch" in entry["op"]:
         messages = Codec().decode_batch(frames, entry["op"].split(".")[0])
         assert [m.op() for m in messages] == [raw["op"] for raw in theirs]

@@ -21,7 +21,6 @@ CACHES = {"lru_cache", "cache"}
 # what turns messages into bytes, and what writes down those that pass
 CODECS = {
     "protocol/codec.py",
-    "protocol/in_place.py",
     "scheduler/server/wiretap/report.py",
     "scheduler/server/peers/message_checks.py",
 }

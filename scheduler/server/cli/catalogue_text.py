@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 from paceline.protocol.catalogue import STREAM_DIRECTIONS, TABLES, Op
-from paceline.protocol.in_place import fields_of
 from paceline.protocol.messages.base import COMMON_FIELDS
+from paceline.protocol.plans import field_places
 
 
 def list_ops(direction: str | None = None) -> Iterator[str]:
@@ -64,7 +64,7 @@ def _describe(op: Op) -> Iterator[str]:
 
 
 def _fields(cls: type[msgspec.Struct]) -> Iterator[str]:
-    places = {attribute.name: attribute.place for attribute in fields_of(cls)}
+    places = field_places(cls)
     text = inspect.getdoc(cls) or ""
     for field in msgspec.structs.fields(cls):
         default = "required"
