@@ -32,7 +32,7 @@ class FrameSink(Protocol):
     def write(self, data: memoryview) -> None:
         """Append the next piece, whose memory may be reused after the call. May raise OSError."""
 
-    def finish(self) -> memoryview:
+    def finish(self) -> Buffer:
         """Return the whole frame. May raise OSError."""
 
 
@@ -338,7 +338,7 @@ class FrameReader:
             ) from error
         self._large_nbytes = nbytes
 
-    def _finish_large(self) -> memoryview:
+    def _finish_large(self) -> Buffer:
         """Return the large frame, which is now complete."""
         self._large_nbytes = 0
         large, sink = self._large, self._sink

@@ -13,7 +13,7 @@ scheduler forwards serialized values: a worker reads later what a client sends n
   buffers sent out of band, without a copy. (A client's expression and all ``__Pickled__`` fields
   use the sender's highest protocol, whatever was agreed.) If a protocol 6 is added, the one to
   announce is the lowest that any peer has announced: ``least_pickle_protocol``.
-- Encodings: ``"encodings": ["in-place"]`` is an extension of paceline (``values.payload_in_place``), sent only
+- Encodings: ``"encodings": ["in-place"]`` is an extension of paceline (``values.py``), sent only
   on request. Stock ignores unknown keys (``Comm.handshake_configuration``) and never sends this
   one, so the stock encoding is always used with a stock peer.
 
