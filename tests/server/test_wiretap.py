@@ -173,7 +173,7 @@ async def test_an_absent_scheduler_is_waited_for_as_long_as_the_peer_waits() -> 
         await asyncio.sleep(0.3)
         assert not reader.at_eof()
         writer.close()
-        await until(lambda: not tap._connecting or writer.transport.is_closing())
+        await until(lambda: not tap._tasks or writer.transport.is_closing())
 
 
 async def test_a_mistake_in_looking_costs_no_connection() -> None:

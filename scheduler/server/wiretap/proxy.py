@@ -33,6 +33,8 @@ SLICE_SECONDS: Final = 0.002
 WAITING_MAX_NBYTES: Final = 64 * 2**20
 #: Memory of a waiting message in addition to its frames, bytes, so that small messages count, too.
 WAITING_OVERHEAD_NBYTES: Final = 500
+#: Size of one read, bytes.
+READ_NBYTES: Final = 256 * 2**10
 #: Data that waits to be written to a peer before reading from the other is paused.
 WRITE_HIGH_WATER_NBYTES: Final = 2**20
 #: Timeout of connecting to the server, seconds.
@@ -82,24 +84,23 @@ class TappedConnection:
     Attributes:
         number: number of the connection, from 1.
         address: address of the peer that connected.
-        near, far: sockets of the peer and of the server.
         observer: decodes its messages.
     """
 
-    __slots__ = ("_readers", "_unreadable", "address", "far", "near", "number", "observer", "tap")
+    __slots__ = ("_readers", "_tap", "_unreadable", "address", "number", "observer")
 
-    def __init__(self, tap: Wiretap, number: int, serves: Sequence[Direction]) -> None:
-        self.tap = tap
+    def __init__(
+        self, tap: Wiretap, number: int, address: str, serves: Sequence[Direction]
+    ) -> None:
+        self._tap = tap
         self._readers: dict[Way, SniffingFrameReader] = {
             "up": SniffingFrameReader(),
             "down": SniffingFrameReader(),
         }
         self._unreadable: set[Way] = set()
         self.number = number
-        self.address = ""
+        self.address = address
         self.observer = Observer(serves, read_scalar=read_scalar)
-        self.near: _End | None = None
-        self.far: _End | None = None
 
     def add_data(self, way: Way, data: bytes) -> None:
         """Queue the messages in bytes that were forwarded."""
@@ -112,83 +113,12 @@ class TappedConnection:
             violation = Violation(
                 "unreadable", "", "$", f"{error}; the rest of this direction is not checked"
             )
-            self.tap.queue_message(
+            self._tap.queue_message(
                 self, ObservedMessage(way, "unreadable", "", None, None, 0, 0, [violation]), 0
             )
             return
         for frames in messages:
-            self.tap.queue_message(self, (way, frames), sum(map(len, frames)))
-
-    def pause(self, paused: bool) -> None:
-        """Pause or resume reading on both sides."""
-        for end in (self.near, self.far):
-            if end is not None:
-                end.pause("decoding", paused)
-
-
-class _End(asyncio.Protocol):
-    """One of the two sockets of a connection.
-
-    Args:
-        tapped: the connection.
-        way: direction of the messages that arrive on this socket.
-    """
-
-    def __init__(self, tapped: TappedConnection, way: Way) -> None:
-        self._tapped = tapped
-        self._way: Way = way
-        self._pause_reasons: set[str] = set()
-        self.transport: Any = None
-        self.other: _End | None = None
-
-    def connection_made(self, transport: Any) -> None:
-        self.transport = transport
-        transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_NBYTES)
-        if self._pause_reasons:
-            self._apply_pause()
-
-    def data_received(self, data: bytes) -> None:
-        if self.other is not None:
-            self.other.transport.write(data)
-        self._tapped.add_data(self._way, data)
-
-    def eof_received(self) -> bool:
-        other = self.other
-        if other is None or other.transport is None or not other.transport.can_write_eof():
-            return False
-        other.transport.write_eof()
-        return True
-
-    def connection_lost(self, error: Exception | None) -> None:
-        if self.other is not None and self.other.transport is not None:
-            self.other.transport.close()
-        self._tapped.tap.lost(self._tapped)
-
-    def pause_writing(self) -> None:
-        if self.other is not None:
-            self.other.pause("writing", True)
-
-    def resume_writing(self) -> None:
-        if self.other is not None:
-            self.other.pause("writing", False)
-
-    def pause(self, reason: str, paused: bool) -> None:
-        """Pause or resume reading. Reading is paused while there is at least one reason."""
-        before = bool(self._pause_reasons)
-        if paused:
-            self._pause_reasons.add(reason)
-        else:
-            self._pause_reasons.discard(reason)
-        if before != bool(self._pause_reasons) and self.transport is not None:
-            self._apply_pause()
-
-    def _apply_pause(self) -> None:
-        if self.transport.is_closing():
-            return
-        if self._pause_reasons:
-            self.transport.pause_reading()
-        else:
-            self.transport.resume_reading()
+            self._tap.queue_message(self, (way, frames), sum(map(len, frames)))
 
 
 class Wiretap:
@@ -221,11 +151,10 @@ class Wiretap:
         self._serves = tuple(serves)
         self._waiting: deque[tuple[TappedConnection, float, Any, int]] = deque()
         self._waiting_nbytes = 0
-        self._paused = False
+        self._may_read = asyncio.Event()
+        self._may_read.set()
         self._scheduled = False
-        self._tapped: set[TappedConnection] = set()
-        self._connecting: set[asyncio.Task[None]] = set()
-        self._server: asyncio.AbstractServer | None = None
+        self._tasks: set[asyncio.Task[Any]] = set()
         self.address = ""
         self.n_connections = 0
 
@@ -241,10 +170,11 @@ class Wiretap:
         host, port = split_host_port(self._listen)
         self._far = split_host_port(self._forward)
         self._far_context = self._context(self._forward, ssl.Purpose.SERVER_AUTH)
-        self._server = await self._loop.create_server(
-            self._accept,
+        self._server = await asyncio.start_server(
+            self._serve,
             host or None,
             port,
+            limit=READ_NBYTES,
             ssl=self._context(self._listen, ssl.Purpose.CLIENT_AUTH),
             backlog=LISTEN_BACKLOG,
         )
@@ -254,15 +184,10 @@ class Wiretap:
 
     async def __aexit__(self, *exc: object) -> None:
         """Close all connections, and decode the remaining messages."""
-        if self._server is not None:
-            self._server.close()
-        for task in list(self._connecting):
+        self._server.close()
+        for task in self._tasks:
             task.cancel()
-        for tapped in list(self._tapped):
-            for end in (tapped.near, tapped.far):
-                if end is not None and end.transport is not None:
-                    end.transport.abort()
-        await asyncio.sleep(0)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         while self._waiting:
             self._decode()
 
@@ -276,59 +201,74 @@ class Wiretap:
             raise ValueError(f"{address} needs --tls-ca-file and --tls-cert")
         return self._tls.context(purpose)
 
-    def _accept(self) -> asyncio.Protocol:
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Forward a connection in both directions until both have ended."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
         self.n_connections += 1
-        tapped = TappedConnection(self, self.n_connections, self._serves)
-        near = _Accepted(tapped, "up")
-        near.pause("connecting", True)
-        tapped.near = near
-        self._tapped.add(tapped)
-        return near
-
-    def accepted(self, tapped: TappedConnection) -> None:
-        """Connect to the server for a peer that has connected."""
-        task = self._loop.create_task(self._connect(tapped))
-        self._connecting.add(task)
-        task.add_done_callback(self._connecting.discard)
-
-    async def _connect(self, tapped: TappedConnection) -> None:
-        near = tapped.near
-        assert near is not None
-        far = tapped.far = _End(tapped, "down")
-        far.other = near
+        name = writer.get_extra_info("peername")
+        tapped = TappedConnection(
+            self, self.n_connections, join_host_port(*name[:2]) if name else "", self._serves
+        )
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
-                await self._reach(far, near)
+                far_reader, far_writer = await self._connect(writer)
+            try:
+                await asyncio.gather(
+                    self._copy(tapped, "up", reader, far_writer),
+                    self._copy(tapped, "down", far_reader, writer),
+                )
+            finally:
+                far_writer.close()
         except OSError as error:  # including TimeoutError
-            level = logging.DEBUG if near.transport.is_closing() else logging.WARNING
+            level = logging.DEBUG if writer.is_closing() else logging.WARNING
             logger.log(
                 level, "Cannot connect to %s: %s", self._forward, error or type(error).__name__
             )
-            near.transport.abort()
-            return
-        near.other = far
-        if near.transport.is_closing():
-            far.transport.close()
-        near.pause("connecting", False)
+        finally:
+            writer.close()
 
-    async def _reach(self, far: _End, near: _End) -> None:
-        """Connect ``far`` to the server; while it refuses, retry as long as the peer is connected.
+    async def _connect(
+        self, near: asyncio.StreamWriter
+    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connect to the server; while it refuses, retry as long as the peer is connected.
 
         Raises:
             OSError: the server cannot be reached.
         """
         while True:
             try:
-                await self._loop.create_connection(lambda: far, *self._far, ssl=self._far_context)
-                return
+                return await asyncio.open_connection(
+                    *self._far, limit=READ_NBYTES, ssl=self._far_context
+                )
             except ConnectionRefusedError:
-                if near.transport.is_closing():
+                if near.is_closing():
                     raise
                 await asyncio.sleep(RETRY_SECONDS)
 
-    def lost(self, tapped: TappedConnection) -> None:
-        """Forget a connection, one of whose sockets is closed."""
-        self._tapped.discard(tapped)
+    async def _copy(
+        self,
+        tapped: TappedConnection,
+        way: Way,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+    ) -> None:
+        """Forward one direction until it ends."""
+        writer.transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_NBYTES)
+        try:
+            while data := await reader.read(READ_NBYTES):
+                writer.write(data)
+                tapped.add_data(way, data)
+                await writer.drain()
+                await self._may_read.wait()
+            if writer.can_write_eof():
+                writer.write_eof()
+                return
+        except OSError:
+            pass  # one of the peers has closed the connection
+        writer.close()
 
     # decoding
 
@@ -343,8 +283,8 @@ class Wiretap:
         nbytes += WAITING_OVERHEAD_NBYTES
         self._waiting.append((tapped, time.time(), message, nbytes))
         self._waiting_nbytes += nbytes
-        if self._waiting_nbytes > WAITING_MAX_NBYTES and not self._paused:
-            self._pause_reading(True)
+        if self._waiting_nbytes > WAITING_MAX_NBYTES:
+            self._may_read.clear()
         if not self._scheduled:
             self._scheduled = True
             self._loop.call_soon(self._decode_slice)
@@ -356,8 +296,8 @@ class Wiretap:
             self._scheduled = True
             # after the callbacks of sockets that are ready
             self._loop.call_later(0, self._decode_slice)
-        if self._paused and self._waiting_nbytes < WAITING_MAX_NBYTES // 2:
-            self._pause_reading(False)
+        if self._waiting_nbytes < WAITING_MAX_NBYTES // 2:
+            self._may_read.set()
 
     def _decode(self, until: float = float("inf")) -> None:
         while self._waiting and self._loop.time() < until:
@@ -369,18 +309,3 @@ class Wiretap:
                     self._observer(tapped, when, each)
             except Exception:
                 logger.exception("A message could not be shown because of an internal error")
-
-    def _pause_reading(self, paused: bool) -> None:
-        self._paused = paused
-        for tapped in self._tapped:
-            tapped.pause(paused)
-
-
-class _Accepted(_End):
-    """The socket of the peer that connected."""
-
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        name = transport.get_extra_info("peername")
-        self._tapped.address = join_host_port(*name[:2]) if name else ""
-        self._tapped.tap.accepted(self._tapped)
