@@ -112,6 +112,8 @@ _REPLIES: Mapping[type[Message], type[Reply]] = MappingProxyType(
         worker_rpc.UploadFile: UploadFileReply,
     }
 )
+#: Requests of the scheduler that workers and nannies handle, too.
+_EVERY_SERVER = (cluster_rpc.ConnectionStream, inquiry_rpc.DumpState, inquiry_rpc.Echo)
 #: Requests handled by the core; the server handles the others.
 _CORE_REQUESTS = frozenset(
     ("register-worker", "register-client", "heartbeat_worker", "unregister", "add_keys")
@@ -153,9 +155,11 @@ def _table(direction: Direction) -> Mapping[str, Op]:
             "server",
         )
     elif direction == "worker_rpc":
-        classes = _classes(worker_rpc)
+        classes = [*_classes(worker_rpc), *_EVERY_SERVER, inquiry_rpc.GetStory]
     else:
-        classes = [*_classes(nanny_rpc), worker_rpc.Run, worker_rpc.WorkerGetLogs]
+        classes = [
+            *_classes(nanny_rpc), *_EVERY_SERVER, worker_rpc.Run, worker_rpc.WorkerGetLogs
+        ]  # fmt: skip
     classes = [*classes, CloseStream if direction in STREAM_DIRECTIONS else CloseRequest]
     ops: dict[str, Op] = {}
     for cls in classes:

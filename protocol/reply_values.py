@@ -27,7 +27,7 @@ Status: TypeAlias = Facts
 #: Types for ``msgspec.convert``, and the requests with such a reply. Lists may arrive as tuples.
 _REQUESTS_BY_TYPE: tuple[tuple[Any, tuple[type[m.Message], ...]], ...] = (
     (list[Any], (
-        m.Scatter, m.Retry, m.WorkersToClose, m.GetStory, m.PublishList, m.Keys, m.WorkerGetStory,
+        m.Scatter, m.Retry, m.WorkersToClose, m.GetStory, m.PublishList, m.Keys,
     )),
     (None, (
         m.UpdateDataRpc, m.Replicate, m.RestartRpc, m.SetRestrictions, m.RegisterSchedulerPlugin,
@@ -50,8 +50,8 @@ _REQUESTS_BY_TYPE: tuple[tuple[Any, tuple[type[m.Message], ...]], ...] = (
     (Facts, (
         m.Identity, m.Versions, m.Profile, m.Explain, m.GetClusterState, m.DumpState,
         m.BenchmarkHardware, m.StopTaskMetadata, m.VariableGet, m.GetRunspec, m.WorkerProfile,
-        m.ProfileMetadata, m.GetMonitorInfo, m.WorkerIdentity, m.WorkerVersions, m.WorkerDumpState,
-        m.NannyIdentity, m.NannyDumpState,
+        m.ProfileMetadata, m.GetMonitorInfo, m.WorkerIdentity, m.WorkerVersions,
+        m.NannyIdentity,
     )),
     (dict[Any, list[str]], (m.WhoHas,)),
     (dict[str, list[Any]], (m.HasWhat, m.Processing)),

@@ -63,8 +63,8 @@ def described(cls: type[msgspec.Struct]) -> Described:
     places = field_places(cls)
     fields = tuple(
         Field(
-            f.encode_name, type_in_words(cls, f), default_of(f), places[f.encode_name],
-            meanings.get(f.name, ""),
+            f.encode_name, kind := type_in_words(cls, f), default_of(f), places[f.encode_name],
+            _without_none(meanings.get(f.name, ""), kind),
         )
         for f in msgspec.structs.fields(cls)
         if f.name not in common
@@ -75,6 +75,12 @@ def described(cls: type[msgspec.Struct]) -> Described:
 def undocumented(cls: type[msgspec.Struct]) -> list[str]:
     """Return the names of the fields of `cls` without a description."""
     return [field.name for field in described(cls).fields if not field.meaning]
+
+
+def _without_none(meaning: str, kind: str) -> str:
+    """Remove what None means from `meaning` if the type `kind` does not include it."""
+    text, found, _ = meaning.partition("; None for ")
+    return text + "." if found and "nil" not in kind and kind != "any value" else meaning
 
 
 def _split(doc: str) -> tuple[str, str]:

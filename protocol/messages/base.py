@@ -20,7 +20,7 @@ Key: TypeAlias = Annotated[Any, "key"]
 Keys: TypeAlias = Annotated[Any, "keys"]
 
 #: Meanings of fields that several messages have. The docstring of a message describes its other
-#: fields, and those with another meaning.
+#: fields, and those with another meaning. What None means applies to fields that may be None.
 COMMON_FIELDS: Mapping[str, str] = MappingProxyType(
     {
         "address": "address of the worker.",
@@ -38,10 +38,11 @@ COMMON_FIELDS: Mapping[str, str] = MappingProxyType(
         "id": "ID of the shuffle.",
         "idempotent": "whether to keep a plugin that is already registered under this name.",
         "key": "key of the task.",
-        "keys": "keys of the tasks.",
+        "keys": "keys of the tasks; None for all.",
         "keys_or_stimuli": "keys and stimulus IDs.",
         "kwargs": "pickled keyword arguments.",
         "lease_id": "ID of the lease.",
+        "msg": "the event; any value.",
         "n": "maximum number of lines.",
         "name": "name of the plugin, queue, semaphore, variable, event or collection.",
         "names": "names of the datasets.",
@@ -61,7 +62,7 @@ COMMON_FIELDS: Mapping[str, str] = MappingProxyType(
         "stop": "seconds since the epoch.",
         "thread": "identifier of the thread that ran the task.",
         "time": "time on the scheduler's clock, in seconds since the epoch.",
-        "timeout": 'time limit: seconds, or text such as "30 s"; None for no limit.',
+        "timeout": 'time limit in seconds, or a text such as "30 s" if allowed; None for no limit.',
         "timestamps": "whether to include the time of each line.",
         "topic": "name of the topic.",
         "traceback": "the serialized traceback.",

@@ -72,11 +72,7 @@ class ClientReleasesKeys(
 
 
 class UpdateData(Message, frozen=True, kw_only=True, tag="update-data"):
-    """Register data that the client has written to workers directly.
-
-    Attributes:
-        client: name of the client that wants the data; default: the owner of the stream.
-    """
+    """Register data that the client has written to workers directly."""
 
     LENIENT_FIELDS: ClassVar[tuple[str, ...]] = ("nbytes",)
 

@@ -182,9 +182,7 @@ class Scatter(Request, frozen=True, kw_only=True, tag="scatter"):
     Attributes:
         data: key -> serialized value.
         workers: addresses or names of the workers that may receive it; None for all.
-        client: name of the client that wants the data.
         broadcast: True to write it to all workers, or the number of workers.
-        timeout: seconds to wait for a worker.
     """
 
     data: dict[Key, Any]
@@ -195,11 +193,7 @@ class Scatter(Request, frozen=True, kw_only=True, tag="scatter"):
 
 
 class UpdateDataRpc(Request, frozen=True, kw_only=True, tag="update_data"):
-    """Register data that is already on workers, like ``update-data``. Returns: None.
-
-    Attributes:
-        client: name of the client that wants the data.
-    """
+    """Register data that is already on workers, like ``update-data``. Returns: None."""
 
     LENIENT_FIELDS: ClassVar[tuple[str, ...]] = ("nbytes",)
 
@@ -220,10 +214,6 @@ class Rebalance(Request, frozen=True, kw_only=True, tag="rebalance"):
     """Balance memory between workers.
 
     Returns: {"status": "OK"} or {"status": "partial-fail", "keys"}.
-
-    Attributes:
-        keys: keys that may be moved; None for all.
-        workers: addresses of the workers to balance; None for all.
     """
 
     keys: list[Any] | None = None
@@ -236,7 +226,6 @@ class Replicate(Request, frozen=True, kw_only=True, tag="replicate"):
 
     Attributes:
         n: number of replicas of each key; None for one on each worker.
-        workers: workers that may receive replicas; None for all.
         branching_factor: number of workers that fetch from one replica in each step.
         delete: whether to remove replicas in excess of ``n``.
     """
@@ -288,11 +277,7 @@ class Proxy(Request, frozen=True, kw_only=True, tag="proxy"):
 
 
 class RestartRpc(Request, frozen=True, kw_only=True, tag="restart"):
-    """Forget all tasks and restart all workers. Returns: None.
-
-    Attributes:
-        timeout: seconds to wait for the workers.
-    """
+    """Forget all tasks and restart all workers. Returns: None."""
 
     client: str | None = None
     timeout: int | Ordered = 30

@@ -191,11 +191,7 @@ class VariableSet(Request, frozen=True, kw_only=True, tag="variable_set"):
 
 
 class VariableGet(Request, frozen=True, kw_only=True, tag="variable_get"):
-    """Get the value of a variable. Returns: {"type", "value", "state", "token", ...}.
-
-    Attributes:
-        timeout: seconds to wait until the variable is set; None for no limit.
-    """
+    """Get the value of a variable. Returns: {"type", "value", "state", "token", ...}."""
 
     name: Any = None
     client: str | None = None

@@ -36,11 +36,7 @@ class Echo(Request, frozen=True, kw_only=True, tag="echo"):
 
 
 class WhoHas(Request, frozen=True, kw_only=True, tag="who_has"):
-    """Get the workers that hold keys. Returns: {key: addresses}.
-
-    Attributes:
-        keys: keys; None for all.
-    """
+    """Get the workers that hold keys. Returns: {key: addresses}."""
 
     keys: list[Any] | None = None
 
@@ -73,7 +69,6 @@ class NbytesRequest(Request, frozen=True, kw_only=True, tag="nbytes"):
     """Get the sizes of results. Returns: {key: bytes}.
 
     Attributes:
-        keys: keys; None for all.
         summary: whether to add up the sizes by task prefix.
     """
 
@@ -82,11 +77,7 @@ class NbytesRequest(Request, frozen=True, kw_only=True, tag="nbytes"):
 
 
 class CallStack(Request, frozen=True, kw_only=True, tag="call_stack"):
-    """Get the call stacks of running tasks. Returns: {address: {key: frames}}.
-
-    Attributes:
-        keys: keys of the tasks; None for all running tasks.
-    """
+    """Get the call stacks of running tasks. Returns: {address: {key: frames}}."""
 
     keys: list[Any] | None = None
 
@@ -150,16 +141,8 @@ class GetLogs(Request, frozen=True, kw_only=True, tag="get_logs"):
     timestamps: bool = False
 
 
-class Logs(Request, frozen=True, kw_only=True, tag="logs"):
-    """Get the scheduler's log, like ``get_logs``. Returns: [(level, line)].
-
-    Attributes:
-        start: number of lines to skip.
-    """
-
-    start: int = 0
-    n: int | None = None
-    timestamps: bool = False
+class Logs(GetLogs, frozen=True, kw_only=True, tag="logs"):
+    """Get the scheduler's log, like ``get_logs``. Returns: [(level, line)]."""
 
 
 class WorkerLogs(Request, frozen=True, kw_only=True, tag="worker_logs"):
@@ -180,7 +163,6 @@ class LogEventRpc(Request, frozen=True, kw_only=True, tag="log_event"):
 
     Attributes:
         topic: name of the topic, or a list of names.
-        msg: the event; any value.
     """
 
     topic: Any
@@ -239,7 +221,7 @@ class GetClusterState(Request, frozen=True, kw_only=True, tag="get_cluster_state
 
 
 class DumpState(Request, frozen=True, kw_only=True, tag="dump_state"):
-    """Get the state of the scheduler, for debugging. Returns: a nested dict."""
+    """Get the state of the server, for debugging. Returns: a nested dict."""
 
     exclude: list[str] = []
 

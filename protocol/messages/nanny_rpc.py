@@ -56,21 +56,3 @@ class NannyPluginRemove(Request, frozen=True, kw_only=True, tag="plugin_remove")
 
 class NannyIdentity(Request, frozen=True, kw_only=True, tag="identity"):
     """Get the type and ID of the nanny. Returns: {"type", "id"}."""
-
-
-class NannyDumpState(Request, frozen=True, kw_only=True, tag="dump_state"):
-    """Get the state of the nanny, for debugging. Returns: a nested dict."""
-
-    exclude: list[str] = []
-
-
-class NannyEcho(Request, frozen=True, kw_only=True, tag="echo"):
-    """Return the data in the request. Returns: ``data``."""
-
-    data: Any = None
-
-
-class NannyConnectionStream(Request, frozen=True, kw_only=True, tag="connection_stream"):
-    """Turn the connection into a stream."""
-
-    extra: dict[str, Any] | None = None

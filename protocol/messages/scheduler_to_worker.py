@@ -100,11 +100,7 @@ class CancelCompute(Message, frozen=True, kw_only=True, tag="cancel-compute"):
 
 
 class Close(Message, frozen=True, kw_only=True, tag="close", omit_defaults=True):
-    """Shut the worker down. Stock: ``Worker.close``.
-
-    Attributes:
-        timeout: time limit of each step, in seconds.
-    """
+    """Shut the worker down. Stock: ``Worker.close``."""
 
     timeout: float = 30
     executor_wait: bool = True

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from .base import Request
+from .inquiry_rpc import GetLogs
 
 
 class GetData(Request, frozen=True, kw_only=True, tag="get_data"):
@@ -66,16 +67,11 @@ class Run(Request, frozen=True, kw_only=True, tag="run"):
     wait: bool = True
 
 
-class RunCoroutine(Request, frozen=True, kw_only=True, tag="run_coroutine"):
+class RunCoroutine(Run, frozen=True, kw_only=True, tag="run_coroutine"):
     """Run a coroutine function on the worker.
 
     Returns: {"status": "OK", "result": serialized} or an error.
     """
-
-    function: Any
-    args: Any = ()
-    kwargs: Any = None
-    wait: bool = True
 
 
 class PluginAdd(Request, frozen=True, kw_only=True, tag="plugin-add"):
@@ -124,11 +120,7 @@ class ActorAttribute(Request, frozen=True, kw_only=True, tag="actor_attribute"):
 
 
 class WorkerCallStack(Request, frozen=True, kw_only=True, tag="call_stack"):
-    """Get the call stacks of running tasks. Returns: {key: frames}.
-
-    Attributes:
-        keys: keys of the tasks; None for all running tasks.
-    """
+    """Get the call stacks of running tasks. Returns: {key: frames}."""
 
     keys: list[Any] | None = None
 
@@ -206,11 +198,7 @@ class BenchmarkNetwork(Request, frozen=True, kw_only=True, tag="benchmark_networ
 
 
 class WorkerTerminate(Request, frozen=True, kw_only=True, tag="terminate"):
-    """Close the worker. Returns: "OK".
-
-    Attributes:
-        timeout: time limit of each step, in seconds.
-    """
+    """Close the worker. Returns: "OK"."""
 
     timeout: float = 30
     executor_wait: bool = True
@@ -231,40 +219,8 @@ class WorkerVersions(Request, frozen=True, kw_only=True, tag="versions"):
     packages: Any = None
 
 
-class WorkerGetLogs(Request, frozen=True, kw_only=True, tag="get_logs"):
-    """Get the log of a worker or a nanny. Returns: [(level, line)].
-
-    Attributes:
-        start: number of lines to skip.
-    """
-
-    start: int = 0
-    n: int | None = None
-    timestamps: bool = False
-
-
-class WorkerGetStory(Request, frozen=True, kw_only=True, tag="get_story"):
-    """Get the worker's transitions of tasks or stimuli. Returns: the transitions."""
-
-    keys_or_stimuli: list[Any]
-
-
-class WorkerDumpState(Request, frozen=True, kw_only=True, tag="dump_state"):
-    """Get the state of the worker, for debugging. Returns: a nested dict."""
-
-    exclude: list[str] = []
-
-
-class WorkerEcho(Request, frozen=True, kw_only=True, tag="echo"):
-    """Return the data in the request. Returns: ``data``."""
-
-    data: Any = None
-
-
-class WorkerConnectionStream(Request, frozen=True, kw_only=True, tag="connection_stream"):
-    """Turn the connection into a stream."""
-
-    extra: dict[str, Any] | None = None
+class WorkerGetLogs(GetLogs, frozen=True, kw_only=True, tag="get_logs"):
+    """Get the log of a worker or a nanny. Returns: [(level, line)]."""
 
 
 class ShuffleReceive(Request, frozen=True, kw_only=True, tag="shuffle_receive"):

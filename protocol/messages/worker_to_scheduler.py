@@ -119,7 +119,6 @@ class LogEvent(Message, frozen=True, kw_only=True, tag="log-event"):
 
     Attributes:
         topic: name of the topic, or a list of names.
-        msg: the event; any value.
     """
 
     topic: Any

@@ -203,7 +203,7 @@ def test_classes_keep_the_rules(cls: type[Message]) -> None:
     prefixes, suffixes = ("Worker", "Nanny"), ("Rpc", "Report", "Request", "ToClient")
     names = {camel} | {prefix + camel for prefix in prefixes} | {camel + s for s in suffixes}
     assert cls.__name__ in names
-    text = inspect.getdoc(cls) or ""
+    text = " ".join(base.__doc__ or "" for base in cls.__mro__)
     for name in cls.__struct_fields__:
         if name not in Request.__struct_fields__ or not issubclass(cls, Request):
             described = f"{name}:" in text or f"{name}," in text or name in COMMON_FIELDS

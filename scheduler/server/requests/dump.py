@@ -31,7 +31,7 @@ async def get_cluster_state(server: ServerApi, exclude: Collection[str] = ()) ->
     The state of a worker that does not answer in time, or at all, is its error as text.
     """
     seconds = config.seconds(config.get("paceline.scheduler.dump-timeout")) or DUMP_SECONDS
-    request = worker_rpc.WorkerDumpState(exclude=list(exclude))
+    request = r.DumpState(exclude=list(exclude))
     workers = asyncio.gather(
         broadcast(server, request, on_error="return_text", timeout=seconds),
         broadcast(server, worker_rpc.WorkerVersions(), on_error="ignore", timeout=seconds),
