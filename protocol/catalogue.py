@@ -7,7 +7,7 @@ streams (``"worker_to_scheduler"``, ...) or the requests that a kind of server h
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType, ModuleType
 from typing import Literal
@@ -136,35 +136,37 @@ _EXTENSION_OPS = frozenset(
 )
 
 
+#: Direction -> its classes, and what handles most of its messages.
+_CLASSES: Mapping[Direction, tuple[Sequence[type[Message]], Handler]] = MappingProxyType(
+    {
+        "worker_to_scheduler": (_classes(worker_to_scheduler), "core"),
+        "scheduler_to_worker": (
+            [*_classes(scheduler_to_worker), worker_to_scheduler.WorkerStatusChange], "peer"
+        ),
+        "client_to_scheduler": (_classes(client_to_scheduler), "core"),
+        "scheduler_to_client": (
+            [*_classes(scheduler_to_client), scheduler_to_worker.Close], "peer"
+        ),
+        "scheduler_rpc": (
+            [*_classes(cluster_rpc), *_classes(inquiry_rpc), *_classes(extension_rpc)], "server"
+        ),
+        "worker_rpc": ([*_classes(worker_rpc), *_EVERY_SERVER, inquiry_rpc.GetStory], "peer"),
+        "nanny_rpc": (
+            [*_classes(nanny_rpc), *_EVERY_SERVER, worker_rpc.Run, worker_rpc.WorkerGetLogs],
+            "peer",
+        ),
+    }
+)  # fmt: skip
+
+
 def _table(direction: Direction) -> Mapping[str, Op]:
     """Return the operations of `direction` by name."""
-    extension: frozenset[type[Message]] = frozenset(_classes(extension_rpc))
-    classes: list[type[Message]]
-    default: Handler = "peer"
-    if direction == "worker_to_scheduler":
-        classes, default = _classes(worker_to_scheduler), "core"
-    elif direction == "client_to_scheduler":
-        classes, default = _classes(client_to_scheduler), "core"
-    elif direction == "scheduler_to_worker":
-        classes = [*_classes(scheduler_to_worker), worker_to_scheduler.WorkerStatusChange]
-    elif direction == "scheduler_to_client":
-        classes = [*_classes(scheduler_to_client), scheduler_to_worker.Close]
-    elif direction == "scheduler_rpc":
-        classes, default = (
-            [*_classes(cluster_rpc), *_classes(inquiry_rpc), *_classes(extension_rpc)],
-            "server",
-        )
-    elif direction == "worker_rpc":
-        classes = [*_classes(worker_rpc), *_EVERY_SERVER, inquiry_rpc.GetStory]
-    else:
-        classes = [
-            *_classes(nanny_rpc), *_EVERY_SERVER, worker_rpc.Run, worker_rpc.WorkerGetLogs
-        ]  # fmt: skip
-    classes = [*classes, CloseStream if direction in STREAM_DIRECTIONS else CloseRequest]
+    extension = frozenset(_classes(extension_rpc))
+    classes, default = _CLASSES[direction]
     ops: dict[str, Op] = {}
-    for cls in classes:
+    for cls in (*classes, CloseStream if direction in STREAM_DIRECTIONS else CloseRequest):
         name = cls.op()
-        handler: Handler = default
+        handler = default
         if cls is CloseStream or cls is CloseRequest:
             handler = "connection"
         elif default != "peer" and (cls in extension or name in _EXTENSION_OPS):
@@ -189,9 +191,3 @@ OPS: Mapping[str, tuple[Op, ...]] = MappingProxyType(
         for name in sorted({name for table in TABLES.values() for name in table})
     }
 )
-
-
-def class_of(op: str, direction: Direction) -> type[Message] | None:
-    """Return the class of operation `op` in `direction`, or None if there is no such operation."""
-    entry = TABLES[direction].get(op)
-    return None if entry is None else entry.cls

@@ -27,7 +27,6 @@ class CheckedConnection(Connection):
 
     Args:
         report: called with the violation and the message.
-        answers: tables that the other end serves, if this end connected.
         role, offer, same_host, serves, read_scalar, serialize_value: see ``Connection``.
     """
 
@@ -41,7 +40,6 @@ class CheckedConnection(Connection):
         *,
         report: Report,
         serves: Direction = "scheduler_rpc",
-        answers: Sequence[Direction] = ("worker_rpc", "nanny_rpc"),
         read_scalar: ScalarReader | None = None,
         serialize_value: ValueSerializer | None = None,
     ) -> None:
@@ -54,9 +52,10 @@ class CheckedConnection(Connection):
             serialize_value=serialize_value,
         )
         self._report = report
-        self._observer = Observer(
-            (serves,) if role == "listener" else answers, read_scalar=read_scalar
-        )
+        served: tuple[Direction, ...] = (serves,)
+        if role == "connector":
+            served = ("worker_rpc", "nanny_rpc")
+        self._observer = Observer(served, read_scalar=read_scalar)
 
     def start(self) -> Frames:
         """See ``Connection.start``."""

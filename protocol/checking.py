@@ -14,12 +14,12 @@ from typing import Any, Literal
 
 import msgspec
 from paceline.protocol.messages.base import Message
-from paceline.protocol.messages.replies import ErrorReply, Reply
+from paceline.protocol.messages.replies import ErrorReply
 
-from . import reply_values
 from .catalogue import TABLES, Direction, Op
 from .payload import Payload
 from .plans import PLANS
+from .reply_values import VALUES
 from .values import READ_ERRORS
 
 #: What is wrong. "unreadable": invalid msgpack, a placeholder for a missing frame, or bytes that
@@ -58,18 +58,11 @@ class Violation:
 
 
 class _Shape:
-    """The fields of a class.
+    """The fields of a class, by name on the wire, and the names of those that contain structs."""
 
-    Attributes:
-        cls: the class.
-        fields: name on the wire -> field.
-        nested: names of fields whose values may contain structs.
-    """
-
-    __slots__ = ("cls", "fields", "nested")
+    __slots__ = ("fields", "nested")
 
     def __init__(self, cls: type[msgspec.Struct]) -> None:
-        self.cls = cls
         self.fields = {field.encode_name: field for field in msgspec.structs.fields(cls)}
         self.nested = tuple(n for n, field in self.fields.items() if _has_struct(field.type))
 
@@ -123,16 +116,14 @@ def check_reply(value: Any, op: Op) -> list[Violation]:
             return []  # may also be a value that ``feed`` sends
         return list(_struct(value, ErrorReply, name, "$"))
     if cls is None:
-        return list(_value(value, op, name))
+        if op.cls not in VALUES or isinstance(
+            value, Payload
+        ):  # any value, or serialized as a whole
+            return []
+        return _of_type(value, VALUES[op.cls], name, "$")
     if not isinstance(value, dict):
-        return [Violation("wrong type", name, "$", f"expected {_name(cls)}, got {_kind(value)}")]
+        return [Violation("wrong type", name, "$", f"expected {cls.__name__}, got {_kind(value)}")]
     return list(_struct(value, cls, name, "$"))
-
-
-def _value(value: Any, op: Op, name: str) -> Iterator[Violation]:
-    """Yield violations in a reply that is not a struct; do not check one serialized as a whole."""
-    if op.cls in reply_values.VALUES and not isinstance(value, Payload):
-        yield from _of_type(value, reply_values.VALUES[op.cls], name, "$")
 
 
 def _of_type(value: Any, hint: Any, op: str, path: str) -> list[Violation]:
@@ -219,7 +210,3 @@ def _keep(kind: type, value: Any) -> Any:
 
 def _kind(value: Any) -> str:
     return "null" if value is None else type(value).__name__
-
-
-def _name(cls: type[Reply]) -> str:
-    return cls.__name__

@@ -72,28 +72,22 @@ class ObservedMessage:
     frames: Sequence[Buffer] | None = None
 
 
-class _ReadNotes:
-    """What was noticed while a value was decoded.
+class _NotingReader(ValueReader):
+    """A ``ValueReader`` that accepts omitted frames.
 
     Attributes:
-        payload_nbytes: size of its payloads, headers included.
-        omitted: whether parts of it were not kept.
+        payload_nbytes: size of the payloads, headers included.
+        omitted: whether parts of the value were not kept.
     """
 
     __slots__ = ("omitted", "payload_nbytes")
 
-    def __init__(self) -> None:
+    def __init__(
+        self, frames: Sequence[Buffer], encoding: Encoding, read_scalar: ScalarReader | None
+    ) -> None:
+        super().__init__(frames, encoding, read_scalar)
         self.payload_nbytes = 0
         self.omitted = False
-
-    def note(self, payload: Payload) -> None:
-        self.payload_nbytes += len(payload.header) + sum(map(real_nbytes, payload.frames))
-        self.omitted = self.omitted or any(isinstance(x, OmittedFrame) for x in payload.frames)
-
-
-class _NotingReader(ValueReader):
-    __slots__ = ("notes",)
-    notes: _ReadNotes
 
     def convert(self, value: dict[Any, Any]) -> Any:
         if len(value) == 1:
@@ -102,12 +96,14 @@ class _NotingReader(ValueReader):
             if kind is not None and type(index) is int and 0 < index < len(self._frames):
                 header = self._frames[index]
                 if isinstance(header, OmittedFrame):
-                    self.notes.omitted = True
-                    self.notes.payload_nbytes += header.omitted_nbytes
+                    self.omitted = True
+                    self.payload_nbytes += header.omitted_nbytes
                     return Payload(kind, b"")
         converted = super().convert(value)
         if isinstance(converted, Payload):
-            self.notes.note(converted)
+            frames = converted.frames
+            self.payload_nbytes += len(converted.header) + sum(map(real_nbytes, frames))
+            self.omitted = self.omitted or any(isinstance(x, OmittedFrame) for x in frames)
         return converted
 
 
@@ -200,12 +196,12 @@ class Observer:
 
     def _one(self, way: Way, frames: Sequence[Buffer], nbytes: int) -> list[ObservedMessage]:
         """Observe a message of the RPC phase."""
-        value, notes = self._read(frames, frames[0])
+        value, reader = self._read(frames, frames[0])
         if way == "up":
             message = self._from_connector(value, nbytes, len(frames))
         else:
             message = [self._from_listener(value, nbytes, len(frames))]
-        message[0].omitted = notes.omitted
+        message[0].omitted = reader.omitted
         return message
 
     def _from_connector(self, value: Any, nbytes: int, n_frames: int) -> list[ObservedMessage]:
@@ -292,7 +288,7 @@ class Observer:
         for raw in raws:
             size = len(memoryview(raw))
             try:
-                value, notes = self._read(frames, raw)
+                value, reader = self._read(frames, raw)
             except RemoteProtocolError as error:
                 found.append(self._unreadable(way, size, 0, str(error)))
                 continue
@@ -300,8 +296,8 @@ class Observer:
             message = ObservedMessage(
                 way, "stream", name if isinstance(name, str) else "", value, direction, size, 0
             )
-            message.nbytes += notes.payload_nbytes
-            message.omitted = notes.omitted
+            message.nbytes += reader.payload_nbytes
+            message.omitted = reader.omitted
             if direction is not None:
                 message.violations = check_message(value, direction)
             found.append(message)
@@ -318,15 +314,14 @@ class Observer:
             return "client_to_scheduler" if way == "up" else "scheduler_to_client"
         return None
 
-    def _read(self, frames: Sequence[Buffer], data: Buffer) -> tuple[Any, _ReadNotes]:
-        """Return the decoded value, and what was noticed.
+    def _read(self, frames: Sequence[Buffer], data: Buffer) -> tuple[Any, _NotingReader]:
+        """Return the decoded value, and its reader.
 
         Raises:
             RemoteProtocolError: it cannot be decoded.
         """
         reader = _NotingReader(frames, self._encoding, self._read_scalar)
-        reader.notes = notes = _ReadNotes()
-        return reader.read(data), notes
+        return reader.read(data), reader
 
     def _unreadable(self, way: Way, nbytes: int, n_frames: int, text: str) -> ObservedMessage:
         violation = Violation("unreadable", "", "$", text)

@@ -114,7 +114,7 @@ def write(path: Path, messages: list[Any]) -> None:
 
 def read(path: Path) -> tuple[list[Any], str]:
     reader = JournalReader(path)
-    assert reader.header.config.allowed_failures == 7
+    assert reader.config.allowed_failures == 7
     entries = [e.stimulus.message for e in reader if e.stimulus is not None]
     return entries, reader.ending
 

@@ -99,25 +99,19 @@ class StubBytes(bytes):
 # ------------------------------------------------------------------ values <-> bytes
 
 
-class _Slots:
-    """A class and the names of its fields in order."""
-
-    __slots__ = ("cls", "names")
-
-    def __init__(self, cls: type) -> None:
-        self.cls = cls
-        if dataclasses.is_dataclass(cls):
-            self.names: tuple[str, ...] = tuple(f.name for f in dataclasses.fields(cls))
-        else:
-            self.names = tuple(getattr(cls, "__struct_fields__", ()))
+def _field_names(cls: type) -> tuple[str, ...]:
+    """Return the names of the fields of a message class or dataclass, in order."""
+    if dataclasses.is_dataclass(cls):
+        return tuple(field.name for field in dataclasses.fields(cls))
+    return tuple(getattr(cls, "__struct_fields__", ()))
 
 
 class ValueCodec:
     """Packs stimuli and outputs to bytes that do not depend on the process, and unpacks them."""
 
     def __init__(self) -> None:
-        self._slots: dict[type, _Slots] = {}
-        self._by_name: dict[str, _Slots] = {}
+        self._names: dict[type, tuple[str, ...]] = {}
+        self._classes: dict[str, type] = {}
         self._ext_depth = 0
 
     def pack(self, value: Any) -> bytes:
@@ -161,9 +155,8 @@ class ValueCodec:
         if isinstance(value, set | frozenset):
             return msgpack.ExtType(EXT_SET, self.pack(sorted(value, key=repr)))
         if isinstance(value, msgspec.Struct) or dataclasses.is_dataclass(kind):
-            slots = self._slots_of(kind)
             name = f"{kind.__module__}:{kind.__qualname__}"
-            fields = [_shorten_field(getattr(value, n)) for n in slots.names]
+            fields = [_shorten_field(getattr(value, n)) for n in self._names_of(kind)]
             return msgpack.ExtType(EXT_OBJECT, self.pack([name, fields]))
         if isinstance(value, int):
             return msgpack.ExtType(EXT_BIG_INT, str(int(value)).encode())
@@ -183,11 +176,11 @@ class ValueCodec:
         )
         return packed
 
-    def _slots_of(self, cls: type) -> _Slots:
-        slots = self._slots.get(cls)
-        if slots is None:
-            slots = self._slots[cls] = _Slots(cls)
-        return slots
+    def _names_of(self, cls: type) -> tuple[str, ...]:
+        names = self._names.get(cls)
+        if names is None:
+            names = self._names[cls] = _field_names(cls)
+        return names
 
     def _ext(self, code: int, data: bytes) -> Any:
         if code == EXT_TUPLE:
@@ -208,10 +201,10 @@ class ValueCodec:
         return f"<{data.decode()}>"
 
     def _object(self, name: str, fields: list[Any]) -> Any:
-        slots = self._by_name.get(name)
-        if slots is None:
-            slots = self._by_name[name] = _Slots(_find_class(name))
-        return slots.cls(**dict(zip(slots.names, fields)))
+        cls = self._classes.get(name)
+        if cls is None:
+            cls = self._classes[name] = _find_class(name)
+        return cls(**dict(zip(self._names_of(cls), fields)))
 
 
 def flatten(value: Any) -> list[Any]:
@@ -322,8 +315,7 @@ class JournalWriter(TurnObserver):
         self._max_nbytes = max_nbytes
         self._nbytes = 0
         self._n_stimuli = 0
-        self._pending: list[bytes] = []
-        self._write(MAGIC + b"%d\n" % FORMAT_VERSION)
+        self._pending: list[bytes] = [MAGIC + b"%d\n" % FORMAT_VERSION]
         header = {
             "release": release,
             "config": {f.name: getattr(config, f.name) for f in dataclasses.fields(config)},
@@ -350,9 +342,7 @@ class JournalWriter(TurnObserver):
         if self._file is None:
             return
         self._record(["f", output_digest(self._codec, outbox) if outbox else b""])
-        data = b"".join(self._pending)
-        self._pending.clear()
-        self._write(data)
+        self._write_pending()
         if self._nbytes > self._max_nbytes:
             self._end(f"size limit of {self._max_nbytes} bytes reached")
 
@@ -366,8 +356,10 @@ class JournalWriter(TurnObserver):
         self._pending.append(_PREFIX.pack(len(body), zlib.crc32(body)))
         self._pending.append(body)
 
-    def _write(self, data: bytes) -> None:
-        if self._file is None or not data:
+    def _write_pending(self) -> None:
+        data = b"".join(self._pending)
+        self._pending.clear()
+        if self._file is None:
             return
         try:
             self._file.write(data)
@@ -379,9 +371,7 @@ class JournalWriter(TurnObserver):
 
     def _end(self, reason: str, quiet: bool = False) -> None:
         self._record(["e", reason])
-        data = b"".join(self._pending)
-        self._pending.clear()
-        self._write(data)
+        self._write_pending()
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -392,19 +382,6 @@ class JournalWriter(TurnObserver):
 
 
 # ------------------------------------------------------------------ reading
-
-
-@dataclass(frozen=True, slots=True)
-class JournalHeader:
-    """The header of a journal.
-
-    Attributes:
-        config: the configuration of the core.
-        release: the release of paceline.
-    """
-
-    config: SchedulerConfig
-    release: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -428,7 +405,8 @@ class JournalReader:
     """Reads a journal that may lack its end.
 
     Attributes:
-        header: the header of the journal.
+        config: the configuration of the core.
+        release: the release of paceline that wrote the journal.
         ending: how the journal ended, as text. Set when it has been read.
 
     Raises:
@@ -446,8 +424,8 @@ class JournalReader:
             raise JournalError(f"{os.fspath(path)} has no header")
         header = record[1]
         known = {f.name for f in dataclasses.fields(SchedulerConfig)}
-        config = SchedulerConfig(**{k: v for k, v in header["config"].items() if k in known})
-        self.header = JournalHeader(config, header["release"])
+        self.config = SchedulerConfig(**{k: v for k, v in header["config"].items() if k in known})
+        self.release: str = header["release"]
 
     def _check_version(self, path: str) -> None:
         line = self._file.readline(FIRST_LINE_MAX_NBYTES)

@@ -106,7 +106,7 @@ def replay(
         OSError: the file cannot be read.
     """
     reader = JournalReader(path)
-    core = build_core(reader.header.config)
+    core = build_core(reader.config)
     hashed = OutputHash()
     outbox = Outbox()
     errors: list[tuple[int, str]] = []
