@@ -1,6 +1,6 @@
-"""Compression of single frames, with the codec that both ends agreed on in the handshake.
+"""Decompress single frames. Their size is known or estimated before, and limited.
 
-The size of a frame is known or estimated before it is decompressed, and limited.
+Nothing is compressed here: values are forwarded as they are received.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from .errors import LocalProtocolError, RemoteProtocolError
+from .errors import RemoteProtocolError
 
 Buffer = bytes | bytearray | memoryview
 
@@ -25,7 +25,7 @@ _MODULES = {"lz4": "lz4.block", "snappy": "snappy", "zstd": "zstandard", "zlib":
 
 
 def is_available(name: str) -> bool:
-    """Return whether this process can compress and decompress with the codec `name`."""
+    """Return whether this process can decompress with the codec `name`."""
     module = _MODULES.get(name)
     if module is None:
         return False
@@ -34,22 +34,6 @@ def is_available(name: str) -> bool:
     except ImportError:
         return False
     return True
-
-
-def compress(name: str, frame: Buffer) -> bytes:
-    """Return `frame`, compressed as stock peers expect it under `name`.
-
-    Raises:
-        LocalProtocolError: the codec is unknown or not installed.
-    """
-    if name == "zlib":
-        return zlib.compress(frame)
-    module = _codec(name, LocalProtocolError)
-    if name == "zstd":
-        compressed: bytes = module.ZstdCompressor().compress(frame)
-    else:
-        compressed = module.compress(frame)
-    return compressed
 
 
 def expand(name: str | None, frame: Buffer, max_nbytes: int = EXPANSION_MAX_NBYTES) -> Buffer:
@@ -74,12 +58,12 @@ def expand(name: str | None, frame: Buffer, max_nbytes: int = EXPANSION_MAX_NBYT
         ) from error
 
 
-def _codec(name: str, error: type[Exception]) -> Any:
+def _codec(name: str) -> Any:
     """Import the module of the codec `name`."""
     try:
         return import_module(_MODULES[name])
-    except (ImportError, KeyError):
-        raise error(f"the codec {name!r} is not installed") from None
+    except ImportError:
+        raise RemoteProtocolError(f"the codec {name!r} is not installed") from None
 
 
 def _check(claimed_nbytes: int, max_nbytes: int) -> None:
@@ -99,7 +83,7 @@ def _expand_zlib(frame: Buffer, max_nbytes: int) -> Buffer:
 
 
 def _expand_lz4(frame: Buffer, max_nbytes: int) -> Buffer:
-    module = _codec("lz4", RemoteProtocolError)
+    module = _codec("lz4")
     claimed = int.from_bytes(memoryview(frame)[:4], "little")
     _check(claimed, min(max_nbytes, len(frame) * LZ4_RATIO_MAX))
     expanded: Buffer = module.decompress(frame, return_bytearray=True)
@@ -107,7 +91,7 @@ def _expand_lz4(frame: Buffer, max_nbytes: int) -> Buffer:
 
 
 def _expand_zstd(frame: Buffer, max_nbytes: int) -> Buffer:
-    module = _codec("zstd", RemoteProtocolError)
+    module = _codec("zstd")
     claimed = module.frame_content_size(frame)
     if claimed < 0:
         raise RemoteProtocolError("a frame compressed with 'zstd' does not contain its size")
@@ -117,7 +101,7 @@ def _expand_zstd(frame: Buffer, max_nbytes: int) -> Buffer:
 
 
 def _expand_snappy(frame: Buffer, max_nbytes: int) -> Buffer:
-    module = _codec("snappy", RemoteProtocolError)
+    module = _codec("snappy")
     claimed = shift = 0
     for byte in bytes(memoryview(frame)[:5]):
         claimed |= (byte & 0x7F) << shift

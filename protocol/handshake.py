@@ -12,7 +12,7 @@ scheduler forwards serialized values: a worker reads later what a client sends n
   gathers and exceptions are pickled with the *agreed* protocol, and only from 5 on are large
   buffers sent out of band, without a copy. (A client's expression and all ``__Pickled__`` fields
   use the sender's highest protocol, whatever was agreed.) If a protocol 6 is added, the one to
-  announce is the lowest that any peer has announced: ``least_pickle_protocol``.
+  announce is the lowest that any peer has announced.
 - Encodings: ``"encodings": ["in-place"]`` is an extension of paceline (``values.py``), sent only
   on request. Stock ignores unknown keys (``Comm.handshake_configuration``) and never sends this
   one, so the stock encoding is always used with a stock peer.
@@ -27,7 +27,7 @@ were considered for the choice here.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -81,11 +81,6 @@ def local_offer(
     if in_place:
         offer["encodings"] = [IN_PLACE]
     return offer
-
-
-def least_pickle_protocol(announced: Iterable[int], ours: int = PICKLE_PROTOCOL) -> int:
-    """Return the highest protocol that all peers read, and that may be announced to new ones."""
-    return min([ours, *announced])
 
 
 def read_handshake(frames: Sequence[Buffer]) -> dict[str, Any]:

@@ -120,19 +120,6 @@ class Observer:
             is known.
     """
 
-    __slots__ = (
-        "_encoding",
-        "_offers",
-        "_pending",
-        "_read_scalar",
-        "_registering",
-        "_serves",
-        "_subscription",
-        "_unacknowledged",
-        "peer",
-        "phase",
-    )
-
     def __init__(
         self,
         serves: Sequence[Direction] = ("scheduler_rpc",),

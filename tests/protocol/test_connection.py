@@ -18,7 +18,7 @@ from paceline.protocol.connection import (
 )
 from paceline.protocol.errors import LocalProtocolError, RemoteProtocolError
 from paceline.protocol.framing import FrameReader, pack_frames
-from paceline.protocol.handshake import Agreement, least_pickle_protocol, local_offer, negotiate
+from paceline.protocol.handshake import Agreement, local_offer, negotiate
 from paceline.protocol.messages import (
     CloseRequest,
     CloseStream,
@@ -186,9 +186,6 @@ def test_what_we_announce() -> None:
     assert offer["compression"] is None
     assert offer["pickle-protocol"] == 5
     assert Connection("listener").start() == Connection("connector").start()
-    assert least_pickle_protocol([5, 5]) == 5
-    assert least_pickle_protocol([6, 5, 4]) == 4
-    assert least_pickle_protocol([]) == 5
 
 
 def test_compression_is_never_agreed_on_by_default() -> None:

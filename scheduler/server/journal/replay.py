@@ -66,26 +66,6 @@ class ReplayedPlugins:
     add_client = remove_client = restart = _hook
 
 
-class OutputHash:
-    """A hash over several outboxes."""
-
-    def __init__(self) -> None:
-        self._codec = ValueCodec()
-        self._hash = hashlib.blake2b(digest_size=16)
-
-    def add(self, outbox: Outbox) -> bytes:
-        """Add ``outbox`` to the hash. Return its own digest, as in the journal."""
-        if not outbox:
-            return b""
-        digest = output_digest(self._codec, outbox)
-        self._hash.update(digest)
-        return digest
-
-    def hexdigest(self) -> str:
-        """Return the hash of all outboxes."""
-        return self._hash.hexdigest()
-
-
 def replay(
     path: str | os.PathLike[str],
     *,
@@ -107,14 +87,16 @@ def replay(
     """
     reader = JournalReader(path)
     core = build_core(reader.config)
-    hashed = OutputHash()
+    codec, hashed = ValueCodec(), hashlib.blake2b(digest_size=16)
     outbox = Outbox()
     errors: list[tuple[int, str]] = []
     count = 0
     differs_after: int | None = None
     for entry in reader:
         if entry.stimulus is None:
-            if hashed.add(outbox) != entry.digest and differs_after is None:
+            digest = output_digest(codec, outbox) if outbox else b""
+            hashed.update(digest)
+            if digest != entry.digest and differs_after is None:
                 differs_after = count
             if show is not None:
                 _show_outbox(outbox, show, key)
@@ -133,7 +115,8 @@ def replay(
         except Exception as error:
             errors.append((count, f"{type(error).__name__}: {error}"))
         core.state.plugins = None
-    hashed.add(outbox)
+    if outbox:
+        hashed.update(output_digest(codec, outbox))
     if show is not None:
         _show_outbox(outbox, show, key)
     return ReplayReport(count, hashed.hexdigest(), reader.ending, core, errors, differs_after)
