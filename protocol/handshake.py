@@ -17,11 +17,8 @@ scheduler forwards serialized values: a worker reads later what a client sends n
   on request. Stock ignores unknown keys (``Comm.handshake_configuration``) and never sends this
   one, so the stock encoding is always used with a stock peer.
 
-Stock intends to announce ``"pickle-protocol": 4, "compression": None`` where the scheduler listens
-(``Scheduler.start_unsafe``), but its TCP listener drops these overrides: it announces 5 and the
-configured compression. To workers that it connects to, it announces 4, so results gathered through
-a stock scheduler are pickled in band. Both can be seen in captures (a test checks them), and both
-were considered for the choice here.
+Stock's scheduler announces 5 and the configured compression where it listens, and 4 to the workers
+that it connects to, so that results gathered through it are pickled in band.
 """
 
 from __future__ import annotations

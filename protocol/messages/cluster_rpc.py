@@ -34,9 +34,6 @@ class RegisterWorker(Request, frozen=True, kw_only=True, tag="register-worker"):
 
     Stock: ``Worker._register_with_scheduler`` (with ``reply`` false).
 
-    Returns: {"status": "OK", "time", "heartbeat-interval", "worker-plugins": {name: pickle},
-    "warning", "error"}, or {"status": "error", "message", "time"}.
-
     Attributes:
         status: "running", "paused", ...
         server_id: unique ID of this start of the worker.
@@ -75,7 +72,7 @@ class RegisterWorker(Request, frozen=True, kw_only=True, tag="register-worker"):
 
 
 class RegisterNanny(Request, frozen=True, kw_only=True, tag="register_nanny"):
-    """Register a nanny. Returns: {"status": "OK", "nanny-plugins": {name: pickle}}.
+    """Register a nanny.
 
     Attributes:
         address: address at which the nanny accepts connections.
@@ -93,8 +90,6 @@ class RegisterClient(Request, frozen=True, kw_only=True, tag="register-client"):
 
 class HeartbeatWorker(Request, frozen=True, kw_only=True, tag="heartbeat_worker"):
     """Report that a worker is alive, and its metrics. Stock: ``Worker.heartbeat``.
-
-    Returns: {"status": "OK", "time", "heartbeat-interval"}, or {"status": "missing"}.
 
     Attributes:
         resources: resource -> amount, if changed.
@@ -168,10 +163,7 @@ class Feed(Request, frozen=True, kw_only=True, tag="feed"):
 
 
 class Gather(Request, frozen=True, kw_only=True, tag="gather"):
-    """Fetch results through the scheduler.
-
-    Returns: {"status": "OK", "data": {key: serialized}} or {"status": "error", "keys": [...]}.
-    """
+    """Fetch results through the scheduler."""
 
     keys: list[Any]
 
@@ -211,10 +203,7 @@ class AddKeysRpc(Request, frozen=True, kw_only=True, tag="add_keys"):
 
 
 class Rebalance(Request, frozen=True, kw_only=True, tag="rebalance"):
-    """Balance memory between workers.
-
-    Returns: {"status": "OK"} or {"status": "partial-fail", "keys"}.
-    """
+    """Balance memory between workers."""
 
     keys: list[Any] | None = None
     workers: list[str] | None = None
@@ -388,10 +377,7 @@ class Terminate(Request, frozen=True, kw_only=True, tag="terminate"):
 
 
 class RunFunction(Request, frozen=True, kw_only=True, tag="run_function"):
-    """Run a function in the scheduler.
-
-    Returns: {"status": "OK", "result": serialized} or an error.
-    """
+    """Run a function in the scheduler."""
 
     function: Any
     args: Any = ()

@@ -18,8 +18,6 @@ class GetData(Request, frozen=True, kw_only=True, tag="get_data"):
     The receiver confirms the data with a further message, "OK". Keys that the worker does not hold
     are missing in the reply.
 
-    Returns: {"status": "OK", "data": {key: serialized}}, or {"status": "busy"}.
-
     Attributes:
         who: address of the worker that sends the request; None for other senders.
     """
@@ -29,16 +27,13 @@ class GetData(Request, frozen=True, kw_only=True, tag="get_data"):
 
 
 class WorkerGather(Request, frozen=True, kw_only=True, tag="gather"):
-    """Make the worker fetch replicas from other workers.
-
-    Returns: {"status": "OK"} or {"status": "partial-fail", "keys": [...]}.
-    """
+    """Make the worker fetch replicas from other workers."""
 
     who_has: dict[Any, list[str]]
 
 
 class WorkerUpdateData(Request, frozen=True, kw_only=True, tag="update_data"):
-    """Store data on the worker. Returns: {"nbytes": {key: bytes}, "status": "OK"}.
+    """Store data on the worker.
 
     Attributes:
         data: key -> serialized value.
@@ -56,10 +51,7 @@ class FreeKeysRpc(Request, frozen=True, kw_only=True, tag="free_keys"):
 
 
 class Run(Request, frozen=True, kw_only=True, tag="run"):
-    """Run a function on a worker or a nanny.
-
-    Returns: {"status": "OK", "result": serialized} or an error.
-    """
+    """Run a function on a worker or a nanny."""
 
     function: Any
     args: Any = ()
@@ -68,10 +60,7 @@ class Run(Request, frozen=True, kw_only=True, tag="run"):
 
 
 class RunCoroutine(Run, frozen=True, kw_only=True, tag="run_coroutine"):
-    """Run a coroutine function on the worker.
-
-    Returns: {"status": "OK", "result": serialized} or an error.
-    """
+    """Run a coroutine function on the worker."""
 
 
 class PluginAdd(Request, frozen=True, kw_only=True, tag="plugin-add"):
@@ -93,7 +82,7 @@ class PluginRemove(Request, frozen=True, kw_only=True, tag="plugin-remove"):
 
 
 class ActorExecute(Request, frozen=True, kw_only=True, tag="actor_execute"):
-    """Call a method of an actor. Returns: {"status": "OK", "result": serialized} or an error.
+    """Call a method of an actor.
 
     Attributes:
         actor: key of the actor.
@@ -108,7 +97,7 @@ class ActorExecute(Request, frozen=True, kw_only=True, tag="actor_execute"):
 
 
 class ActorAttribute(Request, frozen=True, kw_only=True, tag="actor_attribute"):
-    """Get an attribute of an actor. Returns: {"status": "OK", "result": serialized} or an error.
+    """Get an attribute of an actor.
 
     Attributes:
         actor: key of the actor.
@@ -162,7 +151,7 @@ class GetMonitorInfo(Request, frozen=True, kw_only=True, tag="get_monitor_info")
 
 
 class UploadFile(Request, frozen=True, kw_only=True, tag="upload_file"):
-    """Upload a file to the worker. Returns: {"status": "OK", "nbytes": number} or an error.
+    """Upload a file to the worker.
 
     Attributes:
         filename: name of the file.
