@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from paceline.protocol.compression import Buffer
 from paceline.protocol.framing import LARGE_FRAME_NBYTES, Frames, FrameSink
 from paceline.scheduler.server.requests.spool import Lane, Spool, trim_while_used
 
@@ -89,7 +90,7 @@ class _LastFrame:
         self._done = done
         self.write = sink.write
 
-    def finish(self) -> memoryview:
+    def finish(self) -> Buffer:
         """Return the whole frame."""
         view = self._sink.finish()
         self._done()
