@@ -154,7 +154,7 @@ class Wiretap:
         self._may_read = asyncio.Event()
         self._may_read.set()
         self._scheduled = False
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
         self.address = ""
         self.n_connections = 0
 
@@ -171,7 +171,7 @@ class Wiretap:
         self._far = split_host_port(self._forward)
         self._far_context = self._context(self._forward, ssl.Purpose.SERVER_AUTH)
         self._server = await asyncio.start_server(
-            self._serve,
+            self._accept,
             host or None,
             port,
             limit=READ_NBYTES,
@@ -201,12 +201,13 @@ class Wiretap:
             raise ValueError(f"{address} needs --tls-ca-file and --tls-cert")
         return self._tls.context(purpose)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Forward a connection in both directions until both have ended."""
-        task = asyncio.current_task()
-        assert task is not None
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = self._loop.create_task(self._serve(reader, writer))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Forward a connection in both directions until both have ended."""
         self.n_connections += 1
         name = writer.get_extra_info("peername")
         tapped = TappedConnection(
