@@ -9,7 +9,7 @@ from paceline.scheduler.core.inspection.invariants import (
     INVARIANTS,
     InvariantBroken,
     validate_state,
-    validate_task,
+    validate_tasks,
 )
 from paceline.scheduler.core.state.model import ClientState
 from paceline.scheduler.core.stimuli import AnnotationSet, RecallTask
@@ -288,14 +288,14 @@ def test_what_is_broken_is_found(name: str) -> None:
 
 def test_one_task(duo: Env) -> None:
     duo.submit({"x": [], "y": ["x"]})
-    validate_task(duo.state, duo.task("x"))
+    validate_tasks(duo.state, [duo.task("x")])
     forgotten = duo.task("y")
     duo.task("x").waiters_count = 7
     with pytest.raises(InvariantBroken, match="waiters_count is 7, not 1"):
-        validate_task(duo.state, duo.task("x"))
+        validate_tasks(duo.state, [duo.task("x")])
     duo.task("x").waiters_count = 1
     duo.release("y")
-    validate_task(duo.state, forgotten)
+    validate_tasks(duo.state, [forgotten])
 
 
 def test_numbers_are_unique_and_in_order() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paceline.scheduler.core.inspection.story import story
+from paceline.scheduler.core.inspection.queries import story
 from paceline.testing import Env
 
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from paceline.scheduler.core.inspection import invariants, queries, story
+from paceline.scheduler.core.inspection import invariants, queries
 from paceline.scheduler.core.inspection.dump import dump_state
 from paceline.scheduler.core.policy import placement
 
@@ -120,7 +120,7 @@ class StateAttributes(FacadeBase):
         from distributed.scheduler import Transition
 
         names = [k.key if isinstance(k, TaskView) else k for k in keys_or_tasks_or_stimuli]
-        return [Transition(*entry) for entry in story.story(self.state, *names)]
+        return [Transition(*entry) for entry in queries.story(self.state, *names)]
 
     def get_events(self, topic: str | None = None) -> Any:
         """Return (seconds since the epoch, event) of a topic, or topic -> events of all."""

@@ -1,1 +1,1 @@
-"""Commit of graphs: turn the rows of a compiled graph into scheduled tasks, over as many turns as needed."""
+"""Commit of graphs: rows of a compiled graph become tasks, over as many turns as needed."""

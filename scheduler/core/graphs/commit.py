@@ -1,8 +1,8 @@
 """The commit of a graph: begin it, run its stages, drop it.
 
-The commit inserts rows dependencies first, so that a task's dependencies are always there. What is no longer needed
-when a turn ends (a client left, a key was cancelled) is checked again at each row. External dependencies are pinned
-while a commit takes several turns.
+Rows are inserted dependencies first, so that a task's dependencies always exist. Other turns may
+come in between, so each row is checked again for clients that left and keys that were cancelled.
+External dependencies are pinned while a commit takes several turns.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from paceline.protocol.keys import Key
 from paceline.protocol.messages import CancelledKeys
 from paceline.scheduler.core.lifecycle import accounting
-from paceline.scheduler.core.lifecycle.recommendations import Recommendations, release_desire
+from paceline.scheduler.core.lifecycle.recommendations import Recs, release_desire
 from paceline.scheduler.core.lifecycle.transitions import run
 from paceline.scheduler.core.state.groups import Computation
 from paceline.scheduler.core.state.model import ClientState, TaskState
@@ -73,7 +73,7 @@ ROLLBACK_STAGES = (
 
 
 def drop_graph(turn: Turn, graph_id: int) -> None:
-    """Drop a graph and ignore its further chunks. A commit that has begun is rolled back in later turns."""
+    """Drop a graph and ignore its further chunks. Later turns roll back a commit that has begun."""
     state = turn.state
     if len(state.dropped_graphs) >= DROPPED_GRAPHS_MAX:
         del state.dropped_graphs[next(iter(state.dropped_graphs))]
@@ -117,7 +117,10 @@ def _run_commit(turn: Turn, graph: PendingGraph, budget: int) -> int:
 
 
 def _run_stage(turn: Turn, graph: PendingGraph, budget: int) -> int:
-    """Run the current stage for at most ``budget`` rows, and go to the next one after the last row. Return the cost."""
+    """Run the current stage for rows up to a cost of ``budget``. Return the cost.
+
+    The stage after the last row is the next one.
+    """
     order = ROLLBACK_STAGES if graph.dropped else STAGES
     position = next(i for i, stage in enumerate(order) if stage.name == graph.stage)
     stage = order[position]
@@ -164,7 +167,7 @@ def _begin(turn: Turn, graph: PendingGraph, budget: int) -> bool:
 
 
 def is_lost(ts: TaskState | None) -> bool:
-    """Return whether the data of ``ts`` will never exist: it is unknown, or wanted without a run_spec."""
+    """Return whether the data of ``ts`` can never exist: it is unknown, or has no run_spec."""
     return ts is None or (ts.run_spec is None and ts.state == "released")
 
 
@@ -180,7 +183,7 @@ def _refuse_lost(turn: Turn, graph: PendingGraph, missing: list[Key]) -> None:
         )
     turn.to_client(graph.client, CancelledKeys(keys=list(keys), reason="lost dependencies"))
     cs = turn.state.clients.get(graph.client)
-    recs: Recommendations = {}
+    recs: Recs = {}
     if cs is not None:
         for key in keys:
             ts = turn.state.tasks.get(key)
@@ -194,7 +197,7 @@ def _refuse_lost(turn: Turn, graph: PendingGraph, missing: list[Key]) -> None:
 
 
 def _next_generation(state: SchedulerState, commit: GraphCommit) -> float:
-    """Return the generation of a graph. Older graphs run first; graphs in quick succession share one."""
+    """Return the generation of a graph; graphs in quick succession share one."""
     if commit.submitting_task is not None:
         parent = state.tasks.get(commit.submitting_task)
         if parent is not None and parent.priority is not None:

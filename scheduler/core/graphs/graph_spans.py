@@ -6,16 +6,14 @@ are changed to match.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from paceline.protocol.payload import Payload
-
-if TYPE_CHECKING:
-    from paceline.scheduler.core.state.model import TaskState
-    from paceline.scheduler.core.state.pending_graph import PendingGraph
-    from paceline.scheduler.core.state.spans import SpanTree
-    from paceline.scheduler.core.stimuli import AnnotationSet
-    from paceline.scheduler.core.turn import Turn
+from paceline.scheduler.core.state.model import TaskState
+from paceline.scheduler.core.state.pending_graph import PendingGraph
+from paceline.scheduler.core.state.spans import SpanTree
+from paceline.scheduler.core.stimuli import AnnotationSet
+from paceline.scheduler.core.turn import Turn
 
 
 def note_span(graph: PendingGraph, ts: TaskState, annotations: AnnotationSet) -> None:

@@ -15,7 +15,7 @@ from paceline.scheduler.core.turn import Turn
 
 
 def insert(turn: Turn, graph: PendingGraph, rows: range) -> None:
-    """Create the tasks of ``rows``, or add to tasks that are known already what the graph says of them."""
+    """Create the tasks of ``rows``, or complete those that are known already."""
     state = turn.state
     tasks = graph.tasks
     externals = graph.external_tasks
@@ -77,7 +77,7 @@ def _specify(turn: Turn, graph: PendingGraph, row: int, ts: TaskState, number: i
 
 
 def _same_dependencies(ts: TaskState, dependencies: tuple[TaskState, ...]) -> bool:
-    """Return whether a known task has just these dependencies. Dependencies that it lost may be restored by its graph."""
+    """Return whether the known task ``ts`` has these dependencies; restore those that it lost."""
     present = ts.dependencies
     if present == dependencies:
         return True
@@ -99,7 +99,7 @@ def _group_of(turn: Turn, graph: PendingGraph, number: int) -> TaskGroup:
 
 
 def _usual_priority(graph: PendingGraph) -> float | None:
-    """Return the first item of the priority of tasks without a priority annotation; None if it differs by task."""
+    """Return the first item of priorities without annotations; None if it differs by task."""
     assert graph.commit is not None
     user = graph.commit.user_priority
     return None if isinstance(user, dict) else -user

@@ -1,4 +1,4 @@
-"""The stages of a commit that follow the insertion of its rows. ``commit.py`` runs them and owns cursor and order."""
+"""The stages of a commit that follow the insertion of its rows. ``commit.py`` runs them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from paceline.scheduler.core.graphs.graph_spans import observe_spans
 from paceline.scheduler.core.lifecycle import accounting
 from paceline.scheduler.core.lifecycle.outgoing import report_to
 from paceline.scheduler.core.lifecycle.recommendations import (
-    Recommendations,
+    Recs,
     due,
     erred_dependency,
     is_wanted,
@@ -91,7 +91,7 @@ def finish_registration(turn: Turn, graph: PendingGraph) -> None:
 
 
 def _touched(state: SchedulerState, graph: PendingGraph) -> list[TaskState]:
-    """Return the tasks of a graph, the ones it wants and their dependencies, as stock passes them to plugins."""
+    """Return the tasks of a graph, wanted tasks, and dependencies, as stock passes to plugins."""
     found = dict.fromkeys(graph.tasks)
     for key in graph.wanted():
         if key in state.tasks:
@@ -105,7 +105,7 @@ def _touched(state: SchedulerState, graph: PendingGraph) -> list[TaskState]:
 
 
 def mark_needed(turn: Turn, graph: PendingGraph, rows: range) -> None:
-    """Mark rows that a client or a needed dependent needs; forget those without a client and dependents."""
+    """Mark rows that a client or a needed dependent needs; forget rows that neither needs."""
     tasks = graph.tasks
     is_new = graph.is_new
     if is_new and rows:  # all dependents belong to the graph, so each row that has some is needed
@@ -138,7 +138,7 @@ def activate(turn: Turn, graph: PendingGraph, rows: range) -> None:
     ready = graph.ready
     needed = graph.needed
     is_new = graph.is_new
-    recs: Recommendations = {}
+    recs: Recs = {}
     for row in rows:
         ts = graph.tasks[row]
         blame = erred_dependency(ts) if ts.dependencies and not is_new else None
@@ -178,7 +178,7 @@ def sort_ready(turn: Turn, graph: PendingGraph) -> None:
 
 def dispatch(turn: Turn, graph: PendingGraph, rows: range) -> None:
     """Move ready tasks to processing, highest priority first."""
-    recs: Recommendations = {}
+    recs: Recs = {}
     for position in rows:
         ts = graph.ready[position]
         if ts.state == "waiting" and not ts.waiting_count:
@@ -202,7 +202,7 @@ def release_pins(turn: Turn, graph: PendingGraph, rows: range) -> None:
     if cs is None:
         return
     for ts in list(islice(reversed(cs.wants_what), len(rows))):
-        recs: Recommendations = {}
+        recs: Recs = {}
         release_desire(ts, cs, recs)
         run(turn, recs)
 

@@ -14,7 +14,6 @@ from paceline.protocol.keys import Key
 from paceline.protocol.payload import Payload
 from paceline.scheduler.core.lifecycle import accounting
 from paceline.scheduler.core.policy.memory import memory_use
-from paceline.scheduler.core.state.containers import IndexedSet
 from paceline.scheduler.core.state.model import (
     ClientState,
     TaskGroup,
@@ -137,7 +136,7 @@ def plain(value: Any, exclude: Collection[str] = (), depth: int = 0) -> Any:
             for k, v in value.items()
             if not (isinstance(k, str) and k in exclude)
         }
-    if isinstance(value, list | tuple | set | frozenset | deque | IndexedSet):
+    if isinstance(value, list | tuple | set | frozenset | deque):
         return [plain(v, exclude, depth + 1) for v in value]
     return repr(value)
 

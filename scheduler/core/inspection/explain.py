@@ -1,26 +1,24 @@
 """Find out why a task is not running, as plain data.
 
-Pure functions over the state; ``explain_text.py`` turns the result into English. Used by the RPC ``explain`` and the
-command ``paceline explain``. Stock has no counterpart.
+``explain_text.py`` turns the result into English. Used by the RPC ``explain`` and the command
+``paceline explain``. Stock has no counterpart.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from itertools import islice
 from typing import Any, Final
 
 from paceline.protocol.keys import Key
-from paceline.scheduler.core.policy.placement import (
-    is_rootish,
-    workers_with_free_slots,
-)
-from paceline.scheduler.core.state.model import TaskState, WorkerState
+from paceline.scheduler.core.policy.placement import is_rootish, workers_with_free_slots
+from paceline.scheduler.core.state.model import ACTIVE_STATES, TaskState, WorkerState, add_up
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.worker_loads import is_available
 
-from .explain_text import describe, summary
-from .story import story
+from .explain_text import SILENT_SECONDS, describe, summary
+from .queries import story
 
 #: Entries of each list in the result; the counts beside the lists are complete.
 EXAMPLES_MAX: Final = 10
@@ -32,17 +30,9 @@ STORY_MAX: Final = 50
 ROWS_MAX: Final = 1_000_000
 #: Tasks searched for members of a group or prefix.
 NAMESAKES_AMONG_MAX: Final = 200_000
-#: Seconds without a heartbeat after which a worker is reported. Workers send one every 0.5 s to a few seconds.
-SILENT_SECONDS: Final = 15.0
 #: States in the order in which they are reported as the cause if a task waits for several tasks.
 GRAVEST_FIRST: Final = (
-    "erred",
-    "no-worker",
-    "released",
-    "queued",
-    "processing",
-    "waiting",
-    "memory",
+    *("erred", "no-worker", "released", "queued", "processing", "waiting", "memory"),
 )
 
 
@@ -56,10 +46,10 @@ def explain(state: SchedulerState, key: Key, now: float, compiling: int = 0) -> 
         compiling: number of graphs that are being compiled; the key may be in one of them.
 
     Returns:
-        "key", "state" (None if the key is unknown), "since" (seconds since the epoch; None if the log does not
-        go back that far), "seconds" in that state, "wanted_by", "priority", "story", and "summary" and "words": one
-        sentence and all of them. By state: "waits_for" (waiting), "workers" and "restrictions" (no-worker, and tasks
-        with restrictions), "queue" (queued), "worker" (processing), "error" (erred), "held_by" (memory).
+        "key", "state" (None if the key is unknown), "since" and "seconds" (see ``_duration``),
+        "wanted_by", "priority", "story", and "summary" and "words": one sentence and all of them.
+        By state: "waits_for" (waiting), "workers" and "restrictions" (no-worker, and tasks with
+        restrictions), "queue" (queued), "worker" (processing), "error" (erred), "held_by" (memory).
     """
     ts = state.tasks.get(key)
     out: dict[str, Any] = {"key": key, "state": None if ts is None else ts.state}
@@ -68,9 +58,7 @@ def explain(state: SchedulerState, key: Key, now: float, compiling: int = 0) -> 
         out["compiling"] = compiling
         out["namesakes"] = namesakes(state, key)
     else:
-        since = entered_at(state, ts)
-        out["since"] = since
-        out["seconds"] = None if since is None else max(0.0, now - since)
+        out.update(_duration(state, ts, now))
         out["priority"] = ts.priority
         out["wanted_by"] = wanted_by(ts)
         out["retries_left"] = ts.retries
@@ -87,30 +75,25 @@ def explain_all(state: SchedulerState, now: float) -> dict[str, Any]:
     """Explain what blocks the cluster as a whole.
 
     Returns:
-        "states" (state -> number of tasks), "cluster", "suspects": summaries of the tasks that most likely block
-        others, the most serious first.
+        "states" (state -> number of tasks), "cluster", "suspects": summaries of the tasks that most
+        likely block others, the most serious first.
     """
     states: dict[str, int] = {}
     for group in state.task_groups.values():
-        for name, count in group.states.items():
-            if count and name != "forgotten":
-                states[name] = states.get(name, 0) + count
-    suspects: list[TaskState] = []
-    suspects += islice(state.unrunnable, EXAMPLES_MAX)
-    suspects += _longest_processing(state, now)
-    suspects += islice(state.queued, 1)
-    found = []
-    for ts in suspects[: 2 * EXAMPLES_MAX]:
-        explained = explain(state, ts.key, now)
-        found.append({"key": ts.key, "state": ts.state, "summary": explained["summary"]})
+        add_up(states, {s: n for s, n in group.states.items() if n and s != "forgotten"})
+    # the tasks that were sent to workers longest ago, one per worker
+    processing = [next(iter(ws.processing)) for ws in state.workers.values() if ws.processing]
+    processing.sort(key=lambda ts: ts.run_id)
+    suspects = [
+        *islice(state.unrunnable, EXAMPLES_MAX),
+        *processing[: EXAMPLES_MAX // 2],
+        *islice(state.queued, 1),
+    ]
+    found = [
+        {"key": ts.key, "state": ts.state, "summary": explain(state, ts.key, now)["summary"]}
+        for ts in suspects
+    ]
     return {"states": states, "cluster": cluster(state, now), "suspects": found}
-
-
-def _longest_processing(state: SchedulerState, now: float) -> list[TaskState]:
-    """Return the tasks that were sent to workers longest ago, one per worker."""
-    first = [next(iter(ws.processing)) for ws in state.workers.values() if ws.processing]
-    first.sort(key=lambda ts: ts.run_id)
-    return first[: EXAMPLES_MAX // 2]
 
 
 def _facts(state: SchedulerState, ts: TaskState, now: float) -> dict[str, Any]:
@@ -139,24 +122,23 @@ def _facts(state: SchedulerState, ts: TaskState, now: float) -> dict[str, Any]:
     return out
 
 
-# ------------------------------------------------------------------ since when, and for whom
+def _duration(state: SchedulerState, ts: TaskState, now: float) -> dict[str, float | None]:
+    """Return "since" when ``ts`` is in its state (seconds since the epoch), and "seconds" in it.
 
-
-def entered_at(state: SchedulerState, ts: TaskState) -> float | None:
-    """Return when ``ts`` entered its state, in seconds since the epoch; None if the log does not go back that far."""
-    if ts.state == "no-worker" and ts in state.unrunnable:
-        return state.unrunnable[ts]
-    for entry in reversed(state.transition_log):
-        if entry[0] == ts.key:
-            return float(entry[5]) if entry[2] == ts.state else None
-    return None
+    Both are None if the log does not go back that far.
+    """
+    since = state.unrunnable.get(ts)
+    if since is None:
+        entry = next((e for e in reversed(state.transition_log) if e[0] == ts.key), None)
+        if entry is None or entry[2] != ts.state:
+            return {"since": None, "seconds": None}
+        since = float(entry[5])
+    return {"since": since, "seconds": max(0.0, now - since)}
 
 
 def wanted_by(ts: TaskState) -> dict[str, Any]:
     """Return the clients that hold futures for ``ts``, and its dependents that are scheduled."""
-    active = (
-        d.key for d in ts.dependents if d.state in ("waiting", "no-worker", "queued", "processing")
-    )
+    active = (d.key for d in ts.dependents if d.state in ACTIVE_STATES)
     return {
         "clients": [cs.client_key for cs in islice(ts.who_wants, EXAMPLES_MAX)],
         "n_clients": len(ts.who_wants),
@@ -178,7 +160,7 @@ def pending_graphs(state: SchedulerState, key: Key) -> dict[str, Any]:
 
 
 def namesakes(state: SchedulerState, name: Key) -> list[Key]:
-    """Return unfinished tasks of the group or prefix ``name``, or finished ones if there are no others."""
+    """Return unfinished tasks of the group or prefix ``name``; without any, finished ones."""
     if name not in state.task_groups and name not in state.task_prefixes:
         return []
     found: dict[bool, list[Key]] = {True: [], False: []}
@@ -194,31 +176,29 @@ def namesakes(state: SchedulerState, name: Key) -> list[Key]:
 
 
 def waits_for(state: SchedulerState, ts: TaskState, now: float) -> dict[str, Any]:
-    """Return the missing dependencies of ``ts``, and the tasks at their root: those that wait for no other task.
+    """Return the missing dependencies of ``ts``, and the tasks below them that wait for no other.
 
     Returns:
-        "n" of "of" dependencies, "examples" of them, "bottom": state -> number of tasks at the root, "whole": whether
-        all were searched, "cause": the most serious of them with its facts and summary.
+        "n" of "of" dependencies, "examples" of them, "bottom": state -> number of tasks at the
+        root, "whole": whether all were searched, "cause": the most serious of them with its facts
+        and summary.
     """
     missing = [d for d in ts.dependencies if not d.who_has]
     bottom, whole = _roots(missing)
-    counts: dict[str, int] = {}
-    for each in bottom:
-        counts[each.state] = counts.get(each.state, 0) + 1
-    cause = min(bottom, key=_seriousness, default=None)
+    cause = min(
+        bottom, key=lambda ts: (GRAVEST_FIRST.index(ts.state), ts.priority or ()), default=None
+    )
     out: dict[str, Any] = {
         "n": len(missing),
         "of": len(ts.dependencies),
         "examples": [{"key": d.key, "state": d.state} for d in missing[:EXAMPLES_MAX]],
-        "bottom": counts,
+        "bottom": dict(Counter(each.state for each in bottom)),
         "whole": whole,
         "cause": None,
     }
     if cause is not None:
         facts = {"key": cause.key, "state": cause.state, "wanted_by": wanted_by(cause)}
-        since = entered_at(state, cause)
-        facts["since"] = since
-        facts["seconds"] = None if since is None else max(0.0, now - since)
+        facts.update(_duration(state, cause, now))
         if cause.state != "waiting":
             facts.update(_facts(state, cause, now))
         facts["cluster"] = cluster(state, now)
@@ -227,12 +207,8 @@ def waits_for(state: SchedulerState, ts: TaskState, now: float) -> dict[str, Any
     return out
 
 
-def _seriousness(ts: TaskState) -> tuple[Any, ...]:
-    return (GRAVEST_FIRST.index(ts.state), ts.priority or ())
-
-
 def _roots(missing: Iterable[TaskState]) -> tuple[list[TaskState], bool]:
-    """Return the tasks below ``missing`` that wait for no other task, and whether all were searched."""
+    """Return the tasks below ``missing`` that wait for no other, and whether all were searched."""
     seen = dict.fromkeys(missing)
     stack = list(seen)
     out: list[TaskState] = []
@@ -272,20 +248,20 @@ def candidates(state: SchedulerState, ts: TaskState) -> dict[str, Any]:
     """Return which workers can run ``ts``, and what excludes the others.
 
     Returns:
-        "n" workers in total, "able": addresses of those that can run it now (at most EXAMPLES_MAX), "n_able",
-        "excluded": the reasons of the first EXAMPLES_MAX others, "n_excluded", "reasons": kind -> number of workers it
-        excludes, "absent": workers and hosts it is restricted to that are not connected.
+        "n" workers in total, "able": addresses of those that can run it now, "n_able", "excluded":
+        the others with their reasons, "n_excluded", "reasons": kind -> number of workers that it
+        excludes, "absent": workers and hosts it is restricted to that are not connected. Lists
+        have at most EXAMPLES_MAX members.
     """
     able: list[str] = []
     excluded: list[dict[str, Any]] = []
-    kinds: dict[str, int] = {}
+    kinds: Counter[str] = Counter()
     for ws in state.workers.values():
         why = exclusions(state, ts, ws)
         if not why:
             able.append(ws.address)
             continue
-        for reason in why:
-            kinds[reason["kind"]] = kinds.get(reason["kind"], 0) + 1
+        kinds.update(reason["kind"] for reason in why)
         if len(excluded) < EXAMPLES_MAX:
             excluded.append({"worker": ws.address, "name": ws.name, "reasons": why})
     limits = restrictions(ts) or {"workers": (), "hosts": ()}
@@ -297,13 +273,13 @@ def candidates(state: SchedulerState, ts: TaskState) -> dict[str, Any]:
         "n_able": len(able),
         "excluded": excluded,
         "n_excluded": len(state.workers) - len(able),
-        "reasons": kinds,
+        "reasons": dict(kinds),
         "absent": absent[:EXAMPLES_MAX],
     }
 
 
 def exclusions(state: SchedulerState, ts: TaskState, ws: WorkerState) -> list[dict[str, Any]]:
-    """Return why ``ws`` cannot run ``ts`` now, as dicts whose "kind" is status, backpressured, worker or resource."""
+    """Return why ``ws`` cannot run ``ts`` now, one dict for each reason."""
     out: list[dict[str, Any]] = []
     if ws.status != "running":
         out.append({"kind": "status", "status": ws.status})
@@ -356,19 +332,18 @@ def in_queue(state: SchedulerState, ts: TaskState) -> dict[str, Any]:
 
 
 def on_worker(state: SchedulerState, ts: TaskState, now: float) -> dict[str, Any]:
-    """Return the worker that ``ts`` was sent to, and what the worker does with it according to its last heartbeat.
+    """Return the worker that ``ts`` was sent to, and what its last heartbeat reported.
 
     Returns:
-        "executing" seconds, None if it was not executing then; "n_missing" dependencies that the worker has to
-        fetch (with "missing_nbytes"); "busy_with": tasks that execute there; "resources_short": resource -> (needed,
-        free); "silent_seconds" since its last heartbeat; "seceded"; "asked_back": if the worker was asked to give the
-        task back and has not answered, "thief" (None: any worker) and "stimulus_id" of the request.
+        "executing" seconds, None if it was not executing then; "n_missing" dependencies that the
+        worker has to fetch (with "missing_nbytes"); "busy_with": tasks that execute there;
+        "resources_short": resource -> (needed, supplied) of those of which too much is in use;
+        "silent_seconds" since its last heartbeat; "seceded"; "asked_back": if the worker was asked
+        to give the task back and has not answered, "thief" (None: any worker) and "stimulus_id".
     """
     ws = ts.processing_on
     assert ws is not None, ts
     missing = [d for d in ts.dependencies if ws not in d.who_has]
-    details = ts.details
-    needed = (details.resource_restrictions if details is not None else None) or {}
     ahead = sum(1 for other in ws.processing if (other.priority or ()) < (ts.priority or ()))
     steal = state.stealing.live(ts)
     return {
@@ -393,22 +368,17 @@ def on_worker(state: SchedulerState, ts: TaskState, now: float) -> dict[str, Any
         "holders_of_missing": list(
             dict.fromkeys(holder.address for d in missing for holder in islice(d.who_has, 1))
         )[:EXAMPLES_MAX],
-        "resources_short": _short(ws, ts, needed),
+        "resources_short": {
+            name: (amount, ws.resources.get(name, 0))
+            for name, amount in (ts.resource_restrictions or {}).items()
+            if ws.used_resources.get(name, 0) > ws.resources.get(name, 0)
+        },
         "asked_back": None
         if steal is None
         else {
             "thief": None if steal.thief is None else steal.thief.address,
             "stimulus_id": steal.stimulus_id,
         },
-    }
-
-
-def _short(ws: WorkerState, ts: TaskState, needed: dict[str, float]) -> dict[str, Any]:
-    """Return the resources of which too much is in use on ``ws`` for ``ts`` to start: name -> (needed, supplied)."""
-    return {
-        name: (amount, ws.resources.get(name, 0))
-        for name, amount in needed.items()
-        if ws.used_resources.get(name, 0) > ws.resources.get(name, 0)
     }
 
 
@@ -422,26 +392,20 @@ def failure(ts: TaskState) -> dict[str, Any]:
     }
 
 
-# ------------------------------------------------------------------ the cluster
-
-
 def cluster(state: SchedulerState, now: float) -> dict[str, Any]:
     """Return the number of workers by status, the silent ones, and the sizes of queues."""
-    statuses: dict[str, int] = {}
-    silent: list[dict[str, Any]] = []
-    backpressured: list[str] = []
-    for ws in state.workers.values():
-        statuses[ws.status] = statuses.get(ws.status, 0) + 1
-        if now - ws.last_seen > SILENT_SECONDS and len(silent) < EXAMPLES_MAX:
-            silent.append({"worker": ws.address, "seconds": now - ws.last_seen})
-        if ws.backpressured and len(backpressured) < EXAMPLES_MAX:
-            backpressured.append(ws.address)
+    workers = state.workers.values()
+    silent = [
+        {"worker": ws.address, "seconds": now - ws.last_seen}
+        for ws in workers
+        if now - ws.last_seen > SILENT_SECONDS
+    ]
     return {
-        "workers": len(state.workers),
-        "statuses": statuses,
+        "workers": len(workers),
+        "statuses": dict(Counter(ws.status for ws in workers)),
         "threads": state.total_nthreads,
-        "silent": silent,
-        "backpressured": backpressured,
+        "silent": silent[:EXAMPLES_MAX],
+        "backpressured": [ws.address for ws in workers if ws.backpressured][:EXAMPLES_MAX],
         "queued": len(state.queued),
         "no_worker": len(state.unrunnable),
         "graphs": len(state.graphs),

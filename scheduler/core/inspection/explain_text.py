@@ -13,15 +13,14 @@ ERROR_TEXT_MAX: Final = 500
 NAMED_MAX: Final = 3
 #: Execution time in seconds from which the text recommends the call stack.
 LONG_SECONDS: Final = 10.0
-#: Seconds without a heartbeat after which a worker is mentioned.
+#: Seconds without a heartbeat after which a worker is reported. Workers send one every 0.5 s to a
+#: few seconds.
 SILENT_SECONDS: Final = 15.0
 
 
 def summary(facts: Facts) -> str:
     """Return the cause in one or two sentences."""
-    if facts["state"] is None:
-        return _unknown(facts)
-    return SUMMARIES[facts["state"]](facts)
+    return SUMMARIES[facts["state"]](show(facts["key"]), facts)
 
 
 def describe(facts: Facts) -> list[str]:
@@ -44,13 +43,12 @@ def describe(facts: Facts) -> list[str]:
 # ------------------------------------------------------------------ one sentence for each state
 
 
-def _unknown(facts: Facts) -> str:
-    key = show(facts["key"])
+def _unknown(key: str, facts: Facts) -> str:
     graphs = facts["graphs"]
     if facts["namesakes"]:
         return (
-            f"{key} is the name of a task group or prefix, not a task. Pass one of its keys, for example "
-            f"{named(map(repr, facts['namesakes']))}."
+            f"{key} is the name of a task group or prefix, not a task. Pass one of its keys, "
+            f"for example {named(map(repr, facts['namesakes']))}."
         )
     if graphs["client"] is not None:
         return f"{key} is in a graph of {graphs['client']} that is being processed."
@@ -61,18 +59,17 @@ def _unknown(facts: Facts) -> str:
         )
     if facts["story"]:
         return (
-            f"The scheduler has forgotten {key}: no client holds a future for it any more, or a dependency "
-            "was lost. Its story is below."
+            f"The scheduler has forgotten {key}: no client holds a future for it any more, or a "
+            "dependency was lost. Its story is below."
         )
     return (
-        f"The scheduler does not know {key}. It was never submitted, was forgotten before the transition "
-        "log begins, or is spelled differently (write a tuple as in Python)."
+        f"The scheduler does not know {key}. It was never submitted, was forgotten before the "
+        "transition log begins, or is spelled differently (write a tuple as in Python)."
     )
 
 
-def _waiting(facts: Facts) -> str:
+def _waiting(key: str, facts: Facts) -> str:
     waits = facts["waits_for"]
-    key = show(facts["key"])
     if not waits["n"]:
         if facts.get("reminder"):
             return f"{key} has all its dependencies; the scheduler finishes other work first."
@@ -84,8 +81,7 @@ def _waiting(facts: Facts) -> str:
     return f"{text}. Root cause: {cause['summary']}"
 
 
-def _no_worker(facts: Facts) -> str:
-    key = show(facts["key"])
+def _no_worker(key: str, facts: Facts) -> str:
     workers = facts["workers"]
     if not workers["n"]:
         return f"{key} can run, but no worker is connected{lasting(facts)}. Start a worker."
@@ -112,16 +108,16 @@ def _no_worker(facts: Facts) -> str:
     return f"{found}: {'; '.join(parts)}." if parts else f"{found}."
 
 
-def _queued(facts: Facts) -> str:
+def _queued(key: str, facts: Facts) -> str:
     queue = facts["queue"]
-    key = show(facts["key"])
     if not facts["cluster"]["workers"]:
         return f"{key} can run, but no worker is connected{lasting(facts)}. Start a worker."
     if not queue["n_running"]:
-        return f"{key} is queued{lasting(facts)}, but no worker accepts tasks: {_statuses(facts['cluster'])}."
+        others = _statuses(facts["cluster"])
+        return f"{key} is queued{lasting(facts)}, but no worker accepts tasks: {others}."
     text = (
-        f"{key} is queued{lasting(facts)}: it is a root task of a large group, and the scheduler holds "
-        "these back until a worker has a free slot"
+        f"{key} is queued{lasting(facts)}: it is a root task of a large group, and the scheduler "
+        "holds these back until a worker has a free slot"
     )
     if queue["n_with_slots"]:
         full = f"{queue['n_with_slots']} of {count(queue['n_running'], 'worker')} with a free slot"
@@ -131,17 +127,16 @@ def _queued(facts: Facts) -> str:
             f"{count(queue['tasks_on_workers'], 'task')}"
         )
     setting = f"(distributed.scheduler.worker-saturation: {queue['saturation']})"
-    return f"{text}. {full} {setting}. {queue['before']} of {queue['length']} queued tasks have a higher priority."
+    before = f"{queue['before']} of {queue['length']} queued tasks have a higher priority"
+    return f"{text}. {full} {setting}. {before}."
 
 
-def _processing(facts: Facts) -> str:
+def _processing(key: str, facts: Facts) -> str:
     worker = facts["worker"]
-    key = show(facts["key"])
-    where = f"{worker['address']}"
-    silent = worker["silent_seconds"]
-    text = f"{key} was sent to {where}{ago(facts)}"
-    if silent > SILENT_SECONDS:
-        return f"{text}, but that worker has not sent a heartbeat for {seconds(silent)}. {_removal(worker)}"
+    text = f"{key} was sent to {worker['address']}{ago(facts)}"
+    if worker["silent_seconds"] > SILENT_SECONDS:
+        silent = f"has not sent a heartbeat for {seconds(worker['silent_seconds'])}"
+        return f"{text}, but that worker {silent}. {_removal(worker)}"
     if worker["seceded"]:
         return f"{text} and runs there outside of the thread pool (it seceded)."
     if worker["executing"] is not None:
@@ -149,7 +144,8 @@ def _processing(facts: Facts) -> str:
     asked = worker["asked_back"]
     if asked is not None:
         goal = "elsewhere" if asked["thief"] is None else f"to {asked['thief']}"
-        return f"{text}, which was asked to give it back so that it can move {goal} and has not answered yet."
+        asked_back = f"was asked to give it back so that it can move {goal}"
+        return f"{text}, which {asked_back} and has not answered yet."
     if worker["status"] != "running":
         return f"{text}, which is {worker['status']} and does not start tasks."
     if worker["backpressured"]:
@@ -166,7 +162,8 @@ def _processing(facts: Facts) -> str:
         )
     if len(worker["busy_with"]) >= worker["nthreads"]:
         busy = named(show(each["key"]) for each in worker["busy_with"])
-        return f"{text} and waits for a free thread ({count(worker['nthreads'], 'thread')} busy with {busy})."
+        threads = count(worker["nthreads"], "thread")
+        return f"{text} and waits for a free thread ({threads} busy with {busy})."
     return f"{text}; the last heartbeat did not report it as executing."
 
 
@@ -179,43 +176,38 @@ def _removal(worker: Facts) -> str:
     return f"{causes} It is removed after {seconds(ttl)} (distributed.scheduler.worker-ttl)."
 
 
-def _memory(facts: Facts) -> str:
+def _memory(key: str, facts: Facts) -> str:
     held = facts["held_by"]
-    return (
-        f"{show(facts['key'])} is in memory ({held['nbytes']} bytes) on {named(held['workers'])}."
-    )
+    return f"{key} is in memory ({held['nbytes']} bytes) on {named(held['workers'])}."
 
 
-def _erred(facts: Facts) -> str:
+def _erred(key: str, facts: Facts) -> str:
     error = facts["error"]
-    key = show(facts["key"])
     text = error["text"][:ERROR_TEXT_MAX]
     if error["cause"] != facts["key"]:
-        return f"{key} cannot run because {show(error['cause'])}, which it depends on, failed with {text}"
+        cause = show(error["cause"])
+        return f"{key} cannot run because {cause}, which it depends on, failed with {text}"
     where = f" on {named(error['erred_on'])}" if error["erred_on"] else ""
     return f"{key} failed{where}{ago(facts)} with {text}"
 
 
-def _released(facts: Facts) -> str:
-    key = show(facts["key"])
+def _released(key: str, facts: Facts) -> str:
     wanted = facts["wanted_by"]
     if facts.get("lost_dependencies"):
         return f"{key} can never run: one of its dependencies was forgotten."
     if not facts.get("has_run_spec", True):
         return (
-            f"{key} is wanted by {named(wanted['clients']) or 'a client'}, but no graph with this key was "
-            "submitted, or the data scattered under this key is lost."
+            f"{key} is wanted by {named(wanted['clients']) or 'a client'}, but no graph with this "
+            "key was submitted, or the data scattered under this key is lost."
         )
     if wanted["n_clients"] or wanted["n_dependents"]:
         return f"{key} is wanted and about to be scheduled."
     return f"{key} does not run: no client holds a future for it and no scheduled task needs it."
 
 
-def _forgotten(facts: Facts) -> str:
-    return f"{show(facts['key'])} was forgotten."
-
-
-SUMMARIES: Final[Mapping[str, Callable[[Facts], str]]] = {
+#: State -> the function that describes its cause, given the key as text; None: the key is unknown.
+SUMMARIES: Final[Mapping[str | None, Callable[[str, Facts], str]]] = {
+    None: _unknown,
     "waiting": _waiting,
     "no-worker": _no_worker,
     "queued": _queued,
@@ -223,7 +215,6 @@ SUMMARIES: Final[Mapping[str, Callable[[Facts], str]]] = {
     "memory": _memory,
     "erred": _erred,
     "released": _released,
-    "forgotten": _forgotten,
 }
 
 
@@ -340,7 +331,7 @@ def show(key: Any) -> str:
 
 
 def named(names: Iterable[Any], n: int | None = None) -> str:
-    """Return the first names, and how many more there are; ``n`` is the total where ``names`` is cut."""
+    """Return the first of ``names``, and how many more there are; ``n`` is the total number."""
     listed = [str(name) for name in names]
     total = len(listed) if n is None else max(n, len(listed))
     if total > NAMED_MAX + 1:

@@ -1,7 +1,7 @@
 """Read-only queries of the state, with results in the form that stock clients and workers expect.
 
-Functions take worker addresses or aliases, not host names, and normalised keys. As in stock, the caller of the RPC receives
-a ``KeyError`` as an ``uncaught-error``.
+Functions take worker addresses or aliases, not host names, and normalised keys. As in stock, the
+caller of the RPC receives a ``KeyError`` as an ``uncaught-error``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from paceline.protocol.payload import Payload
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 
-from .story import Transition, story
+#: (key, start, finish, {key: recommendation}, stimulus_id, seconds since the epoch), as in stock.
+Transition = tuple[Key, str, str, dict[Key, str], str, float]
 
 #: States counted by ``get_task_prefix_states``.
 REPORTED_STATES: Final = ("memory", "erred", "released", "processing", "waiting")
@@ -68,7 +69,7 @@ def address_or_host(state: SchedulerState, name: Any) -> str | None:
 
 
 def workers_list(state: SchedulerState, workers: Iterable[str] | None) -> list[str]:
-    """Return the addresses of workers named by address or by a part of it (a host), in order of registration.
+    """Return the addresses of workers named by address or by a part of it, such as the host.
 
     An address without a worker stays in the list, as in stock.
     """
@@ -89,8 +90,8 @@ def registration_error(
     """Return why a worker may not register under ``name``, in the words of stock's reply, or None.
 
     Raises:
-        ValueError: the address is taken (stock replies with an ``uncaught-error``), or ``nthreads`` is less than 1 (stock accepts
-            such a worker and then divides by zero; stock workers never send it).
+        ValueError: the address is taken (stock replies with an ``uncaught-error``), or
+            ``nthreads`` is less than 1 (stock accepts the worker and then divides by zero).
     """
     if nthreads < 1:
         raise ValueError(f"worker {address} has {nthreads} threads; at least one is required")
@@ -115,7 +116,7 @@ def heartbeat_interval(n_workers: int) -> float:
 
 
 def worker_identity(ws: WorkerState) -> dict[str, Any]:
-    """Return the description of `ws` that clients receive. Members of ``extra`` do not replace it."""
+    """Return the description of `ws` for clients; members of ``extra`` replace none of it."""
     return {
         **ws.extra,
         "type": "Worker",
@@ -143,13 +144,10 @@ def identity(
     services: dict[str, int] | None = None,
     started: float = 0.0,
 ) -> dict[str, Any]:
-    """Describe the scheduler and its workers.
+    """Describe the scheduler and the first ``n_workers`` workers, or all if it is -1.
 
-    Args:
-        state: the scheduler's state.
-        n_workers: number of workers described, in order of registration; -1 for all.
-        id, address, services, started: facts of the server, as stock names them (``services`` is name ->
-            port, ``started`` seconds since the epoch).
+    The other arguments are facts of the server, as stock names them: ``services`` is name -> port,
+    ``started`` seconds since the epoch.
     """
     count = len(state.workers) if n_workers == -1 else max(0, n_workers)
     return {
@@ -257,15 +255,29 @@ def get_task_prefix_states(state: SchedulerState) -> dict[str, dict[str, int]]:
     return out
 
 
-def get_story(state: SchedulerState, keys_or_stimuli: Iterable[Any]) -> list[Transition]:
-    """Return the logged transitions that affect one of these keys or were caused by one of these stimuli."""
-    return story(state, *keys_or_stimuli)
+def story(state: SchedulerState, *keys_or_stimuli: Any) -> list[Transition]:
+    """Return the logged transitions that match one of ``keys_or_stimuli``, oldest first.
+
+    The log holds the last ``config.low_level_log_length`` transitions.
+
+    Args:
+        state: the scheduler's state.
+        keys_or_stimuli: keys, tasks, or stimulus_ids. A transition matches by its own key, by the
+            keys that it made recommendations for, and by the stimulus that caused it.
+    """
+    wanted = {k.key if isinstance(k, TaskState) else k for k in keys_or_stimuli}
+    out = []
+    for key, start, finish, recommended, stimulus_id, seconds in state.transition_log:
+        if key in wanted or stimulus_id in wanted or any(ts.key in wanted for ts in recommended):
+            by_key = {ts.key: to for ts, to in recommended.items()}
+            out.append((key, start, finish, by_key, stimulus_id, seconds))
+    return out
 
 
 def call_stack_keys(
     state: SchedulerState, keys: Iterable[Key] | None = None
 ) -> dict[str, list[Key] | None]:
-    """Return the workers to request call stacks from: address -> keys processing there; None for all of the worker.
+    """Return the workers to request call stacks from: address -> keys, or None for all keys.
 
     A waiting task stands for the tasks below it that are processing.
 
@@ -291,7 +303,7 @@ def call_stack_keys(
     return out
 
 
-# ------------------------------------------------------------------ replay (``client.recreate_task_locally``)
+# ------------------------------------------------------------------ ``recreate_task_locally``
 
 
 def get_runspec(state: SchedulerState, key: Key) -> Payload | None:

@@ -185,7 +185,7 @@ def replay(file: str, until: int | None, show: bool, key: str | None) -> None:
     except JournalError as error:
         raise click.ClickException(str(error)) from error
     if wanted is not None:
-        for line in queries.get_story(report.core.state, [wanted]):
+        for line in queries.story(report.core.state, wanted):
             click.echo(repr(line))
     for number, text in report.errors:
         click.echo(f"Stimulus {number} failed: {text}")
