@@ -11,6 +11,7 @@ from paceline.protocol.messages import Event, FreeKeys, Message
 from .instructions import LogLine, SetTimer, WantsContinue
 
 if TYPE_CHECKING:
+    from paceline.scheduler.core.state.model import ClientState
     from paceline.scheduler.core.state.scheduler_state import SchedulerState
 
 
@@ -102,6 +103,11 @@ class Turn:
             self.outbox.clients[client] = [message]
         else:
             messages.append(message)
+
+    def to_clients(self, clients: Iterable[ClientState], message: Message) -> None:
+        """Send ``message`` to each of ``clients``."""
+        for cs in clients:
+            self.to_client(cs.client_key, message)
 
     def free_keys(self, address: str, key: Key) -> None:
         """Ask a worker to free a key; consecutive keys of a turn share a message."""

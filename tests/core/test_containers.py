@@ -2,62 +2,24 @@
 
 from __future__ import annotations
 
-import weakref
+from collections import deque
 from dataclasses import dataclass
 from random import Random
 
 from paceline.scheduler.core.state.containers import (
-    ChunkedQueue,
-    IndexedSet,
     LoadBuckets,
     PriorityQueue,
+    take,
 )
 from paceline.scheduler.core.state.small_set import TUPLE_MAX, SmallSet, with_item, without_item
 
 
-def test_a_trail_is_walked_in_order_and_lets_go_of_what_is_behind() -> None:
-    trail: ChunkedQueue[object] = ChunkedQueue()
-    assert not trail and trail.take(3) == []
-    trail.add((1, 2, 3, 4, 5))
-    trail.add(())
-    trail.add([6])
-    assert list(trail) == [1, 2, 3, 4, 5, 6]
-    assert trail.take(2) == [1, 2]
-    assert trail.take(0) == trail.take(-1) == []
-    assert list(trail) == [3, 4, 5, 6]
-    assert trail.take(10) == [3, 4, 5]
-    assert trail.take(10) == [6]
-    assert not trail and list(trail) == []
-
-    class Thing:
-        pass
-
-    things = [Thing(), Thing()]
-    first = weakref.ref(things[0])
-    trail.add(things)
-    del things
-    trail.take(1)
-    assert first() is None
-    trail.clear()
-    assert not trail
-
-
-def test_indexed_set() -> None:
-    rng = Random(1)
-    found: IndexedSet[int] = IndexedSet()
-    expected: set[int] = set()
-    for _ in range(2000):
-        item = rng.randrange(40)
-        if rng.random() < 0.5:
-            found.add(item)
-            expected.add(item)
-        else:
-            found.discard(item)
-            expected.discard(item)
-        assert set(found) == expected
-        assert len(found) == len(expected)
-        assert (item in found) == (item in expected)
-        assert {found[i] for i in range(len(found))} == expected
+def test_take() -> None:
+    queue = deque([1, 2, 3])
+    assert take(queue, 0) == take(queue, -1) == []
+    assert take(queue, 2) == [1, 2]
+    assert take(queue, 2) == [3]
+    assert take(queue, 2) == []
 
 
 def test_load_buckets() -> None:

@@ -264,7 +264,8 @@ class StateDeltas(TurnObserver):
             topic = self._state.events.topics.get(name)
             if topic is None:
                 continue
-            fresh = topic.events.latest(min(topic.count - self._events.get(name, 0), EVENTS_MAX))
+            n_new = min(topic.count - self._events.get(name, 0), EVENTS_MAX)
+            fresh = list(topic.events)[-n_new:] if n_new > 0 else []
             self._events[name] = topic.count
             found[name] = (topic.count, [(when, deserialize(event)) for when, event in fresh])
         return found

@@ -24,7 +24,7 @@ from paceline.scheduler.core.lifecycle import accounting
 from paceline.scheduler.core.lifecycle.new_tasks import new_task
 from paceline.scheduler.core.lifecycle.outgoing import report_to
 from paceline.scheduler.core.lifecycle.recommendations import (
-    Recommendations,
+    Recs,
     end_fire_and_forget,
     is_failure_relevant,
     release_desire,
@@ -203,7 +203,7 @@ def client_desires_keys(turn: Turn, keys: Iterable[Key], client: str) -> None:
     cs = state.clients.get(client)
     if cs is None:
         state.clients[client] = cs = ClientState(client, last_seen=turn.now)
-    recs: Recommendations = {}
+    recs: Recs = {}
     unknown_hashes: Counter[int] = Counter()
     for key in keys:
         ts = state.tasks.get(key)
@@ -229,7 +229,7 @@ def client_desires_keys(turn: Turn, keys: Iterable[Key], client: str) -> None:
 def _end_if_done(turn: Turn, ts: TaskState) -> None:
     """Release a ``fire_and_forget`` task that has already finished."""
     if ts.state in ("memory", "erred"):
-        recs: Recommendations = {}
+        recs: Recs = {}
         end_fire_and_forget(turn.state, ts, recs)
         run(turn, recs)
 
@@ -247,7 +247,7 @@ def client_releases_keys(turn: Turn, keys: Collection[Key], client: str) -> None
         return
     tasks = [ts for ts in map(state.tasks.get, keys) if ts is not None]
     _withdraw(state, client, keys)
-    recs: Recommendations = {}
+    recs: Recs = {}
     for ts in tasks:
         release_desire(ts, cs, recs)
     run(turn, recs)
@@ -277,7 +277,7 @@ def handle_cancel_keys(turn: Turn, message: CancelKeys) -> None:
     if cs is None:
         return
     cancelled, holders = _collect_cancelled(turn, message.keys, cs, message.force)
-    recs: Recommendations = {}
+    recs: Recs = {}
     for holder in holders:
         for ts in cancelled:
             release_desire(ts, holder, recs)

@@ -12,7 +12,7 @@ from typing import Any
 
 from paceline.scheduler.core.inspection.queries import address_or_host
 from paceline.scheduler.core.lifecycle import accounting, transitions
-from paceline.scheduler.core.lifecycle.recommendations import Recommendations
+from paceline.scheduler.core.lifecycle.recommendations import Recs
 from paceline.scheduler.core.lifecycle.transitions import IMPOSSIBLE
 from paceline.scheduler.core.policy import placement
 from paceline.scheduler.core.state.model import TaskState
@@ -120,7 +120,7 @@ def handle_set_restrictions(turn: Turn, message: RestrictionsSet) -> None:
     Tasks without a worker are scheduled again; others stay on their worker.
     """
     state = turn.state
-    recs: Recommendations = {}
+    recs: Recs = {}
     for key, addresses in message.restrictions.items():
         ts = state.tasks.get(key)
         if ts is None:
@@ -152,7 +152,7 @@ def handle_make_transitions(turn: Turn, command: MakeTransitions) -> None:
                 "that a plugin recommends",
             )
             continue
-        recs: Recommendations = {}
+        recs: Recs = {}
         transitions.transition(turn, ts, finish, recs)
         transitions.run(turn, recs)
     transitions.fill_slots(turn)

@@ -16,7 +16,7 @@ from paceline.protocol.messages import (
 )
 from paceline.scheduler.core.lifecycle import accounting
 from paceline.scheduler.core.lifecycle.new_tasks import new_task
-from paceline.scheduler.core.lifecycle.recommendations import Recommendations, is_wanted
+from paceline.scheduler.core.lifecycle.recommendations import Recs, is_wanted
 from paceline.scheduler.core.lifecycle.transitions import become_data, fill_slots, run
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.stimuli import DataPlaced, ReplicasAdded, ReplicasLost
@@ -72,7 +72,7 @@ def drop_replicas(turn: Turn, address: str, keys: Iterable[Key]) -> None:
     ws = state.workers.get(address)
     if ws is None:
         return
-    recs: Recommendations = {}
+    recs: Recs = {}
     for key in keys:
         ts = state.tasks.get(key)
         if ts is not None and ts in ws.has_what:
@@ -116,7 +116,7 @@ def _is_needed_on(ts: TaskState, ws: WorkerState) -> bool:
 def handle_data_placed(turn: Turn, placed: DataPlaced) -> None:
     """Register data that was put on workers by ``scatter`` or ``update_data``."""
     state = turn.state
-    recs: Recommendations = {}
+    recs: Recs = {}
     placed_tasks: list[TaskState] = []
     for key, addresses in placed.who_has.items():
         ws_list = [ws for ws in map(state.resolve_worker, addresses) if ws is not None]
@@ -131,8 +131,7 @@ def handle_data_placed(turn: Turn, placed: DataPlaced) -> None:
         placed_tasks.append(ts)
         become_data(turn, ts, placed.nbytes.get(key, -1), ws_list, recs)
         report = KeyInMemory(key=key, workers=[ws.address for ws in ws_list])
-        for cs in ts.who_wants:
-            turn.to_client(cs.client_key, report)
+        turn.to_clients(ts.who_wants, report)
     if placed.client:
         client_desires_keys(turn, list(placed.who_has), placed.client)
     for ts in placed_tasks:

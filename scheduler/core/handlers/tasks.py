@@ -5,7 +5,7 @@ from __future__ import annotations
 from paceline.protocol.messages import KeepAlive, LongRunning, Reschedule, TaskErred, TaskFinished
 from paceline.scheduler.core.lifecycle import accounting
 from paceline.scheduler.core.lifecycle.failures import Failure
-from paceline.scheduler.core.lifecycle.recommendations import Recommendations
+from paceline.scheduler.core.lifecycle.recommendations import Recs
 from paceline.scheduler.core.lifecycle.transitions import fill_slots, run, transition
 from paceline.scheduler.core.policy import placement
 from paceline.scheduler.core.turn import Turn
@@ -21,7 +21,7 @@ def handle_task_finished(turn: Turn, message: TaskFinished) -> None:
     if ws is None:
         return
     ts = state.tasks.get(message.key)
-    recs: Recommendations = {}
+    recs: Recs = {}
     if ts is None:
         turn.free_keys(ws.address, message.key)
     elif ts.state == "processing":
@@ -49,7 +49,7 @@ def handle_task_erred(turn: Turn, message: TaskErred) -> None:
     ts = state.tasks.get(message.key)
     if ts is None or ts.state != "processing" or ts.processing_on is None:
         return
-    recs: Recommendations = {}
+    recs: Recs = {}
     if ts.run_id != message.run_id:
         if ts.processing_on.address == turn.source:
             recs[ts] = "released"

@@ -7,7 +7,7 @@ from paceline.scheduler.core.inspection.queries import heartbeat_interval
 from paceline.scheduler.core.instructions import CloseScheduler, RestartSilentWorkers
 from paceline.scheduler.core.lifecycle.deferred import run_deferred
 from paceline.scheduler.core.lifecycle.failures import Failure
-from paceline.scheduler.core.lifecycle.recommendations import Recommendations
+from paceline.scheduler.core.lifecycle.recommendations import Recs
 from paceline.scheduler.core.lifecycle.transitions import fill_slots, run, transition
 from paceline.scheduler.core.policy import placement
 from paceline.scheduler.core.state.model import TaskState
@@ -99,7 +99,7 @@ def _check_no_workers(turn: Turn) -> None:
     if timeout is None:
         return
     refresh_no_workers(state, turn.now)
-    recs: Recommendations = {}
+    recs: Recs = {}
     affected = _unsatisfied(turn, timeout, recs)
     affected += _without_workers(turn, timeout, recs)
     run(turn, recs)
@@ -108,7 +108,7 @@ def _check_no_workers(turn: Turn) -> None:
         fill_slots(turn)
 
 
-def _unsatisfied(turn: Turn, timeout: float, recs: Recommendations) -> list[object]:
+def _unsatisfied(turn: Turn, timeout: float, recs: Recs) -> list[object]:
     """Fail tasks that were in no-worker for too long. Return their keys."""
     state = turn.state
     late: list[TaskState] = []
@@ -140,7 +140,7 @@ def _unsatisfied(turn: Turn, timeout: float, recs: Recommendations) -> list[obje
     return out
 
 
-def _without_workers(turn: Turn, timeout: float, recs: Recommendations) -> list[object]:
+def _without_workers(turn: Turn, timeout: float, recs: Recs) -> list[object]:
     """Fail queued tasks if no worker was running for too long. Return their keys."""
     state = turn.state
     since = state.no_workers_since

@@ -18,7 +18,7 @@ from paceline.protocol.messages import (
 )
 from paceline.scheduler.core.instructions import DropWorkerConnection
 from paceline.scheduler.core.lifecycle import accounting
-from paceline.scheduler.core.lifecycle.recommendations import Recommendations, priority_of
+from paceline.scheduler.core.lifecycle.recommendations import Recs, priority_of
 from paceline.scheduler.core.lifecycle.removal import begin_worker_removal, lose_data
 from paceline.scheduler.core.lifecycle.transitions import fill_slots, run
 from paceline.scheduler.core.policy import placement
@@ -109,13 +109,13 @@ def handle_worker_joined(turn: Turn, joined: WorkerJoined) -> None:
 
 def _use_worker(turn: Turn, ws: WorkerState) -> None:
     if is_available(ws):
-        recs: Recommendations = {}
+        recs: Recs = {}
         schedule_unrunnable(turn, [ws], recs)
         run(turn, recs)
         fill_slots(turn)
 
 
-def schedule_unrunnable(turn: Turn, workers: Iterable[WorkerState], recs: Recommendations) -> None:
+def schedule_unrunnable(turn: Turn, workers: Iterable[WorkerState], recs: Recs) -> None:
     """Recommend the tasks in no-worker that ``workers``, which became available, can run."""
     state = turn.state
     if not state.unrunnable:
@@ -361,7 +361,7 @@ def handle_worker_removed(turn: Turn, gone: WorkerRemoved) -> None:
     _unregister(state, ws)
     state.spans.note_threads(state.total_nthreads, turn.now)
 
-    recs: Recommendations = {}
+    recs: Recs = {}
     worker_removal = WorkerRemoval(ws, gone.expected, list(ws.processing))
     begin_worker_removal(turn, worker_removal, recs)
     recomputed, lost = lose_data(turn, ws, recs)

@@ -7,14 +7,13 @@ A deferred recommendation is a reminder, not an order: other stimuli were handle
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING
+
+from paceline.scheduler.core.state.containers import take
+from paceline.scheduler.core.turn import Turn
 
 from . import removal, restart
-from .recommendations import Recommendations, due
+from .recommendations import Recs, due
 from .transitions import run
-
-if TYPE_CHECKING:
-    from paceline.scheduler.core.turn import Turn
 
 
 def run_deferred(turn: Turn) -> None:
@@ -35,7 +34,7 @@ def run_deferred(turn: Turn) -> None:
 def run_deferred_recommendations(turn: Turn) -> None:
     """Run deferred recommendations."""
     queue = turn.state.deferred.recommendations
-    recs: Recommendations = {}
+    recs: Recs = {}
     for ts, finish in list(islice(queue.items(), max(turn.budget, 0))):
         if turn.budget <= 0:
             break
@@ -51,8 +50,8 @@ def run_deferred_recommendations(turn: Turn) -> None:
 def run_deferred_releases(turn: Turn) -> None:
     """Check tasks that a dependent or client no longer needs."""
     state = turn.state
-    recs: Recommendations = {}
-    for ts in state.deferred.releases.take(turn.budget):
+    recs: Recs = {}
+    for ts in take(state.deferred.releases, turn.budget):
         finish_now = due(state, ts, "released")
         if finish_now is not None:
             recs[ts] = finish_now

@@ -11,7 +11,7 @@ from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.turn import Turn
 
 from . import accounting
-from .recommendations import Recommendations, erred_dependency
+from .recommendations import Recs, erred_dependency
 
 
 @dataclass(slots=True)
@@ -73,7 +73,7 @@ def record_failure(state: SchedulerState, ts: TaskState, failure: Failure, now: 
     return failure.cause
 
 
-def clear_failure(turn: Turn, ts: TaskState, recs: Recommendations) -> None:
+def clear_failure(turn: Turn, ts: TaskState, recs: Recs) -> None:
     """Clear the failure of `ts`, and recommend retrying dependents that failed because of it."""
     details = ts.ensure_details()
     details.exception = details.traceback = None
@@ -92,8 +92,7 @@ def report_erred(turn: Turn, ts: TaskState, blame: TaskState) -> None:
     """Report the failure of `ts`, caused by `blame`, to the clients that want `ts`."""
     if ts.who_wants:
         report = TaskErredReport(key=ts.key, exception=blame.exception, traceback=blame.traceback)
-        for cs in ts.who_wants:
-            turn.to_client(cs.client_key, report)
+        turn.to_clients(ts.who_wants, report)
 
 
 def huge_inputs_failure(turn: Turn, ts: TaskState, ws: WorkerState) -> Failure:

@@ -11,7 +11,7 @@ from paceline.scheduler.core.turn import Turn
 from . import accounting
 
 #: Task -> state to go to, the last one first.
-Recommendations = dict[TaskState, str]
+Recs = dict[TaskState, str]
 
 #: Dependencies that cost as much of a turn's budget as one transition, for tasks with more.
 EDGES_MIN = 16
@@ -47,7 +47,7 @@ def erred_dependency(ts: TaskState) -> TaskState | None:
 # ------------------------------------------------------------------ recommendations for other tasks
 
 
-def release_unneeded_dependencies(turn: Turn, ts: TaskState, recs: Recommendations) -> None:
+def release_unneeded_dependencies(turn: Turn, ts: TaskState, recs: Recs) -> None:
     """Recommend releasing the dependencies of `ts` that are no longer needed.
 
     This replaces earlier recommendations for them.
@@ -60,7 +60,7 @@ def release_unneeded_dependencies(turn: Turn, ts: TaskState, recs: Recommendatio
             recs[dts] = "released"
 
 
-def release_finished_dependencies(turn: Turn, ts: TaskState, recs: Recommendations) -> None:
+def release_finished_dependencies(turn: Turn, ts: TaskState, recs: Recs) -> None:
     """Decrement `waiters_count` of the dependencies of `ts`; recommend releasing unneeded ones."""
     dependencies = ts.dependencies
     if len(dependencies) > EDGES_MIN:
@@ -83,12 +83,12 @@ def defer_if_many(turn: Turn, tasks: tuple[TaskState, ...]) -> bool:
         turn.budget -= len(tasks) // EDGES_MIN
         return False
     turn.budget -= len(tasks) // EDGES_MIN
-    turn.state.deferred.releases.add(tasks)
+    turn.state.deferred.releases.extend(tasks)
     turn.wants_continue()
     return True
 
 
-def recommend_ready_dependents(ts: TaskState, recs: Recommendations) -> None:
+def recommend_ready_dependents(ts: TaskState, recs: Recs) -> None:
     """Recommend processing the dependents of `ts` that are ready, the highest priority first."""
     ready = [d for d in ts.dependents if d.state == "waiting" and not d.waiting_count]
     if len(ready) > 1:
@@ -102,7 +102,7 @@ def priority_of(ts: TaskState) -> Any:
     return ts.priority or ()
 
 
-def release_desire(ts: TaskState, cs: ClientState, recs: Recommendations) -> None:
+def release_desire(ts: TaskState, cs: ClientState, recs: Recs) -> None:
     """Release the future of `ts` that `cs` holds; recommend what follows if `ts` is not needed."""
     if ts not in cs.wants_what:
         return
@@ -115,7 +115,7 @@ def release_desire(ts: TaskState, cs: ClientState, recs: Recommendations) -> Non
         recs[ts] = "released"
 
 
-def end_fire_and_forget(state: SchedulerState, ts: TaskState, recs: Recommendations) -> None:
+def end_fire_and_forget(state: SchedulerState, ts: TaskState, recs: Recs) -> None:
     """Release the desire of ``fire-and-forget`` for `ts`, which has finished."""
     cs = state.clients["fire-and-forget"]
     if ts in cs.wants_what:

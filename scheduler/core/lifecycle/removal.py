@@ -9,20 +9,18 @@ from __future__ import annotations
 
 import heapq
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from paceline.protocol.keys import Key
 from paceline.protocol.messages import CancelledKeys
 from paceline.scheduler.core.state.deferred import WorkerRemoval
 from paceline.scheduler.core.state.model import ClientState, TaskState, WorkerState
+from paceline.scheduler.core.turn import Turn
 
 from . import accounting
 from .failures import Failure
-from .recommendations import Recommendations, release_desire
+from .recommendations import Recs, priority_of, release_desire
 from .transitions import run, transition
-
-if TYPE_CHECKING:
-    from paceline.protocol.keys import Key
-    from paceline.scheduler.core.turn import Turn
 
 #: A task errs, blamed or not, after this many times ``allowed_failures + 1`` unexpected losses of
 #: its workers.
@@ -35,7 +33,7 @@ LOST_REPORT_MAX = 20_000
 # ------------------------------------------------------------------ tasks of removed workers
 
 
-def begin_worker_removal(turn: Turn, worker_removal: WorkerRemoval, recs: Recommendations) -> None:
+def begin_worker_removal(turn: Turn, worker_removal: WorkerRemoval, recs: Recs) -> None:
     """Blame tasks for the removal, and reschedule as many as this turn has budget for.
 
     Args:
@@ -59,7 +57,7 @@ def continue_worker_removals(turn: Turn) -> None:
     removals = turn.state.deferred.worker_removals
     while removals and turn.budget > 0:
         worker_removal = removals[0]
-        recs: Recommendations = {}
+        recs: Recs = {}
         _leave(turn, worker_removal, recs)
         if worker_removal.done >= len(worker_removal.tasks):
             removals.popleft()
@@ -68,7 +66,7 @@ def continue_worker_removals(turn: Turn) -> None:
         turn.wants_continue()
 
 
-def _leave(turn: Turn, worker_removal: WorkerRemoval, recs: Recommendations) -> None:
+def _leave(turn: Turn, worker_removal: WorkerRemoval, recs: Recs) -> None:
     """Add recommendations for the next tasks of `worker_removal` to `recs`."""
     first = worker_removal.done
     worker_removal.done = first + max(turn.budget, 1)
@@ -93,14 +91,10 @@ def blamed_tasks(ws: WorkerState) -> list[TaskState]:
     """
     executing = [ts for ts in ws.executing if ts in ws.processing]
     others = (ts for ts in ws.processing if ts not in ws.executing)
-    return executing + heapq.nsmallest(ws.nthreads, others, key=_priority)
+    return executing + heapq.nsmallest(ws.nthreads, others, key=priority_of)
 
 
-def _priority(ts: TaskState) -> Any:
-    return ts.priority or ()
-
-
-def _count_worker_loss(turn: Turn, ws: WorkerState, ts: TaskState, recs: Recommendations) -> None:
+def _count_worker_loss(turn: Turn, ws: WorkerState, ts: TaskState, recs: Recs) -> None:
     """Count the loss of `ws` for `ts`; mark `ts` as erred if it was blamed or lost too often."""
     state = turn.state
     details = ts.ensure_details()
@@ -145,10 +139,10 @@ def worker_facts(ws: WorkerState) -> dict[str, Any]:
 # ------------------------------------------------------------------ data of removed workers
 
 
-def lose_data(turn: Turn, ws: WorkerState, recs: Recommendations) -> tuple[list[Key], list[Key]]:
+def lose_data(turn: Turn, ws: WorkerState, recs: Recs) -> tuple[list[Key], list[Key]]:
     """Remove `ws` from ``who_has`` of its tasks.
 
-    Recommendations for tasks without another replica are added to `recs`, or deferred if they
+    Recs for tasks without another replica are added to `recs`, or deferred if they
     exceed the budget.
 
     Returns:
@@ -163,7 +157,7 @@ def lose_data(turn: Turn, ws: WorkerState, recs: Recommendations) -> tuple[list[
     lost = [ts for ts in alone if ts.run_spec is None]
     _report_lost_data(turn, lost)
     if len(alone) > max(turn.budget, 0):
-        turn.state.deferred.releases.add(alone)
+        turn.state.deferred.releases.extend(alone)
         turn.wants_continue()
     else:
         for ts in alone:
@@ -209,7 +203,7 @@ def continue_client_removals(turn: Turn) -> None:
     removals = turn.state.deferred.client_removals
     while removals and turn.budget > 0:
         cs = removals[0]
-        recs: Recommendations = {}
+        recs: Recs = {}
         for ts in list(islice(reversed(cs.wants_what), turn.budget)):
             release_desire(ts, cs, recs)
         if not cs.wants_what:

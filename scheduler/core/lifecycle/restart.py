@@ -7,16 +7,12 @@ long turn.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from paceline.protocol.messages import FreeKeys
-from paceline.scheduler.core.state.containers import PriorityQueue
+from paceline.scheduler.core.state.containers import PriorityQueue, take
+from paceline.scheduler.core.state.model import TaskState, WorkerState
+from paceline.scheduler.core.turn import Turn
 
 from .steps import clear_references
-
-if TYPE_CHECKING:
-    from paceline.scheduler.core.state.model import TaskState, WorkerState
-    from paceline.scheduler.core.turn import Turn
 
 #: Forgotten tasks torn down per turn, as a multiple of the transitions of a turn.
 TEARDOWN_FACTOR = 5
@@ -55,7 +51,7 @@ def forget_everything(turn: Turn) -> None:
     state.compute_occupancy = 0.0
     state.network_occ = 0
     state.no_workers_since = None
-    state.deferred.teardown.add(tasks)
+    state.deferred.teardown.extend(tasks)
     run_deferred_teardown(turn)
 
 
@@ -93,7 +89,7 @@ def _empty(turn: Turn, ws: WorkerState) -> None:
 def run_deferred_teardown(turn: Turn) -> None:
     """Clear the references of further forgotten tasks."""
     state = turn.state
-    for ts in state.deferred.teardown.take(state.config.turn_tasks_max * TEARDOWN_FACTOR):
+    for ts in take(state.deferred.teardown, state.config.turn_tasks_max * TEARDOWN_FACTOR):
         clear_references(ts)
     if state.deferred.teardown:
         turn.wants_continue()

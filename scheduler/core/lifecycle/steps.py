@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 from paceline.protocol.messages import CancelledKeys
 from paceline.scheduler.core.state.model import ACTIVE_STATES, TaskState, WorkerState
@@ -11,10 +12,10 @@ from paceline.scheduler.core.state.small_set import without_item
 from paceline.scheduler.core.turn import Turn
 
 from . import accounting
-from .failures import Failure, record_failure, report_erred
+from .failures import Failure, inherited_failure, record_failure, report_erred
 from .recommendations import (
     EDGES_MIN,
-    Recommendations,
+    Recs,
     defer_if_many,
     end_fire_and_forget,
     erred_dependency,
@@ -69,8 +70,10 @@ def leave_worker(state: SchedulerState, ts: TaskState) -> WorkerState | None:
     return ws
 
 
-def release_active(turn: Turn, ts: TaskState, recs: Recommendations) -> None:
+def release_active(turn: Turn, ts: TaskState, recs: Recs, detail: Any = None) -> None:
     """Move `ts` from an active state to released, and on to waiting if it is needed."""
+    turn.state.queued.discard(ts)
+    turn.state.unrunnable.pop(ts, None)
     enter(ts, "released")
     if ts.has_lost_dependencies:
         recs[ts] = "forgotten"
@@ -80,11 +83,12 @@ def release_active(turn: Turn, ts: TaskState, recs: Recommendations) -> None:
     release_unneeded_dependencies(turn, ts, recs)
 
 
-def mark_erred(turn: Turn, ts: TaskState, recs: Recommendations, failure: Failure | None) -> None:
+def mark_erred(turn: Turn, ts: TaskState, recs: Recs, failure: Failure | None) -> None:
     """Mark `ts` as erred; recommend the same for active dependents, and release its dependencies.
 
-    Do nothing if `failure` is None: the cause is already being retried.
+    Without `failure`, inherit that of a dependency, or do nothing if its cause is being retried.
     """
+    failure = failure or inherited_failure(ts)
     if failure is None:
         return
     state = turn.state
@@ -100,7 +104,7 @@ def mark_erred(turn: Turn, ts: TaskState, recs: Recommendations, failure: Failur
     end_fire_and_forget(state, ts, recs)
 
 
-def forget(turn: Turn, ts: TaskState, recs: Recommendations) -> None:
+def forget(turn: Turn, ts: TaskState, recs: Recs, detail: Any = None) -> None:
     """Remove `ts` from the state; dependents can never run again, unneeded dependencies follow."""
     state = turn.state
     if ts.who_has:
@@ -121,9 +125,8 @@ def forget(turn: Turn, ts: TaskState, recs: Recommendations) -> None:
         if not dts.dependents and not dts.who_wants and not later:
             recs[dts] = "forgotten"
     if ts.who_wants:
-        report = CancelledKeys(keys=[ts.key], reason="already forgotten")
+        turn.to_clients(ts.who_wants, CancelledKeys(keys=[ts.key], reason="already forgotten"))
         for cs in ts.who_wants:
-            turn.to_client(cs.client_key, report)
             del cs.wants_what[ts]
         ts.who_wants = ()
     del state.tasks[ts.key]

@@ -30,12 +30,7 @@ import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from paceline.protocol.messages import (
-    KeyInMemory,
-    LostData,
-    TaskFinished,
-    TaskRetried,
-)
+from paceline.protocol.messages import KeyInMemory, LostData, TaskFinished, TaskRetried
 from paceline.scheduler.core.policy import placement
 from paceline.scheduler.core.state.model import (
     ACTIVE_STATES,
@@ -46,17 +41,11 @@ from paceline.scheduler.core.state.model import (
 )
 from paceline.scheduler.core.turn import Turn
 
-from . import accounting
-from .failures import (
-    Failure,
-    clear_failure,
-    huge_inputs_failure,
-    inherited_failure,
-    report_erred,
-)
+from . import accounting, steps
+from .failures import Failure, clear_failure, huge_inputs_failure, inherited_failure, report_erred
 from .outgoing import compute_message
 from .recommendations import (
-    Recommendations,
+    Recs,
     end_fire_and_forget,
     erred_dependency,
     is_wanted,
@@ -64,31 +53,11 @@ from .recommendations import (
     release_finished_dependencies,
     release_unneeded_dependencies,
 )
-from .steps import (
-    enter,
-    forget,
-    free_replicas,
-    inputs_exceed,
-    leave_worker,
-    mark_erred,
-    release_active,
-)
-
-# ------------------------------------------------------------------ assigning states
-
-
-def _count(group: TaskGroup, start: str, finish: str) -> None:
-    """Count the move of a task of `group` from state `start` to `finish`."""
-    counts = group.states
-    counts[start] -= 1
-    counts[finish] += 1
-    group.prefix.state_counts[finish] += 1
-
 
 # ------------------------------------------------------------------ running recommendations
 
 
-def run(turn: Turn, recs: Recommendations) -> None:
+def run(turn: Turn, recs: Recs) -> None:
     """Carry out `recs` until none is left or the budget of the turn is used up; defer the rest.
 
     If a transition raises, which is a bug, the others are carried out in the next turn.
@@ -112,9 +81,7 @@ def run(turn: Turn, recs: Recommendations) -> None:
 _AT_ONCE = frozenset(("waiting", "forgotten"))
 
 
-def transition(
-    turn: Turn, ts: TaskState, finish: str, recs: Recommendations, detail: Any = None
-) -> None:
+def transition(turn: Turn, ts: TaskState, finish: str, recs: Recs, detail: Any = None) -> None:
     """Move `ts` to state `finish`, through released if there is no direct transition.
 
     Args:
@@ -125,14 +92,14 @@ def transition(
         detail: the cause, if the transition needs it: a TaskFinished or a Failure.
     """
     start = ts.state
-    function = _BY_START[start].get(finish)
+    function = TRANSITIONS.get((start, finish))
     if function is None:
         if start not in (finish, "forgotten"):
             _transition_through_released(turn, ts, finish, recs)
         return
     state = turn.state
     state.transition_counter += 1
-    made: Recommendations = {}
+    made: Recs = {}
     plugins = state.plugins
     edges = None
     if plugins is not None and finish == "forgotten":
@@ -140,16 +107,13 @@ def transition(
     function(turn, ts, made, detail)
     actual = ts.state
     group = ts.group
-    counts = group.states
-    if actual != start:  # inlined _count: on the hot path
-        counts[start] -= 1
-        counts[actual] += 1
-        group.prefix.state_counts[actual] += 1
+    if actual != start:
+        _count(group, start, actual)
     stimulus_id = turn.stimulus_id
     if plugins is not None:
         plugins.transition(ts, start, actual, stimulus_id, detail, edges)
     state.transition_log.append((ts.key, start, actual, made, stimulus_id, turn.now))
-    if actual == "forgotten" and counts["forgotten"] == group.n_added:
+    if actual == "forgotten" and group.empty:
         accounting.forget_group(state, group)
     if not made:
         return
@@ -161,9 +125,7 @@ def transition(
         recs.update(made)
 
 
-def _transition_through_released(
-    turn: Turn, ts: TaskState, finish: str, recs: Recommendations
-) -> None:
+def _transition_through_released(turn: Turn, ts: TaskState, finish: str, recs: Recs) -> None:
     start = ts.state
     if "released" in (start, finish):
         raise AssertionError(
@@ -192,9 +154,7 @@ def _transition_through_released(
 # ------------------------------------------------------------------ released -> ...
 
 
-def transition_released_waiting(
-    turn: Turn, ts: TaskState, recs: Recommendations, detail: Any
-) -> None:
+def transition_released_waiting(turn: Turn, ts: TaskState, recs: Recs, detail: Any) -> None:
     """Start the task, which is needed; its missing dependencies become needed too."""
     if ts.has_lost_dependencies or ts.run_spec is None:
         recs[ts] = "forgotten"
@@ -209,16 +169,14 @@ def transition_released_waiting(
                 recs.clear()  # compute nothing for a task that cannot run
                 transition_released_erred(turn, ts, recs, None)
                 return
-    ts.state = "waiting"
-    for dts in ts.dependencies:
-        dts.waiters_count += 1
+    steps.enter(ts, "waiting")
     ts.waiting_count = missing
     if not missing:
         recs[ts] = "processing"
 
 
 def transition_released_erred(
-    turn: Turn, ts: TaskState, recs: Recommendations, detail: Failure | None
+    turn: Turn, ts: TaskState, recs: Recs, detail: Failure | None
 ) -> None:
     """Mark the task as erred because a dependency has failed."""
     blame = detail.cause if detail is not None else erred_dependency(ts)
@@ -227,26 +185,17 @@ def transition_released_erred(
     for dts in ts.dependents:
         if not dts.who_has and dts.state != "erred":
             recs[dts] = "erred"
-    enter(ts, "erred")
+    steps.enter(ts, "erred")
     ts.ensure_details().exception_blame = blame
     release_unneeded_dependencies(turn, ts, recs)
     report_erred(turn, ts, blame)
     end_fire_and_forget(turn.state, ts, recs)
 
 
-def transition_released_forgotten(
-    turn: Turn, ts: TaskState, recs: Recommendations, detail: Any
-) -> None:
-    """Forget the task: it is not needed, or can never run again."""
-    forget(turn, ts, recs)
-
-
 # ---------------------------------------------------------------- waiting, queued, no-worker -> ...
 
 
-def transition_waiting_processing(
-    turn: Turn, ts: TaskState, recs: Recommendations, detail: Any
-) -> None:
+def transition_waiting_processing(turn: Turn, ts: TaskState, recs: Recs, detail: Any) -> None:
     """Send the ready task to a worker, or move it to queued or no-worker."""
     if ts.waiting_count:
         return
@@ -256,7 +205,7 @@ def transition_waiting_processing(
         if ts.queueable and not math.isinf(state.config.worker_saturation):
             ws = placement.place_rootish_queued(state)
             if ws is None:
-                enter(ts, "queued")
+                steps.enter(ts, "queued")
                 state.queued.add(ts)
                 return
         else:
@@ -264,47 +213,21 @@ def transition_waiting_processing(
     else:
         ws = placement.place_non_rootish(state, ts)
     if ws is None:
-        enter(ts, "no-worker")
+        steps.enter(ts, "no-worker")
         state.unrunnable[ts] = turn.now
         return
     _dispatch(turn, ts, ws, recs)
 
 
-def transition_waiting_released(
-    turn: Turn, ts: TaskState, recs: Recommendations, detail: Any
-) -> None:
-    """Release the task: it is not needed, or has to start again."""
-    release_active(turn, ts, recs)
-
-
-def transition_queued_processing(
-    turn: Turn, ts: TaskState, recs: Recommendations, detail: Any
-) -> None:
+def transition_queued_processing(turn: Turn, ts: TaskState, recs: Recs, detail: Any) -> None:
     """Send the task to a worker with a free slot; without one it stays queued."""
     ws = placement.place_rootish_queued(turn.state)
-    if ws is not None and (not ts.dependencies or all(d.who_has for d in ts.dependencies)):
+    if ws is not None and all(d.who_has for d in ts.dependencies):
         turn.state.queued.discard(ts)
         _dispatch(turn, ts, ws, recs)
 
 
-def transition_queued_released(
-    turn: Turn, ts: TaskState, recs: Recommendations, detail: Any
-) -> None:
-    """Release the task: it is not needed, or has to start again."""
-    turn.state.queued.discard(ts)
-    release_active(turn, ts, recs)
-
-
-def transition_queued_erred(
-    turn: Turn, ts: TaskState, recs: Recommendations, detail: Failure | None
-) -> None:
-    """Mark the task as erred: it waited too long for a worker, or a dependency failed."""
-    mark_erred(turn, ts, recs, detail or inherited_failure(ts))
-
-
-def transition_no_worker_processing(
-    turn: Turn, ts: TaskState, recs: Recommendations, detail: Any
-) -> None:
+def transition_no_worker_processing(turn: Turn, ts: TaskState, recs: Recs, detail: Any) -> None:
     """Send the task to a worker that may run it; without one it stays."""
     ws = placement.place_non_rootish(turn.state, ts)
     if ws is not None and all(d.who_has for d in ts.dependencies):
@@ -312,33 +235,11 @@ def transition_no_worker_processing(
         _dispatch(turn, ts, ws, recs)
 
 
-def transition_no_worker_released(
-    turn: Turn, ts: TaskState, recs: Recommendations, detail: Any
-) -> None:
-    """Release the task: it is not needed, or has to start again."""
-    turn.state.unrunnable.pop(ts, None)
-    release_active(turn, ts, recs)
-
-
-def transition_no_worker_erred(
-    turn: Turn, ts: TaskState, recs: Recommendations, detail: Failure | None
-) -> None:
-    """Mark the task as erred: it waited too long for a worker, or a dependency failed."""
-    mark_erred(turn, ts, recs, detail or inherited_failure(ts))
-
-
-def transition_waiting_erred(
-    turn: Turn, ts: TaskState, recs: Recommendations, detail: Failure | None
-) -> None:
-    """Mark the task as erred because a dependency has failed."""
-    mark_erred(turn, ts, recs, detail or inherited_failure(ts))
-
-
 # ------------------------------------------------------------------ processing -> ...
 
 
 def transition_processing_memory(
-    turn: Turn, ts: TaskState, recs: Recommendations, detail: TaskFinished
+    turn: Turn, ts: TaskState, recs: Recs, detail: TaskFinished
 ) -> None:
     """Record that the worker has finished the task."""
     state = turn.state
@@ -362,55 +263,47 @@ def transition_processing_memory(
     types = group.type_counts
     types[typename] = types.get(typename, 0) + 1
     if ts.who_wants:
-        report = KeyInMemory(key=ts.key, type=detail.type)
-        for cs in ts.who_wants:
-            turn.to_client(cs.client_key, report)
+        turn.to_clients(ts.who_wants, KeyInMemory(key=ts.key, type=detail.type))
         end_fire_and_forget(state, ts, recs)
     elif not ts.waiters_count:
         recs[ts] = "released"
 
 
-def transition_processing_released(
-    turn: Turn, ts: TaskState, recs: Recommendations, detail: Any
-) -> None:
+def transition_processing_released(turn: Turn, ts: TaskState, recs: Recs, detail: Any) -> None:
     """Release the task: it is not needed, its worker was removed, or it has to start again."""
-    ws = leave_worker(turn.state, ts)
+    ws = steps.leave_worker(turn.state, ts)
     if ws is not None:
         turn.free_keys(ws.address, ts.key)
-    release_active(turn, ts, recs)
+    steps.release_active(turn, ts, recs)
 
 
 def transition_processing_erred(
-    turn: Turn, ts: TaskState, recs: Recommendations, detail: Failure | None
+    turn: Turn, ts: TaskState, recs: Recs, detail: Failure | None
 ) -> None:
     """Mark the task as erred: it failed, lost too many workers, or a dependency failed."""
     failure = detail or inherited_failure(ts)
     if failure is None:
         return
-    ws = leave_worker(turn.state, ts)
+    ws = steps.leave_worker(turn.state, ts)
     if ws is not None and failure.worker != ws.address:
         turn.free_keys(ws.address, ts.key)
-    mark_erred(turn, ts, recs, failure)
+    steps.mark_erred(turn, ts, recs, failure)
 
 
 # ------------------------------------------------------------------ memory -> ...
 
 
-def transition_memory_released(
-    turn: Turn, ts: TaskState, recs: Recommendations, detail: Any
-) -> None:
+def transition_memory_released(turn: Turn, ts: TaskState, recs: Recs, detail: Any) -> None:
     """Release the task: its result is not needed, or the last replica was lost."""
     if ts.actor and ts.who_wants:
         recs[ts] = "erred"
         return
     if ts.waiters_count:
         _recall_dependents(turn, ts, recs)
-    free_replicas(turn, ts)
+    steps.free_replicas(turn, ts)
     ts.state = "released"
     if ts.who_wants:
-        lost = LostData(key=ts.key)
-        for cs in ts.who_wants:
-            turn.to_client(cs.client_key, lost)
+        turn.to_clients(ts.who_wants, LostData(key=ts.key))
     if ts.run_spec is None or ts.has_lost_dependencies:
         recs[ts] = "forgotten"
     elif is_wanted(ts):
@@ -421,39 +314,25 @@ def transition_memory_released(
                 recs[dts] = "waiting"
 
 
-def transition_memory_erred(
-    turn: Turn, ts: TaskState, recs: Recommendations, detail: Failure | None
-) -> None:
+def transition_memory_erred(turn: Turn, ts: TaskState, recs: Recs, detail: Failure | None) -> None:
     """Mark the actor as erred because its worker was lost."""
-    free_replicas(turn, ts)
+    steps.free_replicas(turn, ts)
     failure = Failure(
         cause=ts,
         exception=turn.state.errors.actor_lost(),
         exception_text="RuntimeError('Worker holding Actor was lost')",
     )
-    mark_erred(turn, ts, recs, failure)
-
-
-def transition_memory_forgotten(
-    turn: Turn, ts: TaskState, recs: Recommendations, detail: Any
-) -> None:
-    """Forget the task: it is not needed, or is lost data that cannot be computed again."""
-    forget(turn, ts, recs)
+    steps.mark_erred(turn, ts, recs, failure)
 
 
 # ------------------------------------------------------------------ erred -> ...
 
 
-def transition_erred_released(
-    turn: Turn, ts: TaskState, recs: Recommendations, detail: Any
-) -> None:
+def transition_erred_released(turn: Turn, ts: TaskState, recs: Recs, detail: Any) -> None:
     """Release the task: it is retried, or no longer needed."""
     clear_failure(turn, ts, recs)
-    if ts.who_wants:
-        retried = TaskRetried(key=ts.key)
-        for cs in ts.who_wants:
-            turn.to_client(cs.client_key, retried)
-    enter(ts, "released")
+    turn.to_clients(ts.who_wants, TaskRetried(key=ts.key))
+    steps.enter(ts, "released")
     release_unneeded_dependencies(turn, ts, recs)  # they may have been retried only for this task
 
 
@@ -461,7 +340,7 @@ def transition_erred_released(
 
 
 def become_data(
-    turn: Turn, ts: TaskState, nbytes: int, workers: Iterable[WorkerState], recs: Recommendations
+    turn: Turn, ts: TaskState, nbytes: int, workers: Iterable[WorkerState], recs: Recs
 ) -> None:
     """Move `ts` to memory without running it: its data was put on workers.
 
@@ -478,7 +357,7 @@ def become_data(
     state = turn.state
     start = ts.state
     if start == "processing":
-        ws = leave_worker(state, ts)
+        ws = steps.leave_worker(state, ts)
         if ws is not None:
             turn.free_keys(ws.address, ts.key)
     elif start == "erred":
@@ -490,7 +369,7 @@ def become_data(
     for ws in workers:
         accounting.add_replica(state, ts, ws)
     if start != "memory":
-        enter(ts, "memory")
+        steps.enter(ts, "memory")
         _count(ts.group, start, "memory")
         release_unneeded_dependencies(turn, ts, recs)
         state.transition_counter += 1
@@ -502,7 +381,14 @@ def become_data(
 # ------------------------------------------------------------------ shared steps
 
 
-def _dispatch(turn: Turn, ts: TaskState, ws: WorkerState, recs: Recommendations) -> None:
+def _count(group: TaskGroup, start: str, finish: str) -> None:
+    """Count the move of a task of `group` from state `start` to `finish`."""
+    group.states[start] -= 1
+    group.states[finish] += 1
+    group.prefix.state_counts[finish] += 1
+
+
+def _dispatch(turn: Turn, ts: TaskState, ws: WorkerState, recs: Recs) -> None:
     """Send `ts` to `ws`, or fail it if its inputs exceed the memory limit of `ws`."""
     state = turn.state
     accounting.start_processing(state, ts, ws)
@@ -513,14 +399,14 @@ def _dispatch(turn: Turn, ts: TaskState, ws: WorkerState, recs: Recommendations)
         ws.actors[ts] = None
     message = compute_message(turn, ts)
     limit = ws.memory_limit if ts.dependencies and state.config.memory_terminate else 0
-    if limit and inputs_exceed(state, ts, message.nbytes.values(), limit):
+    if limit and steps.inputs_exceed(state, ts, message.nbytes.values(), limit):
         _refuse(turn, ts, ws, recs)
         return
     ts.state = "processing"
     turn.to_worker(ws.address, message)
 
 
-def _refuse(turn: Turn, ts: TaskState, ws: WorkerState, recs: Recommendations) -> None:
+def _refuse(turn: Turn, ts: TaskState, ws: WorkerState, recs: Recs) -> None:
     """Mark `ts` as erred on its way to `ws`, which cannot hold its inputs."""
     start, ts.state = ts.state, "processing"
     _count(ts.group, start, "processing")
@@ -530,7 +416,7 @@ def _refuse(turn: Turn, ts: TaskState, ws: WorkerState, recs: Recommendations) -
     counts[start] += 1
 
 
-def _recall_dependents(turn: Turn, ts: TaskState, recs: Recommendations) -> None:
+def _recall_dependents(turn: Turn, ts: TaskState, recs: Recs) -> None:
     """Take back dependents of `ts` that are processing, before its data is lost or freed.
 
     A stock worker that receives the request to free the data first misses the data when it runs
@@ -553,7 +439,7 @@ def fill_slots(turn: Turn) -> None:
     queued = state.queued
     if not queued.members:
         return
-    recs: Recommendations = {}
+    recs: Recs = {}
     for _ in range(state.config.turn_tasks_max):
         ts = queued.peek() if state.loads.has_free_slots() else None
         if ts is None:
@@ -567,32 +453,26 @@ def fill_slots(turn: Turn) -> None:
 
 
 #: (start, finish) -> function(turn, task, recommendations to add to, detail of the cause).
-TRANSITIONS: dict[tuple[str, str], Callable[[Turn, TaskState, Recommendations, Any], None]] = {
+TRANSITIONS: dict[tuple[str, str], Callable[[Turn, TaskState, Recs, Any], None]] = {
     ("released", "waiting"): transition_released_waiting,
     ("released", "erred"): transition_released_erred,
-    ("released", "forgotten"): transition_released_forgotten,
+    ("released", "forgotten"): steps.forget,
     ("waiting", "processing"): transition_waiting_processing,
-    ("waiting", "released"): transition_waiting_released,
-    ("waiting", "erred"): transition_waiting_erred,
+    ("waiting", "released"): steps.release_active,
+    ("waiting", "erred"): steps.mark_erred,
     ("queued", "processing"): transition_queued_processing,
-    ("queued", "released"): transition_queued_released,
-    ("queued", "erred"): transition_queued_erred,
+    ("queued", "released"): steps.release_active,
+    ("queued", "erred"): steps.mark_erred,
     ("no-worker", "processing"): transition_no_worker_processing,
-    ("no-worker", "released"): transition_no_worker_released,
-    ("no-worker", "erred"): transition_no_worker_erred,
+    ("no-worker", "released"): steps.release_active,
+    ("no-worker", "erred"): steps.mark_erred,
     ("processing", "memory"): transition_processing_memory,
     ("processing", "released"): transition_processing_released,
     ("processing", "erred"): transition_processing_erred,
     ("memory", "released"): transition_memory_released,
     ("memory", "erred"): transition_memory_erred,
-    ("memory", "forgotten"): transition_memory_forgotten,
+    ("memory", "forgotten"): steps.forget,
     ("erred", "released"): transition_erred_released,
-}
-
-#: The same as start -> finish -> function: faster to look up.
-_BY_START = {
-    start: {f: function for (s, f), function in TRANSITIONS.items() if s == start}
-    for start in TASK_STATES
 }
 
 #: Pairs that are never recommended, and why. Other pairs that are not in TRANSITIONS go through

@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from itertools import islice
 from typing import Any
 
 from paceline.scheduler.core.lifecycle.accounting import data_nbytes, expected_duration, occupancy
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
-from paceline.scheduler.core.state.worker_loads import (
-    LoadClass,
-    has_free_slot,
-    is_available,
-)
+from paceline.scheduler.core.state.worker_loads import LoadClass, has_free_slot, is_available
 
 #: Dependencies considered when placing a task; of more, an evenly spaced sample is taken.
 SAMPLE_MAX = 10_000
@@ -103,7 +100,6 @@ def place_rootish_together(state: SchedulerState, ts: TaskState) -> WorkerState 
     Runs of siblings go to the same worker.
     """
     refresh_idle(state)
-    pool: Iterable[WorkerState] = state.loads.idle if len(state.loads.idle) else state.running
     group = ts.group
     ws = group.last_worker
     if not (
@@ -112,7 +108,11 @@ def place_rootish_together(state: SchedulerState, ts: TaskState) -> WorkerState 
         and is_available(ws)
         and state.workers.get(ws.address) is ws
     ):
-        ws = min(pool, key=lambda w: start_estimate(state, ts, w), default=None)
+        ws = min(
+            state.loads.idle or state.running,
+            key=lambda w: start_estimate(state, ts, w),
+            default=None,
+        )
         if ws is None:
             return None
         group.last_worker_tasks_left = math.floor(
@@ -140,16 +140,11 @@ def place_non_rootish(state: SchedulerState, ts: TaskState) -> WorkerState | Non
 def _place_unrelated(state: SchedulerState) -> WorkerState | None:
     """Return a worker for a task without dependencies or restrictions: an idle one, in turn."""
     refresh_idle(state)
-    pool: list[WorkerState]
-    idle = state.loads.idle
-    n = len(idle)
+    workers = state.loads.idle or state.running
+    n = len(workers)
     if n >= SMALL_CLUSTER:
-        return idle[state.n_tasks % n]
-    pool = list(idle) if n else list(state.running)
-    n = len(pool)
-    if n >= SMALL_CLUSTER:
-        return pool[state.n_tasks % n]
-    pool.sort(key=lambda ws: ws.index)
+        return next(islice(workers, state.n_tasks % n, None))
+    pool = sorted(workers, key=lambda ws: ws.index)
     best = min(pool, key=lambda ws: occupancy(state, ws))
     if occupancy(state, best) == 0:
         for i in range(n):

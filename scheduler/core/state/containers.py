@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
@@ -30,47 +30,6 @@ class FixedSet(frozenset[T]):
 
     def __reduce__(self) -> tuple[type[frozenset[T]], tuple[tuple[T, ...]]]:
         return frozenset, (self._order,)
-
-
-class IndexedSet(Generic[T]):
-    """A set with O(1) add, discard and access by index.
-
-    Its order depends only on the changes made.
-    """
-
-    __slots__ = ("_items", "_where")
-
-    def __init__(self) -> None:
-        self._items: list[T] = []
-        self._where: dict[T, int] = {}
-
-    def add(self, item: T) -> None:
-        """Add `item`."""
-        if item not in self._where:
-            self._where[item] = len(self._items)
-            self._items.append(item)
-
-    def discard(self, item: T) -> None:
-        """Remove `item` if present; the last item takes its place."""
-        at = self._where.pop(item, None)
-        if at is None:
-            return
-        last = self._items.pop()
-        if at < len(self._items):
-            self._items[at] = last
-            self._where[last] = at
-
-    def __contains__(self, item: object) -> bool:
-        return item in self._where
-
-    def __getitem__(self, index: int) -> T:
-        return self._items[index]
-
-    def __iter__(self) -> Iterator[T]:
-        return iter(self._items)
-
-    def __len__(self) -> int:
-        return len(self._items)
 
 
 class LoadBuckets(Generic[T]):
@@ -201,43 +160,6 @@ class PriorityQueue(Generic[T]):
         return len(self.members)
 
 
-class ChunkedQueue(Generic[T]):
-    """A queue of sequences, consumed a number of members at a time.
-
-    Consumed members are released at once, so that a long sequence is not freed all together in the
-    end.
-    """
-
-    __slots__ = ("_parts",)
-
-    def __init__(self) -> None:
-        self._parts: deque[list[T]] = deque()  # each reversed
-
-    def add(self, members: Sequence[T]) -> None:
-        """Append the members of a sequence."""
-        if members:
-            self._parts.append(list(reversed(members)))
-
-    def take(self, count: int) -> list[T]:
-        """Remove and return the next members of the first sequence, at most `count`."""
-        if not self._parts or count <= 0:
-            return []
-        members = self._parts[0]
-        taken = members[-count:]
-        taken.reverse()
-        del members[-count:]
-        if not members:
-            self._parts.popleft()
-        return taken
-
-    def clear(self) -> None:
-        """Remove everything."""
-        self._parts.clear()
-
-    def __bool__(self) -> bool:
-        return bool(self._parts)
-
-    def __iter__(self) -> Iterator[T]:
-        """Iterate over the remaining members."""
-        for members in self._parts:
-            yield from reversed(members)
+def take(queue: deque[T], count: int) -> list[T]:
+    """Remove and return the first members of `queue`, at most `count`."""
+    return [queue.popleft() for _ in range(min(count, len(queue)))]

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass
 
-from .containers import ChunkedQueue
 from .model import ClientState, TaskState, WorkerState
 from .pending_graph import PendingGraph
 
@@ -55,10 +54,10 @@ class Deferred:
 
     def __init__(self) -> None:
         self.recommendations: dict[TaskState, str] = {}
-        self.releases: ChunkedQueue[TaskState] = ChunkedQueue()
+        self.releases: deque[TaskState] = deque()
         self.worker_removals: deque[WorkerRemoval] = deque()
         self.client_removals: deque[ClientState] = deque()
-        self.teardown: ChunkedQueue[TaskState] = ChunkedQueue()
+        self.teardown: deque[TaskState] = deque()
         self.commits: deque[PendingGraph] = deque()
 
     def __bool__(self) -> bool:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Hashable
 from typing import Any, TypeAlias
-
-from .history import History
 
 #: Topics with events. Every worker and client ever connected has one, and users add more. The topic
 #: whose last event is oldest is dropped first.
@@ -30,7 +29,7 @@ class Topic:
     __slots__ = ("count", "events")
 
     def __init__(self, maxlen: int | None) -> None:
-        self.events: History[LoggedEvent] = History(maxlen)
+        self.events: deque[LoggedEvent] = deque(maxlen=maxlen)
         self.count = 0
 
 

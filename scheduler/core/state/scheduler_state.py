@@ -20,14 +20,7 @@ from .deferred import Deferred
 from .event_log import EventLog
 from .groups import Computation
 from .locality import SharedMemoryDomains
-from .model import (
-    ClientState,
-    ErredTask,
-    TaskGroup,
-    TaskPrefix,
-    TaskState,
-    WorkerState,
-)
+from .model import ClientState, ErredTask, TaskGroup, TaskPrefix, TaskState, WorkerState
 from .pending_graph import PendingGraph
 from .spans import SpanTree
 from .stealing import StealingState

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
-from .containers import IndexedSet, LoadBuckets
+from .containers import LoadBuckets
 from .model import WorkerState
 
 #: Load classes; the empty string is neither idle nor saturated.
@@ -44,7 +44,7 @@ class WorkerLoads:
         self._workers = workers
         self._slots_dirty: dict[WorkerState, None] = {}
         self._load_dirty: dict[WorkerState, None] = {}
-        self.idle: IndexedSet[WorkerState] = IndexedSet()
+        self.idle: dict[WorkerState, None] = {}
         self.saturated: dict[WorkerState, None] = {}
         self.idle_task_count: LoadBuckets[WorkerState] = LoadBuckets()
 
@@ -67,7 +67,7 @@ class WorkerLoads:
 
     def remove(self, ws: WorkerState) -> None:
         """Remove `ws`: it left, or it is not available."""
-        self.idle.discard(ws)
+        self.idle.pop(ws, None)
         self.saturated.pop(ws, None)
         self.idle_task_count.discard(ws)
         self._slots_dirty.pop(ws, None)
@@ -109,9 +109,9 @@ class WorkerLoads:
 
     def _reclassify(self, ws: WorkerState, load: LoadClass) -> None:
         if load == "idle":
-            self.idle.add(ws)
+            self.idle[ws] = None
         else:
-            self.idle.discard(ws)
+            self.idle.pop(ws, None)
         self.saturated.pop(ws, None)  # a worker that is saturated again comes last
         if load == "saturated":
             self.saturated[ws] = None

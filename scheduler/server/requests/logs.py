@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections import deque
 from typing import Any, NamedTuple
-
-from paceline.scheduler.core.state.history import History
 
 #: Default of ``distributed.admin.log-length``.
 LOG_LENGTH = 10_000
@@ -40,7 +39,7 @@ class LogKeeper(logging.Handler):
 
     def __init__(self, length: int = LOG_LENGTH, line_format: str = LOG_FORMAT) -> None:
         super().__init__()
-        self._kept: History[tuple[Any, ...]] = History(max(0, length))
+        self._kept: deque[tuple[Any, ...]] = deque(maxlen=max(0, length))
         self.setFormatter(logging.Formatter(line_format))
         self._logger = logging.getLogger(LOGGER_NAME)
         self._logger.addHandler(self)
