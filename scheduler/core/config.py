@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, fields
 from typing import Any
 
@@ -101,31 +100,20 @@ class SchedulerConfig:
         Raises:
             ValueError: a value is out of range; the message names the setting.
         """
-        if self.worker_saturation <= 0 or math.isnan(self.worker_saturation):
-            raise ValueError(
-                "`distributed.scheduler.worker-saturation` must be a float > 0; got "
-                + repr(self.worker_saturation)
-            )
-        if self.bandwidth <= 0:
-            raise ValueError(
-                f"`distributed.scheduler.bandwidth` must be > 0; got {self.bandwidth!r}"
-            )
+        keys = self.dask_keys()
         for name in ("amm_measure", "rebalance_measure"):
             if getattr(self, name) not in MEASURES:
-                key = self.dask_keys()[name]
-                raise ValueError(f"{key} must be one of {', '.join(MEASURES)}")
-        if not self.retire_running_seconds >= 0:
-            raise ValueError(
-                "`paceline.scheduler.retire-running` must be >= 0; "
-                f"got {self.retire_running_seconds!r}"
-            )
-        if self.work_stealing_interval_seconds <= 0:
-            raise ValueError(
-                "`distributed.scheduler.work-stealing-interval` must be > 0; "
-                f"got {self.work_stealing_interval_seconds!r}"
-            )
-        if self.turn_tasks_max < 1:
-            raise ValueError("`turn_tasks_max` must be at least 1")
+                raise ValueError(f"{keys[name]} must be one of {', '.join(MEASURES)}")
+        for name, holds, rule in (
+            ("worker_saturation", self.worker_saturation > 0, "a float > 0"),
+            ("bandwidth", self.bandwidth > 0, "> 0"),
+            ("retire_running_seconds", self.retire_running_seconds >= 0, ">= 0"),
+            ("work_stealing_interval_seconds", self.work_stealing_interval_seconds > 0, "> 0"),
+            ("turn_tasks_max", self.turn_tasks_max >= 1, "at least 1"),
+        ):
+            if not holds:
+                value = getattr(self, name)
+                raise ValueError(f"`{keys.get(name, name)}` must be {rule}; got {value!r}")
 
     @classmethod
     def dask_keys(cls) -> dict[str, str]:

@@ -43,8 +43,6 @@ class TurnWrites:
         made: (number of the call within which it was given, command), in order.
     """
 
-    __slots__ = ("calls", "made")
-
     def __init__(self) -> None:
         self.calls = 0
         self.made: list[tuple[int, Any]] = []

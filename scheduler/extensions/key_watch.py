@@ -33,8 +33,6 @@ class KeyWatch(Generic[Want]):
             request gets an ExtensionError that it raises as reply.
     """
 
-    __slots__ = ("_latest_arrival", "_resume", "_timer_id", "_waiting")
-
     def __init__(self, resume: Callable[[Turn, int, Want], None]) -> None:
         self._resume = resume
         self._waiting: WaitQueues[tuple[Key, Want]] = WaitQueues(self._give_up)

@@ -48,8 +48,6 @@ class WaitQueues(Generic[Want]):
         waiters_max: maximum number of waiters in all queues.
     """
 
-    __slots__ = ("_by_request", "_n_waiters", "_on_timeout", "_queues", "_waiters_max")
-
     def __init__(
         self, on_timeout: Callable[[Turn, Waiter[Want]], None], waiters_max: int = WAITERS_MAX
     ) -> None:

@@ -61,12 +61,9 @@ _DEPTH_MAX: Final = 50
 def dump_state(
     state: SchedulerState, facts: Mapping[str, Any], exclude: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Return the state in the layout of stock's ``Scheduler._to_dict``.
+    """Return the state and ``facts`` of the server in the layout of stock's ``Scheduler._to_dict``.
 
-    Args:
-        state: the scheduler's state.
-        facts: identity, address and status of the server.
-        exclude: names of attributes to leave out, at any depth.
+    Attributes named in ``exclude`` are left out at any depth.
     """
     whole = {
         **facts,

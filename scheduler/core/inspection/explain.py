@@ -39,11 +39,7 @@ GRAVEST_FIRST: Final = (
 def explain(state: SchedulerState, key: Key, now: float, compiling: int = 0) -> dict[str, Any]:
     """Explain why the task ``key`` is in its state.
 
-    Args:
-        state: the scheduler's state.
-        key: of the task; may be unknown.
-        now: seconds since the epoch.
-        compiling: number of graphs that are being compiled; the key may be in one of them.
+    The key may be in one of the graphs of which ``compiling`` are being compiled.
 
     Returns:
         "key", "state" (None if the key is unknown), "since" and "seconds" (see ``_duration``),

@@ -53,8 +53,6 @@ class View:
         pending: tasks that a later turn is going to check.
     """
 
-    __slots__ = ("pending", "pins", "state")
-
     def __init__(self, state: SchedulerState) -> None:
         self.state = state
         self.pins = [graph.placeholder_client for graph in state.deferred.commits]

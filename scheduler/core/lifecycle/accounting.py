@@ -47,10 +47,7 @@ def inputs_nbytes(state: SchedulerState, ts: TaskState) -> int:
 
 def set_nbytes(state: SchedulerState, ts: TaskState, nbytes: int) -> None:
     """Set the size of the result of `ts` to `nbytes`, also on the workers that hold it."""
-    old = ts.nbytes
-    gained = nbytes - old if old >= 0 else nbytes
-    group = ts.group
-    group.nbytes_total += gained
+    ts.group.nbytes_total += nbytes - max(ts.nbytes, 0)
     if ts.who_has:
         before = data_nbytes(state, ts)
         for ws in ts.who_has:
@@ -225,15 +222,12 @@ def _now_known(state: SchedulerState, prefix: TaskPrefix) -> None:
 
 def set_duration_average(state: SchedulerState, prefix: TaskPrefix, seconds: float) -> None:
     """Set the moving average to `seconds`, and adjust the expected work of processing tasks."""
-    if not prefix.processing_count:
-        prefix.duration_average = seconds
-        return
-    if not is_duration_known(prefix):
-        _now_known(state, prefix)
-    before = expected_duration(state, prefix)
+    if prefix.processing_count:
+        if not is_duration_known(prefix):
+            _now_known(state, prefix)
+        longer = seconds - expected_duration(state, prefix)
+        state.compute_occupancy += longer * prefix.processing_count
     prefix.duration_average = seconds
-    after = expected_duration(state, prefix)
-    state.compute_occupancy += (after - before) * prefix.processing_count
 
 
 def add_exec_time(state: SchedulerState, prefix: TaskPrefix, seconds: float) -> None:
@@ -322,21 +316,18 @@ def start_processing(state: SchedulerState, ts: TaskState, ws: WorkerState) -> N
     ws.processing[ts] = None
     ts.processing_on = ws
     prefix = ts.group.prefix
-    seconds = prefix.duration_average
-    if seconds >= 0 or prefix.max_exec_time > 0:
+    if is_duration_known(prefix):
         counts = ws.task_prefix_count
     else:
         counts = ws.unknown_duration_count
         ws.unknown_duration_total += 1
     counts[prefix] = counts.get(prefix, 0) + 1
     prefix.processing_count += 1
-    state.compute_occupancy += seconds if seconds >= 0 else expected_duration(state, prefix)
+    state.compute_occupancy += expected_duration(state, prefix)
     if ts.dependencies:
         _add_needs(state, ts, ws)
-    details = ts.details
-    if details is not None and details.resource_restrictions:
-        for resource, amount in details.resource_restrictions.items():
-            ws.used_resources[resource] = ws.used_resources.get(resource, 0) + amount
+    if ts.details is not None:
+        add_up(ws.used_resources, ts.resource_restrictions or {})
 
 
 def stop_processing(state: SchedulerState, ts: TaskState) -> WorkerState:
@@ -351,28 +342,31 @@ def stop_processing(state: SchedulerState, ts: TaskState) -> WorkerState:
     else:
         _leave_prefix_count(state, ts, ws)
     needs = ws.needs_what
-    if not processing:
-        _settle_network(state, ws)
+    if not processing:  # nothing is fetched for a task any more
+        if ws.network_occ:
+            _take_network(state, ws, ws.network_occ)
+        needs.clear()
     elif needs and len(ts.dependencies) <= NEEDS_MAX:
         for dts in ts.dependencies:
             if dts in needs:
                 _drop_need(state, dts, ws)
-    details = ts.details
-    if details is not None and details.resource_restrictions:
-        for resource, amount in details.resource_restrictions.items():
-            ws.used_resources[resource] = ws.used_resources.get(resource, 0) - amount
+    if ts.details is not None:
+        _free_resources(ts, ws)
     return ws
+
+
+def _free_resources(ts: TaskState, ws: WorkerState) -> None:
+    used = ws.used_resources
+    for resource, amount in (ts.resource_restrictions or {}).items():
+        used[resource] = used.get(resource, 0) - amount
 
 
 def set_resource_restrictions(ts: TaskState, amounts: dict[str, float] | None) -> None:
     """Set the resources that `ts` needs, also in the resources used on its worker."""
-    before = ts.resource_restrictions
     ws = ts.processing_on
     if ws is not None:
-        used = ws.used_resources
-        for sign, needed in ((-1, before), (1, amounts)):
-            for resource, amount in (needed or {}).items():
-                used[resource] = used.get(resource, 0) + sign * amount
+        _free_resources(ts, ws)
+        add_up(ws.used_resources, amounts or {})
     ts.ensure_details().resource_restrictions = amounts
 
 
@@ -394,8 +388,7 @@ def _leave_prefix_count(state: SchedulerState, ts: TaskState, ws: WorkerState) -
         counts[prefix] = left
     else:
         del counts[prefix]
-    seconds = prefix.duration_average
-    state.compute_occupancy -= seconds if seconds >= 0 else expected_duration(state, prefix)
+    state.compute_occupancy -= expected_duration(state, prefix)
     prefix.processing_count -= 1
 
 
@@ -406,15 +399,13 @@ def _add_needs(state: SchedulerState, ts: TaskState, ws: WorkerState) -> None:
     if len(ts.dependencies) > NEEDS_MAX:
         return
     total = 0
-    default = state.config.default_data_size_nbytes
     for dts in ts.dependencies:
         if dts in has_what:
             continue
         count = needs.get(dts, 0)
         needs[dts] = count + 1
         if not count:
-            nbytes = dts.nbytes
-            total += nbytes if nbytes >= 0 else default
+            total += data_nbytes(state, dts)
     ws.network_occ += total
     state.network_occ += total
 
@@ -429,19 +420,9 @@ def _drop_need(state: SchedulerState, dts: TaskState, ws: WorkerState) -> None:
 
 
 def _take_network(state: SchedulerState, ws: WorkerState, nbytes: int) -> None:
-    there = ws.network_occ
-    taken = nbytes if nbytes < there else there
-    ws.network_occ = there - taken
-    total = state.network_occ
-    state.network_occ = total - taken if taken < total else 0
-
-
-def _settle_network(state: SchedulerState, ws: WorkerState) -> None:
-    """Reset the transfers of `ws`, on which nothing is processing."""
-    if ws.network_occ:
-        state.network_occ -= min(ws.network_occ, state.network_occ)
-        ws.network_occ = 0
-    ws.needs_what.clear()
+    taken = min(nbytes, ws.network_occ)
+    ws.network_occ -= taken
+    state.network_occ = max(0, state.network_occ - taken)
 
 
 # ------------------------------------------------------------------ groups

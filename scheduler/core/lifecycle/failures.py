@@ -42,14 +42,7 @@ def inherited_failure(ts: TaskState) -> Failure | None:
 
 
 def record_failure(state: SchedulerState, ts: TaskState, failure: Failure, now: float) -> TaskState:
-    """Store `failure` in `ts` and in the history of errors. Return the task to blame.
-
-    Args:
-        state: the scheduler state.
-        ts: the task that errs.
-        failure: why it errs.
-        now: seconds since the epoch.
-    """
+    """Store `failure` in `ts` and in the history of errors. Return the task to blame."""
     details = ts.ensure_details()
     if failure.worker is not None:
         details.erred_on = details.erred_on or {}

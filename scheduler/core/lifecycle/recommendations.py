@@ -62,16 +62,9 @@ def release_unneeded_dependencies(turn: Turn, ts: TaskState, recs: Recs) -> None
 
 def release_finished_dependencies(turn: Turn, ts: TaskState, recs: Recs) -> None:
     """Decrement `waiters_count` of the dependencies of `ts`; recommend releasing unneeded ones."""
-    dependencies = ts.dependencies
-    if len(dependencies) > EDGES_MIN:
-        for dts in dependencies:
-            dts.waiters_count -= 1
-        release_unneeded_dependencies(turn, ts, recs)
-        return
-    for dts in dependencies:
-        left = dts.waiters_count = dts.waiters_count - 1
-        if not left and not dts.who_wants and dts.state != "erred":
-            recs[dts] = "released"
+    for dts in ts.dependencies:
+        dts.waiters_count -= 1
+    release_unneeded_dependencies(turn, ts, recs)
 
 
 def defer_if_many(turn: Turn, tasks: tuple[TaskState, ...]) -> bool:
@@ -79,10 +72,10 @@ def defer_if_many(turn: Turn, tasks: tuple[TaskState, ...]) -> bool:
 
     Return whether they exceed the budget and are deferred. ``due`` then decides about each.
     """
-    if len(tasks) <= turn.budget:
-        turn.budget -= len(tasks) // EDGES_MIN
-        return False
+    fits = len(tasks) <= turn.budget
     turn.budget -= len(tasks) // EDGES_MIN
+    if fits:
+        return False
     turn.state.deferred.releases.extend(tasks)
     turn.wants_continue()
     return True

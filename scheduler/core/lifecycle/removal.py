@@ -36,10 +36,7 @@ LOST_REPORT_MAX = 20_000
 def begin_worker_removal(turn: Turn, worker_removal: WorkerRemoval, recs: Recs) -> None:
     """Blame tasks for the removal, and reschedule as many as this turn has budget for.
 
-    Args:
-        turn: the current turn.
-        worker_removal: the worker and its tasks; deferred if any task remains.
-        recs: recommendations for the tasks are added here.
+    Recommendations for them are added to `recs`; the rest of the removal is deferred.
     """
     state = turn.state
     if not worker_removal.expected:

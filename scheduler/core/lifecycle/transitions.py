@@ -84,12 +84,8 @@ _AT_ONCE = frozenset(("waiting", "forgotten"))
 def transition(turn: Turn, ts: TaskState, finish: str, recs: Recs, detail: Any = None) -> None:
     """Move `ts` to state `finish`, through released if there is no direct transition.
 
-    Args:
-        turn: the current turn.
-        ts: the task.
-        finish: the state to go to.
-        recs: recommendations that follow are added here.
-        detail: the cause, if the transition needs it: a TaskFinished or a Failure.
+    Recommendations that follow are added to `recs`. Some transitions need `detail`, the cause: a
+    TaskFinished or a Failure.
     """
     start = ts.state
     function = TRANSITIONS.get((start, finish))
@@ -345,14 +341,7 @@ def become_data(
     """Move `ts` to memory without running it: its data was put on workers.
 
     This follows scatter and update_data. If the task is running, waiting or erred, the data
-    replaces its result.
-
-    Args:
-        turn: the current turn.
-        ts: the task.
-        nbytes: size of the data in bytes; -1 if unknown.
-        workers: the workers that hold the data.
-        recs: recommendations that follow are added here.
+    replaces its result. `nbytes` is -1 if the size is unknown.
     """
     state = turn.state
     start = ts.state

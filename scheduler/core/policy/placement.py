@@ -162,20 +162,16 @@ def _place_near_data(
     One pass over the dependencies determines what each candidate holds, and so what it has to
     fetch.
     """
-    total = 0
     local: dict[WorkerState, int] = {}
     dependencies = ts.dependencies
     if len(dependencies) > SAMPLE_MAX:
         dependencies = dependencies[:: len(dependencies) // SAMPLE_MAX]
-    for dts in dependencies:
-        nbytes = dts.nbytes
-        if nbytes < 0:
-            nbytes = state.config.default_data_size_nbytes
-        total += nbytes
+    sizes = [(dts, data_nbytes(state, dts)) for dts in dependencies]
+    total = sum([nbytes for _, nbytes in sizes])
+    for dts, nbytes in sizes:
         for ws in dts.who_has:
             local[ws] = local.get(ws, 0) + nbytes
     if state.domains.of:
-        sizes = ((dts, data_nbytes(state, dts)) for dts in dependencies)
         state.domains.add_readable(local, sizes)
     if dependencies is not ts.dependencies:
         share = len(ts.dependencies) // len(dependencies)
@@ -223,12 +219,7 @@ def _starts_soonest(
 ) -> WorkerState:
     """Return the candidate with the least assigned work and transfer of missing dependencies.
 
-    Args:
-        state: the scheduler state.
-        ts: the task.
-        candidates: workers that may run it.
-        local: worker -> bytes of the dependencies that it holds.
-        total: bytes of all dependencies.
+    ``local`` has the bytes that each worker holds of the ``total`` of all dependencies.
     """
     bandwidth = state.bandwidth
     best: WorkerState | None = None

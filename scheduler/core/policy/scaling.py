@@ -108,12 +108,7 @@ def _cheapest(
 def adaptive_target(
     state: SchedulerState, target_duration_seconds: float = TARGET_DURATION_SECONDS
 ) -> int:
-    """Return the number of workers for the present work and data.
-
-    Args:
-        state: the scheduler's state.
-        target_duration_seconds: duration of the present work to aim for.
-    """
+    """Return the number of workers for the present data, and to finish the work in this time."""
     target = max(_for_data(state), _for_work(state, target_duration_seconds))
     if target >= len(state.workers):
         return target

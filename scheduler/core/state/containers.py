@@ -41,8 +41,6 @@ class LoadBuckets(Generic[T]):
         loads: member -> load.
     """
 
-    __slots__ = ("_buckets", "loads")
-
     def __init__(self) -> None:
         self._buckets: dict[float, dict[T, None]] = {}
         self.loads: dict[T, float] = {}
@@ -99,8 +97,6 @@ class PriorityQueue(Generic[T]):
         members: member -> number of its arrival; public because it is tested after each turn.
     """
 
-    __slots__ = ("_counter", "_heap", "_run", "members")
-
     def __init__(self) -> None:
         self._heap: list[tuple[Any, int, T]] = []
         self._run: deque[tuple[Any, int, T]] = deque()
@@ -136,8 +132,7 @@ class PriorityQueue(Generic[T]):
     def peek(self) -> T | None:
         """Return the first member, or None."""
         run, heap = self._run, self._heap
-        members = self.members
-        while run and members.get(run[0][2]) != run[0][1]:  # inlined _is_live: on the hot path
+        while run and not self._is_live(run[0]):
             run.popleft()
         while heap and not self._is_live(heap[0]):
             heapq.heappop(heap)

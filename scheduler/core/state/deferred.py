@@ -47,11 +47,6 @@ class Deferred:
         commits: graphs being committed, in order.
     """
 
-    __slots__ = (
-        *("client_removals", "commits", "recommendations", "releases", "teardown"),
-        "worker_removals",
-    )
-
     def __init__(self) -> None:
         self.recommendations: dict[TaskState, str] = {}
         self.releases: deque[TaskState] = deque()

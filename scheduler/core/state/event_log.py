@@ -43,8 +43,6 @@ class EventLog:
             ``forget_client``.
     """
 
-    __slots__ = ("_maxlen", "_topics_max", "subscribers", "topics")
-
     def __init__(self, maxlen: int | None = 1000, topics_max: int = TOPICS_MAX) -> None:
         """Keep `maxlen` events per topic, or all if None, and at most `topics_max` topics."""
         self._maxlen = maxlen

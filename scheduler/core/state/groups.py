@@ -85,11 +85,9 @@ class Totals:
 
     def add_group(self, group: TaskGroup) -> None:
         """Add the figures of `group`; if it is empty, all its tasks count as forgotten."""
-        add_up(self.states, {"forgotten": group.n_added} if group.empty else group.states)
-        add_up(self.all_durations, group.all_durations)
-        self.duration += group.duration
-        self.nbytes += group.nbytes_total
-        self._add_times(group.start, group.stop)
+        states = {"forgotten": group.n_added} if group.empty else group.states
+        times = group.start, group.stop
+        self.add(Totals(states, group.all_durations, group.duration, group.nbytes_total, *times))
 
     def add(self, other: Totals) -> None:
         """Add the sums of `other`."""
@@ -97,12 +95,9 @@ class Totals:
         add_up(self.all_durations, other.all_durations)
         self.duration += other.duration
         self.nbytes += other.nbytes
-        self._add_times(other.start, other.stop)
-
-    def _add_times(self, start: float, stop: float) -> None:
-        if start:
-            self.start = min(self.start or start, start)
-        self.stop = max(self.stop, stop)
+        if other.start:
+            self.start = min(self.start or other.start, other.start)
+        self.stop = max(self.stop, other.stop)
 
 
 def note_code(codes: dict[bytes, Any], code: Any) -> None:

@@ -33,8 +33,6 @@ class SharedMemoryDomains:
         of: worker -> name of its domain.
     """
 
-    __slots__ = ("_members", "_workers", "of")
-
     def __init__(self, workers: dict[str, WorkerState]) -> None:
         """Hold the domains of `workers`, the table of registered workers."""
         self._workers = workers

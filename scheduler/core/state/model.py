@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import KeysView, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from paceline.protocol.keys import Key
 from paceline.protocol.payload import Payload
 
 from .small_set import SmallSet
+
+T = TypeVar("T")
 
 
 def add_up(sums: dict[Any, Any], more: Mapping[Any, Any]) -> None:
@@ -35,6 +37,8 @@ TASK_STATES = (
     "erred",
     "forgotten",
 )
+#: States in which a task is among the ``waiters`` of its dependencies.
+ACTIVE_STATES = frozenset({"waiting", "no-worker", "queued", "processing"})
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -85,21 +89,16 @@ class TaskGroup:
 
     @property
     def dependencies(self) -> KeysView[TaskGroup]:
-        """Groups that the tasks depend on, in order of arrival."""
         return self.dependency_table.keys()
 
     @property
     def types(self) -> KeysView[str]:
-        """Type names of the results."""
         return self.type_counts.keys()
 
     @property
     def done(self) -> bool:
         """Whether no task of the group is waiting, queued or running."""
-        states = self.states
-        return not (
-            states["waiting"] or states["processing"] or states["queued"] or states["no-worker"]
-        )
+        return not any(self.states[state] for state in ACTIVE_STATES)
 
     @property
     def empty(self) -> bool:
@@ -185,10 +184,6 @@ class TaskPrefix:
         return sum(group.duration for group in self.groups)
 
 
-#: States in which a task is among the ``waiters`` of its dependencies.
-ACTIVE_STATES = frozenset({"waiting", "no-worker", "queued", "processing"})
-
-
 @dataclass(slots=True)
 class TaskDetails:
     """Attributes that few tasks have, stored apart to keep TaskState small.
@@ -220,6 +215,17 @@ class TaskDetails:
     loose_restrictions: bool = False
     metadata: dict[str, Any] | None = None
     worker_losses: int = 0
+
+
+class _Detail(Generic[T]):
+    """An attribute of TaskDetails, read from the task; None if the task has no details."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, ts: TaskState, owner: type) -> T | None:
+        value: T | None = getattr(ts.details, self._name, None)
+        return value
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -287,12 +293,10 @@ class TaskState:
 
     @property
     def prefix(self) -> TaskPrefix:
-        """The prefix of the group."""
         return self.group.prefix
 
     @property
     def group_key(self) -> str:
-        """The name of the group."""
         return self.group.name
 
     @property
@@ -313,60 +317,21 @@ class TaskState:
             self.details = TaskDetails()
         return self.details
 
-    @property
-    def exception(self) -> Payload | None:
-        """The serialized exception."""
-        return self.details.exception if self.details is not None else None
-
-    @property
-    def traceback(self) -> Payload | None:
-        """The serialized traceback."""
-        return self.details.traceback if self.details is not None else None
-
-    @property
-    def exception_text(self) -> str | None:
-        """The exception as text."""
-        return self.details.exception_text if self.details is not None else None
-
-    @property
-    def traceback_text(self) -> str | None:
-        """The traceback as text."""
-        return self.details.traceback_text if self.details is not None else None
-
-    @property
-    def exception_blame(self) -> TaskState | None:
-        """The task that failed."""
-        return self.details.exception_blame if self.details is not None else None
-
-    @property
-    def erred_on(self) -> dict[str, None] | None:
-        """Addresses of the workers on which the task erred."""
-        return self.details.erred_on if self.details is not None else None
-
-    @property
-    def host_restrictions(self) -> dict[str, None] | None:
-        """The only hosts on which the task may run."""
-        return self.details.host_restrictions if self.details is not None else None
-
-    @property
-    def worker_restrictions(self) -> dict[str, None] | None:
-        """The only worker addresses on which the task may run."""
-        return self.details.worker_restrictions if self.details is not None else None
-
-    @property
-    def resource_restrictions(self) -> dict[str, float] | None:
-        """Resource -> amount needed."""
-        return self.details.resource_restrictions if self.details is not None else None
+    # None without details
+    exception = _Detail[Payload]()
+    traceback = _Detail[Payload]()
+    exception_text = _Detail[str]()
+    traceback_text = _Detail[str]()
+    exception_blame = _Detail["TaskState"]()
+    erred_on = _Detail[dict[str, None]]()
+    host_restrictions = _Detail[dict[str, None]]()
+    worker_restrictions = _Detail[dict[str, None]]()
+    resource_restrictions = _Detail[dict[str, float]]()
+    metadata = _Detail[dict[str, Any]]()
 
     @property
     def loose_restrictions(self) -> bool:
-        """Whether the task may run elsewhere if no worker satisfies its restrictions."""
         return self.details.loose_restrictions if self.details is not None else False
-
-    @property
-    def metadata(self) -> dict[str, Any] | None:
-        """Metadata that the worker reported."""
-        return self.details.metadata if self.details is not None else None
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -39,8 +39,6 @@ METADATA_SHARED_MAX: Final = 100
 THREADS_LOG_MAX: Final = 10_000
 #: The name of default spans.
 DEFAULT: Final = ("default",)
-#: Contexts whose metrics workers send by span (``distributed.spans.CONTEXTS_WITH_SPAN_ID``).
-CONTEXTS: Final = ("execute", "p2p")
 
 #: A client's annotation: the names from the root down, and their ids.
 SpanPath = tuple[tuple[str, ...], tuple[str, ...]]
@@ -181,18 +179,6 @@ class SpanTree:
         threads: (seconds since the epoch, threads of the cluster from then on), oldest first.
         threads_dropped: number of entries dropped from `threads`.
     """
-
-    __slots__ = (
-        "_current_default",
-        "_defaults",
-        "_groups_over",
-        "_last_default",
-        "_metadata",
-        "_metric_names",
-        "spans",
-        "threads",
-        "threads_dropped",
-    )
 
     def __init__(self) -> None:
         self.spans: dict[str, Span] = {}

@@ -56,11 +56,6 @@ class StealingState:
         level_counts, level_costs: requests, and seconds of work to be moved, by cost level.
     """
 
-    __slots__ = (
-        *("_workers", "cursor", "in_flight", "interval_seconds", "level_costs", "level_counts"),
-        *("occupancy", "offsets", "request_count", "rounds", "running", "tasks", "timer"),
-    )
-
     def __init__(self, interval_seconds: float, workers: dict[str, WorkerState]) -> None:
         """Balance every `interval_seconds`; `workers` is the table of registered workers."""
         self._workers = workers

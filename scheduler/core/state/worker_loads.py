@@ -37,8 +37,6 @@ class WorkerLoads:
         idle_task_count: workers with a free slot, by tasks per thread.
     """
 
-    __slots__ = ("_load_dirty", "_slots_dirty", "_workers", "idle", "idle_task_count", "saturated")
-
     def __init__(self, workers: dict[str, WorkerState]) -> None:
         """Hold the loads of `workers`, the table of registered workers (address -> WorkerState)."""
         self._workers = workers

@@ -98,13 +98,7 @@ def _candidates(
     """Return the tasks of ``ws`` that can move by level, and the offset at which to continue.
 
     The offset is 0 if no task is left. The latest tasks come first, because the earlier ones run
-    next.
-
-    Args:
-        state: the scheduler's state.
-        ws: the victim.
-        offset: number of the latest tasks to skip.
-        budget: number of tasks to consider.
+    next; ``offset`` of them are skipped, and up to ``budget`` tasks are considered.
     """
     levels: list[list[TaskState]] = [[] for _ in COST_MULTIPLIERS]
     in_flight = state.stealing.in_flight

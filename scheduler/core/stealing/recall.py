@@ -41,15 +41,9 @@ def send_steal_request(
     on_victim: float,
     on_thief: float,
 ) -> None:
-    """Ask ``victim`` to give ``ts`` back.
+    """Ask ``victim`` to give ``ts`` back, for ``thief``, or to reschedule it if None.
 
-    Args:
-        turn: the current turn.
-        ts: the task, which is processing on ``victim``.
-        victim: the worker that has it.
-        thief: the worker to send it to; None to reschedule it.
-        on_victim: seconds of work on the victim, transfers included.
-        on_thief: seconds of work on the thief, transfers included.
+    ``on_victim`` and ``on_thief`` are seconds of work, transfers included.
     """
     stealing_state = turn.state.stealing
     stimulus_id = f"steal-{stealing_state.request_count}"
