@@ -5,13 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any, ClassVar
 
-from paceline.protocol.messages import (
-    PublishDelete,
-    PublishFlushBatchedSend,
-    PublishGet,
-    PublishList,
-    PublishPut,
-)
+from paceline.protocol import messages as m
 from paceline.scheduler.core.handlers.clients import client_desires_keys
 from paceline.scheduler.core.turn import Turn
 
@@ -45,12 +39,12 @@ class PublishedDatasets(Extension):
     def __init__(self) -> None:
         self.datasets: dict[Hashable, dict[str, Any]] = {}
         self._flushed: dict[Hashable, None] = {}
-        self._waiting: WaitQueues[PublishPut | PublishDelete] = WaitQueues(self._check_client)
+        self._waiting: WaitQueues[m.PublishPut | m.PublishDelete] = WaitQueues(self._check_client)
 
     # ------------------------------------------------------------------ flushes
 
     def handle_publish_flush_batched_send(
-        self, turn: Turn, message: PublishFlushBatchedSend
+        self, turn: Turn, message: m.PublishFlushBatchedSend
     ) -> None:
         """Resume the request with the same ``uid``: all earlier messages were handled."""
         uid = hashable_name(message.uid)
@@ -63,7 +57,7 @@ class PublishedDatasets(Extension):
         self._waiting.leave(turn, waiter)
         self._answer(turn, waiter.request_id, waiter.want)
 
-    def handle_after_flush(self, turn: Turn, message: PublishPut | PublishDelete) -> None:
+    def handle_after_flush(self, turn: Turn, message: m.PublishPut | m.PublishDelete) -> None:
         """Handle a put or a delete after its flush and reply None."""
         uid = hashable_name(message.uid)
         if uid in self._flushed:
@@ -73,11 +67,11 @@ class PublishedDatasets(Extension):
             self._wait(turn, uid, turn.request_id, message)
 
     def _wait(
-        self, turn: Turn, uid: Hashable, request_id: int, message: PublishPut | PublishDelete
+        self, turn: Turn, uid: Hashable, request_id: int, message: m.PublishPut | m.PublishDelete
     ) -> None:
         self._waiting.enter(turn, uid, request_id, turn.now + CLIENT_CHECK_SECONDS, message)
 
-    def _check_client(self, turn: Turn, waiter: Waiter[PublishPut | PublishDelete]) -> None:
+    def _check_client(self, turn: Turn, waiter: Waiter[m.PublishPut | m.PublishDelete]) -> None:
         """Continue to wait if the client still exists, otherwise reply TimeoutError."""
         if waiter.want.client in turn.state.clients:
             self._wait(turn, waiter.queue, waiter.request_id, waiter.want)
@@ -95,9 +89,9 @@ class PublishedDatasets(Extension):
 
     # ------------------------------------------------------------------ datasets
 
-    def _answer(self, turn: Turn, request_id: int, message: PublishPut | PublishDelete) -> None:
+    def _answer(self, turn: Turn, request_id: int, message: m.PublishPut | m.PublishDelete) -> None:
         try:
-            if isinstance(message, PublishPut):
+            if isinstance(message, m.PublishPut):
                 self._put(turn, message)
             else:
                 self._delete(turn, message)
@@ -106,7 +100,7 @@ class PublishedDatasets(Extension):
         else:
             turn.reply(request_id, None)
 
-    def _put(self, turn: Turn, message: PublishPut) -> None:
+    def _put(self, turn: Turn, message: m.PublishPut) -> None:
         """Publish datasets in order; those before one that fails stay published.
 
         Raises:
@@ -132,20 +126,20 @@ class PublishedDatasets(Extension):
                 gone = [key for key in old["keys"] if key not in kept]
                 release_keys(turn, gone, holder_of(name))
 
-    def _delete(self, turn: Turn, message: PublishDelete) -> None:
+    def _delete(self, turn: Turn, message: m.PublishDelete) -> None:
         """Unpublish datasets, ignoring unknown names."""
         for name in message.names:
             old = self.datasets.pop(hashable_name(name), None)
             if old is not None:
                 release_keys(turn, list(old["keys"]), holder_of(hashable_name(name)))
 
-    def handle_publish_get(self, turn: Turn, message: PublishGet) -> None:
+    def handle_publish_get(self, turn: Turn, message: m.PublishGet) -> None:
         """Reply a list with {"data", "keys"} for each name, or None for an unknown one."""
         names = message.names
         found = [self.datasets.get(hashable_name(name)) for name in names]
         turn.reply(turn.request_id, found)
 
-    def handle_publish_list(self, turn: Turn, message: PublishList) -> None:
+    def handle_publish_list(self, turn: Turn, message: m.PublishList) -> None:
         """Reply the names, sorted as text."""
         turn.reply(turn.request_id, sorted(self.datasets, key=str))
 

@@ -7,15 +7,8 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from paceline.protocol import messages as m
 from paceline.protocol.keys import Key
-from paceline.protocol.messages import (
-    QueueCreate,
-    QueueFutureRelease,
-    QueueGet,
-    QueuePut,
-    QueueQsize,
-    QueueRelease,
-)
 from paceline.scheduler.core.handlers.clients import client_desires_keys
 from paceline.scheduler.core.turn import Turn
 
@@ -117,7 +110,7 @@ class Queues(Extension):
 
     # ------------------------------------------------------------------ create and release
 
-    def handle_queue_create(self, turn: Turn, message: QueueCreate) -> None:
+    def handle_queue_create(self, turn: Turn, message: m.QueueCreate) -> None:
         """Add a user to a queue, creating it with ``maxsize`` for the first one, and reply None."""
         name = hashable_name(message.name)
         queue = self.queues.get(name)
@@ -130,7 +123,7 @@ class Queues(Extension):
             self.queues[name] = SharedQueue(name, self._created, capacity(message.maxsize))
         turn.reply(turn.request_id, None)
 
-    def handle_queue_release(self, turn: Turn, message: QueueRelease) -> None:
+    def handle_queue_release(self, turn: Turn, message: m.QueueRelease) -> None:
         """Remove a user and, with the last one, the queue. As in stock, requests keep waiting."""
         name = hashable_name(message.name)
         queue = self.queues.get(name)
@@ -142,7 +135,7 @@ class Queues(Extension):
             self._remove_futures(turn, name, queue.items)
             queue.items.clear()
 
-    def handle_queue_qsize(self, turn: Turn, message: QueueQsize) -> None:
+    def handle_queue_qsize(self, turn: Turn, message: m.QueueQsize) -> None:
         """Reply the number of items in the queue."""
         turn.reply(turn.request_id, len(self._find(message.name).items))
 
@@ -166,7 +159,7 @@ class Queues(Extension):
         if free:
             release_keys(turn, free, holder_of(name))
 
-    def handle_queue_future_release(self, turn: Turn, message: QueueFutureRelease) -> None:
+    def handle_queue_future_release(self, turn: Turn, message: m.QueueFutureRelease) -> None:
         """Let the client, which has created its own future, desire the key itself."""
         key = as_key(message.key)
         desire_if_known(turn, key, message.client or turn.source)
@@ -174,7 +167,7 @@ class Queues(Extension):
 
     # ------------------------------------------------------------------ put
 
-    def handle_queue_put(self, turn: Turn, message: QueuePut) -> None:
+    def handle_queue_put(self, turn: Turn, message: m.QueuePut) -> None:
         """Reply None once the item is in the queue, or TimeoutError at the deadline.
 
         As in stock, the queue is looked up only once the key is known.
@@ -203,7 +196,7 @@ class Queues(Extension):
 
     # ------------------------------------------------------------------ get
 
-    def handle_queue_get(self, turn: Turn, message: QueueGet) -> None:
+    def handle_queue_get(self, turn: Turn, message: m.QueueGet) -> None:
         """Reply an item, or with ``batch`` a list: all items (True) or that number of items.
 
         Raises:

@@ -9,14 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any, ClassVar, TypeVar
 
-from paceline.protocol.messages import (
-    SemaphoreAcquire,
-    SemaphoreClose,
-    SemaphoreRefreshLeases,
-    SemaphoreRegister,
-    SemaphoreRelease,
-    SemaphoreValue,
-)
+from paceline.protocol import messages as m
 from paceline.scheduler.core.turn import Turn
 
 from .errors import ExtensionError, ExtensionErrorReply
@@ -83,7 +76,7 @@ class Semaphores(Extension):
 
     # ------------------------------------------------------------------ register and close
 
-    def handle_semaphore_register(self, turn: Turn, message: SemaphoreRegister) -> None:
+    def handle_semaphore_register(self, turn: Turn, message: m.SemaphoreRegister) -> None:
         """Create a semaphore unless it exists and reply None.
 
         Raises:
@@ -106,7 +99,7 @@ class Semaphores(Extension):
         self.max_leases[name] = max_leases
         self.lease_timeouts[name] = lease_timeout
 
-    def handle_semaphore_close(self, turn: Turn, message: SemaphoreClose) -> None:
+    def handle_semaphore_close(self, turn: Turn, message: m.SemaphoreClose) -> None:
         """Remove a semaphore, even if leases are held or requested, and reply None.
 
         As in stock, waiting requests with a deadline receive False at the deadline. Those without
@@ -135,14 +128,14 @@ class Semaphores(Extension):
             else:
                 self._waiting.move(waiter, CLOSED)
 
-    def handle_semaphore_value(self, turn: Turn, message: SemaphoreValue) -> None:
+    def handle_semaphore_value(self, turn: Turn, message: m.SemaphoreValue) -> None:
         """Reply the number of leases in use; 0 for an unknown semaphore."""
         name = hashable_name(message.name)
         turn.reply(turn.request_id, len(self.leases[name]))
 
     # ------------------------------------------------------------------ acquire
 
-    def handle_semaphore_acquire(self, turn: Turn, message: SemaphoreAcquire) -> None:
+    def handle_semaphore_acquire(self, turn: Turn, message: m.SemaphoreAcquire) -> None:
         """Reply True when the lease is granted, or False at the deadline.
 
         Acquiring a lease again refreshes it. An unknown semaphore is a RuntimeError.
@@ -206,7 +199,7 @@ class Semaphores(Extension):
 
     # ------------------------------------------------------------------ release and refresh
 
-    def handle_semaphore_release(self, turn: Turn, message: SemaphoreRelease) -> None:
+    def handle_semaphore_release(self, turn: Turn, message: m.SemaphoreRelease) -> None:
         """Release a lease, or log a warning if it is not held, and reply None."""
         name, lease_id = hashable_name(message.name), hashable_name(message.lease_id)
         if name not in self.max_leases:
@@ -230,7 +223,7 @@ class Semaphores(Extension):
         self.metrics["release_total"][name] += 1
         self._serve(turn, name)
 
-    def handle_semaphore_refresh_leases(self, turn: Turn, message: SemaphoreRefreshLeases) -> None:
+    def handle_refresh_leases(self, turn: Turn, message: m.SemaphoreRefreshLeases) -> None:
         """Refresh leases and reply None.
 
         A lease that has expired is granted again, because its holder still uses it. The semaphore

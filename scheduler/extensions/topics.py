@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from paceline.protocol.messages import (
-    Events,
-    LogEvent,
-    LogEventRpc,
-    SubscribeTopic,
-    UnsubscribeTopic,
-)
+from paceline.protocol import messages as m
 from paceline.scheduler.core.turn import Turn
 
 from .errors import ExtensionError
@@ -36,7 +30,7 @@ class Topics(Extension):
         self.cleanup_delay_seconds = cleanup_delay_seconds
         self._timers: dict[str, int] = {}
 
-    def handle_log_event(self, turn: Turn, message: LogEvent) -> None:
+    def handle_log_event(self, turn: Turn, message: m.LogEvent) -> None:
         """Log an event from a worker, adding the worker's address to it."""
         topics = topic_names(message.topic)
         event = message.msg
@@ -47,23 +41,23 @@ class Topics(Extension):
         if source and source not in turn.state.workers and source not in self._timers:
             self._forget_later(turn, source)  # its topic was already dropped
 
-    def handle_log_event_rpc(self, turn: Turn, message: LogEventRpc) -> None:
+    def handle_log_event_rpc(self, turn: Turn, message: m.LogEventRpc) -> None:
         """Log an event from a client or a nanny and reply None."""
         turn.log_event(topic_names(message.topic), message.msg)
         turn.reply(turn.request_id, None)
 
-    def handle_events(self, turn: Turn, message: Events) -> None:
+    def handle_events(self, turn: Turn, message: m.Events) -> None:
         """Reply the events of a topic, or a dict of topic to events."""
         topic = hashable_name(message.topic)
         turn.reply(turn.request_id, turn.state.events.get(topic))
 
-    def handle_subscribe_topic(self, turn: Turn, message: SubscribeTopic) -> None:
+    def handle_subscribe_topic(self, turn: Turn, message: m.SubscribeTopic) -> None:
         """Subscribe the client to a topic."""
         topic, client = message.topic, message.client or turn.source
         if not turn.state.events.subscribe(hashable_name(topic), client):
             turn.log(WARNING, f"Too many subscriptions: {client} does not get {topic!r}")
 
-    def handle_unsubscribe_topic(self, turn: Turn, message: UnsubscribeTopic) -> None:
+    def handle_unsubscribe_topic(self, turn: Turn, message: m.UnsubscribeTopic) -> None:
         """Unsubscribe the client from a topic."""
         topic = hashable_name(message.topic)
         turn.state.events.unsubscribe(topic, message.client or turn.source)

@@ -5,13 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any, ClassVar
 
+from paceline.protocol import messages as m
 from paceline.protocol.keys import Key
-from paceline.protocol.messages import (
-    VariableDelete,
-    VariableFutureReceivedConfirm,
-    VariableGet,
-    VariableSet,
-)
 from paceline.scheduler.core.handlers.clients import client_desires_keys
 from paceline.scheduler.core.turn import Turn
 
@@ -51,7 +46,7 @@ class Variables(Extension):
 
     # ------------------------------------------------------------------ set and delete
 
-    def handle_variable_set(self, turn: Turn, message: VariableSet) -> None:
+    def handle_variable_set(self, turn: Turn, message: m.VariableSet) -> None:
         """Set a variable and reply None, or TimeoutError if the key stays unknown."""
         want = (hashable_name(message.name), Item.of(message.key, message.data))
         deadline = deadline_after(turn.now, message.timeout)
@@ -75,7 +70,7 @@ class Variables(Extension):
             self._waiting.leave(turn, waiter)
             turn.reply(waiter.request_id, self._record(turn, name, content, waiter.want))
 
-    def handle_variable_delete(self, turn: Turn, message: VariableDelete) -> None:
+    def handle_variable_delete(self, turn: Turn, message: m.VariableDelete) -> None:
         """Delete a variable; its future is kept until its tokens are confirmed."""
         name = hashable_name(message.name)
         old = self.variables.pop(name, None)
@@ -91,7 +86,7 @@ class Variables(Extension):
 
     # ------------------------------------------------------------------ get and confirm
 
-    def handle_variable_get(self, turn: Turn, message: VariableGet) -> None:
+    def handle_variable_get(self, turn: Turn, message: m.VariableGet) -> None:
         """Reply the content when the variable is set, or TimeoutError at the deadline."""
         name = hashable_name(message.name)
         deadline = deadline_after(turn.now, message.timeout)
@@ -120,7 +115,7 @@ class Variables(Extension):
         return {**record, "token": token}
 
     def handle_variable_future_received_confirm(
-        self, turn: Turn, message: VariableFutureReceivedConfirm
+        self, turn: Turn, message: m.VariableFutureReceivedConfirm
     ) -> None:
         """Let the client, which has created its own future, desire the key itself."""
         name, key = hashable_name(message.name), as_key(message.key)

@@ -5,19 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable
 
+from paceline.protocol import messages as m
 from paceline.protocol.keys import Key, has_prefix
-from paceline.protocol.messages import (
-    AdjustHeartbeatInterval,
-    CancelKeys,
-    CancelledKeys,
-    ClientDesiresKeys,
-    ClientReleasesKeys,
-    CloseClient,
-    HeartbeatClient,
-    Message,
-    ReportKey,
-    Restart,
-)
 from paceline.scheduler.core.graphs.commit import drop_graph
 from paceline.scheduler.core.inspection.queries import heartbeat_interval
 from paceline.scheduler.core.lifecycle import accounting
@@ -94,7 +83,7 @@ def handle_client_removed(turn: Turn, message: ClientRemoved) -> None:
         state.plugins.remove_client(name)
 
 
-def handle_close_client(turn: Turn, message: CloseClient) -> None:
+def handle_close_client(turn: Turn, message: m.CloseClient) -> None:
     """Record that a client closes cleanly; its keys are released when its stream ends."""
     cs = turn.state.clients.get(message.client or turn.source)
     if cs is not None:
@@ -176,7 +165,7 @@ def check_retained(turn: Turn) -> None:
         state.idle_transition_counter = state.transition_counter
 
 
-def handle_client_desires_keys(turn: Turn, message: ClientDesiresKeys) -> None:
+def handle_client_desires_keys(turn: Turn, message: m.ClientDesiresKeys) -> None:
     """Keep the keys for which a client created futures.
 
     A message on behalf of a client that is not connected is ignored, because its keys would
@@ -212,7 +201,7 @@ def client_desires_keys(turn: Turn, keys: Iterable[Key], client: str) -> None:
                 continue  # no graph is pending, so the key would never be released
             unknown_hashes[hash(key)] += 1
             if not has_prefix(key) or unknown_hashes[hash(key)] > EQUAL_HASHES_MAX:
-                turn.to_client(client, CancelledKeys(keys=[key], reason="invalid key"))
+                turn.to_client(client, m.CancelledKeys(keys=[key], reason="invalid key"))
                 continue
             ts = new_task(state, key)
         accounting.add_desire(ts, cs)
@@ -234,7 +223,7 @@ def _end_if_done(turn: Turn, ts: TaskState) -> None:
         run(turn, recs)
 
 
-def handle_client_releases_keys(turn: Turn, message: ClientReleasesKeys) -> None:
+def handle_client_releases_keys(turn: Turn, message: m.ClientReleasesKeys) -> None:
     """Release keys for which a client dropped its futures."""
     client_releases_keys(turn, message.keys, message.client or turn.source)
 
@@ -264,7 +253,7 @@ def _withdraw(state: SchedulerState, client: str, keys: Iterable[Key]) -> None:
             graph.cancelled_keys.update(dict.fromkeys(keys))
 
 
-def handle_cancel_keys(turn: Turn, message: CancelKeys) -> None:
+def handle_cancel_keys(turn: Turn, message: m.CancelKeys) -> None:
     """Release keys and their dependents for a client (``Client.cancel``).
 
     With ``force``, release them for all clients.
@@ -285,7 +274,7 @@ def handle_cancel_keys(turn: Turn, message: CancelKeys) -> None:
     keys = [ts.key for ts in cancelled]
     run(turn, recs)
     fill_slots(turn)
-    report = CancelledKeys(keys=keys, reason=message.reason, msg=message.msg)
+    report = m.CancelledKeys(keys=keys, reason=message.reason, msg=message.msg)
     if keys:
         _to_all_clients(turn, report)
 
@@ -321,23 +310,23 @@ def _collect_cancelled(
     return cancelled, holders
 
 
-def _to_all_clients(turn: Turn, message: Message) -> None:
+def _to_all_clients(turn: Turn, message: m.Message) -> None:
     for name in turn.state.clients:
         turn.to_client(name, message)
 
 
-def handle_report_key(turn: Turn, message: ReportKey) -> None:
+def handle_report_key(turn: Turn, message: m.ReportKey) -> None:
     """Report the state of a key to the client that requests it."""
     key = message.key
     client = message.client or turn.source
     ts = turn.state.tasks.get(key)
     if ts is None:
-        turn.to_client(client, CancelledKeys(keys=[key]))
+        turn.to_client(client, m.CancelledKeys(keys=[key]))
     else:
         report_to(turn, ts, client)
 
 
-def handle_heartbeat_client(turn: Turn, message: HeartbeatClient) -> None:
+def handle_heartbeat_client(turn: Turn, message: m.HeartbeatClient) -> None:
     """Record a client's heartbeat and reply with the interval for the next ones."""
     state = turn.state
     cs = state.clients.get(turn.source)
@@ -350,7 +339,7 @@ def handle_heartbeat_client(turn: Turn, message: HeartbeatClient) -> None:
         cs.heartbeats += 1
         cs.last_seen = turn.now
         interval = heartbeat_interval(len(state.clients)) * CLIENT_HEARTBEAT_FACTOR
-        turn.to_client(turn.source, AdjustHeartbeatInterval(interval=interval))
+        turn.to_client(turn.source, m.AdjustHeartbeatInterval(interval=interval))
 
 
 def handle_retry_keys(turn: Turn, message: RetryKeys) -> None:
@@ -391,6 +380,6 @@ def handle_release_all(turn: Turn, message: ReleaseAll) -> None:
     for graph_id in list(state.graphs):
         drop_graph(turn, graph_id)
     forget_everything(turn)
-    _to_all_clients(turn, Restart())
+    _to_all_clients(turn, m.Restart())
     if state.plugins is not None:
         state.plugins.restart()

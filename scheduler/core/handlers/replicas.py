@@ -4,16 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from paceline.protocol import messages as m
 from paceline.protocol.keys import Key, has_prefix
-from paceline.protocol.messages import (
-    AddKeys,
-    FreeKeys,
-    KeyInMemory,
-    RefreshWhoHas,
-    ReleaseWorkerData,
-    RemoveReplicas,
-    RequestRefreshWhoHas,
-)
 from paceline.scheduler.core.lifecycle import accounting
 from paceline.scheduler.core.lifecycle.new_tasks import new_task
 from paceline.scheduler.core.lifecycle.recommendations import Recs, is_wanted
@@ -25,7 +17,7 @@ from paceline.scheduler.core.turn import Turn
 from .clients import client_desires_keys
 
 
-def handle_add_keys(turn: Turn, message: AddKeys) -> None:
+def handle_add_keys(turn: Turn, message: m.AddKeys) -> None:
     """Add replicas that a worker reports."""
     ws = turn.state.workers.get(turn.source)
     if ws is not None:
@@ -53,10 +45,10 @@ def add_keys(turn: Turn, ws: WorkerState, keys: Iterable[Key]) -> None:
         else:
             redundant.append(key)
     if redundant:
-        turn.to_worker(ws.address, RemoveReplicas(keys=redundant, stimulus_id=turn.stimulus_id))
+        turn.to_worker(ws.address, m.RemoveReplicas(keys=redundant, stimulus_id=turn.stimulus_id))
 
 
-def handle_release_worker_data(turn: Turn, message: ReleaseWorkerData) -> None:
+def handle_release_worker_data(turn: Turn, message: m.ReleaseWorkerData) -> None:
     """Remove a replica that a worker dropped."""
     drop_replicas(turn, turn.source, [message.key])
 
@@ -84,7 +76,7 @@ def drop_replicas(turn: Turn, address: str, keys: Iterable[Key]) -> None:
     fill_slots(turn)
 
 
-def handle_request_refresh_who_has(turn: Turn, message: RequestRefreshWhoHas) -> None:
+def handle_request_refresh_who_has(turn: Turn, message: m.RequestRefreshWhoHas) -> None:
     """Send a worker the present holders of keys that it failed to fetch.
 
     Ask it to free keys that have no holder and that no task on it needs. Otherwise it would repeat
@@ -103,9 +95,9 @@ def handle_request_refresh_who_has(turn: Turn, message: RequestRefreshWhoHas) ->
         else:
             who_has[key] = [holder.address for holder in ts.who_has]
     if who_has:
-        turn.to_worker(turn.source, RefreshWhoHas(who_has=who_has, stimulus_id=turn.stimulus_id))
+        turn.to_worker(turn.source, m.RefreshWhoHas(who_has=who_has, stimulus_id=turn.stimulus_id))
     if unknown:
-        turn.to_worker(turn.source, FreeKeys(keys=unknown, stimulus_id=turn.stimulus_id))
+        turn.to_worker(turn.source, m.FreeKeys(keys=unknown, stimulus_id=turn.stimulus_id))
 
 
 def _is_needed_on(ts: TaskState, ws: WorkerState) -> bool:
@@ -130,7 +122,7 @@ def handle_data_placed(turn: Turn, placed: DataPlaced) -> None:
             ts = new_task(state, key)
         placed_tasks.append(ts)
         become_data(turn, ts, placed.nbytes.get(key, -1), ws_list, recs)
-        report = KeyInMemory(key=key, workers=[ws.address for ws in ws_list])
+        report = m.KeyInMemory(key=key, workers=[ws.address for ws in ws_list])
         turn.to_clients(ts.who_wants, report)
     if placed.client:
         client_desires_keys(turn, list(placed.who_has), placed.client)

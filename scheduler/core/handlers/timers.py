@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import takewhile
+
 from paceline.scheduler.core.graphs.commit import run_commits
 from paceline.scheduler.core.inspection.queries import heartbeat_interval
 from paceline.scheduler.core.instructions import CloseScheduler, RestartSilentWorkers
@@ -100,63 +102,37 @@ def _check_no_workers(turn: Turn) -> None:
         return
     refresh_no_workers(state, turn.now)
     recs: Recs = {}
-    affected = _unsatisfied(turn, timeout, recs)
-    affected += _without_workers(turn, timeout, recs)
+    unrunnable, since = state.unrunnable, state.no_workers_since
+    late = list(takewhile(lambda ts: turn.now > unrunnable[ts] + timeout, unrunnable))
+    if since is not None and turn.now > since + timeout:
+        late += state.queued
+    for ts in late:
+        _fail_late(turn, ts, timeout, recs)
     run(turn, recs)
-    if affected:
-        turn.log_event("scheduler", {"action": "no-workers-timeout-exceeded", "keys": affected})
+    if late:
+        keys = [ts.key for ts in late]
+        turn.log_event("scheduler", {"action": "no-workers-timeout-exceeded", "keys": keys})
         fill_slots(turn)
 
 
-def _unsatisfied(turn: Turn, timeout: float, recs: Recs) -> list[object]:
-    """Fail tasks that were in no-worker for too long. Return their keys."""
-    state = turn.state
-    late: list[TaskState] = []
-    for ts, since in state.unrunnable.items():
-        if turn.now <= since + timeout:
-            break  # in order of time
-        late.append(ts)
-    out: list[object] = []
-    for ts in late:
-        waiting_since = state.unrunnable.get(ts)
-        if waiting_since is None:
-            continue
-        if state.no_workers_since is None or state.no_workers_since >= waiting_since:
-            details = ts.details
-            exception = state.errors.no_valid_worker(
-                ts.key,
-                list((details and details.host_restrictions) or ()),
-                list((details and details.worker_restrictions) or ()),
-                dict((details and details.resource_restrictions) or {}),
-                timeout,
-            )
-            why = "for its restrictions to become satisfied"
-        else:
-            exception = state.errors.no_worker(ts.key, timeout)
-            why = "without any running workers"
-        turn.log(40, f"Task {ts.key!s} marked as failed because it timed out waiting {why}.")
-        transition(turn, ts, "erred", recs, Failure(cause=ts, exception=exception))
-        out.append(ts.key)
-    return out
-
-
-def _without_workers(turn: Turn, timeout: float, recs: Recs) -> list[object]:
-    """Fail queued tasks if no worker was running for too long. Return their keys."""
+def _fail_late(turn: Turn, ts: TaskState, timeout: float, recs: Recs) -> None:
+    """Mark `ts` as erred, which was in no-worker for too long, or queued without workers."""
     state = turn.state
     since = state.no_workers_since
-    if since is None or turn.now <= since + timeout:
-        return []
-    out: list[object] = []
-    for ts in list(state.queued):
-        exception = state.errors.no_worker(ts.key, timeout)
-        turn.log(
-            40,
-            f"Task {ts.key!s} marked as failed because it timed out waiting "
-            "without any running workers.",
+    if ts.state == "no-worker" and (since is None or since >= state.unrunnable[ts]):
+        exception = state.errors.no_valid_worker(
+            ts.key,
+            list(ts.host_restrictions or ()),
+            list(ts.worker_restrictions or ()),
+            dict(ts.resource_restrictions or {}),
+            timeout,
         )
-        transition(turn, ts, "erred", recs, Failure(cause=ts, exception=exception))
-        out.append(ts.key)
-    return out
+        why = "for its restrictions to become satisfied"
+    else:
+        exception = state.errors.no_worker(ts.key, timeout)
+        why = "without any running workers"
+    turn.log(40, f"Task {ts.key!s} marked as failed because it timed out waiting {why}.")
+    transition(turn, ts, "erred", recs, Failure(cause=ts, exception=exception))
 
 
 def is_busy(state: SchedulerState) -> bool:

@@ -6,16 +6,9 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, cast
 
+from paceline.protocol import messages as m
 from paceline.protocol.keys import Key
 from paceline.protocol.limits import WorkerStatus
-from paceline.protocol.messages import (
-    Close,
-    HeartbeatWorker,
-    RegisterWorker,
-    RemoveWorker,
-    SetResources,
-    WorkerStatusChange,
-)
 from paceline.scheduler.core.instructions import DropWorkerConnection
 from paceline.scheduler.core.lifecycle import accounting
 from paceline.scheduler.core.lifecycle.recommendations import Recs, priority_of
@@ -141,14 +134,14 @@ def handle_worker_heartbeat(turn: Turn, message: WorkerHeartbeat) -> None:
         _heartbeat(turn, ws, message.message)
 
 
-def _heartbeat(turn: Turn, ws: WorkerState, message: RegisterWorker | HeartbeatWorker) -> None:
+def _heartbeat(turn: Turn, ws: WorkerState, message: m.RegisterWorker | m.HeartbeatWorker) -> None:
     state = turn.state
     metrics = message.metrics or {}
     info = state.host_info.setdefault(ws.host, {})
     info["last-seen"] = turn.now
     _learn_bandwidth(state, ws, metrics.get("bandwidth") or {})
     ws.last_seen = turn.now
-    if isinstance(message, HeartbeatWorker):
+    if isinstance(message, m.HeartbeatWorker):
         _update_executing(state, ws, message)
     totals = state.cumulative_worker_metrics
     for name, value in (metrics.get("digests_total_since_heartbeat") or {}).items():
@@ -166,7 +159,7 @@ def _heartbeat(turn: Turn, ws: WorkerState, message: RegisterWorker | HeartbeatW
         set_resources(state, ws, message.resources)
 
 
-def _update_executing(state: SchedulerState, ws: WorkerState, heartbeat: HeartbeatWorker) -> None:
+def _update_executing(state: SchedulerState, ws: WorkerState, heartbeat: m.HeartbeatWorker) -> None:
     """Update from ``heartbeat`` what `ws` executes, and the metrics of its spans."""
     if heartbeat.executing is not None:
         ws.executing = {}
@@ -240,7 +233,7 @@ def set_resources(state: SchedulerState, ws: WorkerState, resources: dict[str, f
         state.resources.setdefault(resource, {})[ws.address] = amount
 
 
-def handle_set_resources(turn: Turn, message: SetResources) -> None:
+def handle_set_resources(turn: Turn, message: m.SetResources) -> None:
     """Change the resources of a worker (RPC ``set_resources``).
 
     Schedule tasks that can run now, and recall tasks whose resources are no longer supplied.
@@ -261,7 +254,7 @@ def _exceeds_resources(ts: TaskState, ws: WorkerState) -> bool:
     return any(amount > ws.resources.get(resource, 0) for resource, amount in needed.items())
 
 
-def handle_worker_status_change(turn: Turn, message: WorkerStatusChange) -> None:
+def handle_worker_status_change(turn: Turn, message: m.WorkerStatusChange) -> None:
     """Update the status of a worker that paused, resumed or is closing."""
     ws = turn.state.workers.get(turn.source)
     if ws is not None:
@@ -274,7 +267,7 @@ def handle_set_worker_status(turn: Turn, command: SetWorkerStatus) -> None:
     if ws is not None:
         turn.to_worker(
             ws.address,
-            WorkerStatusChange(
+            m.WorkerStatusChange(
                 status=cast(WorkerStatus, command.status), stimulus_id=turn.stimulus_id
             ),
         )
@@ -289,7 +282,7 @@ def handle_close_worker(turn: Turn, message: CloseWorker) -> None:
     if address in turn.state.workers:
         turn.log(20, f"Closing worker {address}")
         turn.log_event(address, {"action": "close-worker"})
-        turn.to_worker(address, Close(reason="scheduler-close-worker"))
+        turn.to_worker(address, m.Close(reason="scheduler-close-worker"))
 
 
 def handle_worker_backpressured(turn: Turn, message: WorkerBackpressured) -> None:
@@ -356,7 +349,7 @@ def handle_worker_removed(turn: Turn, gone: WorkerRemoved) -> None:
         f"Remove worker addr: {ws.address} name: {ws.name} (stimulus_id={turn.stimulus_id!r})",
     )
     if gone.close:
-        turn.to_worker(ws.address, Close(reason="scheduler-remove-worker"))
+        turn.to_worker(ws.address, m.Close(reason="scheduler-remove-worker"))
     turn.instruct(DropWorkerConnection(ws.address))
     _unregister(state, ws)
     state.spans.note_threads(state.total_nthreads, turn.now)
@@ -376,7 +369,7 @@ def handle_worker_removed(turn: Turn, gone: WorkerRemoved) -> None:
     for other in state.workers:
         state.bandwidth_workers.pop((ws.address, other), None)
         state.bandwidth_workers.pop((other, ws.address), None)
-        turn.to_worker(other, RemoveWorker(worker=ws.address, stimulus_id=turn.stimulus_id))
+        turn.to_worker(other, m.RemoveWorker(worker=ws.address, stimulus_id=turn.stimulus_id))
     fill_slots(turn)
     turn.reply(turn.request_id, "OK")
 
