@@ -25,7 +25,7 @@ class Stimulus(NamedTuple):
     """
 
     source: str
-    message: Any
+    message: object
     stimulus_id: str
     request_id: int = 0
 
@@ -466,7 +466,7 @@ class TimerDue:
     timer_id: int
 
 
-def stimulus_name(message: Any) -> str:
+def stimulus_name(message: object) -> str:
     """Return the name of a message in stories: its op, or its class in kebab case."""
     config = getattr(type(message), "__struct_config__", None)
     if config is not None and config.tag:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 from paceline.protocol import messages as m
 from paceline.scheduler.core.handlers.clients import client_desires_keys
@@ -23,6 +23,10 @@ FLUSHES_MAX = 10_000
 CLIENT_CHECK_SECONDS = 30.0
 
 
+#: Requests that wait for their flush.
+Publication: TypeAlias = m.PublishPut | m.PublishDelete
+
+
 class PublishedDatasets(Extension):
     """Operations ``publish_put``, ``..._delete``, ``..._get``, ``..._list`` and their flush.
 
@@ -39,7 +43,7 @@ class PublishedDatasets(Extension):
     def __init__(self) -> None:
         self.datasets: dict[Hashable, dict[str, Any]] = {}
         self._flushed: dict[Hashable, None] = {}
-        self._waiting: WaitQueues[m.PublishPut | m.PublishDelete] = WaitQueues(self._check_client)
+        self._waiting: WaitQueues[Publication] = WaitQueues(self._check_client)
 
     # ------------------------------------------------------------------ flushes
 
@@ -57,7 +61,7 @@ class PublishedDatasets(Extension):
         self._waiting.leave(turn, waiter)
         self._answer(turn, waiter.request_id, waiter.want)
 
-    def handle_after_flush(self, turn: Turn, message: m.PublishPut | m.PublishDelete) -> None:
+    def handle_after_flush(self, turn: Turn, message: Publication) -> None:
         """Handle a put or a delete after its flush and reply None."""
         uid = hashable_name(message.uid)
         if uid in self._flushed:
@@ -66,12 +70,10 @@ class PublishedDatasets(Extension):
         else:
             self._wait(turn, uid, turn.request_id, message)
 
-    def _wait(
-        self, turn: Turn, uid: Hashable, request_id: int, message: m.PublishPut | m.PublishDelete
-    ) -> None:
+    def _wait(self, turn: Turn, uid: Hashable, request_id: int, message: Publication) -> None:
         self._waiting.enter(turn, uid, request_id, turn.now + CLIENT_CHECK_SECONDS, message)
 
-    def _check_client(self, turn: Turn, waiter: Waiter[m.PublishPut | m.PublishDelete]) -> None:
+    def _check_client(self, turn: Turn, waiter: Waiter[Publication]) -> None:
         """Continue to wait if the client still exists, otherwise reply TimeoutError."""
         if waiter.want.client in turn.state.clients:
             self._wait(turn, waiter.queue, waiter.request_id, waiter.want)
@@ -89,7 +91,7 @@ class PublishedDatasets(Extension):
 
     # ------------------------------------------------------------------ datasets
 
-    def _answer(self, turn: Turn, request_id: int, message: m.PublishPut | m.PublishDelete) -> None:
+    def _answer(self, turn: Turn, request_id: int, message: Publication) -> None:
         try:
             if isinstance(message, m.PublishPut):
                 self._put(turn, message)

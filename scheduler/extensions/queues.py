@@ -49,12 +49,10 @@ class SharedQueue:
 
     @property
     def getters(self) -> tuple[int, str]:
-        """Name of the wait queue of gets."""
         return (self.number, "get")
 
     @property
     def putters(self) -> tuple[int, str]:
-        """Name of the wait queue of puts."""
         return (self.number, "put")
 
 

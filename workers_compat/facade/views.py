@@ -180,14 +180,14 @@ class TaskView(StateView):
         Raises:
             PickleForbidden: This process must not unpickle.
         """
-        payload = queries.run_spec_payload(self.core)
+        payload = self.core.run_spec_payload()
         if payload is None:
             return None
         return deserialize_or_raise(payload, "a task's specification (a P2P barrier's?)")
 
     def run_spec_names(self, name: bytes) -> bool:
         """Return whether the pickle of its specification contains `name`, without unpickling it."""
-        payload = queries.run_spec_payload(self.core)
+        payload = self.core.run_spec_payload()
         return payload is not None and name in payload.header
 
     def get_nbytes(self) -> int:

@@ -12,7 +12,7 @@ from paceline.protocol.messages import CancelledKeys
 from paceline.scheduler.core.lifecycle import accounting
 from paceline.scheduler.core.lifecycle.recommendations import Recs, release_desire
 from paceline.scheduler.core.lifecycle.transitions import run
-from paceline.scheduler.core.state.groups import Computation
+from paceline.scheduler.core.state.groups import Computation, note_code
 from paceline.scheduler.core.state.model import ClientState, TaskState
 from paceline.scheduler.core.state.pending_graph import PendingGraph
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
@@ -215,7 +215,7 @@ def _computation(turn: Turn, commit: GraphCommit) -> Computation:
     else:
         computation = Computation(start=turn.now, id=f"computation-{state.transition_counter}")
         state.computations.append(computation)
-    computation.add_code(commit.code)
+    note_code(computation.codes, commit.code)
     if commit.global_annotations:
         computation.annotations.update(commit.global_annotations)
     return computation

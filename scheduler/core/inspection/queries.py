@@ -312,15 +312,7 @@ def get_runspec(state: SchedulerState, key: Key) -> Payload | None:
     Raises:
         KeyError: the key is unknown.
     """
-    return run_spec_payload(state.tasks[key])
-
-
-def run_spec_payload(ts: TaskState) -> Payload | None:
-    """Return the ``run_spec`` of a task as a payload of kind "pickled"."""
-    spec = ts.run_spec
-    if isinstance(spec, bytes):
-        return Payload("pickled", spec, ())
-    return spec
+    return state.tasks[key].run_spec_payload()
 
 
 def get_error_cause(state: SchedulerState, keys: Iterable[Key] = ()) -> Key | None:

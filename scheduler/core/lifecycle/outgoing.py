@@ -7,7 +7,6 @@ from typing import Any
 from paceline.protocol.flat_map import FlatMap
 from paceline.protocol.keys import Key
 from paceline.protocol.messages import ComputeTask, KeyInMemory, TaskErredReport
-from paceline.protocol.payload import Payload
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.small_set import SmallSet
 from paceline.scheduler.core.turn import Turn
@@ -19,13 +18,9 @@ FLAT_MIN = 1_000
 def compute_message(turn: Turn, ts: TaskState) -> ComputeTask:
     """Return the ``compute-task`` message for `ts`, with a new run_id."""
     ts.run_id = next(turn.state.run_ids)
-    run_spec = ts.run_spec
-    if isinstance(run_spec, bytes):
-        run_spec = Payload("pickled", run_spec, ())
     assert ts.priority is not None, ts
     keys = [dts.key for dts in ts.dependencies]
     mapping = FlatMap.of if len(keys) > FLAT_MIN else _dict
-    details = ts.details
     return ComputeTask(
         key=ts.key,
         run_id=ts.run_id,
@@ -33,8 +28,8 @@ def compute_message(turn: Turn, ts: TaskState) -> ComputeTask:
         stimulus_id=turn.compute_id,
         who_has=mapping(keys, [_addresses(dts.who_has) for dts in ts.dependencies]),
         nbytes=mapping(keys, [dts.nbytes for dts in ts.dependencies]),
-        run_spec=run_spec,
-        resource_restrictions=details.resource_restrictions if details is not None else None,
+        run_spec=ts.run_spec_payload(),
+        resource_restrictions=ts.resource_restrictions,
         actor=ts.actor,
         annotations=ts.annotations or {},
         span_id=ts.group.span_id,

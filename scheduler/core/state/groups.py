@@ -45,10 +45,6 @@ class Computation:
         self.over.add_group(group)
         return True
 
-    def add_code(self, code: Any) -> None:
-        """Store source lines unless they are known."""
-        note_code(self.codes, code)
-
     @property
     def states(self) -> dict[str, int]:
         """State -> number of tasks."""

@@ -311,6 +311,11 @@ class TaskState:
         """Dependents in an active state."""
         return {d for d in self.dependents if d.state in ACTIVE_STATES}
 
+    def run_spec_payload(self) -> Payload | None:
+        """Return `run_spec` as a payload of kind "pickled"."""
+        spec = self.run_spec
+        return Payload("pickled", spec, ()) if isinstance(spec, bytes) else spec
+
     def ensure_details(self) -> TaskDetails:
         """Return the details of the task; create them if there are none."""
         if self.details is None:

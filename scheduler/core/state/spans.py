@@ -156,10 +156,6 @@ class Span:
             add_up(out, span.metrics)
         return out
 
-    def add_code(self, code: Any) -> None:
-        """Store source lines unless they are known."""
-        note_code(self.codes, code)
-
 
 def _kept_once(known: dict[Any, Any], most: int, identity: Any, value: Any) -> Any:
     """Return the object stored in `known` under `identity`.
@@ -229,7 +225,7 @@ class SpanTree:
             identity = _identity(metadata)
             metadata = _kept_once(self._metadata, METADATA_SHARED_MAX, identity, metadata)
         for span in touched:
-            span.add_code(code)
+            note_code(span.codes, code)
             if metadata and len(span.metadata) < METADATA_MAX:
                 span.metadata.append(metadata)
 
@@ -284,7 +280,7 @@ class SpanTree:
         for name, value in span.metrics.items():
             add_metric(parent.metrics, name, value)
         for code in span.codes.values():
-            parent.add_code(code)
+            note_code(parent.codes, code)
 
     def group_over(self, group: TaskGroup) -> TaskGroup | None:
         """Keep `group`, whose tasks are all forgotten, for a while; then add its sums to its span.
