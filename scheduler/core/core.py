@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Protocol
+from typing import ClassVar, Protocol
 
 from paceline.scheduler.core.handlers import (
     clients,
@@ -16,6 +16,7 @@ from paceline.scheduler.core.handlers import (
     workers,
 )
 from paceline.scheduler.core.policy import memory_manager
+from paceline.scheduler.core.state.event_log import EventLog
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.stealing import recall
 
@@ -68,7 +69,7 @@ class SchedulerCore:
         self,
         config: SchedulerConfig,
         errors: ErrorPort,
-        events: Any,
+        events: EventLog,
         extensions: Sequence[ExtensionPort] = (),
         plugins: PluginPort | None = None,
     ) -> None:

@@ -203,11 +203,10 @@ class Queues(Extension):
         """
         queue = self._find(message.name)
         deadline = deadline_after(turn.now, message.timeout)
-        if message.batch is True:
-            self._get_all(turn, turn.request_id, queue)
-            return
         get = Get(queue)
-        if message.batch:
+        if message.batch is True:
+            get.count, get.batch = len(queue.items), True
+        elif message.batch:
             if message.timeout is not None:
                 raise ExtensionError("NotImplementedError", BATCH_AND_TIMEOUT)
             if not isinstance(message.batch, int):
@@ -231,13 +230,6 @@ class Queues(Extension):
         except ExtensionError:
             self._undo(turn, get)
             raise
-
-    def _get_all(self, turn: Turn, request_id: int, queue: SharedQueue) -> None:
-        """Reply all items that are in the queue now, without those of waiting puts."""
-        get = Get(queue, batch=True, items=list(queue.items))
-        queue.items.clear()
-        self._answer_get(turn, request_id, get)
-        self._serve(turn, queue)
 
     def _take(self, queue: SharedQueue, get: Get) -> bool:
         """Move available items to `get` and return whether it is complete."""
