@@ -47,7 +47,7 @@ def inputs_nbytes(state: SchedulerState, ts: TaskState) -> int:
 
 def set_nbytes(state: SchedulerState, ts: TaskState, nbytes: int) -> None:
     """Set the size of the result of `ts` to `nbytes`, also on the workers that hold it."""
-    ts.group.nbytes_total += nbytes - max(ts.nbytes, 0)
+    ts.group.nbytes_total += nbytes - (ts.nbytes if ts.nbytes >= 0 else 0)
     if ts.who_has:
         before = data_nbytes(state, ts)
         for ws in ts.who_has:
@@ -316,14 +316,15 @@ def start_processing(state: SchedulerState, ts: TaskState, ws: WorkerState) -> N
     ws.processing[ts] = None
     ts.processing_on = ws
     prefix = ts.group.prefix
-    if is_duration_known(prefix):
+    seconds = prefix.duration_average
+    if seconds >= 0 or prefix.max_exec_time > 0:
         counts = ws.task_prefix_count
     else:
         counts = ws.unknown_duration_count
         ws.unknown_duration_total += 1
     counts[prefix] = counts.get(prefix, 0) + 1
     prefix.processing_count += 1
-    state.compute_occupancy += expected_duration(state, prefix)
+    state.compute_occupancy += seconds if seconds >= 0 else expected_duration(state, prefix)
     if ts.dependencies:
         _add_needs(state, ts, ws)
     if ts.details is not None:
@@ -388,7 +389,8 @@ def _leave_prefix_count(state: SchedulerState, ts: TaskState, ws: WorkerState) -
         counts[prefix] = left
     else:
         del counts[prefix]
-    state.compute_occupancy -= expected_duration(state, prefix)
+    seconds = prefix.duration_average
+    state.compute_occupancy -= seconds if seconds >= 0 else expected_duration(state, prefix)
     prefix.processing_count -= 1
 
 
@@ -399,13 +401,14 @@ def _add_needs(state: SchedulerState, ts: TaskState, ws: WorkerState) -> None:
     if len(ts.dependencies) > NEEDS_MAX:
         return
     total = 0
+    default = state.config.default_data_size_nbytes
     for dts in ts.dependencies:
         if dts in has_what:
             continue
         count = needs.get(dts, 0)
         needs[dts] = count + 1
         if not count:
-            total += data_nbytes(state, dts)
+            total += dts.nbytes if dts.nbytes >= 0 else default
     ws.network_occ += total
     state.network_occ += total
 
@@ -420,9 +423,11 @@ def _drop_need(state: SchedulerState, dts: TaskState, ws: WorkerState) -> None:
 
 
 def _take_network(state: SchedulerState, ws: WorkerState, nbytes: int) -> None:
-    taken = min(nbytes, ws.network_occ)
-    ws.network_occ -= taken
-    state.network_occ = max(0, state.network_occ - taken)
+    there = ws.network_occ
+    taken = nbytes if nbytes < there else there
+    ws.network_occ = there - taken
+    total = state.network_occ
+    state.network_occ = total - taken if taken < total else 0
 
 
 # ------------------------------------------------------------------ groups

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from paceline.protocol.flat_map import FlatMap
-from paceline.protocol.keys import Key
 from paceline.protocol.messages import ComputeTask, KeyInMemory, TaskErredReport
+from paceline.protocol.payload import Payload
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.small_set import SmallSet
 from paceline.scheduler.core.turn import Turn
@@ -19,25 +19,38 @@ def compute_message(turn: Turn, ts: TaskState) -> ComputeTask:
     """Return the ``compute-task`` message for `ts`, with a new run_id."""
     ts.run_id = next(turn.state.run_ids)
     assert ts.priority is not None, ts
-    keys = [dts.key for dts in ts.dependencies]
-    mapping = FlatMap.of if len(keys) > FLAT_MIN else _dict
+    run_spec = ts.run_spec
+    who_has: Any = {}
+    nbytes: Any = {}
+    dependencies = ts.dependencies
+    if len(dependencies) > FLAT_MIN:
+        keys = [dts.key for dts in dependencies]
+        who_has = FlatMap.of(keys, [_addresses(dts.who_has) for dts in dependencies])
+        nbytes = FlatMap.of(keys, [dts.nbytes for dts in dependencies])
+        dependencies = ()
+    for dts in dependencies:
+        holders = dts.who_has
+        key = dts.key
+        if len(holders) == 1:
+            (ws,) = holders
+            who_has[key] = ws.address_tuple
+        else:
+            who_has[key] = _addresses(holders)
+        nbytes[key] = dts.nbytes
+    details = ts.details
     return ComputeTask(
         key=ts.key,
         run_id=ts.run_id,
         priority=ts.priority,
         stimulus_id=turn.compute_id,
-        who_has=mapping(keys, [_addresses(dts.who_has) for dts in ts.dependencies]),
-        nbytes=mapping(keys, [dts.nbytes for dts in ts.dependencies]),
-        run_spec=ts.run_spec_payload(),
-        resource_restrictions=ts.resource_restrictions,
+        who_has=who_has,
+        nbytes=nbytes,
+        run_spec=Payload("pickled", run_spec, ()) if type(run_spec) is bytes else run_spec,
+        resource_restrictions=details.resource_restrictions if details is not None else None,
         actor=ts.actor,
         annotations=ts.annotations or {},
         span_id=ts.group.span_id,
     )
-
-
-def _dict(keys: list[Key], values: list[Any]) -> dict[Key, Any]:
-    return dict(zip(keys, values))
 
 
 def _addresses(holders: SmallSet[WorkerState]) -> tuple[str, ...]:

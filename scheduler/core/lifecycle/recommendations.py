@@ -62,9 +62,16 @@ def release_unneeded_dependencies(turn: Turn, ts: TaskState, recs: Recs) -> None
 
 def release_finished_dependencies(turn: Turn, ts: TaskState, recs: Recs) -> None:
     """Decrement `waiters_count` of the dependencies of `ts`; recommend releasing unneeded ones."""
-    for dts in ts.dependencies:
-        dts.waiters_count -= 1
-    release_unneeded_dependencies(turn, ts, recs)
+    dependencies = ts.dependencies
+    if len(dependencies) > EDGES_MIN:
+        for dts in dependencies:
+            dts.waiters_count -= 1
+        release_unneeded_dependencies(turn, ts, recs)
+        return
+    for dts in dependencies:
+        left = dts.waiters_count = dts.waiters_count - 1
+        if not left and not dts.who_wants and dts.state != "erred":
+            recs[dts] = "released"
 
 
 def defer_if_many(turn: Turn, tasks: tuple[TaskState, ...]) -> bool:

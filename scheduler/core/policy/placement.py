@@ -166,12 +166,16 @@ def _place_near_data(
     dependencies = ts.dependencies
     if len(dependencies) > SAMPLE_MAX:
         dependencies = dependencies[:: len(dependencies) // SAMPLE_MAX]
-    sizes = [(dts, data_nbytes(state, dts)) for dts in dependencies]
-    total = sum([nbytes for _, nbytes in sizes])
-    for dts, nbytes in sizes:
+    total = 0
+    for dts in dependencies:
+        nbytes = dts.nbytes
+        if nbytes < 0:
+            nbytes = state.config.default_data_size_nbytes
+        total += nbytes
         for ws in dts.who_has:
             local[ws] = local.get(ws, 0) + nbytes
     if state.domains.of:
+        sizes = ((dts, data_nbytes(state, dts)) for dts in dependencies)
         state.domains.add_readable(local, sizes)
     if dependencies is not ts.dependencies:
         share = len(ts.dependencies) // len(dependencies)

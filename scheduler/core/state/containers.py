@@ -132,7 +132,8 @@ class PriorityQueue(Generic[T]):
     def peek(self) -> T | None:
         """Return the first member, or None."""
         run, heap = self._run, self._heap
-        while run and not self._is_live(run[0]):
+        members = self.members
+        while run and members.get(run[0][2]) != run[0][1]:  # inlined _is_live: on the hot path
             run.popleft()
         while heap and not self._is_live(heap[0]):
             heapq.heappop(heap)

@@ -42,4 +42,11 @@ def without_item(items: SmallSet[T], item: T) -> SmallSet[T]:
     if type(items) is dict:
         items.pop(item, None)
         return items or ()
+    if len(items) == 1:
+        return () if items[0] is item else items  # type: ignore[index]
+    if len(items) == 2:
+        first, second = items
+        if first is item:
+            return (second,)
+        return (first,) if second is item else items
     return tuple([x for x in items if x is not item])
