@@ -5,7 +5,7 @@ which is computed again on the other worker. `paceline replay FILE --key data` p
 from a journal.
 """
 
-from paceline.scheduler.core.inspection.story import story
+from paceline.scheduler.core.inspection.queries import story
 from paceline.scheduler.core.stimuli import WorkerRemoved
 from toy_cluster import ToyCluster, computes
 

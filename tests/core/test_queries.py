@@ -145,9 +145,9 @@ def test_story_by_key_recommendation_and_stimulus(state: SchedulerState) -> None
             ("c", "released", "waiting", {}, "two", 2.0),
         ]
     )
-    assert [t[0] for t in queries.get_story(state, ["b"])] == ["a", "b"]
-    assert [t[0] for t in queries.get_story(state, ["two"])] == ["c"]
-    assert queries.get_story(state, ["nothing"]) == []
+    assert [t[0] for t in queries.story(state, "b")] == ["a", "b"]
+    assert [t[0] for t in queries.story(state, "two")] == ["c"]
+    assert queries.story(state, "nothing") == []
 
 
 def test_call_stacks_of_dependencies(

@@ -68,7 +68,7 @@ HANDLERS: dict[type, Handler] = {
         server.state, request.keys or ()
     ),
     r.GetTaskPrefixStates: reads(queries.get_task_prefix_states),
-    r.GetStory: reads(queries.get_story),
+    r.GetStory: lambda server, request, peer: queries.story(server.state, *request.keys_or_stimuli),
     x.GetRunspec: lambda server, request, peer: queries.get_runspec(server.state, request.key),
     x.GetErrorCause: lambda server, request, peer: queries.get_error_cause(
         server.state, request.keys
