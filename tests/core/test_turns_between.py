@@ -192,7 +192,7 @@ def test_where_one_transition_fails_the_others_of_its_turn_are_made(
     env.submit(
         {"a": [], "x": ["a"], "y": ["a"], "z": ["a"], "total": ["x", "z"]}, want=["y", "total"]
     )
-    sound = transitions._BY_START["waiting"]["processing"]
+    sound = transitions.TRANSITIONS["waiting", "processing"]
 
     def unsound(turn: Any, ts: Any, *more: Any) -> None:
         if ts.key == "y":
@@ -200,7 +200,7 @@ def test_where_one_transition_fails_the_others_of_its_turn_are_made(
         sound(turn, ts, *more)
 
     with monkeypatch.context() as broken:
-        broken.setitem(transitions._BY_START["waiting"], "processing", unsound)
+        broken.setitem(transitions.TRANSITIONS, ("waiting", "processing"), unsound)
         with pytest.raises(ZeroDivisionError):
             env.finish("a")
         env.wants_continue = True  # it was said, in a turn that gave nothing else

@@ -45,7 +45,7 @@ def compute_message(turn: Turn, ts: TaskState) -> ComputeTask:
         stimulus_id=turn.compute_id,
         who_has=who_has,
         nbytes=nbytes,
-        run_spec=Payload("pickled", run_spec, ()) if type(run_spec) is bytes else run_spec,
+        run_spec=Payload("pickled", run_spec, ()) if isinstance(run_spec, bytes) else run_spec,
         resource_restrictions=details.resource_restrictions if details is not None else None,
         actor=ts.actor,
         annotations=ts.annotations or {},
