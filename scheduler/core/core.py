@@ -83,15 +83,10 @@ class SchedulerCore:
         self.handlers.update(handlers_of(self))
 
     def handle(self, stimulus: Stimulus, now: float, outbox: Outbox | None = None) -> Outbox:
-        """Handle ``stimulus`` in one turn and return its output.
+        """Handle ``stimulus`` in one turn and return its output, which is added to ``outbox``.
 
-        Args:
-            stimulus: the input.
-            now: seconds since the epoch; never less than in the turn before.
-            outbox: the outbox to add outputs to; default: a new one.
-
-        Raises:
-            KeyError: no handler is registered for the message's class.
+        ``now`` is in seconds since the epoch, and never less than in the turn before. Raise
+        KeyError if there is no handler for the message's class.
         """
         if outbox is None:
             outbox = Outbox()

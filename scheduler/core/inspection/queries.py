@@ -258,12 +258,9 @@ def get_task_prefix_states(state: SchedulerState) -> dict[str, dict[str, int]]:
 def story(state: SchedulerState, *keys_or_stimuli: Any) -> list[Transition]:
     """Return the logged transitions that match one of ``keys_or_stimuli``, oldest first.
 
-    The log holds the last ``config.low_level_log_length`` transitions.
-
-    Args:
-        state: the scheduler's state.
-        keys_or_stimuli: keys, tasks, or stimulus_ids. A transition matches by its own key, by the
-            keys that it made recommendations for, and by the stimulus that caused it.
+    These are keys, tasks, or stimulus_ids. A transition matches by its own key, by the keys that
+    it made recommendations for, and by the stimulus that caused it. The log holds the last
+    ``config.low_level_log_length`` transitions.
     """
     wanted = {k.key if isinstance(k, TaskState) else k for k in keys_or_stimuli}
     out = []

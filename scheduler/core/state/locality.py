@@ -67,11 +67,9 @@ class SharedMemoryDomains:
     def add_readable(
         self, local: dict[WorkerState, int], sizes: Iterable[tuple[TaskState, int]]
     ) -> None:
-        """Add to `local` what workers can read in place of other workers' data.
+        """Add to `local`, worker -> bytes that it need not fetch, what workers read in place.
 
-        Args:
-            local: worker -> bytes that it need not fetch; changed in place.
-            sizes: (dependency, size of its data in bytes).
+        `sizes` has (dependency, size of its data in bytes).
         """
         for dts, nbytes in sizes:
             readable: dict[WorkerState, int] = {}

@@ -101,13 +101,10 @@ class PendingGraph:
     def next_rows(
         self, n: int, budget: int, *, backwards: bool = False, counts_edges: bool = True
     ) -> tuple[range, int]:
-        """Return the rows of a stage to process in this turn, and their cost.
+        """Return the rows of a stage to process in this turn, and their cost, at most `budget`.
 
-        Args:
-            n: number of rows of the stage; ``cursor`` of them are done.
-            budget: maximum cost. A row costs 1, and so do ``EDGES_A_ROW`` dependencies.
-            backwards: start with the last row.
-            counts_edges: dependencies count.
+        ``cursor`` of the `n` rows of the stage are done. A row costs 1, and so do ``EDGES_A_ROW``
+        dependencies unless `counts_edges` is false. `backwards` starts with the last row.
         """
         first = self.cursor
         last = min(n, first + budget)

@@ -196,13 +196,8 @@ class SpanTree:
     ) -> None:
         """Assign the groups of a graph to spans.
 
-        Groups that already have a span keep it; groups without a path get the default span.
-
-        Args:
-            groups: each group with the path that its first annotated task names.
-            now: seconds since the epoch.
-            code: source lines of the graph, stored with each of its spans.
-            metadata: metadata of the graph, stored likewise.
+        Groups that already have a span keep it; groups without a path, which their first annotated
+        task names, get the default span. `code` and `metadata` are stored with each of the spans.
         """
         default: Span | None = None
         touched: dict[Span, None] = {}
@@ -341,9 +336,7 @@ def intervals(
 ) -> list[tuple[float, float, int]]:
     """Return (begin, end, threads of the cluster) of the times in which something was active.
 
-    Args:
-        active: times, which may overlap: (begin, end) in seconds since the epoch.
-        threads: (since, number), oldest first.
+    `active` has (begin, end), which may overlap, and `threads` (since, number), oldest first.
     """
     out: list[tuple[float, float, int]] = []
     log = list(threads)
