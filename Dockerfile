@@ -1,11 +1,11 @@
 # paceline in a container: `docker run paceline` starts the scheduler,
 # `docker run paceline dask worker tcp://HOST:8786` a stock worker, `docker run paceline python ...` anything else.
 # It keeps the conventions of the `dask` image (prepare.sh), so that charts and scripts made for that one take it.
-#   docker build --build-arg EXTRAS="[dashboard,status,demo,jupyter]" ...  with numpy, pandas, pyarrow, ... and Jupyter
+#   docker build --build-arg EXTRAS="[dashboard,demo,jupyter]" ...  with numpy, pandas, pyarrow, ... and Jupyter
 # tests/integration/test_dockerfile.py reads this file and runs its install and start commands without an engine.
 
 FROM python:3.12-slim AS build
-ARG EXTRAS="[dashboard,status]"
+ARG EXTRAS="[dashboard]"
 WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY paceline paceline
