@@ -312,7 +312,7 @@ class StreamView:
 
     def abort(self) -> None:
         """Close the connection without waiting for what is buffered."""
-        self._stream.peer.abort("aborted by a program")
+        self._stream.peer.comm.abort("aborted by a program")
 
 
 class Views(Mapping[Any, Any]):
