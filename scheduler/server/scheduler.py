@@ -38,7 +38,7 @@ from paceline.scheduler.server.runtime.measures import LoopLag
 from paceline.workers_compat import addressing, local_cluster
 from paceline.workers_compat.config import config as dask_config
 from paceline.workers_compat.config import preloads
-from paceline.workers_compat.facade import settings, work_stealing
+from paceline.workers_compat.facade import base, work_stealing
 from paceline.workers_compat.security import shared_secret, unpickling
 from paceline.workers_compat.security import tls_config as tls
 
@@ -171,7 +171,7 @@ class Scheduler:
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set settings of stock's class on the facade, which passes them to the core."""
-        if name in settings.SETTINGS and self.__dict__.get("_server") is not None:
+        if name in base.SETTINGS and self.__dict__.get("_server") is not None:
             setattr(self.facade, name, value)
         else:
             object.__setattr__(self, name, value)

@@ -1,6 +1,4 @@
-"""distributed's dashboard in the scheduler's process, over the facade.
-
-For schedulers embedded in programs.
+"""distributed's dashboard in the process of an embedded scheduler, over the facade.
 
 Importing this module imports bokeh.
 """
@@ -14,10 +12,10 @@ from distributed.dashboard.core import BokehApplication
 from distributed.dashboard.scheduler import template_variables
 from paceline.workers_compat.facade.loop_profile import Periods
 from paceline.workers_compat.facade.pages import PageScheduler
+from paceline.workers_compat.facade.server_port import FacadeServer
 from tornado.ioloop import IOLoop
 
 from .applications import pages
-from .state_deltas import ObservedServer
 
 
 class ProfiledLoop:
@@ -42,7 +40,7 @@ class DashboardScheduler(PageScheduler):
         server: the server, for the profile of its event loop.
     """
 
-    def __init__(self, facade: Any, server: ObservedServer) -> None:
+    def __init__(self, facade: Any, server: FacadeServer) -> None:
         super().__init__(facade)
         object.__setattr__(self, "_server", server)
 
@@ -54,19 +52,14 @@ class DashboardScheduler(PageScheduler):
     @property
     def digests(self) -> None:
         """Stock's digests, which exist only with crick: None."""
-        return None
 
     @property
     def _tick_interval_observed(self) -> float:
-        """Interval of the event loop's ticks, seconds."""
         return float(self._facade.scheduler.tick_interval_observed)
 
     @property
     def io_loop(self) -> Any:
-        """The tornado loop with its profile.
-
-        That of a stock server in the same loop, or of this scheduler.
-        """
+        """Return the loop with the profile of a stock server in it, or of this scheduler."""
         loop = IOLoop.current()
         if getattr(loop, "profile", None):
             return loop
@@ -74,20 +67,17 @@ class DashboardScheduler(PageScheduler):
 
     @property
     def jupyter(self) -> bool:
-        """Whether the scheduler serves Jupyter."""
         return bool(self._facade.scheduler.jupyter)
 
     @property
     def cumulative_worker_metrics(self) -> Any:
-        """Sums of the workers' metrics."""
         return defaultdict(int, self._facade.cumulative_worker_metrics)
 
     def benchmark_hardware(self) -> Any:
-        """Return an awaitable of the workers' bandwidths."""
         return self._facade.handlers["benchmark_hardware"]()
 
 
-def make_application(server: ObservedServer, http_server: Any, prefix: str) -> Any:
+def make_application(server: FacadeServer, http_server: Any, prefix: str) -> Any:
     """Return a tornado application with all pages of the dashboard, started in the running loop.
 
     Args:
@@ -98,10 +88,7 @@ def make_application(server: ObservedServer, http_server: Any, prefix: str) -> A
     scheduler = DashboardScheduler(server.plugins.facade, server)
     object.__setattr__(scheduler, "http_server", http_server)
     application = BokehApplication(
-        pages(),
-        scheduler,
-        prefix=prefix,
-        template_variables=template_variables(scheduler),
+        pages(), scheduler, prefix=prefix, template_variables=template_variables(scheduler)
     )
     application.initialize(IOLoop.current())
     application.start()

@@ -1,6 +1,6 @@
 """Parts of ``SchedulerProxy``: workers, tasks, the task stream and the monitor.
 
-Importing this module imports distributed's diagnostics.
+``read`` of each part is called when a page reads it.
 """
 
 from __future__ import annotations
@@ -28,6 +28,16 @@ TIMING_MAX = 1_000
 SHIFT_SECONDS = 5.0
 
 
+def _noted(name: str) -> property:
+    """Return an attribute that calls ``read`` when it is read. Its value is attribute `name`."""
+
+    def get(part: Any) -> Any:
+        part.read()
+        return getattr(part, name)
+
+    return property(get, lambda part, value: setattr(part, name, value))
+
+
 class WorkerProxy(SimpleNamespace):
     """A worker, with the attributes of stock's ``WorkerState``."""
 
@@ -39,7 +49,6 @@ class WorkerProxy(SimpleNamespace):
 
     @property
     def memory(self) -> MemoryState:
-        """Memory of the worker, as stock's property of this name."""
         spilled = self.metrics.get("spilled_bytes") or {}
         return MemoryState(
             process=self.metrics.get("memory", 0),
@@ -68,7 +77,6 @@ class TasksProxy(dict[Any, TaskProxy]):
 
     Attributes:
         n: number of tasks in the scheduler.
-        read: called on each read.
     """
 
     def __init__(self, read: Callable[[], None]) -> None:
@@ -85,20 +93,13 @@ class TasksProxy(dict[Any, TaskProxy]):
 
 
 class TaskStreamProxy(TaskStreamPlugin):
-    """Stock's task stream, which calls ``read`` when a page reads its index."""
+    """Stock's task stream."""
 
-    read: Callable[[], None] | None = None
+    index = _noted("_index")
 
-    @property
-    def index(self) -> int:
-        """Number of tasks added so far."""
-        if self.read is not None:
-            self.read()
-        return self._index
-
-    @index.setter
-    def index(self, value: int) -> None:
-        self._index = value
+    def __init__(self, scheduler: Any, read: Callable[[], None]) -> None:
+        self.read = read
+        super().__init__(scheduler)
 
 
 class GroupTimingProxy(GroupTiming):
@@ -108,22 +109,12 @@ class GroupTimingProxy(GroupTiming):
     browser becomes unresponsive with a few hundred.
     """
 
-    read: Callable[[], None] | None = None
+    nthreads = _noted("_nthreads")
 
-    def __init__(self, scheduler: Any) -> None:
+    def __init__(self, scheduler: Any, read: Callable[[], None]) -> None:
+        self.read = read
         self._compute_seconds: dict[str, float] = {}
         super().__init__(scheduler)
-
-    @property
-    def nthreads(self) -> list[float]:
-        """Threads of the cluster by second."""
-        if self.read is not None:
-            self.read()
-        return self._nthreads
-
-    @nthreads.setter
-    def nthreads(self, value: list[float]) -> None:
-        self._nthreads = value
 
     def update_sums(self, sums: dict[str, float]) -> None:
         """Add what was computed since the last call to the current second.
@@ -199,22 +190,17 @@ class MonitorProxy:
         self.last_time = 0.0
 
     def update(self) -> None:
-        """Note that a page is about to read values."""
         self._read()
 
     def recent(self) -> dict[str, Any]:
-        """Return the last values."""
         self._read()
         return {name: values[-1] for name, values in self.quantities.items() if values}
 
     def range_query(self, start: int) -> dict[str, list[Any]]:
         """Return the values from number ``start`` on."""
         self._read()
-        out = {}
-        for name, values in self.quantities.items():
-            n = max(0, min(self.count - start, len(values)))
-            out[name] = list(values)[len(values) - n :]
-        return out
+        fresh = max(0, self.count - start)
+        return {name: list(v)[max(0, len(v) - fresh) :] for name, v in self.quantities.items()}
 
     def apply(self, update: dict[str, Any]) -> None:
         """Add new measurements."""
@@ -227,26 +213,20 @@ class MonitorProxy:
 class SpansProxy:
     """The extension "spans": sums by tags."""
 
+    spans_search_by_tag = _noted("tags")
+
     def __init__(self, read: Callable[[], None]) -> None:
-        self._read = read
+        self.read = read
         self.tags: list[str] = []
         self.metrics: dict[tuple[str, ...], dict[Any, float]] = {}
         self.selected_at: dict[tuple[str, ...], float] = {}
 
     @property
     def spans(self) -> bool:
-        """Whether there are any spans."""
-        self._read()
+        self.read()
         return bool(self.metrics)
 
-    @property
-    def spans_search_by_tag(self) -> list[str]:
-        """All tags."""
-        self._read()
-        return self.tags
-
     def merge_all(self) -> Any:
-        """Return all spans merged into one."""
         return SimpleNamespace(cumulative_worker_metrics=self.metrics.get((), {}))
 
     def merge_by_tags(self, *tags: str) -> Any:
@@ -255,9 +235,8 @@ class SpansProxy:
         Until the next update this is all spans: a plot without data is not drawn again.
         """
         self.selected_at[tags] = time.monotonic()
-        return SimpleNamespace(
-            cumulative_worker_metrics=self.metrics.get(tags, self.metrics.get((), {}))
-        )
+        found = self.metrics.get(tags, self.metrics.get((), {}))
+        return SimpleNamespace(cumulative_worker_metrics=found)
 
 
 class TopicsProxy(dict[str, Any]):
@@ -275,10 +254,12 @@ class TopicsProxy(dict[str, Any]):
 
 
 class StoredByPrefix:
-    """The data of all workers, for the plot of memory by key."""
+    """The data of all workers, as one task per prefix, for the plot of memory by key."""
 
-    def __init__(self, stored: Callable[[], Iterator[Any]]) -> None:
-        self._stored = stored
+    def __init__(self, read: Callable[[], None]) -> None:
+        self._read = read
+        self.nbytes: dict[str, int] = {}
 
     def __iter__(self) -> Iterator[Any]:
-        return self._stored()
+        self._read()
+        return iter([SimpleNamespace(key=name, nbytes=n) for name, n in self.nbytes.items()])

@@ -1,7 +1,6 @@
 """Proxy of the scheduler for distributed's dashboard in another process, kept current by updates.
 
-Topics that pages read are noted, so that only these are requested. Importing this module imports
-distributed's diagnostics.
+Topics that pages read are noted, so that only these are requested.
 """
 
 from __future__ import annotations
@@ -9,12 +8,14 @@ from __future__ import annotations
 import logging
 import time
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
+import dask.config
 from distributed.core import Status
 from distributed.scheduler import MemoryState
+from distributed.stealing import WorkStealing
 
 from .proxy_parts import (
     GroupTimingProxy,
@@ -37,6 +38,20 @@ logger = logging.getLogger("distributed.scheduler")
 READ_SECONDS = 11.0
 #: Number of tasks up to which the graph is shown, if dask's configuration does not set it.
 GRAPH_MAX = 5_000
+#: Attribute -> the topic that is requested because a page reads it; None if it is in each update.
+TOPICS = {
+    **dict.fromkeys(("idle", "saturated", "total_nthreads", "transition_counter", "bandwidth")),
+    **dict.fromkeys(("bandwidth_workers", "bandwidth_types"), "bandwidths"),
+    "workers": "workers",
+    "task_prefixes": "prefixes",
+    "task_groups": "groups",
+    "cumulative_worker_metrics": "metrics",
+    "erred_tasks": "errors",
+}
+#: Attributes of a worker in the order in which updates contain them after a heartbeat.
+HEARTBEAT_FIELDS = ("metrics", "last_seen", "unmanaged_old")
+#: The same for attributes that each update contains, after the status and the number of tasks.
+COUNT_FIELDS = ("occupancy", "nbytes", "nthreads")
 
 
 class SchedulerProxy:
@@ -53,6 +68,7 @@ class SchedulerProxy:
     """
 
     http_server: Any
+    digests = None
 
     def __init__(
         self,
@@ -63,51 +79,84 @@ class SchedulerProxy:
     ) -> None:
         self._call = call
         self._read_at: dict[str, float] = {}
-        self._base: dict[str, Any] = {"total_nthreads": 0, "transition_counter": 0, "bandwidth": 1}
+        self._topics_read_at: dict[str, float] = {}
         self._workers: dict[str, WorkerProxy] = {}
-        self._idle: set[WorkerProxy] = set()
-        self._saturated: set[WorkerProxy] = set()
         self._prefixes: dict[str, Any] = {}
         self._groups: dict[str, Any] = {}
         self._links: dict[str, list[str]] = {}
-        self._bandwidths: tuple[dict[Any, float], dict[str, float]] = ({}, {})
-        self._metrics: defaultdict[Any, float] = defaultdict(float)
-        self._errors: deque[Any] = deque()
-        self._shuffles: dict[Any, Any] = {}
-        self._stored: dict[str, int] = {}
-        self._topics_read_at: dict[str, float] = {}
         self._layouts: dict[str, Any] = {}
+        self._values: dict[str, Any] = {
+            "workers": self._workers,
+            "task_prefixes": self._prefixes,
+            "task_groups": self._groups,
+            "idle": set(),
+            "saturated": set(),
+            "total_nthreads": 0,
+            "transition_counter": 0,
+            "bandwidth": 1,
+            "bandwidth_workers": {},
+            "bandwidth_types": {},
+            "cumulative_worker_metrics": defaultdict(float),
+            "erred_tasks": deque(),
+            "cpu": 0.0,
+            "tick_seconds": 0.0,
+        }
         self.jupyter = jupyter
         self.address = facts.get("address", "")
         self.id = facts.get("id", "")
         self.loop = self.io_loop = loop
-        self._profile = loop.profile = ProfileProxy(lambda: self.read("profile"))
+        self._profile = loop.profile = ProfileProxy(self._reader("profile"))
         self._requests = RequestsProxy()
-        self.digests = None
-        self.tasks = TasksProxy(lambda: self.read("tasks"))
-        self.monitor = MonitorProxy(lambda: self.read("monitor"))
-        self.proc = SimpleNamespace(cpu_percent=lambda: self._base.get("cpu", 0.0))
-        stream, timing = TaskStreamProxy(self), GroupTimingProxy(self)
-        stream.read = lambda: self.read("stream")
-        timing.read = lambda: self.read("prefixes")
-        self.plugins: dict[str, Any] = {stream.name: stream, timing.name: timing}
-        self._stream, self._timing = stream, timing
+        self.tasks = TasksProxy(self._reader("tasks"))
+        self.monitor = MonitorProxy(self._reader("monitor"))
+        self.proc = SimpleNamespace(cpu_percent=lambda: self._values["cpu"])
+        self._stream = TaskStreamProxy(self, self._reader("stream"))
+        self._timing = GroupTimingProxy(self, self._reader("prefixes"))
+        self.plugins: dict[str, Any] = {each.name: each for each in (self._stream, self._timing)}
         self._topics = TopicsProxy(self._read_topic)
         self._broker = SimpleNamespace(_topics=self._topics)
-        self.spans = SpansProxy(lambda: self.read("spans"))
-        from distributed.stealing import WorkStealing
-
-        costs = getattr(WorkStealing, "cost_multipliers", None) or [1.0] * 15
+        self.spans = SpansProxy(self._reader("spans"))
+        self._stored = StoredByPrefix(self._reader("stored"))
+        self._shuffle = SimpleNamespace(heartbeats={})
         self._extensions = {
-            "stealing": SimpleNamespace(cost_multipliers=costs),
+            "stealing": SimpleNamespace(cost_multipliers=WorkStealing.cost_multipliers),
             "spans": self.spans,
+            "shuffle": self._shuffle,
+        }
+
+        self._appliers: dict[str, Callable[[Any], object]] = {
+            "base": self._apply_base,
+            "workers": self._apply_workers,
+            "prefixes": self._apply_prefixes,
+            "groups": self._apply_groups,
+            "tasks": self._apply_tasks,
+            "stream": self._apply_stream,
+            "events": self._apply_events,
+            "monitor": self.monitor.apply,
+            "profile": self._profile.extend,
+            "requests": self._requests.update_sums,
+            "shuffles": vars(self._shuffle).update,
+            "spans": vars(self.spans).update,
+            "stored": vars(self._stored).update,
         }
 
     # topics
 
+    def __getattr__(self, name: str) -> Any:
+        """Return an attribute of ``TOPICS``, and note that a page reads its topic."""
+        if name not in TOPICS:
+            raise AttributeError(name)
+        topic = TOPICS[name]
+        if topic is not None:
+            self.read(topic)
+        return self._values[name]
+
     def read(self, topic: str) -> None:
         """Note that a page reads ``topic``: it is requested for the next ``READ_SECONDS``."""
         self._read_at[topic] = time.monotonic()
+
+    def _reader(self, topic: str) -> Callable[[], None]:
+        return lambda: self.read(topic)
 
     def _read_topic(self, name: str) -> None:
         self.read("events")
@@ -115,107 +164,33 @@ class SchedulerProxy:
 
     def wanted(self) -> dict[str, Any]:
         """Return topic -> its detail, for the topics read in the last ``READ_SECONDS``."""
-        since = time.monotonic() - READ_SECONDS
-        found: dict[str, Any] = {
-            topic: None for topic, when in self._read_at.items() if when > since
-        }
+        found: dict[str, Any] = dict.fromkeys(_recent(self._read_at))
         if "tasks" in found:
-            import dask
-
             found["tasks"] = dask.config.get("distributed.dashboard.graph-max-items", GRAPH_MAX)
         if "events" in found:
-            found["events"] = [name for name, when in self._topics_read_at.items() if when > since]
+            found["events"] = _recent(self._topics_read_at)
         if "spans" in found:
-            found["spans"] = [tags for tags, when in self.spans.selected_at.items() if when > since]
+            found["spans"] = _recent(self.spans.selected_at)
         return found
-
-    @property
-    def workers(self) -> dict[str, WorkerProxy]:
-        """Address -> worker."""
-        self.read("workers")
-        return self._workers
-
-    @property
-    def idle(self) -> set[WorkerProxy]:
-        """Idle workers."""
-        return self._idle
-
-    @property
-    def saturated(self) -> set[WorkerProxy]:
-        """Saturated workers."""
-        return self._saturated
-
-    @property
-    def task_prefixes(self) -> dict[str, Any]:
-        """Name -> prefix."""
-        self.read("prefixes")
-        return self._prefixes
-
-    @property
-    def task_groups(self) -> dict[str, Any]:
-        """Name -> group."""
-        self.read("groups")
-        return self._groups
 
     @property
     def counters(self) -> dict[str, Any]:
         """Stock's counters: "op" counts requests. Empty before the first request."""
         self.read("requests")
-        return dict.fromkeys(("op",), self._requests) if self._requests.sums else {}
-
-    @property
-    def bandwidth_workers(self) -> dict[Any, float]:
-        """(address, address) -> bytes per second."""
-        self.read("bandwidths")
-        return self._bandwidths[0]
-
-    @property
-    def bandwidth_types(self) -> dict[str, float]:
-        """Name of a type -> bytes per second."""
-        self.read("bandwidths")
-        return self._bandwidths[1]
-
-    @property
-    def cumulative_worker_metrics(self) -> dict[Any, float]:
-        """Sums of the workers' metrics."""
-        self.read("metrics")
-        return self._metrics
-
-    @property
-    def erred_tasks(self) -> deque[Any]:
-        """The last errors, newest first."""
-        self.read("errors")
-        return self._errors
+        return {"op": self._requests} if self._requests.sums else {}
 
     @property
     def extensions(self) -> dict[str, Any]:
-        """Name -> extension."""
         self.read("shuffles")
-        return {**self._extensions, "shuffle": SimpleNamespace(heartbeats=self._shuffles)}
+        return self._extensions
 
     @property
     def memory(self) -> MemoryState:
-        """Memory of all workers."""
         return MemoryState.sum(*(ws.memory for ws in self.workers.values()))
 
     @property
-    def total_nthreads(self) -> int:
-        """Threads of all workers."""
-        return int(self._base["total_nthreads"])
-
-    @property
-    def transition_counter(self) -> int:
-        """Number of transitions so far."""
-        return int(self._base["transition_counter"])
-
-    @property
-    def bandwidth(self) -> float:
-        """Bytes per second between workers."""
-        return float(self._base["bandwidth"])
-
-    @property
     def _tick_interval_observed(self) -> float:
-        return float(self._base.get("tick_seconds", 0.0))
+        return float(self._values["tick_seconds"])
 
     # methods that pages call
 
@@ -230,15 +205,12 @@ class SchedulerProxy:
         self._layouts.pop(str(name), None)
 
     def benchmark_hardware(self) -> Any:
-        """Return an awaitable of the workers' bandwidths."""
         return self._call("benchmark_hardware", {})
 
     def get_profile(self, **options: Any) -> Any:
-        """Return an awaitable of the merged profiles of workers."""
         return self._call("profile", options)
 
     def get_profile_metadata(self, **options: Any) -> Any:
-        """Return an awaitable of the number of profile samples over time."""
         return self._call("profile_metadata", options)
 
     def get_logs(self, **_: Any) -> list[Any]:
@@ -249,70 +221,31 @@ class SchedulerProxy:
 
     def apply(self, updates: dict[str, Any]) -> None:
         """Apply updates of ``StateDeltas.updates``: topic -> changes."""
-        appliers: dict[str, Callable[[Any], None]] = {
-            "workers": self._apply_workers,
-            "base": self._apply_base,
-            "prefixes": self._apply_prefixes,
-            "groups": self._apply_groups,
-            "tasks": self._apply_tasks,
-            "stream": self._apply_stream,
-            "monitor": self.monitor.apply,
-            "events": self._apply_events,
-        }
-        for topic, apply in appliers.items():
-            if topic in updates:
-                apply(updates[topic])
-        self._bandwidths = updates.get("bandwidths", self._bandwidths)
-        self._shuffles = updates.get("shuffles", self._shuffles)
-        self._stored = updates.get("stored", self._stored)
-        if "requests" in updates:
-            self._requests.update_sums(updates["requests"])
-        self._profile.extend(updates.get("profile", ()))
-        if "metrics" in updates:
-            self._metrics = defaultdict(float, updates["metrics"])
-        if "spans" in updates:
-            self.spans.tags = updates["spans"]["tags"]
-            self.spans.metrics = updates["spans"]["metrics"]
-        if "errors" in updates:
-            names = ("key", "timestamp", "erred_on", "exception_text", "traceback_text")
-            self._errors = deque(
-                SimpleNamespace(**dict(zip(names, e, strict=True))) for e in updates["errors"]
-            )
+        for topic, changes in updates.items():
+            # without an entry they are new values of attributes
+            self._appliers.get(topic, self._values.update)(changes)
 
     def _apply_base(self, base: dict[str, Any]) -> None:
-        self._base = base
         self.tasks.n = base["n_tasks"]
-        known = self._workers
-        self._idle = {known[a] for a in base["idle"] if a in known}
-        self._saturated = {known[a] for a in base["saturated"] if a in known}
+        self._values.update(base)
+        for name in ("idle", "saturated"):
+            known = (self._workers.get(address) for address in base[name])
+            self._values[name] = {ws for ws in known if ws is not None}
 
     def _apply_workers(self, updates: dict[str, Any]) -> None:
         for address in updates["gone"]:
             self._workers.pop(address, None)
         for facts in updates["new"]:
-            extra = {
-                "metrics": {},
-                "last_seen": 0.0,
-                "unmanaged_old": 0,
-                "nbytes": 0,
-                "has_what": (),
-            }
-            self._workers[facts["address"]] = WorkerProxy(**facts, **extra, status=Status.running)
-        for address, metrics, last_seen, unmanaged_old in updates["metrics"]:
-            ws = self._workers[address]
-            ws.metrics, ws.last_seen, ws.unmanaged_old = metrics, last_seen, unmanaged_old
-        for address, status, n_processing, occupancy, nbytes, nthreads in updates["counts"]:
+            self._workers[facts["address"]] = WorkerProxy(**facts, has_what=())
+        for address, *values in updates["metrics"]:
+            vars(self._workers[address]).update(zip(HEARTBEAT_FIELDS, values))
+        for address, status, n_processing, *values in updates["counts"]:
             ws = self._workers[address]
             ws.status = Status.lookup.get(status, Status.undefined)
-            ws.processing, ws.occupancy = range(n_processing), occupancy
-            ws.nbytes, ws.nthreads = nbytes, nthreads
-        for number, ws in enumerate(self._workers.values()):
-            ws.has_what = StoredByPrefix(self.stored) if number == 0 else ()
-
-    def stored(self) -> Iterator[Any]:
-        """Iterate over the data in memory, as one task per prefix."""
-        self.read("stored")
-        return iter([SimpleNamespace(key=name, nbytes=n) for name, n in self._stored.items()])
+            ws.processing = range(n_processing)
+            vars(ws).update(zip(COUNT_FIELDS, values))
+        for ws in list(self._workers.values())[:1]:
+            ws.has_what = self._stored
 
     def _apply_prefixes(self, updates: dict[str, Any]) -> None:
         for name in updates["gone"]:
@@ -348,7 +281,7 @@ class SchedulerProxy:
 
     def _apply_events(self, updates: dict[str, Any]) -> None:
         for name, (count, events) in updates.items():
-            topic = self._topics[name]
+            topic = dict.__getitem__(self._topics, name)  # without noting a read
             topic.events.extend(events)
             topic.count = count
 
@@ -390,3 +323,9 @@ class SchedulerProxy:
                 getattr(plugin, hook)(*args, **kwargs)
             except Exception:
                 logger.debug("Plugin %r failed in %s", plugin, hook, exc_info=True)
+
+
+def _recent(read_at: Mapping[Any, float]) -> list[Any]:
+    """Return what was read in the last ``READ_SECONDS``."""
+    since = time.monotonic() - READ_SECONDS
+    return [name for name, when in read_at.items() if when > since]

@@ -8,16 +8,18 @@ cost before.
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from types import SimpleNamespace
+from typing import Any
 
 from paceline.protocol.keys import Key
 from paceline.protocol.messages import TaskErred, TaskFinished
-from paceline.scheduler.core.lifecycle import accounting
+from paceline.scheduler.core.lifecycle.accounting import occupancy
 from paceline.scheduler.core.state.model import TaskGroup, TaskPrefix, TaskState, WorkerState
-from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.turn_observer import TurnObserver
+from paceline.workers_compat.facade.server_port import FacadeServer
 from paceline.workers_compat.security.unpickling import deserialize
 
 #: Finished tasks per update, more than a screen shows; earlier ones are dropped.
@@ -43,38 +45,6 @@ WORKER_FACTS = (
 )
 
 
-class StreamDriver(Protocol):
-    """The driver of the core, which calls observers with each batch of messages."""
-
-    def add_observer(self, observer: TurnObserver) -> None:
-        """Call the methods of ``observer``."""
-
-    def remove_observer(self, observer: TurnObserver) -> None:
-        """Stop calling ``observer``."""
-
-
-class ObservedServer(Protocol):
-    """The attributes of the server that the dashboard reads."""
-
-    state: SchedulerState
-
-    @property
-    def rpc_counts(self) -> Mapping[type[Any], int]:
-        """Number of requests by type."""
-
-    @property
-    def driver(self) -> StreamDriver:
-        """The driver of the core."""
-
-    @property
-    def request_state(self) -> Any:
-        """Has ``loop_profile``."""
-
-    @property
-    def plugins(self) -> Any:
-        """Has ``facade``."""
-
-
 class StateDeltas(TurnObserver):
     """What one dashboard has received, to find the changes since then.
 
@@ -83,7 +53,7 @@ class StateDeltas(TurnObserver):
         facts: returns facts about the process, which are part of each update: tick interval, cpu.
     """
 
-    def __init__(self, server: ObservedServer, facts: Callable[[], dict[str, Any]]) -> None:
+    def __init__(self, server: FacadeServer, facts: Callable[[], dict[str, Any]]) -> None:
         self._server = server
         self._facade: Any = server.plugins.facade
         self._state = server.state
@@ -100,41 +70,23 @@ class StateDeltas(TurnObserver):
         self._batches: deque[tuple[str, Sequence[Any]]] = deque()
         self._n_messages = 0
         self._stream_requested_at = 0.0
-        self._topics: dict[str, Callable[[Any], Any]] = {
-            "workers": self._get_workers,
-            "prefixes": self._get_prefixes,
-            "groups": self._get_groups,
-            "tasks": self._get_tasks,
-            "stream": self._get_stream,
-            "bandwidths": self._get_bandwidths,
-            "metrics": self._get_metrics,
-            "spans": self._get_spans,
-            "events": self._get_events,
-            "monitor": self._get_monitor,
-            "profile": self._get_profile,
-            "stored": self._get_stored,
-            "requests": self._get_requests,
-            "shuffles": self._get_shuffles,
-            "errors": self._get_errors,
-        }
 
     def updates(self, wanted: dict[str, Any]) -> dict[str, Any]:
-        """Return topic -> changes since the last call.
+        """Return topic -> changes since the last call. The method ``_get_TOPIC`` finds them.
 
         Args:
             wanted: topic -> its detail; unknown topics are ignored.
         """
-        found: dict[str, Any] = {"base": self._get_base()}
+        found: dict[str, Any] = {}
         for topic, detail in wanted.items():
-            get = self._topics.get(topic)
+            get = getattr(self, f"_get_{topic}", None)
             if get is not None:
                 found[topic] = get(detail)
+        found["base"] = self._base()  # after the workers that it names
         if "stored" not in wanted:
             self._summing = None
-        if (
-            self._stream_requested_at
-            and time.monotonic() - self._stream_requested_at > STREAM_SECONDS
-        ):
+        unused_seconds = time.monotonic() - self._stream_requested_at
+        if self._stream_requested_at and unused_seconds > STREAM_SECONDS:
             self.stop()
         return found
 
@@ -145,7 +97,7 @@ class StateDeltas(TurnObserver):
         self._n_messages = 0
         self._server.driver.remove_observer(self)
 
-    def _get_base(self) -> dict[str, Any]:
+    def _base(self) -> dict[str, Any]:
         state = self._state
         return {
             **self._facts(),
@@ -174,25 +126,16 @@ class StateDeltas(TurnObserver):
                 before[1] = ws.metrics
                 metrics.append((address, ws.metrics, ws.last_seen, ws.memory_unmanaged_old))
         counts = [
-            (
-                a,
-                ws.status,
-                len(ws.processing),
-                accounting.occupancy(state, ws),
-                ws.nbytes,
-                ws.nthreads,
-            )
+            (a, ws.status, len(ws.processing), occupancy(state, ws), ws.nbytes, ws.nthreads)
             for a, ws in state.workers.items()
         ]
         return {"gone": gone, "new": new, "metrics": metrics, "counts": counts}
 
-    # prefixes and groups whose numbers changed
-
     def _get_prefixes(self, _: Any) -> dict[str, Any]:
-        return _changed(self._prefixes, self._state.task_prefixes, _prefix)
+        return _changes(self._prefixes, self._state.task_prefixes, _prefix)
 
     def _get_groups(self, _: Any) -> dict[str, Any]:
-        return _changed(self._groups, self._state.task_groups, _group)
+        return _changes(self._groups, self._state.task_groups, _group)
 
     # tasks, for small graphs only
 
@@ -242,15 +185,23 @@ class StateDeltas(TurnObserver):
 
     # the rest
 
-    def _get_bandwidths(self, _: Any) -> tuple[dict[Any, float], dict[str, float]]:
-        return dict(self._state.bandwidth_workers), dict(self._state.bandwidth_types)
+    def _get_bandwidths(self, _: Any) -> dict[str, Any]:
+        state = self._state
+        return {
+            "bandwidth_workers": dict(state.bandwidth_workers),
+            "bandwidth_types": dict(state.bandwidth_types),
+        }
 
-    def _get_metrics(self, _: Any) -> dict[Any, float]:
-        return dict(self._state.cumulative_worker_metrics)
+    def _get_metrics(self, _: Any) -> dict[str, Any]:
+        sums = defaultdict(float, self._state.cumulative_worker_metrics)
+        return {"cumulative_worker_metrics": sums}
+
+    def _get_errors(self, _: Any) -> dict[str, Any]:
+        return {"erred_tasks": [SimpleNamespace(**asdict(e)) for e in self._state.erred_tasks]}
 
     def _get_spans(self, choices: Any) -> dict[str, Any]:
-        spans = self._facade.extensions.get("spans")
-        if spans is None or not spans.spans:
+        spans = self._facade.extensions["spans"]
+        if not spans.spans:
             return {"tags": [], "metrics": {}}
         metrics = {(): spans.merge_all().cumulative_worker_metrics}
         for tags in list(choices or ())[:TAGS_MAX]:
@@ -292,33 +243,22 @@ class StateDeltas(TurnObserver):
     def _get_requests(self, _: Any) -> dict[str, int]:
         """Return op -> number of requests so far."""
         counts = self._server.rpc_counts.items()
-        return {
-            str(config.tag): n
-            for kind, n in counts
-            if (config := getattr(kind, "__struct_config__", None))
-        }
+        tagged = ((getattr(kind, "__struct_config__", None), n) for kind, n in counts)
+        return {str(config.tag): n for config, n in tagged if config is not None}
 
-    def _get_stored(self, _: Any) -> dict[str, int]:
+    def _get_stored(self, _: Any) -> dict[str, dict[str, int]]:
         """Return prefix -> bytes of its replicas in memory, as of the last complete sum."""
         if self._summing is None:
             self._summing = _sum_stored(list(self._state.workers.values()))
         sums = next(self._summing)
         if sums is not None:
             self._stored, self._summing = sums, None
-        return self._stored
+        return {"nbytes": self._stored}
 
     def _get_shuffles(self, _: Any) -> dict[Any, Any]:
-        extension = self._facade.plugins.get("shuffle") or self._facade.extensions.get("shuffle")
-        beats = getattr(extension, "heartbeats", None) or {}
-        return {
-            shuffle: {w: dict(d) for w, d in workers.items()} for shuffle, workers in beats.items()
-        }
-
-    def _get_errors(self, _: Any) -> list[tuple[Any, ...]]:
-        return [
-            (e.key, e.timestamp, set(e.erred_on), e.exception_text, e.traceback_text)
-            for e in self._state.erred_tasks
-        ]
+        beats = self._facade.extensions["shuffle"].heartbeats
+        copy = {id_: {w: dict(d) for w, d in workers.items()} for id_, workers in beats.items()}
+        return {"heartbeats": copy}
 
 
 def _stream_record(worker: str, message: Any) -> tuple[Any, ...]:
@@ -349,52 +289,42 @@ def _worker(ws: WorkerState) -> dict[str, Any]:
     return {**found, "services": dict(ws.services), "extra": dict(ws.extra)}
 
 
-def _changed(
-    sent: dict[str, Any], now: dict[str, Any], facts: Callable[[Any], Any]
+def _changes(
+    sent: dict[str, Any], now: dict[str, Any], facts: Callable[[Any], dict[str, Any]]
 ) -> dict[str, Any]:
     """Return removed names and changed facts, compared with ``sent``, and update ``sent``.
 
     Args:
-        sent: name -> mark of the facts that were sent.
+        sent: name -> the facts that were sent.
         now: name -> object.
-        facts: returns the facts of an object, and a mark that changes with them.
+        facts: returns the facts of an object.
     """
     gone = [name for name in sent if name not in now]
     for name in gone:
         del sent[name]
-    changed = {}
-    for name, thing in now.items():
-        found, mark = facts(thing)
-        if sent.get(name) != mark:
-            sent[name] = mark
-            changed[name] = found
+    found = {name: facts(each) for name, each in now.items()}
+    changed = {name: each for name, each in found.items() if sent.get(name) != each}
+    sent.update(changed)
     return {"gone": gone, "changed": changed}
 
 
-def _prefix(prefix: TaskPrefix) -> tuple[dict[str, Any], Any]:
-    states = prefix.states
-    durations = prefix.all_durations
-    nbytes = prefix.nbytes_total
-    found = {"states": states, "all_durations": durations, "nbytes_total": nbytes}
-    return found, (tuple(states.values()), nbytes, sum(durations.values()))
+def _prefix(prefix: TaskPrefix) -> dict[str, Any]:
+    return {
+        "states": prefix.states,
+        "all_durations": prefix.all_durations,
+        "nbytes_total": prefix.nbytes_total,
+    }
 
 
-def _group(group: TaskGroup) -> tuple[dict[str, Any], Any]:
-    states = dict(group.states)
-    found = {
+def _group(group: TaskGroup) -> dict[str, Any]:
+    return {
         "prefix": group.prefix.name,
-        "states": states,
+        "states": dict(group.states),
         "duration": group.duration,
         "nbytes_total": group.nbytes_total,
         "types": list(group.types),
         "dependencies": [each.name for each in group.dependencies],
     }
-    return found, (
-        tuple(states.values()),
-        group.duration,
-        group.nbytes_total,
-        len(group.dependencies),
-    )
 
 
 def _task(ts: TaskState) -> tuple[Any, ...]:

@@ -54,23 +54,14 @@ class DashboardReady:
 
 @dataclass(slots=True)
 class Poll:
-    """Request for updates.
-
-    Attributes:
-        wanted: topic -> its detail, for the topics that open pages read.
-    """
+    """Request for updates of topics that open pages read: topic -> its detail."""
 
     wanted: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Updates:
-    """Reply to ``Poll``.
-
-    Attributes:
-        updates: topic -> changes since the last reply.
-        seconds: time that the scheduler took to collect the previous reply.
-    """
+    """Reply to ``Poll``: topic -> changes, and the seconds that the previous reply took."""
 
     updates: dict[str, Any]
     seconds: float
@@ -78,13 +69,7 @@ class Updates:
 
 @dataclass(slots=True)
 class Call:
-    """Call of a method of the scheduler that takes time.
-
-    Attributes:
-        number: of the call.
-        method: name of the method.
-        options: its arguments.
-    """
+    """Call of a method of the scheduler that takes time."""
 
     number: int
     method: str

@@ -97,9 +97,7 @@ class ClusterCommands(StateAttributes):
         msg: str | None = None,
     ) -> None:
         """Cancel these keys for a client, or for all clients if `force` is set."""
-        texts = {
-            name: text for name, text in (("reason", reason), ("msg", msg)) if text is not None
-        }
+        texts = {k: v for k, v in (("reason", reason), ("msg", msg)) if v is not None}
         message = m.CancelKeys(keys=list(keys), client=client, force=force, **texts)
         self.send_stimulus(message, client)
 

@@ -5,36 +5,34 @@ There is no ``async def``: what takes time is a future of the server's loop.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from paceline.protocol import messages as m
 from paceline.protocol.catalogue import TABLES
+from paceline.workers_compat.security.unpickling import deserialize
 
-from .server_port import copy_outcome
+from .server_port import FacadeServer
 from .state_attributes import StateAttributes
 from .stock_calls import StockCoroutine, stock_value
-from .views import TaskView, deserialize
+from .views import TaskView
 
 
 class RemoteHandlers:
-    """A worker or nanny, as in ``await scheduler.rpc(address).identity()``.
+    """A worker or nanny, as in ``await scheduler.rpc(address).identity()``."""
 
-    Args:
-        call: (address, request) -> awaitable of the reply.
-    """
-
-    def __init__(self, address: str, call: Callable[[str, dict[str, Any]], Any]) -> None:
+    def __init__(self, address: str, server: FacadeServer) -> None:
         self.address = address
-        self._call = call
+        self._server = server
 
-    def __getattr__(self, op: str) -> Callable[..., Any]:
+    def __getattr__(self, op: str) -> Callable[..., StockCoroutine]:
         if op.startswith("__"):
             raise AttributeError(op)
 
-        def request(**arguments: Any) -> Any:
-            return self._call(self.address, dict(arguments, op=op, reply=True))
+        def request(**arguments: Any) -> StockCoroutine:
+            call = self._server.rpc_call(self.address, {**arguments, "op": op, "reply": True})
+            task = self._server.spawn(call, f"a plugin's request to {self.address}")
+            return StockCoroutine(task, lambda value: stock_value(deserialize(value)))
 
         return request
 
@@ -49,15 +47,7 @@ class FacadeRpc(StateAttributes):
 
     def rpc(self, addr: str | None = None, ip: str | None = None, port: int | None = None) -> Any:
         """Return an object for requests to the peer at an address."""
-        address = addr if addr is not None else f"tcp://{ip}:{port}"
-        return RemoteHandlers(address, self._call_peer)
-
-    def _call_peer(self, address: str, request: dict[str, Any]) -> asyncio.Future[Any]:
-        reply: asyncio.Future[Any] = self.server.loop.create_future()
-        call = self.server.rpc_call(address, request)
-        task = self.server.spawn(call, f"a plugin's request to {address}")
-        copy_outcome(task, reply, lambda value: stock_value(deserialize(value)))
-        return reply
+        return RemoteHandlers(addr if addr is not None else f"tcp://{ip}:{port}", self.server)
 
     def broadcast(
         self,
@@ -122,12 +112,9 @@ class FacadeRpc(StateAttributes):
     def report_on_key(self, key: Any = None, *, ts: Any = None, client: str | None = None) -> None:
         """Send the state of a key to a client, or to all clients that want it."""
         key = ts.key if ts is not None else key
-        if client:
-            names = [client]
-        else:
-            core = self.state.tasks.get(key)
-            names = [] if core is None else [cs.client_key for cs in core.who_wants]
-        for name in names:
+        core = self.state.tasks.get(key)
+        wanting = [] if core is None else [cs.client_key for cs in core.who_wants]
+        for name in [client] if client else wanting:
             self.send_stimulus(m.ReportKey(key=key), name)
 
 
@@ -148,10 +135,6 @@ def build_message(direction: Any, message: Any) -> Any:
     known = TABLES[direction].get(str(message.get("op")))
     if known is None:
         return message
-    renamed: dict[Any, str] = dict(
-        zip(known.cls.__struct_encode_fields__, known.cls.__struct_fields__, strict=True)
-    )
-    fields: dict[str, Any] = {
-        renamed.get(name, str(name)): value for name, value in message.items() if name != "op"
-    }
+    renamed: Any = dict(zip(known.cls.__struct_encode_fields__, known.cls.__struct_fields__))
+    fields = {renamed.get(name, str(name)): message[name] for name in message if name != "op"}
     return known.cls(**fields)

@@ -15,10 +15,11 @@ from typing import Any
 import msgspec
 from paceline.protocol.catalogue import TABLES, Direction
 from paceline.protocol.messages.base import Request
+from paceline.workers_compat.security.unpickling import deserialize
 
+from .hook_arguments import as_arguments
 from .server_port import FacadeServer
 from .stock_calls import request_signature
-from .views import deserialize
 
 #: Ops handled by a method of the facade that does more than the request -> the method.
 FACADE_METHODS = MappingProxyType({"broadcast": "broadcast", "unregister": "remove_worker"})
@@ -63,8 +64,7 @@ class HandlerTable(MutableMapping[str, Callable[..., Any]]):
         """Return the built-in handler of `op`. Raises KeyError."""
 
     @abstractmethod
-    def built_in_ops(self) -> Iterable[str]:
-        """Return the ops with built-in handlers."""
+    def built_in_ops(self) -> Iterable[str]: ...
 
     @abstractmethod
     def changed(self, op: str) -> None:
@@ -95,7 +95,6 @@ class RequestHandlers(HandlerTable):
         return call
 
     def built_in_ops(self) -> Iterable[str]:
-        """Return the ops of requests that the scheduler handles."""
         table = TABLES["scheduler_rpc"].items()
         return [op for op, entry in table if self._facade.serves(entry.cls)]
 
@@ -106,7 +105,7 @@ class RequestHandlers(HandlerTable):
             return
         if self.is_added(op):
             self._server.handlers[known.cls] = lambda server, message, peer: self.handle(
-                op, _as_dict(message)
+                op, as_arguments(message)
             )
         else:
             self._server.handlers.pop(known.cls, None)
@@ -120,9 +119,7 @@ class RequestHandlers(HandlerTable):
         function = self._added[op]
         omitted = ("op", *_REQUEST_FIELDS)
         arguments = {name: deserialize(x) for name, x in raw.items() if name not in omitted}
-        if _expects_comm(function):
-            return function(None, **arguments)
-        return function(**arguments)
+        return function(*[None] * _expects_comm(function), **arguments)
 
 
 class StreamHandlers(HandlerTable):
@@ -142,8 +139,7 @@ class StreamHandlers(HandlerTable):
 
     def built_in(self, op: str) -> Callable[..., Any]:
         """Return a function that feeds the message to the core; the sender is an argument."""
-        found = self._core_type(op)
-        if found is None:
+        if (found := self._core_type(op)) is None:
             raise KeyError(op)
         cls, role = found
 
@@ -156,7 +152,6 @@ class StreamHandlers(HandlerTable):
         return call
 
     def built_in_ops(self) -> Iterable[str]:
-        """Return the ops of messages on streams that the core handles."""
         return [op for direction, _ in ROLES for op in TABLES[direction] if self._core_type(op)]
 
     def changed(self, op: str) -> None:
@@ -181,10 +176,3 @@ def _expects_comm(function: Callable[..., Any]) -> bool:
     except (TypeError, ValueError):
         return False
     return bool(parameters) and parameters[0] in ("comm", "stream")
-
-
-def _as_dict(message: Any) -> dict[str, Any]:
-    """Return the fields of a request by their names on the wire."""
-    kind = type(message)
-    names = zip(kind.__struct_encode_fields__, kind.__struct_fields__, strict=True)
-    return {wire: getattr(message, own) for wire, own in names}

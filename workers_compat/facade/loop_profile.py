@@ -44,7 +44,6 @@ class LoopProfile:
 
     @property
     def running(self) -> bool:
-        """Return whether samples are being taken."""
         return self._running
 
     def wake(self) -> None:
@@ -73,7 +72,8 @@ class LoopProfile:
     def get(self, start: float | None = None, stop: float | None = None) -> dict[str, Any]:
         """Return the tree of frames between two times in seconds since the epoch."""
         self.wake()
-        return dict(profile.get_profile(_kept(self._history), start=start, stop=stop))
+        # a copy, because the sampling thread adds to the original
+        return dict(profile.get_profile(list(self._history), start=start, stop=stop))
 
     def periods(
         self, after: float = 0.0, most: int = PERIODS_MAX
@@ -81,7 +81,7 @@ class LoopProfile:
         """Return (start in seconds since the epoch, tree) of the first `most` periods."""
         self.wake()
         with profile.lock:  # the newest period is complete when the sampler releases the lock
-            kept = _kept(self._history)
+            kept = list(self._history)
         return [period for period in kept if period[0] > after][:most]
 
     def close(self) -> None:
@@ -103,8 +103,3 @@ class Periods(Sequence[Any]):
 
     def __getitem__(self, place: Any) -> Any:
         return self._of.periods()[place]
-
-
-def _kept(history: deque[tuple[float, dict[str, Any]]]) -> Sequence[tuple[float, dict[str, Any]]]:
-    """Return a copy, because the sampling thread adds to the original."""
-    return list(history)

@@ -6,23 +6,24 @@ configured: tornado handlers of distributed that take a scheduler.
 
 from __future__ import annotations
 
-import ast
-import asyncio
 import importlib
 import importlib.util
 import inspect
 import ipaddress
+import json
 import logging
 import os
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Iterable
 from typing import Any
 from urllib.parse import urlsplit
 
 import dask.config
+import distributed
 from paceline.workers_compat.security.http_token import is_foreign
+from paceline.workers_compat.security.unpickling import deserialize
 
-from .server_port import copy_outcome
-from .views import deserialize
+from .stock_calls import StockCoroutine
 
 logger = logging.getLogger("distributed.scheduler")
 
@@ -72,23 +73,19 @@ class PageScheduler:
         """Return (level, line), newest first."""
         return list(self._facade.handlers["get_logs"](**options))
 
-    def get_worker_logs(self, workers: list[str]) -> Any:
+    def get_worker_logs(self, workers: list[str]) -> StockCoroutine:
         """Return address -> lines. Await the result."""
-        return self._request("worker_logs", workers=workers)
+        return _deserialized(self._facade.handlers["worker_logs"](workers=workers))
 
-    def get_call_stack(self, keys: Iterable[Any]) -> Any:
+    def get_call_stack(self, keys: Iterable[Any]) -> StockCoroutine:
         """Return worker -> key -> call stack. Await the result."""
-        return self._request("call_stack", keys=list(keys))
+        return _deserialized(self._facade.handlers["call_stack"](keys=list(keys)))
 
-    def _request(self, op: str, **options: Any) -> Any:
-        loop = self._facade.server.loop
-        reply: asyncio.Future[Any] = loop.create_future()
-        copy_outcome(
-            loop.create_task(self._facade.handlers[op](**options)),
-            reply,
-            lambda values: {name: deserialize(value) for name, value in values.items()},
-        )
-        return reply
+
+def _deserialized(reply: Any) -> StockCoroutine:
+    return StockCoroutine(
+        reply, lambda values: {name: deserialize(value) for name, value in values.items()}
+    )
 
 
 def stock_routes(facade: Any, taken: Iterable[str] = (), has_token: bool = False) -> list[Any]:
@@ -113,7 +110,7 @@ def stock_routes(facade: Any, taken: Iterable[str] = (), has_token: bool = False
                 cls = type(cls.__name__, (PlainEvents, cls), {})
             if module.__name__ == API:
                 cls = type(cls.__name__, (CheckedCommand, cls), {"has_token": has_token})
-            takes_scheduler = _takes_scheduler(cls.initialize)
+            takes_scheduler = "dask_server" in inspect.signature(cls.initialize).parameters
             extra = {"dask_server": scheduler} if takes_scheduler else {}
             found.append((path, cls, {**options, **extra}))
     return found
@@ -161,13 +158,10 @@ class CheckedCommand:
 def _is_local(request: Any) -> bool:
     """Return whether the client is on this machine and did not use a host name of another site."""
     host = urlsplit(f"//{request.host}").hostname or ""
-    return _is_loopback(request.remote_ip) and (host == "localhost" or _address(host) is not None)
-
-
-def _is_loopback(text: str) -> bool:
-    address = _address(text)
-    mapped = getattr(address, "ipv4_mapped", None) or address
-    return mapped is not None and bool(mapped.is_loopback)
+    client = _address(request.remote_ip)
+    client = getattr(client, "ipv4_mapped", None) or client
+    is_loopback = client is not None and client.is_loopback
+    return is_loopback and (host == "localhost" or _address(host) is not None)
 
 
 def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
@@ -190,15 +184,11 @@ class PlainEvents:
 
 def _plain(value: Any) -> bool:
     """Return whether JSON can encode `value`."""
-    if isinstance(value, dict):
-        return all(isinstance(key, str) and _plain(each) for key, each in value.items())
-    if isinstance(value, list | tuple):
-        return all(map(_plain, value))
-    return isinstance(value, str | int | float | None)
-
-
-def _takes_scheduler(initialize: Callable[..., Any]) -> bool:
-    return "dask_server" in inspect.signature(initialize).parameters
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 # Paths of the dashboard, without importing bokeh
@@ -210,43 +200,34 @@ def has_bokeh() -> bool:
 
 
 def dashboard_paths() -> list[str]:
-    """Return the paths of the dashboard's pages from distributed's source."""
-    import distributed
-
+    """Return the paths of the dashboard's pages: the keys of a dict in distributed's source."""
     path = os.path.join(os.path.dirname(distributed.__file__), *DASHBOARD_MODULE)
     try:
         with open(path) as file:
-            tree = ast.parse(file.read())
-    except (OSError, SyntaxError):
+            table = file.read().partition("\napplications = {")[2].partition("\n}")[0]
+    except OSError:
+        table = ""
+    found = re.findall(r'^    "(/.*?)":', table, re.MULTILINE)
+    if not found:
         logger.warning("Cannot read the dashboard's pages from %s", path)
-        return ["/status"]
-    for node in tree.body:
-        if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Dict):
-            continue
-        if any(
-            isinstance(target, ast.Name) and target.id == "applications" for target in node.targets
-        ):
-            keys = (key.value for key in node.value.keys if isinstance(key, ast.Constant))
-            return [key for key in keys if isinstance(key, str)]
-    return ["/status"]
+    return found or ["/status"]
 
 
 def statics_folder() -> str:
     """Return the folder of stock's static files."""
-    import distributed
-
     return os.path.join(os.path.dirname(distributed.__file__), "http", "static")
 
 
 def individual_plots(prefix: str = "") -> dict[str, str]:
     """Return title -> path of the individual plots."""
     paths = [path for path in dashboard_paths() if path.startswith("/individual-")]
-    found = {path.strip("/").replace("-", " ").title(): prefix + path for path in paths}
-    for name in sorted(os.listdir(statics_folder())):
-        if name.startswith("individual-") and name.endswith(".html"):
-            title = name.removesuffix(".html").replace("-", " ").title()
-            found[title] = f"{prefix}/statics/{name}"
-    return found
+    paths += [f"/statics/{n}" for n in sorted(os.listdir(statics_folder())) if _is_plot(n)]
+    names = [path.rpartition("/")[2].removesuffix(".html") for path in paths]
+    return {name.replace("-", " ").title(): prefix + path for name, path in zip(names, paths)}
+
+
+def _is_plot(name: str) -> bool:
+    return name.startswith("individual-") and name.endswith(".html")
 
 
 def site_paths(routes: Iterable[str], dashboard: bool) -> list[str]:

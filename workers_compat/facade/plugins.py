@@ -18,10 +18,10 @@ from paceline.scheduler.core.ports import TurnWrites
 from paceline.scheduler.core.state.model import TASK_STATES, TaskState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.stimuli import WriteTask
-from paceline.workers_compat.security.unpickling import plugin_name
+from paceline.workers_compat.security.unpickling import deserialize, plugin_name
 
 from .hook_arguments import HookArguments, annotations_by_type, as_arguments
-from .views import ViewContext, deserialize
+from .views import ViewContext
 
 logger = logging.getLogger("distributed.scheduler")
 
@@ -224,33 +224,23 @@ class Plugins:
         )
 
     def add_worker(self, address: str) -> None:
-        """See ``core.ports.PluginPort``."""
-        self._count_call()
-        self._call("add_worker", scheduler=self.scheduler, worker=address)
+        self._call_counted("add_worker", scheduler=self.scheduler, worker=address)
 
     def remove_worker(self, address: str, stimulus_id: str) -> None:
-        """See ``core.ports.PluginPort``."""
         self._count_call()
+        arguments = {"scheduler": self.scheduler, "worker": address}
         for hook in list(self._hooks["remove_worker"]):
             more = {"stimulus_id": stimulus_id} if takes_keyword(hook, "stimulus_id") else {}
-            self._call_one(
-                hook, "remove_worker", (), {"scheduler": self.scheduler, "worker": address, **more}
-            )
+            self._call_one(hook, "remove_worker", (), {**arguments, **more})
 
     def add_client(self, client: str) -> None:
-        """See ``core.ports.PluginPort``."""
-        self._count_call()
-        self._call("add_client", scheduler=self.scheduler, client=client)
+        self._call_counted("add_client", scheduler=self.scheduler, client=client)
 
     def remove_client(self, client: str) -> None:
-        """See ``core.ports.PluginPort``."""
-        self._count_call()
-        self._call("remove_client", scheduler=self.scheduler, client=client)
+        self._call_counted("remove_client", scheduler=self.scheduler, client=client)
 
     def restart(self) -> None:
-        """See ``core.ports.PluginPort``."""
-        self._count_call()
-        self._call("restart", self.scheduler)
+        self._call_counted("restart", self.scheduler)
 
     # Called by the server
 
@@ -319,6 +309,10 @@ class Plugins:
     def _count_call(self) -> None:
         if self.writes is not None:
             self.writes.calls += 1
+
+    def _call_counted(self, hook: str, *args: Any, **kwargs: Any) -> None:
+        self._count_call()
+        self._call(hook, *args, **kwargs)
 
     def _call(self, hook: str, *args: Any, **kwargs: Any) -> None:
         functions = self._hooks[hook]  # replaced if a hook adds or removes a plugin

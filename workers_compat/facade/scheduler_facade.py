@@ -11,18 +11,17 @@ import logging
 import tempfile
 import threading
 from collections import ChainMap, defaultdict
-from collections.abc import Awaitable, Iterable, Mapping, MutableMapping
+from collections.abc import Awaitable, Iterable, Mapping
 from typing import Any
 
 from paceline.protocol.catalogue import TABLES
 
+from .base import TICK_CHECKS, TickCallback
 from .cluster_commands import ClusterCommands
 from .facade_rpc import FacadeRpc
 from .handlers import RequestHandlers, StreamHandlers
-from .periodic_callbacks import TickCallback, tick_callbacks
 from .plugins import Plugins
 from .server_port import FacadeServer
-from .settings import FacadeSettings
 from .span_views import SpansView
 from .stock_calls import (
     COROUTINE_OPS,
@@ -45,7 +44,7 @@ _OWN = frozenset(("server", "scheduler", "deferring_server", "plugin_host", "han
 _PRIVATE = frozenset(("_folder", "_monitor", "_extensions"))
 
 
-class SchedulerFacade(FacadeSettings, ClusterCommands, FacadeRpc):
+class SchedulerFacade(ClusterCommands, FacadeRpc):
     """The scheduler with stock's attributes and methods.
 
     Args:
@@ -71,7 +70,9 @@ class SchedulerFacade(FacadeSettings, ClusterCommands, FacadeRpc):
         self._monitor: Any = None
         self.digests_total: defaultdict[str, float] = defaultdict(float)
         self.digests_max: defaultdict[str, float] = defaultdict(float)
-        self.periodic_callbacks: dict[str, Any] = {**tick_callbacks(self)}
+        self.periodic_callbacks: dict[str, Any] = {
+            name: TickCallback(self, field) for name, field in TICK_CHECKS.items()
+        }
         self.handlers = RequestHandlers(self, server)
         self.stream_handlers = StreamHandlers(server)
 
@@ -96,16 +97,13 @@ class SchedulerFacade(FacadeSettings, ClusterCommands, FacadeRpc):
         op = TABLES["scheduler_rpc"].get(METHODS.get(name, name))
         if op is not None and self.serves(op.cls):
             return self.handlers[op.name]
-        try:
+        if hasattr(self.state, name):
             return getattr(self.state, name)
-        except AttributeError:
-            pass
         try:
             # not getattr: the ``Scheduler`` object itself falls back to the facade
             return object.__getattribute__(self.scheduler, name)
         except AttributeError:
-            pass
-        raise AttributeError(f"paceline's scheduler has no attribute {name!r}")
+            raise AttributeError(f"paceline's scheduler has no attribute {name!r}") from None
 
     # Requests
 
@@ -157,10 +155,14 @@ class SchedulerFacade(FacadeSettings, ClusterCommands, FacadeRpc):
 
     # Plugins and extensions
 
-    @property
-    def plugins(self) -> dict[str, Any]:
-        """Return name -> plugin. Change it with ``add_plugin`` and ``remove_plugin``."""
-        return dict(self.plugin_host.by_name)
+    #: Name -> plugin. Change it with ``add_plugin`` and ``remove_plugin``.
+    plugins = property(lambda self: dict(self.plugin_host.by_name))
+    #: Name -> pickled plugin of all workers.
+    worker_plugins = property(lambda self: dict(self.server.request_state.worker_plugins))
+    #: Name -> pickled plugin of all nannies.
+    nanny_plugins = property(lambda self: dict(self.server.request_state.nanny_plugins))
+    #: Name -> extension: those added here, and those of the core.
+    extensions = property(lambda self: ChainMap(self._extensions, self.server.core.extensions))
 
     def add_plugin(
         self, plugin: Any, *, idempotent: bool = False, name: str | None = None, **_: Any
@@ -171,21 +173,6 @@ class SchedulerFacade(FacadeSettings, ClusterCommands, FacadeRpc):
     def remove_plugin(self, name: str | None = None) -> None:
         """Unregister a plugin. Raises ValueError if there is none of this name."""
         self.plugin_host.remove(str(name))
-
-    @property
-    def worker_plugins(self) -> dict[str, bytes]:
-        """Return name -> pickled plugin of all workers."""
-        return dict(self.server.request_state.worker_plugins)
-
-    @property
-    def nanny_plugins(self) -> dict[str, bytes]:
-        """Return name -> pickled plugin of all nannies."""
-        return dict(self.server.request_state.nanny_plugins)
-
-    @property
-    def extensions(self) -> MutableMapping[str, Any]:
-        """Return name -> extension: those added here, and those of the core."""
-        return ChainMap(self._extensions, self.server.core.extensions)
 
     def heartbeat(self, address: str, extensions: Mapping[str, Any]) -> None:
         """Pass data in a heartbeat to the extensions that have a ``heartbeat`` method."""
@@ -208,10 +195,17 @@ class SchedulerFacade(FacadeSettings, ClusterCommands, FacadeRpc):
 
     # The process
 
-    @property
-    def status(self) -> Any:
-        """Return distributed's ``Status``."""
-        return self.scheduler.status
+    status = property(lambda self: self.scheduler.status)
+    ip = property(lambda self: self.scheduler.host)
+    thread_id = property(lambda self: threading.get_ident())
+    #: psutil's object for this process.
+    proc = property(lambda self: self.system_monitor().proc)
+    #: Handler with the last log lines; in stock ``_deque_handler``.
+    deque_handler = property(lambda self: self.server.request_state.log)
+    #: Name of a service -> port.
+    service_ports = property(
+        lambda self: {name: each.port for name, each in self.scheduler.services.items()}
+    )
 
     @property
     def loop(self) -> Any:
@@ -223,27 +217,12 @@ class SchedulerFacade(FacadeSettings, ClusterCommands, FacadeRpc):
     io_loop = loop
 
     @property
-    def ip(self) -> str:
-        """Return the host part of the address."""
-        return str(self.scheduler.host)
-
-    @property
     def address_safe(self) -> str:
         """Return the address, or "not-running"."""
         try:
             return str(self.scheduler.address)
         except ValueError:
             return "not-running"
-
-    @property
-    def thread_id(self) -> int:
-        """Return the id of the event loop's thread."""
-        return threading.get_ident()
-
-    @property
-    def service_ports(self) -> dict[str, int]:
-        """Return name of a service -> port."""
-        return {name: service.port for name, service in self.scheduler.services.items()}
 
     @property
     def monitor(self) -> Any:
@@ -267,16 +246,6 @@ class SchedulerFacade(FacadeSettings, ClusterCommands, FacadeRpc):
             self.periodic_callbacks["monitor"] = callback
             callback.start()
         return self._monitor
-
-    @property
-    def proc(self) -> Any:
-        """Return psutil's object for this process."""
-        return self.system_monitor().proc
-
-    @property
-    def deque_handler(self) -> Any:
-        """Return the handler with the last log lines; in stock ``_deque_handler``."""
-        return self.server.request_state.log
 
     @property
     def local_directory(self) -> str:  # type: ignore[override]

@@ -1,4 +1,4 @@
-"""The interface of the server for the facade, and access to it within a turn of the core."""
+"""The interface of the server for facade and dashboard, and access to it within a turn."""
 
 from __future__ import annotations
 
@@ -8,39 +8,41 @@ from typing import Any, Protocol
 
 from paceline.scheduler.core.core import SchedulerCore
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
+from paceline.scheduler.core.turn_observer import TurnObserver
 
 
 class FacadeDriver(Protocol):
-    """The part of ``Driver`` that the facade uses."""
+    """The part of ``Driver`` that the facade and the dashboard use."""
 
     @property
-    def worker_streams(self) -> Mapping[str, Any]:
-        """Address -> stream."""
+    def worker_streams(self) -> Mapping[str, Any]: ...
 
     @property
-    def client_streams(self) -> Mapping[str, Any]:
-        """Client name -> stream."""
+    def client_streams(self) -> Mapping[str, Any]: ...
 
     def feed_after_turn(
         self, message: Any, source: str = "", stimulus_id: str | None = None
-    ) -> None:
-        """Feed a stimulus right after the current turn."""
+    ) -> None: ...
+
+    def add_observer(self, observer: TurnObserver) -> None: ...
+
+    def remove_observer(self, observer: TurnObserver) -> None: ...
 
 
 class FacadeServer(Protocol):
-    """The part of ``Server`` that the facade uses."""
+    """The part of ``Server`` that the facade and the dashboard use."""
+
+    core: SchedulerCore
+    state: SchedulerState
+    loop: asyncio.AbstractEventLoop
+    core_types: frozenset[type]
 
     @property
-    def core(self) -> SchedulerCore:
-        """The core."""
+    def driver(self) -> FacadeDriver: ...
 
     @property
-    def state(self) -> SchedulerState:
-        """The state of the core."""
-
-    @property
-    def driver(self) -> FacadeDriver:
-        """The driver of the core."""
+    def plugins(self) -> Any:
+        """The registered plugins (``Plugins``)."""
 
     @property
     def request_state(self) -> Any:
@@ -55,51 +57,38 @@ class FacadeServer(Protocol):
         """Message class -> handler of a request."""
 
     @property
-    def core_types(self) -> frozenset[type]:
-        """Message classes that the core handles."""
+    def rpc_counts(self) -> Mapping[type[Any], int]:
+        """Message class -> number of requests."""
 
-    @property
-    def loop(self) -> asyncio.AbstractEventLoop:
-        """The event loop."""
+    def now(self) -> float: ...
 
-    def now(self) -> float:
-        """Return the time in seconds since the epoch."""
-
-    def send_stimulus(self, message: Any, source: str = "", stimulus_id: str | None = None) -> None:
-        """Feed a stimulus to the core."""
+    def send_stimulus(
+        self, message: Any, source: str = "", stimulus_id: str | None = None
+    ) -> None: ...
 
     def request(
         self, message: Any, source: str = "", stimulus_id: str | None = None
-    ) -> asyncio.Future[Any]:
-        """Feed a request to the core and return a future of its reply."""
+    ) -> asyncio.Future[Any]: ...
 
-    def rpc_call(self, address: str, request: Any) -> Coroutine[Any, Any, Any]:
-        """Send a request to a worker or nanny and return the reply."""
+    def rpc_call(self, address: str, request: Any) -> Coroutine[Any, Any, Any]: ...
 
-    def wait_for(self, predicate: Callable[[], bool]) -> Coroutine[Any, Any, bool]:
-        """Wait until `predicate` is true after a turn."""
+    def wait_for(self, predicate: Callable[[], bool]) -> Coroutine[Any, Any, bool]: ...
 
-    def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:
-        """Run a coroutine in the background."""
+    def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]: ...
 
-    def route_streams(self, to_core: frozenset[type]) -> None:
-        """Set the message classes that streams pass to the core."""
+    def route_streams(self, core_types: frozenset[type]) -> None: ...
 
-    def worker_address(self, name: Any, resolve: bool = True) -> str:
-        """Return the address of a worker by name, alias or address."""
+    def worker_address(self, name: Any, resolve: bool = True) -> str: ...
 
-    def profile_metadata(self, **options: Any) -> Coroutine[Any, Any, dict[str, Any]]:
-        """Return the number of profile samples over time."""
+    def profile_metadata(self, **options: Any) -> Coroutine[Any, Any, dict[str, Any]]: ...
 
     def gather_on_worker(
         self, address: str, who_has: Mapping[Any, list[str]]
-    ) -> Coroutine[Any, Any, set[Any]]:
-        """Make a worker fetch keys, and return those that it could not fetch."""
+    ) -> Coroutine[Any, Any, set[Any]]: ...
 
     def delete_worker_data(
         self, address: str, keys: list[Any], stimulus_id: str
-    ) -> Coroutine[Any, Any, None]:
-        """Make a worker delete its copies of `keys`."""
+    ) -> Coroutine[Any, Any, None]: ...
 
 
 class DeferringServer:
@@ -129,30 +118,21 @@ class DeferringServer:
         """Feed a request to the core, now or after the turn, and return a future of its reply."""
         if not self._busy():
             return self._server.request(message, source, stimulus_id)
-        future = self._server.loop.create_future()
+        reply: asyncio.Future[Any] = self._server.loop.create_future()
+
+        def copy(done: asyncio.Future[Any]) -> None:
+            error = None if done.cancelled() else done.exception()
+            if reply.done():
+                return
+            if done.cancelled():
+                reply.cancel()
+            elif error is not None:
+                reply.set_exception(error)
+            else:
+                reply.set_result(done.result())
 
         def send() -> None:
-            copy_outcome(self._server.request(message, source, stimulus_id), future)
+            self._server.request(message, source, stimulus_id).add_done_callback(copy)
 
         self._server.loop.call_soon(send)
-        return future
-
-
-def copy_outcome(
-    source: asyncio.Future[Any],
-    target: asyncio.Future[Any],
-    convert: Callable[[Any], Any] = lambda value: value,
-) -> None:
-    """Set the converted result, or the exception, of `source` on `target` as soon as it is done."""
-
-    def copy(done: asyncio.Future[Any]) -> None:
-        if target.done():
-            done.cancelled() or done.exception()
-        elif done.cancelled():
-            target.cancel()
-        elif (error := done.exception()) is not None:
-            target.set_exception(error)
-        else:
-            target.set_result(convert(done.result()))
-
-    source.add_done_callback(copy)
+        return reply

@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from html import escape
-from operator import attrgetter
 from typing import Any
 
 from paceline.scheduler.core.state.groups import Computation
 from paceline.scheduler.core.state.model import TASK_STATES, add_up
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.spans import Span, intervals
-
-from .views import deserialize
+from paceline.workers_compat.security.unpickling import deserialize
 
 #: Key of the time during which the threads of a span were idle or worked for other spans, in
 #: stock's metrics.
@@ -55,24 +53,23 @@ class SpansView:
     @property
     def root_spans(self) -> list[SpanView]:
         """Return spans without a parent, oldest first."""
-        spans = self._state.spans.spans.values()
-        return [self.view(span) for span in spans if span.parent is None]
+        return [view for view in self.spans.values() if view.core.parent is None]
 
     @property
     def spans_search_by_name(self) -> defaultdict[tuple[str, ...], list[SpanView]]:
         """Return full name -> spans, oldest first."""
-        out: defaultdict[tuple[str, ...], list[SpanView]] = defaultdict(list)
-        for span in self._state.spans.spans.values():
-            out[span.name].append(self.view(span))
-        return out
+        return self._index(lambda span: (span.name,))
 
     @property
     def spans_search_by_tag(self) -> defaultdict[str, list[SpanView]]:
         """Return tag anywhere in the name -> spans, oldest first."""
-        out: defaultdict[str, list[SpanView]] = defaultdict(list)
+        return self._index(lambda span: span.name)
+
+    def _index(self, keys: Callable[[Span], Iterable[Any]]) -> defaultdict[Any, list[SpanView]]:
+        out: defaultdict[Any, list[SpanView]] = defaultdict(list)
         for span in self._state.spans.spans.values():
-            for tag in span.name:
-                out[tag].append(self.view(span))
+            for key in keys(span):
+                out[key].append(self.view(span))
         return out
 
     def find_by_tags(self, *tags: str) -> Iterator[SpanView]:
@@ -107,18 +104,7 @@ class SpansView:
 
 
 class SpanView:
-    """Stock's ``Span``, read-only.
-
-    Attributes:
-        name: the tags from the root down.
-        id: unique.
-        enqueued: when its first task arrived, seconds since the epoch.
-        annotation: the annotation of its tasks.
-        done: all its tasks are done.
-        all_durations: action -> seconds.
-        duration: seconds of all its tasks.
-        nbytes_total: size of the results of its tasks.
-    """
+    """Stock's ``Span``, read-only. Attributes that are not computed are those of the core's."""
 
     __slots__ = ("_family", "core")
 
@@ -129,38 +115,27 @@ class SpanView:
     def __repr__(self) -> str:
         return repr(self.core)
 
-    name = property(attrgetter("core.name"))
-    id = property(attrgetter("core.id"))
-    enqueued = property(attrgetter("core.enqueued"))
-    annotation = property(attrgetter("core.annotation"))
-    done = property(attrgetter("core.done"))
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.core, name)
+
     all_durations = property(lambda self: self.core.totals().all_durations)
     duration = property(lambda self: self.core.totals().duration)
     nbytes_total = property(lambda self: self.core.totals().nbytes)
+    #: Its own task groups as an ordered set, without those that ended long ago.
+    groups = property(lambda self: dict(self.core.groups))
+    #: Spans opened within this one, oldest first.
+    children = property(lambda self: list(map(self._family.view, self.core.children)))
+    #: Stock's slot: the metrics of its own tasks.
+    _cumulative_worker_metrics = property(lambda self: dict(self.core.metrics))
 
     @property
     def parent(self) -> SpanView | None:
-        """Return the enclosing span."""
         return None if self.core.parent is None else self._family.view(self.core.parent)
-
-    @property
-    def children(self) -> list[SpanView]:
-        """Return spans opened within this one, oldest first."""
-        return [self._family.view(child) for child in self.core.children]
-
-    @property
-    def groups(self) -> dict[Any, None]:
-        """Return its own task groups as an ordered set, without those that ended long ago."""
-        return dict(self.core.groups)
 
     def traverse_spans(self) -> Iterator[SpanView]:
         """Yield this span and all spans below it."""
         for span in self.core.traverse_spans():
             yield self if span is self.core else self._family.view(span)
-
-    def traverse_groups(self) -> Iterator[Any]:
-        """Return the groups of this span and all spans below it."""
-        return self.core.traverse_groups()
 
     @property
     def start(self) -> float:
@@ -194,11 +169,6 @@ class SpanView:
             return None
         found = [deserialize(each) for each in self.core.metadata]
         return {"collections": [c for each in found for c in each.get("collections", ())]}
-
-    @property
-    def _cumulative_worker_metrics(self) -> dict[tuple[Any, ...], float]:
-        """Return stock's slot: the metrics of its own tasks."""
-        return dict(self.core.metrics)
 
     @property
     def cumulative_worker_metrics(self) -> dict[tuple[Any, ...], float]:
@@ -238,10 +208,7 @@ class ComputationView:
     def __hash__(self) -> int:
         return hash(self.core)
 
-    @property
-    def groups(self) -> set[Any]:
-        """Return its task groups."""
-        return set(self.core.groups)
+    groups = property(lambda self: set(self.core.groups))
 
     @property
     def code(self) -> Any:

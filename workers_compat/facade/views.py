@@ -1,4 +1,4 @@
-"""Views of tasks, workers and clients with the attributes that stock's have.
+"""Views of tasks, workers, clients and topics with the attributes that stock's have.
 
 Views compute documented attributes from the core's state when they are read, and write what stock
 lets plugins write (restrictions, resources, priority, annotations, ...). Two views of the same
@@ -7,30 +7,23 @@ object are equal.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from paceline.protocol.payload import Payload, payload_header
 from paceline.scheduler.core.inspection import queries
 from paceline.scheduler.core.lifecycle import accounting
+from paceline.scheduler.core.state.event_log import EventLog
 from paceline.scheduler.core.state.model import TaskState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.stimuli import WriteTask
-from paceline.workers_compat.errors import stock_worker_state
+from paceline.workers_compat.errors import WORKER_DEFAULTS, stock_worker_state
 from paceline.workers_compat.security.unpickling import deserialize, deserialize_or_raise
 
 from .task_writes import AnnotationsProxy, task_write
-
-__all__ = [
-    "ClientView",
-    "StreamView",
-    "TaskView",
-    "ViewContext",
-    "Views",
-    "WorkerView",
-    "deserialize",
-]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,26 +59,6 @@ def _tasks(tasks: Iterable[TaskState], context: ViewContext) -> set[TaskView]:
 
 def _task_dict(tasks: Mapping[TaskState, Any], context: ViewContext) -> dict[TaskView, Any]:
     return {TaskView(ts, context): value for ts, value in tasks.items()}
-
-
-def _task(ts: TaskState | None, context: ViewContext) -> TaskView | None:
-    return None if ts is None else TaskView(ts, context)
-
-
-def _workers(workers: Iterable[Any], context: ViewContext) -> set[WorkerView]:
-    return {WorkerView(ws, context) for ws in workers}
-
-
-def _worker(ws: Any, context: ViewContext) -> WorkerView | None:
-    return None if ws is None else WorkerView(ws, context)
-
-
-def _clients(clients: Iterable[Any], context: ViewContext) -> set[ClientView]:
-    return {ClientView(cs, context) for cs in clients}
-
-
-def _serialized(payload: Payload | None, context: ViewContext) -> Any:
-    return serialized(payload)
 
 
 def _set_or_none(values: Iterable[str] | None, context: ViewContext) -> set[str] | None:
@@ -134,12 +107,12 @@ class TaskView(StateView):
 
     waiting_on = Shown(_tasks)
     waiters = Shown(_tasks)
-    who_has = Shown(_workers)
-    who_wants = Shown(_clients)
-    processing_on = Shown(_worker)
-    exception_blame = Shown(_task)
-    exception = Shown(_serialized)
-    traceback = Shown(_serialized)
+    who_has = Shown(lambda workers, context: {WorkerView(ws, context) for ws in workers})
+    who_wants = Shown(lambda clients, context: {ClientView(cs, context) for cs in clients})
+    processing_on = Shown(lambda ws, context: ws and WorkerView(ws, context))
+    exception_blame = Shown(lambda ts, context: ts and TaskView(ts, context))
+    exception = Shown(lambda payload, _: serialized(payload))
+    traceback = Shown(lambda payload, _: serialized(payload))
     erred_on = Shown(_set_or_none)
     host_restrictions = Shown(_set_or_none)
     worker_restrictions = Shown(_set_or_none)
@@ -155,15 +128,13 @@ class TaskView(StateView):
 
     @property
     def dependencies(self) -> set[TaskView]:
-        """Return the tasks whose results it uses."""
-        edges = self.core.dependencies if self._edges is None else self._edges[0]
-        return _tasks(edges, self.context)
+        tasks = self.core.dependencies if self._edges is None else self._edges[0]
+        return _tasks(tasks, self.context)
 
     @property
     def dependents(self) -> set[TaskView]:
-        """Return the tasks that use its result."""
-        edges = self.core.dependents if self._edges is None else self._edges[1]
-        return _tasks(edges, self.context)
+        tasks = self.core.dependents if self._edges is None else self._edges[1]
+        return _tasks(tasks, self.context)
 
     @property
     def annotations(self) -> Any:
@@ -181,8 +152,6 @@ class TaskView(StateView):
             PickleForbidden: This process must not unpickle.
         """
         payload = self.core.run_spec_payload()
-        if payload is None:
-            return None
         return deserialize_or_raise(payload, "a task's specification (a P2P barrier's?)")
 
     def run_spec_names(self, name: bytes) -> bool:
@@ -195,17 +164,10 @@ class TaskView(StateView):
         return accounting.data_nbytes(self.context.state, self.core)
 
     def get_nbytes_deps(self) -> int:
-        """Return the size of all its dependencies in bytes."""
-        return sum(accounting.data_nbytes(self.context.state, ts) for ts in self.core.dependencies)
+        return sum(ts.get_nbytes() for ts in self.dependencies)
 
     def _repr_html_(self) -> str:
         return _html("task_state", state=self.state, nbytes=self.core.nbytes, key=str(self.key))
-
-
-_CLEAN_FIELDS = (
-    *("address", "status", "pid", "name", "nthreads", "memory_limit", "local_directory"),
-    *("nanny", "server_id", "services", "versions", "extra"),
-)
 
 
 class WorkerView(StateView):
@@ -226,22 +188,17 @@ class WorkerView(StateView):
     @property
     def task_prefix_count(self) -> dict[str, int]:
         """Return prefix -> number of its processing tasks that have not seceded."""
-        found: dict[str, int] = {}
-        for ts in self.core.processing:
-            if ts not in self.core.long_running:
-                found[ts.prefix.name] = found.get(ts.prefix.name, 0) + 1
-        return found
+        core = self.core
+        return dict(Counter(t.prefix.name for t in core.processing if t not in core.long_running))
 
     @property
     def status(self) -> Any:
-        """Return distributed's ``Status``."""
         from distributed.core import Status
 
         return Status.lookup[self.core.status]
 
     @property
     def occupancy(self) -> float:
-        """Return the seconds of work assigned to it, including transfers."""
         return accounting.occupancy(self.context.state, self.core)
 
     @property
@@ -260,23 +217,18 @@ class WorkerView(StateView):
 
     @property
     def bandwidth(self) -> float:
-        """Return the bandwidth between workers in bytes per second."""
         return self.context.state.bandwidth
 
     def identity(self) -> dict[str, Any]:
-        """Return its part of ``Client.scheduler_info``."""
         return queries.worker_identity(self.core)
 
     def _repr_html_(self) -> str:
-        core = self.core
-        facts = {"has_what": core.has_what, "processing": core.processing}
-        return _html(
-            "worker_state", address=core.address, name=core.name, status=core.status, **facts
-        )
+        names = ("address", "name", "status", "has_what", "processing")
+        return _html("worker_state", **{name: getattr(self.core, name) for name in names})
 
     def clean(self) -> Any:
         """Return a stock ``WorkerState`` with the same values, which can be pickled."""
-        facts = {name: getattr(self.core, name) for name in _CLEAN_FIELDS}
+        facts = {name: getattr(self.core, name) for name in WORKER_DEFAULTS}
         facts["occupancy"] = self.occupancy
         facts["executing"] = {ts.key: seconds for ts, seconds in self.core.executing.items()}
         return stock_worker_state(facts)
@@ -303,11 +255,9 @@ class StreamView:
 
     @property
     def comm(self) -> Any:
-        """Return the peer."""
         return self._stream.peer
 
     def closed(self) -> bool:
-        """Return whether nothing can be sent."""
         return bool(self._stream.ended or self._stream.peer.closed)
 
     def abort(self) -> None:
@@ -328,19 +278,19 @@ class Views(Mapping[Any, Any]):
         self,
         items: Mapping[Any, Any],
         view: Callable[[Any], Any],
-        extra: dict[Any, tuple[Any, ...]] | None = None,
+        extra: Mapping[Any, tuple[Any, ...]] = MappingProxyType({}),
     ) -> None:
         self._items = items
         self._view = view
         self._extra = extra
 
     def __getitem__(self, key: Any) -> Any:
-        if self._extra and key in self._extra:
+        if key in self._extra:
             return TaskView(*self._extra[key])
         return self._view(self._items[key])
 
     def __contains__(self, key: object) -> bool:
-        return key in self._items or bool(self._extra and key in self._extra)
+        return key in self._items or key in self._extra
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._items)
@@ -350,6 +300,54 @@ class Views(Mapping[Any, Any]):
 
     def __repr__(self) -> str:
         return repr(dict(self._items))
+
+
+class TopicView:
+    """A topic of the event log. As in stock, a topic that does not exist is empty."""
+
+    def __init__(self, log: EventLog, name: Hashable) -> None:
+        self._log = log
+        self._name = name
+
+    @property
+    def events(self) -> tuple[tuple[float, Any], ...]:
+        """Return (seconds since the epoch, event), oldest first."""
+        topic = self._log.topics.get(self._name)
+        return deserialized_events(topic.events if topic else ())
+
+    @property
+    def count(self) -> int:
+        """Return the number of events ever logged."""
+        topic = self._log.topics.get(self._name)
+        return topic.count if topic else 0
+
+    @property
+    def subscribers(self) -> set[str]:
+        return set(self._log.subscribers.get(self._name, ()))
+
+
+class TopicViews(Mapping[Hashable, TopicView]):
+    """Stock's ``Scheduler._broker._topics``: name -> topic. Every name has a topic."""
+
+    def __init__(self, log: EventLog) -> None:
+        self._log = log
+
+    def __getitem__(self, name: Hashable) -> TopicView:
+        return TopicView(self._log, name)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._log.topics
+
+    def __iter__(self) -> Iterator[Hashable]:
+        return iter(list(self._log.topics))
+
+    def __len__(self) -> int:
+        return len(self._log.topics)
+
+
+def deserialized_events(events: Iterable[tuple[float, Any]]) -> tuple[tuple[float, Any], ...]:
+    """Return events with their contents deserialized."""
+    return tuple((when, deserialize(event)) for when, event in events)
 
 
 def serialized(payload: Payload | None) -> Any:

@@ -8,7 +8,7 @@ scheduler. Both only read the core and send it commands.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Awaitable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
 from paceline.scheduler.core import stimuli
@@ -36,26 +36,24 @@ class Callback:
 
     @callback_time.setter
     def callback_time(self, value: float) -> None:
-        """Return the interval in milliseconds. It can be set while the callback runs."""
         if value <= 0:
             raise ValueError("Periodic callback must have a positive callback_time")
-        self._extension.scheduler.send_stimulus(
-            stimuli.ConfigureStealing(self.is_running(), value / 1000)
-        )
+        self._configure(self.is_running(), value / 1000)
 
     def is_running(self) -> bool:
-        """Return whether balancing is on."""
         return bool(self._extension.stealing_state.running)
 
     def start(self) -> None:
-        """Turn balancing on."""
         if not self.is_running():
-            self._extension.scheduler.send_stimulus(stimuli.ConfigureStealing(True))
+            self._configure(True)
 
     def stop(self) -> None:
         """Turn balancing off. Steals in flight are completed."""
         if self.is_running():
-            self._extension.scheduler.send_stimulus(stimuli.ConfigureStealing(False))
+            self._configure(False)
+
+    def _configure(self, *options: Any) -> None:
+        self._extension.scheduler.send_stimulus(stimuli.ConfigureStealing(*options))
 
 
 class WorkStealing:
@@ -120,35 +118,21 @@ class WorkStealing:
 
     # State
 
-    @property
-    def stealing_state(self) -> Any:
-        """Return the stealing state of the core."""
-        return self.scheduler.state.stealing
-
-    @property
-    def _callback_time(self) -> float:
-        """Return the interval in seconds."""
-        return float(self.stealing_state.interval_seconds)
-
-    @property
-    def count(self) -> int:
-        """Return the number of rounds that moved a task."""
-        return int(self.stealing_state.rounds)
-
-    @property
-    def _request_counter(self) -> int:
-        return int(self.stealing_state.request_count)
+    stealing_state = property(lambda self: self.scheduler.state.stealing)
+    #: Number of rounds that moved a task.
+    count = property(lambda self: self.stealing_state.rounds)
+    _callback_time = property(lambda self: self.stealing_state.interval_seconds)
+    _request_counter = property(lambda self: self.stealing_state.request_count)
 
     @property
     def metrics(self) -> dict[str, dict[int, float]]:
         """Return the number of requests, and the seconds of work requested, by cost level."""
-        counts: defaultdict[int, float] = defaultdict(
-            int, enumerate(self.stealing_state.level_counts)
-        )
-        costs: defaultdict[int, float] = defaultdict(
-            int, enumerate(self.stealing_state.level_costs)
-        )
-        return {"request_count_total": counts, "request_cost_total": costs}
+        found = self.stealing_state
+        totals = {
+            "request_count_total": found.level_counts,
+            "request_cost_total": found.level_costs,
+        }
+        return {name: defaultdict(int, enumerate(levels)) for name, levels in totals.items()}
 
     def _live_steals(self) -> Iterable[tuple[Any, Any]]:
         for ts, steal in self.stealing_state.in_flight.items():
@@ -173,21 +157,21 @@ class WorkStealing:
     @property
     def in_flight_occupancy(self) -> defaultdict[Any, float]:
         """Return worker -> seconds of work that it gains (negative: loses)."""
-        gains: defaultdict[Any, float] = defaultdict(float)
-        for _, steal in self._live_steals():
-            gains[self.scheduler.worker_view(steal.victim)] -= steal.victim_seconds
-            if steal.thief is not None:
-                gains[self.scheduler.worker_view(steal.thief)] += steal.thief_seconds
-        return gains
+        return self._gains(lambda steal: (steal.victim_seconds, steal.thief_seconds))
 
     @property
     def in_flight_tasks(self) -> defaultdict[Any, int]:
         """Return worker -> number of tasks that it gains (negative: loses)."""
-        gains: defaultdict[Any, int] = defaultdict(int)
+        return self._gains(lambda steal: (1, 1))
+
+    def _gains(self, amounts: Callable[[Any], tuple[Any, Any]]) -> defaultdict[Any, Any]:
+        """Return worker -> sum of what live steals take from a victim and give to a thief."""
+        gains: defaultdict[Any, Any] = defaultdict(int)
         for _, steal in self._live_steals():
-            gains[self.scheduler.worker_view(steal.victim)] -= 1
+            lost, gained = amounts(steal)
+            gains[self.scheduler.worker_view(steal.victim)] -= lost
             if steal.thief is not None:
-                gains[self.scheduler.worker_view(steal.thief)] += 1
+                gains[self.scheduler.worker_view(steal.thief)] += gained
         return gains
 
     @property
@@ -212,20 +196,17 @@ class WorkStealing:
     @property
     def unknown_durations(self) -> dict[str, set[Any]]:
         """Return prefix -> processing tasks of unknown duration."""
-        out: dict[str, set[Any]] = {}
+        out: defaultdict[str, set[Any]] = defaultdict(set)
         for ws in self.scheduler.state.workers.values():
-            if ws.unknown_duration_total:
-                for ts in ws.processing:
-                    prefix = ts.group.prefix
-                    if prefix in ws.unknown_duration_count:
-                        out.setdefault(prefix.name, set()).add(self.scheduler.task_view(ts))
-        return out
+            for ts in ws.processing if ws.unknown_duration_total else ():
+                if ts.group.prefix in ws.unknown_duration_count:
+                    out[ts.group.prefix.name].add(self.scheduler.task_view(ts))
+        return dict(out)
 
     def steal_time_ratio(self, ts: Any) -> tuple[float, int] | tuple[None, None]:
         """Return the ratio of transfer time to compute time of a task, and its cost level."""
         state = self.scheduler.state
-        found = balancer.cost_level(state, state.tasks[ts.key])
-        return found or (None, None)
+        return balancer.cost_level(state, state.tasks[ts.key]) or (None, None)
 
     def story(self, *keys_or_ts: Any) -> list[Any]:
         """Return logged events about these tasks, oldest first."""

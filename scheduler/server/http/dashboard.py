@@ -9,8 +9,8 @@ import logging
 import warnings
 from typing import Any
 
-from paceline.workers_compat.dashboard.state_deltas import ObservedServer
 from paceline.workers_compat.facade import pages as stock
+from paceline.workers_compat.facade.server_port import FacadeServer
 from tornado import web
 
 from .server import HttpServer, Route, page
@@ -70,7 +70,7 @@ def page_patterns(prefix: str) -> list[str]:
 class EmbeddedDashboard(Dashboard):
     """The pages in this process, created at the first request: for embedded schedulers."""
 
-    def __init__(self, server: ObservedServer, prefix: str) -> None:
+    def __init__(self, server: FacadeServer, prefix: str) -> None:
         super().__init__(prefix)
         self._server = server
         self._http: HttpServer | None = None

@@ -20,7 +20,7 @@ from typing import Any
 
 from paceline.scheduler.server.runtime import child_process
 from paceline.workers_compat.config import config
-from paceline.workers_compat.dashboard.state_deltas import ObservedServer, StateDeltas
+from paceline.workers_compat.dashboard.state_deltas import StateDeltas
 from paceline.workers_compat.dashboard.wire import (
     Call,
     CallReply,
@@ -31,6 +31,7 @@ from paceline.workers_compat.dashboard.wire import (
     Updates,
     pack,
 )
+from paceline.workers_compat.facade.server_port import FacadeServer
 from paceline.workers_compat.security.http_connections import HttpLimits
 from paceline.workers_compat.security.http_token import TokenGate
 from tornado import web
@@ -74,7 +75,7 @@ class ChildDashboard(Dashboard):
 
     def __init__(
         self,
-        server: ObservedServer,
+        server: FacadeServer,
         prefix: str,
         facts: Callable[[], dict[str, Any]],
         gate: TokenGate | None = None,
