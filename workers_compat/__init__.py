@@ -1,5 +1,5 @@
-"""The only room that knows the stock dask and distributed packages.
+"""Everything that imports dask and distributed.
 
-Graphs that clients send, replies whose shape stock peers read, plugins, versions, configuration. What it
-gives to the other rooms is plain: rows, payloads, messages.
+The graph compiler, stock's ``Scheduler`` for plugins, the dashboard, configuration and security.
+Other packages receive plain values from here: rows, payloads, messages.
 """

@@ -1,7 +1,7 @@
-"""Errors in the shape in which stock clients and workers open them.
+"""Errors in the form in which stock clients and workers deserialize them.
 
-An exception goes over the wire as its pickle, wrapped as ``bytes`` of distributed's "dask" family; beside
-it the traceback likewise, and both as text. What cannot be pickled is sent as its ``repr``.
+An exception is sent as its pickle, wrapped as ``bytes`` of distributed's "dask" family, with its
+traceback in the same form, and both as text. If it cannot be pickled, its ``repr`` is sent.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import tblib.pickling_support
 from paceline.protocol.payload import Payload, serialized_payload
 from paceline.workers_compat.graphs.spec_pickler import stock_pickle
 
+#: Places whose frames at the start of a traceback are left out.
 OUR_FRAMES = (
     os.path.dirname(__file__),
     "/scheduler/server/",
     "/dask/_task_spec",
     "/concurrent/futures",
 )
-"""Leading frames of a traceback in these places tell the user nothing, and are left out."""
-
+#: Arguments of stock's ``WorkerState``, and their defaults.
 WORKER_DEFAULTS: dict[str, Any] = {
     "address": "tcp://0.0.0.0:0",
     "status": "closed",
@@ -41,7 +41,6 @@ WORKER_DEFAULTS: dict[str, Any] = {
     "versions": None,
     "extra": None,
 }
-"""What stock's WorkerState is made of, where the facts do not say."""
 
 _BYTES_HEADER = {
     "sub-header": {},
@@ -52,18 +51,19 @@ _BYTES_HEADER = {
 
 
 def connection_lost(address: str, reason: str) -> OSError:
-    """A conversation with a peer broke off: what stock raises, since clients wait for it by name."""
+    """Return the error that stock raises when a connection is lost."""
     from distributed.comm.core import CommClosedError
 
-    return CommClosedError(f"lost the connection to {address}: {reason}")
+    error: OSError = CommClosedError(f"lost the connection to {address}: {reason}")
+    return error
 
 
 def error_message(error: BaseException, status: str = "error") -> dict[str, Any]:
-    """A reply that says that something failed; stock peers raise the exception from it.
+    """Return the reply from which stock peers raise `error`.
 
     Args:
-        error: what was raised, with its traceback.
-        status: "error", or "uncaught-error" when a handler of an RPC did not expect it.
+        error: the exception, with its traceback.
+        status: "error", or "uncaught-error" if the handler of a request did not expect it.
     """
     exception, traceback, _ = error_payloads(error)
     tb = shown_traceback(error.__traceback__)
@@ -77,25 +77,27 @@ def error_message(error: BaseException, status: str = "error") -> dict[str, Any]
 
 
 def error_payloads(error: BaseException) -> tuple[Payload, Payload | None, str]:
-    """(exception, traceback, text for the log). The traceback is None when it is too long, or there is none."""
+    """Return exception, traceback, and text for the log.
+
+    The traceback is None if it is too long.
+    """
     limit = max_error_nbytes()
     tblib.pickling_support.install(error, *causes(error))
     tb = shown_traceback(error.__traceback__)
-    short = truncated(error, limit)
-    exception = _pickled_error(short)
-    traceback = _opens(tb) or pickle_in_band("".join(traceback_module.format_tb(tb)))
-    closed = bytes_payload(traceback) if len(traceback) <= limit else None
-    return bytes_payload(exception), closed, error_text(error)
+    exception = _pickled_error(truncated(error, limit))
+    traceback = _pickled(tb) or pickle_in_band("".join(traceback_module.format_tb(tb)))
+    payload = bytes_payload(traceback) if len(traceback) <= limit else None
+    return bytes_payload(exception), payload, error_text(error)
 
 
 def error_text(error: BaseException) -> str:
-    """An error in words, with its causes, for the log."""
+    """Return the text of `error` and its causes for the log."""
     texts = [f"{type(each).__name__}: {_text_of(each)}" for each in (error, *causes(error))]
     return "\ncaused by ".join(text.strip() for text in texts)
 
 
 def causes(error: BaseException) -> list[BaseException]:
-    """The chain of ``__cause__``, nearest first; a chain that bites its tail ends."""
+    """Return the chain of ``__cause__``, nearest first. A cycle ends the chain."""
     found: list[BaseException] = []
     cause = error.__cause__
     while cause is not None and cause is not error and cause not in found:
@@ -105,7 +107,7 @@ def causes(error: BaseException) -> list[BaseException]:
 
 
 def truncated(error: BaseException, limit: int) -> BaseException:
-    """The error, or one of its kind with a shorter text when its text is longer than ``limit`` characters."""
+    """Return `error`, or one of its type with a text of `limit` characters if it is longer."""
     text = _text_of(error)
     if len(text) <= limit:
         return error
@@ -116,24 +118,24 @@ def truncated(error: BaseException, limit: int) -> BaseException:
 
 
 def max_error_nbytes() -> int:
-    """dask's ``distributed.admin.max-error-length``."""
+    """Return dask's ``distributed.admin.max-error-length``."""
     return int(dask.config.get("distributed.admin.max-error-length", 10000))
 
 
 def shown_traceback(tb: TracebackType | None) -> TracebackType | None:
-    """The traceback from the first frame on that is not ours."""
+    """Return the traceback without the leading frames in ``OUR_FRAMES``."""
     while tb is not None and any(place in tb.tb_frame.f_code.co_filename for place in OUR_FRAMES):
         tb = tb.tb_next
     return tb
 
 
 def bytes_payload(data: bytes) -> Payload:
-    """Bytes as stock's ``to_serialize`` closes them: the peer gets ``bytes``."""
+    """Return `data` in the form of stock's ``to_serialize``; the peer deserializes ``bytes``."""
     return serialized_payload(dict(_BYTES_HEADER), [data])
 
 
 def _text_of(error: BaseException) -> str:
-    """Return the text of `error`, with surrogates escaped: neither pipes nor logs can encode them."""
+    """Return the text of `error`, with surrogates escaped, which logs cannot encode."""
     try:
         return str(error).encode(errors="backslashreplace").decode()
     except Exception as worse:
@@ -141,8 +143,8 @@ def _text_of(error: BaseException) -> str:
 
 
 def _pickled_error(error: BaseException) -> bytes:
-    """An error with its causes; without their tracebacks if those are too deep; else its repr."""
-    data = _opens(error)
+    """Pickle an error with its causes; without tracebacks if they are too deep; else its repr."""
+    data = _pickled(error)
     if data is not None:
         return data
     chain = [error, *causes(error)]
@@ -150,15 +152,15 @@ def _pickled_error(error: BaseException) -> bytes:
     try:
         for each in chain:
             each.__traceback__ = None
-        data = _opens(error)
+        data = _pickled(error)
     finally:
         for each, tb in zip(chain, tracebacks, strict=True):
             each.__traceback__ = tb
     return data if data is not None else pickle_in_band(Exception(repr(error)))
 
 
-def _opens(value: Any) -> bytes | None:
-    """The pickle of a value, if it also opens again."""
+def _pickled(value: Any) -> bytes | None:
+    """Return the pickle of `value`, or None if it cannot be pickled and unpickled."""
     try:
         data = pickle_in_band(value)
         pickle.loads(data)
@@ -178,22 +180,20 @@ def pickle_in_band(value: Any) -> bytes:
 
 
 class ErrorFactory:
-    """The exceptions that the scheduler itself gives to clients, as payloads (``core.ports.ErrorPort``)."""
+    """Creates the payloads of the scheduler's own exceptions (``core.ports.ErrorPort``)."""
 
     def killed_worker(
         self, task_key: Any, worker_facts: dict[str, Any], allowed_failures: int
     ) -> Payload:
-        """``KilledWorker``: workers died again and again while they ran the task."""
         from distributed.scheduler import KilledWorker
 
         worker = stock_worker_state(settled(worker_facts))
-        return self._closed(KilledWorker(settled(task_key), worker, allowed_failures))
+        return _error_payload(KilledWorker(settled(task_key), worker, allowed_failures))
 
     def no_worker(self, task_key: Any, timeout: float) -> Payload:
-        """``NoWorkerError``: there was no running worker for ``timeout`` seconds."""
         from distributed.scheduler import NoWorkerError
 
-        return self._closed(NoWorkerError(task=settled(task_key), timeout=timeout))
+        return _error_payload(NoWorkerError(task=settled(task_key), timeout=timeout))
 
     def no_valid_worker(
         self,
@@ -203,7 +203,6 @@ class ErrorFactory:
         resource_restrictions: Any,
         timeout: float,
     ) -> Payload:
-        """``NoValidWorkerError``: no worker met the task's restrictions for ``timeout`` seconds."""
         from distributed.scheduler import NoValidWorkerError
 
         error = NoValidWorkerError(
@@ -213,32 +212,31 @@ class ErrorFactory:
             resource_restrictions=settled(dict(resource_restrictions or {})),
             timeout=timeout,
         )
-        return self._closed(error)
+        return _error_payload(error)
 
     def memory_error(self, text: str) -> Payload:
-        """``MemoryError``: the task's inputs are larger than its worker's memory."""
-        return self._closed(MemoryError(text))
+        return _error_payload(MemoryError(text))
 
     def actor_lost(self) -> Payload:
-        """``RuntimeError``: the worker that held an actor is gone."""
-        return self._closed(RuntimeError("Worker holding Actor was lost"))
+        return _error_payload(RuntimeError("Worker holding Actor was lost"))
 
-    def _closed(self, error: Exception) -> Payload:
-        return bytes_payload(pickle.dumps(error, protocol=pickle.HIGHEST_PROTOCOL))
+
+def _error_payload(error: Exception) -> Payload:
+    return bytes_payload(pickle.dumps(error, protocol=pickle.HIGHEST_PROTOCOL))
 
 
 class SettledSet(set[Any]):
-    """A set that is pickled as a plain one, its elements in order, so that hash seeds do not show."""
+    """A set whose pickle is that of a sorted ``set``, so that it does not depend on hash seeds."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return set, (sorted(self, key=str),)
 
 
 def settled(value: Any) -> Any:
-    """An equal value whose pickle is the same in every process.
+    """Return an equal value whose pickle is the same in every process.
 
-    A pickle depends on which of the equal strings in it are one object, and that differs between a run and its
-    replay from a journal.
+    A pickle depends on which of its equal strings are one object. That differs between a run and
+    its replay from a journal.
     """
     kind = type(value)
     if kind is str:
@@ -251,10 +249,11 @@ def settled(value: Any) -> Any:
 
 
 def stock_worker_state(facts: dict[str, Any]) -> Any:
-    """A stock ``WorkerState`` as its ``clean()`` gives it: facts without any scheduler behind them.
+    """Return what ``clean()`` of stock's ``WorkerState`` returns: a worker without a scheduler.
 
     Args:
-        facts: what is known of the worker (``WORKER_DEFAULTS`` and ``occupancy``, ``executing``); more is ignored.
+        facts: attributes: any of ``WORKER_DEFAULTS``, ``occupancy``, ``executing`` and
+            ``last_seen``. Others are ignored.
     """
     from distributed.core import Status
     from distributed.scheduler import WorkerState
@@ -265,9 +264,13 @@ def stock_worker_state(facts: dict[str, Any]) -> Any:
     known["server_id"] = str(known["server_id"] or known["address"])
     known["memory_limit"] = int(known["memory_limit"] or 0)
     worker = WorkerState(**known)
-    # what stock takes from the clock and from the process's hash seed would differ in a replay
-    worker.last_seen = float(facts.get("last_seen") or 0.0)
-    worker._hash = zlib.crc32(known["server_id"].encode())
-    worker._occupancy_cache = float(facts.get("occupancy", 0.0))
-    worker.executing = dict(facts.get("executing") or {})
+    # stock uses the clock and the hash seed of the process, which differ in a replay
+    fixed = {
+        "last_seen": float(facts.get("last_seen") or 0.0),
+        "_hash": zlib.crc32(known["server_id"].encode()),
+        "_occupancy_cache": float(facts.get("occupancy", 0.0)),
+        "executing": dict(facts.get("executing") or {}),
+    }
+    for name, value in fixed.items():
+        setattr(worker, name, value)
     return worker

@@ -1,7 +1,8 @@
-"""The one adaptor to ``distributed.comm``: for ``inproc://`` and schemes that packages register under ``distributed.comm.backends``.
+"""``inproc://``, and schemes that packages register under ``distributed.comm.backends``.
 
-Such a comm gives and takes messages, not frames; here they become each other. To do that distributed opens what was pickled in
-place, so that these schemes, but for ``inproc`` where the peer is in this very process, are refused where pickles stay closed.
+Comms of distributed read and write messages, not frames. This module converts between the two.
+distributed unpickles parts of the messages. Therefore schemes other than ``inproc``, whose peer is
+in this process, are refused if unpickling is disabled.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from distributed.protocol.serialize import Serialize, Serialized, serialize_and_
 from paceline.workers_compat.security.unpickling import check_allowed
 
 INPROC = "inproc"
-#: What distributed says for "no security".
+#: Arguments of a connection without TLS.
 NO_ARGUMENTS = {"ssl_context": None, "require_encryption": False}
 
 
@@ -26,34 +27,39 @@ def listener(
     handle: Callable[[Any], Awaitable[None]],
     arguments: dict[str, Any] | None,
 ) -> Any:
-    """A listener of the scheme's, not started; ``handle`` is given each comm before anything was said on it.
+    """Return a listener, not started. It calls `handle` with each comm before its handshake.
 
     Args:
-        arguments: of ``Security.get_listen_args``.
+        scheme: the scheme of the address.
+        location: the address without scheme.
+        handle: called with each comm.
+        arguments: the result of ``Security.get_listen_args``.
 
     Raises:
-        ValueError: nobody registered the scheme, or it may not be used here.
+        ValueError: The scheme is not registered, or unpickling is disabled.
     """
     made = _backend(scheme).get_listener(location, handle, False, **(arguments or NO_ARGUMENTS))
-    made.on_connection = lambda comm, *_, **__: _Done()  # the handshake is ours
+    made.on_connection = lambda comm, *_, **__: _Done()  # the caller makes the handshake
     return made
 
 
 def connect(scheme: str, location: str, arguments: dict[str, Any] | None) -> Awaitable[Any]:
-    """A comm on which nothing was said.
+    """Return an awaitable of a comm, before its handshake.
 
     Args:
-        arguments: of ``Security.get_connection_args``.
+        scheme: the scheme of the address.
+        location: the address without scheme.
+        arguments: the result of ``Security.get_connection_args``.
 
     Raises:
-        ValueError: nobody registered the scheme, or it may not be used here.
+        ValueError: The scheme is not registered, or unpickling is disabled.
     """
     connector = _backend(scheme).get_connector()
     return connector.connect(location, deserialize=False, **(arguments or NO_ARGUMENTS))  # type: ignore[no-any-return]
 
 
 def resolve(scheme: str, location: str) -> str:
-    """The location in the form that the scheme knows it by; as it is where nobody knows the scheme."""
+    """Return the location as the scheme resolves it; unchanged for an unknown scheme."""
     try:
         return str(get_backend(scheme).resolve_address(location))
     except Exception:
@@ -61,7 +67,7 @@ def resolve(scheme: str, location: str) -> str:
 
 
 def host(scheme: str, location: str) -> str:
-    """The host that a location is on; the location itself where nobody knows."""
+    """Return the host of a location; the location itself for an unknown scheme."""
     try:
         return str(get_backend(scheme).get_address_host(location))
     except Exception:
@@ -84,36 +90,38 @@ def to_message(frames: Sequence[Any], scheme: str) -> Any:
 
 def to_frames(message: Any, scheme: str = "") -> list[Any]:
     """Convert a message from `Comm.read` to the form that sockets deliver."""
-    return list(protocol.dumps(_closed(message) if scheme == INPROC else message))
+    return list(protocol.dumps(_serialized(message) if scheme == INPROC else message))
 
 
 def _backend(scheme: str) -> Any:
     if scheme != INPROC:
-        check_allowed(f"what is pickled in messages over {scheme}://, which distributed reads")
+        check_allowed(f"messages over {scheme}://, which distributed reads")
     return get_backend(scheme)
 
 
 class _Handle(bytes):
-    """A frame for a value that cannot leave this process (a lock, an open file): whoever reads it here gets the value itself, as with
-    stock's ``inproc``. It passes through the scheduler as other frames do, and lives as long as its message.
+    """A frame for a value that cannot be pickled, such as a lock or an open file.
+
+    The peer, which is in this process, gets the value itself, as with stock's ``inproc``. The
+    scheduler forwards the frame as any other.
 
     Attributes:
-        value: that one.
+        value: the value.
     """
 
     value: Any
 
 
-#: "serializer" of a closed value whose frame is a ``_Handle``. A peer outside this process is told that it knows no such family.
+#: "serializer" of a value whose frame is a ``_Handle``. Peers outside this process reject it.
 _BY_REFERENCE = "this-process"
 
 
-def _closed(value: Any) -> Any:
-    """Values that are to be serialized and cannot be are replaced by handles; the others are serialized here, once."""
+def _serialized(value: Any) -> Any:
+    """Serialize the marked values in a message. Those that cannot be pickled become handles."""
     if type(value) is dict:
-        return {key: _closed(each) for key, each in value.items()}
+        return {key: _serialized(each) for key, each in value.items()}
     if type(value) in (tuple, list):
-        return type(value)([_closed(each) for each in value])
+        return type(value)([_serialized(each) for each in value])
     if not isinstance(value, Serialize):
         return value
     try:
@@ -125,8 +133,11 @@ def _closed(value: Any) -> Any:
 
 
 def _for_this_process(value: Any) -> Any:
-    """Nobody will put it into frames and back: closed values get whole frames, and batches are lists, for the reader looks for closed
-    values in dictionaries and lists alone."""
+    """Return a message in the form in which a peer in this process reads it.
+
+    Serialized values get complete frames. Batches become lists, because the reader finds
+    serialized values only in dicts and lists.
+    """
     if type(value) is dict:
         return {key: _for_this_process(each) for key, each in value.items()}
     if type(value) in (tuple, list):
@@ -156,7 +167,7 @@ def _whole(value: Serialized) -> Serialized | Serialize:
 
 
 class _Done:
-    """An awaitable that has nothing to wait for."""
+    """An awaitable that is done."""
 
     def __await__(self) -> Any:
         return iter(())

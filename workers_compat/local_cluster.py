@@ -1,4 +1,4 @@
-"""``LocalCluster`` as distributed has it, with another scheduler in it; and its enumeration of states."""
+"""distributed's ``LocalCluster`` with another scheduler, and distributed's ``Status``."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from distributed.core import Status
 
 
 def status(name: str) -> Status:
-    """distributed's ``Status`` of this name."""
+    """Return distributed's ``Status`` of this name."""
     return Status[name]
 
 
 def local_cluster(scheduler_class: type, protocols: tuple[str, ...]) -> type[LocalCluster]:
-    """A ``LocalCluster`` that starts a scheduler of this class.
+    """Return a ``LocalCluster`` that starts a scheduler of `scheduler_class`.
 
     Args:
-        protocols: what the class can listen on; where distributed would choose another, the first of them is used.
+        scheduler_class: the class of the scheduler.
+        protocols: protocols that it supports; the first replaces any other.
     """
 
     class PacelineLocalCluster(LocalCluster):
-        """Workers on this machine, processes or threads, and paceline's scheduler in this process.
+        """Workers on this machine, and paceline's scheduler in this process.
 
         Options as of distributed's ``LocalCluster``.
         """

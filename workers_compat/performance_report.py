@@ -1,8 +1,8 @@
-"""The page of ``distributed.performance_report``, drawn with distributed's own parts in a process of its own.
+"""The page of ``distributed.performance_report``, drawn with distributed's components.
 
-Drawing takes seconds of one processor, which a scheduler has not: it pickles what is to be drawn to
-``python -m paceline.workers_compat.performance_report`` and reads HTML. The tabs are those of stock's
-``Scheduler.performance_report``.
+Drawing takes seconds of processor time, so it runs in a process of its own: ``python -m
+paceline.workers_compat.performance_report`` reads pickled ``ReportFacts`` and writes HTML. The tabs
+are those of stock's ``Scheduler.performance_report``.
 """
 
 from __future__ import annotations
@@ -19,24 +19,27 @@ from types import SimpleNamespace
 from typing import Any
 
 TITLE = "Dask Performance Report"
-SIZING = "stretch_both"
+SIZING: Any = "stretch_both"
 
 
 @dataclass
 class ReportFacts:
-    """What is drawn: plain values.
+    """What the page shows, as plain values.
 
     Attributes:
         start, stop: seconds since the epoch.
-        code: of the client, shown as it is.
-        mode: of bokeh's files: "cdn", "inline", ...; None as bokeh is configured.
-        compute, administrative, scheduler: profile trees of workers' tasks, workers' event loops, the scheduler's.
+        code: source of the client.
+        mode: of bokeh's files: "cdn", "inline", ...; None for bokeh's configuration.
+        compute, administrative, scheduler: profile trees of tasks, of the workers' event loops, and
+            of the scheduler.
         task_stream: records of finished tasks.
-        bandwidth: bytes a second between workers; bandwidth_workers, bandwidth_types: of pairs and of types.
+        bandwidth: bytes per second between workers.
+        bandwidth_workers, bandwidth_types: the same by pair of workers and by type.
         worker_names: address -> name.
-        monitor: quantity -> values over time, of the scheduler's process; monitor_facts: what else its plots ask for.
+        monitor: quantity -> values over time, of the scheduler's process.
+        monitor_facts: further attributes of the monitor that its plots read.
         logs: (seconds since the epoch, level, line) of the scheduler's log.
-        address, nworkers, nthreads, memory: of the cluster; bytes.
+        memory: bytes of all workers.
     """
 
     start: float
@@ -61,7 +64,7 @@ class ReportFacts:
 
 
 class PastMonitor:
-    """distributed's ``SystemMonitor`` as its plots read it, over values that were measured elsewhere."""
+    """distributed's ``SystemMonitor`` as its plots read it, with recorded values."""
 
     def __init__(self, values: dict[str, list[Any]], facts: dict[str, Any]) -> None:
         self.quantities = values
@@ -69,20 +72,21 @@ class PastMonitor:
         vars(self).update(facts)
 
     def range_query(self, start: int) -> dict[str, list[Any]]:
-        """Values from a number on; the plots ask twice, and change what they get."""
+        # copies, because the plots change them
         return {name: values[start:] for name, values in self.quantities.items()}
 
     def update(self) -> None:
-        """Nothing is measured any more."""
+        """Do nothing: the values are recorded."""
 
 
 def draw(facts: ReportFacts) -> str:
-    """The page as HTML. Raises ImportError without bokeh."""
-    from bokeh.models import Div, TabPanel, Tabs
+    """Return the page as HTML. Raises ImportError without bokeh."""
+    from bokeh.models import Div, TabPanel, Tabs  # type: ignore[attr-defined]
     from distributed.dashboard.components import scheduler as parts
+    from distributed.dashboard.components.scheduler import _STYLES
     from distributed.dashboard.components.shared import SystemMonitor
 
-    seen = SimpleNamespace(
+    scheduler = SimpleNamespace(
         monitor=PastMonitor(facts.monitor, facts.monitor_facts),
         bandwidth=facts.bandwidth,
         bandwidth_workers=facts.bandwidth_workers,
@@ -92,17 +96,17 @@ def draw(facts: ReportFacts) -> str:
         },
         get_logs=lambda **_: facts.logs,
     )
-    by_workers = parts.BandwidthWorkers(seen, sizing_mode=SIZING)
+    by_workers = parts.BandwidthWorkers(scheduler, sizing_mode=SIZING)
     by_workers.update()
-    by_types = parts.BandwidthTypes(seen, sizing_mode=SIZING)
+    by_types = parts.BandwidthTypes(scheduler, sizing_mode=SIZING)
     by_types.update()
-    system = SystemMonitor(seen, last_count=0, sizing_mode=SIZING)
+    system = SystemMonitor(scheduler, last_count=0, sizing_mode=SIZING)
     system.update()
     tabs = {
-        "Summary": Div(text=summary(facts), styles=parts._STYLES),
+        "Summary": Div(text=summary(facts), styles=_STYLES),
         "Task Stream": _task_stream(facts),
         "System": system.root,
-        "Scheduler Logs": parts.SchedulerLogs(seen, start=facts.start).root,
+        "Scheduler Logs": parts.SchedulerLogs(scheduler, start=facts.start).root,
         "Worker Profile (compute)": _profile(facts.compute),
         "Worker Profile (administrative)": _profile(facts.administrative),
         "Scheduler Profile (administrative)": _profile(facts.scheduler),
@@ -114,7 +118,7 @@ def draw(facts: ReportFacts) -> str:
 
 
 def summary(facts: ReportFacts) -> str:
-    """The first tab: what was computed, where, and by which code."""
+    """Return the HTML of the first tab: tasks, cluster, and the client's source."""
     import dask
     import distributed
     from dask.utils import format_bytes, format_time
@@ -166,14 +170,14 @@ def _task_stream(facts: ReportFacts) -> Any:
     return figure
 
 
-def _page(tabs: Any, mode: str | None) -> str:
-    """A file that holds all of it, in distributed's template."""
+def _page(tabs: Any, mode: Any) -> str:
+    """Return the tabs as a self-contained HTML page in distributed's template."""
     import distributed
     from bokeh.core.templates import get_env
     from bokeh.plotting import output_file, save
 
-    environment = get_env()
     templates = Path(distributed.__file__).parent / "dashboard" / "templates"
+    environment: Any = get_env()
     environment.loader.searchpath.append(str(templates))
     template = environment.get_template("performance_report.html")
     with tempfile.TemporaryDirectory() as folder:
@@ -184,10 +188,9 @@ def _page(tabs: Any, mode: str | None) -> str:
 
 
 def main() -> int:
-    """Read facts from standard input, write HTML to standard output. Returns the exit code."""
-    # prints of anybody go to standard error
+    """Read ``ReportFacts`` from standard input, and write HTML to standard output."""
     out = os.dup(1)
-    os.dup2(2, 1)
+    os.dup2(2, 1)  # what libraries print goes to standard error
     facts = pickle.load(sys.stdin.buffer)
     html = draw(facts)
     with os.fdopen(out, "wb") as file:

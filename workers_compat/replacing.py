@@ -1,4 +1,4 @@
-"""Puts another class in the place of ``distributed.Scheduler``, wherever distributed binds it."""
+"""Replaces ``distributed.Scheduler`` in all modules of distributed that import it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ def current_scheduler_class() -> type:
     """Return the class that distributed currently binds as ``Scheduler``."""
     from distributed import scheduler
 
-    return scheduler.Scheduler
+    current: type = scheduler.Scheduler
+    return current
 
 
 def replace_class(replacement: type) -> None:
-    """Bind it in ``distributed``, ``distributed.scheduler`` and all modules of distributed that have imported the other."""
-    standing = current_scheduler_class()
+    """Bind `replacement` wherever a module of distributed binds the current class."""
+    current = current_scheduler_class()
     for name, module in list(sys.modules.items()):
-        if name.partition(".")[0] == "distributed" and vars(module).get("Scheduler") is standing:
+        if name.partition(".")[0] == "distributed" and vars(module).get("Scheduler") is current:
             module.Scheduler = replacement  # type: ignore[attr-defined]

@@ -1,7 +1,7 @@
-"""Numbers that stock peers pickle because msgpack has no word for them, and values of ours that it has none for.
+"""Values in messages that msgpack cannot encode.
 
-Stock sends a ``np.int64`` as a pickle of its own wherever a number may stand. Opening pickles runs their sender's code, so
-only what a numpy scalar needs is allowed here; anything else stays closed.
+Stock sends a ``np.int64`` as a pickle of its own in place of a number. Unpickling runs code of the
+sender, so only what numpy scalars need is allowed here; other values stay serialized.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from paceline.protocol.payload import Payload, payload_pickle, pickled_payload, 
 from paceline.workers_compat.graphs.spec_pickler import stock_pickle
 from paceline.workers_compat.security.unpickling import serialize_result
 
-#: What the pickle of a numpy scalar names.
+#: Module and name of the globals in the pickle of a numpy scalar.
 ALLOWED = frozenset(
     {
         ("numpy", "dtype"),
@@ -27,16 +27,19 @@ ALLOWED = frozenset(
 
 
 class _ScalarUnpickler(pickle.Unpickler):
-    """Opens nothing but numbers."""
+    """Unpickles only numbers and texts."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in ALLOWED:
-            raise pickle.UnpicklingError(f"{module}.{name} is no part of a number")
+            raise pickle.UnpicklingError(f"{module}.{name} is not part of a number")
         return super().find_class(module, name)
 
 
 def read_scalar(payload: Payload) -> Any:
-    """Return the number or text in a pickled value, or `payload` itself if it holds anything else, or what msgpack cannot encode."""
+    """Return the number or text in a pickled value.
+
+    Return `payload` if it holds anything else, or if msgpack cannot encode the value.
+    """
     try:
         data, buffers = payload_pickle(payload)
         if buffers:
@@ -64,12 +67,12 @@ def _is_encodable(value: int | str) -> bool:
 
 
 def serialize_value(value: Any) -> Payload:
-    """A value of a reply that msgpack cannot say, pickled as stock pickles it in its place.
+    """Return a value of a reply in the form in which stock sends it.
 
-    What plugins mark as stock does (``ToPickle``, ``to_serialize``) is closed as its mark says.
+    Values that plugins mark (``ToPickle``, ``to_serialize``) are serialized as marked.
 
     Raises:
-        Exception: it cannot be pickled.
+        Exception: `value` cannot be pickled.
     """
     from distributed.protocol.serialize import Serialize, Serialized, ToPickle
 

@@ -72,7 +72,7 @@ PACKAGES: tuple[str, ...] = (
     "testing",
     "tests/upstream",
     "transfer",
-    "workers_compat/graphs",
+    "workers_compat",
 )
 
 _PATTERN = re.compile(
