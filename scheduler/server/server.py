@@ -24,7 +24,7 @@ from paceline.scheduler.server.requests import replicate
 from paceline.scheduler.server.requests.api import ServerApi, op_name, worker_address
 from paceline.scheduler.server.runtime.log_limits import LogLimits
 from paceline.scheduler.server.runtime.measures import Measures
-from paceline.workers_compat.config import transfer_plugin
+from paceline.workers_compat.config import config
 from paceline.workers_compat.facade import memory_policies, shuffle
 from paceline.workers_compat.facade.plugins import Plugins
 from paceline.workers_compat.facade.scheduler_facade import SchedulerFacade
@@ -106,7 +106,7 @@ class Server(ServerApi):
         self.rpc_counts: defaultdict[type[Any], int] = defaultdict(int)
         shuffle.SuspendedShufflePlugin(self.plugins)
         request_state.worker_plugins[shuffle.NAME] = shuffle.worker_plugin()
-        request_state.worker_plugins.update(transfer_plugin.worker_plugins())
+        request_state.worker_plugins.update(config.worker_plugins())
         self._block(blocked_handlers)
         self.core_types: frozenset[type] = frozenset(core.handlers)
         self._new_connection = connection_factory()

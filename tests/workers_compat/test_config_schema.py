@@ -15,7 +15,7 @@ from paceline.workers_compat.config.config import ConfigError, check
 
 def test_schema_has_all_keys_of_stock_about_schedulers() -> None:
     for section in ("distributed.scheduler", "distributed.comm"):
-        keys = schema._leaves(dask.config.get(section), section)
+        keys = schema.leaves(dask.config.get(section), section)
         assert [key for key in keys if not schema._is_known(key)] == []
     for key in SchedulerConfig.dask_keys().values():
         section = key.split(".")[1]

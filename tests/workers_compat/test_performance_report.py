@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from html import unescape
+
 import pytest
 from distributed import profile
 from paceline.scheduler.server.requests import performance_report as flow
-from paceline.workers_compat.performance_report import PastMonitor, ReportFacts, draw, summary
+from paceline.workers_compat.performance_report import PastMonitor, ReportFacts, draw
 
 pytest.importorskip("bokeh")
 
@@ -22,7 +24,7 @@ def facts(**more):
         "scheduler": profile.create(),
         "bandwidth_workers": {("tcp://127.0.0.1:1", "tcp://127.0.0.1:2"): 1e6},
         "bandwidth_types": {"int": 1e6},
-        "worker_names": {"tcp://127.0.0.1:1": "alice"},
+        "workers": {"tcp://127.0.0.1:1": {"name": "alice", "nthreads": 2, "memory_limit": 2**29}},
         "monitor": {
             "cpu": [1.0, 2.0], "memory": [1e6, 2e6], "time": [10.0, 10.5], "num_fds": [3, 4],
             "host_net_io.read_bps": [0.0, 1.0], "host_net_io.write_bps": [0.0, 1.0],
@@ -33,7 +35,9 @@ def facts(**more):
 
 
 def test_summary():
-    page = summary(facts(code="if a < b:\n    pass", nworkers=2, nthreads=4, memory=2**30))
+    bob = {"tcp://127.0.0.1:2": {"name": "bob", "nthreads": 2, "memory_limit": 2**29}}
+    workers = {**facts().workers, **bob}
+    page = unescape(draw(facts(code="if a < b:\n    pass", workers=workers)))
     for part in ("Duration: 3.00 s", "number of tasks: 1", "compute time: 2.50 s", "Workers: 2"):
         assert part in page
     assert "if a &lt; b:" in page

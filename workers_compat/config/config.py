@@ -83,16 +83,12 @@ def _as_number(found: Any, default: Any) -> Any:
     return found
 
 
-def plain_config() -> dict[str, Any]:
-    """Return dask's configuration for a child process, without values that are not plain data."""
-    return _plain_part(dask.config.config)
-
-
-def _plain_part(values: dict[Any, Any]) -> dict[str, Any]:
+def plain_config(values: Any = None) -> dict[str, Any]:
+    """Return dask's configuration, or a part of it, without values that are not plain data."""
     out: dict[str, Any] = {}
-    for name, value in values.items():
+    for name, value in (dask.config.config if values is None else values).items():
         if isinstance(value, dict):
-            out[str(name)] = _plain_part(value)
+            out[str(name)] = plain_config(value)
         elif is_plain(value):
             out[str(name)] = value
     return out
@@ -130,9 +126,6 @@ def graph_compiler_memory_limit_nbytes() -> int:
     return MEMORY_LIMIT // 2 if limit is None else int(parse_bytes(limit))
 
 
-# ------------------------------------------------------------------ for the server
-
-
 def check() -> list[str]:
     """Validate all settings of a scheduler. Return a line about each unknown key.
 
@@ -146,10 +139,6 @@ def check() -> list[str]:
     return list(schema.unknown_keys())
 
 
-def initialize() -> None:
-    """Configure loggers. Importing distributed, as this module does, has this effect."""
-
-
 def get(key: str, default: Any = None) -> Any:
     """Return a value of dask's configuration."""
     return dask.config.get(key, default=default)
@@ -157,19 +146,7 @@ def get(key: str, default: Any = None) -> Any:
 
 def default_keys() -> list[str]:
     """Return all keys that have a default in dask or distributed."""
-    out: list[str] = []
-    for defaults in dask.config.defaults:
-        _walk(defaults, "", out)
-    return out
-
-
-def _walk(values: Any, start: str, out: list[str]) -> None:
-    for name, value in values.items():
-        key = start + str(name).replace("_", "-")
-        if isinstance(value, dict) and value:
-            _walk(value, key + ".", out)
-        else:
-            out.append(key)
+    return [key for defaults in dask.config.defaults for key in schema.leaves(defaults)]
 
 
 def nbytes(value: Any) -> int | None:
@@ -190,3 +167,17 @@ def seconds(value: Any, default: str = "seconds") -> float | None:
     if value is None or value is False or value == "":
         return None
     return float(parse_timedelta(value, default=default))
+
+
+def worker_plugins() -> dict[str, bytes]:
+    """Return name -> pickled plugin for all workers: that of ``paceline.transfer``, if any.
+
+    Raises:
+        ValueError: the configuration of the transfer is invalid.
+    """
+    if not dask.config.get("paceline.transfer", None):
+        return {}
+    from distributed.protocol.pickle import dumps
+    from paceline.transfer.plugin import NAME, configured_transfer
+
+    return {NAME: bytes(dumps(configured_transfer()))}

@@ -76,12 +76,8 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str | os.PathLike)
 
 
-def _is_list(value: Any) -> bool:
-    return isinstance(value, str | list | tuple)
-
-
 def _is_list_of_texts(value: Any) -> bool:
-    return _is_list(value) and all(isinstance(each, str) for each in value)
+    return isinstance(value, str | list | tuple) and all(isinstance(each, str) for each in value)
 
 
 DURATION = ValueType('a duration, as "5 minutes", "500ms" or 300 (seconds)', _is_duration)
@@ -96,23 +92,17 @@ BOOL = ValueType("true or false", _is_bool)
 TEXT = ValueType("text", _is_text)
 FILE = ValueType("the path of a file", _is_text)
 TEXTS = ValueType("a list of texts, as [a, b]", _is_list_of_texts)
-ARGUMENTS = ValueType("a list of texts, as [--option, value]", _is_list)
+ARGUMENTS = ValueType(
+    "a list of texts, as [--option, value]", lambda value: isinstance(value, str | list | tuple)
+)
 MEASURE = ValueType(
     'a way to measure memory, as "optimistic", "managed" or "process"',
     lambda value: value in MEASURES,
 )
 TLS_VERSION = ValueType("1.2 or 1.3", lambda value: float(value) in (1.2, 1.3))
 
-_TLS = (
-    "ca-file",
-    "ciphers",
-    "scheduler.cert",
-    "scheduler.key",
-    "client.cert",
-    "client.key",
-    "worker.cert",
-    "worker.key",
-)
+_TLS_PEERS = ("client", "scheduler", "worker")
+_TLS_FILES = ("ca-file", *(f"{peer}.{part}" for peer in _TLS_PEERS for part in ("cert", "key")))
 
 VALUE_TYPES: dict[str, ValueType] = {
     "distributed.scheduler.active-memory-manager.interval": DURATION,
@@ -172,7 +162,8 @@ VALUE_TYPES: dict[str, ValueType] = {
     "distributed.comm.socket-backlog": COUNT,
     "distributed.comm.timeouts.connect": DURATION,
     "distributed.comm.timeouts.tcp": DURATION,
-    **{f"distributed.comm.tls.{name}": TEXT if name == "ciphers" else FILE for name in _TLS},
+    "distributed.comm.tls.ciphers": TEXT,
+    **{f"distributed.comm.tls.{name}": FILE for name in _TLS_FILES},
     "distributed.comm.tls.max-version": TLS_VERSION,
     "distributed.comm.tls.min-version": TLS_VERSION,
     "distributed.comm.websockets.shard": SIZE,
@@ -231,7 +222,7 @@ def unknown_keys() -> Iterator[str]:
     for section in SECTIONS:
         found = dask.config.get(section, default=None)
         if isinstance(found, Mapping):
-            for key in _leaves(found, section):
+            for key in leaves(found, section):
                 if not _is_known(key):
                     near = difflib.get_close_matches(key, VALUE_TYPES, n=1, cutoff=0.8)
                     hint = f"; did you mean `{near[0]}`?" if near else ""
@@ -244,11 +235,12 @@ def join_lines(lines: list[str]) -> str:
     return "\n".join([*lines[:LISTED_MAX], *([f"... and {rest} more"] if rest > 0 else [])])
 
 
-def _leaves(values: Mapping[Any, Any], start: str) -> Iterator[str]:
+def leaves(values: Mapping[Any, Any], section: str = "") -> Iterator[str]:
+    """Yield the keys of all values. Mappings that a key of the schema accepts are values."""
     for name, value in values.items():
-        key = f"{start}.{str(name).replace('_', '-')}"
+        key = f"{section}.{name}".lstrip(".").replace("_", "-")
         if isinstance(value, Mapping) and value and key not in VALUE_TYPES:
-            yield from _leaves(value, key)
+            yield from leaves(value, key)
         else:
             yield key
 
@@ -268,10 +260,10 @@ def _origin(key: str) -> str:
         for name in _files(path):
             try:
                 with open(name) as file:
-                    text = file.read()
+                    is_mentioned = _mentions(file.read(), key.rpartition(".")[2])
             except (OSError, UnicodeDecodeError):
                 continue
-            if _mentions(text, key.rsplit(".", 1)[-1]):
+            if is_mentioned:
                 return f" (probably from {name})"
     return ""
 

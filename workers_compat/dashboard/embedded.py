@@ -40,18 +40,14 @@ class DashboardScheduler(PageScheduler):
         server: the server, for the profile of its event loop.
     """
 
+    #: Stock's digests, which exist only with crick.
+    digests = None
+
     def __init__(self, facade: Any, server: FacadeServer) -> None:
         super().__init__(facade)
         object.__setattr__(self, "_server", server)
-
-    @property
-    def counters(self) -> dict[str, Any]:
-        """Stock's counters of messages: empty."""
-        return {}
-
-    @property
-    def digests(self) -> None:
-        """Stock's digests, which exist only with crick: None."""
+        #: Stock's counters of messages.
+        object.__setattr__(self, "counters", {})
 
     @property
     def _tick_interval_observed(self) -> float:

@@ -39,6 +39,8 @@ CORE_HOOKS = (
 #: Hooks that the server calls.
 OTHER_HOOKS = ("before_close", "close", "log_event", "valid_workers_downscaling")
 
+HOOK_FAILED = "Hook %s of a scheduler plugin failed"
+
 Spawn = Callable[[Any, str], Any]
 
 
@@ -53,7 +55,6 @@ class Plugins:
             which falls back to the facade; by default the facade.
 
     Attributes:
-        facade, scheduler: see above.
         by_name: the plugins, in order of registration.
         suspended: names of plugins whose hooks are not called.
         depth: number of hooks of the current turn that are running.
@@ -70,7 +71,7 @@ class Plugins:
         self.facade = facade
         self.scheduler = facade if scheduler is None else scheduler
         self.by_name: dict[str, Any] = {}
-        self.suspended: dict[str, None] = {}
+        self.suspended: set[str] = set()
         self.depth = 0
         self.pending_remove_worker_hooks: set[Any] = set()
         self.leaving: dict[Any, tuple[TaskState, ViewContext, Any]] = {}
@@ -91,8 +92,7 @@ class Plugins:
 
     def add(self, plugin: Any, name: str | None = None, idempotent: bool = False) -> None:
         """Register a plugin. It replaces one of the same name, with stock's warning."""
-        if name is None:
-            name = plugin_name(plugin)
+        name = plugin_name(plugin) if name is None else name
         if name in self.by_name:
             if idempotent:
                 return
@@ -113,19 +113,19 @@ class Plugins:
         if name not in self.by_name:
             raise ValueError(f"Could not find plugin {name!r} among the current scheduler plugins")
         del self.by_name[name]
-        self.suspended.pop(name, None)
+        self.suspended.discard(name)
         self._find_hooks()
 
     def suspend(self, name: str) -> None:
         """Call none of the hooks of a plugin until ``resume``."""
         if name in self.by_name and name not in self.suspended:
-            self.suspended[name] = None
+            self.suspended.add(name)
             self._find_hooks()
 
     def resume(self, name: str) -> None:
         """Call the hooks of a suspended plugin again."""
         if name in self.suspended:
-            del self.suspended[name]
+            self.suspended.remove(name)
             self._find_hooks()
 
     def each(self) -> list[Any]:
@@ -139,7 +139,9 @@ class Plugins:
             for hook in (*CORE_HOOKS, *OTHER_HOOKS)
         }
         listeners = [each for each in plugins if overrides(each, "transition")]
-        self._final_states = frozenset().union(*(_final_states(each) for each in listeners))
+        self._final_states = frozenset().union(
+            *(getattr(each, "FINISHES", TASK_STATES) for each in listeners)
+        )
         is_needed = any(self._hooks[hook] for hook in CORE_HOOKS)
         self._state.plugins = self if is_needed else None
 
@@ -147,14 +149,12 @@ class Plugins:
 
     def write(self, command: WriteTask) -> None:
         """Write an attribute of a task: at once within a hook, else as a stimulus."""
-        if self.depth:
-            if self.writes is not None:
-                self.writes.made.append((self.writes.calls, command))
+        if self.depth and self.writes is not None:
+            self.writes.made.append((self.writes.calls, command))
+        if self.depth or self.send_stimulus is None:
             write_task(self._state, command)
-        elif self.send_stimulus is not None:
-            self.send_stimulus(command)
         else:
-            write_task(self._state, command)
+            self.send_stimulus(command)
 
     # Called by the core. Each call is counted, so that a replay knows in which one a write was
     # made.
@@ -189,7 +189,7 @@ class Plugins:
                     else:
                         result = hook(key, start, finish, **more)
                 except Exception:
-                    self._log_failure("transition")
+                    logger.exception(HOOK_FAILED, "transition")
                 else:
                     if result is not None:
                         self._spawn_if_coroutine(result, "transition")
@@ -260,14 +260,6 @@ class Plugins:
                 workers = list(found)
         return workers
 
-    def has_handler(self, op: str) -> bool:
-        """Return whether a plugin added a handler for requests of an unknown op."""
-        return bool(self.facade.handlers.is_added(op))
-
-    def handle_request(self, op: str, raw: dict[str, Any]) -> Any:
-        """Call that handler. Its exceptions are raised."""
-        return self.facade.handlers.handle(op, raw)
-
     def has_stream_handler(self, op: str) -> bool:
         """Return whether a plugin added a handler for stream messages of an unknown op."""
         return bool(self.facade.stream_handlers.is_added(op))
@@ -328,16 +320,13 @@ class Plugins:
         try:
             result = function(*args, **kwargs)
         except Exception:
-            self._log_failure(hook)
+            logger.exception(HOOK_FAILED, hook)
             return None
         finally:
             self.depth -= in_turn
         if result is not None and in_turn and self._spawn_if_coroutine(result, hook):
             return None
         return result
-
-    def _log_failure(self, hook: str) -> None:
-        logger.exception("Hook %s of a scheduler plugin failed", hook)
 
     def _spawn_if_coroutine(self, result: Any, hook: str) -> bool:
         """Run what a hook returned in the background if it is a coroutine. Return whether it is."""
@@ -358,11 +347,6 @@ def overrides(plugin: Any, hook: str) -> bool:
     if not callable(method):
         return False
     return getattr(method, "__func__", method) is not getattr(SchedulerPlugin, hook, None)
-
-
-def _final_states(plugin: Any) -> Iterable[str]:
-    """Return the final states that ``transition`` of a plugin handles."""
-    return getattr(plugin, "FINISHES", TASK_STATES)
 
 
 def takes_keyword(function: Callable[..., Any], name: str) -> bool:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from distributed.diagnostics.plugin import SchedulerPlugin
+from distributed.diagnostics.task_stream import TaskStreamPlugin
+from distributed.scheduler import CollectTaskMetaDataPlugin
 
 #: Keys whose metadata one collection waits for. Further keys are left out.
 KEYS_MAX = 1_000_000
@@ -17,40 +18,18 @@ KEYS_MAX = 1_000_000
 
 def task_stream(plugins: Any) -> Any:
     """Return distributed's ``TaskStreamPlugin``, and register it on the first call."""
-    from distributed.diagnostics.task_stream import TaskStreamPlugin
-
     name = TaskStreamPlugin.name
     if name not in plugins:
         plugins.add(TaskStreamPlugin(plugins.facade), name)
     return plugins.by_name[name]
 
 
-class TaskMetadata(SchedulerPlugin):
-    """Collects metadata and final states of the tasks that clients submit while it is registered.
-
-    Attributes:
-        metadata: key -> metadata reported by its worker.
-        state: key -> "memory" or "erred".
-    """
-
-    def __init__(self, facade: Any, name: str) -> None:
-        self.name = name
-        self.metadata: dict[Any, Any] = {}
-        self.state: dict[Any, str] = {}
-        self._facade = facade
-        self._keys: set[Any] = set()
+class TaskMetadata(CollectTaskMetaDataPlugin):
+    """distributed's plugin, with a limit on the number of keys."""
 
     def update_graph(self, scheduler: Any, *, keys: Iterable[Any], **_: Any) -> None:
-        """Add the wanted keys of a graph."""
-        if len(self._keys) < KEYS_MAX:
-            self._keys.update(keys)
-
-    def transition(self, key: Any, start: str, finish: str, *args: Any, **_: Any) -> None:
-        """Record a task that finished."""
-        if finish in ("memory", "erred") and key in self._keys:
-            self._keys.discard(key)
-            self.metadata[key] = self._facade.tasks[key].metadata
-            self.state[key] = finish
+        if len(self.keys) < KEYS_MAX:
+            self.keys.update(keys)
 
 
 def start_task_metadata(plugins: Any, name: str) -> None:

@@ -299,10 +299,8 @@ def set_process_title(title: str) -> None:
 
 def run_scheduler(**options: Any) -> None:
     """Run a scheduler until it has finished or a signal arrives."""
-    from paceline.workers_compat.config import config
-
-    config.initialize()
     from paceline.scheduler.server.scheduler import Scheduler
+    from paceline.workers_compat.config import config
 
     async def run() -> None:
         logger.info(RULE)

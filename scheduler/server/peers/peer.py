@@ -318,8 +318,9 @@ class RpcHandler(EventHandler):
         if type(message) in server.core_types:
             return server.request(message, getattr(message, "client", None) or "")
         op = op_name(message)
-        if isinstance(message, m.UnknownMessage) and server.plugins.has_handler(op):
-            return server.plugins.handle_request(op, message.raw)
+        handlers = server.plugins.facade.handlers
+        if isinstance(message, m.UnknownMessage) and handlers.is_added(op):
+            return handlers.handle(op, message.raw)
         if isinstance(message, m.UnknownMessage) and op not in TABLES["scheduler_rpc"]:
             logger.warning("No handler %s found in Scheduler", op)
             return None

@@ -41,7 +41,6 @@ async def performance_report(
     state = server.state
     monitor = server.plugins.facade.monitor
     monitor.update()  # plots need a value, however short the time was
-    workers = list(state.workers.values())
     facts = {
         "start": start,
         "stop": stop,
@@ -54,14 +53,14 @@ async def performance_report(
         "bandwidth": state.bandwidth,
         "bandwidth_workers": dict(state.bandwidth_workers),
         "bandwidth_types": dict(state.bandwidth_types),
-        "worker_names": {ws.address: ws.name for ws in workers},
+        "workers": {
+            ws.address: {"name": ws.name, "nthreads": ws.nthreads, "memory_limit": ws.memory_limit}
+            for ws in state.workers.values()
+        },
         "monitor": monitor.range_query(start=last_count),
         "monitor_facts": _plain_facts(monitor),
         "logs": server.request_state.log.lines(start, timestamps=True),
         "address": server.scheduler.address,
-        "nworkers": len(workers),
-        "nthreads": state.total_nthreads,
-        "memory": sum(ws.memory_limit for ws in workers),
     }
     async with server.request_state.drawing:
         return await draw(facts)
