@@ -29,11 +29,7 @@ def listener(
 ) -> Any:
     """Return a listener, not started. It calls `handle` with each comm before its handshake.
 
-    Args:
-        scheme: the scheme of the address.
-        location: the address without scheme.
-        handle: called with each comm.
-        arguments: the result of ``Security.get_listen_args``.
+    `arguments` are the result of ``Security.get_listen_args``.
 
     Raises:
         ValueError: The scheme is not registered, or unpickling is disabled.
@@ -46,10 +42,7 @@ def listener(
 def connect(scheme: str, location: str, arguments: dict[str, Any] | None) -> Awaitable[Any]:
     """Return an awaitable of a comm, before its handshake.
 
-    Args:
-        scheme: the scheme of the address.
-        location: the address without scheme.
-        arguments: the result of ``Security.get_connection_args``.
+    `arguments` are the result of ``Security.get_connection_args``.
 
     Raises:
         ValueError: The scheme is not registered, or unpickling is disabled.

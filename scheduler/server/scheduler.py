@@ -310,7 +310,7 @@ class Scheduler:
             work_stealing.WorkStealing(server.plugins.facade).begin()
         if self.preloads is not None:
             await self.preloads.start()
-        plugins = [plugin for plugin in server.plugins.each() if hasattr(plugin, "start")]
+        plugins = [plugin for plugin in server.plugins.by_name.values() if hasattr(plugin, "start")]
         starting = [plugin.start(self) for plugin in plugins]
         await asyncio.gather(*filter(inspect.isawaitable, starting))
         server.driver.start()

@@ -20,16 +20,14 @@ def get_versions(packages: list[str] | None = None) -> dict[str, dict[str, Any]]
 def version_warning(
     workers: Mapping[str, Any], source: Any, source_name: str = "Client"
 ) -> dict[str, str]:
-    """Return ``{"warning": text, "error": text}`` for a new peer.
+    """Return ``{"warning": text, "error": text}`` for a new peer; empty texts if versions match.
 
-    Empty texts if all versions match.
+    Versions in an unknown form lead to a warning, never to an error.
 
     Args:
         workers: address -> versions of the connected workers.
         source: versions that the new peer sent, or None.
         source_name: the peer's column in the table.
-
-    Versions in an unknown form lead to a warning, never to an error.
     """
     try:
         received = {address: _readable(versions) for address, versions in workers.items()}
@@ -38,10 +36,8 @@ def version_warning(
         )
         return {"warning": found["warning"], "error": found["error"]}
     except Exception as error:
-        return {
-            "warning": f"the versions of {source_name} cannot be compared: {error!r}",
-            "error": "",
-        }
+        text = f"the versions of {source_name} cannot be compared: {error!r}"
+        return {"warning": text, "error": ""}
 
 
 def _readable(versions: Any) -> dict[str, Any] | None:

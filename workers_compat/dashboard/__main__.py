@@ -14,21 +14,13 @@ import os
 import socket
 import sys
 import warnings
+from types import SimpleNamespace
 from typing import Any
 
 from paceline.workers_compat.security.http_connections import ConnectionServer
 from paceline.workers_compat.security.http_token import GatedRouter
 
-from .wire import (
-    Call,
-    CallReply,
-    DashboardReady,
-    MessageReader,
-    Poll,
-    Setup,
-    Updates,
-    pack,
-)
+from .wire import Call, CallReply, DashboardReady, MessageReader, Poll, Setup, Updates, pack
 
 logger = logging.getLogger("distributed.scheduler")
 
@@ -80,11 +72,9 @@ class DashboardProcess(asyncio.Protocol):
     # messages of the scheduler
 
     def connection_made(self, transport: Any) -> None:
-        """See asyncio."""
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """See asyncio."""
         for message in self._reader.feed(data):
             if isinstance(message, Setup):
                 self._set_up(message)
@@ -174,8 +164,6 @@ def _make_application(setup: Setup, call: Any) -> tuple[Any, Any]:
     Raises:
         ImportError: bokeh is missing, or distributed does not support its version.
     """
-    from types import SimpleNamespace
-
     import dask
 
     dask.config.update(dask.config.config, setup.config, priority="new")
@@ -206,15 +194,9 @@ def main() -> None:
         each.setblocking(False)
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)
-
-    def start() -> asyncio.Task[Any]:
-        process = DashboardProcess(connections)
-        process.ended.add_done_callback(lambda _: loop.stop())
-        return loop.create_task(loop.connect_accepted_socket(lambda: process, messages))
-
-    tasks: list[asyncio.Task[Any]] = []  # keeps a reference to the task
-    loop.call_soon(lambda: tasks.append(start()))
-    loop.run_forever()
+    connecting = loop.connect_accepted_socket(lambda: DashboardProcess(connections), messages)
+    _, process = loop.run_until_complete(connecting)
+    loop.run_until_complete(process.ended)
 
 
 if __name__ == "__main__":

@@ -177,7 +177,7 @@ class SchedulerProxy:
     def counters(self) -> dict[str, Any]:
         """Stock's counters: "op" counts requests. Empty before the first request."""
         self.read("requests")
-        return {"op": self._requests} if self._requests.sums else {}
+        return dict.fromkeys(("op",), self._requests) if self._requests.sums else {}
 
     @property
     def extensions(self) -> dict[str, Any]:

@@ -29,10 +29,8 @@ class Setup:
         path: ``sys.path``.
         prefix: prefix of every path.
         port: port that browsers connect to.
-        jupyter: whether the scheduler serves Jupyter.
         facts: address and id of the scheduler.
         gate: checks the token of each request; None if pages need no token.
-        limits: limits of HTTP connections.
     """
 
     config: dict[str, Any]

@@ -30,7 +30,7 @@ class RemoteHandlers:
             raise AttributeError(op)
 
         def request(**arguments: Any) -> StockCoroutine:
-            call = self._server.rpc_call(self.address, {**arguments, "op": op, "reply": True})
+            call = self._server.rpc_call(self.address, dict(arguments, op=op, reply=True))
             task = self._server.spawn(call, f"a plugin's request to {self.address}")
             return StockCoroutine(task, lambda value: stock_value(deserialize(value)))
 

@@ -128,10 +128,6 @@ class Plugins:
             self.suspended.remove(name)
             self._find_hooks()
 
-    def each(self) -> list[Any]:
-        """Return the plugins, in order of registration."""
-        return list(self.by_name.values())
-
     def _find_hooks(self) -> None:
         plugins = [each for name, each in self.by_name.items() if name not in self.suspended]
         self._hooks = {
@@ -207,7 +203,6 @@ class Plugins:
         new_tasks: list[TaskState],
         stimulus_id: str,
     ) -> None:
-        """See ``core.ports.PluginPort``."""
         self._count_call()
         if not self._hooks["update_graph"]:
             return

@@ -113,24 +113,19 @@ class _Limited(iostream.IOStream):
         self._drop_unread_after(idle_seconds)
 
     def exempt(self) -> None:
-        """Stop counting the stream.
-
-        It belongs to a worker or client now, which has no HTTP limits.
-        """
+        """Stop counting the stream: it belongs to a worker or client, which has no HTTP limits."""
         self.connections.remove(self.socket.fileno())
         self._drop_unread_after(0)
 
     def close_fd(self) -> None:
-        """See tornado."""
         self.connections.remove(self.socket.fileno())
         super().close_fd()
 
     def _drop_unread_after(self, seconds: float) -> None:
         if hasattr(socket, "TCP_USER_TIMEOUT"):
             with contextlib.suppress(OSError):
-                self.socket.setsockopt(
-                    socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(seconds * 1000)
-                )
+                timeout = int(seconds * 1000)
+                self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout)
 
 
 class _LimitedTls(_Limited, iostream.SSLIOStream):
@@ -187,12 +182,7 @@ class ConnectionServer:
         return server
 
     def serve(self, sock: socket.socket, keep_alive: bool = True) -> None:
-        """Serve an accepted socket.
-
-        Args:
-            sock: the socket.
-            keep_alive: whether it may send several requests.
-        """
+        """Serve an accepted socket. If `keep_alive` is set, it may send several requests."""
         sock.setblocking(False)
         try:
             address = sock.getpeername()

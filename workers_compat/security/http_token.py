@@ -51,10 +51,7 @@ class TokenGate:
     def refusing(
         self, request: httputil.HTTPServerRequest
     ) -> tuple[type[web.RequestHandler], dict[str, Any]] | None:
-        """Return the handler that replaces the page, and its arguments.
-
-        None if the request is allowed.
-        """
+        """Return the handler that replaces the page, and its arguments; None if allowed."""
         if request.path in self._open or self._is_allowed(request):
             return None
         given = request.query_arguments.get(FIELD)
@@ -90,7 +87,6 @@ class GatedRouter(routing.Router):
         self._gate = gate
 
     def find_handler(self, request: httputil.HTTPServerRequest, **kwargs: Any) -> Any:
-        """See tornado."""
         refusing = self._gate.refusing(request) if self._gate is not None else None
         if refusing is not None:
             return self._application.get_handler_delegate(request, *refusing)
@@ -124,7 +120,6 @@ class Refused(web.RequestHandler):
         """See tornado."""
 
     def prepare(self) -> None:
-        """See tornado."""
         self.set_status(401)
         self.set_header("WWW-Authenticate", 'Bearer realm="paceline"')
         self.set_header("Content-Type", "text/plain; charset=utf-8")
@@ -138,11 +133,9 @@ class KeepToken(web.RequestHandler):
     """Set the cookie, and redirect to the same address without the token."""
 
     def initialize(self, cookie: str) -> None:
-        """See tornado."""
         self._cookie = cookie
 
     def prepare(self) -> None:
-        """See tornado."""
         secure = self.request.protocol == "https"
         self.set_cookie(COOKIE, self._cookie, httponly=True, samesite="Lax", secure=secure)
         where = urlsplit(self.request.uri or "/")

@@ -82,11 +82,7 @@ class Secret:
                 "it does not know the cluster's secret "
                 "(does it load paceline.workers_compat.security.secret_preload?)"
             )
-        if not (
-            isinstance(proof, list | tuple)
-            and len(proof) == 3
-            and all(type(x) is str for x in proof)
-        ):
+        if not isinstance(proof, list | tuple) or [type(x) for x in proof] != [str, str, str]:
             return "its proof of the cluster's secret is malformed"
         moment, nonce, mac = proof
         try:
@@ -121,9 +117,7 @@ class Secret:
 
 
 def configured() -> Secret | None:
-    """Return the secret of ``paceline.security.secret`` or ``.secret-file``.
-
-    None if neither is set.
+    """Return the secret of ``paceline.security.secret`` or ``.secret-file``, or None.
 
     Raises:
         SecretError: the secret is too short, or the file cannot be read.

@@ -42,10 +42,7 @@ class Tls:
     security: Any = field(default=None, repr=False)
 
     def refusal(self, names: Sequence[str]) -> str | None:
-        """Return why a peer with these names in its certificate is rejected.
-
-        None if it is accepted.
-        """
+        """Return why a peer with these names in its certificate is rejected, or None."""
         if not self.peer_names:
             return None
         if len(names) > NAMES_MAX:
@@ -99,18 +96,10 @@ def read(security: Any = None) -> Tls:
 
 
 def certificate_names(certificate: Any) -> tuple[str, ...]:
-    """Return the names in a peer's certificate: common names, then alternative names.
-
-    Args:
-        certificate: the result of ``getpeercert()``.
-    """
+    """Return the common and alternative names in the result of ``getpeercert()``."""
     if not certificate:
         return ()
-    common = [
-        value
-        for parts in certificate.get("subject", ())
-        for name, value in parts
-        if name == "commonName"
-    ]
+    subject = (pair for parts in certificate.get("subject", ()) for pair in parts)
+    common = [value for name, value in subject if name == "commonName"]
     others = [value for _, value in certificate.get("subjectAltName", ()) if isinstance(value, str)]
     return tuple(dict.fromkeys([*common, *others]))

@@ -30,14 +30,7 @@ def is_allowed() -> bool:
 
 
 def check_allowed(what: str) -> None:
-    """Raise if unpickling is disabled.
-
-    Args:
-        what: the data to unpickle, for the error message.
-
-    Raises:
-        UnpicklingDisabledError: unpickling is disabled.
-    """
+    """Raise UnpicklingDisabledError if unpickling is disabled. Its text contains `what`."""
     if not is_allowed():
         raise UnpicklingDisabledError(
             f"Cannot unpickle {what}: the scheduler's configuration disables unpickling "
@@ -48,12 +41,8 @@ def check_allowed(what: str) -> None:
 def unpickle(data: bytes, what: str = "data of a client") -> Any:
     """Unpickle ``data``. This runs code of the sender and may raise any exception.
 
-    Args:
-        data: the pickle.
-        what: what it is, for the error message.
-
     Raises:
-        UnpicklingDisabledError: unpickling is disabled.
+        UnpicklingDisabledError: unpickling is disabled; the text contains `what`.
     """
     check_allowed(what)
     return cloudpickle.loads(data)
@@ -86,14 +75,10 @@ def deserialize(value: Any) -> Any:
 
 
 def deserialize_or_raise(value: Any, what: str) -> Any:
-    """Return ``deserialize(value)``, or raise if it stays serialized.
-
-    Args:
-        value: a value or payload.
-        what: what it is, for the error message.
+    """Return ``deserialize(value)``.
 
     Raises:
-        UnpicklingDisabledError: unpickling is disabled.
+        UnpicklingDisabledError: the value stays serialized; the text contains `what`.
     """
     found = deserialize(value)
     if isinstance(found, Payload):
@@ -119,8 +104,7 @@ def is_coroutine_function(function: Any) -> bool:
         function = function.func
     if inspect.iscoroutinefunction(function):
         return True
-    call = vars(type(function)).get("__call__")
-    return inspect.iscoroutinefunction(call)
+    return inspect.iscoroutinefunction(vars(type(function)).get("__call__"))
 
 
 def unpickle_plugin(data: Any) -> Any:
