@@ -490,7 +490,6 @@ def _check_options(options: dict[str, Any]) -> None:
             raise ValueError(f"the option {name}= is not implemented")
         elif name not in IGNORED and name not in NOT_IMPLEMENTED:
             raise TypeError(f"unexpected keyword argument {name!r}")
-    dask_config.initialize()
     for line in dask_config.check():
         logger.warning("%s", line)
 
