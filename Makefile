@@ -14,7 +14,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 p
 BIN = $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-slow test-oldest programs lint typecheck format bench bench-smoke reference vectors docs wheel clean fuzz
+.PHONY: help demo test test-all test-slow test-oldest programs coverage lint typecheck format bench bench-smoke reference vectors docs wheel clean fuzz
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -35,12 +35,20 @@ demo: $(call STAMP,demo)  ## scheduler, two workers, a client with a progress ba
 test: $(call STAMP,test)  ## all tests that are not marked slow
 	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
 
-test-all: $(call STAMP,test)  ## all tests, including the slow ones, and test-oldest
+test-all: $(call STAMP,test)  ## all tests, including the slow ones, coverage, test-oldest
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
-	$(MAKE) test-oldest
+	$(MAKE) coverage test-oldest
 
 test-slow: $(call STAMP,test)  ## only the slow tests
 	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)
+
+# per cent of the lines that must be executed
+COVERAGE_CORE ?= 94
+COVERAGE_PROTOCOL ?= 95
+coverage: $(call STAMP,test)  ## lines of the core, extensions and protocol that their tests execute
+	$(BIN)/python -m pytest -q -n 2 -m "not slow" --cov --cov-report= tests/core tests/protocol tests/scenarios
+	$(BIN)/python -m coverage report --include='scheduler/*' --fail-under=$(COVERAGE_CORE)
+	$(BIN)/python -m coverage report --include='protocol/*' --fail-under=$(COVERAGE_PROTOCOL)
 
 test-oldest:  ## the programs of the integration tests, on the oldest supported release of Dask
 	PIP_CONSTRAINT=$(CURDIR)/.ci/oldest.txt $(MAKE) programs VENV=$(VENV)/oldest
