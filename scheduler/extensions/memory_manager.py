@@ -6,6 +6,7 @@ turns.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import ClassVar
 
 from paceline.protocol.messages import AmmHandler
@@ -68,4 +69,4 @@ class MemoryManager(Extension):
         for ws, tasks in plan.drops.items():
             memory_manager.drop(turn, ws, tasks)
         if left > count:
-            turn.call_at(turn.now, lambda turn: self._reduce(turn, left - count))
+            turn.call_at(turn.now, partial(self._reduce, left=left - count))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, ClassVar
 
 from paceline.protocol import messages as m
@@ -76,7 +77,7 @@ class Topics(Extension):
         if len(self._timers) >= LEFT_PEERS_MAX:
             self._forget(turn, next(iter(self._timers)))
         when = turn.now + self.cleanup_delay_seconds
-        self._timers[peer] = turn.call_at(when, lambda turn: self._forget(turn, peer))
+        self._timers[peer] = turn.call_at(when, partial(self._forget, peer=peer))
 
     def _forget(self, turn: Turn, peer: str) -> None:
         """Drop the topic and the subscriptions of `peer` unless it has returned."""

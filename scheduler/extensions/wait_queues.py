@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, TypeVar
 
 from paceline.scheduler.core.turn import Turn
@@ -74,7 +75,7 @@ class WaitQueues(Generic[Want]):
             )
         waiter = Waiter(request_id, queue, want, turn.now, deadline)
         if deadline is not None:
-            waiter.timer_id = turn.call_at(deadline, lambda turn: self._time_out(turn, waiter))
+            waiter.timer_id = turn.call_at(deadline, partial(self._time_out, waiter=waiter))
         self._n_waiters += 1
         if request_id:
             self._by_request[request_id] = waiter
