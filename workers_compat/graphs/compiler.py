@@ -421,7 +421,7 @@ class _Table:
         return numbers
 
     def _group(self, chunk: GraphChunk, key: Any) -> int:
-        """Return the number of the group of `key`. Keys of a collection share their first element."""
+        """Return the number of the group of `key`; keys of a collection share their first item."""
         if type(key) is tuple and key and type(key[0]) is str:
             number = self._heads.get(key[0])
             if number is None:

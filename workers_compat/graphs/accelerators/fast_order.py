@@ -217,7 +217,7 @@ def _count_roots_of_forest(
             n = most = 0
             for other in needed:
                 n += n_roots[other]
-                if widest[other] > most:
+                if widest[other] > most:  # noqa: PLR1730 - a call costs more than the comparison
                     most = widest[other]
             n_roots[place] = n
             widest[place] = most
@@ -243,7 +243,7 @@ def _count_roots(
         union = most = 0
         for other in needed:
             union = union | bits[other] if union else bits[other]
-            if widest[other] > most:
+            if widest[other] > most:  # noqa: PLR1730 - a call costs more than the comparison
                 most = widest[other]
             left = remaining[other] - 1
             remaining[other] = left
