@@ -123,8 +123,11 @@ class SchedulerProxy:
             "spans": self.spans,
             "shuffle": self._shuffle,
         }
+        self._appliers = self._make_appliers()
 
-        self._appliers: dict[str, Callable[[Any], object]] = {
+    def _make_appliers(self) -> dict[str, Callable[[Any], object]]:
+        """Return topic -> the function that applies its updates."""
+        return {
             "base": self._apply_base,
             "workers": self._apply_workers,
             "prefixes": self._apply_prefixes,
