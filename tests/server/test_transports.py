@@ -251,7 +251,7 @@ async def test_a_scheme_that_a_package_registered(monkeypatch: Any) -> None:
         assert scheduler.address.startswith("mine://127.0.0.1:")
         await work(scheduler)
     with (
-        pytest.raises(ValueError, match="what is pickled in messages over mine://"),
+        pytest.raises(ValueError, match="Cannot unpickle messages over mine://"),
         dask.config.set({"distributed.scheduler.pickle": False}),
     ):
         await Scheduler(protocol="mine", host="127.0.0.1", port=0, dashboard_address=":0")
