@@ -53,7 +53,7 @@ class Quality:
 
 @dataclass(frozen=True)
 class Cluster:
-    """One scheduler with its workers and a client."""
+    """A scheduler with its workers and a client."""
 
     client: Any
     pids: list[int]

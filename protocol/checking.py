@@ -39,7 +39,7 @@ _KEY_TYPES = (str, bytes, int, float)
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """One deviation of a message from the catalogue.
+    """A deviation of a message from the catalogue.
 
     Attributes:
         kind: what is wrong.

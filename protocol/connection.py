@@ -1,4 +1,4 @@
-"""One end of a connection, without I/O: frames in, events out; messages in, frames out.
+"""An end of a connection, without I/O: frames in, events out; messages in, frames out.
 
 The phases of a connection are in the table ``PHASES``. Both ends begin with a handshake. Then the
 end that connected sends requests, one at a time, and the end that listens replies. A reply has no
@@ -130,7 +130,7 @@ Event = HandshakeDone | RequestReceived | Value | Batch
 
 
 class Connection:
-    """One end of a connection.
+    """An end of a connection.
 
     Args:
         role: "listener" if this end accepted the connection, "connector" if it connected.

@@ -133,7 +133,7 @@ class FrameReader:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no part of an incomplete message was received."""
+        """Return whether no part of an incomplete message was received."""
         return not self._rest and self._lengths is None
 
     @property

@@ -48,7 +48,7 @@ _ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """What both ends of a connection support.
+    """The options that both ends of a connection support.
 
     Attributes:
         compression: codec that payload frames may be compressed with, or None.

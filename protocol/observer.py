@@ -41,7 +41,7 @@ _ACKNOWLEDGED = frozenset(("get_data", "register_nanny"))
 
 @dataclass(slots=True)
 class ObservedMessage:
-    """One message of an observed connection.
+    """A message of an observed connection.
 
     Attributes:
         way: "up" from the end that connected, "down" to it.

@@ -1,4 +1,4 @@
-"""What the fields of each message class hold, derived from their types.
+"""The roles of the fields of each message class, derived from their types.
 
 The codec converts and checks them accordingly.
 """

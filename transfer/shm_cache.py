@@ -204,7 +204,7 @@ class _PeerCache:
 
     @property
     def ended(self) -> bool:
-        """Whether the owner has ended or closed the cache."""
+        """Return whether the owner has ended or closed the cache."""
         return _reads(self._map) == CLOSED or bool(self._ended.poll(0))
 
     def get(self, digest: bytes) -> tuple[Layout, memoryview] | None:

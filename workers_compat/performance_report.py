@@ -21,7 +21,7 @@ from paceline.workers_compat.facade.stock_calls import StockCoroutine
 
 @dataclass
 class ReportFacts:
-    """What the page shows, as plain values.
+    """The content of the page, as plain values.
 
     Attributes:
         start, stop: seconds since the epoch.
@@ -91,9 +91,11 @@ def draw(facts: ReportFacts) -> str:
         get_task_stream=lambda **_: facts.task_stream,
         get_logs=lambda **_: facts.logs,
     )
-    start = time.time() - (facts.stop - facts.start)  # the page shows the time since then
-    report = Scheduler.performance_report(recorded, start, 0, escape(facts.code), facts.mode)
-    return str(asyncio.run(report))
+    with asyncio.Runner() as runner:
+        runner.get_loop()  # started before the time is read
+        start = time.time() - (facts.stop - facts.start)  # the page shows the time since then
+        report = Scheduler.performance_report(recorded, start, 0, escape(facts.code), facts.mode)
+        return str(runner.run(report))
 
 
 def main() -> int:

@@ -47,6 +47,11 @@ def schema() -> str:
 
 
 def _hook(kind: type) -> dict[str, Any]:
+    """Return the schema of a type that msgspec does not know.
+
+    Raises:
+        NotImplementedError: the type is unknown here too; msgspec asks hooks for this error.
+    """
     if kind is Payload:
         return {"description": "A serialized value.", "type": "object"}
     raise NotImplementedError(f"no schema for {kind}")

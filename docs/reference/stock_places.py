@@ -23,7 +23,7 @@ PLACES_MAX = 5
 
 @dataclass
 class Places:
-    """Where an operation is sent and handled: qualified names, in the order of ``MODULES``."""
+    """Qualified names of what sends and handles an operation, in the order of ``MODULES``."""
 
     sent: dict[str, None] = field(default_factory=dict)
     handled: dict[str, None] = field(default_factory=dict)

@@ -14,7 +14,7 @@ from paceline.protocol.payload import Payload
 
 
 class Stimulus(NamedTuple):
-    """One input of the core, handled in one turn.
+    """An input of the core, handled in one turn.
 
     Attributes:
         source: the worker's address, the client's name, or ``""`` for the server.
@@ -60,12 +60,12 @@ class AnnotationSet:
 
     @property
     def says_more(self) -> bool:
-        """Whether the set has retries, a priority or restrictions."""
+        """Return whether the set has retries, a priority or restrictions."""
         return self.retries is not None or self.priority is not None or self.restricts
 
     @property
     def restricts(self) -> bool:
-        """Whether the set restricts the workers that may run a task."""
+        """Return whether the set restricts the workers that may run a task."""
         return self.workers is not None or self.resources is not None or self.allow_other_workers
 
 
@@ -114,7 +114,7 @@ class GraphChunk:
 
 @dataclass(slots=True)
 class GraphCommit:
-    """All chunks of a graph were sent: check it against the present state and schedule it.
+    """Check a graph, all chunks of which were sent, against the current state and schedule it.
 
     Attributes:
         graph_id: which graph.

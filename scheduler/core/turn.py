@@ -1,4 +1,4 @@
-"""One turn of the core: the stimulus being handled, and its output."""
+"""A turn of the core: the stimulus being handled, and its output."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class MemoryManager(Extension):
 
     @property
     def running(self) -> bool:
-        """Whether it runs periodically."""
+        """Return whether it runs periodically."""
         return bool(self._timer)
 
     def handle_amm_handler(self, turn: Turn, message: AmmHandler) -> None:

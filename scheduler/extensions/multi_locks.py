@@ -26,7 +26,7 @@ LOCKS_PER_REQUEST_MAX = 100_000
 
 @dataclass(slots=True, eq=False)
 class LockRequest:
-    """One ``MultiLock.acquire``.
+    """A call of ``MultiLock.acquire``.
 
     Attributes:
         user: ID from the client.

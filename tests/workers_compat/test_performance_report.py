@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from html import unescape
 
 import pytest
@@ -39,10 +38,8 @@ def test_summary():
     bob = {"tcp://127.0.0.1:2": {"name": "bob", "nthreads": 2, "memory_limit": 2**29}}
     workers = {**facts().workers, **bob}
     page = unescape(draw(facts(code="if a < b:\n    pass", workers=workers)))
-    for part in ("number of tasks: 1", "compute time: 2.50 s", "Workers: 2"):
+    for part in ("Duration: 3.00 s", "number of tasks: 1", "compute time: 2.50 s", "Workers: 2"):
         assert part in page
-    # stock measures the duration until it draws; drawing may be delayed on a busy machine
-    assert re.search(r"Duration: (3|[4-9]|\d\d)\.\d\d s", page)
     assert "if a &lt; b:" in page
 
 

@@ -46,7 +46,7 @@ WORKER_FACTS = (
 
 
 class StateDeltas(TurnObserver):
-    """What one dashboard has received, to find the changes since then.
+    """The state that a dashboard has received, to find the changes since then.
 
     Args:
         server: the scheduler's server.

@@ -61,7 +61,7 @@ class CallingPeer:
 
     @property
     def closed(self) -> bool:
-        """Whether the caller's connection is closed; without one replies have no receiver."""
+        """Return whether the caller's connection is closed, or there is none."""
         return self._comm is None or bool(self._comm.closed())
 
     def reply(self, value: Any) -> None:

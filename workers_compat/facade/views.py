@@ -28,7 +28,7 @@ from .task_writes import AnnotationsProxy, task_write
 
 @dataclass(frozen=True, slots=True)
 class ViewContext:
-    """What views need besides the object that they show.
+    """The objects that views need besides the one that they show.
 
     Attributes:
         state: the scheduler's state.

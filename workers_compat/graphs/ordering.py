@@ -22,7 +22,7 @@ _EMPTY: frozenset[Any] = frozenset()
 
 
 class _TaskNode(Task):
-    """What ``order`` reads of a task: its class and its dependencies."""
+    """The facts of a task that ``order`` reads: its class and its dependencies."""
 
     __slots__ = ()
 
@@ -31,7 +31,7 @@ class _TaskNode(Task):
 
 
 class _DataNode(DataNode):
-    """What ``order`` reads of plain data: its class and its dependencies."""
+    """The facts of plain data that ``order`` reads: its class and its dependencies."""
 
     __slots__ = ()
 

@@ -29,7 +29,7 @@ from paceline.scheduler.core.turn import Turn
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """One stage of a commit.
+    """A stage of a commit.
 
     Attributes:
         name: as in ``PendingGraph.stage``.

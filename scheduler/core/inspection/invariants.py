@@ -426,7 +426,7 @@ def _steals(view: View, state: SchedulerState) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Invariant:
-    """One line of the table.
+    """A row of the table.
 
     Attributes:
         number: never used again for another one.

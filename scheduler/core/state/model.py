@@ -97,12 +97,12 @@ class TaskGroup:
 
     @property
     def done(self) -> bool:
-        """Whether no task of the group is waiting, queued or running."""
+        """Return whether no task of the group is waiting, queued or running."""
         return not any(self.states[state] for state in ACTIVE_STATES)
 
     @property
     def empty(self) -> bool:
-        """Whether all tasks of the group are forgotten."""
+        """Return whether all tasks of the group are forgotten."""
         return self.states["forgotten"] == self.n_added
 
 

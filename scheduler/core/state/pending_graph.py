@@ -135,7 +135,7 @@ class PendingGraph:
 
     @property
     def is_new(self) -> bool:
-        """Whether none of its tasks and dependencies was known before.
+        """Return whether none of its tasks and dependencies was known before.
 
         None of them can then have failed.
         """

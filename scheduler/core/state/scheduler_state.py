@@ -154,7 +154,7 @@ class SchedulerState:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no task is queued, unrunnable, processing or about to be rescheduled."""
+        """Return whether no task is queued, unrunnable, processing or about to be rescheduled."""
         if (
             self.queued
             or self.unrunnable

@@ -61,7 +61,7 @@ def add_metric(sums: dict[Any, float], name: Any, value: float) -> None:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Span:
-    """One use of a ``with span(...)`` block.
+    """A use of a ``with span(...)`` block.
 
     Attributes:
         name: the tags from the root down to its own.
@@ -131,7 +131,7 @@ class Span:
 
     @property
     def done(self) -> bool:
-        """Whether no task of the span or its descendants is waiting or running."""
+        """Return whether no task of the span or its descendants is waiting or running."""
         return not any(span.is_open() for span in self.traverse_spans())
 
     def is_open(self) -> bool:

@@ -17,7 +17,7 @@ logger = logging.getLogger("distributed.scheduler")
 
 
 class AsyncComm(Comm):
-    """One connection. Unwritten data is bounded like sockets' buffers, by the high-water mark."""
+    """A connection. Unwritten data is bounded like sockets' buffers, by the high-water mark."""
 
     def __init__(self, owner: Transport, facts: PeerFacts) -> None:
         super().__init__(owner, facts)

@@ -15,7 +15,7 @@ from .transport import Buffer, Comm, Listener, PeerFacts, Transport
 
 
 class DistributedComm(AsyncComm):
-    """One comm of distributed."""
+    """A comm of distributed."""
 
     def __init__(self, owner: Transport, comm: Any, scheme: str, outgoing: bool) -> None:
         facts = PeerFacts(

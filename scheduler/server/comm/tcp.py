@@ -31,7 +31,7 @@ JOIN_MAX_NBYTES = 128 * 2**10
 
 
 class TcpComm(Comm, asyncio.BufferedProtocol):
-    """One socket."""
+    """A connection over a plain socket."""
 
     scheme = "tcp"
 

@@ -55,7 +55,7 @@ NOT_TLS = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL"}
 
 
 class TlsComm(TcpComm):
-    """One encrypted socket.
+    """A connection over an encrypted socket.
 
     Attributes:
         refusal: why the peer was rejected.

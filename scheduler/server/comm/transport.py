@@ -35,7 +35,7 @@ class FatalConnectError(ConnectionError):
 
 @dataclass(frozen=True, slots=True)
 class PeerFacts:
-    """What is known of a connection when it opens.
+    """Facts about a connection when it opens.
 
     Attributes:
         peer_address: ``tcp://host:port`` of the other end.
@@ -97,7 +97,7 @@ class EncryptionRequiredError(FatalConnectError, RuntimeError):
 
 
 class Comm(ABC):
-    """One connection. Base class of the comms of all schemes.
+    """A connection. Base class of the comms of all schemes.
 
     Attributes:
         facts: what is known of the peer.

@@ -41,7 +41,7 @@ BODY_MAX_NBYTES = 2**16
 
 
 class WebSocketComm(AsyncComm):
-    """One connection over a web socket.
+    """A connection over a web socket.
 
     Args:
         socket: tornado's handler (accepted) or connection (outgoing), with ``write_message`` and

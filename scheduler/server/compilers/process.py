@@ -65,12 +65,12 @@ class CompileJob:
 
     @property
     def large(self) -> bool:
-        """Whether it goes to the processes for large graphs."""
+        """Return whether it goes to the processes for large graphs."""
         return self.request.expr_ser.nbytes > LARGE_NBYTES
 
     @property
     def is_open(self) -> bool:
-        """Whether its commit or failure is outstanding."""
+        """Return whether its commit or failure is outstanding."""
         return not self.answered and not self.cancelled
 
     def fail(self, text: str) -> None:
@@ -81,7 +81,7 @@ class CompileJob:
 
 @dataclass(slots=True, eq=False)
 class CompilerProcess(asyncio.Protocol):
-    """One compiler process.
+    """A compiler process.
 
     Attributes:
         on_messages: called when there are messages in ``waiting``.
@@ -137,7 +137,7 @@ class CompilerProcess(asyncio.Protocol):
 
     @property
     def accepts_more(self) -> bool:
-        """Whether it may receive another graph."""
+        """Return whether it may receive another graph."""
         ends = self.leaving or self.gone or self.ended_for
         return not ends and len(self.graphs) < GRAPHS_AHEAD_MAX
 

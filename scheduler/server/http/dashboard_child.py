@@ -116,12 +116,12 @@ class ChildDashboard(Dashboard):
 
     @property
     def is_restarting(self) -> bool:
-        """Whether the child has ended, and is not started again yet."""
+        """Return whether the child has ended, and is not started again yet."""
         return self._process is None and time.monotonic() - self._ended_at < RESTART_SECONDS
 
     @property
     def is_busy(self) -> bool:
-        """Whether too many connections wait for the child."""
+        """Return whether too many connections wait for the child."""
         return self._handover.is_full
 
     # browsers

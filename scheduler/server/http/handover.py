@@ -68,7 +68,7 @@ class Handover:
 
     @property
     def is_full(self) -> bool:
-        """Whether no further connection is accepted."""
+        """Return whether no further connection is accepted."""
         return len(self._unsent) + len(self._unconfirmed) >= WAITING_MAX
 
     def add(self, connection: socket.socket, kind: bytes) -> bool:

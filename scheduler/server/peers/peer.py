@@ -67,7 +67,7 @@ class EventHandler:
 
 
 class Peer:
-    """One connection. Implements ``CommEvents``.
+    """A connection. Implements ``CommEvents``.
 
     Attributes:
         comm: the connection.
@@ -127,7 +127,7 @@ class Peer:
 
     @property
     def can_write(self) -> bool:
-        """Whether less than the high-water mark is unwritten. If not, call ``resume_soon``."""
+        """Return whether more may be written now; if not, call ``resume_soon``."""
         return not self.write_paused and self.comm.unwritten_nbytes <= WRITE_HIGH_WATER_NBYTES
 
     def resume_soon(self) -> None:

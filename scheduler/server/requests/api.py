@@ -90,7 +90,7 @@ class OwningScheduler(Protocol):
 
 
 class ServerApi(ABC):
-    """What request handlers and connections use of the server. Base class of ``server.Server``.
+    """The interface of the server for request handlers and connections; base of ``server.Server``.
 
     Attributes:
         core: the scheduler core; read only.

@@ -55,7 +55,7 @@ async def gather(
 
 
 class _Gather:
-    """One gather.
+    """A gather.
 
     Attributes:
         spool: allocates memory for large frames.

@@ -1,4 +1,4 @@
-"""What request handlers keep between requests."""
+"""State that request handlers keep between requests."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def _log_keeper() -> LogKeeper:
 
 @dataclass
 class RequestState:
-    """What request handlers keep between requests.
+    """State that request handlers keep between requests.
 
     Attributes:
         worker_plugins: name -> pickled plugin, sent to every worker that registers.

@@ -9,6 +9,7 @@ without the proxy.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import ssl
 import time
@@ -258,7 +259,7 @@ class Wiretap:
     ) -> None:
         """Forward one direction until it ends."""
         writer.transport.set_write_buffer_limits(high=WRITE_HIGH_WATER_NBYTES)
-        try:
+        with contextlib.suppress(OSError):  # one of the peers has closed the connection
             while data := await reader.read(READ_NBYTES):
                 writer.write(data)
                 tapped.add_data(way, data)
@@ -267,8 +268,6 @@ class Wiretap:
             if writer.can_write_eof():
                 writer.write_eof()
                 return
-        except OSError:
-            pass  # one of the peers has closed the connection
         writer.close()
 
     # decoding
