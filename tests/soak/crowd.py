@@ -178,9 +178,13 @@ def run(
     n_names: int = 10,
 ) -> Report:
     """On a cluster of its own."""
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])  # the scheduler has no such module
-    with Cluster(command, folder, nannies=(False,)) as cluster:
-        return asyncio.run(measured(cluster.address, seconds, n_clients, n_waiters, n_names))
+    module = sys.modules[__name__]
+    cloudpickle.register_pickle_by_value(module)  # the scheduler has no such module
+    try:
+        with Cluster(command, folder, nannies=(False,)) as cluster:
+            return asyncio.run(measured(cluster.address, seconds, n_clients, n_waiters, n_names))
+    finally:
+        cloudpickle.unregister_pickle_by_value(module)
 
 
 if __name__ == "__main__":
