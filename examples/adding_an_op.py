@@ -16,11 +16,10 @@ import msgspec
 from paceline.protocol.messages import Request
 from paceline.scheduler.core.config import SchedulerConfig
 from paceline.scheduler.core.core import SchedulerCore
+from paceline.scheduler.core.extension import Extension, ExtensionError
 from paceline.scheduler.core.state.event_log import EventLog
 from paceline.scheduler.core.stimuli import Stimulus
 from paceline.scheduler.core.turn import Turn
-from paceline.scheduler.extensions.errors import ExtensionError
-from paceline.scheduler.extensions.extension import Extension
 from paceline.workers_compat.errors import ErrorFactory
 
 NAMES_MAX = 1_000  # every container has a named limit

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Protocol
 
 from paceline.scheduler.core.handlers import (
     clients,
@@ -21,6 +20,7 @@ from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.stealing import recall
 
 from .config import SchedulerConfig
+from .extension import Extension
 from .ports import ErrorPort, PluginPort
 from .registry import Registry, handlers_of
 from .stimuli import ClientRemoved, ReleaseAll, RequestGone, Stimulus, TimerDue, WorkerRemoved
@@ -33,22 +33,6 @@ HANDLERS = handlers_of(
 
 #: With ``validate``, tasks checked per turn on average: 10,000 tasks are checked every 400th turn.
 CHECKED_PER_TURN = 25
-
-
-class ExtensionPort(Protocol):
-    """An extension beside the life cycle of tasks (``paceline.scheduler.extensions``)."""
-
-    name: ClassVar[str]
-
-    def handlers(self) -> Registry: ...
-
-    def on_client_gone(self, turn: Turn, client: str) -> None: ...
-
-    def on_worker_gone(self, turn: Turn, address: str) -> None: ...
-
-    def on_request_gone(self, turn: Turn, request_id: int) -> None: ...
-
-    def on_restart(self, turn: Turn) -> None: ...
 
 
 class SchedulerCore:
@@ -70,7 +54,7 @@ class SchedulerCore:
         config: SchedulerConfig,
         errors: ErrorPort,
         events: EventLog,
-        extensions: Sequence[ExtensionPort] = (),
+        extensions: Sequence[Extension] = (),
         plugins: PluginPort | None = None,
     ) -> None:
         config.check()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from paceline.protocol.keys import Key
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 NO_BUDGET = 2**62
 
 
+@dataclass(slots=True, eq=False)
 class Outbox:
     """The output of one or several turns.
 
@@ -30,14 +32,11 @@ class Outbox:
         records: (kind, ...) tuples for metrics and dashboard pages.
     """
 
-    __slots__ = ("clients", "instructions", "records", "replies", "workers")
-
-    def __init__(self) -> None:
-        self.workers: dict[str, list[Message]] = {}
-        self.clients: dict[str, list[Message]] = {}
-        self.replies: list[tuple[int, Any]] = []
-        self.instructions: list[Any] = []
-        self.records: list[tuple[Any, ...]] = []
+    workers: dict[str, list[Message]] = field(default_factory=dict)
+    clients: dict[str, list[Message]] = field(default_factory=dict)
+    replies: list[tuple[int, Any]] = field(default_factory=list)
+    instructions: list[Any] = field(default_factory=list)
+    records: list[tuple[Any, ...]] = field(default_factory=list)
 
     def __bool__(self) -> bool:
         return bool(
@@ -45,6 +44,7 @@ class Outbox:
         )
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Turn:
     """The turn of one stimulus: its source and time, and methods to produce output.
 
@@ -58,28 +58,14 @@ class Turn:
         state: the state being changed.
     """
 
-    __slots__ = (
-        "_compute_id", "budget", "now", "outbox", "request_id", "source", "state", "stimulus_id",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        state: SchedulerState,
-        outbox: Outbox,
-        now: float,
-        source: str,
-        stimulus_id: str,
-        request_id: int = 0,
-        budget: int = NO_BUDGET,
-    ) -> None:
-        self.state = state
-        self.outbox = outbox
-        self.now = now
-        self.source = source
-        self.stimulus_id = stimulus_id
-        self.request_id = request_id
-        self.budget = budget
-        self._compute_id = ""
+    state: SchedulerState
+    outbox: Outbox
+    now: float
+    source: str
+    stimulus_id: str
+    request_id: int = 0
+    budget: int = NO_BUDGET
+    _compute_id: str = ""
 
     @property
     def compute_id(self) -> str:

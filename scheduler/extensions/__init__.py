@@ -1,7 +1,7 @@
 """Extensions of the core: queues, variables, locks, events, published datasets, memory manager.
 
 An extension handles messages and timers and sends replies through the turn. Like the core, it is
-synchronous, deterministic and has no clock. ``extension.py`` contains the base class.
+synchronous, deterministic and has no clock. Their base class is in ``scheduler.core.extension``.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from .variables import Variables
 
 if TYPE_CHECKING:
     from paceline.scheduler.core.config import SchedulerConfig
-
-    from .extension import Extension
+    from paceline.scheduler.core.extension import Extension
 
 
 def default_extensions(config: SchedulerConfig) -> list[Extension]:

@@ -6,10 +6,9 @@ from collections.abc import Hashable
 from typing import ClassVar
 
 from paceline.protocol.messages import EventClear, EventIsSet, EventSet, EventWait
+from paceline.scheduler.core.extension import Extension, ExtensionError
 from paceline.scheduler.core.turn import Turn
 
-from .errors import ExtensionError
-from .extension import Extension
 from .names import deadline_after, hashable_name
 from .wait_queues import Waiter, WaitQueues
 

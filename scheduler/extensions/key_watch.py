@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Generic
 
 from paceline.protocol.keys import Key
+from paceline.scheduler.core.extension import ExtensionError, ExtensionErrorReply
 from paceline.scheduler.core.turn import Turn
 
-from .errors import ExtensionError, ExtensionErrorReply
 from .wait_queues import Waiter, WaitQueues, Want
 
 #: Shortest and longest interval between checks, seconds. In between, it is a share of the time

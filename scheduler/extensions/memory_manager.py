@@ -10,11 +10,9 @@ from functools import partial
 from typing import ClassVar
 
 from paceline.protocol.messages import AmmHandler
+from paceline.scheduler.core.extension import Extension, ExtensionError
 from paceline.scheduler.core.policy import memory_manager
 from paceline.scheduler.core.turn import Turn
-
-from .errors import ExtensionError
-from .extension import Extension
 
 METHODS = ("start", "stop", "run_once", "running")
 

@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from paceline.protocol.messages import MultiLockAcquire, MultiLockRelease
+from paceline.scheduler.core.extension import Extension, ExtensionError
 from paceline.scheduler.core.turn import Turn
 
-from .errors import ExtensionError
-from .extension import Extension
 from .names import deadline_after, hashable_name
 from .wait_queues import Waiter, WaitQueues
 

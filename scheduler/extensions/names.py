@@ -8,8 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from paceline.protocol.keys import check_key, normalize_key
-
-from .errors import ExtensionError
+from paceline.scheduler.core.extension import ExtensionError
 
 if TYPE_CHECKING:
     from paceline.protocol.keys import Key

@@ -6,11 +6,10 @@ from collections.abc import Hashable
 from typing import Any, ClassVar, TypeAlias
 
 from paceline.protocol import messages as m
+from paceline.scheduler.core.extension import Extension, ExtensionError, ExtensionErrorReply
 from paceline.scheduler.core.handlers.clients import client_desires_keys
 from paceline.scheduler.core.turn import Turn
 
-from .errors import ExtensionError, ExtensionErrorReply
-from .extension import Extension
 from .holders import release_keys, remove_idle_holder
 from .names import as_key, hashable_name, shown_name
 from .wait_queues import Waiter, WaitQueues

@@ -10,10 +10,9 @@ from collections.abc import Callable, Hashable
 from typing import Any, ClassVar, TypeVar
 
 from paceline.protocol import messages as m
+from paceline.scheduler.core.extension import Extension, ExtensionError, ExtensionErrorReply
 from paceline.scheduler.core.turn import Turn
 
-from .errors import ExtensionError, ExtensionErrorReply
-from .extension import Extension
 from .names import deadline_after, hashable_name, parse_seconds
 from .wait_queues import Waiter, WaitQueues
 

@@ -6,10 +6,9 @@ from functools import partial
 from typing import Any, ClassVar
 
 from paceline.protocol import messages as m
+from paceline.scheduler.core.extension import Extension, ExtensionError
 from paceline.scheduler.core.turn import Turn
 
-from .errors import ExtensionError
-from .extension import Extension
 from .names import hashable_name
 
 WARNING = 30

@@ -7,11 +7,10 @@ from typing import Any, ClassVar
 
 from paceline.protocol import messages as m
 from paceline.protocol.keys import Key
+from paceline.scheduler.core.extension import Extension, ExtensionError, ExtensionErrorReply
 from paceline.scheduler.core.handlers.clients import client_desires_keys
 from paceline.scheduler.core.turn import Turn
 
-from .errors import ExtensionError, ExtensionErrorReply
-from .extension import Extension
 from .holders import Item, desire_if_known, release_keys, remove_idle_holder
 from .key_watch import KeyWatch
 from .names import as_key, deadline_after, hashable_name

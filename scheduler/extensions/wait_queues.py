@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Generic, TypeVar
 
+from paceline.scheduler.core.extension import ExtensionError
 from paceline.scheduler.core.turn import Turn
-
-from .errors import ExtensionError
 
 #: Maximum number of waiters of one extension. Each occupies an open connection of a peer, and a
 #: process opens a few thousand.

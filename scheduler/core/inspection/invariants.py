@@ -9,8 +9,7 @@ As in stock, checks are assertions, so that ``python -O`` removes them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
 from math import ceil, inf, isclose
 from typing import Any
 
@@ -33,11 +32,7 @@ SECONDS_TOLERANCE = 1e-6
 
 
 class InvariantBroken(AssertionError):
-    """An invariant does not hold: a bug of this scheduler, never of a peer.
-
-    Attributes:
-        number: number of the invariant.
-    """
+    """An invariant does not hold: a bug of this scheduler, never of a peer."""
 
     def __init__(self, number: int, text: str, subject: Any, found: str) -> None:
         super().__init__(f"invariant {number} is broken: {text}; {subject!r}: {found}")
@@ -45,13 +40,7 @@ class InvariantBroken(AssertionError):
 
 
 class View:
-    """The state, and what a later turn is going to check.
-
-    Attributes:
-        state: the scheduler state.
-        pins: placeholder clients of the graphs that are being committed.
-        pending: tasks that a later turn is going to check.
-    """
+    """The state, with the placeholder clients of commits, and the tasks a later turn will check."""
 
     def __init__(self, state: SchedulerState) -> None:
         self.state = state
@@ -424,62 +413,34 @@ def _steals(view: View, state: SchedulerState) -> None:
 # ------------------------------------------------------------------ checking
 
 
-@dataclass(frozen=True, slots=True)
-class Invariant:
-    """A row of the table.
-
-    Attributes:
-        number: never used again for another one.
-        scope: what is checked: "task", "worker", "client", "group", "prefix" or "state".
-        check: raises AssertionError if the invariant, its docstring, does not hold.
-    """
-
-    number: int
-    scope: str
-    check: Callable[[View, Any], None]
-
-
-INVARIANTS: tuple[Invariant, ...] = (
-    Invariant(1, "task", _known),
-    Invariant(2, "task", _edges),
-    Invariant(3, "task", _desires),
-    Invariant(4, "task", _holders),
-    Invariant(5, "task", _counts),
-    Invariant(6, "task", _placed),
-    Invariant(7, "task", _collections),
-    Invariant(8, "task", _runnable),
-    Invariant(9, "task", _has_data),
-    Invariant(10, "task", _blamed),
-    Invariant(11, "task", _needed),
-    Invariant(12, "task", _kept),
-    Invariant(13, "task", _waits_for_something),
-    Invariant(14, "task", _inputs_there),
-    Invariant(20, "worker", _worker_known),
-    Invariant(21, "worker", _worker_tasks),
-    Invariant(22, "worker", _worker_counts),
-    Invariant(23, "worker", _worker_load),
-    Invariant(30, "client", _client_known),
-    Invariant(40, "group", _group_known),
-    Invariant(41, "prefix", _prefix_known),
-    Invariant(50, "state", _group_counts),
-    Invariant(51, "state", _prefix_counts),
-    Invariant(52, "state", _totals),
-    Invariant(53, "state", _network),
-    Invariant(54, "state", _held_rows),
-    Invariant(60, "state", _steals),
-)
+#: Scope -> number -> function that raises AssertionError if the invariant, its docstring, does not
+#: hold. A number is never used again for another invariant.
+INVARIANTS: Mapping[str, Mapping[int, Callable[[View, Any], None]]] = {
+    "task": {
+        1: _known, 2: _edges, 3: _desires, 4: _holders, 5: _counts, 6: _placed, 7: _collections,
+        8: _runnable, 9: _has_data, 10: _blamed, 11: _needed, 12: _kept,
+        13: _waits_for_something, 14: _inputs_there,
+    },
+    "worker": {20: _worker_known, 21: _worker_tasks, 22: _worker_counts, 23: _worker_load},
+    "client": {30: _client_known},
+    "group": {40: _group_known},
+    "prefix": {41: _prefix_known},
+    "state": {
+        50: _group_counts, 51: _prefix_counts, 52: _totals, 53: _network, 54: _held_rows,
+        60: _steals,
+    },
+}  # fmt: skip
 
 
 def _run(view: View, scope: str, subjects: Iterable[Any]) -> None:
-    table = [invariant for invariant in INVARIANTS if invariant.scope == scope]
     for subject in subjects:
-        for invariant in table:
+        for number, check in INVARIANTS[scope].items():
             try:
-                invariant.check(view, subject)
+                check(view, subject)
             except AssertionError as error:
                 shown = "" if subject is view.state else subject
-                text = (invariant.check.__doc__ or "").removeprefix("Check that ").rstrip(".")
-                raise InvariantBroken(invariant.number, text, shown, str(error)) from None
+                text = (check.__doc__ or "").removeprefix("Check that ").rstrip(".")
+                raise InvariantBroken(number, text, shown, str(error)) from None
 
 
 def validate_tasks(state: SchedulerState, tasks: Iterable[TaskState]) -> None:

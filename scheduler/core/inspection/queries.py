@@ -165,12 +165,15 @@ def identity(
     }
 
 
+def _addresses(state: SchedulerState, workers: Iterable[Any] | None) -> Iterable[str]:
+    """Return the addresses of `workers`, or of all if None."""
+    return state.workers if workers is None else [coerce_address(state, w) for w in workers]
+
+
 def ncores(state: SchedulerState, workers: Iterable[Any] | None = None) -> dict[str, int]:
     """Return address -> threads; unknown workers are left out."""
-    if workers is None:
-        return {address: ws.nthreads for address, ws in state.workers.items()}
-    addresses = [coerce_address(state, w) for w in workers]
-    return {a: state.workers[a].nthreads for a in addresses if a in state.workers}
+    known = state.workers
+    return {a: known[a].nthreads for a in _addresses(state, workers) if a in known}
 
 
 def ncores_running(state: SchedulerState, workers: Iterable[Any] | None = None) -> dict[str, int]:
@@ -180,27 +183,15 @@ def ncores_running(state: SchedulerState, workers: Iterable[Any] | None = None) 
 
 
 def processing(state: SchedulerState, workers: Iterable[Any] | None = None) -> dict[str, list[Key]]:
-    """Return address -> keys that are processing on the worker.
-
-    Raises:
-        KeyError: a worker is unknown.
-    """
-    if workers is None:
-        return {a: [ts.key for ts in ws.processing] for a, ws in state.workers.items()}
-    addresses = dict.fromkeys(coerce_address(state, w) for w in workers)
+    """Return address -> keys that are processing on the worker. Raise KeyError if it is unknown."""
+    addresses = _addresses(state, workers)
     return {a: [ts.key for ts in state.workers[a].processing] for a in addresses}
 
 
 def has_what(state: SchedulerState, workers: Iterable[Any] | None = None) -> dict[str, list[Key]]:
     """Return address -> keys in memory on the worker; empty for an unknown worker."""
-    if workers is None:
-        return {a: [ts.key for ts in ws.has_what] for a, ws in state.workers.items()}
-    out: dict[str, list[Key]] = {}
-    for worker in workers:
-        address = coerce_address(state, worker)
-        ws = state.workers.get(address)
-        out[address] = [ts.key for ts in ws.has_what] if ws is not None else []
-    return out
+    found = {a: state.workers.get(a) for a in _addresses(state, workers)}
+    return {a: [ts.key for ts in ws.has_what] if ws else [] for a, ws in found.items()}
 
 
 # ------------------------------------------------------------------ tasks
@@ -208,14 +199,8 @@ def has_what(state: SchedulerState, workers: Iterable[Any] | None = None) -> dic
 
 def who_has(state: SchedulerState, keys: Iterable[Key] | None = None) -> dict[Key, list[str]]:
     """Return key -> addresses of the workers that have it in memory; empty for an unknown key."""
-    tasks = state.tasks
-    if keys is None:
-        return {key: [ws.address for ws in ts.who_has] for key, ts in tasks.items()}
-    out: dict[Key, list[str]] = {}
-    for key in keys:
-        ts = tasks.get(key)
-        out[key] = [ws.address for ws in ts.who_has] if ts is not None else []
-    return out
+    found = state.tasks if keys is None else {key: state.tasks.get(key) for key in keys}
+    return {key: [ws.address for ws in ts.who_has] if ts else [] for key, ts in found.items()}
 
 
 def nbytes(

@@ -17,8 +17,8 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from paceline.protocol.codec import InvalidMessage, UnknownMessage
+from paceline.scheduler.core.extension import ExtensionErrorReply
 from paceline.scheduler.core.inspection import queries
-from paceline.scheduler.extensions.errors import ExtensionErrorReply
 from paceline.scheduler.server.comm import addresses
 from paceline.scheduler.server.driver import CoreError, Driver
 from paceline.workers_compat import addressing

@@ -11,6 +11,7 @@ import pytest
 from paceline.protocol import messages as m
 from paceline.scheduler.core.config import SchedulerConfig
 from paceline.scheduler.core.core import SchedulerCore
+from paceline.scheduler.core.extension import ExtensionErrorReply
 from paceline.scheduler.core.instructions import (
     LogLine,
     SetTimer,
@@ -26,7 +27,6 @@ from paceline.scheduler.core.stimuli import (
     WorkerRemoved,
 )
 from paceline.scheduler.extensions import default_extensions
-from paceline.scheduler.extensions.errors import ExtensionErrorReply
 
 WAITING = "still waiting"
 

@@ -21,7 +21,7 @@ from distributed.queues import QueueExtension
 from distributed.semaphore import SemaphoreExtension
 from distributed.variable import VariableExtension
 from paceline.protocol import messages as m
-from paceline.scheduler.extensions.errors import ExtensionErrorReply
+from paceline.scheduler.core.extension import ExtensionErrorReply
 
 STEPS = 120
 SEEDS = 8

@@ -9,8 +9,8 @@ from dask.utils import parse_timedelta
 from paceline.protocol import messages as m
 from paceline.scheduler.core.config import SchedulerConfig
 from paceline.scheduler.core.core import HANDLERS
+from paceline.scheduler.core.extension import ExtensionError
 from paceline.scheduler.extensions import default_extensions, names, wait_queues
-from paceline.scheduler.extensions.errors import ExtensionError
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The base class of extensions.
+"""The base class of extensions, and the error that their requests are answered with.
 
 An extension receives messages and notifications about peers that left, sets timers, and replies
 through the turn. It has its own state and reads the core's. It changes the core's state only
@@ -7,12 +7,32 @@ through functions of the core.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
-from paceline.scheduler.core.registry import Handler, Registry, handlers_of
-from paceline.scheduler.core.turn import Turn
+from .registry import Handler, Registry, handlers_of
+from .turn import Turn
 
-from .errors import ExtensionError
+
+@dataclass(slots=True, frozen=True)
+class ExtensionErrorReply:
+    """The reply to an RPC request that failed.
+
+    Attributes:
+        kind: name of a builtin exception, such as "TimeoutError" or "KeyError".
+        text: its only argument; "" for an exception without arguments.
+    """
+
+    kind: str
+    text: str = ""
+
+
+class ExtensionError(Exception):
+    """Raised by a handler whose request fails; ``Extension`` replies with ``reply``."""
+
+    def __init__(self, kind: str, text: str = "") -> None:
+        super().__init__(kind, text)
+        self.reply = ExtensionErrorReply(kind, text)
 
 
 class Extension:
@@ -28,7 +48,7 @@ class Extension:
 
     def handlers(self) -> Registry:
         """Return message class -> handler, which replies with an ExtensionError that it raises."""
-        return {kind: with_error_reply(handler) for kind, handler in handlers_of(self).items()}
+        return {kind: _with_error_reply(handler) for kind, handler in handlers_of(self).items()}
 
     def on_client_gone(self, turn: Turn, client: str) -> None:
         """Handle the removal of `client`."""
@@ -43,9 +63,7 @@ class Extension:
         """Handle a restart of the cluster, which released the keys of all clients."""
 
 
-def with_error_reply(handler: Handler) -> Handler:
-    """Return `handler`, replying with the ExtensionErrorReply of an ExtensionError it raises."""
-
+def _with_error_reply(handler: Handler) -> Handler:
     def handle(turn: Turn, message: object) -> None:
         try:
             handler(turn, message)
