@@ -30,8 +30,6 @@ class CheckedConnection(Connection):
         role, offer, same_host, serves, read_scalar, serialize_value: see ``Connection``.
     """
 
-    __slots__ = ("_observer", "_report")
-
     def __init__(
         self,
         role: Role,

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, Literal
 
 import msgspec
-from paceline.protocol.messages.base import Message
+from paceline.protocol.messages.base import Message, StartStop
 from paceline.protocol.messages.replies import ErrorReply
 
 from .catalogue import TABLES, Direction, Op
@@ -57,24 +57,8 @@ class Violation:
         return f"{self.kind}: {self.op or 'no op'} {self.path}: {self.text}"
 
 
-class _Shape:
-    """The fields of a class, by name on the wire, and the names of those that contain structs."""
-
-    __slots__ = ("fields", "nested")
-
-    def __init__(self, cls: type[msgspec.Struct]) -> None:
-        self.fields = {field.encode_name: field for field in msgspec.structs.fields(cls)}
-        self.nested = tuple(n for n, field in self.fields.items() if _has_struct(field.type))
-
-
-def _has_struct(hint: Any) -> bool:
-    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
-        return True
-    return any(_has_struct(x) for x in getattr(hint, "__args__", ()))
-
-
 def _classes() -> Iterator[type[msgspec.Struct]]:
-    yield ErrorReply
+    yield from (ErrorReply, StartStop)
     for table in TABLES.values():
         for op in table.values():
             yield op.cls
@@ -82,8 +66,12 @@ def _classes() -> Iterator[type[msgspec.Struct]]:
                 yield op.reply
 
 
-_SHAPES: Mapping[type[msgspec.Struct], _Shape] = MappingProxyType(
-    {cls: _Shape(cls) for cls in dict.fromkeys(_classes())}
+#: Class -> its fields, by name on the wire.
+_FIELDS: Mapping[type[msgspec.Struct], Mapping[str, msgspec.structs.FieldInfo]] = MappingProxyType(
+    {
+        cls: {field.encode_name: field for field in msgspec.structs.fields(cls)}
+        for cls in dict.fromkeys(_classes())
+    }
 )
 
 
@@ -139,47 +127,24 @@ def _of_type(value: Any, hint: Any, op: str, path: str) -> list[Violation]:
 def _struct(
     raw: dict[Any, Any], cls: type[msgspec.Struct], op: str, path: str
 ) -> Iterator[Violation]:
-    """Yield violations in the fields of a message, a reply, or a nested struct."""
-    shape = _SHAPES.get(cls) or _Shape(cls)
+    """Yield violations in the fields of a message, a reply, or a struct in a list."""
+    fields = _FIELDS[cls]
     extra = getattr(cls, "EXTRA_FIELD", None)
     for name, value in raw.items():
-        field = shape.fields.get(name) if isinstance(name, str) and name != extra else None
+        field = fields.get(name) if isinstance(name, str) and name != extra else None
         where = f"{path}.{name}"
         if field is None:
             if extra is None:
                 yield Violation("unknown field", op, where, _kind(value))
             continue
-        if mistyped := _of_type(value, field.type, op, where):
-            yield from mistyped
-            continue
-        if name in shape.nested:
-            yield from _nested(value, field.type, op, where)
-    for name, field in shape.fields.items():
+        yield from (mistyped := _of_type(value, field.type, op, where))
+        inner: Any = next(iter(getattr(field.type, "__args__", ())), None)
+        if inner in _FIELDS and not mistyped:
+            for position, x in enumerate(value):
+                yield from _struct(x, inner, op, f"{where}[{position}]")
+    for name, field in fields.items():
         if field.required and name not in raw:
             yield Violation("missing field", op, f"{path}.{name}", "is required")
-
-
-def _nested(value: Any, hint: Any, op: str, path: str) -> Iterator[Violation]:
-    """Yield violations in structs nested in a value of the right type."""
-    if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
-        if isinstance(value, dict):
-            tag = hint.__struct_config__.tag_field
-            raw = value if tag is None else {k: x for k, x in value.items() if k != tag}
-            yield from _struct(raw, hint, op, path)
-        return
-    args: tuple[Any, ...] = getattr(hint, "__args__", ())
-    if isinstance(value, list | tuple):
-        for position, x in enumerate(value):
-            for inner in args:
-                yield from _nested(x, inner, op, f"{path}[{position}]")
-    elif isinstance(value, dict):
-        origin = getattr(hint, "__origin__", None)
-        for inner in args:
-            if origin is not dict:  # a union
-                yield from _nested(value, inner, op, path)
-        if origin is dict:
-            for key, x in value.items():
-                yield from _nested(x, args[1], op, f"{path}[{key!r}]")
 
 
 def _keys(raw: dict[str, Any], cls: type[Message], op: str) -> Iterator[Violation]:

@@ -121,8 +121,6 @@ class Codec:
             raise ``LocalProtocolError``.
     """
 
-    __slots__ = ("_encoder", "_read_scalar", "_serialize_value", "_writer", "agreement")
-
     def __init__(
         self,
         agreement: Agreement | None = None,
@@ -207,19 +205,6 @@ class Codec:
             return msgspec.convert(value, type, strict=False, dec_hook=_keep_payload)
         except READ_ERRORS as error:
             raise RemoteProtocolError(f"unexpected value: {error}") from error
-
-    def decode_rpc(
-        self, frames: Sequence[Buffer], direction: Direction = "scheduler_rpc"
-    ) -> Received:
-        """Return a request.
-
-        Raises:
-            RemoteProtocolError: it cannot be decoded, or is not a map with an op.
-        """
-        value = self.decode_value(frames)
-        if not isinstance(value, dict) or not isinstance(value.get("op"), str):
-            raise RemoteProtocolError("a request is a map with an op")
-        return self.as_message(value, direction)
 
     def as_message(self, raw: dict[str, Any], direction: Direction) -> Received:
         """Return the typed message for `raw`, a decoded map.

@@ -147,21 +147,6 @@ class Connection:
         codec: encodes and decodes messages; after the handshake, in the agreed encoding.
     """
 
-    __slots__ = (
-        "_in",
-        "_offer",
-        "_out",
-        "_read_scalar",
-        "_same_host",
-        "_serialize_value",
-        "_serves",
-        "_started",
-        "agreement",
-        "codec",
-        "phase",
-        "role",
-    )
-
     def __init__(
         self,
         role: Role,

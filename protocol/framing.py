@@ -62,17 +62,15 @@ class Limits:
 
     Attributes:
         max_frames: frames of one message. A gather of a million keys has two million.
-        max_prelude_nbytes: size of the prelude, which is buffered before the first frame.
         max_message_nbytes: size of all frames of one message.
     """
 
     max_frames: int = 2**22
-    max_prelude_nbytes: int = 2**26
     max_message_nbytes: int = 2**36
 
 
 #: Limits of the first message of a connection. A handshake has one frame of some hundred bytes.
-HANDSHAKE_LIMITS = Limits(max_frames=8, max_prelude_nbytes=128, max_message_nbytes=2**14)
+HANDSHAKE_LIMITS = Limits(max_frames=8, max_message_nbytes=2**14)
 
 
 class FrameReader:
@@ -93,22 +91,6 @@ class FrameReader:
     Attributes:
         allocate: provides memory, or a sink, for large frames; None for memory of this process.
     """
-
-    __slots__ = (
-        "_admitted_limits",
-        "_error",
-        "_filled",
-        "_frames",
-        "_large",
-        "_large_nbytes",
-        "_lengths",
-        "_limits",
-        "_need",
-        "_rest",
-        "_scratch",
-        "_sink",
-        "allocate",
-    )
 
     def __init__(
         self,
@@ -267,11 +249,6 @@ class FrameReader:
         if count > limits.max_frames:
             raise RemoteProtocolError(
                 f"a message claims {count} frames; the limit is {limits.max_frames}"
-            )
-        if prelude_nbytes > limits.max_prelude_nbytes:
-            raise RemoteProtocolError(
-                f"a message claims a prelude of {prelude_nbytes} bytes; "
-                f"the limit is {limits.max_prelude_nbytes}"
             )
         if first - prelude_nbytes > limits.max_message_nbytes:
             raise RemoteProtocolError(

@@ -134,7 +134,7 @@ def _no_constant(name: str) -> Any:
 # ------------------------------------------------------------------ values to JSON
 
 
-def to_json(value: Any, max_nbytes: int | None = None) -> Any:
+def to_json(value: Any, max_nbytes: float = math.inf) -> Any:
     """Return the JSON form of a decoded value, which may contain sets, payloads and messages.
 
     Args:
@@ -146,87 +146,76 @@ def to_json(value: Any, max_nbytes: int | None = None) -> Any:
         RemoteProtocolError: the value is nested too deeply, or the header of a payload is corrupt.
         LocalProtocolError: the value cannot be sent.
     """
-    return _Former(max_nbytes).form(value, 0)
+    return _form(value, max_nbytes, 0)
 
 
-class _Former:
-    """Converts values to forms.
+def _form(value: Any, max_nbytes: float, depth: int) -> Any:
+    """Return the form of `value`, which is nested `depth` deep."""
+    if value is None or value is True or value is False or type(value) is str:
+        return value
+    if depth > DEPTH_MAX:
+        raise RemoteProtocolError(f"a value is nested more than {DEPTH_MAX} deep")
+    if isinstance(value, _SCALARS):
+        return _scalar(value, max_nbytes)
+    depth += 1
+    if isinstance(value, Mapping):
+        return _map(value, max_nbytes, depth)
+    if isinstance(value, Payload):
+        return _payload(value, max_nbytes, depth)
+    if isinstance(value, msgspec.Struct):
+        fields = struct_to_dict(value)
+        extra = getattr(value, "EXTRA_FIELD", None)
+        if extra is not None:
+            fields.update(fields.pop(extra))
+        return _map(fields, max_nbytes, depth)
+    if isinstance(value, msgpack.ExtType):
+        return {"$ext": [value.code, value.data.hex()]}
+    if isinstance(value, msgpack.Timestamp):
+        return {"$ext": [-1, value.to_bytes().hex()]}
+    if isinstance(value, set | frozenset):
+        value = _WireSet(sorted(value, key=repr))
+    if not isinstance(value, list | tuple):
+        raise LocalProtocolError(f"a value of type {type(value).__name__} has no JSON form")
+    forms = [_form(x, max_nbytes, depth) for x in value]
+    return {"$set": forms} if isinstance(value, _WireSet) else forms
 
-    Args:
-        max_nbytes: see ``to_json``.
-    """
 
-    __slots__ = ("_max_nbytes",)
+def _scalar(value: Any, max_nbytes: float) -> Any:
+    if isinstance(value, int):
+        number = int(value)
+        return number if abs(number) <= SAFE_INTEGER_MAX else {"$int": str(number)}
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else {"$float": repr(float(value))}
+    if isinstance(value, str):
+        return str(value)
+    if real_nbytes(value) > max_nbytes:
+        return {"$omitted": real_nbytes(value)}
+    return {"$bytes": bytes(value).hex()}
 
-    def __init__(self, max_nbytes: int | None) -> None:
-        self._max_nbytes = max_nbytes
 
-    def form(self, value: Any, depth: int) -> Any:
-        """Return the form of `value`, which is nested `depth` deep."""
-        if value is None or value is True or value is False or type(value) is str:
-            return value
-        if depth > DEPTH_MAX:
-            raise RemoteProtocolError(f"a value is nested more than {DEPTH_MAX} deep")
-        if isinstance(value, _SCALARS):
-            return self._scalar(value)
-        depth += 1
-        if isinstance(value, Mapping):
-            return self._map(value, depth)
-        if isinstance(value, Payload):
-            return self._payload(value, depth)
-        if isinstance(value, msgspec.Struct):
-            fields = struct_to_dict(value)
-            extra = getattr(value, "EXTRA_FIELD", None)
-            if extra is not None:
-                fields.update(fields.pop(extra))
-            return self._map(fields, depth)
-        if isinstance(value, msgpack.ExtType):
-            return {"$ext": [value.code, value.data.hex()]}
-        if isinstance(value, msgpack.Timestamp):
-            return {"$ext": [-1, value.to_bytes().hex()]}
-        if isinstance(value, set | frozenset):
-            value = _WireSet(sorted(value, key=repr))
-        if not isinstance(value, list | tuple):
-            raise LocalProtocolError(f"a value of type {type(value).__name__} has no JSON form")
-        forms = [self.form(x, depth) for x in value]
-        return {"$set": forms} if isinstance(value, _WireSet) else forms
+def _map(value: Mapping[Any, Any], max_nbytes: float, depth: int) -> dict[str, Any]:
+    pairs = [(key, _form(x, max_nbytes, depth)) for key, x in value.items()]
+    if all(isinstance(key, str) and not key.startswith("$") for key in value):
+        return {str(key): form for key, form in pairs}
+    return {"$map": [[_form(key, max_nbytes, depth), form] for key, form in pairs]}
 
-    def _scalar(self, value: Any) -> Any:
-        if isinstance(value, int):
-            number = int(value)
-            return number if abs(number) <= SAFE_INTEGER_MAX else {"$int": str(number)}
-        if isinstance(value, float):
-            return float(value) if math.isfinite(value) else {"$float": repr(float(value))}
-        if isinstance(value, str):
-            return str(value)
-        if self._is_long(value):
-            return {"$omitted": real_nbytes(value)}
-        return {"$bytes": bytes(value).hex()}
 
-    def _map(self, value: Mapping[Any, Any], depth: int) -> dict[str, Any]:
-        if all(isinstance(key, str) and not key.startswith("$") for key in value):
-            return {str(key): self.form(x, depth) for key, x in value.items()}
-        return {"$map": [[self.form(k, depth), self.form(x, depth)] for k, x in value.items()]}
-
-    def _payload(self, payload: Payload, depth: int) -> dict[str, Any]:
-        if self._is_long(payload.header):
-            return {f"${payload.kind}": {"$omitted": payload.nbytes}}
-        header = payload_header(payload)
-        body: dict[str, Any] = {"header": self.form(header, depth)}
-        try:
-            is_plain = msgpack.packb(header, use_bin_type=True) == payload.header
-        except (ValueError, TypeError, OverflowError):
-            is_plain = False
-        if not is_plain:
-            body["header_hex"] = bytes(payload.header).hex()
-        body["frames"] = [
-            {"$omitted": real_nbytes(frame)} if self._is_long(frame) else bytes(frame).hex()
-            for frame in payload.frames
-        ]
-        return {f"${payload.kind}": body}
-
-    def _is_long(self, data: Buffer) -> bool:
-        return self._max_nbytes is not None and real_nbytes(data) > self._max_nbytes
+def _payload(payload: Payload, max_nbytes: float, depth: int) -> dict[str, Any]:
+    if real_nbytes(payload.header) > max_nbytes:
+        return {f"${payload.kind}": {"$omitted": payload.nbytes}}
+    header = payload_header(payload)
+    body: dict[str, Any] = {"header": _form(header, max_nbytes, depth)}
+    try:
+        is_plain = msgpack.packb(header, use_bin_type=True) == payload.header
+    except (ValueError, TypeError, OverflowError):
+        is_plain = False
+    if not is_plain:
+        body["header_hex"] = bytes(payload.header).hex()
+    body["frames"] = [
+        {"$omitted": real_nbytes(frame)} if real_nbytes(frame) > max_nbytes else bytes(frame).hex()
+        for frame in payload.frames
+    ]
+    return {f"${payload.kind}": body}
 
 
 # ------------------------------------------------------------------ JSON to values

@@ -61,8 +61,6 @@ class _OmittedSink:
 class SniffingFrameReader(FrameReader):
     """A ``FrameReader`` that keeps at most `kept_nbytes` of one message."""
 
-    __slots__ = ("_kept_nbytes", "_left", "_n_counted")
-
     def __init__(self, limits: Limits | None = None, kept_nbytes: int = KEPT_MAX_NBYTES) -> None:
         super().__init__(limits)
         self._kept_nbytes = kept_nbytes

@@ -35,6 +35,7 @@ from paceline.protocol.handshake import IN_PLACE, Agreement, local_offer
 from paceline.protocol.json_form import frames_to_json, json_to_frames
 from paceline.protocol.messages import GatherReply, GetDataReply, RegisterWorkerReply
 
+from tests.protocol.requests import decode_rpc
 from tests.protocol.test_fuzz import mutated
 
 CORPUS = Path(__file__).parent / "corpus"
@@ -68,7 +69,7 @@ def batch(frames: Frames, random: Random) -> None:
 
 
 def rpc(frames: Frames, random: Random) -> None:
-    random.choice(CODECS).decode_rpc(frames, random.choice(RPC_DIRECTIONS))
+    decode_rpc(random.choice(CODECS), frames, random.choice(RPC_DIRECTIONS))
 
 
 def value(frames: Frames, random: Random) -> None:

@@ -39,6 +39,8 @@ from paceline.protocol.messages import (
 )
 from paceline.protocol.payload import Payload, payload_pickle, pickled_payload, serialized_payload
 
+from tests.protocol.requests import decode_rpc
+
 UP = "worker_to_scheduler"
 FINISHED: dict[str, Any] = {
     **{"op": "task-finished", "key": ("x", 1), "stimulus_id": "s", "run_id": 3, "nbytes": 28},
@@ -215,9 +217,9 @@ HEARTBEAT = {
 )
 def test_an_invalid_fact_of_a_heartbeat_is_left_out(name: str, change: Any, expected: Any) -> None:
     codec = Codec()
-    valid = codec.decode_rpc(codec.encode(HEARTBEAT))
+    valid = decode_rpc(codec, codec.encode(HEARTBEAT))
     assert repr(valid.metrics) == repr(HEARTBEAT["metrics"]) and valid.executing == {"x": 1.0}
-    message = codec.decode_rpc(codec.encode({**HEARTBEAT, name: change}))
+    message = decode_rpc(codec, codec.encode({**HEARTBEAT, name: change}))
     assert repr(message) == repr(msgspec.structs.replace(valid, **{name: expected}))
 
 
@@ -272,7 +274,11 @@ def test_a_header_with_a_wrong_count(header: bytes) -> None:
     "frame", [b"", b"\xc1", b"\x92\x80", b"\xdd\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff", b"\x91" * 10**5]
 )  # fmt: skip
 def test_no_msgpack(frame: bytes) -> None:
-    for read in (Codec().decode_value, Codec().decode_rpc, lambda f: Codec().decode_batch(f, UP)):
+    for read in (
+        Codec().decode_value,
+        lambda f: decode_rpc(Codec(), f),
+        lambda f: Codec().decode_batch(f, UP),
+    ):
         with pytest.raises(RemoteProtocolError):
             read([frame])
         with pytest.raises(RemoteProtocolError):
@@ -294,7 +300,7 @@ def test_requests() -> None:
     request = {"op": "heartbeat_worker", "address": "tcp://a:1", "reply": True, "now": 1.5}
     metrics = {("execute", "x", "seconds"): 0.5, "task_counts": {"memory": 1}, "l": [1, [2]]}
     request |= {"metrics": metrics, "executing": {("x", 1): 0.25}, "extensions": {}}
-    message = Codec().decode_rpc(stock_frames(request))
+    message = decode_rpc(Codec(), stock_frames(request))
     assert type(message) is HeartbeatWorker
     assert message.metrics == {**metrics, "l": (1, (2,))}
     assert message.executing == {("x", 1): 0.25}
@@ -302,25 +308,25 @@ def test_requests() -> None:
 
 def test_invalid_arguments() -> None:
     codec = Codec()
-    invalid = codec.decode_rpc(stock_frames({"op": "who_has", "keys": ["x"], "workers": 5}))
+    invalid = decode_rpc(codec, stock_frames({"op": "who_has", "keys": ["x"], "workers": 5}))
     assert type(invalid) is InvalidMessage and invalid.path == "$.workers"
     assert invalid.error == "got an unexpected keyword argument 'workers'"
-    invalid = codec.decode_rpc(stock_frames({"op": "gather"}))
+    invalid = decode_rpc(codec, stock_frames({"op": "gather"}))
     assert type(invalid) is InvalidMessage and "keys" in invalid.error
-    invalid = codec.decode_rpc(stock_frames({"op": "replicate", "keys": ["x"], "n": "two"}))
+    invalid = decode_rpc(codec, stock_frames({"op": "replicate", "keys": ["x"], "n": "two"}))
     assert type(invalid) is InvalidMessage and invalid.path == "$.n"
-    assert type(codec.decode_rpc(stock_frames({"op": "nope", "x": 1}))) is UnknownMessage
+    assert type(decode_rpc(codec, stock_frames({"op": "nope", "x": 1}))) is UnknownMessage
 
 
 def test_requests_that_take_any_argument() -> None:
-    message = Codec().decode_rpc(stock_frames({"op": "retire_workers", "n": 3, "remove": False}))
+    message = decode_rpc(Codec(), stock_frames({"op": "retire_workers", "n": 3, "remove": False}))
     assert message == RetireWorkers(remove=False, extra_arguments={"n": 3})
-    assert Codec().decode_rpc(Codec().encode(message)) == message
+    assert decode_rpc(Codec(), Codec().encode(message)) == message
 
 
 def test_register_worker_with_little() -> None:
     """A worker in another language does not need all of stock's fields."""
-    message = Codec().decode_rpc(stock_frames({"op": "register-worker", "address": "tcp://a:1"}))
+    message = decode_rpc(Codec(), stock_frames({"op": "register-worker", "address": "tcp://a:1"}))
     assert type(message) is RegisterWorker and message.nthreads == 1
 
 

@@ -213,11 +213,7 @@ def test_invalid_preludes(data: bytes, word: str) -> None:
 def test_limits_can_be_raised_and_lowered() -> None:
     message = b"".join(pack_frames([b"abc"] * 5))
     assert FrameReader(Limits(max_frames=5)).feed(message)
-    for limits in (
-        Limits(max_frames=4),
-        Limits(max_prelude_nbytes=8 * 6),
-        Limits(max_message_nbytes=14),
-    ):
+    for limits in (Limits(max_frames=4), Limits(max_message_nbytes=14)):
         with pytest.raises(RemoteProtocolError):
             FrameReader(limits).feed(message)
     with pytest.raises(RemoteProtocolError):

@@ -20,6 +20,7 @@ from paceline.protocol.messages import Message
 from paceline.protocol.payload import Payload, payload_header, payload_pickle
 from paceline.protocol.values import ValueReader
 
+from tests.protocol.requests import decode_rpc
 from tests.wiretap import features
 
 FOLDER = Path(__file__).parent.parent.parent / "docs" / "vectors"
@@ -80,7 +81,7 @@ def test_messages_decode_to_their_class(entry):
         (message,) = Codec().decode_batch(frames, entry["direction"])
         (raw,) = raw
     else:
-        message = Codec().decode_rpc(frames, entry["direction"])
+        message = decode_rpc(Codec(), frames, entry["direction"])
     assert isinstance(message, Message)
     assert type(message) is TABLES[entry["direction"]][entry["op"]].cls
     assert check_message(raw, entry["direction"]) == []
