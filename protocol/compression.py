@@ -39,9 +39,7 @@ def is_available(name: str) -> bool:
 def expand(name: str | None, frame: Buffer, max_nbytes: int = EXPANSION_MAX_NBYTES) -> Buffer:
     """Return `frame` decompressed with the codec `name`; None if it is not compressed.
 
-    Raises:
-        RemoteProtocolError: the codec is unknown or not installed, the frame is corrupt, or it
-            would exceed `max_nbytes`.
+    Raise RemoteProtocolError if the codec is not available, or the frame is corrupt or too large.
     """
     if name is None:
         return frame

@@ -74,12 +74,7 @@ _ALLOWED: Mapping[Direction, frozenset[type]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class HandshakeDone:
-    """The peer's handshake was received.
-
-    Attributes:
-        agreement: what both ends support.
-        remote: the peer's handshake, as received.
-    """
+    """The peer's handshake ``remote`` was received, and both ends support ``agreement``."""
 
     agreement: Agreement
     remote: Any = None
@@ -87,13 +82,7 @@ class HandshakeDone:
 
 @dataclass(frozen=True, slots=True)
 class RequestReceived:
-    """The peer sent a request (RPC phase of a listener).
-
-    Attributes:
-        message: a class of the served table, ``UnknownMessage`` or ``InvalidMessage``.
-        reply: whether the peer waits for a reply.
-        close: whether to close the connection after the reply.
-    """
+    """The peer sent a request to a listener in its RPC phase, which may be unknown or invalid."""
 
     message: Message | UnknownMessage | InvalidMessage
     reply: bool
@@ -102,11 +91,7 @@ class RequestReceived:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A message that is neither a request nor a batch: a reply, or part of a longer exchange.
-
-    Attributes:
-        value: the decoded message: arrays as tuples, placeholders as ``Payload`` objects.
-    """
+    """A message that is neither a request nor a batch: a reply, or part of a longer exchange."""
 
     value: Any
 
@@ -115,11 +100,8 @@ class Value:
 class Batch:
     """Messages of a stream, in order. Do not modify it; it is not frozen only to save time.
 
-    Attributes:
-        messages: objects of the direction's classes, ``UnknownMessage`` or ``InvalidMessage``. A
-            ``CloseStream`` comes last.
-        more: for a long batch, an iterator over lists of the messages that follow, each decoded
-            when it is requested; else None.
+    A ``CloseStream`` comes last. For a long batch, ``more`` iterates over lists of the messages
+    that follow, each decoded when it is requested.
     """
 
     messages: list[Any]
@@ -134,17 +116,10 @@ class Connection:
 
     Args:
         role: "listener" if this end accepted the connection, "connector" if it connected.
-        offer: entries of this end's handshake that differ from ``local_offer()``. With
-            ``local_offer(in_place=True)`` the in-place encoding is used with a peer that offers it
-            too.
-        same_host: whether both ends are on one host.
+        offer: entries of this end's handshake that differ from ``local_offer()``, such as those of
+            ``local_offer(in_place=True)``.
         serves: the table of requests that this end serves.
         read_scalar, serialize_value: see ``Codec``.
-
-    Attributes:
-        phase: current phase.
-        agreement: what both ends support; None before the handshake.
-        codec: encodes and decodes messages; after the handshake, in the agreed encoding.
     """
 
     def __init__(
@@ -171,11 +146,7 @@ class Connection:
         self._out: Direction = serves
 
     def start(self) -> Frames:
-        """Return this end's handshake, to be sent first.
-
-        Raises:
-            LocalProtocolError: it was already sent.
-        """
+        """Return this end's handshake, to be sent once, before anything else."""
         if self._started:
             raise LocalProtocolError("the handshake has been sent already")
         self._started = True
@@ -184,8 +155,7 @@ class Connection:
     def receive_frames(self, frames: Sequence[Buffer]) -> list[Event]:
         """Return the events for one message from the peer; none after the connection has closed.
 
-        Raises:
-            RemoteProtocolError: the message is invalid; close the connection.
+        Raise RemoteProtocolError if the message is invalid; close the connection then.
         """
         phase = self.phase
         if phase in ("worker-stream", "client-stream"):
@@ -204,11 +174,7 @@ class Connection:
         return []
 
     def become_stream(self, kind: Literal["worker", "client"]) -> None:
-        """Switch to batches in both directions, after a registration was accepted (or sent).
-
-        Raises:
-            LocalProtocolError: the connection is not in its RPC phase.
-        """
+        """Switch to batches in both directions, after a registration was accepted or sent."""
         self._move(kind)
         self._in, self._out = _STREAMS[self.phase, self.role]
 
@@ -217,11 +183,8 @@ class Connection:
 
         In a stream, `value` is a list of messages, or one message, which is sent as such a list.
         Before that, it is a request or a reply. A value that is not a ``Message`` is encoded as it
-        is.
-
-        Raises:
-            LocalProtocolError: `value` cannot be sent in this phase or by this end, or cannot be
-                encoded.
+        is. Raise LocalProtocolError if it cannot be encoded, or not be sent in this phase or by
+        this end.
         """
         phase = self.phase
         if phase in ("worker-stream", "client-stream"):

@@ -60,9 +60,7 @@ _NUMBERS = tuple(Struct(f"<{count}Q") for count in range(64))
 class Limits:
     """Limits of what a prelude may claim. A peer that claims more is disconnected.
 
-    Attributes:
-        max_frames: frames of one message. A gather of a million keys has two million.
-        max_message_nbytes: size of all frames of one message.
+    A gather of a million keys has two million frames.
     """
 
     max_frames: int = 2**22
@@ -120,18 +118,11 @@ class FrameReader:
 
     @property
     def coming(self) -> tuple[tuple[int, ...], Frames] | None:
-        """The lengths of the incomplete message's frames, and the list of frames received so far.
-
-        None if no message is incomplete, or only a part of its prelude was received.
-        """
+        """The lengths of an incomplete message's frames and the frames received so far, or None."""
         return None if self._lengths is None else (self._lengths, self._frames)
 
     def admit(self) -> list[Frames]:
-        """Apply the limits of an admitted peer, and return the messages that are complete.
-
-        Raises:
-            RemoteProtocolError: the next message exceeds the limits.
-        """
+        """Apply the limits of an admitted peer, and return the messages that are complete."""
         if self._admitted_limits is None:
             return []
         self._limits, self._admitted_limits = self._admitted_limits, None
@@ -147,14 +138,7 @@ class FrameReader:
         return self._scratch
 
     def buffer_updated(self, nbytes: int) -> list[Frames]:
-        """Process `nbytes` that the socket has written to ``get_buffer()``.
-
-        Returns:
-            The messages that are now complete.
-
-        Raises:
-            RemoteProtocolError: the data is invalid or exceeds the limits.
-        """
+        """Return the messages completed by `nbytes` that the socket wrote to ``get_buffer()``."""
         large = self._large
         if large is None:
             if self._scratch is None:
@@ -166,13 +150,9 @@ class FrameReader:
         return self.feed(b"")
 
     def feed(self, data: Buffer) -> list[Frames]:
-        """Process `data`, whose memory may be reused after the call.
+        """Return the messages completed by `data`, whose memory may be reused after the call.
 
-        Returns:
-            The messages that are now complete.
-
-        Raises:
-            RemoteProtocolError: the data is invalid or exceeds the limits.
+        Raise RemoteProtocolError if the data is invalid or exceeds the limits.
         """
         if self._error is not None:
             raise RemoteProtocolError(self._error)
@@ -330,12 +310,9 @@ class FrameReader:
 
 
 def map_memory(nbytes: int) -> mmap.mmap:
-    """Map `nbytes` that use memory only once they are written.
+    """Map `nbytes`, which use memory only once they are written, or raise OSError.
 
     Huge pages are used if possible; they are four times faster to fill.
-
-    Raises:
-        OSError: the system refuses the size.
     """
     mapped = mmap.mmap(-1, nbytes, **_PRIVATE)
     if nbytes >= HUGE_FRAME_NBYTES and hasattr(mmap, "MADV_HUGEPAGE"):
@@ -377,10 +354,7 @@ def pack_prelude(lengths: Sequence[int]) -> bytes:
 
 
 def pack_frames(frames: Sequence[Buffer]) -> list[Buffer]:
-    """Return the buffers to write for one message: small frames joined, large ones unchanged.
-
-    The first buffer starts with the prelude.
-    """
+    """Return the buffers for one message: prelude and small frames joined, large ones unchanged."""
     lengths = [len(frame) if type(frame) is bytes else frame_nbytes(frame) for frame in frames]
     nbytes = sum(lengths)
     if nbytes < LARGE_FRAME_NBYTES or max(lengths) < LARGE_FRAME_NBYTES:

@@ -73,12 +73,7 @@ class ObservedMessage:
 
 
 class _NotingReader(ValueReader):
-    """A ``ValueReader`` that accepts omitted frames.
-
-    Attributes:
-        payload_nbytes: size of the payloads, headers included.
-        omitted: whether parts of the value were not kept.
-    """
+    """A ``ValueReader`` that accepts omitted frames, and sums up the size of payloads."""
 
     __slots__ = ("omitted", "payload_nbytes")
 
@@ -110,14 +105,8 @@ class _NotingReader(ValueReader):
 class Observer:
     """Follows one connection.
 
-    Args:
-        serves: tables that the listening end serves; the first that has an op is used.
-        read_scalar: see ``Codec``.
-
-    Attributes:
-        phase: current phase of the connection.
-        peer: description of the end that connected: "worker alice", "client Client-1"; "" until it
-            is known.
+    The listening end serves the tables `serves`; the first that has an op is used. ``peer``
+    describes the end that connected, such as "worker alice"; it is "" until that is known.
     """
 
     def __init__(
@@ -302,11 +291,7 @@ class Observer:
         return None
 
     def _read(self, frames: Sequence[Buffer], data: Buffer) -> tuple[Any, _NotingReader]:
-        """Return the decoded value, and its reader.
-
-        Raises:
-            RemoteProtocolError: it cannot be decoded.
-        """
+        """Return the decoded value, and its reader."""
         reader = _NotingReader(frames, self._encoding, self._read_scalar)
         return reader.read(data), reader
 

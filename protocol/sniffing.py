@@ -19,11 +19,7 @@ _U64 = 8
 
 
 class OmittedFrame(bytes):
-    """Replaces a frame that was not kept; it is empty.
-
-    Attributes:
-        omitted_nbytes: size of the frame.
-    """
+    """Replaces a frame of ``omitted_nbytes`` that was not kept; it is empty."""
 
     omitted_nbytes: int
 

@@ -28,11 +28,7 @@ def setting(default: Any, key: str) -> Any:
 
 @dataclass(slots=True)
 class SchedulerConfig:
-    """Configuration of one scheduler. Durations are in seconds, sizes in bytes.
-
-    Raises:
-        ValueError: from ``check`` when a value is out of its range.
-    """
+    """Configuration of one scheduler. Durations are in seconds, sizes in bytes."""
 
     allowed_failures: int = setting(3, "distributed.scheduler.allowed-failures")
     bandwidth: float = setting(100_000_000.0, "distributed.scheduler.bandwidth")
@@ -95,11 +91,7 @@ class SchedulerConfig:
     watch_idle: bool = True
 
     def check(self) -> None:
-        """Check all values.
-
-        Raises:
-            ValueError: a value is out of range; the message names the setting.
-        """
+        """Raise ValueError, which names the setting, if a value is out of range."""
         keys = self.dask_keys()
         for name in ("amm_measure", "rebalance_measure"):
             if getattr(self, name) not in MEASURES:

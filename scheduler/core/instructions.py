@@ -26,13 +26,7 @@ class CloseScheduler:
 
 @dataclass(slots=True)
 class LogLine:
-    """A log line.
-
-    Attributes:
-        level: as in ``logging`` (10 debug, 20 info, 30 warning, 40 error).
-        text: the text.
-        logger: name of the logger, as in stock.
-    """
+    """A log line, at a level of ``logging`` (10 debug, 20 info, 30 warning, 40 error)."""
 
     level: int
     text: str

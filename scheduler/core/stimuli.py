@@ -152,12 +152,7 @@ class GraphCommit:
 
 @dataclass(slots=True)
 class GraphFailed:
-    """A graph could not be compiled: its client gets ``task-erred`` for every key, as stock does.
-
-    Attributes:
-        exception, traceback: payloads that stock clients deserialize.
-        text: the error, for the log.
-    """
+    """A graph could not be compiled: its client gets ``task-erred`` for each key, as in stock."""
 
     graph_id: int
     keys: list[Any]
@@ -188,13 +183,7 @@ class GraphDropped:
 class WorkerJoined:
     """A worker registered.
 
-    The driver has checked that its address and name are free
-    (``core.queries.registration_error``).
-
-    Attributes:
-        address: normalised contact address.
-        message: the ``RegisterWorker`` request.
-        host: host part of the address.
+    The server has checked its address and name with ``core.queries.registration_error``.
     """
 
     address: str
@@ -204,12 +193,7 @@ class WorkerJoined:
 
 @dataclass(slots=True)
 class WorkerRemoved:
-    """A worker left, lost its connection, or is removed.
-
-    Attributes:
-        expected: it unregistered or was retired, so no task is blamed.
-        close: ask the worker to close.
-    """
+    """A worker left, or is removed and asked to close. If ``expected``, no task is blamed."""
 
     address: str
     expected: bool = False
@@ -218,11 +202,7 @@ class WorkerRemoved:
 
 @dataclass(slots=True)
 class WorkerHeartbeat:
-    """A worker's heartbeat, its address normalised.
-
-    Attributes:
-        message: the ``HeartbeatWorker`` request.
-    """
+    """A worker's heartbeat, its address normalised."""
 
     address: str
     host: str
@@ -256,14 +236,7 @@ class RequestGone:
 
 @dataclass(slots=True)
 class DataPlaced:
-    """Data without a run_spec was put on workers (scatter, update_data).
-
-    Attributes:
-        who_has: key -> addresses.
-        nbytes: key -> size in bytes.
-        types: key -> type name, if known.
-        client: name of the client that wants it, or "".
-    """
+    """Data without a run_spec was put on workers (scatter, update_data); ``client`` wants it."""
 
     who_has: dict[Any, list[str]]
     nbytes: dict[Any, int]
@@ -289,12 +262,7 @@ class ReplicasLost:
 
 @dataclass(slots=True)
 class MoveReplicas:
-    """Ask workers to acquire or drop replicas.
-
-    Attributes:
-        acquire: address -> keys to fetch.
-        drop: address -> keys that other workers have too.
-    """
+    """Ask workers to acquire, or drop, replicas: address -> keys."""
 
     acquire: dict[str, list[Any]] = field(default_factory=dict)
     drop: dict[str, list[Any]] = field(default_factory=dict)
@@ -340,12 +308,7 @@ class CloseWorker:
 
 @dataclass(slots=True)
 class MetadataSet:
-    """``Client.set_metadata``.
-
-    Attributes:
-        keys: path into nested dicts; the last one gets the value.
-        value: plain or serialized.
-    """
+    """``Client.set_metadata``. The last of the keys, a path into nested dicts, gets the value."""
 
     keys: list[Any]
     value: Any
@@ -362,10 +325,7 @@ class RestrictionsSet:
 class WriteTask:
     """A plugin, or a function that a client runs here, writes an attribute of a task.
 
-    Attributes:
-        key: of the task; an unknown one is ignored.
-        field: one of ``handlers.commands.WRITABLE``.
-        value: as stored in the state (plain, or serialized).
+    The field is one of ``handlers.commands.WRITABLE``. An unknown key is ignored.
     """
 
     key: Any
@@ -375,12 +335,7 @@ class WriteTask:
 
 @dataclass(slots=True)
 class Configure:
-    """Change a setting, for a program, a plugin or a function that runs on the scheduler.
-
-    Attributes:
-        field: of ``SchedulerConfig``; one of ``handlers.commands.CONFIGURABLE``.
-        value: in its range.
-    """
+    """Change one of ``handlers.commands.CONFIGURABLE``, for a program, plugin or function."""
 
     field: str
     value: Any
@@ -393,12 +348,7 @@ class IdleCheck:
 
 @dataclass(slots=True)
 class ConfigureStealing:
-    """Start or stop work stealing, or change its interval.
-
-    Attributes:
-        running: steal periodically.
-        interval_seconds: seconds between rounds; None to keep the present value.
-    """
+    """Start or stop work stealing, or change the seconds between its rounds."""
 
     running: bool
     interval_seconds: float | None = None
@@ -411,12 +361,7 @@ class BalanceWork:
 
 @dataclass(slots=True)
 class RecallTask:
-    """Ask the worker of a task to give it back, so that it can move to another one.
-
-    Attributes:
-        key: key of the task.
-        thief: address of the worker that gets it.
-    """
+    """Ask the worker of a task to give it back, so that it can move to the address ``thief``."""
 
     key: Any
     thief: str
@@ -434,12 +379,7 @@ class MakeTransitions:
 
 @dataclass(slots=True)
 class LogEventCommand:
-    """Log an event under topics, as if a plugin or the server had.
-
-    Attributes:
-        topics: one or several.
-        event: any plain or serialized value.
-    """
+    """Log an event under topics, as if a plugin or the server had."""
 
     topics: list[str]
     event: Any
@@ -457,11 +397,7 @@ class Tick:
 
 @dataclass(slots=True)
 class TimerDue:
-    """A timer set by ``turn.call_at`` is due.
-
-    Attributes:
-        timer_id: number of the timer; unknown ones are ignored.
-    """
+    """A timer set by ``turn.call_at`` is due; unknown ones are ignored."""
 
     timer_id: int
 

@@ -65,14 +65,7 @@ class Put:
 
 @dataclass(slots=True, eq=False)
 class Get:
-    """A get that waits for items.
-
-    Attributes:
-        queue: the queue.
-        count: number of requested items.
-        batch: whether the reply is a list.
-        items: items taken so far.
-    """
+    """A get that waits for ``count`` items; the reply is a list if it is a ``batch``."""
 
     queue: SharedQueue
     count: int = 1
@@ -196,9 +189,7 @@ class Queues(Extension):
     def handle_queue_get(self, turn: Turn, message: m.QueueGet) -> None:
         """Reply an item, or with ``batch`` a list: all items (True) or that number of items.
 
-        Raises:
-            ExtensionError: NotImplementedError, as in stock, for a number of items and a timeout;
-                TypeError for another ``batch``.
+        As in stock, a number of items together with a timeout is a NotImplementedError.
         """
         queue = self._find(message.name)
         deadline = deadline_after(turn.now, message.timeout)

@@ -20,8 +20,7 @@ LEFT_PEERS_MAX = 20_000
 class Topics(Extension):
     """Operations ``log-event``, ``log_event``, ``events`` and the subscription of topics.
 
-    Args:
-        cleanup_delay_seconds: how long to keep the events of a client or worker that left.
+    Events of a client or worker that left are kept for ``cleanup_delay_seconds``.
     """
 
     name: ClassVar[str] = "topics"
@@ -88,11 +87,7 @@ class Topics(Extension):
 
 
 def topic_names(topic: Any) -> Any:
-    """Return `topic` as one name or a tuple of names.
-
-    Raises:
-        ExtensionError: TypeError, if it is neither a str nor a list.
-    """
+    """Return `topic`, a str or a list, as one name or a tuple of names, or raise ExtensionError."""
     if isinstance(topic, str):
         return hashable_name(topic)
     if isinstance(topic, list | tuple):

@@ -31,11 +31,7 @@ def is_failure_relevant(ts: TaskState) -> bool:
 
 
 def erred_dependency(ts: TaskState) -> TaskState | None:
-    """Return the task to blame for a failed dependency of `ts`.
-
-    None if no dependency failed, or if the cause is already running again, so that the dependency
-    follows.
-    """
+    """Return the task to blame for a failed dependency of `ts`; None if it is being retried."""
     for dts in ts.dependencies:
         if dts.state == "erred":
             blame = dts.exception_blame
@@ -48,10 +44,7 @@ def erred_dependency(ts: TaskState) -> TaskState | None:
 
 
 def release_unneeded_dependencies(turn: Turn, ts: TaskState, recs: Recs) -> None:
-    """Recommend releasing the dependencies of `ts` that are no longer needed.
-
-    This replaces earlier recommendations for them.
-    """
+    """Recommend releasing unneeded dependencies of `ts`, in place of earlier recommendations."""
     dependencies = ts.dependencies
     if len(dependencies) > EDGES_MIN and defer_if_many(turn, dependencies):
         return

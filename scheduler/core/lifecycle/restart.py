@@ -19,10 +19,7 @@ TEARDOWN_FACTOR = 5
 
 
 def forget_everything(turn: Turn) -> None:
-    """Forget all tasks, desires and histories, and tell workers to drop their data.
-
-    Graphs have to be dropped before.
-    """
+    """Forget all tasks, desires and histories, also on workers. Drop graphs before."""
     state = turn.state
     tasks = list(state.tasks.values())
     if state.plugins is not None:

@@ -19,12 +19,7 @@ LoggedEvent: TypeAlias = tuple[float, Any]
 
 
 class Topic:
-    """The events of one topic.
-
-    Attributes:
-        events: the latest events, oldest first.
-        count: number of events ever logged.
-    """
+    """The latest events of one topic, oldest first, and the number of events ever logged."""
 
     __slots__ = ("count", "events")
 

@@ -43,10 +43,7 @@ class SharedMemoryDomains:
         return bool(self.of)
 
     def learn(self, ws: WorkerState, name: Any) -> None:
-        """Set the domain of `ws` to `name`, a metric of its heartbeat.
-
-        Anything but a non-empty string is no domain.
-        """
+        """Set the domain of `ws` to `name`, a metric of its heartbeat; to none if it is no text."""
         known = self.of.get(ws)
         if known == name:
             return
