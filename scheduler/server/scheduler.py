@@ -339,8 +339,6 @@ class Scheduler:
             default_host=self._http_host,
             prefix=self._http_prefix,
             dashboard=self._dashboard,
-            facts=self._http_facts,
-            measures=server.measures,
             gc_policy=self._gc_policy,
             own_process=self._own_process,
         )
@@ -375,16 +373,6 @@ class Scheduler:
                 logger.warning("Failed to format dashboard link, unknown value: %s", error)
                 link = f":{service.port}"
             logger.info("%11s at:  %25s", name, link)
-
-    def _http_facts(self) -> dict[str, Any]:
-        state = self.server.state
-        return {
-            "address": self.address,
-            "workers": len(state.workers),
-            "threads": state.total_nthreads,
-            "clients": len(state.clients) - 1,
-            "tasks": len(state.tasks),
-        }
 
     def _write_scheduler_file(self) -> None:
         if not self.scheduler_file:

@@ -104,7 +104,7 @@ def test_prometheus_scrapes_what_is_served() -> None:
 
 async def test_a_scrape_walks_over_no_tasks() -> None:
     """No walk over tasks: the same page is as cheap with many of them."""
-    from paceline.scheduler.server.http.metrics import MetricsPage, SchedulerMetrics
+    from paceline.scheduler.server.http.metrics import SchedulerMetrics
 
     class Counting(dict[Any, Any]):
         """Tasks that nobody may walk over."""
@@ -120,7 +120,7 @@ async def test_a_scrape_walks_over_no_tasks() -> None:
         state = scheduler.server.state
         tasks, state.tasks = state.tasks, Counting()
         try:
-            page = MetricsPage(SchedulerMetrics(scheduler.server, scheduler._loop_lag, "dask"))
+            page = SchedulerMetrics(scheduler.server, scheduler._loop_lag, "dask")
             assert b"dask_scheduler_tasks" in page.render()
         finally:
             state.tasks = tasks

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import ssl
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from paceline.workers_compat.config import config
@@ -14,13 +13,13 @@ from paceline.workers_compat.security.http_token import TokenGate
 
 from . import dashboard_child
 from .dashboard import Dashboard, EmbeddedDashboard, MissingDashboard
-from .metrics import MetricsPage, SchedulerMetrics
+from .metrics import SchedulerMetrics
 from .pages import routes
 from .server import HttpServer
 
 if TYPE_CHECKING:
     from paceline.scheduler.server.runtime.gc_policy import GcPolicy
-    from paceline.scheduler.server.runtime.measures import LoopLag, Measures
+    from paceline.scheduler.server.runtime.measures import LoopLag
     from paceline.scheduler.server.server import Server
 
 #: Configuration of TLS for the pages.
@@ -37,8 +36,6 @@ def start_http(
     default_host: str,
     prefix: str,
     dashboard: bool,
-    facts: Callable[[], dict[str, Any]],
-    measures: Measures,
     gc_policy: GcPolicy | None = None,
     own_process: bool = False,
 ) -> tuple[HttpServer, Dashboard | None]:
@@ -51,8 +48,6 @@ def start_http(
         default_host: for addresses without a host.
         prefix: prefix of every path.
         dashboard: whether to serve the dashboard.
-        facts: returns the rows of the plain front page.
-        measures: measurements for ``/metrics``.
         gc_policy: for the time spent on garbage collection.
         own_process: this process runs only the scheduler; the dashboard gets a process then.
 
@@ -61,21 +56,13 @@ def start_http(
     """
     prefix = "/" + prefix.strip("/") if prefix.strip("/") else ""
     namespace = config.get("distributed.dashboard.prometheus.namespace", "dask")
-    metrics = SchedulerMetrics(server, loop_lag, namespace or "", gc_policy, measures)
+    metrics = SchedulerMetrics(server, loop_lag, namespace or "", gc_policy)
     token_gate = gate(prefix)
     limits = http_limits(jupyter=server.scheduler.jupyter)
     shown: Dashboard | None = None
     if dashboard:
         shown = _dashboard(server, prefix, loop_lag, own_process, token_gate, limits)
-    found = routes(
-        MetricsPage(metrics),
-        facts,
-        server.plugins.facade,
-        server.state,
-        shown.routes() if shown is not None else None,
-        prefix,
-        has_token=token_gate is not None,
-    )
+    found = routes(server, metrics, shown, prefix, has_token=token_gate is not None)
     http = HttpServer(found, addresses, default_host, prefix, ssl_context(), token_gate, limits)
     if shown is not None:
         shown.connect(http)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from paceline.scheduler.core.handlers.clients import FIRE_AND_FORGET
 from paceline.scheduler.core.policy import scaling
 from paceline.scheduler.core.state.model import TASK_STATES, TaskPrefix, add_up
 from paceline.scheduler.core.state.stealing import COST_MULTIPLIERS
 from paceline.scheduler.extensions.semaphores import Semaphores
-from paceline.scheduler.server.runtime import measures as m
 from prometheus_client import (
     CollectorRegistry,
     GCCollector,
@@ -25,6 +24,7 @@ from prometheus_client.core import Metric
 
 if TYPE_CHECKING:
     from paceline.scheduler.server.runtime.gc_policy import GcPolicy
+    from paceline.scheduler.server.runtime.measures import LoopLag
     from paceline.scheduler.server.server import Server
 
 #: Number of prefixes with separate rows, the oldest first; the counts of all others are summed.
@@ -35,128 +35,166 @@ LABEL_LENGTH_MAX = 200
 OTHER_PREFIXES = "(other)"
 
 
+#: Name without namespace -> description.
+GAUGES: Final = {
+    "scheduler_clients": "Number of clients connected",
+    "scheduler_desired_workers": "Number of workers scheduler needs for task graph",
+    "scheduler_workers": "Number of workers known by scheduler",
+    "scheduler_tasks": "Number of tasks known by scheduler",
+    "scheduler_task_groups": "Number of task groups known by scheduler",
+    "scheduler_tasks_output_bytes": (
+        "Current number of bytes in memory (without duplicates) for each prefix"
+    ),
+    "scheduler_tick_duration_maximum_seconds": (
+        "Maximum tick duration observed since Prometheus last scraped metrics"
+    ),
+    "semaphore_max_leases": "Maximum leases allowed, per semaphore",
+    "semaphore_active_leases": "Leases that are in use, per semaphore",
+    "semaphore_pending_leases": "Requests that wait for a lease, per semaphore",
+    "semaphore_average_pending_lease_time_s": (
+        "Moving average of the time to acquire a lease, per semaphore"
+    ),
+    "paceline_waiting": "Number of items that wait in the scheduler",
+    "paceline_outgoing_buffer_bytes": (
+        "Bytes that wait to be sent because a peer has not read them"
+    ),
+    "paceline_connections": "Open connections of all kinds",
+}
+#: Name without namespace and without "_total" -> description.
+COUNTERS: Final = {
+    "scheduler_client_connections_added": "Total number of client connections added",
+    "scheduler_client_connections_removed": "Total number of client connections removed",
+    "scheduler_workers_added": "Total number of workers added",
+    "scheduler_workers_removed": "Total number of workers removed",
+    "scheduler_tasks_forgotten": (
+        "Total number of processed tasks no longer in memory and already removed from the "
+        "scheduler job queue"
+    ),
+    "scheduler_tasks_suspicious": "Total number of times a task has been marked suspicious",
+    "scheduler_tasks_compute_seconds": "Total amount of compute time spent in each prefix",
+    "scheduler_tasks_transfer_seconds": "Total amount of transfer time spent in each prefix",
+    "scheduler_prefix_state_totals": "Accumulated count of task prefix in each state",
+    "stealing_request_count": "Total number of stealing requests per cost multiplier.",
+    "stealing_request_cost": "Total cost of stealing requests per cost multiplier.",
+    "scheduler_gil_contention_seconds": "GIL contention metric",
+    "scheduler_gc_collection_seconds": "Total time spent on garbage collection",
+    "scheduler_last_time": "SystemMonitor last time",
+    "scheduler_tick_count": "Total number of ticks observed since the server started",
+    "semaphore_acquire": "Leases acquired so far, per semaphore",
+    "semaphore_release": "Leases released so far, per semaphore",
+    "paceline_stimuli": "Counted since the server started",
+    "paceline_internal_errors": "Counted since the server started",
+    "paceline_sampled_messages": "Stimuli of sampled turns, by op",
+}
+PREFIX: Final = ("task_prefix_name",)
+#: Name -> names of the labels of its rows.
+LABELS: Final = {
+    "scheduler_workers": ("state",),
+    "scheduler_tasks": ("state",),
+    "scheduler_tasks_suspicious": PREFIX,
+    "scheduler_tasks_compute_seconds": PREFIX,
+    "scheduler_tasks_transfer_seconds": PREFIX,
+    "scheduler_tasks_output_bytes": PREFIX,
+    "scheduler_prefix_state_totals": (*PREFIX, "state"),
+    "stealing_request_count": ("cost_multiplier",),
+    "stealing_request_cost": ("cost_multiplier",),
+    "paceline_waiting": ("for",),
+    "paceline_outgoing_buffer_bytes": ("peers", "of"),
+    "paceline_sampled_messages": ("op",),
+    **{name: ("name",) for name in (*GAUGES, *COUNTERS) if name.startswith("semaphore_")},
+}
+
+#: Name -> its value, or values of its labels -> value.
+Values = dict[str, float | Mapping[Any, float]]
+
+
 class SchedulerMetrics:
-    """A collector of metrics for ``prometheus_client``.
+    """The metrics that Prometheus scrapes, and their collector for ``prometheus_client``.
 
     Args:
         server: the scheduler's server.
         loop_lag: measures the event loop.
         namespace: prefix of every name (stock's ``distributed.dashboard.prometheus.namespace``).
         gc_policy: for the time spent on garbage collection.
-        measures: histograms of turns, loop lag and graph compilations.
     """
+
+    content_type = "text/plain; version=0.0.4"
 
     def __init__(
         self,
         server: Server,
-        loop_lag: m.LoopLag,
+        loop_lag: LoopLag,
         namespace: str = "dask",
         gc_policy: GcPolicy | None = None,
-        measures: m.Measures | None = None,
     ) -> None:
         self._server = server
         self._state = server.state
         self._loop_lag = loop_lag
         self._start = f"{namespace}_" if namespace else ""
         self._gc_policy = gc_policy
-        self._measures = measures
+        self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
+        PlatformCollector(registry=self._registry)
+        GCCollector(registry=self._registry)
+        self._registry.register(self)
 
-    def describe(self) -> list[Any]:
-        """Return an empty list: metrics are not described in advance."""
-        return []
+    def render(self) -> bytes:
+        """Return all metrics as text."""
+        return generate_latest(self._registry)
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics with their current values."""
-        yield from self._peers()
-        yield from self._tasks()
-        yield from self._prefixes()
-        yield from self._stealing()
-        yield from self._semaphores()
-        yield from self._process()
-        yield from self._queues()
-        if self._measures is not None:
-            yield from self._measured(self._measures)
+        parts = (self._peers, self._tasks, self._prefixes, self._semaphores, self._process)
+        for values in (part() for part in (*parts, self._queues)):
+            for name, rows in values.items():
+                kind, text = (Gauge, GAUGES[name]) if name in GAUGES else (Counter, COUNTERS[name])
+                made = kind(self._start + name, text, labels=LABELS.get(name, ()))
+                for key, value in rows.items() if isinstance(rows, Mapping) else [((), rows)]:
+                    made.add_metric(key if isinstance(key, tuple) else (str(key),), value)
+                yield made
+        measures = self._server.measures
+        compile_text = "Time from the arrival of a graph to the compiler's last reply"
+        for name, text, found in (
+            ("turn", "Duration of sampled turns", measures.turns),
+            ("loop_lag", "Delay of ticks of the event loop", measures.lags),
+            ("graph_compile", compile_text, measures.compiles),
+        ):
+            full_name = f"{self._start}paceline_{name}_seconds"
+            yield Histogram(full_name, text, found.buckets(), found.total)
 
-    def _metric(
-        self,
-        kind: type[Gauge | Counter],
-        name: str,
-        text: str,
-        rows: float | Mapping[Any, float],
-        labels: Sequence[str] = (),
-        unit: str = "",
-    ) -> Metric:
-        """Return a metric.
-
-        Args:
-            kind: ``Gauge`` or ``Counter``.
-            name: its name after the namespace.
-            text: its description.
-            rows: its value, or values of the labels -> value.
-            labels: names of the labels.
-            unit: unit, which is part of the name.
-        """
-        made = kind(self._start + name, text, labels=labels, unit=unit)
-        for key, value in rows.items() if isinstance(rows, Mapping) else [((), rows)]:
-            made.add_metric(key if isinstance(key, tuple) else (str(key),), value)
-        return made
-
-    def _peers(self) -> Iterator[Metric]:
-        state, metric = self._state, self._metric
-        clients = sum(1 for name in state.clients if name != FIRE_AND_FORGET)
-        yield metric(Gauge, "scheduler_clients", "Number of clients connected", clients)
-        yield metric(
-            Counter,
-            "scheduler_client_connections_added",
-            "Total number of client connections added",
-            state.client_added_count,
-        )
-        yield metric(
-            Counter,
-            "scheduler_client_connections_removed",
-            "Total number of client connections removed",
-            state.client_removed_count,
-        )
-        yield metric(
-            Gauge,
-            "scheduler_desired_workers",
-            "Number of workers scheduler needs for task graph",
-            scaling.adaptive_target(state, scaling.TARGET_DURATION_SECONDS),
-        )
+    def _peers(self) -> Values:
+        state = self._state
         n_running = len(state.running)
         n_idle, n_saturated = len(state.loads.idle), len(state.loads.saturated)
         n_paused = sum(1 for ws in state.workers.values() if ws.status == "paused")
-        workers = {
-            "idle": n_idle,
-            "partially_saturated": n_running - n_idle - n_saturated,
-            "saturated": n_saturated,
-            "paused": n_paused,
-            "retiring": len(state.workers) - n_paused - n_running,
+        target = scaling.adaptive_target(state, scaling.TARGET_DURATION_SECONDS)
+        return {
+            "scheduler_clients": sum(1 for name in state.clients if name != FIRE_AND_FORGET),
+            "scheduler_client_connections_added": state.client_added_count,
+            "scheduler_client_connections_removed": state.client_removed_count,
+            "scheduler_desired_workers": target,
+            "scheduler_workers": {
+                "idle": n_idle,
+                "partially_saturated": n_running - n_idle - n_saturated,
+                "saturated": n_saturated,
+                "paused": n_paused,
+                "retiring": len(state.workers) - n_paused - n_running,
+            },
+            "scheduler_workers_added": state.worker_added_count,
+            "scheduler_workers_removed": state.worker_removed_count,
         }
-        text = "Number of workers known by scheduler"
-        yield metric(Gauge, "scheduler_workers", text, workers, ["state"])
-        text = "Total number of workers added"
-        yield metric(Counter, "scheduler_workers_added", text, state.worker_added_count)
-        text = "Total number of workers removed"
-        yield metric(Counter, "scheduler_workers_removed", text, state.worker_removed_count)
 
-    def _tasks(self) -> Iterator[Metric]:
+    def _tasks(self) -> Values:
         totals = dict.fromkeys(TASK_STATES, 0)
         for group in self._state.task_groups.values():
             add_up(totals, group.states)
-        yield self._metric(
-            Counter,
-            "scheduler_tasks_forgotten",
-            "Total number of processed tasks no longer in memory and already removed from the "
-            "scheduler job queue",
-            totals.pop("forgotten"),
-        )
-        text = "Number of tasks known by scheduler"
-        yield self._metric(Gauge, "scheduler_tasks", text, totals, ["state"])
-        text = "Number of task groups known by scheduler"
-        yield self._metric(Gauge, "scheduler_task_groups", text, len(self._state.task_groups))
+        return {
+            "scheduler_tasks_forgotten": totals.pop("forgotten"),
+            "scheduler_tasks": totals,
+            "scheduler_task_groups": len(self._state.task_groups),
+        }
 
-    def _prefixes(self) -> Iterator[Metric]:
+    def _prefixes(self) -> Values:
         suspicious: dict[str, int] = {}
         compute: dict[str, float] = {}
         transfer: dict[str, float] = {}
@@ -176,18 +214,13 @@ class SchedulerMetrics:
             transfer[name] = durations.get("transfer", 0.0)
             output[name] = sum(prefix.nbytes_total for prefix in prefixes)
             totals.update({(name, state): count for state, count in counts.items()})
-        label = ["task_prefix_name"]
-        text = "Total number of times a task has been marked suspicious"
-        yield self._metric(Counter, "scheduler_tasks_suspicious", text, suspicious, label)
-        text = "Total amount of compute time spent in each prefix"
-        yield self._metric(Counter, "scheduler_tasks_compute", text, compute, label, "seconds")
-        text = "Total amount of transfer time spent in each prefix"
-        yield self._metric(Counter, "scheduler_tasks_transfer", text, transfer, label, "seconds")
-        text = "Current number of bytes in memory (without duplicates) for each prefix"
-        yield self._metric(Gauge, "scheduler_tasks_output", text, output, label, "bytes")
-        text = "Accumulated count of task prefix in each state"
-        labels = [*label, "state"]
-        yield self._metric(Counter, "scheduler_prefix_state_totals", text, totals, labels)
+        return {
+            "scheduler_tasks_suspicious": suspicious,
+            "scheduler_tasks_compute_seconds": compute,
+            "scheduler_tasks_transfer_seconds": transfer,
+            "scheduler_tasks_output_bytes": output,
+            "scheduler_prefix_state_totals": totals,
+        }
 
     def _rows(self) -> tuple[list[TaskPrefix], list[TaskPrefix]]:
         """Return the prefixes with separate rows, and those in the row ``OTHER_PREFIXES``."""
@@ -201,79 +234,47 @@ class SchedulerMetrics:
             others.append(state.dropped_prefixes)
         return rows, others
 
-    def _stealing(self) -> Iterator[Metric]:
-        """Yield counts of work stealing; none if it is switched off, as in stock."""
-        if not self._state.config.work_stealing:
-            return
-        stealing, label = self._state.stealing, ["cost_multiplier"]
-        counts = dict(zip(COST_MULTIPLIERS, stealing.level_counts))
-        text = "Total number of stealing requests per cost multiplier."
-        yield self._metric(Counter, "stealing_request_count_total", text, counts, label)
-        costs = dict(zip(COST_MULTIPLIERS, stealing.level_costs))
-        text = "Total cost of stealing requests per cost multiplier."
-        yield self._metric(Counter, "stealing_request_cost_total", text, costs, label)
-
-    def _process(self) -> Iterator[Metric]:
-        metric = self._metric
+    def _process(self) -> Values:
         monitor = self._server.plugins.facade.system_monitor()
         monitor.update()
-        if monitor.monitor_gil_contention:
-            seconds = monitor.cumulative_gil_contention
-            text = "GIL contention metric"
-            yield metric(Counter, "scheduler_gil_contention", text, seconds, unit="seconds")
-        seconds = self._gc_policy.seconds if self._gc_policy is not None else 0.0
-        text = "Total time spent on garbage collection"
-        yield metric(Counter, "scheduler_gc_collection", text, seconds, unit="seconds")
-        text = "SystemMonitor last time"
-        yield metric(Counter, "scheduler_last_time", text, monitor.last_time)
-        yield metric(
-            Gauge,
-            "scheduler_tick_duration_maximum_seconds",
-            "Maximum tick duration observed since Prometheus last scraped metrics",
-            self._loop_lag.reset(),
-        )
-        text = "Total number of ticks observed since the server started"
-        yield metric(Counter, "scheduler_tick_count_total", text, self._loop_lag.count)
         driver = self._server.driver
-        text = "Counted since the server started"
-        yield metric(Counter, "paceline_stimuli", text, driver.n_stimuli)
-        yield metric(Counter, "paceline_internal_errors", text, driver.n_core_errors)
+        values: Values = {
+            "scheduler_gc_collection_seconds": self._gc_policy.seconds if self._gc_policy else 0.0,
+            "scheduler_last_time": monitor.last_time,
+            "scheduler_tick_duration_maximum_seconds": self._loop_lag.reset(),
+            "scheduler_tick_count": self._loop_lag.count,
+            "paceline_stimuli": driver.n_stimuli,
+            "paceline_internal_errors": driver.n_core_errors,
+            "paceline_sampled_messages": self._server.measures.ops,
+        }
+        if monitor.monitor_gil_contention:
+            values["scheduler_gil_contention_seconds"] = monitor.cumulative_gil_contention
+        if self._state.config.work_stealing:  # as in stock
+            stealing = self._state.stealing
+            counts = dict(zip(COST_MULTIPLIERS, stealing.level_counts))
+            values["stealing_request_count"] = counts
+            values["stealing_request_cost"] = dict(zip(COST_MULTIPLIERS, stealing.level_costs))
+        return values
 
-    def _semaphores(self) -> Iterator[Metric]:
+    def _semaphores(self) -> Values:
         semaphores = self._server.core.extensions.get("semaphores")
         if not isinstance(semaphores, Semaphores):
-            return
-        found = semaphores.metrics
-        leases = {name: len(semaphores.leases[name]) for name in semaphores.max_leases}
-        average = found["average_pending_lease_time"]
-        for kind, name, text, values, unit in (
-            (Gauge, "max_leases", "Maximum leases allowed", semaphores.max_leases, ""),
-            (Gauge, "active_leases", "Leases that are in use", leases, ""),
-            (Gauge, "pending_leases", "Requests that wait for a lease", found["pending"], ""),
-            (Counter, "acquire_total", "Leases acquired so far", found["acquire_total"], ""),
-            (Counter, "release_total", "Leases released so far", found["release_total"], ""),
-            (
-                *(Gauge, "average_pending_lease_time"),
-                *("Moving average of the time to acquire a lease", average, "s"),
-            ),
-        ):
-            rows = {str(semaphore): values[semaphore] for semaphore in semaphores.max_leases}
-            about = f"{text}, per semaphore"
-            yield self._metric(kind, f"semaphore_{name}", about, rows, ["name"], unit)
-
-    def _queues(self) -> Iterator[Metric]:
-        """Yield the lengths of queues and the sizes of buffers."""
-        server, state = self._server, self._state
-        waiting = {
-            "a later turn": len(state.deferred.recommendations),
-            "a free thread": len(state.queued),
-            "a worker that may run it": len(state.unrunnable),
-            "graphs being taken in": len(state.graphs),
+            return {}
+        found, names = semaphores.metrics, semaphores.max_leases
+        values: dict[str, Mapping[Any, float]] = {
+            "semaphore_max_leases": names,
+            "semaphore_active_leases": {name: len(semaphores.leases[name]) for name in names},
+            "semaphore_pending_leases": found["pending"],
+            "semaphore_acquire": found["acquire_total"],
+            "semaphore_release": found["release_total"],
+            "semaphore_average_pending_lease_time_s": found["average_pending_lease_time"],
         }
-        text = "Number of items that wait in the scheduler"
-        yield self._metric(Gauge, "paceline_waiting", text, waiting, ["for"])
+        return {metric: {str(n): rows[n] for n in names} for metric, rows in values.items()}
+
+    def _queues(self) -> Values:
+        """Return the lengths of queues and the sizes of buffers."""
+        server, state, driver = self._server, self._state, self._server.driver
         buffered = {}
-        driver = server.driver
         for peers, streams in (
             ("workers", driver.worker_streams),
             ("clients", driver.client_streams),
@@ -284,45 +285,13 @@ class SchedulerMetrics:
             ]
             buffered[peers, "all"] = sum(sizes)
             buffered[peers, "the largest"] = max(sizes, default=0)
-        yield self._metric(
-            Gauge,
-            "paceline_outgoing_buffer",
-            "Bytes that wait to be sent because a peer has not read them",
-            buffered,
-            ["peers", "of"],
-            "bytes",
-        )
-        text = "Open connections of all kinds"
-        yield self._metric(Gauge, "paceline_connections", text, len(server.transport.comms))
-
-    def _measured(self, measures: m.Measures) -> Iterator[Metric]:
-        text = "Stimuli of sampled turns, by op"
-        yield self._metric(Counter, "paceline_sampled_messages", text, measures.ops, ["op"])
-        for name, text, found in (
-            ("turn", "Duration of sampled turns", measures.turns),
-            ("loop_lag", "Delay of ticks of the event loop", measures.lags),
-            (
-                "graph_compile",
-                "Time from the arrival of a graph to the compiler's last reply",
-                measures.compiles,
-            ),
-        ):
-            full_name = f"{self._start}paceline_{name}"
-            yield Histogram(full_name, text, found.buckets(), found.total, unit="seconds")
-
-
-class MetricsPage:
-    """The page that Prometheus scrapes."""
-
-    content_type = "text/plain; version=0.0.4"
-
-    def __init__(self, metrics: SchedulerMetrics) -> None:
-        self._registry = CollectorRegistry()
-        ProcessCollector(registry=self._registry)
-        PlatformCollector(registry=self._registry)
-        GCCollector(registry=self._registry)
-        self._registry.register(metrics)
-
-    def render(self) -> bytes:
-        """Return all metrics as text."""
-        return generate_latest(self._registry)
+        return {
+            "paceline_waiting": {
+                "a later turn": len(state.deferred.recommendations),
+                "a free thread": len(state.queued),
+                "a worker that may run it": len(state.unrunnable),
+                "graphs being taken in": len(state.graphs),
+            },
+            "paceline_outgoing_buffer_bytes": buffered,
+            "paceline_connections": len(server.transport.comms),
+        }

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 from paceline.workers_compat.facade import pages as stock
 from tornado import web
 
-from .metrics import MetricsPage
+from .dashboard import Dashboard
+from .metrics import SchedulerMetrics
 from .server import Route, page
 
 if TYPE_CHECKING:
     from paceline.scheduler.core.state.scheduler_state import SchedulerState
+    from paceline.scheduler.server.server import Server
 
 #: Tasks counted for ``/json/counts.json`` before the event loop may run other callbacks.
 COUNT_SLICE = 20_000
@@ -27,11 +29,18 @@ COUNT_SLICE = 20_000
 FAVICON = "/statics/images/favicon.ico"
 
 
-def front_page(facts: dict[str, Any]) -> str:
+def front_page(server: Server) -> str:
     """Return the front page that is shown if there is no dashboard."""
+    state = server.state
+    facts = {
+        "address": server.scheduler.address,
+        "workers": len(state.workers),
+        "threads": state.total_nthreads,
+        "clients": len(state.clients) - 1,
+        "tasks": len(state.tasks),
+    }
     rows = "".join(
-        f"<tr><th align=left>{html.escape(str(k))}</th><td>{html.escape(str(v))}</td></tr>"
-        for k, v in facts.items()
+        f"<tr><th align=left>{k}</th><td>{html.escape(str(v))}</td></tr>" for k, v in facts.items()
     )
     return (
         "<!doctype html><title>paceline</title><h1>paceline</h1>"
@@ -86,36 +95,33 @@ def jsonable(value: Any) -> Any:
 
 
 def routes(
-    metrics: MetricsPage,
-    facts: Callable[[], dict[str, Any]],
-    facade: Any,
-    state: SchedulerState,
-    dashboard: list[Route] | None = None,
-    prefix: str = "",
-    has_token: bool = False,
+    server: Server,
+    metrics: SchedulerMetrics,
+    dashboard: Dashboard | None,
+    prefix: str,
+    has_token: bool,
 ) -> list[Route]:
     """Return all routes, with paths below the prefix.
 
     Args:
+        server: the scheduler's server.
         metrics: the page of metrics.
-        facts: returns the rows of the plain front page.
-        facade: the scheduler, for distributed's pages.
-        state: the scheduler's state, for the counts.
-        dashboard: routes of the dashboard's pages; None if there is no dashboard.
+        dashboard: None if it is switched off.
         prefix: prefix of every path, for the site map.
         has_token: requests are checked for a token before they reach a route.
     """
+    facade: Any = server.plugins.facade
     plots = stock.individual_plots(prefix) if dashboard else {}
     found: list[Route] = [
         page(r"/health", lambda: "ok", "text/plain; charset=utf-8"),
         page(r"/metrics", metrics.render, metrics.content_type),
-        page(r"/json/counts.json", lambda: counts(state, facade.adaptive_target)),
+        page(r"/json/counts.json", lambda: counts(server.state, facade.adaptive_target)),
         page(r"/json/identity.json", lambda: jsonable(facade.identity())),
         page(r"/individual-plots.json", lambda: plots),  # for JupyterLab's extension
         (r"/favicon.ico", web.RedirectHandler, {"url": prefix + FAVICON}),
     ]
     found += stock.stock_routes(facade, {path for path, _, _ in found}, has_token)
-    found += dashboard or [page(r"/", lambda: front_page(facts()))]
+    found += dashboard.routes() if dashboard else [page(r"/", lambda: front_page(server))]
     paths = stock.site_paths([path for path, _, _ in found], bool(dashboard))
     site_map = {"paths": sorted(prefix + path for path in paths)}
     return [*found, page(r"/sitemap.json", lambda: site_map)]

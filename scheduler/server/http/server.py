@@ -124,7 +124,7 @@ class HttpServer:
         gate: TokenGate | None = None,
         limits: HttpLimits | None = None,
     ) -> None:
-        self.prefix = prefix = "/" + prefix.strip("/") if prefix.strip("/") else ""
+        self.prefix = prefix
         rules = [(prefix + path, handler, options) for path, handler, options in routes]
         self.application = PageApplication(rules, gate)
         self.tls = ssl_context is not None
