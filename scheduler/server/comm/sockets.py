@@ -10,6 +10,7 @@ from typing import Any
 
 from paceline.workers_compat.addressing import join_host_port
 from paceline.workers_compat.security.tls_config import certificate_names
+from tornado import netutil
 
 from .addresses import WILDCARDS
 from .transport import PeerFacts
@@ -28,46 +29,18 @@ def bind_sockets(host: str, port: int) -> list[socket.socket]:
     """Return sockets bound to `host` and one port, in all of its address families.
 
     Raises:
-        OSError: none could be bound.
+        OSError: they could not be bound.
     """
-    if host:
-        found = socket.getaddrinfo(
-            host, port, socket.AF_UNSPEC, socket.SOCK_STREAM, 0, socket.AI_PASSIVE
-        )
-        family, _, _, _, where = found[0]
-        return [_bind(socket.AddressFamily(family), str(where[0]), port)]
-    for attempt in range(BIND_ATTEMPTS):
-        first = _bind(socket.AF_INET, "0.0.0.0", port)
-        if not socket.has_ipv6:
-            return [first]
-        try:
-            return [first, _bind(socket.AF_INET6, "::", int(first.getsockname()[1]))]
-        except OSError:
-            if port or attempt == BIND_ATTEMPTS - 1:  # no IPv6 here
-                return [first]
-            first.close()
-    return []
+    for _ in range(BIND_ATTEMPTS - 1 if port == 0 else 0):
+        with contextlib.suppress(OSError):
+            return netutil.bind_sockets(port, host)
+    return netutil.bind_sockets(port, host)
 
 
 def bound(sockets: Sequence[socket.socket]) -> tuple[str, int]:
     """Return host and port of the first socket; as in stock, the host is always an IP address."""
     host, port = sockets[0].getsockname()[:2]
     return str(host), int(port)
-
-
-def _bind(family: socket.AddressFamily, host: str, port: int) -> socket.socket:
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        if sys.platform != "win32":
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        sock.setblocking(False)
-        sock.bind((host, port))
-    except BaseException:
-        sock.close()
-        raise
-    return sock
 
 
 def set_socket_options(sock: Any) -> None:

@@ -13,15 +13,12 @@ from collections.abc import Callable
 from typing import Any
 
 from paceline.scheduler.server.comm.accepting import SocketAcceptor
+from paceline.scheduler.server.comm.sockets import bind_sockets, bound
 from paceline.workers_compat.security.http_connections import ConnectionServer, HttpLimits
 from paceline.workers_compat.security.http_token import TokenGate
 from tornado import httputil, web
-from tornado.netutil import bind_sockets
 
 logger = logging.getLogger("distributed.scheduler")
-
-#: Attempts to bind a free port.
-BIND_ATTEMPTS = 3
 
 #: Bytes of a request that are peeked at to find the process that serves it.
 PEEK_NBYTES = 4096
@@ -135,21 +132,24 @@ class HttpServer:
         self._passed_on: re.Pattern[str] | None = None
         self._pass_on: Callable[[socket.socket, str], bool] | None = None
         self._peeked: dict[socket.socket, asyncio.TimerHandle] = {}
-        bound = [self._bind(host or default_host, port) for host, port in addresses]
-        self.address, self.port = bound[0]
+        where = [self._bind(host or default_host, port) for host, port in addresses]
+        self.address, self.port = where[0]
 
     def _bind(self, host: str, port: int) -> tuple[str, int]:
-        sockets = _sockets(host, port)
-        actual = sockets[0].getsockname()
+        try:
+            sockets = bind_sockets(host, port)
+        except OSError:
+            sockets = bind_sockets(host, 0)
         self._sockets += [SocketAcceptor(each, self._accepted) for each in sockets]
-        if port and actual[1] != port:
+        address, actual_port = bound(sockets)
+        if port and actual_port != port:
             warnings.warn(
                 f"Port {port} is already in use.\n"
                 "Perhaps you already have a cluster running?\n"
-                f"Hosting the HTTP server on port {actual[1]} instead",
+                f"Hosting the HTTP server on port {actual_port} instead",
                 stacklevel=2,
             )
-        return str(actual[0]), int(actual[1])
+        return address, actual_port
 
     def stop(self) -> None:
         """Stop listening, and close connections that have not sent a request."""
@@ -222,16 +222,3 @@ def request_path(start: bytes) -> str | None:
     if not end or len(parts) != 3 or parts[0] != b"GET":
         return None
     return parts[1].split(b"?")[0].decode("latin-1")
-
-
-def _sockets(host: str, port: int) -> list[socket.socket]:
-    try:
-        return bind_sockets(port, address=host)
-    except OSError as error:
-        problem = error
-    for _ in range(BIND_ATTEMPTS):
-        try:
-            return bind_sockets(0, address=host)
-        except OSError as error:
-            problem = error
-    raise problem
