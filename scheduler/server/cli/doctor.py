@@ -11,12 +11,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+import click
 import msgspec
 from paceline.protocol import messages as m
 from paceline.protocol.messages import worker_rpc
 from paceline.scheduler.core.inspection.explain_text import count
 from paceline.workers_compat.config import config, versions
 
+from .options import scheduler_address, timeout_option
 from .rpc_client import RpcError, call_scheduler
 
 #: Open files of a scheduler per worker, about: its stream, its heartbeats, one for requests.
@@ -246,3 +248,19 @@ def text(found: list[Finding]) -> str:
     n = sum(each.grade == BAD for each in found)
     summary = "No problems found." if not n else f"{count(n, 'problem')} found."
     return "\n".join([*(f"{MARKS[each.grade]} {each.text}" for each in in_order), "", summary])
+
+
+@click.command("doctor")
+@scheduler_address(required=False)
+@timeout_option(30.0)
+def command(address: str | None, timeout: float) -> None:
+    """Check a cluster for likely problems: versions, open files, clocks, settings.
+
+    The exit code is 1 if there are any.
+
+    If no scheduler is given, check this machine and its configuration only.
+    """
+    found = examine(address, timeout)
+    click.echo(text(found))
+    if any(each.grade == BAD for each in found):
+        sys.exit(1)

@@ -1,7 +1,4 @@
-"""The text that ``paceline explain`` prints.
-
-Requests the facts from a running scheduler and formats them.
-"""
+"""``paceline explain``: request the facts from a running scheduler and print them."""
 
 from __future__ import annotations
 
@@ -10,23 +7,28 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import click
 from paceline.protocol.messages import Explain
 from paceline.scheduler.core.inspection.explain_text import count
 
+from .options import read_key, scheduler_address, timeout_option
 from .rpc_client import RpcError, call_scheduler
 
 
-def report(key: Any, address: str, as_json: bool, timeout: float) -> str:
-    """Return the text for a task or, if ``key`` is None, for the cluster. Raises ValueError."""
-    try:
-        found = call_scheduler(address, Explain(key=key), timeout)
-    except RpcError as error:
-        raise ValueError(str(error)) from error
+@click.command("explain")
+@click.argument("key", required=False)
+@scheduler_address()
+@click.option("--json", "as_json", is_flag=True, help="Print all details as JSON")
+@timeout_option(30.0)
+def command(key: str | None, address: str, as_json: bool, timeout: float) -> None:
+    """Report why the task KEY does not run; without KEY, report what holds up the cluster."""
+    found = call_scheduler(address, Explain(key=read_key(key)), timeout)
     if not isinstance(found, Mapping):
-        raise ValueError(f"{address} is not a paceline scheduler: it replied {found!r:.500}")
+        raise RpcError(f"{address} is not a paceline scheduler: it replied {found!r:.500}")
     if as_json:
-        return json.dumps(_jsonable(found), indent=2)
-    return "\n".join(all_lines(found) if key is None else task_lines(found))
+        click.echo(json.dumps(_jsonable(found), indent=2))
+    else:
+        click.echo("\n".join(all_lines(found) if key is None else task_lines(found)))
 
 
 def task_lines(found: Mapping[str, Any]) -> list[str]:

@@ -1,6 +1,7 @@
 """The command ``paceline`` and its subcommands ``scheduler``, ``replay`` and ``takeover``.
 
-The other subcommands are in ``protocol_commands.py`` and ``operator_commands.py``.
+The other subcommands are in ``status.py``, ``doctor.py``, ``explain.py`` and
+``protocol_commands.py``.
 
 ``paceline`` alone starts a scheduler, as ``dask scheduler`` does: same options, same log lines,
 same exit codes.
@@ -22,7 +23,7 @@ from typing import Any
 
 import click
 
-from . import operator_commands, protocol_commands
+from . import doctor, explain, protocol_commands, status
 from .options import read_key, tls_options
 
 logger = logging.getLogger("distributed.scheduler")
@@ -228,7 +229,7 @@ def takeover(wanted: bool | None) -> None:
         click.echo(f"{path} is not installed.")
 
 
-for command in (*protocol_commands.COMMANDS, *operator_commands.COMMANDS):
+for command in (*protocol_commands.COMMANDS, status.command, doctor.command, explain.command):
     main.add_command(command)
 scheduler.epilog = (
     f"Other commands: {', '.join(sorted(main.commands.keys() - {'scheduler'}))}. "

@@ -6,6 +6,7 @@ import socket
 import time
 from typing import Any, Final
 
+import click
 from paceline.protocol.connection import Connection, HandshakeDone, Value
 from paceline.protocol.framing import FrameReader, pack_frames
 from paceline.workers_compat.addressing import split_address, split_host_port
@@ -15,8 +16,8 @@ from paceline.workers_compat.security import shared_secret
 READ_NBYTES: Final = 2**16
 
 
-class RpcError(Exception):
-    """The request failed; the text is the reason."""
+class RpcError(click.ClickException):
+    """The request failed; the text, which commands print, is the reason."""
 
 
 def call_scheduler(address: str, request: Any, timeout: float = 30.0) -> Any:
@@ -42,7 +43,7 @@ def call_scheduler(address: str, request: Any, timeout: float = 30.0) -> Any:
             reply = _exchange(sock, request, deadline)
     except TimeoutError as error:
         raise RpcError(f"{address} did not reply within {timeout:g} s") from error
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise RpcError(f"Cannot connect to {address}: {error}") from error
     if isinstance(reply, dict) and reply.get("status") == "uncaught-error":
         raise RpcError(f"{address}: {reply.get('exception_text')}")

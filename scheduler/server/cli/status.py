@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import sys
 import time
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -12,6 +14,7 @@ from paceline.protocol import messages as m
 from paceline.scheduler.core.inspection.explain_text import count
 from paceline.scheduler.core.lifecycle.failures import format_nbytes
 
+from .options import scheduler_address, timeout_option
 from .rpc_client import call_scheduler
 
 #: Number of workers shown; the number of further ones is printed.
@@ -183,3 +186,22 @@ def watch(address: str, interval: float, timeout: float) -> None:
             before, now = now, fetch(address, timeout)
     finally:
         click.echo(MAIN_SCREEN, nl=False)
+
+
+@click.command("status")
+@scheduler_address()
+@click.option("--once", is_flag=True, help="Print one snapshot and exit")
+@click.option(
+    "--interval", type=float, default=1.0, show_default=True, help="Seconds between updates"
+)
+@timeout_option(10.0)
+def command(address: str, once: bool, interval: float, timeout: float) -> None:
+    """Show tasks by prefix, workers, memory and rates of a cluster in the terminal.
+
+    Stop with Ctrl-C.
+    """
+    if once or not sys.stdout.isatty():
+        click.echo(format_text(fetch(address, timeout)))
+        return
+    with contextlib.suppress(KeyboardInterrupt):
+        watch(address, interval, timeout)
