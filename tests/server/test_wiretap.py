@@ -30,8 +30,10 @@ from paceline.protocol.observer import ObservedMessage, Observer
 from paceline.protocol.payload import pickled_payload
 from paceline.scheduler.server.cli.main import main
 from paceline.scheduler.server.wiretap import proxy
-from paceline.scheduler.server.wiretap.proxy import TlsFiles, Wiretap
+from paceline.scheduler.server.wiretap.proxy import Wiretap
 from paceline.scheduler.server.wiretap.report import Filter, Reporter, keys_in, line, short
+from paceline.workers_compat.security import tls_config
+from paceline.workers_compat.security.tls_config import Tls
 
 CAPTURES = Path(__file__).parents[1] / "protocol" / "captures"
 
@@ -207,7 +209,7 @@ def test_addresses_that_cannot_be_tapped() -> None:
 
 
 @pytest.fixture(scope="module")
-def tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsFiles]:
+def tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tls]:
     """A certificate that signs itself."""
     if shutil.which("openssl") is None:
         pytest.skip("openssl makes the certificates")
@@ -218,12 +220,16 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsFiles]:
         + ["-keyout", str(key), "-out", str(cert)],
         check=True, capture_output=True,
     )  # fmt: skip
-    yield TlsFiles(str(cert), str(cert), str(key))
+    files = {
+        "tls_ca_file": str(cert),
+        "tls_scheduler_cert": str(cert),
+        "tls_scheduler_key": str(key),
+    }
+    yield tls_config.read(files)
 
 
-async def test_tls_on_both_sides(tls: TlsFiles) -> None:
-    server = tls.context(ssl.Purpose.CLIENT_AUTH)
-    client = tls.context(ssl.Purpose.SERVER_AUTH)
+async def test_tls_on_both_sides(tls: Tls) -> None:
+    server, client = tls.listen, tls.dial
     for listen in ("tls://127.0.0.1:0", "tcp://127.0.0.1:0"):
         async with tapped(context=server, tls=tls, listen=listen) as (far, tap, seen):
             assert tap.address.startswith(listen[:3])
@@ -237,9 +243,9 @@ async def test_tls_on_both_sides(tls: TlsFiles) -> None:
             writer.close()
 
 
-async def test_tls_wants_certificates_of_peers(tls: TlsFiles) -> None:
-    server = tls.context(ssl.Purpose.CLIENT_AUTH)
-    stranger = ssl.create_default_context(cafile=tls.ca_file)
+async def test_tls_wants_certificates_of_peers(tls: Tls) -> None:
+    server = tls.listen
+    stranger = ssl.create_default_context(cafile=tls.security.tls_ca_file)
     stranger.check_hostname = False
     async with tapped(context=server, tls=tls, listen="tls://127.0.0.1:0") as (far, tap, _):
         with pytest.raises((ssl.SSLError, OSError)):

@@ -144,19 +144,11 @@ def scheduler(
     port: str | None,
     interface: str | None,
     protocol: str | None,
-    tls_ca_file: str | None,
-    tls_cert: str | None,
-    tls_key: str | None,
+    security: dict[str, str] | None,
     pid_file: str | None,
     **options: Any,
 ) -> None:
     """Launch a scheduler."""
-    files = {
-        "tls_ca_file": tls_ca_file,
-        "tls_scheduler_cert": tls_cert,
-        "tls_scheduler_key": tls_key,
-    }
-    security = {name: value for name, value in files.items() if value}
     if security and not host and not protocol:
         protocol = "tls"
     address = listen_options(host, port, interface, protocol)
@@ -164,7 +156,7 @@ def scheduler(
         write_pid_file(pid_file)
     set_process_title("dask scheduler [not started]")
     raise_file_limit()
-    run_scheduler(**address, **options, security=security or None)
+    run_scheduler(**address, **options, security=security)
 
 
 @main.command()

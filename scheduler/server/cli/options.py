@@ -24,16 +24,24 @@ Command = Callable[..., Any]
 
 
 def tls_options(command: Command) -> Command:
-    """Add the options ``--tls-ca-file``, ``--tls-cert`` and ``--tls-key`` to a command."""
-    for name, what in (
-        ("key", "private key file"),
-        ("cert", "certificate file"),
-        ("ca-file", "CA cert(s) file"),
-    ):
-        path = click.Path(exists=True, resolve_path=True)
-        option = click.option(f"--tls-{name}", type=path, help=f"{what} for TLS (in PEM format)")
-        command = option(command)
-    return command
+    """Add the options ``--tls-ca-file``, ``--tls-cert`` and ``--tls-key`` to a command.
+
+    The command receives ``security``, keywords of distributed's ``Security``, or None.
+    """
+    path = click.Path(exists=True, resolve_path=True)
+
+    @click.option("--tls-ca-file", type=path, help="CA cert(s) file for TLS (in PEM format)")
+    @click.option("--tls-cert", type=path, help="certificate file for TLS (in PEM format)")
+    @click.option("--tls-key", type=path, help="private key file for TLS (in PEM format)")
+    @functools.wraps(command)
+    def with_security(
+        tls_ca_file: str | None, tls_cert: str | None, tls_key: str | None, **others: Any
+    ) -> None:
+        names = ("tls_ca_file", "tls_scheduler_cert", "tls_scheduler_key")
+        files = dict(zip(names, (tls_ca_file, tls_cert, tls_key)))
+        command(security={k: v for k, v in files.items() if v} or None, **others)
+
+    return with_security
 
 
 def timeout_option(seconds: float) -> Callable[[Command], Command]:

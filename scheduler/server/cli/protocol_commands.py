@@ -52,9 +52,6 @@ def wiretap(
     ops: tuple[str, ...],
     peer: str | None,
     key: str | None,
-    tls_ca_file: str | None,
-    tls_cert: str | None,
-    tls_key: str | None,
     **output: Any,
 ) -> None:
     """Show the messages between peers and a scheduler, and check them against the catalogue.
@@ -63,17 +60,11 @@ def wiretap(
     The exit code is 1 if a message violates the catalogue.
     """
     from paceline.scheduler.server.wiretap.command import run
-    from paceline.scheduler.server.wiretap.proxy import TlsFiles
     from paceline.scheduler.server.wiretap.report import Filter
 
-    tls = None
-    if tls_ca_file or tls_cert or tls_key:
-        if not (tls_ca_file and tls_cert):
-            raise click.UsageError("TLS needs --tls-ca-file and --tls-cert (and --tls-key)")
-        tls = TlsFiles(tls_ca_file, tls_cert, tls_key)
     directions: Any = (f"{serves}_rpc",)
     chosen = Filter(ops, peer, read_key(key))
-    sys.exit(run(listen, forward, tls=tls, serves=directions, chosen=chosen, **output))
+    sys.exit(run(listen, forward, serves=directions, chosen=chosen, **output))
 
 
 @click.command()

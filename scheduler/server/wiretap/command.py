@@ -14,8 +14,9 @@ from typing import Any, Final, TextIO
 import click
 from paceline.protocol.catalogue import Direction
 from paceline.scheduler.core.inspection.explain_text import count
+from paceline.workers_compat.security import tls_config
 
-from .proxy import TlsFiles, Wiretap
+from .proxy import Wiretap
 from .report import Filter, Reporter
 
 #: Lines that wait to be printed. If the terminal is too slow, lines are dropped, and connections
@@ -67,7 +68,7 @@ def run(
     listen: str,
     forward: str,
     *,
-    tls: TlsFiles | None,
+    security: dict[str, str] | None,
     serves: Sequence[Direction],
     chosen: Filter,
     quiet: bool,
@@ -93,7 +94,11 @@ def run(
                 None if quiet else printer, printer, chosen=chosen, jsonl=file, colour=colour
             )
             n_connections = asyncio.run(
-                _tap(listen, forward, reporter, printer, tls=tls, serves=serves)
+                _tap(
+                    *(listen, forward, reporter, printer),
+                    tls=tls_config.read(security),
+                    serves=serves,
+                )
             )
         except (OSError, ValueError) as error:
             raise click.ClickException(str(error)) from error

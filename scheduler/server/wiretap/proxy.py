@@ -15,7 +15,6 @@ import ssl
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
 from paceline.protocol.catalogue import Direction
@@ -25,6 +24,7 @@ from paceline.protocol.observer import ObservedMessage, Observer, Way
 from paceline.protocol.sniffing import SniffingFrameReader
 from paceline.workers_compat.addressing import join_host_port, split_address, split_host_port
 from paceline.workers_compat.scalars import read_scalar
+from paceline.workers_compat.security.tls_config import Tls
 
 logger = logging.getLogger("paceline.wiretap")
 
@@ -44,35 +44,6 @@ CONNECT_SECONDS: Final = 30.0
 RETRY_SECONDS: Final = 0.2
 #: Maximum number of connections that wait to be accepted.
 LISTEN_BACKLOG: Final = 2048
-
-
-@dataclass(frozen=True, slots=True)
-class TlsFiles:
-    """Files in PEM format, as in ``distributed.comm.tls``.
-
-    Attributes:
-        ca_file: trusted certificates.
-        cert: certificate of the proxy, for both sides.
-        key: its private key; None if it is in ``cert``.
-    """
-
-    ca_file: str
-    cert: str
-    key: str | None = None
-
-    def context(self, purpose: ssl.Purpose) -> ssl.SSLContext:
-        """Return a context like stock's.
-
-        Both ends need certificates, and host names are not checked.
-
-        Raises:
-            OSError: a file cannot be read or is invalid.
-        """
-        context = ssl.create_default_context(purpose=purpose, cafile=self.ca_file)
-        context.verify_mode = ssl.CERT_REQUIRED
-        context.check_hostname = False
-        context.load_cert_chain(self.cert, self.key)
-        return context
 
 
 #: Called with the connection, the time (seconds since the epoch) and each message.
@@ -143,11 +114,11 @@ class Wiretap:
         forward: str,
         observer: MessageCallback,
         *,
-        tls: TlsFiles | None = None,
+        tls: Tls | None = None,
         serves: Sequence[Direction] = ("scheduler_rpc",),
     ) -> None:
         self._listen, self._forward = listen, forward
-        self._tls = tls
+        self._tls = tls or Tls()
         self._observer = observer
         self._serves = tuple(serves)
         self._waiting: deque[tuple[TappedConnection, float, Any, int]] = deque()
@@ -163,20 +134,20 @@ class Wiretap:
         """Start listening.
 
         Raises:
-            OSError: the address cannot be bound, or a TLS file cannot be read.
-            ValueError: an address is invalid.
+            OSError: the address cannot be bound.
+            ValueError: an address is invalid, or needs TLS.
         """
         self._loop = asyncio.get_running_loop()
         scheme, _ = split_address(self._listen)
         host, port = split_host_port(self._listen)
         self._far = split_host_port(self._forward)
-        self._far_context = self._context(self._forward, ssl.Purpose.SERVER_AUTH)
+        self._far_context = _context(self._forward, self._tls.dial)
         self._server = await asyncio.start_server(
             self._accept,
             host or None,
             port,
             limit=READ_NBYTES,
-            ssl=self._context(self._listen, ssl.Purpose.CLIENT_AUTH),
+            ssl=_context(self._listen, self._tls.listen),
             backlog=LISTEN_BACKLOG,
         )
         port = self._server.sockets[0].getsockname()[1]
@@ -191,16 +162,6 @@ class Wiretap:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         while self._waiting:
             self._decode()
-
-    def _context(self, address: str, purpose: ssl.Purpose) -> ssl.SSLContext | None:
-        scheme, _ = split_address(address)
-        if scheme == "tcp":
-            return None
-        if scheme != "tls":
-            raise ValueError(f"cannot tap {scheme}://: tcp and tls only")
-        if self._tls is None:
-            raise ValueError(f"{address} needs --tls-ca-file and --tls-cert")
-        return self._tls.context(purpose)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = self._loop.create_task(self._serve(reader, writer))
@@ -309,3 +270,13 @@ class Wiretap:
                     self._observer(tapped, when, each)
             except Exception:
                 logger.exception("A message could not be shown because of an internal error")
+
+
+def _context(address: str, context: ssl.SSLContext | None) -> ssl.SSLContext | None:
+    """Return `context` if `address` is encrypted. Raise ValueError if that is not possible."""
+    scheme, _ = split_address(address)
+    if scheme not in ("tcp", "tls"):
+        raise ValueError(f"cannot tap {scheme}://: tcp and tls only")
+    if scheme == "tls" and context is None:
+        raise ValueError(f"{address} needs --tls-ca-file and --tls-cert")
+    return context if scheme == "tls" else None
