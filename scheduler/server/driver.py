@@ -325,7 +325,10 @@ class Driver:
     # waiting for a state
 
     async def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
-        """See ``ServerApi.wait_for``."""
+        """Wait until ``predicate`` is true; it is called now and after each batch of turns.
+
+        Return False if ``timeout`` seconds passed first.
+        """
         if predicate():
             return True
         future: asyncio.Future[bool] = self._loop.create_future()

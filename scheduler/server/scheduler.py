@@ -194,11 +194,7 @@ class Scheduler:
 
     @property
     def server(self) -> Server:
-        """The server.
-
-        Raises:
-            ValueError: the scheduler has not been started.
-        """
+        """The server. Raise ValueError if the scheduler has not been started."""
         if self._server is None:
             raise ValueError("the scheduler has not been started")
         return self._server

@@ -71,11 +71,7 @@ class OutgoingRpc(EventHandler):
         self._future: asyncio.Future[Any] | None = None
 
     async def next_event(self) -> Any:
-        """Return the next event.
-
-        Raises:
-            OSError: the connection has ended.
-        """
+        """Return the next event. Raise OSError if the connection has ended."""
         if self.broken:
             raise connection_lost(self.peer.address, "it is closed")
         self._future = self.peer.server.loop.create_future()

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from paceline.protocol.codec import InvalidMessage, UnknownMessage
 from paceline.scheduler.core.extension import ExtensionErrorReply
 from paceline.scheduler.core.inspection import queries
+from paceline.scheduler.core.stimuli import LogEventCommand
 from paceline.scheduler.server.comm import addresses
 from paceline.scheduler.server.driver import CoreError, Driver
 from paceline.workers_compat import addressing
@@ -56,12 +57,7 @@ NO_REPLY: Final = NoReply()
 
 
 class RemoteError(Exception):
-    """A peer answered a request with an error.
-
-    Attributes:
-        reply: the whole reply: status, exception and traceback (both serialized), exception_text,
-            traceback_text.
-    """
+    """A peer answered a request with an error, the message `reply`."""
 
     def __init__(self, address: str, op: str, reply: dict[str, Any]) -> None:
         super().__init__(f"{address} failed to {op}: {reply.get('exception_text')}")
@@ -76,17 +72,17 @@ class OwningScheduler(Protocol):
 
     @property
     def address(self) -> str:
-        """The address that peers connect to."""
+        """See ``Scheduler``."""
 
     @property
     def status(self) -> Any:
-        """The ``Status`` of distributed."""
+        """See ``Scheduler``."""
 
     def identity(self, n_workers: int = -1) -> dict[str, Any]:
-        """Return the scheduler's identity and workers in stock's form."""
+        """See ``Scheduler``."""
 
     async def close(self, timeout: float | None = None, reason: str = "unknown") -> None:
-        """Close the scheduler."""
+        """See ``Scheduler``."""
 
 
 class ServerApi(ABC):
@@ -132,6 +128,10 @@ class ServerApi(ABC):
     def send_stimulus(self, message: Any, source: str = "", stimulus_id: str | None = None) -> None:
         """Feed a stimulus to the core."""
         self.driver.feed(message, source, stimulus_id)
+
+    def log_event(self, topics: list[str], event: dict[str, Any]) -> None:
+        """Log an event."""
+        self.send_stimulus(LogEventCommand(topics, event))
 
     def request(
         self, message: Any, source: str = "", stimulus_id: str | None = None
@@ -190,10 +190,7 @@ class ServerApi(ABC):
         """Close the outgoing connections to a removed worker."""
 
     async def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
-        """Wait until ``predicate`` is true; it is called now and after each batch of turns.
-
-        Return False if ``timeout`` seconds passed first.
-        """
+        """See ``Driver.wait_for``."""
         return await self.driver.wait_for(predicate, timeout)
 
     def spawn(self, coroutine: Coroutine[Any, Any, Any], name: str) -> asyncio.Task[Any]:

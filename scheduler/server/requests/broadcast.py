@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from paceline.protocol import messages as r
@@ -20,8 +20,6 @@ logger = logging.getLogger("distributed.scheduler")
 
 #: Error text of a worker that is closing but still connected (``distributed.core.ConnectionPool``).
 CLOSING = "ConnectionPool is closed"
-#: What to do about a peer that fails to answer.
-ON_ERROR = ("raise", "return", "return_pickle", "return_text", "ignore")
 
 
 async def broadcast(
@@ -44,7 +42,7 @@ async def broadcast(
         KeyError: a worker is unknown and ``nanny`` is set.
         Exception: the error of a worker, or OSError, if ``on_error`` is "raise".
     """
-    if on_error not in ON_ERROR:
+    if on_error not in ("raise", "ignore", *ERROR_REPLIES):
         raise ValueError(
             f"on_error must be 'raise', 'return', 'return_pickle', or 'ignore'; got {on_error!r}"
         )
@@ -59,12 +57,8 @@ async def broadcast(
         logger.error("broadcast to %s failed: %s: %s", address, type(outcome).__name__, outcome)
         if on_error == "raise":
             raise outcome
-        if on_error == "return":
-            replies[worker] = _serialized_error(outcome)
-        elif on_error == "return_text":
-            replies[worker] = _error_text(outcome)
-        elif on_error == "return_pickle":
-            replies[worker] = _pickled_error(outcome)
+        if on_error in ERROR_REPLIES:
+            replies[worker] = ERROR_REPLIES[on_error](outcome)
     return replies
 
 
@@ -151,6 +145,13 @@ def _stock_error(error: Exception) -> Exception:
         return Exception(error.reply.get("exception_text"))
     return error
 
+
+#: ``on_error`` -> function that returns the reply for an error.
+ERROR_REPLIES: dict[str, Callable[[Exception], Any]] = {
+    "return": _serialized_error,
+    "return_text": _error_text,
+    "return_pickle": _pickled_error,
+}
 
 HANDLERS: dict[type, Handler] = {
     r.Broadcast: calls(broadcast),

@@ -18,7 +18,7 @@ from paceline.protocol.keys import Key
 from paceline.protocol.messages import worker_rpc
 from paceline.protocol.payload import Payload, payload_header, serialized_payload
 from paceline.scheduler.core.inspection import queries
-from paceline.scheduler.core.stimuli import LogEventCommand, ReplicasLost
+from paceline.scheduler.core.stimuli import ReplicasLost
 
 from .api import Handler, RemoteError, ServerApi
 from .spool import FILE_FRAME_NBYTES, Spool, trim_while_used
@@ -46,7 +46,7 @@ async def gather(
         await run.run()
     finally:
         run.spool.seal()
-    server.send_stimulus(LogEventCommand(["all"], {"action": "gather", "count": len(keys)}))
+    server.log_event(["all"], {"action": "gather", "count": len(keys)})
     if not run.failed:
         return {"status": "OK", "data": run.data}
     states = {k: s or "forgotten" for k, s in queries.get_task_status(state, run.failed).items()}

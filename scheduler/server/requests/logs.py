@@ -6,21 +6,19 @@ import logging
 from collections import deque
 from typing import Any, NamedTuple
 
+from paceline.workers_compat.config import config
+
 #: Default of ``distributed.admin.log-length``.
 LOG_LENGTH = 10_000
 #: Default of ``distributed.admin.log-format``.
 LOG_FORMAT = "%(asctime)s - %(name)s - %(levelname)s - %(message)s"
+
 #: The logger whose lines are kept, with those of the loggers below it.
 LOGGER_NAME = "distributed.scheduler"
 
 
 class LogEntry(NamedTuple):
-    """A log record without its traceback, which would keep frames alive.
-
-    Attributes:
-        created, levelno, levelname, name, message: as in ``logging.LogRecord``.
-        line: the formatted record.
-    """
+    """A log record without its traceback, which would keep frames alive; `line` is formatted."""
 
     created: float
     levelno: int
@@ -35,19 +33,20 @@ class LogEntry(NamedTuple):
 
 
 class LogKeeper(logging.Handler):
-    """A log handler that keeps the last ``length`` lines, formatted with ``line_format``."""
+    """A log handler that keeps the last ``length`` lines, formatted with ``line_format``.
 
-    def __init__(self, length: int = LOG_LENGTH, line_format: str = LOG_FORMAT) -> None:
+    Attributes:
+        deque: the entries, oldest first (the name in stock's ``DequeHandler``).
+    """
+
+    def __init__(self, length: int | None = None, line_format: str | None = None) -> None:
         super().__init__()
-        self._kept: deque[tuple[Any, ...]] = deque(maxlen=max(0, length))
+        length = length or int(config.get("distributed.admin.log-length") or LOG_LENGTH)
+        self.deque: deque[LogEntry] = deque(maxlen=max(0, length))
+        line_format = line_format or config.get("distributed.admin.log-format") or LOG_FORMAT
         self.setFormatter(logging.Formatter(line_format))
         self._logger = logging.getLogger(LOGGER_NAME)
         self._logger.addHandler(self)
-
-    @property
-    def deque(self) -> list[LogEntry]:
-        """The entries, oldest first (the name in stock's ``DequeHandler``)."""
-        return [LogEntry(*fields) for fields in self._kept]
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
@@ -55,9 +54,8 @@ class LogKeeper(logging.Handler):
         except Exception:
             self.handleError(record)
         else:
-            self._kept.append(
-                (record.created, record.levelno, record.levelname, record.name, *texts)
-            )
+            fields = (record.created, record.levelno, record.levelname, record.name, *texts)
+            self.deque.append(LogEntry(*fields))
 
     def close(self) -> None:
         """Remove the handler from the logger."""
@@ -72,8 +70,7 @@ class LogKeeper(logging.Handler):
         A line is (level, line), or with `timestamps` (seconds since the epoch, level, line).
         """
         out: list[tuple[Any, ...]] = []
-        for fields in reversed(self._kept):
-            entry = LogEntry(*fields)
+        for entry in reversed(self.deque):
             if (n and len(out) >= n) or entry.created < start:
                 break
             line = (entry.levelname, entry.line)

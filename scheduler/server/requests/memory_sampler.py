@@ -43,11 +43,7 @@ def start(server: ServerApi, client: str, measure: str, interval: float) -> str:
 
 
 def stop(server: ServerApi, key: str) -> list[tuple[float, int]]:
-    """Stop a sampler and return its samples.
-
-    Raises:
-        KeyError: there is no such sampler.
-    """
+    """Stop a sampler and return its samples. Raise KeyError if there is no such sampler."""
     sampler = server.request_state.memory_samplers.pop(key)
     if sampler.task is not None:
         sampler.task.cancel()

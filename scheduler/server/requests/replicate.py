@@ -15,7 +15,7 @@ from paceline.protocol.messages import worker_rpc
 from paceline.scheduler.core.inspection import queries
 from paceline.scheduler.core.policy.rebalancing import Move, RebalancePlan
 from paceline.scheduler.core.state.model import TaskState, WorkerState
-from paceline.scheduler.core.stimuli import LogEventCommand, ReplicasAdded, ReplicasLost
+from paceline.scheduler.core.stimuli import ReplicasAdded, ReplicasLost
 
 from .api import Handler, RemoteError, ServerApi, calls
 
@@ -70,8 +70,7 @@ async def delete_worker_data(
         _log_failure(address, error)
         return
     server.send_stimulus(ReplicasLost(address, list(keys)), stimulus_id=stimulus_id)
-    event = {"action": "remove-worker-data", "keys": list(keys)}
-    server.send_stimulus(LogEventCommand([address], event))
+    server.log_event([address], {"action": "remove-worker-data", "keys": list(keys)})
 
 
 async def _delete_all(
@@ -87,8 +86,7 @@ async def _copy_all(
     """Copy recipient -> key -> holders, and log events. Return recipient -> keys that failed."""
     failed = await asyncio.gather(*(gather_on_worker(server, a, w) for a, w in plan.items()))
     for address, who_has in plan.items():
-        event = {"action": action, "who_has": who_has}
-        server.send_stimulus(LogEventCommand([address], event))
+        server.log_event([address], {"action": action, "who_has": who_has})
     return dict(zip(plan, failed))
 
 
@@ -134,7 +132,7 @@ async def replicate(
         "key-count": len(keys),
         "branching-factor": branching_factor,
     }
-    server.send_stimulus(LogEventCommand(["all"], event))
+    server.log_event(["all"], event)
     return {"status": "partial-fail", "keys": failed} if failed else None
 
 
@@ -258,7 +256,7 @@ def _log_rebalance(server: ServerApi, senders: Any, recipients: Any, n_moves: in
         "recipients": recipients,
         "moved_keys": n_moves,
     }
-    server.send_stimulus(LogEventCommand(["all"], event))
+    server.log_event(["all"], event)
 
 
 HANDLERS: dict[type, Handler] = {

@@ -11,7 +11,7 @@ from typing import Any
 from paceline.protocol import messages as r
 from paceline.protocol.messages import nanny_rpc
 from paceline.scheduler.core.state.model import WorkerState
-from paceline.scheduler.core.stimuli import LogEventCommand, ReleaseAll, WorkerRemoved
+from paceline.scheduler.core.stimuli import ReleaseAll, WorkerRemoved
 
 from .api import Handler, ServerApi, calls
 from .broadcast import call_each
@@ -22,27 +22,14 @@ logger = logging.getLogger("distributed.scheduler")
 RESTART_TIMEOUT_SECONDS = 30.0
 
 
-async def restart(
-    server: ServerApi,
-    *,
-    client: str | None = None,
-    timeout: float = RESTART_TIMEOUT_SECONDS,
-    wait_for_workers: bool = True,
-    stimulus_id: str | None = None,
-) -> None:
-    """Release all tasks, then restart all workers. Raises as ``restart_workers``."""
+async def restart(server: ServerApi, *, stimulus_id: str | None = None, **options: Any) -> None:
+    """Release all tasks, then restart all workers. For `options` see ``restart_workers``."""
     stimulus_id = stimulus_id or f"restart-{time.time()}"
     logger.info("Restarting workers and releasing all keys (stimulus_id=%r)", stimulus_id)
     for stream in list(server.driver.client_streams.values()):
         stream.drop_graphs()
     server.send_stimulus(ReleaseAll(reason=stimulus_id), stimulus_id=stimulus_id)
-    await restart_workers(
-        server,
-        client=client,
-        timeout=timeout,
-        wait_for_workers=wait_for_workers,
-        stimulus_id=stimulus_id,
-    )
+    await restart_workers(server, stimulus_id=stimulus_id, **options)
 
 
 async def restart_workers(
@@ -77,8 +64,8 @@ async def restart_workers(
         await asyncio.wait(pending)
     event: dict[str, Any] = {"action": "restart-workers", "workers": list(old)}
     if client:
-        server.send_stimulus(LogEventCommand([client], event))
-    server.send_stimulus(LogEventCommand(["all"], {**event, "client": client}))
+        server.log_event([client], event)
+    server.log_event(["all"], {**event, "client": client})
     if not wait_for_workers:
         logger.info("Workers restarted, not waiting for new ones (stimulus_id=%r)", stimulus_id)
         return out

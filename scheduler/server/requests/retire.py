@@ -17,7 +17,6 @@ from paceline.scheduler.core.policy import scaling
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.stimuli import (
     CloseWorker,
-    LogEventCommand,
     MoveReplicas,
     SetWorkerStatus,
     WorkerRemoved,
@@ -286,14 +285,12 @@ def _log_events(
         "could-not-retire": [ws.address for ws in kept],
         "stimulus_id": stimulus_id,
     }
-    server.send_stimulus(LogEventCommand(["all"], event))
+    server.log_event(["all"], event)
     if addresses:
-        server.send_stimulus(
-            LogEventCommand(addresses, {"action": "retired", "stimulus_id": stimulus_id})
-        )
+        server.log_event(addresses, {"action": "retired", "stimulus_id": stimulus_id})
     for ws, reason in kept.items():
         why = {"action": "could-not-retire", "stimulus_id": stimulus_id, "reason": reason}
-        server.send_stimulus(LogEventCommand([ws.address], why))
+        server.log_event([ws.address], why)
 
 
 def handle_retire_workers(

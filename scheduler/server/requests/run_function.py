@@ -6,12 +6,12 @@ These requests deserialize pickles of the client by design.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
 from typing import Any
 
 from paceline.protocol import messages as r
-from paceline.scheduler.core.stimuli import LogEventCommand
 from paceline.scheduler.server.peers.peer import Peer
 from paceline.workers_compat.config.config import seconds
 from paceline.workers_compat.errors import error_message
@@ -49,16 +49,16 @@ async def run_function(
         Exception: a pickle cannot be loaded.
         AssertionError: ``wait`` is False for a plain function, as in ``distributed.worker.run``.
     """
-    server.send_stimulus(LogEventCommand(["all"], {"action": "run-function", "function": function}))
+    server.log_event(["all"], {"action": "run-function", "function": function})
     call = unpickle(function, "a function to run in it")
     is_coroutine = is_coroutine_function(call)
     if not wait and not is_coroutine:
         raise AssertionError("Combination not supported")
     positional = unpickle(args) if isinstance(args, bytes) and args else args
     named = dict((unpickle(kwargs) if isinstance(kwargs, bytes) else kwargs) or {})
-    for parameter in ("dask_worker", "dask_scheduler"):
-        if _has_parameter(call, parameter):
-            named[parameter] = server.plugins.scheduler
+    with contextlib.suppress(TypeError, ValueError):  # a callable without a signature
+        given = inspect.signature(call).parameters.keys() & {"dask_worker", "dask_scheduler"}
+        named.update(dict.fromkeys(given, server.plugins.scheduler))
     name = getattr(call, "__name__", None) or repr(call)
     logger.info("Run out-of-band function %r", name)
     try:
@@ -79,14 +79,6 @@ async def run_function(
             exc_info=True,
         )
         return error_message(error)
-
-
-def _has_parameter(function: Any, name: str) -> bool:
-    try:
-        parameters = inspect.signature(function).parameters
-    except (TypeError, ValueError):
-        return False
-    return name in parameters
 
 
 def _shown(value: Any) -> str:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any
 
 from paceline.protocol import messages as r
 from paceline.protocol.keys import Key, check_prefix
 from paceline.protocol.messages import worker_rpc
-from paceline.scheduler.core.stimuli import DataPlaced, LogEventCommand
+from paceline.scheduler.core.stimuli import DataPlaced
 
 from .api import Handler, ServerApi, calls, worker_address
 from .replicate import replicate
@@ -62,7 +62,7 @@ async def scatter(
         n = len(addresses) if broadcast is True else broadcast
         await replicate(server, keys, n=n, workers=addresses)
     event = {"action": "scatter", "client": client, "count": len(data)}
-    server.send_stimulus(LogEventCommand([client, "all"], event))
+    server.log_event([client, "all"], event)
     return keys
 
 
@@ -122,30 +122,20 @@ def _round_robin(
     return plan
 
 
-def update_data(
+async def update_data(
     server: ServerApi,
     who_has: Mapping[Key, Iterable[Any]],
     nbytes: Mapping[Key, int],
     client: str | None = None,
-) -> Coroutine[Any, Any, None] | None:
-    """Report data that a client has sent to workers itself.
-
-    Returns:
-        None, or a coroutine that reports many keys in several turns.
-
-    Raises:
-        KeyError: a worker is unknown.
-    """
+) -> None:
+    """Report data that a client has sent to workers. Raise KeyError if a worker is unknown."""
     placed: dict[Key, list[str]] = {}
     for key, workers in who_has.items():
         placed[key] = [worker_address(server, w) for w in workers]
         for address in placed[key]:
             if address not in server.state.workers:
                 raise KeyError(address)
-    if len(placed) <= PLACED_PER_TURN_MAX:
-        server.send_stimulus(DataPlaced(who_has=placed, nbytes=dict(nbytes), client=client or ""))
-        return None
-    return _place(server, placed, nbytes, client or "")
+    await _place(server, placed, nbytes, client or "")
 
 
 async def _place(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from paceline.workers_compat.config import config
 from paceline.workers_compat.facade.loop_profile import LoopProfile
 
-from .logs import LOG_FORMAT, LOG_LENGTH, LogKeeper
+from .logs import LogKeeper
 
 #: Performance reports drawn at the same time; each takes one CPU and some hundred megabytes.
 CONCURRENT_REPORTS_MAX = 2
@@ -50,21 +50,10 @@ class ReplicaLock:
 
 @dataclass(slots=True)
 class MemorySampler:
-    """A sampler of the cluster's memory, run by ``task``.
-
-    Attributes:
-        samples: (seconds since the epoch, bytes).
-    """
+    """Samples of the cluster's memory, (seconds since the epoch, bytes), taken by ``task``."""
 
     samples: list[tuple[float, int]] = field(default_factory=list)
     task: asyncio.Task[None] | None = None
-
-
-def _log_keeper() -> LogKeeper:
-    return LogKeeper(
-        int(config.get("distributed.admin.log-length") or LOG_LENGTH),
-        str(config.get("distributed.admin.log-format") or LOG_FORMAT),
-    )
 
 
 @dataclass
@@ -80,13 +69,9 @@ class RequestState:
         round_robin: number of values scattered so far, which determines the worker of the next one.
         replicas: held exclusively by replicate and rebalance, and shared by retirements.
         random: chooses between workers that are equally good.
-        gather_memory_nbytes: see GATHER_MEMORY_NBYTES.
         spool_directory: directory of temporary files (dask's ``temporary-directory``); None for the
             system's default.
-        memory_samplers: key -> running sampler.
-        drawing: held while a performance report is drawn.
         loop_profile: the profile of the event loop; sampled while it is in use.
-        log: the last lines of the log.
     """
 
     worker_plugins: dict[str, bytes] = field(default_factory=dict)
@@ -103,7 +88,7 @@ class RequestState:
         default_factory=lambda: asyncio.Semaphore(CONCURRENT_REPORTS_MAX)
     )
     loop_profile: LoopProfile = field(default_factory=LoopProfile)
-    log: LogKeeper = field(default_factory=_log_keeper)
+    log: LogKeeper = field(default_factory=LogKeeper)
 
     def close(self) -> None:
         """Remove the log handler and stop the sampling thread."""

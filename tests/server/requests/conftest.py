@@ -22,7 +22,7 @@ from paceline.scheduler.core.stimuli import (
 )
 from paceline.scheduler.core.turn import Outbox
 from paceline.scheduler.server.journal.build_core import build_core
-from paceline.scheduler.server.requests.api import RemoteError
+from paceline.scheduler.server.requests.api import RemoteError, ServerApi
 from paceline.scheduler.server.requests.state import RequestState
 
 Answer = Callable[[Any], Any]
@@ -90,6 +90,8 @@ class FakeServer:
             for message in messages:
                 if isinstance(message, AcquireReplicas) and address in self.answers:
                     asyncio.get_running_loop().call_soon(self._acquire, address, message)
+
+    log_event = ServerApi.log_event
 
     def _acquire(self, address: str, message: AcquireReplicas) -> None:
         """A worker is to fetch copies when it has time: it does, unless it answers with an error."""

@@ -102,10 +102,10 @@ async def test_scatter_broadcast_copies_everywhere(server: Any) -> None:
 
 async def test_update_data_checks_its_workers(server: Any) -> None:
     a = server.add_worker(1)
-    update_data(server, {"x": [a]}, {"x": 5}, "c")
+    await update_data(server, {"x": [a]}, {"x": 5}, "c")
     assert server.holders("x") == {a}
     with pytest.raises(KeyError):
-        update_data(server, {"x": ["tcp://10.0.0.9:1"]}, {"x": 5})
+        await update_data(server, {"x": ["tcp://10.0.0.9:1"]}, {"x": 5})
 
 
 async def test_gather_on_worker_reports_failed_keys(server: Any) -> None:
