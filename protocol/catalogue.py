@@ -175,11 +175,3 @@ def _table(direction: Direction) -> Mapping[str, Op]:
 TABLES: Mapping[Direction, Mapping[str, Op]] = MappingProxyType(
     {direction: _table(direction) for direction in (*STREAM_DIRECTIONS, *RPC_DIRECTIONS)}
 )
-
-#: Name -> the operations with this name, one per direction.
-OPS: Mapping[str, tuple[Op, ...]] = MappingProxyType(
-    {
-        name: tuple(table[name] for table in TABLES.values() if name in table)
-        for name in sorted({name for table in TABLES.values() for name in table})
-    }
-)

@@ -20,7 +20,7 @@ from .catalogue import TABLES, Direction, Op
 from .payload import Payload
 from .plans import PLANS
 from .reply_values import VALUES
-from .values import READ_ERRORS
+from .values import READ_ERRORS, keep_payload
 
 #: What is wrong. "unreadable": invalid msgpack, a placeholder for a missing frame, or bytes that
 #: are not messages. "out of place": the message is not allowed in this phase.
@@ -105,7 +105,7 @@ def check_reply(value: Any, op: Op) -> list[Violation]:
 def _of_type(value: Any, hint: Any, op: str, path: str) -> list[Violation]:
     """Return the violation if `value` is not of type `hint`, else an empty list."""
     try:
-        msgspec.convert(value, hint, dec_hook=_keep, builtin_types=_BINARY)
+        msgspec.convert(value, hint, dec_hook=keep_payload, builtin_types=_BINARY)
     except READ_ERRORS as error:
         text, _, inner = str(error).partition(" - at `$")
         return [Violation("wrong type", op, path + inner.rstrip("`"), text or repr(error))]
@@ -152,13 +152,6 @@ def is_key(value: Any) -> bool:
     if isinstance(value, tuple):
         return all(map(is_key, value))
     return isinstance(value, _KEY_TYPES)
-
-
-def _keep(kind: type, value: Any) -> Any:
-    """Accept payloads, which are already decoded (``dec_hook``)."""
-    if kind is Payload and isinstance(value, Payload):
-        return value
-    raise ValueError(f"expected a serialized value, got {_kind(value)}")
 
 
 def _kind(value: Any) -> str:

@@ -40,6 +40,7 @@ from .values import (
     ValueWriter,
     encode_sets,
     has_set,
+    keep_payload,
     struct_to_dict,
 )
 
@@ -72,13 +73,6 @@ def _decode_placeholder(kind: type, value: Any) -> Any:
             placeholder = _Placeholder(PAYLOAD_KINDS[name], b"")
             placeholder.place = place
             return placeholder
-    raise ValueError("expected a serialized value")
-
-
-def _keep_payload(kind: type, value: Any) -> Any:
-    """Accept a ``Payload`` (``dec_hook`` for values whose placeholders are already decoded)."""
-    if kind is Payload and isinstance(value, Payload):
-        return value
     raise ValueError("expected a serialized value")
 
 
@@ -188,7 +182,7 @@ class Codec:
         if type is None:
             return value
         try:
-            return msgspec.convert(value, type, strict=False, dec_hook=_keep_payload)
+            return msgspec.convert(value, type, strict=False, dec_hook=keep_payload)
         except READ_ERRORS as error:
             raise RemoteProtocolError(f"unexpected value: {error}") from error
 
@@ -218,7 +212,7 @@ class Codec:
         lenient = cls.LENIENT_FIELDS
         while True:
             try:
-                message = msgspec.convert(fields, cls, strict=False, dec_hook=_keep_payload)
+                message = msgspec.convert(fields, cls, strict=False, dec_hook=keep_payload)
                 break
             except READ_ERRORS as error:
                 name = member_of(error)

@@ -14,19 +14,17 @@ from .errors import RemoteProtocolError
 
 Buffer = bytes | bytearray | memoryview
 
-#: Codecs of stock Dask, in the order of preference of its ``auto``.
-NAMES = ("lz4", "snappy", "zstd", "zlib")
 #: Default limit of a decompressed frame, bytes.
 EXPANSION_MAX_NBYTES = 2**32
 #: lz4 cannot exceed 255:1, so a size prefix that claims more is invalid.
 LZ4_RATIO_MAX = 255
-
-_MODULES = {"lz4": "lz4.block", "snappy": "snappy", "zstd": "zstandard", "zlib": "zlib"}
+#: Codec -> its module, in the order of preference of stock's ``auto``.
+MODULES = {"lz4": "lz4.block", "snappy": "snappy", "zstd": "zstandard", "zlib": "zlib"}
 
 
 def is_available(name: str) -> bool:
     """Return whether this process can decompress with the codec `name`."""
-    module = _MODULES.get(name)
+    module = MODULES.get(name)
     if module is None:
         return False
     try:
@@ -59,7 +57,7 @@ def expand(name: str | None, frame: Buffer, max_nbytes: int = EXPANSION_MAX_NBYT
 def _codec(name: str) -> Any:
     """Import the module of the codec `name`."""
     try:
-        return import_module(_MODULES[name])
+        return import_module(MODULES[name])
     except ImportError:
         raise RemoteProtocolError(f"the codec {name!r} is not installed") from None
 

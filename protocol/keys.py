@@ -125,12 +125,8 @@ def key_split(key: Any) -> str:
     """
     while type(key) is tuple and key:
         key = key[0]
-    if type(key) is bytes:
-        try:
-            key = key.decode()
-        except UnicodeDecodeError:
-            return "Other"
-    if not isinstance(key, str) or not key:
+    key = _text(key)
+    if not key:
         return "Other"
     words = key.split("-")
     first = words[0]
@@ -146,10 +142,23 @@ def key_split(key: Any) -> str:
         return "data"
     if not name:
         return "Other"
-    if name[0] == "<":
-        parts = name.strip("<>").split()
-        return parts[0].split(".")[-1] if parts else "Other"
-    return name
+    return _function_name(name) if name[0] == "<" else name
+
+
+def _text(key: Any) -> str:
+    """Return `key`, a str or bytes, as text; "" for any other key."""
+    if isinstance(key, bytes):
+        try:
+            return key.decode()
+        except UnicodeDecodeError:
+            return ""
+    return key if isinstance(key, str) else ""
+
+
+def _function_name(name: str) -> str:
+    """Return the name of a function from its repr, such as ``<function f at 0x1>``."""
+    parts = name.strip("<>").split()
+    return parts[0].split(".")[-1] if parts else "Other"
 
 
 def key_group(key: Any) -> Any:
@@ -159,20 +168,11 @@ def key_group(key: Any) -> Any:
     """
     if isinstance(key, tuple):
         return key[0] if key else "Other"
-    if isinstance(key, bytes):
-        try:
-            key = key.decode()
-        except UnicodeDecodeError:
-            return "Other"
-    if not isinstance(key, str):
-        return "Other"
+    key = _text(key)
     if not key:
         return "Other"
     if key[0] == "(":
         return key.split(",", 1)[0].strip("()\"'")
     if len(key) == 32 and _HEX_DIGEST.match(key):
         return "data"
-    if key[0] == "<":
-        parts = key.strip("<>").split()
-        return parts[0].split(".")[-1] if parts else "Other"
-    return key_split(key)
+    return _function_name(key) if key[0] == "<" else key_split(key)

@@ -115,6 +115,13 @@ PAYLOAD_READERS: Mapping[Encoding, Callable[..., Payload]] = MappingProxyType(
 )
 
 
+def keep_payload(kind: type, value: Any) -> Any:
+    """Accept a ``Payload`` (``dec_hook`` for values whose placeholders are already decoded)."""
+    if kind is Payload and isinstance(value, Payload):
+        return value
+    raise ValueError(f"expected a serialized value, got {type(value).__name__}")
+
+
 class ValueReader:
     """Decodes the values of one message, whose frames other parts may have claimed (``claims``)."""
 

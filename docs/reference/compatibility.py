@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from classes import described
-from paceline.protocol.catalogue import OPS, TABLES, Direction, Op
+from paceline.protocol.catalogue import TABLES, Direction, Op
 from paceline.scheduler.core.config import SchedulerConfig
 from paceline.scheduler.core.core import HANDLERS
 from paceline.scheduler.extensions import default_extensions
@@ -34,7 +34,7 @@ TITLES: dict[Direction, str] = {
 
 def compatibility() -> str:
     """Return the page."""
-    found = places(OPS)
+    found = places(op for table in TABLES.values() for op in table)
     parts = [HEAD.strip()]
     for direction, title in TITLES.items():
         rows = [

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 from classes import Field, described, words
-from paceline.protocol.catalogue import OPS, RPC_DIRECTIONS, TABLES, Direction, Op
+from paceline.protocol.catalogue import RPC_DIRECTIONS, TABLES, Direction, Op
 from paceline.protocol.messages import replies
 from paceline.protocol.messages.base import Request
 from paceline.protocol.reply_values import VALUES
@@ -62,7 +62,7 @@ TABLE_TEXTS: dict[Direction, tuple[str, str]] = {
 def protocol() -> str:
     """Return the page."""
     parts = [path.read_text().strip() for path in sorted((HERE / "narrative").glob("*.md"))]
-    found = places(OPS)
+    found = places(op for table in TABLES.values() for op in table)
     since: dict[str, str] = json.loads((HERE / "since.json").read_text())
     parts.append("## Every message\n\n" + _contents())
     for direction, table in TABLES.items():

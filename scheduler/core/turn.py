@@ -1,8 +1,8 @@
-"""A turn of the core: the stimulus being handled, and its output."""
+"""A turn of the core: the stimulus being handled, and its output. Observers of turns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,8 @@ from .instructions import LogLine, SetTimer, WantsContinue
 if TYPE_CHECKING:
     from paceline.scheduler.core.state.model import ClientState
     from paceline.scheduler.core.state.scheduler_state import SchedulerState
+
+    from .stimuli import Stimulus
 
 
 #: Budget of turns that need not end early.
@@ -151,3 +153,19 @@ class Turn:
                 if client in state.clients:
                     self.to_client(client, Event(topic=name, event=logged))
             self.outbox.records.append(("log-event", name, event))
+
+
+class TurnObserver:
+    """Called by the driver around turns, batches and flushes; methods do nothing by default."""
+
+    def before_turn(self, stimulus: Stimulus, now: float) -> None:
+        """Observe ``stimulus`` before the core handles it at the time ``now``."""
+
+    def after_turn(self, stimulus: Stimulus) -> None:
+        """Observe ``stimulus`` after the core has handled it or has raised an exception."""
+
+    def after_batch(self, source: str, messages: Sequence[Any]) -> None:
+        """Observe that the core has handled the messages of one batch of a stream."""
+
+    def before_flush(self, outbox: Outbox) -> None:
+        """Observe the messages in ``outbox`` before they are sent."""

@@ -19,7 +19,7 @@ from distributed.protocol.serialize import ToPickle, serialize, to_serialize
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.protocol.codec import Codec
-from paceline.protocol.compression import NAMES, expand, is_available
+from paceline.protocol.compression import MODULES, expand, is_available
 from paceline.protocol.errors import RemoteProtocolError
 from paceline.protocol.payload import (
     Payload,
@@ -32,7 +32,7 @@ from paceline.protocol.payload import (
     serialized_payload,
 )
 
-AVAILABLE = [name for name in NAMES if is_available(name)]
+AVAILABLE = [name for name in MODULES if is_available(name)]
 
 
 def from_stock(value: Any, **options: Any) -> Payload:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Hashable
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 #: Topics with events. Every worker and client ever connected has one, and users add more. The topic
@@ -18,14 +19,12 @@ SUBSCRIBED_TOPICS_MAX = 100_000
 LoggedEvent: TypeAlias = tuple[float, Any]
 
 
+@dataclass(slots=True)
 class Topic:
     """The latest events of one topic, oldest first, and the number of events ever logged."""
 
-    __slots__ = ("count", "events")
-
-    def __init__(self, maxlen: int | None) -> None:
-        self.events: deque[LoggedEvent] = deque(maxlen=maxlen)
-        self.count = 0
+    events: deque[LoggedEvent]
+    count: int = 0
 
 
 class EventLog:
@@ -49,7 +48,7 @@ class EventLog:
         """Store `logged` under the topic `name`."""
         topic = self.topics.pop(name, None)
         if topic is None:
-            topic = Topic(self._maxlen)
+            topic = Topic(deque(maxlen=self._maxlen))
             if len(self.topics) >= self._topics_max:
                 del self.topics[next(iter(self.topics))]
         topic.events.append(logged)

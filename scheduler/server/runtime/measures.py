@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from paceline.scheduler.core.stimuli import stimulus_name
-from paceline.scheduler.core.turn_observer import TurnObserver
+from paceline.scheduler.core.turn import TurnObserver
 
 if TYPE_CHECKING:
     from paceline.scheduler.core.stimuli import Stimulus
