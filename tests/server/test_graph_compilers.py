@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -324,7 +325,7 @@ async def test_a_request_that_cannot_be_encoded_fails_alone(
 ) -> None:
     expr, keys = expression(3)
     bad = request(10, expr, keys)
-    bad.annotations = {"a": object()}
+    bad.annotations = {"a": threading.Lock()}
     before = list(processes._processes)
     failed, good = await asyncio.gather(
         compiled(processes, bad), compiled(processes, request(11, expr, keys))

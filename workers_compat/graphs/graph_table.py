@@ -4,12 +4,15 @@ The scheduler sends ``ChildSetup`` first and receives ``CompilerReady``. Each ``
 answered, in order, by ``GraphChunk`` messages, one ``GraphCommit`` or ``GraphFailed`` (neither
 after ``Cancel``) and ``GraphDone``. All but the last can be fed to the core unchanged.
 
-They are framed as Dask's messages are (``protocol.framing``). Frame 0 is the kind of the message,
-one byte, and a msgpack body. The other frames are buffers, which are neither copied nor parsed.
+They are framed as Dask's messages are (``protocol.framing``). Frame 0 of a request is a pickle.
+Frame 0 of a reply is its kind, one byte, and a msgpack body. The other frames are buffers, which
+are neither copied nor parsed.
 """
 
 from __future__ import annotations
 
+import io
+import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -108,7 +111,42 @@ Request = CompileRequest | ChildSetup | UploadedFile | Cancel
 Reply = CompilerReady | GraphChunk | GraphCommit | GraphFailed | GraphDone
 
 
-# Encoding
+# Requests: pickled, because the compiler process trusts the scheduler
+
+
+class _RequestPickler(pickle.Pickler):
+    """Pickles a request. The frames of payloads become buffers."""
+
+    def __init__(self, file: io.BytesIO) -> None:
+        self.buffers: list[Buffer] = []
+        super().__init__(file, protocol=5, buffer_callback=lambda _: None)
+
+    def reducer_override(self, value: Any) -> Any:
+        if type(value) is not Payload:
+            return NotImplemented
+        self.buffers += value.frames
+        frames = tuple(map(pickle.PickleBuffer, value.frames))
+        return Payload, (value.kind, bytes(value.header), frames)
+
+
+def encode_request(request: Request) -> Frames:
+    """Return the pieces of a request, to be written in order. Frames of payloads are not copied."""
+    file = io.BytesIO()
+    pickler = _RequestPickler(file)
+    pickler.fast = True  # no memo, which would cost more than it saves
+    pickler.dump(request)
+    return pack_frames([file.getvalue(), *pickler.buffers])
+
+
+def decode_request(frames: Frames) -> Request:
+    """Decode a request. Raises RemoteProtocolError."""
+    try:
+        return pickle.loads(frames[0], buffers=frames[1:])  # type: ignore[no-any-return]
+    except Exception as error:
+        raise RemoteProtocolError(f"cannot decode a request: {error}") from error
+
+
+# Replies: msgpack, because user code runs in the compiler process
 
 _PAYLOAD_EXT = 1
 _plain_encoder = msgspec.msgpack.Encoder()
@@ -122,7 +160,7 @@ def _encode_hook(value: Any) -> Any:
         )
     if isinstance(value, set | frozenset):
         return sorted(value, key=repr)
-    raise TypeError(f"{type(value).__name__} cannot be sent to the graph compiler")
+    raise TypeError(f"{type(value).__name__} cannot be sent by the graph compiler")
 
 
 def _ext_hook(code: int, data: memoryview) -> Any:
@@ -140,94 +178,32 @@ def _decode_hook(wanted: type, value: Any) -> Any:
     raise RemoteProtocolError(f"expected {wanted.__name__}, got {type(value).__name__}")
 
 
-_encoder = msgspec.msgpack.Encoder(enc_hook=_encode_hook)
-
-
-def _pack(kind: int, body: Any, buffers: Sequence[Buffer] = ()) -> Frames:
-    """Return the pieces of one message, to be written in order."""
-    return pack_frames([bytes((kind,)) + _encoder.encode(body), *buffers])
-
-
-def _unpack(frames: Frames, decoders: Sequence[msgspec.msgpack.Decoder[Any]]) -> tuple[int, Any]:
-    """Return the kind and the body of a message."""
-    head = memoryview(frames[0] if frames else b"")
-    if not head or head[0] >= len(decoders):
-        raise RemoteProtocolError(f"unknown kind of message: {bytes(head[:1])!r}")
-    try:
-        return head[0], decoders[head[0]].decode(head[1:])
-    except msgspec.MsgspecError as error:
-        raise RemoteProtocolError(str(error)) from error
-
-
-def _decoder(wanted: Any) -> msgspec.msgpack.Decoder[Any]:
-    return msgspec.msgpack.Decoder(wanted, ext_hook=_ext_hook, dec_hook=_decode_hook)
-
-
-_REQUESTS: tuple[type, ...] = (CompileRequest, ChildSetup, UploadedFile, Cancel)
 _REPLIES: tuple[type, ...] = (CompilerReady, GraphChunk, GraphCommit, GraphFailed, GraphDone)
-_request_decoders = tuple(_decoder(wanted) for wanted in (list[Any], *_REQUESTS[1:]))
-_reply_decoders = tuple(_decoder(wanted) for wanted in _REPLIES)
-
-
-def encode_request(request: Request) -> Frames:
-    """Return the pieces of a request, to be written in order. Large frames are not copied."""
-    kind = _REQUESTS.index(type(request))
-    if not isinstance(request, CompileRequest):
-        return _pack(kind, request)
-    expr = request.expr_ser
-    priority = request.internal_priority
-    body = [
-        expr.kind,
-        expr.header,
-        None if priority is None else [list(priority), list(priority.values())],
-        *(getattr(request, name) for name in _PLAIN_FIELDS),
-    ]
-    return _pack(kind, body, expr.frames)
-
-
-_PLAIN_FIELDS = tuple(
-    name
-    for name in CompileRequest.__dataclass_fields__
-    if name not in ("expr_ser", "internal_priority")
+_encoder = msgspec.msgpack.Encoder(enc_hook=_encode_hook)
+_decoders: tuple[msgspec.msgpack.Decoder[Any], ...] = tuple(
+    msgspec.msgpack.Decoder(kind, ext_hook=_ext_hook, dec_hook=_decode_hook) for kind in _REPLIES
 )
-_KEY_FIELDS = ("keys", "submitting_task", "actors")
-
-
-def decode_request(frames: Frames) -> Request:
-    """Decode a request. Raises RemoteProtocolError."""
-    kind, value = _unpack(frames, _request_decoders)
-    if kind:
-        return value  # type: ignore[no-any-return]
-    expr_kind, header, priority, *plain = value
-    fields = dict(zip(_PLAIN_FIELDS, plain, strict=True))
-    for name in _KEY_FIELDS:
-        fields[name] = _with_tuples(fields[name], name != "submitting_task")
-    if priority is not None:
-        priority = dict(zip(as_keys(priority[0]), priority[1], strict=True))
-    return CompileRequest(
-        expr_ser=Payload(expr_kind, header, tuple(frames[1:])), internal_priority=priority, **fields
-    )
-
-
-def _with_tuples(value: Any, plural: bool) -> Any:
-    """Return keys with tuples in place of lists, and other values unchanged."""
-    if plural and isinstance(value, list):
-        return as_keys(value)
-    return as_key(value)
 
 
 def encode_reply(reply: Reply) -> Frames:
     """Return the pieces of a reply, to be written in order. Buffers are not copied."""
-    kind = _REPLIES.index(type(reply))
-    if isinstance(reply, GraphChunk) and reply.buffers:
-        return _pack(kind, replace(reply, buffers=[]), reply.buffers)
-    return _pack(kind, reply)
+    kind = bytes((_REPLIES.index(type(reply)),))
+    buffers: Sequence[Buffer] = ()
+    if isinstance(reply, GraphChunk):
+        reply, buffers = replace(reply, buffers=[]), reply.buffers
+    return pack_frames([kind + _encoder.encode(reply), *buffers])
 
 
 def decode_reply(frames: Frames) -> Reply:
     """Decode a reply, with hashable keys. Raises RemoteProtocolError."""
-    kind, reply = _unpack(frames, _reply_decoders)
-    if kind == 1:
+    head = memoryview(frames[0] if frames else b"")
+    if not head or head[0] >= len(_decoders):
+        raise RemoteProtocolError(f"unknown kind of message: {bytes(head[:1])!r}")
+    try:
+        reply: Any = _decoders[head[0]].decode(head[1:])
+    except msgspec.MsgspecError as error:
+        raise RemoteProtocolError(str(error)) from error
+    if isinstance(reply, GraphChunk):
         reply.keys = as_keys(reply.keys)
         if reply.new_externals:
             reply.new_externals = as_keys(reply.new_externals)
@@ -238,13 +214,13 @@ def decode_reply(frames: Frames) -> Reply:
         for annotations in reply.new_annotations:
             if annotations.workers:
                 annotations.workers = as_keys(annotations.workers)
-        reply.buffers = frames[1:]
-    elif kind == 2:
+        reply.buffers = frames[1:]  # type: ignore[assignment]
+    elif isinstance(reply, GraphCommit):
         reply.keys = as_keys(reply.keys)
         reply.submitting_task = as_key(reply.submitting_task)
         if isinstance(reply.actors, list):
             reply.actors = as_keys(reply.actors)
-    elif kind == 3:
+    elif isinstance(reply, GraphFailed):
         reply.keys = as_keys(reply.keys)
     return reply  # type: ignore[no-any-return]
 

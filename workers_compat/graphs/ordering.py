@@ -145,8 +145,7 @@ class GraphIndex:
     def topological(self, among: list[int], priorities: Mapping[int, int]) -> list[int]:
         """Return places with dependencies first, as close to the order of `priorities` as possible.
 
-        Raises:
-            RuntimeError: The graph has a cycle.
+        Raise RuntimeError if the graph has a cycle.
         """
         rows = sorted(among, key=priorities.__getitem__)
         row_of = [-1] * len(self.keys)

@@ -146,11 +146,6 @@ class SpecSink:
     out of the stream and turns them into out-of-band buffers, so that they can be shared. If a
     Python version writes its pieces differently, nothing is taken out and the pickle is still
     correct.
-
-    Attributes:
-        write: the file method that the pickler calls.
-        on_buffer: the ``buffer_callback`` of the pickler.
-        buffers: the out-of-band buffers of the current pickle, in order.
     """
 
     __slots__ = ("_pieces", "_places", "buffers", "write")
@@ -172,23 +167,13 @@ class SpecSink:
 
     def finish(self) -> tuple[bytes, list[PickleBuffer | bytes]]:
         """Return the pickle and its buffers, and reset the sink."""
-        pieces, buffers = self._pieces, self.buffers
-        if len(pieces) == 1:
-            data = pieces[0]
-        else:
-            data = self._take_out(pieces)
-            buffers = self.buffers
+        pieces = self._pieces
+        data = pieces[0] if len(pieces) == 1 else self._take_out(pieces)
         pieces.clear()
-        if buffers:
+        if buffers := self.buffers:
             self.buffers = []
             self._places.clear()
         return data, buffers
-
-    def clear(self) -> None:
-        """Discard what was written, after the pickler failed."""
-        self._pieces.clear()
-        self._places.clear()
-        self.buffers = []
 
     def _take_out(self, pieces: list[bytes]) -> bytes:
         """Join the pieces without the large values, which become buffers in their place."""
@@ -220,9 +205,8 @@ class SpecSink:
 def large_value_header(piece: bytes, following_nbytes: int) -> tuple[int, bytes, bytes] | None:
     """Parse the header of a large value at the end of a piece, outside of any frame.
 
-    Returns:
-        (length of that header, bytes to write instead, bytes to write after NEXT_BUFFER), or None
-            if `piece` does not end with a header of a value of `following_nbytes`.
+    Return its length, the bytes to write instead, and those after NEXT_BUFFER; None if `piece` does
+    not end with the header of a value of `following_nbytes`.
     """
     if following_nbytes < IN_BAND_MIN_NBYTES:
         return None

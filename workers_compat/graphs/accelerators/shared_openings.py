@@ -8,7 +8,7 @@ same memo then writes the rest of each task.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from dask._task_spec import Task, TaskRef
 
@@ -22,37 +22,18 @@ START = b"\x80\x05"
 _POP, _STOP = b"0", b"."
 
 
-class Opening:
+class Opening(NamedTuple):
     """The opening of the pickles of all tasks with one function.
 
     Attributes:
         function: kept alive, because openings are found by its id.
-        data: the first bytes of each pickle; empty before ``make``.
-        memo: the memo of the pickler after these bytes.
+        data: the first bytes of each pickle; empty if they cannot be shared, or are not made yet.
+        memo: the memo of the pickler after these bytes; None before it is made.
     """
 
-    __slots__ = ("data", "function", "is_usable", "memo")
-
-    def __init__(self, function: Any) -> None:
-        self.function = function
-        self.is_usable = True
-        self.data = b""
-        self.memo: Any = None
-
-    def make(self, new_pickler: Callable[[SpecSink], Any]) -> None:
-        """Pickle the function. It has no opening if that fails or needs out-of-band buffers."""
-        sink = SpecSink()
-        pickler = new_pickler(sink)
-        try:
-            pickler.dump((Task, TaskRef, self.function))
-            pickle, buffers = sink.finish()
-        except Exception:
-            self.is_usable = False
-            return
-        self.is_usable = not buffers and pickle.startswith(START) and pickle.endswith(_STOP)
-        if self.is_usable:
-            self.data = pickle[: -len(_STOP)] + _POP
-            self.memo = pickler.memo
+    function: Any
+    data: bytes = b""
+    memo: Any = None
 
 
 class SharedOpenings:
@@ -69,6 +50,19 @@ class SharedOpenings:
             if len(self._openings) < OPENINGS_MAX:
                 self._openings[id(function)] = Opening(function)
             return None
-        if not opening.data and opening.is_usable:
-            opening.make(self._new_pickler)
-        return opening if opening.is_usable else None
+        if opening.memo is None:
+            opening = self._openings[id(function)] = self._make(function)
+        return opening if opening.data else None
+
+    def _make(self, function: Any) -> Opening:
+        """Pickle `function`. It has no opening if that fails or needs out-of-band buffers."""
+        sink = SpecSink()
+        pickler = self._new_pickler(sink)
+        try:
+            pickler.dump((Task, TaskRef, function))
+            data, buffers = sink.finish()
+        except Exception:
+            return Opening(function, b"", ())
+        if buffers or not (data.startswith(START) and data.endswith(_STOP)):
+            return Opening(function, b"", ())
+        return Opening(function, data[: -len(_STOP)] + _POP, pickler.memo)
