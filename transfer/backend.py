@@ -81,11 +81,9 @@ class Source(abc.ABC):
 
     @abc.abstractmethod
     def read_into(self, begin: int, view: memoryview) -> None:
-        """Fill ``view`` with the bytes that start at offset ``begin``.
+        """Fill `view` with the bytes from offset `begin` on. After ValueGone it is undefined.
 
-        Raises:
-            ValueGone: the value no longer exists; the contents of ``view`` are undefined.
-            BackendError, OSError: the bytes cannot be read.
+        Raise ValueGone, BackendError or OSError as ``Backend.get``.
         """
 
 
@@ -98,6 +96,14 @@ class Traffic:
     got_count: int = 0
     got_nbytes: int = 0
     failed_count: int = 0
+
+    def put(self, size_nbytes: int) -> None:
+        self.put_count += 1
+        self.put_nbytes += size_nbytes
+
+    def got(self, size_nbytes: int) -> None:
+        self.got_count += 1
+        self.got_nbytes += size_nbytes
 
 
 @dataclass
@@ -185,9 +191,9 @@ class Backend(abc.ABC):
     def delete(self, ref: Ref) -> None:
         """Free a stored value. Workers that have fetched it keep it."""
 
-    @abc.abstractmethod
     def capacity(self) -> Capacity:
         """Return the free space. Called before each ``put``, so it must be cheap."""
+        return Capacity()
 
     def renew(self) -> None:  # noqa: B027
         """Renew leases, check the backend, and delete values of dead workers.
@@ -202,9 +208,9 @@ class Backend(abc.ABC):
 def run_parts(
     threads: Executor, call: Callable[..., None], parts: Sequence[tuple[Any, ...]]
 ) -> None:
-    """Call ``call`` with each of ``parts`` in parallel; return or raise when all calls have ended.
+    """Call `call` with each of `parts` in parallel, the first one in this thread.
 
-    The first one runs in this thread.
+    Return or raise when all calls have ended.
     """
     jobs = [threads.submit(call, *part) for part in parts[1:]]
     try:

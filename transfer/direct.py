@@ -30,7 +30,6 @@ from .backend import (
     Backend,
     BackendContext,
     BackendError,
-    Capacity,
     Fetched,
     Ref,
     Stored,
@@ -70,7 +69,6 @@ class Direct(Backend):
     name = "direct"
     keeps = False
     worth_nbytes = 2 << 20
-    inline_nbytes = 0
 
     def __init__(self, context: BackendContext) -> None:
         super().__init__(context)
@@ -82,7 +80,10 @@ class Direct(Backend):
         self._reading = threading.BoundedSemaphore(READING_MAX)
         self._rates = LinkRates()
         self._closed = False
-        self._connect_tls, self._listen_tls = _contexts(context.security)
+        self._connect_tls = self._listen_tls = None
+        if context.security is not None:
+            self._connect_tls = context.security.get_connection_args("worker").get("ssl_context")
+            self._listen_tls = context.security.get_listen_args("worker").get("ssl_context")
         family = socket.AF_INET6 if ":" in context.host else socket.AF_INET
         self._listener = socket.create_server((context.host, 0), family=family, backlog=BACKLOG)
         self._open: set[socket.socket] = set()
@@ -93,16 +94,12 @@ class Direct(Backend):
     def place(self) -> str:
         return "tls" if self._connect_tls is not None else "tcp"
 
-    def capacity(self) -> Capacity:
-        return Capacity()  # nothing is stored
-
     def put(self, pieces: Sequence[memoryview], size_nbytes: int) -> Stored:
         ticket = secrets.token_bytes(TICKET_NBYTES)
         host, port = self._listener.getsockname()[:2]
         with self._lock:
             self._offered[ticket] = pieces
-        self.traffic.put_count += 1
-        self.traffic.put_nbytes += size_nbytes
+        self.traffic.put(size_nbytes)
         packs = self._compression is not False and _compresses(pieces)
         return Stored({"host": host, "port": port, "ticket": ticket, "packs": packs})
 
@@ -118,8 +115,7 @@ class Direct(Backend):
         ]
         with self._rates.moving(peer, packs, size_nbytes):
             run_parts(self._ranges, self._get_range, ranges)
-        self.traffic.got_count += 1
-        self.traffic.got_nbytes += size_nbytes
+        self.traffic.got(size_nbytes)
         return Fetched(whole)
 
     def delete(self, ref: Ref) -> None:
@@ -163,15 +159,15 @@ class Direct(Backend):
     def _get_range(
         self, peer: tuple[str, int], ticket: bytes, begin: int, into: memoryview, packs: bool
     ) -> None:
+        at = 0
         with self._connection(peer) as connection:
             connection.sendall(REQUEST.pack(ticket, begin, into.nbytes, packs))
-            at = 0
             head = memoryview(bytearray(HEAD.size))
             while at < into.nbytes:
                 _read(connection, head)
                 how, length = HEAD.unpack(head)
                 if how == GONE:
-                    raise ValueGone("the ticket is no longer valid")
+                    break
                 if how == PLAIN and length <= into.nbytes - at:
                     _read(connection, into[at : at + length])
                     at += length
@@ -179,24 +175,23 @@ class Direct(Backend):
                     at += _read_packed(connection, length, into[at:])
                 else:
                     raise BackendError("invalid chunk header")
+        if at < into.nbytes:  # the connection can be used again
+            raise ValueGone("the ticket is no longer valid")
 
     @contextlib.contextmanager
     def _connection(self, peer: tuple[str, int]) -> Iterator[Any]:
         """Lend a connection to ``peer``; it is kept for reuse unless an error occurs."""
         if not self._reading.acquire(timeout=self._timeout):
             raise BackendError("all connections are in use")
-        connection = None
         try:
             connection = self._idle_connection(peer) or self._connect(peer)
-            yield connection
-        except BaseException as error:
-            if connection is not None and not isinstance(error, ValueGone):
+            try:
+                yield connection
+            except BaseException:
                 connection.close()
-                connection = None
-            raise
+                raise
+            self._idle(peer, connection)
         finally:
-            if connection is not None:
-                self._idle(peer, connection)
             self._reading.release()
 
     def _idle_connection(self, peer: tuple[str, int]) -> Any:
@@ -216,9 +211,8 @@ class Direct(Backend):
     def _connect(self, peer: tuple[str, int]) -> Any:
         connection = socket.create_connection(peer, timeout=self._timeout)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if self._connect_tls is not None:
-            return self._connect_tls.wrap_socket(connection)
-        return connection
+        tls = self._connect_tls
+        return connection if tls is None else tls.wrap_socket(connection)
 
     # sender
 
@@ -302,12 +296,3 @@ def _compresses(pieces: Sequence[memoryview]) -> bool:
     samples = [largest[begin : begin + SAMPLE_NBYTES] for begin in begins]
     packed = sum(len(lz4.block.compress(sample)) for sample in samples)
     return packed <= SAMPLE_RATIO_MAX * sum(sample.nbytes for sample in samples)
-
-
-def _contexts(security: Any) -> tuple[Any, Any]:
-    """Return the worker's TLS contexts for connecting and listening; both verify the peer."""
-    if security is None:
-        return None, None
-    connect = security.get_connection_args("worker").get("ssl_context")
-    listen = security.get_listen_args("worker").get("ssl_context")
-    return connect, listen

@@ -57,10 +57,7 @@ class Layout:
 
     @property
     def size_nbytes(self) -> int:
-        end = self.pickle_nbytes
-        for _, end in self.spans():  # noqa: B007
-            pass
-        return end
+        return [self.pickle_nbytes, *(end for _, end in self.spans())][-1]
 
     @property
     def mapped_share(self) -> float:
@@ -124,7 +121,7 @@ def decode(view: memoryview, layout: Layout) -> Any:
     def read_into(begin: int, into: memoryview) -> None:
         large_pages.copy(view[begin : begin + into.nbytes], into)
 
-    return _unpickled(read_into, layout, buffers)
+    return pickle.Unpickler(_Reading(read_into, layout.pickle_nbytes), buffers=buffers).load()
 
 
 def decode_from(read_into: Callable[[int, memoryview], None], layout: Layout) -> Any:
@@ -133,13 +130,6 @@ def decode_from(read_into: Callable[[int, memoryview], None], layout: Layout) ->
     for begin, end in layout.spans():
         buffers.append(large_pages.empty(end - begin))
         read_into(begin, buffers[-1])
-    return _unpickled(read_into, layout, buffers)
-
-
-def _unpickled(
-    read_into: Callable[[int, memoryview], None], layout: Layout, buffers: list[memoryview]
-) -> Any:
-    """Unpickle from ``read_into`` with the given ``buffers``."""
     return pickle.Unpickler(_Reading(read_into, layout.pickle_nbytes), buffers=buffers).load()
 
 

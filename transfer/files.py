@@ -46,9 +46,6 @@ class Files(Backend):
     """Backend "file". Options: ``directory``, ``limit_nbytes`` (per worker), ``lease_seconds``."""
 
     name = "file"
-    keeps = True
-    worth_nbytes = 1 << 20
-    inline_nbytes = 0
 
     def __init__(self, context: BackendContext) -> None:
         super().__init__(context)
@@ -98,8 +95,7 @@ class Files(Backend):
         with self._lock:
             self._sizes[name] = size_nbytes
             self._used_nbytes += size_nbytes
-        self.traffic.put_count += 1
-        self.traffic.put_nbytes += size_nbytes
+        self.traffic.put(size_nbytes)
         return Stored({"folder": self._mine.name, "name": name})
 
     def get(self, ref: Ref, size_nbytes: int, into: memoryview | None = None) -> Fetched:
@@ -116,8 +112,7 @@ class Files(Backend):
             view = memoryview(mmap.mmap(fd, size_nbytes, prot=mmap.PROT_READ))
         finally:
             os.close(fd)
-        self.traffic.got_count += 1
-        self.traffic.got_nbytes += size_nbytes
+        self.traffic.got(size_nbytes)
         return Fetched(view)
 
     def delete(self, ref: Ref) -> None:

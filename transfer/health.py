@@ -93,7 +93,7 @@ class Health:
             return
         context = replace(self._context, options=dict(self._settings.options.get(name, {})))
         try:
-            module, _, attribute = self._settings.class_of(name).partition(":")
+            module, _, attribute = self._settings.classes[name].partition(":")
             backend = getattr(importlib.import_module(module), attribute)(context)
             self.places[name] = backend.place()
         except (BackendError, *INVALID) as error:

@@ -29,10 +29,7 @@ def empty(size_nbytes: int) -> memoryview:
 
 
 def advise(begin: int, size_nbytes: int) -> None:
-    """Request huge pages for ``size_nbytes`` bytes at address ``begin``, if large enough.
-
-    Does nothing if the system does not support it.
-    """
+    """Request huge pages for `size_nbytes` at address `begin`, if large enough and possible."""
     if size_nbytes < WORTH_NBYTES or _MADVISE is None:
         return
     first = -(-begin // _PAGE_NBYTES) * _PAGE_NBYTES

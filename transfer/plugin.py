@@ -48,7 +48,7 @@ class Transfer(WorkerPlugin):  # type: ignore[misc]  # distributed is not typed
     idempotent = False
     #: The transfer of the worker while the plugin is set up.
     transfer: WorkerTransfer | None = None
-    _prefetcher: Prefetcher | None = None
+    _prefetcher: Prefetcher
 
     def __init__(
         self,
@@ -78,7 +78,10 @@ class Transfer(WorkerPlugin):  # type: ignore[misc]  # distributed is not typed
         self._handler = wrap_get_data(self.transfer, self._stock)
         worker.handlers["get_data"] = self._handler
         self._prefetcher = Prefetcher(self.transfer)
-        _teach_asking()
+        if not hasattr(distributed.worker.get_data_from_worker, "paceline_stock"):
+            # once per process; the wrapper only changes calls of workers with a transfer
+            wrapped = wrap_get_data_from_worker(distributed.worker.get_data_from_worker)
+            distributed.worker.get_data_from_worker = wrapped
         setattr(worker.rpc, POOL_ATTRIBUTE, self.transfer)
         worker.metrics[DOMAIN_METRIC] = self._memory_domain
         renewing = PeriodicCallback(self._renew, RENEW_SECONDS * 1000)
@@ -100,16 +103,14 @@ class Transfer(WorkerPlugin):  # type: ignore[misc]  # distributed is not typed
         worker.metrics.pop(DOMAIN_METRIC, None)
         if worker.handlers.get("get_data") is self._handler:
             worker.handlers["get_data"] = self._stock
-        if self._prefetcher is not None:
-            self._prefetcher.close()
-            self._prefetcher = None
+        self._prefetcher.close()
         if getattr(worker.rpc, POOL_ATTRIBUTE, None) is transfer:
             delattr(worker.rpc, POOL_ATTRIBUTE)
         transfer.close()
 
     def transition(self, key: Hashable, start: str, finish: str, **more: Any) -> None:
         """Offer results that enter memory, and drop values that leave it; called by the worker."""
-        if self.transfer is None or self._prefetcher is None:
+        if self.transfer is None:
             return
         if start == "executing":
             self._prefetcher.report()
@@ -127,16 +128,6 @@ class Transfer(WorkerPlugin):  # type: ignore[misc]  # distributed is not typed
     def _renew(self) -> None:
         if self.transfer is not None:
             self.transfer.renew()
-
-
-def _teach_asking() -> None:
-    """Wrap ``distributed.worker.get_data_from_worker`` once per process.
-
-    The wrapper only changes calls of workers with a transfer.
-    """
-    if not hasattr(distributed.worker.get_data_from_worker, "paceline_stock"):
-        wrapped = wrap_get_data_from_worker(distributed.worker.get_data_from_worker)
-        distributed.worker.get_data_from_worker = wrapped
 
 
 def configured_transfer() -> Transfer:

@@ -77,9 +77,8 @@ class Prefetcher:
         if not values:
             return
         for key in values:
-            if (
-                key not in tasks
-            ):  # as for what is fetched, the size is the one that the scheduler knows
+            if key not in tasks:
+                # as for what is fetched, the size is the one that the scheduler knows
                 tasks[key] = ts = TaskState(key)
                 ts.nbytes = nbytes[key]
                 worker.state.task_counter.new_task(ts)

@@ -24,7 +24,6 @@ from .backend import (
     Backend,
     BackendContext,
     BackendError,
-    Capacity,
     Fetched,
     Ref,
     Source,
@@ -76,16 +75,12 @@ class ProcessVM(Backend):
     def place(self) -> str:
         return self._place
 
-    def capacity(self) -> Capacity:
-        return Capacity()  # nothing is stored
-
     def put(self, pieces: Sequence[memoryview], size_nbytes: int) -> Stored:
         tag = np.frombuffer(secrets.token_bytes(TAG_NBYTES), "u1").copy()
         spans = [[large_pages.address(piece), piece.nbytes] for piece in pieces if piece.nbytes]
         with self._lock:
             self._offered[tag.tobytes()] = (tag, pieces)
-        self.traffic.put_count += 1
-        self.traffic.put_nbytes += size_nbytes
+        self.traffic.put(size_nbytes)
         at = tag.ctypes.data
         return Stored({"pid": os.getpid(), "spans": spans, "tag": tag.tobytes(), "tag_at": at})
 
@@ -98,8 +93,7 @@ class ProcessVM(Backend):
         value = _RemoteValue(ref, self._copy)
         if value.size_nbytes != size_nbytes:
             raise BackendError("the spans do not make up the value")
-        self.traffic.got_count += 1
-        self.traffic.got_nbytes += size_nbytes
+        self.traffic.got(size_nbytes)
         return value
 
     def delete(self, ref: Ref) -> None:
@@ -138,10 +132,7 @@ class _RemoteValue(Source):
         self._tag_span = (int(ref["tag_at"]), TAG_NBYTES)
         self._spans = [(int(at), int(length)) for at, length in ref["spans"]]
         self._ends = list(accumulate(length for _, length in self._spans))
-
-    @property
-    def size_nbytes(self) -> int:
-        return self._ends[-1] if self._ends else 0
+        self.size_nbytes = self._ends[-1] if self._ends else 0
 
     def read_into(self, begin: int, view: memoryview) -> None:
         for start in range(0, view.nbytes, CALL_NBYTES_MAX):

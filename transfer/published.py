@@ -21,12 +21,9 @@ HELD_MAX = 65_536
 
 @dataclass(eq=False)
 class PublishedValue:
-    """A value stored in a backend.
+    """A value stored in a backend, under `ref`.
 
     Attributes:
-        backend: where it is stored.
-        ref: its location there.
-        layout: sizes of its pickle and buffers.
         value_id: ``id`` of the worker's object; another object under the same key is another value.
         owned: whether this worker has to delete it; values fetched from others are only passed on.
         users: replies that name it and are not acknowledged yet; it is kept until they are.
@@ -116,10 +113,7 @@ class PublishedValues:
         with self._lock:
             for place, published_value in self._held.items():
                 if place[0] == name and published_value.owned and not published_value.users:
-                    del self._held[place]
-                    published_value.over = True
-                    published_value.watch = None
-                    return published_value
+                    return self._remove(place)
         return None
 
     def use(self, published_value: PublishedValue) -> None:
@@ -139,10 +133,14 @@ class PublishedValues:
             for place in list(self._held):
                 self._over(place)
 
-    def _over(self, place: tuple[str, Hashable]) -> None:
+    def _remove(self, place: tuple[str, Hashable]) -> PublishedValue | None:
         published_value = self._held.pop(place, None)
         if published_value is not None:
             published_value.over = True
             published_value.watch = None
-            if published_value.users == 0:
-                self._end(published_value)
+        return published_value
+
+    def _over(self, place: tuple[str, Hashable]) -> None:
+        published_value = self._remove(place)
+        if published_value is not None and not published_value.users:
+            self._end(published_value)

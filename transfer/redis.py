@@ -53,9 +53,7 @@ class Redis(Backend):
     """
 
     name = "redis"
-    keeps = True
     worth_nbytes = 512 << 10
-    inline_nbytes = 0
 
     def __init__(self, context: BackendContext) -> None:
         super().__init__(context)
@@ -94,8 +92,7 @@ class Redis(Backend):
             with contextlib.suppress(BackendError, OSError):
                 self.delete({"name": name})
             raise
-        self.traffic.put_count += 1
-        self.traffic.put_nbytes += size_nbytes
+        self.traffic.put(size_nbytes)
         return Stored({"name": name})
 
     def get(self, ref: Ref, size_nbytes: int, into: memoryview | None = None) -> Fetched:
@@ -106,8 +103,7 @@ class Redis(Backend):
         begins = range(0, size_nbytes, PART_NBYTES)
         parts = [(f"{name}:{i}", whole[b : b + PART_NBYTES]) for i, b in enumerate(begins)]
         run_parts(self._parts, self._get_part, parts)
-        self.traffic.got_count += 1
-        self.traffic.got_nbytes += size_nbytes
+        self.traffic.got(size_nbytes)
         return Fetched(whole)
 
     def delete(self, ref: Ref) -> None:

@@ -65,7 +65,7 @@ class Settings:
 
     Attributes:
         backends: names in order of preference.
-        classes: name -> "module:Class" of third-party backends.
+        classes: name -> "module:Class" of all backends.
         options: name -> options of that backend.
         rules: see ``Rule``.
         min_nbytes: replaces ``worth_nbytes`` of every backend; None keeps it.
@@ -73,7 +73,7 @@ class Settings:
     """
 
     backends: tuple[str, ...] = ()
-    classes: Mapping[str, str] = field(default_factory=dict)
+    classes: Mapping[str, str] = field(default_factory=lambda: dict(BUILT_IN))
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     rules: tuple[Rule, ...] = ()
     min_nbytes: int | None = None
@@ -88,10 +88,6 @@ class Settings:
             chosen = next(fitting, self.backends)
         return () if STOCK in chosen else chosen
 
-    def class_of(self, name: str) -> str:
-        """Return "module:Class" of the backend ``name``."""
-        return self.classes.get(name) or BUILT_IN[name]
-
 
 def settings(
     *backends: str,
@@ -101,7 +97,7 @@ def settings(
 ) -> Settings:
     """Validate the arguments of ``Transfer``. Raises ValueError."""
     given = {name: _options(name, value) for name, value in options.items()}
-    classes = {}
+    classes = dict(BUILT_IN)
     names: list[str] = []
     guessed: set[str] = set()
     for word in backends or (AUTO,):
@@ -115,7 +111,7 @@ def settings(
             names.append(name)
         else:
             names.append(word)
-    unknown = [name for name in [*names, *given] if name not in BUILT_IN and name not in classes]
+    unknown = [name for name in [*names, *given] if name not in classes]
     if unknown:
         known = ", ".join([AUTO, *BUILT_IN])
         raise ValueError(
@@ -123,7 +119,8 @@ def settings(
         )
     for name in names:
         need = NEEDS.get(name)
-        if need is not None and name not in classes and need not in given.get(name, {}):
+        built_in = classes[name] == BUILT_IN.get(name)
+        if built_in and need is not None and need not in given.get(name, {}):
             raise ValueError(f"transfer {name!r} needs its {need}: Transfer({name!r}, {name}=...)")
     return Settings(
         backends=tuple(dict.fromkeys(names)),

@@ -117,8 +117,7 @@ class SharedMemory(Backend):
         with self._lock:
             self._segments[segment.name] = segment
             self._used_nbytes += segment.room_nbytes
-        self.traffic.put_count += 1
-        self.traffic.put_nbytes += size_nbytes
+        self.traffic.put(size_nbytes)
         ref = {"pid": os.getpid(), "fd": segment.fd, "name": segment.name, "tag": tag}
         return Stored(ref, view)
 
@@ -134,8 +133,7 @@ class SharedMemory(Backend):
             raise
         # keep a descriptor, so that the value can be passed on after its first owner has ended
         weakref.finalize(view.obj, os.close, fd).atexit = False
-        self.traffic.got_count += 1
-        self.traffic.got_nbytes += size_nbytes
+        self.traffic.got(size_nbytes)
         return Fetched(view, {"pid": os.getpid(), "fd": fd, "name": ref["name"], "tag": ref["tag"]})
 
     def delete(self, ref: Ref) -> None:
@@ -214,9 +212,7 @@ class SharedMemory(Backend):
 def open_segment(ref: Mapping[str, Any], access: int = os.O_RDONLY) -> int:
     """Open a segment of another process, given its ``pid``, ``fd`` and ``name``.
 
-    Raises:
-        ValueGone: the segment no longer exists.
-        OSError: access is not permitted.
+    Raise ValueGone if it no longer exists, OSError if access is not permitted.
     """
     path = f"/proc/{int(ref['pid'])}/fd/{int(ref['fd'])}"
     try:
@@ -294,9 +290,6 @@ def _memory(what: str) -> int:
 
 
 def _check_room(size_nbytes: int) -> None:
-    """Raise BackendFull if the host has too little memory.
-
-    The kernel overcommits, and would kill a process later.
-    """
+    """Raise BackendFull if the host has too little memory. The kernel would overcommit."""
     if _memory("MemAvailable") - size_nbytes < FREE_SHARE_MIN * _memory("MemTotal"):
         raise BackendFull(f"the host has no memory for {size_nbytes} more bytes")

@@ -270,7 +270,7 @@ class PeerCaches:
     def first(self, key: Hashable, addresses: Iterable[str]) -> tuple[bool, Any]:
         """Return whether a value is in the cache of one of the workers, and the value.
 
-        Values that cannot be unpickled count as missing, so that Dask's transfer reports the error.
+        Values that cannot be unpickled count as missing: Dask's transfer then reports the error.
         """
         for address in addresses:
             with suppress(Exception):

@@ -217,7 +217,7 @@ def test_settings() -> None:
     assert settings().backends == ("shm", "vm", "direct")
     assert settings("auto", file="/x").backends == ("shm", "vm", "file", "direct")
     assert "vm" in settings().guessed and "vm" not in settings("vm").guessed
-    assert settings("a.b:C").class_of("C") == "a.b:C"
+    assert settings("a.b:C").classes["C"] == "a.b:C"
     for words, options in [(("smh",), {}), (("file",), {}), ((), {"files": "/x"})]:
         with pytest.raises(ValueError):
             settings(*words, **options)
