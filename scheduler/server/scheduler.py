@@ -35,10 +35,10 @@ from paceline.scheduler.server.requests.state import RequestState
 from paceline.scheduler.server.runtime import shutdown_notice
 from paceline.scheduler.server.runtime.gc_policy import GcPolicy
 from paceline.scheduler.server.runtime.measures import LoopLag
-from paceline.workers_compat import addressing, local_cluster
+from paceline.workers_compat import addressing, stock_classes
 from paceline.workers_compat.config import config as dask_config
 from paceline.workers_compat.config import preloads
-from paceline.workers_compat.facade import base, work_stealing
+from paceline.workers_compat.facade import state_attributes, work_stealing
 from paceline.workers_compat.security import shared_secret, unpickling
 from paceline.workers_compat.security import tls_config as tls
 
@@ -171,7 +171,7 @@ class Scheduler:
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set settings of stock's class on the facade, which passes them to the core."""
-        if name in base.SETTINGS and self.__dict__.get("_server") is not None:
+        if name in state_attributes.SETTINGS and self.__dict__.get("_server") is not None:
             setattr(self.facade, name, value)
         else:
             object.__setattr__(self, name, value)
@@ -190,7 +190,7 @@ class Scheduler:
     @property
     def status(self) -> Any:
         """The ``Status`` of distributed: init, running, closing, closed or failed."""
-        return local_cluster.status(self._phase)
+        return stock_classes.status(self._phase)
 
     @property
     def server(self) -> Server:
@@ -479,4 +479,4 @@ def _check_options(options: dict[str, Any]) -> None:
 
 
 #: A scheduler and workers on this machine, with the options of distributed's class of this name.
-LocalCluster = local_cluster.local_cluster(Scheduler, ("tcp", "tls", "ws", "wss", "inproc"))
+LocalCluster = stock_classes.local_cluster(Scheduler, ("tcp", "tls", "ws", "wss", "inproc"))

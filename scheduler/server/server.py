@@ -25,12 +25,12 @@ from paceline.scheduler.server.requests.api import ServerApi, op_name, worker_ad
 from paceline.scheduler.server.runtime.log_limits import LogLimits
 from paceline.scheduler.server.runtime.measures import Measures
 from paceline.workers_compat.config import config
-from paceline.workers_compat.facade import memory_policies, shuffle
+from paceline.workers_compat.facade import stock_plugins
 from paceline.workers_compat.facade.plugins import Plugins
 from paceline.workers_compat.facade.scheduler_facade import SchedulerFacade
-from paceline.workers_compat.scalars import read_scalar, serialize_value
 from paceline.workers_compat.security.shared_secret import CONNECTOR, LISTENER, Secret
 from paceline.workers_compat.security.tls_config import Tls
+from paceline.workers_compat.security.unpickling import read_scalar, serialize_value
 
 from .driver import Driver
 from .requests import build_handlers
@@ -104,8 +104,9 @@ class Server(ServerApi):
         self.graph_compilers = graph_compilers
         self.handlers: dict[type, Handler] = build_handlers()
         self.rpc_counts: defaultdict[type[Any], int] = defaultdict(int)
-        shuffle.SuspendedShufflePlugin(self.plugins)
-        request_state.worker_plugins[shuffle.NAME] = shuffle.worker_plugin()
+        stock_plugins.SuspendedShufflePlugin(self.plugins)
+        shuffle_plugin = stock_plugins.shuffle_worker_plugin()
+        request_state.worker_plugins[stock_plugins.SHUFFLE] = shuffle_plugin
         request_state.worker_plugins.update(config.worker_plugins())
         self._block(blocked_handlers)
         self.core_types: frozenset[type] = frozenset(core.handlers)
@@ -173,9 +174,9 @@ class Server(ServerApi):
 
     def start_memory_manager(self) -> None:
         """Start the active memory manager if the configuration enables it."""
-        if memory_policies.has_custom_policies():
-            memory_policies.start(self.plugins.facade)
-        elif self.state.config.amm_start:
+        if stock_plugins.start_custom_policies(self.plugins.facade):
+            return
+        if self.state.config.amm_start:
             self.send_stimulus(AmmHandler(method="start"))
 
     async def profile_metadata(self, **options: Any) -> dict[str, Any]:

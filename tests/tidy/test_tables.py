@@ -60,7 +60,7 @@ def test_transitions_are_called_what_they_do() -> None:
 NOT_YET: dict[str, str] = {}
 # What a client's stream says of graphs and data goes by way of the graph compilers and `requests`.
 BY_THE_STREAM = {"update-graph", "update-data"}
-# Stock's scheduler plugin puts its own handlers on the facade (workers_compat/facade/shuffle.py).
+# Stock's scheduler plugin puts its own handlers on the facade (workers_compat/facade/stock_plugins.py).
 BY_THE_SHUFFLE_PLUGIN = {
     "shuffle_get_or_create",
     "shuffle_get",

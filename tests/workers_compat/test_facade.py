@@ -9,7 +9,7 @@ from dask._task_spec import Task
 from distributed import Client, SchedulerPlugin, Worker
 from distributed.core import Status
 from paceline.scheduler.server.scheduler import Scheduler
-from paceline.workers_compat.facade.facade_rpc import build_message
+from paceline.workers_compat.facade.cluster_commands import build_message
 from paceline.workers_compat.facade.plugins import overrides
 from paceline.workers_compat.facade.scheduler_facade import SchedulerFacade
 from paceline.workers_compat.facade.stock_calls import build_request

@@ -111,7 +111,7 @@ QUIRKS = (
         "Plugins may write restrictions, resources and priorities of tasks in update_graph, on attributes "
         "with and without a leading underscore, and the graph is scheduled by them.",
         "distributed.diagnostics.plugin:SchedulerPlugin.update_graph",
-        "paceline.workers_compat.facade.task_writes:task_write",
+        "paceline.workers_compat.facade.views:task_write",
         "workers_compat/test_facade.py:test_a_plugin_restricts_tasks_before_they_are_scheduled",
     ),
     Quirk(

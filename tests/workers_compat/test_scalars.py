@@ -8,7 +8,7 @@ import pickle
 import numpy as np
 import pytest
 from paceline.protocol.payload import pickled_payload
-from paceline.workers_compat.scalars import read_scalar, serialize_value
+from paceline.workers_compat.security.unpickling import read_scalar, serialize_value
 
 
 @pytest.mark.parametrize(

@@ -1,27 +1,58 @@
-"""The part of the facade that changes the cluster. Each method sends stimuli to the core."""
+"""The part of the facade that changes the cluster, and sends messages to workers and clients.
+
+Methods that change the cluster send stimuli to the core. There is no ``async def``: what takes time
+is a future of the server's loop.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from paceline.protocol import messages as m
+from paceline.protocol.catalogue import TABLES
 from paceline.scheduler.core import stimuli
 from paceline.scheduler.core.handlers.commands import COMMANDED_STATES
 from paceline.workers_compat.graphs.annotations import pickled_unless_plain
+from paceline.workers_compat.security.unpickling import deserialize
 
+from .server_port import FacadeServer
 from .state_attributes import StateAttributes
-from .stock_calls import StockCoroutine
+from .stock_calls import StockCoroutine, stock_value
+from .views import TaskView
 
 #: States in which a task is placed again when its restrictions change.
 UNPLACED = ("no-worker", "queued")
 
 
+class RemoteHandlers:
+    """A worker or nanny, as in ``await scheduler.rpc(address).identity()``."""
+
+    def __init__(self, address: str, server: FacadeServer) -> None:
+        self.address = address
+        self._server = server
+
+    def __getattr__(self, op: str) -> Callable[..., StockCoroutine]:
+        if op.startswith("__"):
+            raise AttributeError(op)
+
+        def request(**arguments: Any) -> StockCoroutine:
+            call = self._server.rpc_call(self.address, dict(arguments, op=op, reply=True))
+            task = self._server.spawn(call, f"a plugin's request to {self.address}")
+            return StockCoroutine(task, lambda value: stock_value(deserialize(value)))
+
+        return request
+
+    def close_rpc(self) -> None:
+        """Do nothing: connections belong to the server."""
+
+
 class ClusterCommands(StateAttributes):
-    """Methods of stock's ``Scheduler`` that change tasks, workers, clients and logs."""
+    """Methods of stock's ``Scheduler`` that act on tasks, workers, clients and logs."""
 
     local_directory: str
+    serve: Callable[..., Any]
 
     # Tasks
 
@@ -30,11 +61,7 @@ class ClusterCommands(StateAttributes):
         self.transitions({key: finish}, stimulus_id)
 
     def transitions(self, recommendations: Mapping[Any, str], stimulus_id: str) -> None:
-        """Move tasks to "released", "waiting", "processing" or "forgotten", the last one first.
-
-        Raises:
-            ValueError: Any other state.
-        """
+        """Move tasks, the last one first. Raise ValueError except for ``COMMANDED_STATES``."""
         unknown = set(recommendations.values()).difference(COMMANDED_STATES)
         if unknown:
             raise ValueError(
@@ -61,10 +88,7 @@ class ClusterCommands(StateAttributes):
     def reschedule(
         self, key: Any, worker: str | None = None, *, stimulus_id: str | None = None
     ) -> None:
-        """Reschedule a task that its worker has released (stock's ``_reschedule``).
-
-        Do nothing if `worker` is given and another worker has the task.
-        """
+        """Reschedule a task that its worker, which is `worker` if given, has released."""
         self.send_stimulus(m.Reschedule(key=key), worker or "", stimulus_id)
 
     def stimulus_queue_slots_maybe_opened(self, *, stimulus_id: str) -> None:
@@ -78,13 +102,11 @@ class ClusterCommands(StateAttributes):
     # Clients
 
     def client_desires_keys(self, keys: Iterable[Any], client: str) -> None:
-        """Keep these keys for a client."""
         self.send_stimulus(m.ClientDesiresKeys(keys=list(keys), client=client), client)
 
     def client_releases_keys(
         self, keys: Iterable[Any], client: str, stimulus_id: str | None = None
     ) -> None:
-        """Stop keeping these keys for a client."""
         message = m.ClientReleasesKeys(keys=list(keys), client=client)
         self.send_stimulus(message, client, stimulus_id)
 
@@ -106,11 +128,9 @@ class ClusterCommands(StateAttributes):
         self.send_stimulus(stimuli.ClientRemoved(client), stimulus_id=stimulus_id)
 
     def subscribe_topic(self, topic: str, client: str) -> None:
-        """Send events of a topic to a client from now on."""
         self.send_stimulus(m.SubscribeTopic(topic=topic, client=client), client)
 
     def unsubscribe_topic(self, topic: str, client: str) -> None:
-        """Stop sending events of a topic to a client."""
         self.send_stimulus(m.UnsubscribeTopic(topic=topic, client=client), client)
 
     # Workers
@@ -125,8 +145,7 @@ class ClusterCommands(StateAttributes):
     ) -> StockCoroutine:
         """Remove a worker. Results that only it had are computed again.
 
-        Returns:
-            A coroutine that returns "OK", or "already-removed" if there is no such worker.
+        The result of the coroutine is "OK", or "already-removed" if there is no such worker.
         """
         address = self.coerce_address(address)
         if address not in self.state.workers:
@@ -136,7 +155,6 @@ class ClusterCommands(StateAttributes):
         return StockCoroutine("OK")
 
     def close_worker(self, worker: str) -> None:
-        """Ask a worker to close."""
         self.send_stimulus(stimuli.CloseWorker(worker))
 
     def request_acquire_replicas(self, addr: str, keys: Iterable[Any], *, stimulus_id: str) -> None:
@@ -157,15 +175,10 @@ class ClusterCommands(StateAttributes):
         self.send_stimulus(stimuli.LogEventCommand(topics, pickled_unless_plain(msg)))
 
     def log_worker_event(self, worker: str, topic: str | Iterable[str], msg: Any) -> None:
-        """Log an event of a worker."""
         self.log_event(topic, {**msg, "worker": worker} if isinstance(msg, dict) else msg)
 
     def upload_file(self, filename: str, data: Any, load: bool = True) -> StockCoroutine:
-        """Make a module importable here and in the graph compilers.
-
-        Raises:
-            Exception: What the import of the module raises.
-        """
+        """Make a module importable here and in the graph compilers. Raise errors of its import."""
         from distributed.utils import import_file
 
         content = data.encode() if isinstance(data, str) else bytes(data)
@@ -177,6 +190,100 @@ class ClusterCommands(StateAttributes):
         self.server.graph_compilers.upload_file(os.path.basename(filename), content)
         return StockCoroutine({"status": "OK", "nbytes": len(content)})
 
+    # Requests
+
+    def rpc(self, addr: str | None = None, ip: str | None = None, port: int | None = None) -> Any:
+        """Return an object for requests to the peer at an address."""
+        return RemoteHandlers(addr if addr is not None else f"tcp://{ip}:{port}", self.server)
+
+    def broadcast(
+        self,
+        *,
+        msg: dict[str, Any],
+        workers: Any = None,
+        hosts: Any = None,
+        nanny: bool = False,
+        serializers: Any = None,
+        on_error: str = "raise",
+    ) -> StockCoroutine:
+        """Send one request to many workers. Await the result for address -> reply."""
+        replies = self.serve(
+            m.Broadcast, msg=msg, workers=workers, hosts=hosts, nanny=nanny, on_error=on_error
+        )
+        return StockCoroutine(replies, _stock_replies)
+
+    def gather_on_worker(
+        self, worker_address: str, who_has: Mapping[Any, Iterable[str]]
+    ) -> StockCoroutine:
+        """Make a worker fetch keys from others. Await the keys that it could not fetch."""
+        holders = {key: list(names) for key, names in who_has.items()}
+        return StockCoroutine(self.server.gather_on_worker(worker_address, holders))
+
+    def delete_worker_data(
+        self, worker_address: str, keys: Iterable[Any], stimulus_id: str
+    ) -> StockCoroutine:
+        """Make a worker delete its copies of `keys`. Await the result."""
+        deletion = self.server.delete_worker_data(worker_address, list(keys), stimulus_id)
+        return StockCoroutine(deletion)
+
+    # Messages
+
+    def send_all(self, client_msgs: Mapping[str, Any], worker_msgs: Mapping[str, Any]) -> None:
+        """Send messages (dicts in wire format) to clients by name and workers by address."""
+        for name, messages in client_msgs.items():
+            _send(self.client_comms, name, "scheduler_to_client", messages)
+        for address, messages in worker_msgs.items():
+            _send(self.stream_comms, address, "scheduler_to_worker", messages)
+
+    def client_send(self, client: str, msg: dict[str, Any]) -> None:
+        self.send_all({client: [msg]}, {})
+
+    def worker_send(self, worker: str, msg: dict[str, Any]) -> None:
+        self.send_all({}, {worker: [msg]})
+
+    def report(
+        self, msg: dict[str, Any], ts: TaskView | None = None, client: str | None = None
+    ) -> None:
+        """Send a message to the clients that want its task, to one client, or to all clients."""
+        key: Any = msg.get("key") if ts is None else ts.key
+        core = self.state.tasks.get(key)
+        if core is None:
+            names = list(self.client_comms) if client is None else [client]
+        else:
+            names = [cs.client_key for cs in core.who_wants if cs.client_key != client]
+            names += [] if client is None else [client]
+        self.send_all({name: [msg] for name in names}, {})
+
+    def report_on_key(self, key: Any = None, *, ts: Any = None, client: str | None = None) -> None:
+        """Send the state of a key to a client, or to all clients that want it."""
+        key = ts.key if ts is not None else key
+        core = self.state.tasks.get(key)
+        wanting = [] if core is None else [cs.client_key for cs in core.who_wants]
+        for name in [client] if client else wanting:
+            self.send_stimulus(m.ReportKey(key=key), name)
+
 
 def _names(names: Any) -> list[str]:
     return [names] if isinstance(names, str) else sorted(map(str, names))
+
+
+def _send(streams: Mapping[str, Any], name: str, direction: Any, messages: Any) -> None:
+    stream = streams.get(name)
+    if stream is not None:
+        stream.send([build_message(direction, message) for message in messages])
+
+
+def _stock_replies(replies: dict[str, Any]) -> dict[str, Any]:
+    return {address: stock_value(deserialize(reply)) for address, reply in replies.items()}
+
+
+def build_message(direction: Any, message: Any) -> Any:
+    """Return a stream message from its dict. One with an unknown op remains a dict."""
+    if not isinstance(message, dict):
+        return message
+    known = TABLES[direction].get(str(message.get("op")))
+    if known is None:
+        return message
+    renamed: Any = dict(zip(known.cls.__struct_encode_fields__, known.cls.__struct_fields__))
+    fields = {renamed.get(name, str(name)): message[name] for name in message if name != "op"}
+    return known.cls(**fields)

@@ -3,20 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any
 
+from distributed import cluster_dump
 
-def write_state(
-    get_state: Callable[[], Awaitable[dict[str, Any]]],
-    url: str,
-    format: str,
-    storage_options: dict[str, Any],
-) -> Awaitable[None]:
-    """Open `url` with fsspec, then get the state and write it in a thread.
-
-    Raises (when awaited):
-        ValueError: `format` is neither "msgpack" nor "yaml".
-    """
-    from distributed import cluster_dump
-
-    return cluster_dump.write_state(get_state, url, format, **storage_options)  # type: ignore[no-any-return]
+#: Open a URL with fsspec, then get the state and write it in a thread.
+write_state: Callable[..., Awaitable[None]] = cluster_dump.write_state

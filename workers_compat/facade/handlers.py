@@ -111,11 +111,7 @@ class RequestHandlers(HandlerTable):
             self._server.handlers.pop(known.cls, None)
 
     def handle(self, op: str, raw: Mapping[str, Any]) -> Any:
-        """Call the added function with the arguments of a request.
-
-        Raises:
-            KeyError: No function was added for `op`.
-        """
+        """Call the added function with the arguments of a request. Raise KeyError without one."""
         function = self._added[op]
         omitted = ("op", *_REQUEST_FIELDS)
         arguments = {name: deserialize(x) for name, x in raw.items() if name not in omitted}
@@ -123,12 +119,9 @@ class RequestHandlers(HandlerTable):
 
 
 class StreamHandlers(HandlerTable):
-    """The facade's ``stream_handlers``: ops of messages on streams.
+    """The facade's ``stream_handlers``: ops of messages on streams other than graphs and data.
 
-    Graphs and scattered data do not pass through these handlers.
-
-    Attributes:
-        replaced: message classes of the core that an added function handles now.
+    ``replaced`` are the message classes of the core that an added function handles now.
     """
 
     def __init__(self, server: FacadeServer) -> None:

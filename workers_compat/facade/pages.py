@@ -15,6 +15,7 @@ import logging
 import os
 import re
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -91,10 +92,8 @@ def _deserialized(reply: Any) -> StockCoroutine:
 def stock_routes(facade: Any, taken: Iterable[str] = (), has_token: bool = False) -> list[Any]:
     """Return the routes of the modules in ``distributed.scheduler.http.routes``.
 
-    Args:
-        facade: the scheduler for the pages.
-        taken: paths that other routes serve.
-        has_token: requests are checked for a token before they reach a route.
+    Paths in `taken` are left out. `has_token` tells whether requests are checked for a token before
+    they reach a route.
     """
     modules = dask.config.get("distributed.scheduler.http.routes", [])
     scheduler = PageScheduler(facade)
@@ -119,9 +118,7 @@ def stock_routes(facade: Any, taken: Iterable[str] = (), has_token: bool = False
 class CheckedCommand:
     """Checks requests that change the cluster before a handler of ``/api/v1`` executes them.
 
-    Attributes:
-        has_token: every request was checked for the token. If False, only programs on this
-            machine may send commands.
+    Without a token (``has_token``), only programs on this machine may send commands.
     """
 
     has_token: bool
@@ -178,7 +175,6 @@ class PlainEvents:
     """
 
     def send(self, name: str, data: dict[str, Any]) -> None:
-        """Send an event to the browser."""
         super().send(name, {key: value for key, value in data.items() if _plain(value)})  # type: ignore[misc]
 
 
@@ -221,13 +217,10 @@ def statics_folder() -> str:
 def individual_plots(prefix: str = "") -> dict[str, str]:
     """Return title -> path of the individual plots."""
     paths = [path for path in dashboard_paths() if path.startswith("/individual-")]
-    paths += [f"/statics/{n}" for n in sorted(os.listdir(statics_folder())) if _is_plot(n)]
+    plots = sorted(Path(statics_folder()).glob("individual-*.html"))
+    paths += [f"/statics/{plot.name}" for plot in plots]
     names = [path.rpartition("/")[2].removesuffix(".html") for path in paths]
     return {name.replace("-", " ").title(): prefix + path for name, path in zip(names, paths)}
-
-
-def _is_plot(name: str) -> bool:
-    return name.startswith("individual-") and name.endswith(".html")
 
 
 def site_paths(routes: Iterable[str], dashboard: bool) -> list[str]:
@@ -235,9 +228,7 @@ def site_paths(routes: Iterable[str], dashboard: bool) -> list[str]:
     found = {path for path in routes if not path.startswith("/statics")}
     if dashboard:
         found.update(dashboard_paths())
-    root = statics_folder()
-    for folder, _, names in os.walk(root):
-        below = os.path.relpath(folder, root).replace(os.sep, "/")
-        start = "/statics/" if below == "." else f"/statics/{below}/"
-        found.update(start + name for name in names)
+    root = Path(statics_folder())
+    files = (path for path in root.rglob("*") if path.is_file())
+    found.update(f"/statics/{path.relative_to(root).as_posix()}" for path in files)
     return sorted(found)

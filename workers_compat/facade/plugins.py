@@ -51,18 +51,15 @@ class Plugins:
         facade: stock's ``Scheduler`` over this one.
         state: its ``plugins`` attribute is set while a plugin overrides a hook of the core.
         spawn: runs a coroutine returned by a hook in the background, under a name.
-        scheduler: what plugins and functions receive as the scheduler: the ``Scheduler`` object,
-            which falls back to the facade; by default the facade.
+        scheduler: what plugins and functions receive as the scheduler; by default the facade.
 
     Attributes:
         by_name: the plugins, in order of registration.
         suspended: names of plugins whose hooks are not called.
         depth: number of hooks of the current turn that are running.
         leaving: key -> arguments of the view of a task that is being forgotten while hooks run.
-        pending_remove_worker_hooks: running coroutines of ``remove_worker`` hooks.
         writes: records what hooks write within a turn, or None (``Driver.writes``).
         send_stimulus: feeds a stimulus between turns; set by the facade.
-        context: the context of views of tasks, workers and clients.
     """
 
     def __init__(
@@ -105,11 +102,7 @@ class Plugins:
         self._find_hooks()
 
     def remove(self, name: str) -> None:
-        """Unregister a plugin.
-
-        Raises:
-            ValueError: There is no plugin of this name.
-        """
+        """Unregister a plugin. Raise ValueError if there is none of this name."""
         if name not in self.by_name:
             raise ValueError(f"Could not find plugin {name!r} among the current scheduler plugins")
         del self.by_name[name]
@@ -268,10 +261,7 @@ class Plugins:
         self._call_stream_handler(message.__struct_config__.tag, peer, as_arguments(message))
 
     def handle_stream_message(self, op: str, raw: dict[str, Any], **peer: str) -> None:
-        """Call the added handler of `op` with a message of a stream.
-
-        `peer` is ``worker=address`` or ``client=name``.
-        """
+        """Call the added handler of `op`. `peer` is ``worker=address`` or ``client=name``."""
         arguments = {name: deserialize(value) for name, value in raw.items() if name != "op"}
         self._call_stream_handler(op, peer, arguments)
 

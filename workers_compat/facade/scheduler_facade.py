@@ -16,13 +16,12 @@ from typing import Any
 
 from paceline.protocol.catalogue import TABLES
 
-from .base import TICK_CHECKS, TickCallback
 from .cluster_commands import ClusterCommands
-from .facade_rpc import FacadeRpc
 from .handlers import RequestHandlers, StreamHandlers
 from .plugins import Plugins
 from .server_port import FacadeServer
 from .span_views import SpansView
+from .state_attributes import TICK_CHECKS, TickCallback
 from .stock_calls import (
     COROUTINE_OPS,
     METHODS,
@@ -44,20 +43,13 @@ _OWN = frozenset(("server", "scheduler", "deferring_server", "plugin_host", "han
 _PRIVATE = frozenset(("_folder", "_monitor", "_extensions"))
 
 
-class SchedulerFacade(ClusterCommands, FacadeRpc):
+class SchedulerFacade(ClusterCommands):
     """The scheduler with stock's attributes and methods.
 
-    Args:
-        server: the server behind it.
-        scheduler: the ``Scheduler`` object: address, id, status, services, ``close``, ``identity``,
-            ...
-
     Attributes:
-        plugin_host: the registered plugins.
         periodic_callbacks: those of plugins, and those of stock that programs stop. They end with
             the scheduler.
-        digests_total: name -> sum of what plugins measured.
-        digests_max: name -> maximum of what plugins measured.
+        digests_total, digests_max: name -> sum and maximum of what plugins measured.
     """
 
     def __init__(self, server: FacadeServer, scheduler: Any) -> None:
@@ -114,12 +106,8 @@ class SchedulerFacade(ClusterCommands, FacadeRpc):
     def request(self, message_type: Any, *args: Any, **kwargs: Any) -> Any:
         """Handle a request from within this process, called like stock's method of its name.
 
-        Returns:
-            What the method returns in stock: a value, or a coroutine.
-
-        Raises:
-            TypeError: The method does not take these arguments.
-            Exception: What the handler raises.
+        Return a value or a coroutine, as the method does in stock. Raise what the handler raises,
+        and TypeError if the method does not take these arguments.
         """
         result = self.serve(message_type, *args, **kwargs)
         if isinstance(result, Awaitable) or message_type.op() in COROUTINE_OPS:

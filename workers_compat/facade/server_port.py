@@ -37,28 +37,18 @@ class FacadeServer(Protocol):
     loop: asyncio.AbstractEventLoop
     core_types: frozenset[type]
 
+    plugins: Any
+    request_state: Any
+    graph_compilers: Any
+
     @property
     def driver(self) -> FacadeDriver: ...
 
     @property
-    def plugins(self) -> Any:
-        """The registered plugins (``Plugins``)."""
+    def handlers(self) -> MutableMapping[type[Any], Callable[..., Any]]: ...
 
     @property
-    def request_state(self) -> Any:
-        """Logs, profiles, and registered worker and nanny plugins."""
-
-    @property
-    def graph_compilers(self) -> Any:
-        """The graph compilers; ``upload_file`` gives them a module."""
-
-    @property
-    def handlers(self) -> MutableMapping[type[Any], Callable[..., Any]]:
-        """Message class -> handler of a request."""
-
-    @property
-    def rpc_counts(self) -> Mapping[type[Any], int]:
-        """Message class -> number of requests."""
+    def rpc_counts(self) -> Mapping[type[Any], int]: ...
 
     def now(self) -> float: ...
 
@@ -92,11 +82,7 @@ class FacadeServer(Protocol):
 
 
 class DeferringServer:
-    """The server for requests of plugins: stimuli wait for the end of the current turn.
-
-    Args:
-        busy: returns whether a hook is running within a turn.
-    """
+    """The server for requests of plugins: stimuli wait for the end of a turn while it is `busy`."""
 
     def __init__(self, server: FacadeServer, busy: Callable[[], bool]) -> None:
         self._server = server
@@ -121,12 +107,9 @@ class DeferringServer:
         reply: asyncio.Future[Any] = self._server.loop.create_future()
 
         def copy(done: asyncio.Future[Any]) -> None:
-            error = None if done.cancelled() else done.exception()
-            if reply.done():
+            if reply.done() or (done.cancelled() and reply.cancel()):
                 return
-            if done.cancelled():
-                reply.cancel()
-            elif error is not None:
+            if (error := done.exception()) is not None:
                 reply.set_exception(error)
             else:
                 reply.set_result(done.result())

@@ -45,25 +45,18 @@ class SpansView:
             found = self._views[span] = SpanView(span, self)
         return found
 
-    @property
-    def spans(self) -> dict[str, SpanView]:
-        """Return id -> span, oldest first."""
-        return {name: self.view(span) for name, span in self._state.spans.spans.items()}
-
-    @property
-    def root_spans(self) -> list[SpanView]:
-        """Return spans without a parent, oldest first."""
-        return [view for view in self.spans.values() if view.core.parent is None]
-
-    @property
-    def spans_search_by_name(self) -> defaultdict[tuple[str, ...], list[SpanView]]:
-        """Return full name -> spans, oldest first."""
-        return self._index(lambda span: (span.name,))
-
-    @property
-    def spans_search_by_tag(self) -> defaultdict[str, list[SpanView]]:
-        """Return tag anywhere in the name -> spans, oldest first."""
-        return self._index(lambda span: span.name)
+    #: Id -> span, oldest first, as in all the following.
+    spans = property(
+        lambda self: {name: self.view(span) for name, span in self._state.spans.spans.items()}
+    )
+    #: Spans without a parent.
+    root_spans = property(
+        lambda self: [view for view in self.spans.values() if view.core.parent is None]
+    )
+    #: Full name -> spans.
+    spans_search_by_name = property(lambda self: self._index(lambda span: (span.name,)))
+    #: Tag anywhere in the name -> spans.
+    spans_search_by_tag = property(lambda self: self._index(lambda span: span.name))
 
     def _index(self, keys: Callable[[Span], Iterable[Any]]) -> defaultdict[Any, list[SpanView]]:
         out: defaultdict[Any, list[SpanView]] = defaultdict(list)
@@ -128,9 +121,14 @@ class SpanView:
     #: Stock's slot: the metrics of its own tasks.
     _cumulative_worker_metrics = property(lambda self: dict(self.core.metrics))
 
-    @property
-    def parent(self) -> SpanView | None:
-        return None if self.core.parent is None else self._family.view(self.core.parent)
+    #: The span that this one was opened within, or None.
+    parent = property(lambda self: self.core.parent and self._family.view(self.core.parent))
+    #: State -> number of tasks.
+    states = property(lambda self: {**dict.fromkeys(TASK_STATES, 0), **self.core.totals().states})
+    #: Thread seconds of the cluster while it was active.
+    active_cpu_seconds = property(
+        lambda self: sum((end - begin) * n for begin, end, n in self.nthreads_intervals)
+    )
 
     def traverse_spans(self) -> Iterator[SpanView]:
         """Yield this span and all spans below it."""
@@ -148,11 +146,6 @@ class SpanView:
         """Return when its last task finished, or the current time if tasks are left."""
         stop = self.core.totals().stop if self.done else self._family.now()
         return float(max(stop, self.enqueued))
-
-    @property
-    def states(self) -> dict[str, int]:
-        """Return state -> number of tasks."""
-        return {**dict.fromkeys(TASK_STATES, 0), **self.core.totals().states}
 
     @property
     def code(self) -> list[Any]:
@@ -184,11 +177,6 @@ class SpanView:
         parts = self.children if self.id == MERGED else [self]
         active = [(part.enqueued, part.stop) for part in parts]
         return intervals(active, self._family.threads_since(self.core))
-
-    @property
-    def active_cpu_seconds(self) -> float:
-        """Return thread seconds of the cluster while it was active."""
-        return sum((end - begin) * n for begin, end, n in self.nthreads_intervals)
 
 
 class ComputationView:

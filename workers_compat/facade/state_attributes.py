@@ -1,4 +1,8 @@
-"""The part of the facade that reads the scheduler's state."""
+"""The part of the facade that reads the scheduler's state and settings.
+
+Reading a setting returns the current configuration. Writing one is a command of the core, so that a
+journal contains it.
+"""
 
 from __future__ import annotations
 
@@ -6,36 +10,160 @@ import functools
 import threading
 from collections.abc import Callable, Iterable
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from paceline.scheduler.core import stimuli
+from paceline.scheduler.core.handlers.commands import check_setting
 from paceline.scheduler.core.inspection import invariants, queries
 from paceline.scheduler.core.inspection.dump import dump_state
 from paceline.scheduler.core.policy import placement
+from paceline.scheduler.core.state.scheduler_state import SchedulerState
+from paceline.workers_compat.config.config import seconds
 
-from .base import FacadeBase
+from .server_port import DeferringServer, FacadeServer
 from .span_views import ComputationView
-from .views import StreamView, TaskView, TopicViews, Views, WorkerView, deserialized_events
+from .views import (
+    ClientView,
+    StreamView,
+    TaskView,
+    TopicViews,
+    Views,
+    WorkerView,
+    deserialized_events,
+    sum_memory,
+)
+
+if TYPE_CHECKING:
+    from .plugins import Plugins
+
+#: Name of stock's periodic callback -> the setting that turns the check on and off.
+TICK_CHECKS = {
+    "worker-ttl": "watch_worker_ttl",
+    "idle-timeout": "watch_idle",
+    "no-workers-timeout": "watch_no_workers",
+}
+
+
+class Setting:
+    """A setting under the name of stock's attribute.
+
+    Args:
+        field: the field of ``SchedulerConfig``.
+        parse: converts what a program assigns to a value of the field.
+        show: converts the field's value to what stock shows.
+    """
+
+    def __init__(
+        self,
+        field: str,
+        parse: Callable[[Any], Any] = lambda value: value,
+        show: Callable[[Any], Any] = lambda value: value,
+    ) -> None:
+        self._field = field
+        self._parse = parse
+        self._show = show
+
+    def __get__(self, facade: Any, owner: type | None = None) -> Any:
+        return self if facade is None else self._show(getattr(facade.state.config, self._field))
+
+    def __set__(self, facade: Any, value: Any) -> None:
+        facade.configure(self._field, self._parse(value))
+
+
+class TickCallback:
+    """A check of each tick, as tornado's ``PeriodicCallback``. Setting `field` switches it."""
+
+    def __init__(self, facade: StateAttributes, field: str) -> None:
+        self._facade = facade
+        self._field = field
+
+    def is_running(self) -> bool:
+        return bool(getattr(self._facade.state.config, self._field))
+
+    def start(self) -> None:
+        self._facade.configure(self._field, True)
+
+    def stop(self) -> None:
+        self._facade.configure(self._field, False)
 
 
 def _query(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return a method that calls ``function(state, ...)``."""
 
     @functools.wraps(function)
-    def method(facade: FacadeBase, *args: Any, **kwargs: Any) -> Any:
+    def method(facade: StateAttributes, *args: Any, **kwargs: Any) -> Any:
         return function(facade.state, *args, **kwargs)
 
     return method
 
 
-def _by_address(facade: FacadeBase, load_class: str) -> dict[str, WorkerView]:
+def _by_address(facade: StateAttributes, load_class: str) -> dict[str, WorkerView]:
     """Return the running workers of a load class."""
     state = facade.state
     found = (ws for ws in state.running if placement.load_class(state, ws) == load_class)
     return {ws.address: facade.worker_view(ws) for ws in found}
 
 
-class StateAttributes(FacadeBase):
-    """Attributes and look-ups of stock's ``SchedulerState``."""
+class StateAttributes:
+    """Settings, attributes and look-ups of stock's ``SchedulerState``.
+
+    Args:
+        server: the server behind the facade.
+        scheduler: the ``Scheduler`` object: address, id, status, services, ``close``, ...
+
+    Attributes:
+        plugin_host: the registered plugins.
+        handlers: op -> function.
+        deferring_server: the server for requests and stimuli, which wait while a turn is under way.
+    """
+
+    plugin_host: Plugins
+    handlers: Any
+
+    WORKER_SATURATION = Setting("worker_saturation", float)
+    UNKNOWN_TASK_DURATION = Setting("unknown_task_duration_seconds", seconds)
+    MEMORY_RECENT_TO_OLD_TIME = Setting("memory_recent_to_old_seconds", seconds)
+    MEMORY_REBALANCE_MEASURE = Setting("rebalance_measure")
+    MEMORY_REBALANCE_SENDER_MIN = Setting("rebalance_sender_min", float)
+    MEMORY_REBALANCE_RECIPIENT_MAX = Setting("rebalance_recipient_max", float)
+    MEMORY_REBALANCE_HALF_GAP = Setting("rebalance_gap", lambda half: 2 * half, lambda gap: gap / 2)
+    allowed_failures = Setting("allowed_failures", int)
+    idle_timeout = Setting("idle_timeout_seconds", seconds)
+    no_workers_timeout = Setting("no_workers_timeout_seconds", seconds)
+    rootish_tg_threshold = Setting("rootish_taskgroup", int)
+    rootish_tg_dependencies_threshold = Setting("rootish_taskgroup_dependencies", int)
+    validate = Setting("validate", bool)
+    worker_ttl = Setting("worker_ttl_seconds", seconds)
+
+    def __init__(self, server: FacadeServer, scheduler: Any) -> None:
+        self.server = server
+        self.scheduler = scheduler
+        self.deferring_server = DeferringServer(server, lambda: self.plugin_host.depth > 0)
+
+    @property
+    def state(self) -> SchedulerState:
+        return self.server.state
+
+    def configure(self, field: str, value: Any) -> None:
+        """Change a setting, now or right after the current turn.
+
+        Raise AttributeError if it is fixed when the scheduler starts, ValueError if out of range.
+        """
+        check_setting(self.state, field, value)
+        self.send_stimulus(stimuli.Configure(field, value))
+
+    def send_stimulus(self, message: Any, source: str = "", stimulus_id: str | None = None) -> None:
+        """Feed a stimulus to the core, now or right after the current turn."""
+        self.deferring_server.send_stimulus(message, source, stimulus_id)
+
+    def task_view(self, ts: Any) -> TaskView:
+        return TaskView(ts, self.plugin_host.context)
+
+    def worker_view(self, ws: Any) -> WorkerView:
+        return WorkerView(ws, self.plugin_host.context)
+
+    def client_view(self, cs: Any) -> ClientView:
+        return ClientView(cs, self.plugin_host.context)
 
     #: Key -> task.
     tasks = property(lambda f: Views(f.state.tasks, f.task_view, f.plugin_host.leaving))
@@ -85,6 +213,9 @@ class StateAttributes(FacadeBase):
         ]
     )
 
+    #: distributed's ``MemoryState`` of all workers together.
+    memory = property(lambda f: sum_memory(f.workers.values()))
+
     workers_list = _query(queries.workers_list)
     get_who_has = _query(queries.who_has)
     get_has_what = _query(queries.has_what)
@@ -92,13 +223,6 @@ class StateAttributes(FacadeBase):
     get_ncores_running = _query(queries.ncores_running)
     get_processing = _query(queries.processing)
     get_nbytes = _query(queries.nbytes)
-
-    @property
-    def memory(self) -> Any:
-        """Return distributed's ``MemoryState`` of all workers together."""
-        from distributed.scheduler import MemoryState
-
-        return MemoryState.sum(*(ws.memory for ws in self.workers.values()))
 
     def story(self, *keys_or_tasks_or_stimuli: Any) -> list[Any]:
         """Return logged transitions that involve one of these, oldest first."""
@@ -126,10 +250,7 @@ class StateAttributes(FacadeBase):
         return dump_state(self.state, facts, tuple(exclude))
 
     def coerce_address(self, addr: Any, resolve: bool = True) -> str:
-        """Return the address for an alias, a ``(host, port)`` pair or an address without scheme.
-
-        Host names are resolved if `resolve` is set.
-        """
+        """Return the address for an alias, a (host, port) pair or an address without scheme."""
         return str(self.server.worker_address(addr, resolve))
 
     def coerce_hostname(self, host: Any) -> str:
@@ -140,10 +261,7 @@ class StateAttributes(FacadeBase):
     def get_worker_service_addr(
         self, worker: str, service_name: str, protocol: bool = False
     ) -> Any:
-        """Return (host, port) of a worker's service, or None if it has no such service.
-
-        The result is "scheme://host:port" if `protocol` is set.
-        """
+        """Return (host, port) of a service, or "scheme://host:port" if `protocol`; None without."""
         ws = self.state.workers[worker]
         port = ws.services.get(service_name)
         if port is None:
@@ -172,7 +290,12 @@ class StateAttributes(FacadeBase):
 
 
 def _transition(*entry: Any) -> Any:
-    """Return an entry of a log as stock's named tuple."""
     from distributed.scheduler import Transition
 
     return Transition(*entry)
+
+
+#: Attributes of the ``Scheduler`` object that are settings of the facade.
+SETTINGS = frozenset(
+    name for name, value in vars(StateAttributes).items() if isinstance(value, Setting)
+)

@@ -46,10 +46,9 @@ _REQUEST_FIELDS = frozenset(Request.__struct_fields__)
 
 
 class CallingPeer:
-    """The peer of a request that is made within this process.
+    """The peer of a request from within this process.
 
-    Args:
-        comm: the connection that the caller passes to methods that write to one, such as ``feed``.
+    `comm` is the connection that the caller passes to methods that write to one, such as ``feed``.
     """
 
     number = 0
@@ -72,50 +71,24 @@ class CallingPeer:
 
     def drained(self) -> asyncio.Future[Any]:
         """Return a future that is done when the last reply was written, or has failed."""
-        done: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-        def finish(_: asyncio.Future[Any]) -> None:
-            if not done.done():
-                done.set_result(None)
-
-        if self._writing is None or self._writing.done():
-            done.set_result(None)
-        else:
-            self._writing.add_done_callback(finish)
-        return done
+        writing = [] if self._writing is None else [asyncio.shield(self._writing)]
+        return asyncio.gather(*writing, return_exceptions=True)
 
     def _written(self, writing: asyncio.Future[Any]) -> None:
         if writing.cancelled() or writing.exception() is not None:
             self._comm.abort()
 
 
-class StockCoroutine(Coroutine[Any, Any, Any]):
-    """A coroutine for a value that is available already, or an awaitable of one.
-
-    Pass it to ``asyncio.create_task`` or await it.
-
-    Args:
-        result: the value, or an awaitable of it.
-        convert: converts the value to the result of the coroutine.
-    """
+@Coroutine.register
+class StockCoroutine:
+    """A coroutine for ``convert(result)``, where `result` is a value or an awaitable of one."""
 
     def __init__(self, result: Any, convert: Callable[[Any], Any] | None = None) -> None:
         self._steps = _await_value(result, stock_value if convert is None else convert)
+        self.send, self.throw, self.close = self._steps.send, self._steps.throw, self._steps.close
 
     def __await__(self) -> Generator[Any, Any, Any]:
         return self._steps
-
-    def send(self, value: Any) -> Any:
-        """Resume with `value`. See ``Coroutine``."""
-        return self._steps.send(value)
-
-    def throw(self, *error: Any) -> Any:
-        """Raise an exception within. See ``Coroutine``."""
-        return self._steps.throw(*error)
-
-    def close(self) -> None:
-        """Close it. See ``Coroutine``."""
-        self._steps.close()
 
 
 def _await_value(result: Any, convert: Callable[[Any], Any]) -> Generator[Any, Any, Any]:
@@ -151,11 +124,7 @@ def request_signature(message_type: type[Request]) -> inspect.Signature:
 
 
 def build_request(message_type: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Return the request for a call with these arguments.
-
-    Raises:
-        TypeError: The request does not take these arguments.
-    """
+    """Return the request for a call. Raise TypeError if it does not take these arguments."""
     try:
         given = request_signature(message_type).bind(*args, **kwargs).arguments
     except TypeError as error:

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from paceline.protocol.payload import Payload, payload_header
+from paceline.scheduler.core.handlers.commands import WRITABLE
 from paceline.scheduler.core.inspection import queries
 from paceline.scheduler.core.lifecycle import accounting
 from paceline.scheduler.core.state.event_log import EventLog
@@ -21,19 +22,13 @@ from paceline.scheduler.core.state.model import TaskState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.stimuli import WriteTask
 from paceline.workers_compat.errors import WORKER_DEFAULTS, stock_worker_state
+from paceline.workers_compat.graphs.annotations import pickled_unless_plain
 from paceline.workers_compat.security.unpickling import deserialize, deserialize_or_raise
-
-from .task_writes import AnnotationsProxy, task_write
 
 
 @dataclass(frozen=True, slots=True)
 class ViewContext:
-    """The objects that views need besides the one that they show.
-
-    Attributes:
-        state: the scheduler's state.
-        write: applies a command that a view was written with.
-    """
+    """The scheduler's state, and the function that applies writes to views."""
 
     state: SchedulerState
     write: Callable[[WriteTask], None]
@@ -98,6 +93,44 @@ class StateView:
         return repr(self.core)
 
 
+def _write_after(name: str) -> Callable[..., Any]:
+    """Return a method of dict that also writes the annotations."""
+    method = getattr(dict, name)
+
+    def change(self: AnnotationsProxy, *args: Any, **kwargs: Any) -> Any:
+        result = method(self, *args, **kwargs)
+        self.task.annotations = dict(self)
+        return result
+
+    change.__name__ = name
+    return change
+
+
+class AnnotationsProxy(dict[Any, Any]):
+    """A copy of the annotations of `task`, which writes all of them back on each change.
+
+    Tasks with equal annotations share them in the core.
+    """
+
+    __slots__ = ("task",)
+
+    def __init__(self, values: Mapping[Any, Any], task: Any) -> None:
+        super().__init__(values)
+        self.task = task
+
+    def __reduce__(self) -> Any:
+        return dict, (dict(self),)
+
+    __delitem__ = _write_after("__delitem__")
+    __ior__ = _write_after("__ior__")
+    __setitem__ = _write_after("__setitem__")
+    clear = _write_after("clear")
+    pop = _write_after("pop")
+    popitem = _write_after("popitem")
+    setdefault = _write_after("setdefault")
+    update = _write_after("update")
+
+
 class TaskView(StateView):
     """A task. Sets are copies: assign a new value to change a restriction."""
 
@@ -126,15 +159,12 @@ class TaskView(StateView):
     def __setattr__(self, name: str, value: Any) -> None:
         self.context.write(task_write(self.core.key, name.lstrip("_"), value))
 
-    @property
-    def dependencies(self) -> set[TaskView]:
-        tasks = self.core.dependencies if self._edges is None else self._edges[0]
-        return _tasks(tasks, self.context)
-
-    @property
-    def dependents(self) -> set[TaskView]:
-        tasks = self.core.dependents if self._edges is None else self._edges[1]
-        return _tasks(tasks, self.context)
+    dependencies = property(
+        lambda self: _tasks(self._edges[0] if self._edges else self.core.dependencies, self.context)
+    )
+    dependents = property(
+        lambda self: _tasks(self._edges[1] if self._edges else self.core.dependents, self.context)
+    )
 
     @property
     def annotations(self) -> Any:
@@ -146,11 +176,7 @@ class TaskView(StateView):
 
     @property
     def run_spec(self) -> Any:
-        """Unpickle its specification; None for scattered data.
-
-        Raises:
-            PickleForbidden: This process must not unpickle.
-        """
+        """Unpickle its specification; None for scattered data. Raise if unpickling is disabled."""
         payload = self.core.run_spec_payload()
         return deserialize_or_raise(payload, "a task's specification (a P2P barrier's?)")
 
@@ -197,27 +223,14 @@ class WorkerView(StateView):
 
         return Status.lookup[self.core.status]
 
-    @property
-    def occupancy(self) -> float:
-        return accounting.occupancy(self.context.state, self.core)
-
-    @property
-    def memory(self) -> Any:
-        """Return distributed's ``MemoryState``."""
-        from distributed.scheduler import MemoryState
-
-        metrics = self.core.metrics
-        spilled = metrics.get("spilled_bytes") or {}
-        return MemoryState(
-            process=metrics.get("memory", 0),
-            managed=max(0, self.core.nbytes - spilled.get("memory", 0)),
-            spilled=spilled.get("disk", 0),
-            unmanaged_old=self.core.memory_unmanaged_old,
+    bandwidth = property(lambda self: self.context.state.bandwidth)
+    occupancy = property(lambda self: accounting.occupancy(self.context.state, self.core))
+    #: distributed's ``MemoryState``.
+    memory = property(
+        lambda self: memory_state(
+            self.core.metrics, self.core.nbytes, self.core.memory_unmanaged_old
         )
-
-    @property
-    def bandwidth(self) -> float:
-        return self.context.state.bandwidth
+    )
 
     def identity(self) -> dict[str, Any]:
         return queries.worker_identity(self.core)
@@ -268,10 +281,7 @@ class StreamView:
 class Views(Mapping[Any, Any]):
     """A dict of the core whose values are shown as views.
 
-    Args:
-        items: the dict.
-        view: returns the view of a value.
-        extra: key -> arguments of ``TaskView``, of tasks that are shown in addition.
+    `extra` is key -> arguments of ``TaskView``, of tasks that are shown in addition.
     """
 
     def __init__(
@@ -309,21 +319,13 @@ class TopicView:
         self._log = log
         self._name = name
 
-    @property
-    def events(self) -> tuple[tuple[float, Any], ...]:
-        """Return (seconds since the epoch, event), oldest first."""
-        topic = self._log.topics.get(self._name)
-        return deserialized_events(topic.events if topic else ())
-
-    @property
-    def count(self) -> int:
-        """Return the number of events ever logged."""
-        topic = self._log.topics.get(self._name)
-        return topic.count if topic else 0
-
-    @property
-    def subscribers(self) -> set[str]:
-        return set(self._log.subscribers.get(self._name, ()))
+    _topic = property(lambda self: self._log.topics.get(self._name))
+    #: (seconds since the epoch, event), oldest first.
+    events = property(lambda self: deserialized_events(self._topic.events if self._topic else ()))
+    #: Number of events ever logged.
+    count = property(lambda self: self._topic.count if self._topic else 0)
+    #: Names of clients.
+    subscribers = property(lambda self: set(self._log.subscribers.get(self._name, ())))
 
 
 class TopicViews(Mapping[Hashable, TopicView]):
@@ -345,6 +347,26 @@ class TopicViews(Mapping[Hashable, TopicView]):
         return len(self._log.topics)
 
 
+def memory_state(metrics: Mapping[str, Any], nbytes: int, unmanaged_old: int) -> Any:
+    """Return distributed's ``MemoryState`` of a worker with data of `nbytes`."""
+    from distributed.scheduler import MemoryState
+
+    spilled = metrics.get("spilled_bytes") or {}
+    return MemoryState(
+        process=metrics.get("memory", 0),
+        managed=max(0, nbytes - spilled.get("memory", 0)),
+        spilled=spilled.get("disk", 0),
+        unmanaged_old=unmanaged_old,
+    )
+
+
+def sum_memory(workers: Iterable[Any]) -> Any:
+    """Return distributed's ``MemoryState`` of all workers together."""
+    from distributed.scheduler import MemoryState
+
+    return MemoryState.sum(*(ws.memory for ws in workers))
+
+
 def deserialized_events(events: Iterable[tuple[float, Any]]) -> tuple[tuple[float, Any], ...]:
     """Return events with their contents deserialized."""
     return tuple((when, deserialize(event)) for when, event in events)
@@ -364,3 +386,47 @@ def _html(template: str, **facts: Any) -> str:
     from dask.widgets import get_template
 
     return str(get_template(f"{template}.html.j2").render(**facts))
+
+
+# Attributes of tasks that plugins may write
+
+
+def task_write(key: Any, name: str, value: Any) -> WriteTask:
+    """Return the command that writes an attribute of a task.
+
+    Raise AttributeError if plugins may not write it, TypeError or ValueError for an invalid value.
+    """
+    if name not in WRITABLE:
+        raise AttributeError(
+            f"TaskState.{name} is read-only; plugins may write {', '.join(WRITABLE)}"
+        )
+    return WriteTask(key, name, _as_core(name, value))
+
+
+def _as_core(name: str, value: Any) -> Any:
+    """Convert a value to the core's form."""
+    if name == "priority":
+        return _priority(value)
+    if name == "retries":
+        return int(value)
+    if name in ("loose_restrictions", "queueable"):
+        return bool(value)
+    if value is None:
+        return None
+    if name in ("worker_restrictions", "host_restrictions"):
+        if isinstance(value, str):
+            raise TypeError(f"{name} must be a collection of names, not {value!r}")
+        return sorted(map(str, value))
+    if name == "resource_restrictions":
+        return {str(what): float(amount) for what, amount in dict(value).items()}
+    if name == "annotations":
+        return pickled_unless_plain(dict(value))
+    return dict(value)
+
+
+def _priority(value: Any) -> tuple[float, float, float]:
+    """Return a priority of three numbers, or raise ValueError."""
+    priority = tuple(value)
+    if len(priority) != 3 or not all(isinstance(part, int | float) for part in priority):
+        raise ValueError(f"a priority must be three numbers, not {value!r}")
+    return priority

@@ -57,14 +57,7 @@ class Callback:
 
 
 class WorkStealing:
-    """``extensions["stealing"]``.
-
-    Args:
-        scheduler: the facade.
-
-    Attributes:
-        cost_multipliers: by level.
-    """
+    """``extensions["stealing"]`` of the facade."""
 
     cost_multipliers = stealing.COST_MULTIPLIERS
 
@@ -93,13 +86,11 @@ class WorkStealing:
         return server.spawn(ended, "end of work stealing")  # type: ignore[no-any-return]
 
     def teardown(self) -> None:
-        """Stop periodic balancing."""
         callback = self.scheduler.periodic_callbacks.pop(NAME, None)
         if callback is not None:
             callback.stop()
 
     def balance(self) -> None:
-        """Balance once."""
         self.scheduler.send_stimulus(stimuli.BalanceWork())
 
     def move_task_request(self, ts: Any, victim: Any, thief: Any) -> str:
@@ -113,7 +104,6 @@ class WorkStealing:
         return name
 
     def log(self, msg: Any) -> None:
-        """Log an event under the topic of stealing."""
         self.scheduler.log_event(NAME, msg)
 
     # State
@@ -128,11 +118,10 @@ class WorkStealing:
     def metrics(self) -> dict[str, dict[int, float]]:
         """Return the number of requests, and the seconds of work requested, by cost level."""
         found = self.stealing_state
-        totals = {
-            "request_count_total": found.level_counts,
-            "request_cost_total": found.level_costs,
+        return {
+            "request_count_total": defaultdict(int, enumerate(found.level_counts)),
+            "request_cost_total": defaultdict(int, enumerate(found.level_costs)),
         }
-        return {name: defaultdict(int, enumerate(levels)) for name, levels in totals.items()}
 
     def _live_steals(self) -> Iterable[tuple[Any, Any]]:
         for ts, steal in self.stealing_state.in_flight.items():
@@ -154,15 +143,12 @@ class WorkStealing:
             for ts, steal in self._live_steals()
         }
 
-    @property
-    def in_flight_occupancy(self) -> defaultdict[Any, float]:
-        """Return worker -> seconds of work that it gains (negative: loses)."""
-        return self._gains(lambda steal: (steal.victim_seconds, steal.thief_seconds))
-
-    @property
-    def in_flight_tasks(self) -> defaultdict[Any, int]:
-        """Return worker -> number of tasks that it gains (negative: loses)."""
-        return self._gains(lambda steal: (1, 1))
+    #: Worker -> seconds of work that it gains (negative: loses).
+    in_flight_occupancy = property(
+        lambda self: self._gains(lambda steal: (steal.victim_seconds, steal.thief_seconds))
+    )
+    #: Worker -> number of tasks that it gains (negative: loses).
+    in_flight_tasks = property(lambda self: self._gains(lambda steal: (1, 1)))
 
     def _gains(self, amounts: Callable[[Any], tuple[Any, Any]]) -> defaultdict[Any, Any]:
         """Return worker -> sum of what live steals take from a victim and give to a thief."""
@@ -198,7 +184,7 @@ class WorkStealing:
         """Return prefix -> processing tasks of unknown duration."""
         out: defaultdict[str, set[Any]] = defaultdict(set)
         for ws in self.scheduler.state.workers.values():
-            for ts in ws.processing if ws.unknown_duration_total else ():
+            for ts in ws.processing:
                 if ts.group.prefix in ws.unknown_duration_count:
                     out[ts.group.prefix.name].add(self.scheduler.task_view(ts))
         return dict(out)

@@ -57,11 +57,7 @@ def affordable(connections: int) -> int:
 
 
 class OpenConnections:
-    """Open connections by descriptor, the least recently used one first.
-
-    Args:
-        limit: maximum number; a further connection closes the first one.
-    """
+    """Up to `limit` open connections by descriptor. Another one closes the least recently used."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -145,9 +141,6 @@ class _Server(HTTPServer):
 
 class ConnectionServer:
     """Serves HTTP on accepted sockets.
-
-    Attributes:
-        connections: open connections.
 
     Args:
         router: finds the handlers of requests.

@@ -31,11 +31,8 @@ DEFAULT_PORT = ":80"
 class TokenGate:
     """Check requests for the token before a page handles them.
 
-    Args:
-        token: the expected token.
-        open_paths: paths that need no token.
-        origins: patterns of other origins (``host`` or ``host:port``) whose pages may use the
-            cookie.
+    Paths in `open_paths` need no token. `origins` are patterns of other origins (``host`` or
+    ``host:port``) whose pages may use the cookie.
     """
 
     def __init__(
@@ -75,12 +72,7 @@ class TokenGate:
 
 
 class GatedRouter(routing.Router):
-    """Serve an application behind a gate.
-
-    Args:
-        application: handles the requests that the gate allows.
-        gate: None allows every request.
-    """
+    """Serve the requests to an application that a gate allows; all requests without a gate."""
 
     def __init__(self, application: web.Application, gate: TokenGate | None) -> None:
         self._application = application

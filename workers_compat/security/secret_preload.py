@@ -13,22 +13,12 @@ from typing import Any
 
 from . import shared_secret
 
-
-def install_configured() -> None:
-    """Install the configured secret.
-
-    Raises:
-        SecretError: no secret is configured, or it is invalid.
-    """
-    secret = shared_secret.configured()
-    if secret is None:
-        raise shared_secret.SecretError(
-            "This preload needs paceline.security.secret or paceline.security.secret-file"
-        )
-    shared_secret.install(secret)
-
-
-install_configured()
+configured = shared_secret.configured()
+if configured is None:
+    raise shared_secret.SecretError(
+        "This preload needs paceline.security.secret or paceline.security.secret-file"
+    )
+shared_secret.install(configured)
 
 
 def dask_setup(server: Any) -> None:

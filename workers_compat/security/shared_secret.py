@@ -47,12 +47,7 @@ class SecretError(ValueError):
 
 
 class Secret:
-    """Creates and verifies proofs.
-
-    Args:
-        value: the secret.
-        clock: returns seconds since the epoch.
-    """
+    """Creates and verifies proofs of the secret `value`."""
 
     def __init__(self, value: bytes, clock: Callable[[], float] = time.time) -> None:
         if len(value) < SECRET_NBYTES_MIN:
@@ -72,9 +67,7 @@ class Secret:
     def refusal(self, handshake: Any, role: str) -> str | None:
         """Return why the handshake of the other end is refused; None if it proves the secret.
 
-        Args:
-            handshake: the dictionary that the other end sent.
-            role: role of the other end, ``CONNECTOR`` or ``LISTENER``.
+        `role` is that of the other end, ``CONNECTOR`` or ``LISTENER``.
         """
         proof = handshake.get(FIELD) if isinstance(handshake, Mapping) else None
         if proof is None:
@@ -119,8 +112,7 @@ class Secret:
 def configured() -> Secret | None:
     """Return the secret of ``paceline.security.secret`` or ``.secret-file``, or None.
 
-    Raises:
-        SecretError: the secret is too short, or the file cannot be read.
+    Raise SecretError if the secret is too short, or the file cannot be read.
     """
     value = dask.config.get("paceline.security.secret", default=None)
     path = dask.config.get("paceline.security.secret-file", default=None)

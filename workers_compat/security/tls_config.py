@@ -63,7 +63,6 @@ def read(security: Any = None) -> Tls:
             a temporary one, or None for dask's configuration.
 
     Raises:
-        TypeError: ``security`` is of another type.
         OSError: a certificate file cannot be read (``ssl.SSLError`` is a subclass).
         ValueError: unknown version or cipher, or names of peers are configured without TLS.
     """

@@ -1,9 +1,12 @@
-"""All unpickling in the scheduler's process.
+"""All unpickling in the scheduler's process, and pickling of its replies.
 
 Unpickling runs code of the sender. ``distributed.scheduler.pickle: false`` (or
 ``paceline.security.unpickle: false``) disables it: requests to run functions raise
 ``UnpicklingDisabledError``, and values stay serialized, except plain data, which is read by an
 unpickler without access to classes.
+
+Stock sends a ``np.int64`` as a pickle of its own in place of a number. It is read by an unpickler
+with access to what numpy scalars need.
 """
 
 from __future__ import annotations
@@ -15,7 +18,8 @@ from typing import Any
 
 import cloudpickle
 import dask.config
-from paceline.protocol.payload import Payload, payload_pickle, serialized_payload
+from paceline.protocol.keys import INT_MAX, INT_MIN
+from paceline.protocol.payload import Payload, payload_pickle, pickled_payload, serialized_payload
 from paceline.workers_compat.graphs.spec_pickler import stock_pickle
 
 
@@ -39,23 +43,36 @@ def check_allowed(what: str) -> None:
 
 
 def unpickle(data: bytes, what: str = "data of a client") -> Any:
-    """Unpickle ``data``. This runs code of the sender and may raise any exception.
+    """Unpickle `data`. This runs code of the sender and may raise any exception.
 
-    Raises:
-        UnpicklingDisabledError: unpickling is disabled; the text contains `what`.
+    Raise UnpicklingDisabledError, whose text contains `what`, if unpickling is disabled.
     """
     check_allowed(what)
     return cloudpickle.loads(data)
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Unpickles numbers, texts and containers. Raises for other types, so that no code runs."""
+    """Unpickles numbers, texts and containers. Raises for other globals than those in `allowed`."""
+
+    allowed: frozenset[tuple[str, str]] = frozenset()
 
     def find_class(self, module: str, name: str) -> Any:
-        raise pickle.UnpicklingError(f"{module}.{name} is not plain data")
+        if (module, name) not in self.allowed:
+            raise pickle.UnpicklingError(f"{module}.{name} is not plain data")
+        return super().find_class(module, name)
 
-    def persistent_load(self, pid: Any) -> Any:
-        raise pickle.UnpicklingError("a persistent id is not plain data")
+
+class _ScalarUnpickler(_PlainUnpickler):
+    """Unpickles numpy scalars too."""
+
+    allowed = frozenset(
+        {
+            ("numpy", "dtype"),
+            ("numpy.core.multiarray", "scalar"),
+            ("numpy._core.multiarray", "scalar"),
+            ("_codecs", "encode"),
+        }
+    )
 
 
 def deserialize(value: Any) -> Any:
@@ -75,11 +92,7 @@ def deserialize(value: Any) -> Any:
 
 
 def deserialize_or_raise(value: Any, what: str) -> Any:
-    """Return ``deserialize(value)``.
-
-    Raises:
-        UnpicklingDisabledError: the value stays serialized; the text contains `what`.
-    """
+    """Return ``deserialize(value)``. Raise if the value stays serialized; see ``check_allowed``."""
     found = deserialize(value)
     if isinstance(found, Payload):
         check_allowed(what)
@@ -87,15 +100,56 @@ def deserialize_or_raise(value: Any, what: str) -> Any:
 
 
 def serialize_result(value: Any) -> Payload:
-    """Return ``value`` pickled, in the form of stock's ``to_serialize``; the peer deserializes it.
-
-    Raises:
-        Exception: ``value`` cannot be pickled.
-    """
+    """Return `value` pickled, in the form of stock's ``to_serialize``; the peer deserializes it."""
     data, buffers = stock_pickle(value)
     views = [memoryview(b) for b in buffers]
     header = {"serializer": "pickle", "writeable": tuple(not v.readonly for v in views)}
     return serialized_payload(header, [data, *(v.tobytes("A") for v in views)])
+
+
+def serialize_value(value: Any) -> Payload:
+    """Return a value of a reply in the form in which stock sends it.
+
+    Values that plugins mark (``ToPickle``, ``to_serialize``) are serialized as marked.
+    """
+    from distributed.protocol.serialize import Serialize, Serialized, ToPickle
+
+    if isinstance(value, Serialized):
+        return serialized_payload(value.header, value.frames)
+    if isinstance(value, Serialize):
+        return serialize_result(value.data)
+    if isinstance(value, ToPickle):
+        value = value.data
+    data, buffers = stock_pickle(value)
+    return pickled_payload(data, [memoryview(b).tobytes("A") for b in buffers])
+
+
+def read_scalar(payload: Payload) -> Any:
+    """Return the number or text in a payload; `payload` if msgpack cannot encode it."""
+    try:
+        data, buffers = payload_pickle(payload)
+        if buffers:
+            return payload
+        value = _ScalarUnpickler(io.BytesIO(data)).load()
+    except Exception:
+        return payload
+    item = getattr(value, "item", None)
+    if item is not None and getattr(value, "shape", None) == ():
+        value = item()
+    if isinstance(value, bool | float) or value is None:
+        return value
+    return value if isinstance(value, int | str) and _is_encodable(value) else payload
+
+
+def _is_encodable(value: int | str) -> bool:
+    """Return whether msgpack can encode `value` when it is sent on."""
+    if isinstance(value, int):
+        return INT_MIN <= value <= INT_MAX
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def is_coroutine_function(function: Any) -> bool:
@@ -108,11 +162,7 @@ def is_coroutine_function(function: Any) -> bool:
 
 
 def unpickle_plugin(data: Any) -> Any:
-    """Return the scheduler plugin in ``data``, a pickle or a plugin.
-
-    Raises:
-        TypeError: the object is not a scheduler plugin.
-    """
+    """Return the scheduler plugin in `data`, a pickle or a plugin. Raise TypeError for others."""
     from distributed.diagnostics.plugin import SchedulerPlugin
 
     plugin = data if isinstance(data, SchedulerPlugin) else unpickle(data, "a scheduler plugin")

@@ -45,9 +45,9 @@ def install(own_process: bool | None = None) -> type:
             command line.
     """
     from paceline.scheduler.server.scheduler import Scheduler
-    from paceline.workers_compat import replacing
+    from paceline.workers_compat import stock_classes
 
-    current = replacing.current_scheduler_class()
+    current = stock_classes.current_scheduler_class()
     if getattr(current, "is_replacement", False):
         return current
     own = runs_a_scheduler(sys.orig_argv) if own_process is None else own_process
@@ -61,7 +61,7 @@ def install(own_process: bool | None = None) -> type:
             super().__init__(**{"own_process": own, **options})
 
     ReplacementScheduler.__name__ = ReplacementScheduler.__qualname__ = "Scheduler"
-    replacing.replace_class(ReplacementScheduler)
+    stock_classes.replace_class(ReplacementScheduler)
     return ReplacementScheduler
 
 

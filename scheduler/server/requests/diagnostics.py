@@ -13,7 +13,7 @@ from paceline.protocol.messages import Message, worker_rpc
 from paceline.scheduler.core.inspection import queries
 from paceline.scheduler.server.peers.peer import Peer
 from paceline.workers_compat.config import versions
-from paceline.workers_compat.facade import task_records
+from paceline.workers_compat.facade import stock_plugins
 from paceline.workers_compat.facade.loop_profile import merged_profile
 
 from .api import Handler, ServerApi, arguments, calls
@@ -137,7 +137,7 @@ def handle_profile(server: ServerApi, request: r.Profile, peer: Peer) -> Any:
 
 def handle_get_task_stream(server: ServerApi, request: r.GetTaskStream, peer: Peer) -> list[Any]:
     """Return records of finished tasks. They are collected from the first such request on."""
-    return list(task_records.task_stream(server.plugins).collect(**arguments(request)))
+    return list(stock_plugins.task_stream(server.plugins).collect(**arguments(request)))
 
 
 def handle_logs(
@@ -156,12 +156,12 @@ HANDLERS: dict[type, Handler] = {
     r.Logs: handle_logs,
     r.GetTaskStream: handle_get_task_stream,
     r.GetTaskStreamIndex: lambda server, request, peer: int(
-        task_records.task_stream(server.plugins).index
+        stock_plugins.task_stream(server.plugins).index
     ),
-    r.StartTaskMetadata: lambda server, request, peer: task_records.start_task_metadata(
+    r.StartTaskMetadata: lambda server, request, peer: stock_plugins.start_task_metadata(
         server.plugins, request.name
     ),
-    r.StopTaskMetadata: lambda server, request, peer: task_records.stop_task_metadata(
+    r.StopTaskMetadata: lambda server, request, peer: stock_plugins.stop_task_metadata(
         server.plugins, request.name
     ),
 }

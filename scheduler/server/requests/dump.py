@@ -62,7 +62,7 @@ async def dump_to_url(
         OSError, ImportError: `url` cannot be written to.
     """
     await cluster_dump.write_state(
-        lambda: get_cluster_state(server, exclude), url, format, storage_options
+        lambda: get_cluster_state(server, exclude), url, format, **storage_options
     )
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from paceline.protocol import messages as r
 from paceline.scheduler.server.runtime import child_process
-from paceline.workers_compat.facade import task_records
+from paceline.workers_compat.facade import stock_plugins
 
 from .api import Handler, ServerApi, calls
 from .diagnostics import profile
@@ -49,7 +49,7 @@ async def performance_report(
         "compute": compute,
         "administrative": administrative,
         "scheduler": own,
-        "task_stream": list(task_records.task_stream(server.plugins).collect(start=start)),
+        "task_stream": list(stock_plugins.task_stream(server.plugins).collect(start=start)),
         "bandwidth": state.bandwidth,
         "bandwidth_workers": dict(state.bandwidth_workers),
         "bandwidth_types": dict(state.bandwidth_types),

@@ -23,8 +23,8 @@ from paceline.protocol.errors import RemoteProtocolError
 from paceline.protocol.observer import ObservedMessage, Observer, Way
 from paceline.protocol.sniffing import SniffingFrameReader
 from paceline.workers_compat.addressing import join_host_port, split_address, split_host_port
-from paceline.workers_compat.scalars import read_scalar
 from paceline.workers_compat.security.tls_config import Tls
+from paceline.workers_compat.security.unpickling import read_scalar
 
 logger = logging.getLogger("paceline.wiretap")
 

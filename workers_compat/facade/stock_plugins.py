@@ -1,34 +1,45 @@
-"""P2P shuffles: distributed's own scheduler plugin on the facade.
+"""distributed's own scheduler plugins and extensions, run on the facade.
 
-The plugin decides which workers take part in a shuffle, pins its output to them, and restarts it
-when one of them is lost. It is suspended while there is no shuffle.
+- P2P shuffles: the plugin decides which workers take part in a shuffle, pins its output to them,
+  and restarts it when one of them is lost.
+- Custom policies of the active memory manager.
+- Records of finished tasks: the task stream and ``get_task_metadata``, registered when they are
+  first requested.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from time import time
 from typing import Any
 
 from dask._task_spec import Alias
+from distributed.active_memory_manager import ActiveMemoryManagerExtension
+from distributed.diagnostics.task_stream import TaskStreamPlugin
 from distributed.protocol.pickle import dumps
+from distributed.scheduler import CollectTaskMetaDataPlugin
 from distributed.shuffle._core import barrier_key
 from distributed.shuffle._exceptions import P2PConsistencyError
 from distributed.shuffle._scheduler_plugin import ShuffleSchedulerPlugin
 from distributed.shuffle._worker_plugin import ShuffleWorkerPlugin
+from paceline.workers_compat.config import config
 
 from .plugins import Plugins
 
 #: Name of the scheduler plugin, of the worker plugin, and of their data in heartbeats.
-NAME = "shuffle"
-
+SHUFFLE = "shuffle"
 #: Restarts of a shuffle because tasks that need it run without it. After these its tasks fail as in
 #: stock.
 RESTARTS_MAX = 10
+#: The policies that the core's memory manager implements.
+OWN_POLICIES = ({"class": "distributed.active_memory_manager.ReduceReplicas"},)
+#: Keys whose metadata one collection waits for. Further keys are left out.
+KEYS_MAX = 1_000_000
 
 
-def worker_plugin() -> bytes:
-    """Return the pickled plugin for all workers."""
+def shuffle_worker_plugin() -> bytes:
+    """Return the pickled shuffle plugin for all workers."""
     return bytes(dumps(ShuffleWorkerPlugin()))
 
 
@@ -43,11 +54,7 @@ def _fused(task: Any) -> Any:
 
 
 class SuspendedShufflePlugin(ShuffleSchedulerPlugin):
-    """Stock's plugin, suspended while there is no shuffle.
-
-    Args:
-        host: the registered plugins.
-    """
+    """Stock's plugin, suspended while there is no shuffle."""
 
     #: Final states that ``transition`` handles.
     FINISHES = ("erred", "forgotten", "released")
@@ -56,8 +63,8 @@ class SuspendedShufflePlugin(ShuffleSchedulerPlugin):
         self._host = host
         self._restarts: Counter[Any] = Counter()
         super().__init__(host.facade)
-        host.facade.extensions[NAME] = self
-        host.suspend(NAME)
+        host.facade.extensions[SHUFFLE] = self
+        host.suspend(SHUFFLE)
 
     def start(self, scheduler: Any) -> None:
         """Do nothing: workers get their plugin when they register."""
@@ -66,7 +73,7 @@ class SuspendedShufflePlugin(ShuffleSchedulerPlugin):
         """Add a worker to a shuffle, which the first worker creates."""
         answer = super().get_or_create(shuffle_id, key, worker)
         if self._shuffles:
-            self._host.resume(NAME)
+            self._host.resume(SHUFFLE)
         return answer
 
     def get(self, id: Any, worker: str) -> Any:
@@ -89,13 +96,8 @@ class SuspendedShufflePlugin(ShuffleSchedulerPlugin):
         This happens when output of a failed run is mistaken for output of the next run. Processing
         tasks are released first, so that their failure belongs to a run that no task waits for.
 
-        Args:
-            id: the shuffle.
-            worker: consider only tasks processing there; None for all workers.
-
-        Returns:
-            Whether the shuffle restarts: at most ``RESTARTS_MAX`` times as long as the scheduler
-                knows it.
+        Consider only tasks processing on `worker`, if given. Return whether the shuffle restarts:
+        at most ``RESTARTS_MAX`` times as long as the scheduler knows it.
         """
         barrier = self.scheduler.tasks.get(barrier_key(id))
         if barrier is None:
@@ -133,10 +135,54 @@ class SuspendedShufflePlugin(ShuffleSchedulerPlugin):
         super().transition(key, start, finish, *args, **kwargs)
         if finish == "forgotten" and not self._shuffles:
             self._restarts.clear()
-            self._host.suspend(NAME)
+            self._host.suspend(SHUFFLE)
 
     def restart(self, scheduler: Any) -> None:
         """See stock. All tasks are forgotten."""
         super().restart(scheduler)
         self._restarts.clear()
-        self._host.suspend(NAME)
+        self._host.suspend(SHUFFLE)
+
+
+def start_custom_policies(facade: Any) -> bool:
+    """Run the configured policies of the memory manager. Their manager serves ``amm_handler``.
+
+    Do nothing and return False if the core implements them.
+    """
+    key = "distributed.scheduler.active-memory-manager.policies"
+    if tuple(config.get(key, OWN_POLICIES)) == OWN_POLICIES:
+        return False
+    facade.extensions["amm"] = ActiveMemoryManagerExtension(facade)
+    return True
+
+
+def task_stream(plugins: Plugins) -> Any:
+    """Return distributed's ``TaskStreamPlugin``, and register it on the first call."""
+    name = TaskStreamPlugin.name
+    if name not in plugins:
+        plugins.add(TaskStreamPlugin(plugins.facade), name)
+    return plugins.by_name[name]
+
+
+class TaskMetadata(CollectTaskMetaDataPlugin):
+    """distributed's plugin, with a limit on the number of keys."""
+
+    def update_graph(self, scheduler: Any, *, keys: Iterable[Any], **_: Any) -> None:
+        if len(self.keys) < KEYS_MAX:
+            self.keys.update(keys)
+
+
+def start_task_metadata(plugins: Plugins, name: str) -> None:
+    """Start a collection."""
+    plugins.add(TaskMetadata(plugins.facade, name), name)
+
+
+def stop_task_metadata(plugins: Plugins, name: str | None) -> dict[str, Any]:
+    """Stop a collection and return what it found. Raise ValueError for an unknown name."""
+    plugin = plugins.by_name.get(name) if name is not None else None
+    if not isinstance(plugin, TaskMetadata):
+        raise ValueError(
+            f"Expected to find exactly one CollectTaskMetaDataPlugin with name {name} but found 0."
+        )
+    plugins.remove(plugin.name)
+    return {"metadata": plugin.metadata, "state": plugin.state}

@@ -1,10 +1,11 @@
-"""distributed's ``LocalCluster`` with another scheduler, and distributed's ``Status``."""
+"""Classes of distributed: ``LocalCluster`` with another scheduler, ``Status``, ``Scheduler``."""
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
-from distributed import LocalCluster
+from distributed import LocalCluster, scheduler
 from distributed.core import Status
 
 
@@ -16,9 +17,7 @@ def status(name: str) -> Status:
 def local_cluster(scheduler_class: type, protocols: tuple[str, ...]) -> type[LocalCluster]:
     """Return a ``LocalCluster`` that starts a scheduler of `scheduler_class`.
 
-    Args:
-        scheduler_class: the class of the scheduler.
-        protocols: protocols that it supports; the first replaces any other.
+    The first of the `protocols` that the scheduler supports replaces any other.
     """
 
     class PacelineLocalCluster(LocalCluster):
@@ -40,3 +39,17 @@ def local_cluster(scheduler_class: type, protocols: tuple[str, ...]) -> type[Loc
 
     PacelineLocalCluster.__name__ = PacelineLocalCluster.__qualname__ = "LocalCluster"
     return PacelineLocalCluster
+
+
+def current_scheduler_class() -> type:
+    """Return the class that distributed currently binds as ``Scheduler``."""
+    current: type = scheduler.Scheduler
+    return current
+
+
+def replace_class(replacement: type) -> None:
+    """Bind `replacement` in all modules of distributed that bind the current class."""
+    current = current_scheduler_class()
+    for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] == "distributed" and vars(module).get("Scheduler") is current:
+            module.Scheduler = replacement  # type: ignore[attr-defined]
