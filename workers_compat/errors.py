@@ -59,11 +59,9 @@ def connection_lost(address: str, reason: str) -> OSError:
 
 
 def error_message(error: BaseException, status: str = "error") -> dict[str, Any]:
-    """Return the reply from which stock peers raise `error`.
+    """Return the reply from which stock peers raise `error`, which has its traceback.
 
-    Args:
-        error: the exception, with its traceback.
-        status: "error", or "uncaught-error" if the handler of a request did not expect it.
+    `status` is "error", or "uncaught-error" if the handler of a request did not expect it.
     """
     exception, traceback, _ = error_payloads(error)
     tb = shown_traceback(error.__traceback__)
@@ -77,10 +75,7 @@ def error_message(error: BaseException, status: str = "error") -> dict[str, Any]
 
 
 def error_payloads(error: BaseException) -> tuple[Payload, Payload | None, str]:
-    """Return exception, traceback, and text for the log.
-
-    The traceback is None if it is too long.
-    """
+    """Return exception, traceback (None if it is too long), and text for the log."""
     limit = max_error_nbytes()
     tblib.pickling_support.install(error, *causes(error))
     tb = shown_traceback(error.__traceback__)
@@ -207,8 +202,8 @@ class ErrorFactory:
 
         error = NoValidWorkerError(
             task=settled(task_key),
-            host_restrictions=SettledSet(settled(list(host_restrictions or ()))),
-            worker_restrictions=SettledSet(settled(list(worker_restrictions or ()))),
+            host_restrictions=SettledSet(map(settled, host_restrictions or ())),
+            worker_restrictions=SettledSet(map(settled, worker_restrictions or ())),
             resource_restrictions=settled(dict(resource_restrictions or {})),
             timeout=timeout,
         )
@@ -251,9 +246,7 @@ def settled(value: Any) -> Any:
 def stock_worker_state(facts: dict[str, Any]) -> Any:
     """Return what ``clean()`` of stock's ``WorkerState`` returns: a worker without a scheduler.
 
-    Args:
-        facts: attributes: any of ``WORKER_DEFAULTS``, ``occupancy``, ``executing`` and
-            ``last_seen``. Others are ignored.
+    `facts` are any of ``WORKER_DEFAULTS``, "occupancy", "executing" and "last_seen".
     """
     from distributed.core import Status
     from distributed.scheduler import WorkerState

@@ -7,7 +7,9 @@ in this process, are refused if unpickling is disabled.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from distributed import protocol
@@ -29,23 +31,18 @@ def listener(
 ) -> Any:
     """Return a listener, not started. It calls `handle` with each comm before its handshake.
 
-    `arguments` are the result of ``Security.get_listen_args``.
-
-    Raises:
-        ValueError: The scheme is not registered, or unpickling is disabled.
+    `arguments` are the result of ``Security.get_listen_args``. Raise ValueError if the scheme is
+    not registered, or unpickling is disabled.
     """
     made = _backend(scheme).get_listener(location, handle, False, **(arguments or NO_ARGUMENTS))
-    made.on_connection = lambda comm, *_, **__: _Done()  # the caller makes the handshake
+    made.on_connection = lambda comm, *_, **__: asyncio.sleep(0)  # the caller makes the handshake
     return made
 
 
 def connect(scheme: str, location: str, arguments: dict[str, Any] | None) -> Awaitable[Any]:
     """Return an awaitable of a comm, before its handshake.
 
-    `arguments` are the result of ``Security.get_connection_args``.
-
-    Raises:
-        ValueError: The scheme is not registered, or unpickling is disabled.
+    `arguments` are the result of ``Security.get_connection_args``. Raise as ``listener``.
     """
     connector = _backend(scheme).get_connector()
     return connector.connect(location, deserialize=False, **(arguments or NO_ARGUMENTS))  # type: ignore[no-any-return]
@@ -53,26 +50,23 @@ def connect(scheme: str, location: str, arguments: dict[str, Any] | None) -> Awa
 
 def resolve(scheme: str, location: str) -> str:
     """Return the location as the scheme resolves it; unchanged for an unknown scheme."""
-    try:
+    with suppress(Exception):
         return str(get_backend(scheme).resolve_address(location))
-    except Exception:
-        return location
+    return location
 
 
 def host(scheme: str, location: str) -> str:
     """Return the host of a location; the location itself for an unknown scheme."""
-    try:
+    with suppress(Exception):
         return str(get_backend(scheme).get_address_host(location))
-    except Exception:
-        return location
+    return location
 
 
 def same_host(comm: Any) -> bool:
     """Return whether both ends are on one host, if the comm knows."""
-    try:
+    with suppress(Exception):
         return bool(comm.same_host)
-    except Exception:
-        return False
+    return False
 
 
 def to_message(frames: Sequence[Any], scheme: str) -> Any:
@@ -97,9 +91,6 @@ class _Handle(bytes):
 
     The peer, which is in this process, gets the value itself, as with stock's ``inproc``. The
     scheduler forwards the frame as any other.
-
-    Attributes:
-        value: the value.
     """
 
     value: Any
@@ -157,10 +148,3 @@ def _whole(value: Serialized) -> Serialized | Serialize:
             for count, offset in zip(counts, offsets, strict=True)
         ]
     return Serialized(header, frames)
-
-
-class _Done:
-    """An awaitable that is done."""
-
-    def __await__(self) -> Any:
-        return iter(())

@@ -16,7 +16,8 @@ from html import escape
 from types import SimpleNamespace
 from typing import Any
 
-from paceline.workers_compat.facade.stock_calls import StockCoroutine
+from .dashboard.proxy_parts import MonitorProxy
+from .facade.stock_calls import StockCoroutine
 
 
 @dataclass
@@ -25,17 +26,12 @@ class ReportFacts:
 
     Attributes:
         start, stop: seconds since the epoch.
-        code: source of the client.
         mode: of bokeh's files: "cdn", "inline", ...; None for bokeh's configuration.
         compute, administrative, scheduler: profile trees of tasks, of the workers' event loops, and
             of the scheduler.
-        task_stream: records of finished tasks.
-        bandwidth: bytes per second between workers.
-        bandwidth_workers, bandwidth_types: the same by pair of workers and by type.
         workers: address -> name, nthreads and memory_limit.
-        monitor: quantity -> values over time, of the scheduler's process.
-        monitor_facts: further attributes of the monitor that its plots read.
-        logs: (seconds since the epoch, level, line) of the scheduler's log.
+        monitor, monitor_facts: quantity -> values over time, and other attributes that plots read.
+        logs: (seconds since the epoch, level, line).
     """
 
     start: float
@@ -56,20 +52,13 @@ class ReportFacts:
     address: str = ""
 
 
-class PastMonitor:
-    """distributed's ``SystemMonitor`` as its plots read it, with recorded values."""
+class PastMonitor(MonitorProxy):
+    """A monitor with recorded values."""
 
     def __init__(self, values: dict[str, list[Any]], facts: dict[str, Any]) -> None:
-        self.quantities = values
-        self.count = max(map(len, values.values()), default=0)
-        vars(self).update(facts)
-
-    def range_query(self, start: int) -> dict[str, list[Any]]:
-        # copies, because the plots change them
-        return {name: values[start:] for name, values in self.quantities.items()}
-
-    def update(self) -> None:
-        """Do nothing: the values are recorded."""
+        super().__init__(read=lambda: None)
+        count = max(map(len, values.values()), default=0)
+        self.apply({"values": values, "facts": facts, "count": count})
 
 
 def draw(facts: ReportFacts) -> str:

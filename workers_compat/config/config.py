@@ -28,11 +28,8 @@ class ConfigError(ValueError):
 def scheduler_config(**overrides: Any) -> SchedulerConfig:
     """Return the core's settings from dask's configuration.
 
-    Args:
-        overrides: fields set by the program (options of the command line), including None.
-
-    Raises:
-        ConfigError: a value is invalid; the text contains its key.
+    `overrides` are fields set by the program (options of the command line), including None. Raise
+    ConfigError with the key of a value that is invalid.
     """
     values: dict[str, Any] = {}
     for setting in fields(SchedulerConfig):
@@ -129,9 +126,7 @@ def graph_compiler_memory_limit_nbytes() -> int:
 def check() -> list[str]:
     """Validate all settings of a scheduler. Return a line about each unknown key.
 
-    Raises:
-        ConfigError: values are invalid; the text has a line for each, with its key and the accepted
-            values.
+    Raise ConfigError with a line for each invalid value: its key and the accepted values.
     """
     invalid = list(schema.invalid_values())
     if invalid:
@@ -150,31 +145,19 @@ def default_keys() -> list[str]:
 
 
 def nbytes(value: Any) -> int | None:
-    """Return a size in bytes: 10485760 for ``"10 MiB"``; None for None and "".
-
-    Raises:
-        ValueError: ``value`` is not a size.
-    """
+    """Return a size in bytes: 10485760 for ``"10 MiB"``; None for None and ""."""
     return None if value is None or value == "" else int(parse_bytes(value))
 
 
 def seconds(value: Any, default: str = "seconds") -> float | None:
-    """Return a duration in seconds: 300.0 for ``"5 minutes"``; None for None, False and "".
-
-    Raises:
-        ValueError: ``value`` is not a duration.
-    """
+    """Return a duration in seconds: 300.0 for ``"5 minutes"``; None for None, False and ""."""
     if value is None or value is False or value == "":
         return None
     return float(parse_timedelta(value, default=default))
 
 
 def worker_plugins() -> dict[str, bytes]:
-    """Return name -> pickled plugin for all workers: that of ``paceline.transfer``, if any.
-
-    Raises:
-        ValueError: the configuration of the transfer is invalid.
-    """
+    """Return name -> pickled plugin for all workers: that of ``paceline.transfer``, if any."""
     if not dask.config.get("paceline.transfer", None):
         return {}
     from distributed.protocol.pickle import dumps

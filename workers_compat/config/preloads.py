@@ -13,11 +13,7 @@ import click
 
 
 def validate_argv(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
-    """Validate options that are passed to a preload's click command.
-
-    Raises:
-        click.UsageError: there is no preload, or it rejects the options.
-    """
+    """Validate options for a preload's click command. Raise click.UsageError, also without one."""
     if not value and not ctx.params.get("preload"):
         return value
     from distributed.preloading import validate_preload_argv
@@ -28,10 +24,8 @@ def validate_argv(ctx: click.Context, param: click.Parameter, value: Any) -> Any
 def load(scheduler: Any, preload: str | Sequence[str], argv: Sequence[Any]) -> Any:
     """Import the preload modules. The result has the coroutines ``start()`` and ``teardown()``.
 
-    Args:
-        scheduler: argument of ``dask_setup`` and ``dask_teardown``.
-        preload: module names, paths, URLs or source texts.
-        argv: arguments for a click-decorated ``dask_setup``.
+    `preload` are module names, paths, URLs or source texts; `argv` are arguments for a click-
+    decorated ``dask_setup``.
     """
     from distributed.preloading import process_preloads
 

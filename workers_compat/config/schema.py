@@ -8,7 +8,6 @@ accepted values. An unknown key under ``distributed.scheduler``, ``distributed.c
 from __future__ import annotations
 
 import difflib
-import json
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -36,12 +35,9 @@ LISTED_MAX = 20
 
 @dataclass(frozen=True, slots=True)
 class ValueType:
-    """Type of a configuration value.
+    """A type of configuration values: its description in error messages, and a test of values.
 
-    Attributes:
-        description: the accepted values, for error messages.
-        accepts: returns whether a value is valid; ValueError, TypeError and KeyError mean it is
-            not.
+    If ``accepts`` raises ValueError, TypeError or KeyError, the value is invalid.
     """
 
     description: str
@@ -252,32 +248,11 @@ def _is_known(key: str) -> bool:
 
 
 def _origin(key: str) -> str:
-    """Return the origin of a value if it is an environment variable or a file that mentions it."""
+    """Return the environment variable or the file that sets a value, if any, as text."""
     variable = "DASK_" + key.upper().replace("-", "_").replace(".", "__")
     if variable in os.environ:
         return f" (environment variable {variable})"
-    for path in dask.config.paths:
-        for name in _files(path):
-            try:
-                with open(name) as file:
-                    is_mentioned = _mentions(file.read(), key.rpartition(".")[2])
-            except (OSError, UnicodeDecodeError):
-                continue
-            if is_mentioned:
-                return f" (probably from {name})"
+    for path, found in dask.config.collect_yaml(dask.config.paths, return_paths=True):
+        if key in leaves(found):
+            return f" (probably from {path})"
     return ""
-
-
-def _files(path: str) -> list[str]:
-    if os.path.isfile(path):
-        return [path]
-    try:
-        names = sorted(os.listdir(path))
-    except OSError:
-        return []
-    return [os.path.join(path, name) for name in names if name.endswith((".yaml", ".yml", ".json"))]
-
-
-def _mentions(text: str, word: str) -> bool:
-    lines = (line.strip().strip("\"'") for line in text.splitlines())
-    return any(line.startswith((f"{word}:", f'{word}":', json.dumps(word))) for line in lines)

@@ -22,12 +22,8 @@ def version_warning(
 ) -> dict[str, str]:
     """Return ``{"warning": text, "error": text}`` for a new peer; empty texts if versions match.
 
-    Versions in an unknown form lead to a warning, never to an error.
-
-    Args:
-        workers: address -> versions of the connected workers.
-        source: versions that the new peer sent, or None.
-        source_name: the peer's column in the table.
+    Versions in an unknown form lead to a warning, never to an error. `workers` are the versions of
+    connected workers by address; `source_name` is the column of the new peer in the table.
     """
     try:
         received = {address: _readable(versions) for address, versions in workers.items()}

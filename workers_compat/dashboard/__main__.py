@@ -49,11 +49,8 @@ CONFIRMED = b"+"
 class DashboardProcess(asyncio.Protocol):
     """The connection to the scheduler's process, and the server of pages.
 
-    Attributes:
-        ended: done when the connection to the scheduler is lost.
-
-    Args:
-        connections: socket over which browsers' connections arrive.
+    Browsers' connections arrive over the socket `connections`. ``ended`` is done when the
+    connection to the scheduler is lost.
     """
 
     def __init__(self, connections: socket.socket) -> None:
@@ -161,27 +158,19 @@ class DashboardProcess(asyncio.Protocol):
 def _make_application(setup: Setup, call: Any) -> tuple[Any, Any]:
     """Return the scheduler's proxy, and the application that serves its pages.
 
-    Raises:
-        ImportError: bokeh is missing, or distributed does not support its version.
+    Raise ImportError if bokeh is missing, or distributed does not support its version.
     """
     import dask
 
     dask.config.update(dask.config.config, setup.config, priority="new")
-    from distributed.dashboard.core import BokehApplication
-    from distributed.dashboard.scheduler import template_variables
     from tornado.ioloop import IOLoop
 
-    from .applications import pages
+    from .applications import make_application
     from .scheduler_proxy import SchedulerProxy
 
     proxy = SchedulerProxy(call, IOLoop.current(), setup.jupyter, setup.facts)
     proxy.http_server = SimpleNamespace(port=setup.port)
-    application = BokehApplication(
-        pages(), proxy, prefix=setup.prefix, template_variables=template_variables(proxy)
-    )
-    application.initialize(IOLoop.current())
-    application.start()
-    return proxy, application
+    return proxy, make_application(proxy, setup.prefix)
 
 
 def main() -> None:

@@ -20,7 +20,9 @@ from distributed.dashboard.components.scheduler import (
     env,
     individual_doc,
 )
-from distributed.dashboard.scheduler import applications
+from distributed.dashboard.core import BokehApplication
+from distributed.dashboard.scheduler import applications, template_variables
+from tornado.ioloop import IOLoop
 
 from .group_layout import layout
 
@@ -54,21 +56,23 @@ class GroupGraph(TaskGroupGraph):
 def groups_page(scheduler: Any, extra: dict[str, Any], doc: Any) -> None:
     """Fill the page of task groups."""
     graph = GroupGraph(scheduler, sizing_mode="stretch_both")
-    doc.title = "Dask: Task Groups Graph"
     graph.update()
     add_periodic_callback(doc, graph, UPDATE_MILLISECONDS)
     doc.add_root(graph.root)
-    doc.template = env.get_template("simple.html")
-    doc.template_variables.update(extra)
-    doc.theme = BOKEH_THEME
+    _decorate(doc, "Dask: Task Groups Graph", extra)
 
 
 def loop_profile_page(scheduler: Any, extra: dict[str, Any], doc: Any) -> None:
     """Fill the page of the event loop's profile."""
     loop_profile_plot(scheduler, extra, doc)
-    doc.title = "Dask: Profile of Event Loop"
+    _decorate(doc, "Dask: Profile of Event Loop", extra)
+
+
+def _decorate(doc: Any, title: str, extra: dict[str, Any]) -> None:
+    doc.title = title
     doc.template = env.get_template("simple.html")
     doc.template_variables.update(extra)
+    doc.theme = BOKEH_THEME
 
 
 def loop_profile_plot(scheduler: Any, extra: dict[str, Any], doc: Any) -> None:
@@ -88,6 +92,18 @@ def loop_profile_plot(scheduler: Any, extra: dict[str, Any], doc: Any) -> None:
             plot.trigger_update()
 
     doc.add_periodic_callback(redraw, PROFILE_MILLISECONDS)
+
+
+def make_application(scheduler: Any, prefix: str) -> Any:
+    """Return a tornado application that shows `scheduler`, started in the running loop.
+
+    `prefix` is the prefix of every path.
+    """
+    variables = template_variables(scheduler)
+    application = BokehApplication(pages(), scheduler, prefix=prefix, template_variables=variables)
+    application.initialize(IOLoop.current())
+    application.start()
+    return application
 
 
 def pages() -> dict[str, Callable[..., Any]]:

@@ -8,14 +8,12 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
-from distributed.dashboard.core import BokehApplication
-from distributed.dashboard.scheduler import template_variables
 from paceline.workers_compat.facade.loop_profile import Periods
 from paceline.workers_compat.facade.pages import PageScheduler
 from paceline.workers_compat.facade.server_port import FacadeServer
 from tornado.ioloop import IOLoop
 
-from .applications import pages
+from . import applications
 
 
 class ProfiledLoop:
@@ -33,12 +31,7 @@ class ProfiledLoop:
 
 
 class DashboardScheduler(PageScheduler):
-    """The facade, with the attributes that distributed's components need in addition.
-
-    Args:
-        facade: the scheduler.
-        server: the server, for the profile of its event loop.
-    """
+    """The facade, with the attributes that distributed's components need in addition."""
 
     #: Stock's digests, which exist only with crick.
     digests = None
@@ -49,9 +42,11 @@ class DashboardScheduler(PageScheduler):
         #: Stock's counters of messages.
         object.__setattr__(self, "counters", {})
 
-    @property
-    def _tick_interval_observed(self) -> float:
-        return float(self._facade.scheduler.tick_interval_observed)
+    _tick_interval_observed = property(lambda self: self._facade.scheduler.tick_interval_observed)
+    jupyter = property(lambda self: bool(self._facade.scheduler.jupyter))
+    cumulative_worker_metrics = property(
+        lambda self: defaultdict(int, self._facade.cumulative_worker_metrics)
+    )
 
     @property
     def io_loop(self) -> Any:
@@ -61,14 +56,6 @@ class DashboardScheduler(PageScheduler):
             return loop
         return ProfiledLoop(loop, Periods(self._server.request_state.loop_profile))
 
-    @property
-    def jupyter(self) -> bool:
-        return bool(self._facade.scheduler.jupyter)
-
-    @property
-    def cumulative_worker_metrics(self) -> Any:
-        return defaultdict(int, self._facade.cumulative_worker_metrics)
-
     def benchmark_hardware(self) -> Any:
         return self._facade.handlers["benchmark_hardware"]()
 
@@ -76,16 +63,8 @@ class DashboardScheduler(PageScheduler):
 def make_application(server: FacadeServer, http_server: Any, prefix: str) -> Any:
     """Return a tornado application with all pages of the dashboard, started in the running loop.
 
-    Args:
-        server: the server; its facade is shown.
-        http_server: has the ``port`` that browsers connect to.
-        prefix: prefix of every path.
+    `http_server` has the ``port`` that browsers connect to.
     """
     scheduler = DashboardScheduler(server.plugins.facade, server)
     object.__setattr__(scheduler, "http_server", http_server)
-    application = BokehApplication(
-        pages(), scheduler, prefix=prefix, template_variables=template_variables(scheduler)
-    )
-    application.initialize(IOLoop.current())
-    application.start()
-    return application
+    return applications.make_application(scheduler, prefix)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from graphlib import CycleError, TopologicalSorter
 
 
 def acyclic_links(dependencies: Mapping[str, Iterable[str]]) -> dict[str, list[str]]:
@@ -10,27 +11,17 @@ def acyclic_links(dependencies: Mapping[str, Iterable[str]]) -> dict[str, list[s
 
     A group may outlive its dependencies, and groups may depend on each other.
     """
-    out: dict[str, list[str]] = {}
-    links: dict[str, list[str]] = {}
-    for root in dependencies:
-        if root in links:
-            continue
-        links[root] = []
-        stack = [(root, iter(dependencies[root]))]
-        while stack:
-            name, rest = stack[-1]
-            for other in rest:
-                if other not in dependencies or (other in links and other not in out):
-                    continue  # forgotten, or an ancestor: a cycle
-                links[name].append(other)
-                if other not in links:
-                    links[other] = []
-                    stack.append((other, iter(dependencies[other])))
-                    break
-            else:
-                out[name] = links[name]
-                stack.pop()
-    return out
+    links = {
+        name: [other for other in others if other in dependencies and other != name]
+        for name, others in dependencies.items()
+    }
+    while True:
+        try:
+            return {name: links[name] for name in TopologicalSorter(links).static_order()}
+        except CycleError as error:
+            cycle: list[str] = error.args[1]  # each depends on the one before it
+            first = cycle.index(next(name for name in links if name in cycle))
+            links[cycle[first + 1]].remove(cycle[first])
 
 
 def layout(
@@ -38,8 +29,7 @@ def layout(
 ) -> tuple[dict[str, tuple[int, int]], dict[str, list[str]]]:
     """Assign each group a cell of a grid, to the right of its dependencies.
 
-    Returns:
-        name -> (column, row), and the dependencies to draw as arrows (``acyclic_links``).
+    Return name -> (column, row), and the dependencies to draw as arrows (``acyclic_links``).
     """
     links = acyclic_links(dependencies)
     cells: dict[str, tuple[int, int]] = {}

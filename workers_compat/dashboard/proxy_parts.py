@@ -14,7 +14,7 @@ from typing import Any
 from distributed.counter import Counter
 from distributed.diagnostics.progress import GroupTiming
 from distributed.diagnostics.task_stream import TaskStreamPlugin
-from distributed.scheduler import MemoryState
+from paceline.workers_compat.facade.views import memory_state
 
 #: Events kept per topic.
 EVENTS_MAX = 10_000
@@ -47,15 +47,8 @@ class WorkerProxy(SimpleNamespace):
     def __eq__(self, other: object) -> bool:
         return isinstance(other, WorkerProxy) and self.address == other.address
 
-    @property
-    def memory(self) -> MemoryState:
-        spilled = self.metrics.get("spilled_bytes") or {}
-        return MemoryState(
-            process=self.metrics.get("memory", 0),
-            managed=max(0, self.nbytes - spilled.get("memory", 0)),
-            spilled=spilled.get("disk", 0),
-            unmanaged_old=self.unmanaged_old,
-        )
+    #: distributed's ``MemoryState``.
+    memory = property(lambda self: memory_state(self.metrics, self.nbytes, self.unmanaged_old))
 
 
 class TaskProxy:
@@ -73,11 +66,7 @@ class TaskProxy:
 
 
 class TasksProxy(dict[Any, TaskProxy]):
-    """Key -> task, filled only while there are few tasks; the length is that of all tasks.
-
-    Attributes:
-        n: number of tasks in the scheduler.
-    """
+    """Key -> task, filled only while there are few tasks; the length ``n`` is that of all tasks."""
 
     def __init__(self, read: Callable[[], None]) -> None:
         super().__init__()
@@ -117,11 +106,7 @@ class GroupTimingProxy(GroupTiming):
         super().__init__(scheduler)
 
     def update_sums(self, sums: dict[str, float]) -> None:
-        """Add what was computed since the last call to the current second.
-
-        Args:
-            sums: prefix -> compute time of its tasks so far, seconds.
-        """
+        """Add what was computed since the last call. `sums` are prefix -> seconds so far."""
         now = time.time()
         self.time[-1] = now
         while self.time[-1] - self.time[-2] > self.dt:
@@ -166,11 +151,7 @@ class RequestsProxy(Counter):
         self._shifted_at = time.monotonic()
 
     def update_sums(self, sums: dict[str, int]) -> None:
-        """Count the requests since the last call.
-
-        Args:
-            sums: op -> number of requests so far.
-        """
+        """Count the requests since the last call, given op -> number of requests so far."""
         for op, n in sums.items():
             self.components[0][op] += n - self.sums.get(op, 0)
         self.sums = sums
@@ -230,10 +211,7 @@ class SpansProxy:
         return SimpleNamespace(cumulative_worker_metrics=self.metrics.get((), {}))
 
     def merge_by_tags(self, *tags: str) -> Any:
-        """Return the spans with these tags merged into one.
-
-        Until the next update this is all spans: a plot without data is not drawn again.
-        """
+        """Return the sum of these spans; until the next update, of all, as plots need data."""
         self.selected_at[tags] = time.monotonic()
         found = self.metrics.get(tags, self.metrics.get((), {}))
         return SimpleNamespace(cumulative_worker_metrics=found)

@@ -9,13 +9,14 @@ import logging
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial, partialmethod
 from types import SimpleNamespace
 from typing import Any
 
 import dask.config
 from distributed.core import Status
-from distributed.scheduler import MemoryState
 from distributed.stealing import WorkStealing
+from paceline.workers_compat.facade.views import sum_memory
 
 from .proxy_parts import (
     GroupTimingProxy,
@@ -48,9 +49,7 @@ TOPICS = {
     "cumulative_worker_metrics": "metrics",
     "erred_tasks": "errors",
 }
-#: Attributes of a worker in the order in which updates contain them after a heartbeat.
-HEARTBEAT_FIELDS = ("metrics", "last_seen", "unmanaged_old")
-#: The same for attributes that each update contains, after the status and the number of tasks.
+#: Attributes of a worker that each update contains, after the status and the number of tasks.
 COUNT_FIELDS = ("occupancy", "nbytes", "nthreads")
 
 
@@ -60,11 +59,7 @@ class SchedulerProxy:
     Args:
         call: sends a call to the scheduler: (method, options) -> a future.
         loop: tornado's loop of this process.
-        jupyter: whether the scheduler serves Jupyter.
         facts: address and id of the scheduler.
-
-    Attributes:
-        http_server: has the ``port`` that browsers connect to.
     """
 
     http_server: Any
@@ -91,50 +86,37 @@ class SchedulerProxy:
             "task_groups": self._groups,
             "idle": set(),
             "saturated": set(),
-            "total_nthreads": 0,
-            "transition_counter": 0,
+            **dict.fromkeys(("total_nthreads", "transition_counter", "cpu", "tick_seconds"), 0),
             "bandwidth": 1,
             "bandwidth_workers": {},
             "bandwidth_types": {},
             "cumulative_worker_metrics": defaultdict(float),
             "erred_tasks": deque(),
-            "cpu": 0.0,
-            "tick_seconds": 0.0,
         }
         self.jupyter = jupyter
         self.address = facts.get("address", "")
         self.id = facts.get("id", "")
         self.loop = self.io_loop = loop
-        self._profile = loop.profile = ProfileProxy(self._reader("profile"))
+        self._profile = loop.profile = ProfileProxy(partial(self.read, "profile"))
         self._requests = RequestsProxy()
-        self.tasks = TasksProxy(self._reader("tasks"))
-        self.monitor = MonitorProxy(self._reader("monitor"))
+        self.tasks = TasksProxy(partial(self.read, "tasks"))
+        self.monitor = MonitorProxy(partial(self.read, "monitor"))
         self.proc = SimpleNamespace(cpu_percent=lambda: self._values["cpu"])
-        self._stream = TaskStreamProxy(self, self._reader("stream"))
-        self._timing = GroupTimingProxy(self, self._reader("prefixes"))
+        self._stream = TaskStreamProxy(self, partial(self.read, "stream"))
+        self._timing = GroupTimingProxy(self, partial(self.read, "prefixes"))
         self.plugins: dict[str, Any] = {each.name: each for each in (self._stream, self._timing)}
         self._topics = TopicsProxy(self._read_topic)
         self._broker = SimpleNamespace(_topics=self._topics)
-        self.spans = SpansProxy(self._reader("spans"))
-        self._stored = StoredByPrefix(self._reader("stored"))
+        self.spans = SpansProxy(partial(self.read, "spans"))
+        self._stored = StoredByPrefix(partial(self.read, "stored"))
         self._shuffle = SimpleNamespace(heartbeats={})
         self._extensions = {
             "stealing": SimpleNamespace(cost_multipliers=WorkStealing.cost_multipliers),
             "spans": self.spans,
             "shuffle": self._shuffle,
         }
-        self._appliers = self._make_appliers()
-
-    def _make_appliers(self) -> dict[str, Callable[[Any], object]]:
-        """Return topic -> the function that applies its updates."""
-        return {
-            "base": self._apply_base,
-            "workers": self._apply_workers,
-            "prefixes": self._apply_prefixes,
-            "groups": self._apply_groups,
-            "tasks": self._apply_tasks,
-            "stream": self._apply_stream,
-            "events": self._apply_events,
+        #: Topic -> the function that applies its updates, of topics without a method.
+        self._appliers: dict[str, Callable[[Any], object]] = {
             "monitor": self.monitor.apply,
             "profile": self._profile.extend,
             "requests": self._requests.update_sums,
@@ -157,9 +139,6 @@ class SchedulerProxy:
     def read(self, topic: str) -> None:
         """Note that a page reads ``topic``: it is requested for the next ``READ_SECONDS``."""
         self._read_at[topic] = time.monotonic()
-
-    def _reader(self, topic: str) -> Callable[[], None]:
-        return lambda: self.read(topic)
 
     def _read_topic(self, name: str) -> None:
         self.read("events")
@@ -187,13 +166,8 @@ class SchedulerProxy:
         self.read("shuffles")
         return self._extensions
 
-    @property
-    def memory(self) -> MemoryState:
-        return MemoryState.sum(*(ws.memory for ws in self.workers.values()))
-
-    @property
-    def _tick_interval_observed(self) -> float:
-        return float(self._values["tick_seconds"])
+    memory = property(lambda self: sum_memory(self.workers.values()))
+    _tick_interval_observed = property(lambda self: self._values["tick_seconds"])
 
     # methods that pages call
 
@@ -207,14 +181,12 @@ class SchedulerProxy:
         self.plugins.pop(str(name), None)
         self._layouts.pop(str(name), None)
 
-    def benchmark_hardware(self) -> Any:
-        return self._call("benchmark_hardware", {})
+    def _request(self, method: str, **options: Any) -> Any:
+        return self._call(method, options)
 
-    def get_profile(self, **options: Any) -> Any:
-        return self._call("profile", options)
-
-    def get_profile_metadata(self, **options: Any) -> Any:
-        return self._call("profile_metadata", options)
+    benchmark_hardware = partialmethod(_request, "benchmark_hardware")
+    get_profile = partialmethod(_request, "profile")
+    get_profile_metadata = partialmethod(_request, "profile_metadata")
 
     def get_logs(self, **_: Any) -> list[Any]:
         """Return an empty list: the scheduler's own process serves the page of logs."""
@@ -225,8 +197,9 @@ class SchedulerProxy:
     def apply(self, updates: dict[str, Any]) -> None:
         """Apply updates of ``StateDeltas.updates``: topic -> changes."""
         for topic, changes in updates.items():
-            # without an entry they are new values of attributes
-            self._appliers.get(topic, self._values.update)(changes)
+            apply = self._appliers.get(topic) or getattr(self, f"_apply_{topic}", None)
+            # without either they are new values of attributes
+            (apply or self._values.update)(changes)
 
     def _apply_base(self, base: dict[str, Any]) -> None:
         self.tasks.n = base["n_tasks"]
@@ -238,10 +211,9 @@ class SchedulerProxy:
     def _apply_workers(self, updates: dict[str, Any]) -> None:
         for address in updates["gone"]:
             self._workers.pop(address, None)
-        for facts in updates["new"]:
-            self._workers[facts["address"]] = WorkerProxy(**facts, has_what=())
-        for address, *values in updates["metrics"]:
-            vars(self._workers[address]).update(zip(HEARTBEAT_FIELDS, values))
+        for facts in updates["changed"]:
+            ws = self._workers.setdefault(facts["address"], WorkerProxy(has_what=()))
+            vars(ws).update(facts)
         for address, status, n_processing, *values in updates["counts"]:
             ws = self._workers[address]
             ws.status = Status.lookup.get(status, Status.undefined)

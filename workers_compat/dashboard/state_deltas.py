@@ -39,18 +39,17 @@ PERIODS_MAX = 50
 REPLICAS_MAX = 10_000
 #: Selections of span tags, of all pages together.
 TAGS_MAX = 20
-#: Attributes of a worker that do not change.
+#: Attributes of a worker that change with its heartbeats, or never.
 WORKER_FACTS = (
     *("address", "name", "host", "memory_limit", "nanny", "local_directory", "pid", "server_id"),
+    *("metrics", "last_seen"),
 )
 
 
 class StateDeltas(TurnObserver):
     """The state that a dashboard has received, to find the changes since then.
 
-    Args:
-        server: the scheduler's server.
-        facts: returns facts about the process, which are part of each update: tick interval, cpu.
+    `facts` returns facts about the process that are part of each update: tick interval, cpu.
     """
 
     def __init__(self, server: FacadeServer, facts: Callable[[], dict[str, Any]]) -> None:
@@ -72,10 +71,9 @@ class StateDeltas(TurnObserver):
         self._stream_requested_at = 0.0
 
     def updates(self, wanted: dict[str, Any]) -> dict[str, Any]:
-        """Return topic -> changes since the last call. The method ``_get_TOPIC`` finds them.
+        """Return topic -> changes since the last call, as found by the method ``_get_TOPIC``.
 
-        Args:
-            wanted: topic -> its detail; unknown topics are ignored.
+        `wanted` is topic -> its detail; unknown topics are ignored.
         """
         found: dict[str, Any] = {}
         for topic, detail in wanted.items():
@@ -109,27 +107,21 @@ class StateDeltas(TurnObserver):
             "saturated": [ws.address for ws in state.loads.saturated],
         }
 
-    # workers: constant facts once, metrics after a heartbeat, counts always
+    # workers: facts after a heartbeat, counts always
 
     def _get_workers(self, _: Any) -> dict[str, Any]:
         sent, state = self._workers, self._state
-        gone = [address for address in sent if address not in state.workers]
-        for address in gone:
-            del sent[address]
-        new, metrics = [], []
-        for address, ws in state.workers.items():
-            before = sent.get(address)
-            if before is None or before[0] is not ws:
-                new.append(_worker(ws))
-                sent[address] = before = [ws, None]
-            if before[1] is not ws.metrics:
-                before[1] = ws.metrics
-                metrics.append((address, ws.metrics, ws.last_seen, ws.memory_unmanaged_old))
+        workers = state.workers
+        self._workers = {address: ws.metrics for address, ws in workers.items()}
         counts = [
             (a, ws.status, len(ws.processing), occupancy(state, ws), ws.nbytes, ws.nthreads)
-            for a, ws in state.workers.items()
+            for a, ws in workers.items()
         ]
-        return {"gone": gone, "new": new, "metrics": metrics, "counts": counts}
+        return {
+            "gone": [address for address in sent if address not in workers],
+            "changed": [_worker(ws) for a, ws in workers.items() if sent.get(a) is not ws.metrics],
+            "counts": counts,
+        }
 
     def _get_prefixes(self, _: Any) -> dict[str, Any]:
         return _changes(self._prefixes, self._state.task_prefixes, _prefix)
@@ -159,7 +151,10 @@ class StateDeltas(TurnObserver):
     # the task stream
 
     def _get_stream(self, _: Any) -> list[tuple[Any, ...]]:
-        """Return the tasks that ran last, oldest first; also those cancelled meanwhile."""
+        """Return the tasks that ran last, oldest first; also those cancelled meanwhile.
+
+        Each as key, worker, thread, success, and (action, start, stop) of its actions.
+        """
         if not self._stream_requested_at:
             self._server.driver.add_observer(self)
         self._stream_requested_at = time.monotonic()
@@ -167,7 +162,10 @@ class StateDeltas(TurnObserver):
         while self._batches and len(found) < STREAM_MAX:
             worker, messages = self._batches.pop()
             finished = (m for m in reversed(messages) if type(m) in FINISHED)
-            found += (_stream_record(worker, m) for m in finished if m.startstops)
+            for m in finished:
+                if m.startstops:
+                    steps = [(step.action, step.start, step.stop) for step in m.startstops]
+                    found.append((m.key, worker, m.thread, type(m) is TaskFinished, steps))
         self._batches.clear()
         self._n_messages = 0
         del found[STREAM_MAX:]
@@ -227,11 +225,10 @@ class StateDeltas(TurnObserver):
         self._monitor_count = monitor.count
         names = (name for name in dir(monitor) if name.startswith(("monitor_", "gpu_")))
         facts = {name: getattr(monitor, name) for name in names}
-        plain = {k: v for k, v in facts.items() if isinstance(v, bool | int | str | None)}
         return {
             "count": monitor.count,
             "values": {k: list(v) for k, v in values.items()},
-            "facts": plain,
+            "facts": {k: v for k, v in facts.items() if isinstance(v, bool | int | str | None)},
         }
 
     def _get_profile(self, _: Any) -> list[tuple[float, dict[str, Any]]]:
@@ -261,17 +258,8 @@ class StateDeltas(TurnObserver):
         return {"heartbeats": copy}
 
 
-def _stream_record(worker: str, message: Any) -> tuple[Any, ...]:
-    """Return key, worker, thread, success, and (action, start, stop) of each action of a task."""
-    startstops = [(x.action, x.start, x.stop) for x in message.startstops]
-    return message.key, worker, message.thread, type(message) is TaskFinished, startstops
-
-
 def _sum_stored(workers: Sequence[WorkerState]) -> Iterator[dict[str, int] | None]:
-    """Sum the bytes of replicas by prefix.
-
-    Yields None after each step of ``REPLICAS_MAX``, then the sums.
-    """
+    """Sum the bytes of replicas by prefix. Yield None per ``REPLICAS_MAX``, then the sums."""
     sums: dict[str, int] = {}
     n_replicas = 0
     for ws in workers:
@@ -286,18 +274,16 @@ def _sum_stored(workers: Sequence[WorkerState]) -> Iterator[dict[str, int] | Non
 
 def _worker(ws: WorkerState) -> dict[str, Any]:
     found = {name: getattr(ws, name) for name in WORKER_FACTS}
+    found["unmanaged_old"] = ws.memory_unmanaged_old
     return {**found, "services": dict(ws.services), "extra": dict(ws.extra)}
 
 
 def _changes(
     sent: dict[str, Any], now: dict[str, Any], facts: Callable[[Any], dict[str, Any]]
 ) -> dict[str, Any]:
-    """Return removed names and changed facts, compared with ``sent``, and update ``sent``.
+    """Return removed names and changed facts, compared with `sent`, and update `sent`.
 
-    Args:
-        sent: name -> the facts that were sent.
-        now: name -> object.
-        facts: returns the facts of an object.
+    `sent` is name -> facts, `now` is name -> object, and `facts` returns those of an object.
     """
     gone = [name for name in sent if name not in now]
     for name in gone:

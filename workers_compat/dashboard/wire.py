@@ -25,10 +25,7 @@ class Setup:
     """The first message: configuration of the dashboard's process.
 
     Attributes:
-        config: dask's configuration.
-        path: ``sys.path``.
-        prefix: prefix of every path.
-        port: port that browsers connect to.
+        config, path: dask's configuration, and ``sys.path``.
         facts: address and id of the scheduler.
         gate: checks the token of each request; None if pages need no token.
     """
@@ -95,10 +92,6 @@ class MessageReader:
         self._reader = FrameReader(LIMITS)
 
     def feed(self, data: bytes) -> Iterator[Any]:
-        """Yield the messages that ``data`` completes.
-
-        Raises:
-            RemoteProtocolError: a message exceeds ``LIMITS``.
-        """
+        """Yield the messages that `data` completes. Raise RemoteProtocolError beyond ``LIMITS``."""
         for (frame,) in self._reader.feed(data):
             yield pickle.loads(frame)
