@@ -11,6 +11,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from paceline.workers_compat.addressing import contact_host, join_host_port
@@ -106,20 +107,14 @@ def in_tasks(
     return take
 
 
+@dataclass(slots=True)
 class SocketListener:
-    """Sockets that accept connections.
+    """Sockets that accept connections; the port is the actual one."""
 
-    Attributes:
-        scheme, host, port: what it listens on; the port is the actual one.
-    """
-
-    def __init__(
-        self, servers: Sequence[SocketAcceptor], scheme: str, host: str, port: int
-    ) -> None:
-        self._servers = servers
-        self.scheme = scheme
-        self.host = host
-        self.port = port
+    acceptors: Sequence[SocketAcceptor]
+    scheme: str
+    host: str
+    port: int
 
     @property
     def listen_address(self) -> str:
@@ -130,5 +125,5 @@ class SocketListener:
         return f"{self.scheme}://{join_host_port(contact_host(self.host), self.port)}"
 
     def close(self) -> None:
-        for server in self._servers:
-            server.close()
+        for acceptor in self.acceptors:
+            acceptor.close()

@@ -93,15 +93,15 @@ class DistributedListener:
     def __init__(self, listener: Any, scheme: str) -> None:
         self._listener = listener
         self._stopping: asyncio.Future[Any] | None = None
-        self.scheme = scheme
+        self._scheme = scheme
 
     @property
     def listen_address(self) -> str:
-        return _with_scheme(self._listener.listen_address, self.scheme)
+        return _with_scheme(self._listener.listen_address, self._scheme)
 
     @property
     def contact_address(self) -> str:
-        return _with_scheme(self._listener.contact_address, self.scheme)
+        return _with_scheme(self._listener.contact_address, self._scheme)
 
     def close(self) -> None:
         stopping = self._listener.stop()

@@ -38,9 +38,6 @@ class PeerFacts:
     """Facts about a connection when it opens.
 
     Attributes:
-        peer_address: ``tcp://host:port`` of the other end.
-        local_address: address of this end.
-        same_host: whether both ends have the same IP address.
         outgoing: whether this end connected.
         names: names in the peer's certificate; () without TLS.
     """
@@ -69,13 +66,7 @@ class CommEvents(Protocol):
 
 
 class Listener(Protocol):
-    """Accepts connections.
-
-    Attributes:
-        scheme: of its addresses.
-    """
-
-    scheme: str
+    """Accepts connections."""
 
     @property
     def listen_address(self) -> str:
@@ -90,10 +81,7 @@ class Listener(Protocol):
 
 
 class EncryptionRequiredError(FatalConnectError, RuntimeError):
-    """An address is not encrypted, but ``distributed.comm.require-encryption`` is set.
-
-    Stock raises RuntimeError.
-    """
+    """Raised if ``distributed.comm.require-encryption`` is set; stock raises RuntimeError."""
 
 
 class Comm(ABC):
@@ -232,12 +220,7 @@ class Transport:
         self._dirty: list[Comm] = []
 
     async def listen(self, scheme: str, host: str, port: int) -> Listener:
-        """Accept connections.
-
-        Args:
-            scheme: of the address.
-            host: an address or name of this machine; "" is every interface, IPv4 and IPv6.
-            port: 0 for a free one.
+        """Accept connections. Host "" is every interface, IPv4 and IPv6; port 0 is a free one.
 
         Raises:
             OSError: the address cannot be bound.

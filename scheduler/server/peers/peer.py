@@ -95,6 +95,8 @@ class Peer:
 
     def frames_in(self, messages: list[Any]) -> None:
         """Pass the events of ``messages`` to the handler. Close the connection on an error."""
+        if self.receive_spool is not None:
+            self.receive_spool.close_complete()
         receive = self.connection.receive_frames
         try:
             for frames in messages:

@@ -1,7 +1,6 @@
-"""Receive large messages, such as scattered data, into temporary files.
+"""Receive large messages, such as scattered data, into temporary files (``requests/spool.py``).
 
-A message larger than a limit is received into an unlinked temporary file (``requests/spool.py``)
-and mapped, so that it does not add to the memory of the process. Smaller messages stay in memory.
+They are mapped, so that they do not add to the memory of the process.
 """
 
 from __future__ import annotations
@@ -10,8 +9,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from paceline.protocol.compression import Buffer
-from paceline.protocol.framing import LARGE_FRAME_NBYTES, Frames, FrameSink
+from paceline.protocol.framing import Frames, FrameSink
 from paceline.scheduler.server.requests.spool import Lane, Spool, trim_while_used
 
 #: Starts a background task: ``Server.spawn``.
@@ -41,7 +39,6 @@ class ReceiveSpool:
         self._directory = directory
         self._spawn = spawn
         self._frames: Frames | None = None
-        self._last = 0
         self._spool: Spool | None = None
         self._lane: Lane | None = None
 
@@ -56,16 +53,7 @@ class ReceiveSpool:
             self._frames = frames
             if sum(lengths) > self._memory_nbytes:
                 self._open()
-                self._last = max(i for i, n in enumerate(lengths) if n >= LARGE_FRAME_NBYTES)
-        if self._lane is None:
-            return None
-        sink = self._lane.allocate(nbytes)
-        if len(frames) < self._last:
-            return sink
-        if sink is None:
-            self.close()
-            return None
-        return _LastFrame(sink, self.close)
+        return None if self._lane is None else self._lane.allocate(nbytes)
 
     def _open(self) -> None:
         spool = Spool(
@@ -75,23 +63,15 @@ class ReceiveSpool:
         )
         self._spool, self._lane = spool, spool.lane()
 
+    def close_complete(self) -> None:
+        """Close the file of a message that is complete."""
+        if self._frames is not None:
+            coming = self._coming()
+            if coming is None or coming[1] is not self._frames:
+                self.close()
+
     def close(self) -> None:
         """Seal the file of the current message. Only the frames that use it keep it open."""
         if self._spool is not None:
             self._spool.seal()
         self._frames = self._spool = self._lane = None
-
-
-class _LastFrame:
-    """The last large frame of a message: calls ``done`` when it is complete."""
-
-    def __init__(self, sink: FrameSink, done: Callable[[], None]) -> None:
-        self._sink = sink
-        self._done = done
-        self.write = sink.write
-
-    def finish(self) -> Buffer:
-        """Return the whole frame."""
-        view = self._sink.finish()
-        self._done()
-        return view
