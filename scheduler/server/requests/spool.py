@@ -64,7 +64,7 @@ class Spool:
         self._memory_nbytes = memory_nbytes
         self._directory = directory
         self._on_first_file = on_first_file
-        self._segments: list[weakref.ref[_Segment]] = []
+        self._segments: weakref.WeakSet[_Segment] = weakref.WeakSet()
         self._shared: _Segment | None = None
         self._broken = False
         self.sealed = False
@@ -82,23 +82,23 @@ class Spool:
         fits = self.in_memory_nbytes + nbytes <= self._memory_nbytes
         return self._broken or (fits and not is_large)
 
-    def shared(self, nbytes: int) -> _Segment | None:
-        """Return the file for the small frames of all replies, or None if there is none."""
+    def shared(self, nbytes: int) -> _Segment:
+        """Return the file for the small frames of all replies."""
         if self._shared is None or self._shared.free_nbytes < nbytes:
             self._shared = self.new_segment(nbytes)
         return self._shared
 
-    def new_segment(self, nbytes: int) -> _Segment | None:
-        """Return a new file for at least ``nbytes``; log an error and return None if it failed."""
-        try:
-            segment = _Segment(max(SEGMENT_NBYTES, nbytes), self._directory)
-        except (OSError, ValueError, OverflowError) as error:
-            self.give_up(error)
-            return None
+    def new_segment(self, nbytes: int) -> _Segment:
+        """Return a new file for at least ``nbytes``.
+
+        Raises:
+            OSError, ValueError, OverflowError: it cannot be created.
+        """
+        segment = _Segment(max(SEGMENT_NBYTES, nbytes), self._directory)
         if self._on_first_file is not None:
             self._on_first_file()
             self._on_first_file = None
-        self._segments.append(weakref.ref(segment))
+        self._segments.add(segment)
         return segment
 
     def give_up(self, error: Exception) -> None:
@@ -135,19 +135,14 @@ class Spool:
         self.sealed = True
         self._shared = None
         self._places.clear()
-        for segment in self._alive():
+        for segment in self._segments:
             segment.file.close()
 
     def trim(self) -> bool:
         """Return mapped pages to the kernel. Return whether any file is still in use."""
-        alive = self._alive()
-        for segment in alive:
+        for segment in self._segments:
             segment.madvise(mmap.MADV_DONTNEED)
-        self._segments = list(map(weakref.ref, alive))
-        return bool(alive)
-
-    def _alive(self) -> list[_Segment]:
-        return [segment for ref in self._segments if (segment := ref()) is not None]
+        return bool(self._segments)
 
 
 class Lane:
@@ -164,18 +159,19 @@ class Lane:
         """
         spool = self._spool
         if self._own is not None or not spool.has_room(nbytes):
-            segment = self._segment(nbytes)
             try:
-                if segment is not None:
-                    start = segment.assign(nbytes)
-                    spool.spooled_nbytes += nbytes
-                    return FileFrame(spool, segment, start, nbytes)
-            except OSError as error:
+                segment = self._segment(nbytes)
+                start = segment.assign(nbytes)
+            except (OSError, ValueError, OverflowError) as error:
+                self._own = None
                 spool.give_up(error)
+            else:
+                spool.spooled_nbytes += nbytes
+                return FileFrame(spool, segment, start, nbytes)
         spool.in_memory_nbytes += nbytes
         return None
 
-    def _segment(self, nbytes: int) -> _Segment | None:
+    def _segment(self, nbytes: int) -> _Segment:
         if self._own is None and nbytes < FILE_FRAME_NBYTES:
             return self._spool.shared(nbytes)
         if self._own is None or self._own.free_nbytes < nbytes:
