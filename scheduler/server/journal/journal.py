@@ -21,6 +21,7 @@ classes or their modules are renamed. Tuples remain tuples. Bytes longer than ``
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import importlib
 import logging
@@ -98,6 +99,7 @@ class StubBytes(bytes):
 # ------------------------------------------------------------------ values <-> bytes
 
 
+@functools.cache
 def _field_names(cls: type) -> tuple[str, ...]:
     """Return the names of the fields of a message class or dataclass, in order."""
     if dataclasses.is_dataclass(cls):
@@ -109,8 +111,6 @@ class ValueCodec:
     """Packs stimuli and outputs to bytes that do not depend on the process, and unpacks them."""
 
     def __init__(self) -> None:
-        self._names: dict[type, tuple[str, ...]] = {}
-        self._classes: dict[str, type] = {}
         self._ext_depth = 0
 
     def pack(self, value: Any) -> bytes:
@@ -155,7 +155,7 @@ class ValueCodec:
             return msgpack.ExtType(EXT_SET, self.pack(sorted(value, key=repr)))
         if isinstance(value, msgspec.Struct) or dataclasses.is_dataclass(kind):
             name = f"{kind.__module__}:{kind.__qualname__}"
-            fields = [_shorten_field(getattr(value, n)) for n in self._names_of(kind)]
+            fields = [_shorten_field(getattr(value, n)) for n in _field_names(value.__class__)]
             return msgpack.ExtType(EXT_OBJECT, self.pack([name, fields]))
         if isinstance(value, int):
             return msgpack.ExtType(EXT_BIG_INT, str(int(value)).encode())
@@ -175,12 +175,6 @@ class ValueCodec:
         )
         return packed
 
-    def _names_of(self, cls: type) -> tuple[str, ...]:
-        names = self._names.get(cls)
-        if names is None:
-            names = self._names[cls] = _field_names(cls)
-        return names
-
     def _ext(self, code: int, data: bytes) -> Any:
         if code == EXT_TUPLE:
             return tuple(self.unpack(data))
@@ -190,7 +184,9 @@ class ValueCodec:
             kind, header, frames = self.unpack(data)
             return Payload(kind, header, tuple(frames))
         if code == EXT_OBJECT:
-            return self._object(*self.unpack(data))
+            name, values = self.unpack(data)
+            cls = _find_class(name)
+            return cls(**dict(zip(_field_names(cls), values)))
         if code == EXT_STUB:
             return StubBytes(data)
         if code == EXT_BIG_INT:
@@ -198,12 +194,6 @@ class ValueCodec:
         if code == EXT_FLAT:
             return unflatten(self.unpack(data))
         return f"<{data.decode()}>"
-
-    def _object(self, name: str, fields: list[Any]) -> Any:
-        cls = self._classes.get(name)
-        if cls is None:
-            cls = self._classes[name] = _find_class(name)
-        return cls(**dict(zip(self._names_of(cls), fields)))
 
 
 def flatten(value: Any) -> list[Any]:
@@ -265,6 +255,7 @@ def _shorten_field(value: Any) -> Any:
     return value
 
 
+@functools.cache
 def _find_class(name: str) -> type:
     module_name, _, class_name = name.partition(":")
     if not module_name.startswith(MODULES) or "." in class_name:
