@@ -48,12 +48,7 @@ KEY_REPORTS: frozenset[type] = frozenset(
 
 
 class _Kept(NamedTuple):
-    """A buffered message.
-
-    Attributes:
-        nbytes: its estimated size without ``payloads``.
-        payloads: serialized values in it.
-    """
+    """A buffered message, its estimated size without payloads, and the payloads in it."""
 
     message: Any
     nbytes: int
@@ -121,17 +116,14 @@ class SlowClientBuffer:
                 self._events.append(slot)
                 self._events_nbytes += _whole_nbytes(kept)
                 while len(self._events) > EVENTS_MAX or self._events_nbytes > EVENTS_MAX_NBYTES:
-                    self._drop_event()
+                    self._remove(self._events[0])
+                    self._dropped += 1
 
     def take(self, count: int) -> list[Any]:
         """Remove and return up to ``count`` messages, oldest first."""
         messages = []
         for _ in range(min(count, len(self._kept))):
-            kept = self._remove(next(iter(self._kept)))
-            messages.append(kept.message)
-            if type(kept.message) is m.Event:
-                self._events.popleft()
-                self._events_nbytes -= _whole_nbytes(kept)
+            messages.append(self._remove(next(iter(self._kept))))
         if self._dropped:
             logger.warning(
                 "Client %s reads slowly; dropped %d events for it", self._client, self._dropped
@@ -148,8 +140,12 @@ class SlowClientBuffer:
             if not n:
                 self.nbytes += payload.nbytes
 
-    def _remove(self, slot: Any) -> _Kept:
+    def _remove(self, slot: Any) -> Any:
+        """Remove a message, which is the oldest one if it is an event, and return it."""
         kept = self._kept.pop(slot)
+        if type(kept.message) is m.Event:
+            self._events.popleft()
+            self._events_nbytes -= _whole_nbytes(kept)
         self.nbytes -= kept.nbytes
         uses = self._payload_uses
         for payload in kept.payloads:
@@ -157,11 +153,7 @@ class SlowClientBuffer:
             if not uses[id(payload)]:
                 del uses[id(payload)]
                 self.nbytes -= payload.nbytes
-        return kept
-
-    def _drop_event(self) -> None:
-        self._events_nbytes -= _whole_nbytes(self._remove(self._events.popleft()))
-        self._dropped += 1
+        return kept.message
 
 
 def _whole_nbytes(kept: _Kept) -> int:
@@ -169,11 +161,7 @@ def _whole_nbytes(kept: _Kept) -> int:
 
 
 def _report(message: Any) -> _Kept:
-    values: tuple[Any, ...] = ()
-    if type(message) is m.TaskErredReport:
-        values = (message.exception, message.traceback)
-    elif type(message) is m.KeyInMemory:
-        values = (message.type,)
+    values = [getattr(message, name, None) for name in ("exception", "traceback", "type")]
     return _Kept(message, REPORT_NBYTES, [x for x in values if isinstance(x, Payload)])
 
 
