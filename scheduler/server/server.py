@@ -20,8 +20,9 @@ from paceline.scheduler.server.comm.transport import Comm, Transport
 from paceline.scheduler.server.peers.message_checks import connection_factory
 from paceline.scheduler.server.peers.peer import HandshakeHandler, Peer
 from paceline.scheduler.server.peers.pool import OutgoingRpc, Pool
-from paceline.scheduler.server.requests import replicate
+from paceline.scheduler.server.requests import diagnostics, replicate
 from paceline.scheduler.server.requests.api import ServerApi, op_name, worker_address
+from paceline.scheduler.server.requests.restart import restart_workers
 from paceline.scheduler.server.runtime.log_limits import LogLimits
 from paceline.scheduler.server.runtime.measures import Measures
 from paceline.workers_compat.config import config
@@ -162,8 +163,6 @@ class Server(ServerApi):
 
     def _restart_silent(self, instruction: instructions.RestartSilentWorkers) -> None:
         """Let the nannies of silent workers restart them, or remove the workers."""
-        from paceline.scheduler.server.requests.restart import restart_workers
-
         restart = restart_workers(
             self, instruction.addresses, wait_for_workers=False, on_error="return"
         )
@@ -180,9 +179,7 @@ class Server(ServerApi):
             self.send_stimulus(AmmHandler(method="start"))
 
     async def profile_metadata(self, **options: Any) -> dict[str, Any]:
-        from paceline.scheduler.server.requests.diagnostics import profile_metadata
-
-        return await profile_metadata(self, **options)
+        return await diagnostics.profile_metadata(self, **options)
 
     def worker_address(self, name: Any, resolve: bool = True) -> str:
         return worker_address(self, name, resolve)

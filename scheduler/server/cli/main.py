@@ -210,7 +210,7 @@ def takeover(wanted: bool | None) -> None:
     path = module.pth_file()
     try:
         if wanted:
-            module.write_pth()
+            path.write_text(module.PTH_TEXT)
         elif wanted is False:
             path.unlink(missing_ok=True)
     except OSError as error:

@@ -87,13 +87,6 @@ def pth_file() -> Path:
     return Path(sysconfig.get_paths()["purelib"]) / PTH_NAME
 
 
-def write_pth() -> Path:
-    """Write the file and return its path."""
-    path = pth_file()
-    path.write_text(PTH_TEXT)
-    return path
-
-
 def main() -> None:
     """Run ``-m MODULE ARGUMENTS`` with the class replaced."""
     if len(sys.argv) < 3 or sys.argv[1] != "-m":

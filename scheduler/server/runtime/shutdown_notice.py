@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+from itertools import islice
 from typing import Any
 
 from paceline.protocol import messages as m
@@ -28,12 +29,7 @@ SILENT_REASONS = ("unknown", "")
 
 
 def reason_text(reason: str, idle_timeout: float | None = None) -> str:
-    """Return the text for ``reason``, the argument of ``Scheduler.close``.
-
-    Args:
-        reason: why the scheduler closes.
-        idle_timeout: the idle timeout, seconds.
-    """
+    """Return the text for ``reason``, the argument of ``Scheduler.close``."""
     if reason == "idle-timeout-exceeded" and idle_timeout:
         return f"it had nothing to do for {format_seconds(idle_timeout)} (idle timeout)"
     if reason == "terminate":
@@ -49,10 +45,6 @@ async def send_notices(server: Any, reason: str) -> None:
     """Send the reason to all clients, and wait until they have handled it.
 
     A client whose connection ends first cancels its futures with a reason of its own.
-
-    Args:
-        server: the ``Server``, before its streams are closed.
-        reason: why the scheduler closes.
     """
     streams = server.driver.client_streams
     if reason in SILENT_REASONS or not streams:
@@ -79,10 +71,6 @@ async def send_notices(server: Any, reason: str) -> None:
 
 def pending_keys(client: ClientState | None) -> list[Any]:
     """Return the keys of the client's pending futures, at most ``CANCELLED_KEYS_MAX``."""
-    keys: list[Any] = []
-    for ts in client.wants_what if client is not None else ():
-        if ts.state not in ("memory", "erred"):
-            keys.append(ts.key)
-            if len(keys) == CANCELLED_KEYS_MAX:
-                break
-    return keys
+    tasks = client.wants_what if client is not None else ()
+    keys = (ts.key for ts in tasks if ts.state not in ("memory", "erred"))
+    return list(islice(keys, CANCELLED_KEYS_MAX))

@@ -34,23 +34,15 @@ HIDDEN_FIELDS = frozenset(("op", "reply", "close", "serializers", "stimulus_id")
 #: Fields with keys of tasks in requests whose classes do not declare them.
 KEY_NAMES = ("key", "keys", "who_has", "nbytes", "data", "executing", "keys_or_stimuli")
 
-_MARKS = {
-    "request": "?",
-    "reply": "=",
-    "inner": "(inside)",
-    "value": "~",
-    "handshake": "",
-    "stream": "",
-    "unreadable": "",
-}
-_COLOURS = {
-    "request": "cyan",
-    "reply": "blue",
-    "inner": "cyan",
-    "value": "blue",
-    "stream": "green",
-    "handshake": "white",
-    "unreadable": "red",
+#: Kind of message -> mark behind its op, and colour.
+_STYLES = {
+    "request": ("?", "cyan"),
+    "reply": ("=", "blue"),
+    "inner": ("(inside)", "cyan"),
+    "value": ("~", "blue"),
+    "stream": ("", "green"),
+    "handshake": ("", "white"),
+    "unreadable": ("", "red"),
 }
 
 
@@ -111,10 +103,11 @@ def line(
     peer = tapped.observer.peer or tapped.address
     name = seen.op or seen.kind
     arrow = "→" if seen.way == "up" else "←"
-    head = f"{name}{_MARKS[seen.kind]}"
+    mark, color = _STYLES[seen.kind]
+    head = f"{name}{mark}"
     if colour:
         clock = click.style(clock, dim=True)
-        head = click.style(head, fg=_COLOURS[seen.kind], bold=True)
+        head = click.style(head, fg=color, bold=True)
     size = f"{seen.nbytes} B" + (", in part" if seen.omitted else "")
     return f"{clock} #{tapped.number} {peer} {arrow} {head} {fields(seen.value)} ({size})"
 
@@ -185,13 +178,7 @@ def record(tapped: TappedConnection, when: float, seen: ObservedMessage) -> str:
 
 @dataclass(slots=True)
 class Count:
-    """Counts of one op in one direction.
-
-    Attributes:
-        n: number of messages.
-        nbytes: their size.
-        n_violations: number of violations in them.
-    """
+    """Counts of the messages of one op in one direction."""
 
     n: int = 0
     nbytes: int = 0
@@ -255,7 +242,7 @@ class Stats:
         )
         rows = sorted(self.counts.items(), key=lambda item: (-item[1].nbytes, item[0]))
         for (direction, kind, op), count in rows:
-            name = f"{op or kind}{_MARKS.get(kind, '')}"
+            name = (op or kind) + _STYLES[kind][0]
             yield (
                 f"{direction:<20} {name:<36} {count.n:>9} {count.n / seconds:>9.1f} "
                 f"{count.nbytes:>12} {count.nbytes / seconds:>11.0f} {count.n_violations:>10}"
