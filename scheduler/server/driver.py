@@ -8,11 +8,13 @@ then workers, then instructions.
 from __future__ import annotations
 
 import asyncio
+import builtins
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from paceline.scheduler.core import instructions, stimuli
+from paceline.scheduler.core.extension import ExtensionErrorReply
 from paceline.scheduler.core.stimuli import Stimulus, stimulus_name
 from paceline.scheduler.core.turn import Outbox
 from paceline.scheduler.server.runtime.clock import SteadyClock
@@ -79,7 +81,6 @@ class Driver:
         messages_left: number of stream messages that may still be handled in this wake-up.
         record_sinks: called with the records of a flush, if there are any.
         observers: called around turns, batches and flushes; see ``add_observer``.
-        n_stimuli, n_core_errors: counted since the start.
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class Driver:
         self._outbox = Outbox()
         self._flush_scheduled = False
         self._closed = False
-        self._replies: dict[int, Callable[[Any], None]] = {}
+        self._replies: dict[int, asyncio.Future[Any]] = {}
         self._last_request_id = 0
         self._timers: set[asyncio.TimerHandle] = set()
         self._tick: asyncio.TimerHandle | None = None
@@ -201,27 +202,35 @@ class Driver:
             self._schedule_flush()
 
     def request(
-        self,
-        message: Any,
-        reply: Callable[[Any], None],
-        source: str = "",
-        stimulus_id: str | None = None,
-    ) -> int:
-        """Feed a request, and call ``reply`` with the answer in this flush or a later one.
+        self, message: Any, source: str = "", stimulus_id: str | None = None
+    ) -> asyncio.Future[Any]:
+        """Feed a request and return a future of its reply (``turn.reply``).
 
-        Returns:
-            The number of the request, for ``request_gone``.
+        The reply may come some turns later. Cancelling the future feeds ``RequestGone``.
         """
         self._last_request_id += 1
         request_id = self._last_request_id
-        self._replies[request_id] = reply
-        self.feed(message, source, stimulus_id, request_id)
-        return request_id
 
-    def request_gone(self, request_id: int) -> None:
-        """Cancel a request whose reply is no longer wanted."""
-        if self._replies.pop(request_id, None) is not None:
-            self.feed(stimuli.RequestGone(request_id))
+        def done(_: object) -> None:
+            if self._replies.pop(request_id, None) is not None:
+                self.feed(stimuli.RequestGone(request_id))
+
+        future = self._replies[request_id] = self._loop.create_future()
+        future.add_done_callback(done)
+        self.feed(message, source, stimulus_id, request_id)
+        return future
+
+    def _reply(self, request_id: int, value: Any) -> None:
+        future = self._replies.pop(request_id, None)
+        if future is None or future.done():
+            return
+        if isinstance(value, CoreError):
+            future.set_exception(value)
+        elif isinstance(value, ExtensionErrorReply):
+            kind = getattr(builtins, value.kind, RuntimeError)
+            future.set_exception(kind(value.text) if value.text else kind())
+        else:
+            future.set_result(value)
 
     def _turn(self, stimulus: Stimulus, now: float) -> None:
         self.n_stimuli += 1
@@ -266,9 +275,7 @@ class Driver:
             stimulus.source,
             stimulus.stimulus_id,
         )
-        reply = self._replies.pop(stimulus.request_id, None)
-        if reply is not None:
-            reply(CoreError(stimulus_name(stimulus.message)))
+        self._reply(stimulus.request_id, CoreError(stimulus_name(stimulus.message)))
 
     # output
 
@@ -281,9 +288,7 @@ class Driver:
         if outbox.clients:
             _send(self.client_streams, outbox.clients)
         for request_id, value in outbox.replies:
-            reply = self._replies.pop(request_id, None)
-            if reply is not None:
-                reply(value)
+            self._reply(request_id, value)
         if outbox.workers:
             _send(self.worker_streams, outbox.workers)
         for instruction in outbox.instructions:

@@ -88,25 +88,24 @@ async def test_continue_comes_after_what_waits(driver: Driver) -> None:
 async def test_timers_and_replies(driver: Driver) -> None:
     now = driver.clock()
     driver.feed(lambda outbox, s: outbox.instructions.append(instructions.SetTimer(now + 0.01, 7)))
-    replies: list[Any] = []
-    number = driver.request(lambda outbox, s: None, replies.append)
-    driver.feed(lambda outbox, s: outbox.replies.append((number, "late")))
-    gone = driver.request(lambda outbox, s: None, replies.append)
-    driver.request_gone(gone)
+    numbers: list[int] = []
+    late = driver.request(lambda outbox, s: numbers.append(s.request_id))
+    driver.feed(lambda outbox, s: outbox.replies.append((numbers[0], "late")))
+    gone = driver.request(lambda outbox, s: numbers.append(s.request_id))
+    gone.cancel()
     await asyncio.sleep(0.05)
-    assert replies == ["late"]
+    assert late.result() == "late"
     messages = [s.message for s in driver.core.seen]  # type: ignore[attr-defined]
     assert stimuli.TimerDue(7) in messages
-    assert stimuli.RequestGone(gone) in messages
+    assert stimuli.RequestGone(numbers[1]) in messages
+    assert stimuli.RequestGone(numbers[0]) not in messages
 
 
 async def test_core_error_affects_its_stimulus_only(driver: Driver) -> None:
     def fails(outbox: Outbox, stimulus: Stimulus) -> None:
         raise ZeroDivisionError
 
-    replies: list[Any] = []
-    driver.request(fails, replies.append)
-    assert isinstance(replies[0], CoreError)
+    assert isinstance(driver.request(fails).exception(), CoreError)
     driver.feed(stimuli.Tick())
     assert driver.n_core_errors == 1
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import ssl
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from paceline.workers_compat.config import config
 from paceline.workers_compat.facade import pages
@@ -113,12 +113,7 @@ def _dashboard(
     if not own_process or config.get(TLS + "cert") or not dashboard_child.is_supported():
         # an encrypted connection cannot be passed to another process
         return EmbeddedDashboard(server, prefix)
-
-    def facts() -> dict[str, Any]:
-        cpu = server.plugins.facade.system_monitor().recent().get("cpu", 0.0)
-        return {"tick_seconds": loop_lag.seconds, "cpu": cpu}
-
-    return dashboard_child.ChildDashboard(server, prefix, facts, token_gate, limits)
+    return dashboard_child.ChildDashboard(server, prefix, loop_lag, token_gate, limits)
 
 
 def ssl_context() -> ssl.SSLContext | None:

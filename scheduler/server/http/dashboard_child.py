@@ -15,10 +15,10 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from typing import Any
 
 from paceline.scheduler.server.runtime import child_process
+from paceline.scheduler.server.runtime.measures import LoopLag
 from paceline.workers_compat.config import config
 from paceline.workers_compat.dashboard.state_deltas import StateDeltas
 from paceline.workers_compat.dashboard.wire import (
@@ -66,7 +66,7 @@ class ChildDashboard(Dashboard):
     """The dashboard's process, and the connections that are passed to it.
 
     Args:
-        facts: returns facts about this process, which are part of each update.
+        loop_lag: the time between ticks is part of each update.
         gate, limits: check tokens and limit connections in the dashboard's process.
 
     Attributes:
@@ -77,16 +77,16 @@ class ChildDashboard(Dashboard):
         self,
         server: FacadeServer,
         prefix: str,
-        facts: Callable[[], dict[str, Any]],
-        gate: TokenGate | None = None,
-        limits: HttpLimits | None = None,
+        loop_lag: LoopLag,
+        gate: TokenGate | None,
+        limits: HttpLimits,
     ) -> None:
         super().__init__(prefix)
         self._server = server
         self._facade: Any = server.plugins.facade
-        self._facts = facts
+        self._loop_lag = loop_lag
         self._gate = gate
-        self._limits = limits or HttpLimits()
+        self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._http: HttpServer | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -110,9 +110,12 @@ class ChildDashboard(Dashboard):
         self._stopped = True
         process = self._process
         self._close()
-        if process is None:
-            return
-        await child_process.stop([process], STOP_SECONDS)
+        if process is not None:
+            await child_process.stop([process], STOP_SECONDS)
+
+    def _facts(self) -> dict[str, Any]:
+        cpu = self._facade.system_monitor().recent().get("cpu", 0.0)
+        return {"tick_seconds": self._loop_lag.seconds, "cpu": cpu}
 
     @property
     def is_restarting(self) -> bool:

@@ -70,14 +70,10 @@ class Peer:
     """A connection. Implements ``CommEvents``.
 
     Attributes:
-        comm: the connection.
-        address: address of the other end of the socket.
-        connection: the protocol state of the connection.
         handler: receives its events.
         write_paused: more than the high-water mark waits to be written.
         receive_spool: receives large messages. None before the handshake and for outgoing
             connections.
-        closed: the connection has ended.
     """
 
     def __init__(self, server: ServerApi, comm: Comm, connection: c.Connection) -> None:
@@ -157,12 +153,12 @@ class Peer:
             self.comm.resume_reading()
 
     def paused(self) -> None:
-        """Handle that more than the high-water mark waits to be written."""
+        """See ``EventHandler``."""
         self.write_paused = True
         self.handler.paused()
 
     def resumed(self) -> None:
-        """Handle that the peer has read what was written."""
+        """See ``EventHandler``."""
         self.write_paused = False
         self._wake.set()
         self.handler.resumed()

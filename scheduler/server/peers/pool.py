@@ -55,7 +55,6 @@ class OutgoingRpc(EventHandler):
     """Handles a connection that the scheduler opened.
 
     Attributes:
-        peer: the connection.
         broken: the connection cannot be used again.
         has_handshake: the handshake of the other side has arrived.
         ended: called with this object when the connection has ended.
@@ -141,11 +140,7 @@ class _Address:
 
 
 class Pool:
-    """All outgoing connections of a server.
-
-    Attributes:
-        connect_seconds: time limit for connecting, all attempts together.
-    """
+    """All outgoing connections; ``connect_seconds`` limits all attempts to connect together."""
 
     def __init__(self, server: ServerApi) -> None:
         self._server = server

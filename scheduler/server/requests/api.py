@@ -9,7 +9,6 @@ becomes stock's ``uncaught-error`` reply, and the connection stays open. Handler
 from __future__ import annotations
 
 import asyncio
-import builtins
 import logging
 from abc import ABC, abstractmethod
 from collections import defaultdict
@@ -17,11 +16,10 @@ from collections.abc import Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from paceline.protocol.codec import InvalidMessage, UnknownMessage
-from paceline.scheduler.core.extension import ExtensionErrorReply
 from paceline.scheduler.core.inspection import queries
 from paceline.scheduler.core.stimuli import LogEventCommand
 from paceline.scheduler.server.comm import addresses
-from paceline.scheduler.server.driver import CoreError, Driver
+from paceline.scheduler.server.driver import Driver
 from paceline.workers_compat import addressing
 
 if TYPE_CHECKING:
@@ -89,16 +87,11 @@ class ServerApi(ABC):
     """The interface of the server for request handlers and connections; base of ``server.Server``.
 
     Attributes:
-        core: the scheduler core; read only.
-        state: ``core.state``.
-        driver: feeds the core and holds the streams of workers and clients.
         request_state: what handlers keep between requests. The reply to ``register-worker`` carries
             its ``worker_plugins``; the scheduler's ``close`` calls its ``close``.
-        plugins: the scheduler plugins, with the scheduler facade.
         handlers: message class -> handler of an RPC request.
         rpc_counts: message class -> number of requests.
         core_types: message classes that the core or an extension handles.
-        graph_ids: new ids of graphs.
         secret: the secret that peers must know, or None.
     """
 
@@ -136,29 +129,8 @@ class ServerApi(ABC):
     def request(
         self, message: Any, source: str = "", stimulus_id: str | None = None
     ) -> asyncio.Future[Any]:
-        """Feed a stimulus to the core and return a future of its reply (``turn.reply``).
-
-        The reply may come some turns later. Cancelling the future feeds ``RequestGone``.
-        """
-        future: asyncio.Future[Any] = self.loop.create_future()
-
-        def reply(value: Any) -> None:
-            if future.done():
-                return
-            if isinstance(value, CoreError):
-                future.set_exception(value)
-            elif type(value) is ExtensionErrorReply:
-                future.set_exception(_exception(value))
-            else:
-                future.set_result(value)
-
-        def done(ended: asyncio.Future[Any]) -> None:
-            if ended.cancelled():
-                self.driver.request_gone(request_id)
-
-        request_id = self.driver.request(message, reply, source, stimulus_id)
-        future.add_done_callback(done)
-        return future
+        """See ``Driver.request``."""
+        return self.driver.request(message, source, stimulus_id)
 
     @abstractmethod
     async def rpc_call(
@@ -175,7 +147,7 @@ class ServerApi(ABC):
         Args:
             address: of the worker or nanny.
             request: a message, or a dict that is sent unchanged on behalf of a client.
-            timeout: seconds, including connecting; None for no limit.
+            timeout: seconds, including connecting.
             acknowledge: see ``Acknowledge``. The sender of ``get_data`` waits for an "OK".
             allocate: provides the memory for large frames of the reply.
 
@@ -204,14 +176,6 @@ class ServerApi(ABC):
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             logger.error("Error in %s", task.get_name(), exc_info=task.exception())
-
-
-def _exception(reply: ExtensionErrorReply) -> Exception:
-    """Return the exception that ``reply``, the refusal of an extension, describes."""
-    kind = getattr(builtins, reply.kind, RuntimeError)
-    if not (isinstance(kind, type) and issubclass(kind, Exception)):
-        kind = RuntimeError
-    return kind(reply.text) if reply.text else kind()
 
 
 def op_name(message: Any) -> str:
