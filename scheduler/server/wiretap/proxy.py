@@ -51,15 +51,7 @@ MessageCallback = Callable[["TappedConnection", float, ObservedMessage], None]
 
 
 class TappedConnection:
-    """A connection through the proxy.
-
-    Attributes:
-        number: number of the connection, from 1.
-        address: address of the peer that connected.
-        observer: decodes its messages.
-    """
-
-    __slots__ = ("_readers", "_tap", "_unreadable", "address", "number", "observer")
+    """A connection of a peer through the proxy, numbered from 1."""
 
     def __init__(
         self, tap: Wiretap, number: int, address: str, serves: Sequence[Direction]
@@ -69,19 +61,18 @@ class TappedConnection:
             "up": SniffingFrameReader(),
             "down": SniffingFrameReader(),
         }
-        self._unreadable: set[Way] = set()
         self.number = number
         self.address = address
         self.observer = Observer(serves, read_scalar=read_scalar)
 
     def add_data(self, way: Way, data: bytes) -> None:
         """Queue the messages in bytes that were forwarded."""
-        if way in self._unreadable:
+        if way not in self._readers:
             return
         try:
             messages = self._readers[way].feed(data)
         except RemoteProtocolError as error:
-            self._unreadable.add(way)
+            del self._readers[way]
             violation = Violation(
                 "unreadable", "", "$", f"{error}; the rest of this direction is not checked"
             )
@@ -99,7 +90,6 @@ class Wiretap:
     Args:
         listen, forward: addresses, ``tcp://host:port`` or ``tls://host:port``; port 0 listens on a
             free one.
-        observer: called with each message.
         tls: required if one of the addresses is ``tls``.
         serves: tables of requests that the server handles.
 
@@ -196,11 +186,7 @@ class Wiretap:
     async def _connect(
         self, near: asyncio.StreamWriter
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Connect to the server; while it refuses, retry as long as the peer is connected.
-
-        Raises:
-            OSError: the server cannot be reached.
-        """
+        """Connect to the server; while it refuses, retry as long as the peer is connected."""
         while True:
             try:
                 return await asyncio.open_connection(
@@ -234,13 +220,7 @@ class Wiretap:
     # decoding
 
     def queue_message(self, tapped: TappedConnection, message: Any, nbytes: int) -> None:
-        """Queue a message for decoding.
-
-        Args:
-            tapped: its connection.
-            message: (direction, frames), or an ``ObservedMessage``, which needs no decoding.
-            nbytes: size of the frames.
-        """
+        """Queue (direction, frames) for decoding, or an ``ObservedMessage``, which needs none."""
         nbytes += WAITING_OVERHEAD_NBYTES
         self._waiting.append((tapped, time.time(), message, nbytes))
         self._waiting_nbytes += nbytes

@@ -6,6 +6,7 @@ import fnmatch
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final, TextIO
 
 import click
@@ -127,18 +128,16 @@ def short(value: Any) -> str:
         return f"<{value.omitted_nbytes} B>"
     if isinstance(value, bytes | bytearray) and len(value) > VALUE_MAX_LENGTH // 2:
         return f"<{len(value)} B>"
-    if isinstance(value, tuple | list | set | frozenset) and len(value) > SHOWN_ELEMENTS_MAX:
-        shown = ", ".join(short(x) for x, _ in zip(value, range(SHOWN_ELEMENTS_MAX)))
-        return _cut(f"({shown}, … {len(value)})")
-    if isinstance(value, tuple | list):
-        return _cut("(" + ", ".join(map(short, value)) + ")")
-    if isinstance(value, dict):
-        shown = ", ".join(
-            f"{short(k)}: {short(x)}" for (k, x), _ in zip(value.items(), range(SHOWN_ELEMENTS_MAX))
-        )
-        return _cut(
-            "{" + shown + (f", … {len(value)}" if len(value) > SHOWN_ELEMENTS_MAX else "") + "}"
-        )
+    if isinstance(value, tuple | list | set | frozenset | dict):
+        items = value.items() if isinstance(value, dict) else value
+        first = islice(items, SHOWN_ELEMENTS_MAX)
+        if isinstance(value, dict):
+            shown = [f"{short(k)}: {short(x)}" for k, x in first]
+        else:
+            shown = [short(x) for x in first]
+        shown += [f"… {len(value)}"] if len(value) > SHOWN_ELEMENTS_MAX else []
+        text = ", ".join(shown)
+        return _cut(f"({text})" if isinstance(value, tuple | list) else f"{{{text}}}")
     if isinstance(value, str):
         return _cut(repr(value[: VALUE_MAX_LENGTH + 1]))
     return _cut(repr(value))
@@ -257,7 +256,6 @@ class Reporter:
         warn: prints a violation.
         chosen: selects the messages that are shown and written; all are checked and counted.
         jsonl: file for a line of JSON per message.
-        colour: whether to use colours.
     """
 
     def __init__(
