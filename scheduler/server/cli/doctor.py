@@ -39,12 +39,7 @@ GOOD, NOTE, BAD = "ok", "note", "problem"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one check.
-
-    Attributes:
-        grade: "ok", "note" or "problem".
-        text: what was found, and what to do about it.
-    """
+    """The result of one check: what was found, and what to do about it."""
 
     grade: str
     text: str
@@ -92,23 +87,23 @@ def open_files(n_workers: int) -> list[Finding]:
     import resource
 
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    is_limited = hard != resource.RLIM_INFINITY
-    usable = hard // 2
+    usable = sys.maxsize if hard == resource.RLIM_INFINITY else hard // 2
     needed = n_workers * FILES_PER_WORKER or FILES_MIN
-    if not is_limited or usable >= needed:
-        number = f"{usable:,}" if is_limited else "any number of"
-        found = Finding(GOOD, f"A scheduler started here may open {number} files.")
-        return [] if n_workers else [found]
-    enough = (
-        f"{count(n_workers, 'worker')} need about {needed:,}"
-        if n_workers
-        else f"at least {needed:,} are recommended"
-    )
-    text = (
-        f"A scheduler started here may open {usable:,} files; {enough}. Raise the hard limit: "
-        "`ulimit -Hn 65536`, or LimitNOFILE= in its systemd service."
-    )
-    return [Finding(BAD, text)]
+    if usable < needed:
+        workers = count(n_workers, "worker")
+        why = (
+            f"{workers} need about {needed:,}"
+            if n_workers
+            else f"at least {needed:,} are recommended"
+        )
+        text = (
+            f"A scheduler started here may open {usable:,} files; {why}. Raise the hard limit: "
+            "`ulimit -Hn 65536`, or LimitNOFILE= in its systemd service."
+        )
+        return [Finding(BAD, text)]
+    number = "any number of" if usable == sys.maxsize else f"{usable:,}"
+    text = f"A scheduler started here may open {number} files."
+    return [] if n_workers else [Finding(GOOD, text)]
 
 
 def clocks(workers: Mapping[str, Mapping[str, Any]]) -> list[Finding]:

@@ -23,11 +23,8 @@ class RpcError(click.ClickException):
 def call_scheduler(address: str, request: Any, timeout: float = 30.0) -> Any:
     """Send a request to a scheduler and return its reply.
 
-    Args:
-        address: ``tcp://host:port``, or ``tls://host:port`` with certificates from the
-            configuration.
-        request: the message.
-        timeout: for connecting and the reply together, seconds.
+    Certificates for ``tls://`` are those of the configuration. `timeout` is for connecting and the
+    reply together, seconds.
 
     Raises:
         RpcError: the scheduler cannot be reached, does not reply in time, or replies with an error.

@@ -77,11 +77,7 @@ def listen_addresses(
     protocol: Any = None,
     default_port: int = 0,
 ) -> list[str]:
-    """Return the addresses for options that may be lists, whose items are combined in order.
-
-    Raises:
-        ValueError: as ``listen_address``.
-    """
+    """Return the addresses for options that may be lists, whose items are combined in order."""
     options = (host, port, interface, protocol)
     if not any(isinstance(option, list | tuple) for option in options):
         return [listen_address(host, port, interface, protocol, default_port)]

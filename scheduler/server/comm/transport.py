@@ -197,7 +197,6 @@ class Transport:
         require_encryption: whether to refuse ``tcp`` and ``ws``.
 
     Attributes:
-        comms: the open connections.
         limits: what a message's prelude may claim.
         scratch: read buffer of all comms, because a read is handled before the next one.
     """

@@ -41,15 +41,8 @@ def start_http(
 ) -> tuple[HttpServer, Dashboard | None]:
     """Start the HTTP server. Return it and the dashboard, which is None if it is switched off.
 
-    Args:
-        server: the scheduler's server.
-        loop_lag: measures the event loop.
-        addresses: (host, port) to listen on.
-        default_host: for addresses without a host.
-        prefix: prefix of every path.
-        dashboard: whether to serve the dashboard.
-        gc_policy: for the time spent on garbage collection.
-        own_process: this process runs only the scheduler; the dashboard gets a process then.
+    `default_host` is for addresses without a host. All paths begin with `prefix`. With
+    `own_process` this process runs only the scheduler, and the dashboard gets a process.
 
     Raises:
         OSError, ValueError: no port is available; the configured TLS files cannot be used.

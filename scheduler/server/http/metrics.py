@@ -112,8 +112,6 @@ class SchedulerMetrics:
     """The metrics that Prometheus scrapes, and their collector for ``prometheus_client``.
 
     Args:
-        server: the scheduler's server.
-        loop_lag: measures the event loop.
         namespace: prefix of every name (stock's ``distributed.dashboard.prometheus.namespace``).
         gc_policy: for the time spent on garbage collection.
     """

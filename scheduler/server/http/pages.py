@@ -101,15 +101,7 @@ def routes(
     prefix: str,
     has_token: bool,
 ) -> list[Route]:
-    """Return all routes, with paths below the prefix.
-
-    Args:
-        server: the scheduler's server.
-        metrics: the page of metrics.
-        dashboard: None if it is switched off.
-        prefix: prefix of every path, for the site map.
-        has_token: requests are checked for a token before they reach a route.
-    """
+    """Return all routes, with paths below the prefix; for `has_token` see ``stock_routes``."""
     facade: Any = server.plugins.facade
     plots = stock.individual_plots(prefix) if dashboard else {}
     found: list[Route] = [

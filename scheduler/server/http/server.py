@@ -94,17 +94,13 @@ class PageApplication(web.Application):
 
 
 class HttpServer:
-    """Serves routes on one or more addresses.
-
-    Attributes:
-        address, port: first address, as bound.
-        prefix: prefix of every path: ``""`` or ``"/a"``.
+    """Serves routes on one or more addresses. `address` and `port` are the first one, as bound.
 
     Args:
         routes: (path below the prefix, handler, its arguments).
         addresses: (host, port); if a port is in use, a free one is bound instead, with stock's
             warning.
-        default_host: for addresses without a host.
+        prefix: prefix of every path: ``""`` or ``"/a"``.
         gate: checks the token of each request; None if pages need no token.
 
     Raises:

@@ -280,8 +280,6 @@ class JournalWriter(TurnObserver):
 
     Args:
         path: the file; an existing one is replaced.
-        config: the configuration of the core.
-        release: the release of paceline.
         max_nbytes: the journal is closed at this size, with a line in the log.
 
     Attributes:
@@ -395,8 +393,6 @@ class JournalReader:
     """Reads a journal that may lack its end.
 
     Attributes:
-        config: the configuration of the core.
-        release: the release of paceline that wrote the journal.
         ending: how the journal ended, as text. Set when it has been read.
 
     Raises:

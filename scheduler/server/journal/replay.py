@@ -23,10 +23,8 @@ class ReplayReport:
     """The result of a replay.
 
     Attributes:
-        n_stimuli: number of handled stimuli.
         digest: hash of all output, in order; the same in any process.
         ending: how the journal ended, as text.
-        core: the core after the last stimulus.
         errors: (number of the stimulus, error) for each exception of the core.
         differs_after: number of the stimulus after which the output first differed from that of the
             recorded run; None if it never did.

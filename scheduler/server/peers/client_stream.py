@@ -35,7 +35,6 @@ class PendingUpdateGraph:
     """A graph that blocks later messages of its client until it has an outcome.
 
     Attributes:
-        graph_id: the id of the graph.
         keys: the keys that the client wants of it.
         started: when it was submitted to the graph compilers (``time.perf_counter``).
         outcome: its commit, its failure or ``GraphDropped``, once there is one.

@@ -23,7 +23,7 @@ class ReceiveSpool:
         coming: returns the frame lengths and the received frames of the message that is being
             received.
         memory_nbytes: larger messages go to a file.
-        directory: directory of the files; None is the system's directory for temporary files.
+        directory: directory of the files; None for the system's default.
         spawn: runs the task that releases mapped pages.
     """
 

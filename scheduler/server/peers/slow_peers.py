@@ -73,9 +73,6 @@ class SlowWorkerBuffer(deque[Any]):
 class SlowClientBuffer:
     """Messages for a client that reads slowly.
 
-    Args:
-        client: name of the client, for log lines.
-
     Attributes:
         nbytes: estimated size of the messages. A payload that several messages share counts once.
     """

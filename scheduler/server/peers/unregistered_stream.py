@@ -30,12 +30,7 @@ SENDERS: tuple[tuple[str, Direction], ...] = (
 
 
 class UnregisteredStream(EventHandler):
-    """Handles a stream without a registration.
-
-    Args:
-        peer: the connection.
-        extra: arguments that are added to each message.
-    """
+    """Handles a stream without a registration; `extra` is added to each message."""
 
     def __init__(self, peer: Peer, extra: Mapping[str, Any]) -> None:
         self._peer = peer

@@ -22,15 +22,9 @@ INTERVAL_MIN_SECONDS = 0.01
 
 
 def start(server: ServerApi, client: str, measure: str, interval: float) -> str:
-    """Take samples every `interval` seconds until ``stop``, or until `client` is removed.
+    """Take samples until ``stop``, or until `client` is removed. Return the key of the sampler.
 
-    See ``messages.MemorySamplerStart`` for the arguments.
-
-    Returns:
-        The key of the sampler.
-
-    Raises:
-        ValueError: there is no such measure.
+    See ``messages.MemorySamplerStart`` for the arguments. Raise ValueError for an unknown measure.
     """
     if measure not in MEASURES:
         raise ValueError(f"measure must be one of {', '.join(MEASURES)}, not {measure!r}")

@@ -138,11 +138,7 @@ class _Retirement:
         self._send(SetWorkerStatus(self._ws.address, status))
 
     async def run(self, close: bool, remove: bool) -> str:
-        """Move the data of the worker, wait for its running tasks, and remove it.
-
-        Returns:
-            Why the worker stays, or "".
-        """
+        """Move its data, wait for its running tasks, and remove it. Return why it stays, or ""."""
         ws = self._ws
         try:
             reason = await self._move_data()
@@ -223,10 +219,8 @@ class _Retirement:
     async def _move_in_background(self, plan: dict[str, dict[Key, list[str]]]) -> bool:
         """Let recipients fetch copies, and wait until they have them or one of them is gone.
 
-        Results that the worker stores meanwhile are not waited for.
-
-        Returns:
-            False if no copy arrived for ``PATIENCE_SECONDS``.
+        Results that the worker stores meanwhile are not waited for. Return False if no copy arrived
+        for ``PATIENCE_SECONDS``.
         """
         self._server.send_stimulus(MoveReplicas(acquire={a: list(ks) for a, ks in plan.items()}))
         moving = {key for keys in plan.values() for key in keys}

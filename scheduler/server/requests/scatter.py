@@ -69,11 +69,7 @@ async def scatter(
 async def _put(
     server: ServerApi, part: Mapping[Key, Any], address: str, addresses: list[str]
 ) -> tuple[str, Mapping[Key, int]]:
-    """Send values to `address` or, if it cannot be reached, to the next worker that can.
-
-    Returns:
-        The address of this worker, and key -> size in bytes.
-    """
+    """Send values to `address` or the next reachable worker; return its address and their sizes."""
     begin = addresses.index(address)
     lost: OSError | None = None
     for candidate in addresses[begin:] + addresses[:begin]:

@@ -48,11 +48,6 @@ class Spool:
         memory_nbytes: limit of the bytes in memory.
         directory: directory of the files; None for the system's default.
         on_first_file: called once, when the first file is created.
-
-    Attributes:
-        in_memory_nbytes: bytes allocated in memory.
-        spooled_nbytes: bytes allocated in files.
-        sealed: no further frames are received.
     """
 
     def __init__(
@@ -67,7 +62,7 @@ class Spool:
         self._segments: weakref.WeakSet[_Segment] = weakref.WeakSet()
         self._shared: _Segment | None = None
         self._broken = False
-        self.sealed = False
+        self.sealed = False  # no further frames are received
         self.in_memory_nbytes = 0
         self.spooled_nbytes = 0
         self._places: dict[int, tuple[memoryview, _Segment, int]] = {}

@@ -40,7 +40,6 @@ class LoopLag:
     """Measures the time between ticks of the event loop.
 
     Attributes:
-        last: time of the last tick (``time.monotonic``).
         longest_seconds: longest time between two ticks since ``reset``.
         seconds: time between the last two ticks.
         on_tick: called with the lateness of each tick, seconds.
