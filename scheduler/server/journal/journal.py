@@ -21,7 +21,6 @@ classes or their modules are renamed. Tuples remain tuples. Bytes longer than ``
 from __future__ import annotations
 
 import dataclasses
-import functools
 import hashlib
 import importlib
 import logging
@@ -99,7 +98,6 @@ class StubBytes(bytes):
 # ------------------------------------------------------------------ values <-> bytes
 
 
-@functools.cache
 def _field_names(cls: type) -> tuple[str, ...]:
     """Return the names of the fields of a message class or dataclass, in order."""
     if dataclasses.is_dataclass(cls):
@@ -155,7 +153,7 @@ class ValueCodec:
             return msgpack.ExtType(EXT_SET, self.pack(sorted(value, key=repr)))
         if isinstance(value, msgspec.Struct) or dataclasses.is_dataclass(kind):
             name = f"{kind.__module__}:{kind.__qualname__}"
-            fields = [_shorten_field(getattr(value, n)) for n in _field_names(value.__class__)]
+            fields = [_shorten_field(getattr(value, n)) for n in _field_names(kind)]
             return msgpack.ExtType(EXT_OBJECT, self.pack([name, fields]))
         if isinstance(value, int):
             return msgpack.ExtType(EXT_BIG_INT, str(int(value)).encode())
@@ -255,7 +253,6 @@ def _shorten_field(value: Any) -> Any:
     return value
 
 
-@functools.cache
 def _find_class(name: str) -> type:
     module_name, _, class_name = name.partition(":")
     if not module_name.startswith(MODULES) or "." in class_name:
