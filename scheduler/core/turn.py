@@ -78,19 +78,11 @@ class Turn:
 
     def to_worker(self, address: str, message: Message) -> None:
         """Send ``message`` to a worker through its stream."""
-        messages = self.outbox.workers.get(address)
-        if messages is None:
-            self.outbox.workers[address] = [message]
-        else:
-            messages.append(message)
+        self.outbox.workers.setdefault(address, []).append(message)
 
     def to_client(self, client: str, message: Message) -> None:
         """Send ``message`` to a client through its stream."""
-        messages = self.outbox.clients.get(client)
-        if messages is None:
-            self.outbox.clients[client] = [message]
-        else:
-            messages.append(message)
+        self.outbox.clients.setdefault(client, []).append(message)
 
     def to_clients(self, clients: Iterable[ClientState], message: Message) -> None:
         """Send ``message`` to each of ``clients``."""
@@ -99,11 +91,8 @@ class Turn:
 
     def free_keys(self, address: str, key: Key) -> None:
         """Ask a worker to free a key; consecutive keys of a turn share a message."""
-        messages = self.outbox.workers.get(address)
-        if messages is None:
-            self.outbox.workers[address] = [FreeKeys(keys=[key], stimulus_id=self.stimulus_id)]
-            return
-        last = messages[-1]
+        messages = self.outbox.workers.setdefault(address, [])
+        last = messages[-1] if messages else None
         if type(last) is FreeKeys and last.stimulus_id == self.stimulus_id:
             last.keys.append(key)
         else:

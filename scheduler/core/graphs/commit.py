@@ -32,43 +32,37 @@ DROPPED_GRAPHS_MAX = 10_000
 
 _RELEASE_PINS = Stage(
     "release_pins",
-    stages.n_pins,
     stages.release_pins,
+    stages.n_pins,
     counts_edges=False,
     finish=stages.remove_placeholder,
 )
 #: Stages of a commit, in order.
 STAGES = (
-    Stage("insert", lambda graph: len(graph.keys), insert),
+    Stage("insert", insert, lambda graph: len(graph.keys)),
     Stage(
         "register",
-        lambda graph: graph.n_wanted,
         stages.register,
+        lambda graph: graph.n_wanted,
         counts_edges=False,
         finish=stages.finish_registration,
     ),
-    Stage("mark_needed", lambda graph: len(graph.tasks), stages.mark_needed, backwards=True),
-    Stage("activate", lambda graph: len(graph.tasks), stages.activate),
+    Stage("mark_needed", stages.mark_needed, backwards=True),
+    Stage("activate", stages.activate),
     Stage(
         "prune",
-        lambda graph: len(graph.tasks) if graph.needs_prune else 0,
         stages.prune,
+        lambda graph: len(graph.tasks) if graph.needs_prune else 0,
         backwards=True,
         finish=stages.sort_ready,
     ),
-    Stage("dispatch", lambda graph: len(graph.ready), stages.dispatch, counts_edges=False),
+    Stage("dispatch", stages.dispatch, lambda graph: len(graph.ready), counts_edges=False),
     _RELEASE_PINS,
 )
 #: Stages of a graph that was dropped during its commit.
 ROLLBACK_STAGES = (
     _RELEASE_PINS,
-    Stage(
-        "rollback",
-        lambda graph: len(graph.tasks),
-        stages.rollback,
-        backwards=True,
-        counts_edges=False,
-    ),
+    Stage("rollback", stages.rollback, backwards=True, counts_edges=False),
 )
 
 

@@ -33,16 +33,16 @@ class Stage:
 
     Attributes:
         name: as in ``PendingGraph.stage``.
-        n_rows: returns the number of rows to process.
         run: processes some rows, in the order of the range.
+        n_rows: returns the number of rows to process; by default all.
         backwards: process the last row first, so that dependents come before their dependencies.
         counts_edges: dependencies of the rows count towards the budget.
         finish: called after the last row, or None.
     """
 
     name: str
-    n_rows: Callable[[PendingGraph], int]
     run: Callable[[Turn, PendingGraph, range], None]
+    n_rows: Callable[[PendingGraph], int] = lambda graph: len(graph.tasks)
     backwards: bool = False
     counts_edges: bool = True
     finish: Callable[[Turn, PendingGraph], None] | None = None

@@ -352,8 +352,7 @@ def handle_worker_removed(turn: Turn, gone: WorkerRemoved) -> None:
     worker_removal = WorkerRemoval(ws, gone.expected, list(ws.processing))
     begin_worker_removal(turn, worker_removal, recs)
     recomputed, lost = lose_data(turn, ws, recs)
-    processing = [ts.key for ts in worker_removal.tasks]
-    _report_losses(turn, ws, processing, recomputed, lost, gone.expected)
+    _report_losses(turn, worker_removal, recomputed, lost)
     run(turn, recs)
     refresh_no_workers(state, turn.now)
     if state.plugins is not None:
@@ -390,13 +389,9 @@ def _unregister(state: SchedulerState, ws: WorkerState) -> None:
 
 
 def _report_losses(
-    turn: Turn,
-    ws: WorkerState,
-    processing: list[Key],
-    recomputed: list[Key],
-    lost: list[Key],
-    expected: bool,
+    turn: Turn, worker_removal: WorkerRemoval, recomputed: list[Key], lost: list[Key]
 ) -> None:
+    ws = worker_removal.ws
     stimulus = f"(stimulus_id={turn.stimulus_id!r})"
     if recomputed:
         turn.log(
@@ -413,11 +408,11 @@ def _report_losses(
         )
     event = {
         "action": "remove-worker",
-        "processing-tasks": FixedSet(processing),
+        "processing-tasks": FixedSet(ts.key for ts in worker_removal.tasks),
         "lost-computed-tasks": FixedSet(recomputed),
         "lost-scattered-tasks": FixedSet(lost),
         "stimulus_id": turn.stimulus_id,
-        "expected": expected,
+        "expected": worker_removal.expected,
     }
     turn.log_event(ws.address, event)
     turn.log_event("all", {**event, "worker": ws.address})

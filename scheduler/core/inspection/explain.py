@@ -227,16 +227,13 @@ def _roots(missing: Iterable[TaskState]) -> tuple[list[TaskState], bool]:
 
 def restrictions(ts: TaskState) -> dict[str, Any] | None:
     """Return the restrictions of ``ts``; None if it has none."""
-    details = ts.details
-    if details is None or not (
-        details.worker_restrictions or details.host_restrictions or details.resource_restrictions
-    ):
+    if not (ts.worker_restrictions or ts.host_restrictions or ts.resource_restrictions):
         return None
     return {
-        "workers": list(details.worker_restrictions or ()),
-        "hosts": list(details.host_restrictions or ()),
-        "resources": dict(details.resource_restrictions or {}),
-        "loose": details.loose_restrictions,
+        "workers": list(ts.worker_restrictions or ()),
+        "hosts": list(ts.host_restrictions or ()),
+        "resources": dict(ts.resource_restrictions or {}),
+        "loose": ts.loose_restrictions,
     }
 
 
@@ -281,16 +278,13 @@ def exclusions(state: SchedulerState, ts: TaskState, ws: WorkerState) -> list[di
         out.append({"kind": "status", "status": ws.status})
     elif not is_available(ws):
         out.append({"kind": "backpressured"})
-    details = ts.details
-    if details is None:
-        return out
-    named = details.worker_restrictions or {}
-    hosts = details.host_restrictions or {}
+    named = ts.worker_restrictions or {}
+    hosts = ts.host_restrictions or {}
     if named or hosts:
         on_host = any(_host(state, h) == ws.host for h in hosts)
         if ws.address not in named and not on_host:
-            out.append({"kind": "worker", "loose": details.loose_restrictions})
-    for resource, amount in (details.resource_restrictions or {}).items():
+            out.append({"kind": "worker", "loose": ts.loose_restrictions})
+    for resource, amount in (ts.resource_restrictions or {}).items():
         supplied = ws.resources.get(resource)
         if supplied is None or supplied < amount:
             out.append(

@@ -108,13 +108,7 @@ def huge_inputs_failure(turn: Turn, ts: TaskState, ws: WorkerState) -> Failure:
 
 def format_nbytes(n: float) -> str:
     """Return `n` bytes as text in the style of dask: ``1.00 MiB``."""
-    for unit, size in (
-        ("PiB", 2**50),
-        ("TiB", 2**40),
-        ("GiB", 2**30),
-        ("MiB", 2**20),
-        ("kiB", 2**10),
-    ):
-        if n >= size * 0.9:
-            return f"{n / size:.2f} {unit}"
+    for power, unit in zip((5, 4, 3, 2, 1), ("PiB", "TiB", "GiB", "MiB", "kiB"), strict=True):
+        if n >= 1024**power * 0.9:
+            return f"{n / 1024**power:.2f} {unit}"
     return f"{n} B"

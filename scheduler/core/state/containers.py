@@ -47,10 +47,7 @@ class LoadBuckets(Generic[T]):
                 return
             self._take_out(item, old)
         self.loads[item] = load
-        bucket = self._buckets.get(load)
-        if bucket is None:
-            self._buckets[load] = bucket = {}
-        bucket[item] = None
+        self._buckets.setdefault(load, {})[item] = None
 
     def discard(self, item: T) -> None:
         """Remove `item` if present."""

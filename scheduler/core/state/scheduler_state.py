@@ -166,9 +166,4 @@ class SchedulerState:
 
     def resolve_worker(self, name: Any) -> WorkerState | None:
         """Return the worker with the address or alias `name`, or None."""
-        ws = self.workers.get(name)
-        if ws is None:
-            address = self.aliases.get(name)
-            if address is not None:
-                ws = self.workers.get(address)
-        return ws
+        return self.workers.get(name) or self.workers.get(self.aliases.get(name, ""))
