@@ -103,11 +103,7 @@ class SemaphoreRelease(Request, frozen=True, kw_only=True, tag="semaphore_releas
 
 
 class SemaphoreRefreshLeases(Request, frozen=True, kw_only=True, tag="semaphore_refresh_leases"):
-    """Prolong leases that are still in use. Returns: None.
-
-    Attributes:
-        lease_ids: IDs of the leases.
-    """
+    """Prolong leases that are still in use. Returns: None."""
 
     name: Any = None
     lease_ids: Any = None
@@ -237,14 +233,9 @@ class PublishList(Request, frozen=True, kw_only=True, tag="publish_list"):
 
 
 class GetRunspec(Request, frozen=True, kw_only=True, tag="get_runspec"):
-    """Get a task, to run it in the client.
-
-    Stock: ``recreate_tasks.py``.
+    """Get a task, to run it in the client. Stock: ``recreate_tasks.py``.
 
     Returns: {"task": serialized, "deps": keys}.
-
-    Attributes:
-        extra_arguments: ignored, as in stock.
     """
 
     EXTRA_FIELD: ClassVar[str | None] = "extra_arguments"
@@ -254,11 +245,7 @@ class GetRunspec(Request, frozen=True, kw_only=True, tag="get_runspec"):
 
 
 class GetErrorCause(Request, frozen=True, kw_only=True, tag="get_error_cause"):
-    """Get the task whose failure caused the failure of others. Returns: its key.
-
-    Attributes:
-        extra_arguments: ignored, as in stock.
-    """
+    """Get the task whose failure caused the failure of others. Returns: its key."""
 
     EXTRA_FIELD: ClassVar[str | None] = "extra_arguments"
 
@@ -314,9 +301,6 @@ class ShuffleGetOrCreate(Request, frozen=True, kw_only=True, tag="shuffle_get_or
     """Join a P2P shuffle, and create it if needed. Stock: ``shuffle/_scheduler_plugin.py``.
 
     Returns: {"status": "OK", "run_spec": serialized} or an error.
-
-    Attributes:
-        key: key of the task that joins.
     """
 
     shuffle_id: str

@@ -136,11 +136,7 @@ class UpdateDataReply(Reply, frozen=True, kw_only=True):
 
 
 class ResultReply(Reply, frozen=True, kw_only=True):
-    """Answer to ``run``, ``run_coroutine``, ``run_function`` and the requests to actors.
-
-    Attributes:
-        result: the serialized result.
-    """
+    """Answer to ``run``, ``run_coroutine``, ``run_function`` and the requests to actors."""
 
     result: Any
 

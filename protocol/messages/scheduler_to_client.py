@@ -102,11 +102,7 @@ class Error(Message, frozen=True, kw_only=True, tag="error"):
 
 
 class AdjustHeartbeatInterval(Message, frozen=True, kw_only=True, tag="adjust-heartbeat-interval"):
-    """Set the interval at which the client sends ``heartbeat-client``.
-
-    Attributes:
-        interval: seconds.
-    """
+    """Set the interval at which the client sends ``heartbeat-client``."""
 
     interval: float
 

@@ -85,7 +85,6 @@ class ActorExecute(Request, frozen=True, kw_only=True, tag="actor_execute"):
     """Call a method of an actor.
 
     Attributes:
-        actor: key of the actor.
         function: name of the method.
         args, kwargs: serialized one by one.
     """
@@ -97,12 +96,7 @@ class ActorExecute(Request, frozen=True, kw_only=True, tag="actor_execute"):
 
 
 class ActorAttribute(Request, frozen=True, kw_only=True, tag="actor_attribute"):
-    """Get an attribute of an actor.
-
-    Attributes:
-        actor: key of the actor.
-        attribute: name of the attribute.
-    """
+    """Get an attribute of an actor."""
 
     actor: Any = None
     attribute: Any = None
