@@ -63,7 +63,15 @@ RPC_DIRECTIONS: tuple[Direction, ...] = ("scheduler_rpc", "worker_rpc", "nanny_r
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """An operation in one direction; ``reply`` is None if it is a plain value or there is none."""
+    """An operation in one direction.
+
+    Attributes:
+        name: name on the wire.
+        direction: direction of the message.
+        cls: class of the message.
+        handler: the part of paceline that handles it.
+        reply: class of the reply; None if the reply is a plain value or there is none.
+    """
 
     name: str
     direction: Direction

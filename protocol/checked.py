@@ -23,7 +23,12 @@ Report = Callable[[Violation, ObservedMessage], None]
 
 
 class CheckedConnection(Connection):
-    """A ``Connection`` that calls `report` for each violation in a message that this end sends."""
+    """A ``Connection`` that calls `report` for each violation in a message that this end sends.
+
+    Args:
+        report: called with the violation and the message.
+        role, offer, same_host, serves, read_scalar, serialize_value: see ``Connection``.
+    """
 
     def __init__(
         self,

@@ -39,7 +39,14 @@ _KEY_TYPES = (str, bytes, int, float)
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A deviation of a message from the catalogue, at a ``path`` such as ``$.nbytes``."""
+    """A deviation of a message from the catalogue.
+
+    Attributes:
+        kind: what is wrong.
+        op: op of the message; "identity (reply)" for the reply to one.
+        path: path of the field, such as ``$.nbytes``.
+        text: description.
+    """
 
     kind: ViolationKind
     op: str
@@ -69,7 +76,12 @@ _FIELDS: Mapping[type[msgspec.Struct], Mapping[str, msgspec.structs.FieldInfo]] 
 
 
 def check_message(raw: Any, direction: Direction) -> list[Violation]:
-    """Return the violations in ``raw``, a decoded message in ``direction``."""
+    """Return the violations in a decoded message of a stream, or a request.
+
+    Args:
+        raw: as ``ValueReader`` returns it.
+        direction: its table.
+    """
     if not isinstance(raw, dict) or not isinstance(raw.get("op"), str):
         return [Violation("wrong type", "", "$", f"expected a map with an op, got {_kind(raw)}")]
     name = raw["op"]

@@ -54,7 +54,11 @@ Received = Message | UnknownMessage | InvalidMessage
 
 
 class _Placeholder(Payload):
-    """A placeholder until the second step; ``place`` is stock's index, or the in-place triple."""
+    """A placeholder between msgspec's decoding and the second step, which finds its frames.
+
+    Attributes:
+        place: what the placeholder refers to; in the stock encoding, the index of a header frame.
+    """
 
     __slots__ = ("place",)
     place: Any
@@ -138,8 +142,14 @@ class Codec:
         """Return the messages of one batch of a stream.
 
         Each is of one of the direction's classes, an ``UnknownMessage`` or an ``InvalidMessage``.
-        `claims` has the frames already claimed by other parts of the same message. Raise
-        RemoteProtocolError if frame 0 is not msgpack.
+
+        Args:
+            frames: frames of the message.
+            direction: table of the stream.
+            claims: frames already claimed by other parts of the same message.
+
+        Raises:
+            RemoteProtocolError: frame 0 is not msgpack.
         """
         if not frames:
             raise RemoteProtocolError("a message without frames")
@@ -173,8 +183,12 @@ class Codec:
     def decode_value(self, frames: Sequence[Buffer], type: type[T] | None = None) -> Any:
         """Return a message that is not a batch: arrays as tuples, placeholders as ``Payload``.
 
-        Convert it to `type` if given. Raise RemoteProtocolError if it cannot be decoded or
-        converted.
+        Args:
+            frames: frames of the message.
+            type: convert the value to this type.
+
+        Raises:
+            RemoteProtocolError: the message cannot be decoded, or is not of that type.
         """
         if not frames:
             raise RemoteProtocolError("a message without frames")
@@ -229,7 +243,11 @@ class Codec:
     def _decode_fields(
         self, message: Any, plan: Plan, frames: Sequence[Buffer], claims: FrameClaims
     ) -> None:
-        """Finish the lists of keys and the serialized values of `message`."""
+        """Finish the lists of keys and the serialized values of `message`.
+
+        Raises:
+            RemoteProtocolError, TypeError, KeyError: one of them is invalid.
+        """
         for name in plan.keys_fields:
             keys = getattr(message, name)
             if type(keys) is not list:  # a set; its elements stay in the order of the wire
@@ -298,9 +316,12 @@ class Codec:
     # ------------------------------------------------------------------ writing
 
     def encode(self, value: Any) -> Frames:
-        """Return the frames of one message, or raise LocalProtocolError.
+        """Return the frames of one message.
 
         A list of messages is encoded as a batch, a message as a map, and any other value as it is.
+
+        Raises:
+            LocalProtocolError: `value` cannot be encoded.
         """
         if type(value) is list and value:
             kinds = set(map(type, value))
@@ -314,7 +335,15 @@ class Codec:
         return writer.frames
 
     def encode_batch(self, messages: list[Any], kinds: Set[type]) -> Frames:
-        """Return the frames of `messages` of the classes `kinds`, or raise LocalProtocolError."""
+        """Return the frames of a batch.
+
+        Args:
+            messages: ``Message`` objects.
+            kinds: their classes.
+
+        Raises:
+            LocalProtocolError: a message cannot be encoded.
+        """
         if not kinds.isdisjoint(_UNTYPED):
             messages = _with_sets_encoded(messages)
         return self._pack(messages)
@@ -339,7 +368,11 @@ _CHECKED_KEYS = frozenset((list, dict, float, type(None)))
 
 
 def _plain_key(key: Any) -> Any:
-    """Return the valid key that msgspec decoded to `key`, or raise TypeError or ValueError."""
+    """Return the key that msgspec decoded to `key`, whose type is one of ``_CHECKED_KEYS``.
+
+    Raises:
+        TypeError, ValueError: it is not a valid key.
+    """
     if type(key) is not list:
         check_key(key)
         return key

@@ -37,7 +37,9 @@ def is_available(name: str) -> bool:
 def expand(name: str | None, frame: Buffer, max_nbytes: int = EXPANSION_MAX_NBYTES) -> Buffer:
     """Return `frame` decompressed with the codec `name`; None if it is not compressed.
 
-    Raise RemoteProtocolError if the codec is not available, or the frame is corrupt or too large.
+    Raises:
+        RemoteProtocolError: the codec is unknown or not installed, the frame is corrupt, or it
+            would exceed `max_nbytes`.
     """
     if name is None:
         return frame

@@ -74,7 +74,12 @@ _ALLOWED: Mapping[Direction, frozenset[type]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class HandshakeDone:
-    """The peer's handshake ``remote`` was received, and both ends support ``agreement``."""
+    """The peer's handshake was received.
+
+    Attributes:
+        agreement: what both ends support.
+        remote: the peer's handshake, as received.
+    """
 
     agreement: Agreement
     remote: Any = None
@@ -82,7 +87,13 @@ class HandshakeDone:
 
 @dataclass(frozen=True, slots=True)
 class RequestReceived:
-    """The peer sent a request to a listener in its RPC phase, which may be unknown or invalid."""
+    """The peer sent a request (RPC phase of a listener).
+
+    Attributes:
+        message: a class of the served table, ``UnknownMessage`` or ``InvalidMessage``.
+        reply: whether the peer waits for a reply.
+        close: whether to close the connection after the reply.
+    """
 
     message: Message | UnknownMessage | InvalidMessage
     reply: bool
@@ -91,7 +102,11 @@ class RequestReceived:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A message that is neither a request nor a batch: a reply, or part of a longer exchange."""
+    """A message that is neither a request nor a batch: a reply, or part of a longer exchange.
+
+    Attributes:
+        value: the decoded message: arrays as tuples, placeholders as ``Payload`` objects.
+    """
 
     value: Any
 
@@ -100,8 +115,11 @@ class Value:
 class Batch:
     """Messages of a stream, in order. Do not modify it; it is not frozen only to save time.
 
-    A ``CloseStream`` comes last. For a long batch, ``more`` iterates over lists of the messages
-    that follow, each decoded when it is requested.
+    Attributes:
+        messages: objects of the direction's classes, ``UnknownMessage`` or ``InvalidMessage``. A
+            ``CloseStream`` comes last.
+        more: for a long batch, an iterator over lists of the messages that follow, each decoded
+            when it is requested; else None.
     """
 
     messages: list[Any]
@@ -116,10 +134,17 @@ class Connection:
 
     Args:
         role: "listener" if this end accepted the connection, "connector" if it connected.
-        offer: entries of this end's handshake that differ from ``local_offer()``, such as those of
-            ``local_offer(in_place=True)``.
+        offer: entries of this end's handshake that differ from ``local_offer()``. With
+            ``local_offer(in_place=True)`` the in-place encoding is used with a peer that offers it
+            too.
+        same_host: whether both ends are on one host.
         serves: the table of requests that this end serves.
         read_scalar, serialize_value: see ``Codec``.
+
+    Attributes:
+        phase: current phase.
+        agreement: what both ends support; None before the handshake.
+        codec: encodes and decodes messages; after the handshake, in the agreed encoding.
     """
 
     def __init__(
@@ -146,7 +171,11 @@ class Connection:
         self._out: Direction = serves
 
     def start(self) -> Frames:
-        """Return this end's handshake, to be sent once, before anything else."""
+        """Return this end's handshake, to be sent first.
+
+        Raises:
+            LocalProtocolError: it was already sent.
+        """
         if self._started:
             raise LocalProtocolError("the handshake has been sent already")
         self._started = True
@@ -155,7 +184,8 @@ class Connection:
     def receive_frames(self, frames: Sequence[Buffer]) -> list[Event]:
         """Return the events for one message from the peer; none after the connection has closed.
 
-        Raise RemoteProtocolError if the message is invalid; close the connection then.
+        Raises:
+            RemoteProtocolError: the message is invalid; close the connection.
         """
         phase = self.phase
         if phase in ("worker-stream", "client-stream"):
@@ -174,7 +204,11 @@ class Connection:
         return []
 
     def become_stream(self, kind: Literal["worker", "client"]) -> None:
-        """Switch to batches in both directions, after a registration was accepted or sent."""
+        """Switch to batches in both directions, after a registration was accepted (or sent).
+
+        Raises:
+            LocalProtocolError: the connection is not in its RPC phase.
+        """
         self._move(kind)
         self._in, self._out = _STREAMS[self.phase, self.role]
 
@@ -183,8 +217,11 @@ class Connection:
 
         In a stream, `value` is a list of messages, or one message, which is sent as such a list.
         Before that, it is a request or a reply. A value that is not a ``Message`` is encoded as it
-        is. Raise LocalProtocolError if it cannot be encoded, or not be sent in this phase or by
-        this end.
+        is.
+
+        Raises:
+            LocalProtocolError: `value` cannot be sent in this phase or by this end, or cannot be
+                encoded.
         """
         phase = self.phase
         if phase in ("worker-stream", "client-stream"):

@@ -60,7 +60,9 @@ _NUMBERS = tuple(Struct(f"<{count}Q") for count in range(64))
 class Limits:
     """Limits of what a prelude may claim. A peer that claims more is disconnected.
 
-    A gather of a million keys has two million frames.
+    Attributes:
+        max_frames: frames of one message. A gather of a million keys has two million.
+        max_message_nbytes: size of all frames of one message.
     """
 
     max_frames: int = 2**22
@@ -118,11 +120,18 @@ class FrameReader:
 
     @property
     def coming(self) -> tuple[tuple[int, ...], Frames] | None:
-        """The lengths of an incomplete message's frames and the frames received so far, or None."""
+        """The lengths of the incomplete message's frames, and the list of frames received so far.
+
+        None if no message is incomplete, or only a part of its prelude was received.
+        """
         return None if self._lengths is None else (self._lengths, self._frames)
 
     def admit(self) -> list[Frames]:
-        """Apply the limits of an admitted peer, and return the messages that are complete."""
+        """Apply the limits of an admitted peer, and return the messages that are complete.
+
+        Raises:
+            RemoteProtocolError: the next message exceeds the limits.
+        """
         if self._admitted_limits is None:
             return []
         self._limits, self._admitted_limits = self._admitted_limits, None
@@ -138,7 +147,14 @@ class FrameReader:
         return self._scratch
 
     def buffer_updated(self, nbytes: int) -> list[Frames]:
-        """Return the messages completed by `nbytes` that the socket wrote to ``get_buffer()``."""
+        """Process `nbytes` that the socket has written to ``get_buffer()``.
+
+        Returns:
+            The messages that are now complete.
+
+        Raises:
+            RemoteProtocolError: the data is invalid or exceeds the limits.
+        """
         large = self._large
         if large is None:
             if self._scratch is None:
@@ -150,9 +166,13 @@ class FrameReader:
         return self.feed(b"")
 
     def feed(self, data: Buffer) -> list[Frames]:
-        """Return the messages completed by `data`, whose memory may be reused after the call.
+        """Process `data`, whose memory may be reused after the call.
 
-        Raise RemoteProtocolError if the data is invalid or exceeds the limits.
+        Returns:
+            The messages that are now complete.
+
+        Raises:
+            RemoteProtocolError: the data is invalid or exceeds the limits.
         """
         if self._error is not None:
             raise RemoteProtocolError(self._error)
@@ -310,9 +330,12 @@ class FrameReader:
 
 
 def map_memory(nbytes: int) -> mmap.mmap:
-    """Map `nbytes`, which use memory only once they are written, or raise OSError.
+    """Map `nbytes` that use memory only once they are written.
 
     Huge pages are used if possible; they are four times faster to fill.
+
+    Raises:
+        OSError: the system refuses the size.
     """
     mapped = mmap.mmap(-1, nbytes, **_PRIVATE)
     if nbytes >= HUGE_FRAME_NBYTES and hasattr(mmap, "MADV_HUGEPAGE"):
@@ -354,7 +377,10 @@ def pack_prelude(lengths: Sequence[int]) -> bytes:
 
 
 def pack_frames(frames: Sequence[Buffer]) -> list[Buffer]:
-    """Return the buffers for one message: prelude and small frames joined, large ones unchanged."""
+    """Return the buffers to write for one message: small frames joined, large ones unchanged.
+
+    The first buffer starts with the prelude.
+    """
     lengths = [len(frame) if type(frame) is bytes else frame_nbytes(frame) for frame in frames]
     nbytes = sum(lengths)
     if nbytes < LARGE_FRAME_NBYTES or max(lengths) < LARGE_FRAME_NBYTES:

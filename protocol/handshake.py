@@ -48,7 +48,14 @@ _ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """The options that both ends support, and the version of the peer's Python (() if unknown)."""
+    """The options that both ends of a connection support.
+
+    Attributes:
+        compression: codec that payload frames may be compressed with, or None.
+        pickle_protocol: highest pickle protocol.
+        python: version of the peer's Python; () if it does not announce one.
+        encoding: how values are encoded in frames.
+    """
 
     compression: str | None = None
     pickle_protocol: int = PICKLE_PROTOCOL
@@ -74,10 +81,13 @@ def local_offer(
 
 
 def read_handshake(frames: Sequence[Buffer]) -> dict[str, Any]:
-    """Return the entries of a handshake, arrays as tuples, or raise RemoteProtocolError.
+    """Return the entries of a handshake, arrays as tuples.
 
     The sender is not authenticated, so only entries with a plain value or an array of these are
     decoded. Others are ignored: maps whose keys collide would block the reader.
+
+    Raises:
+        RemoteProtocolError: the message is not a handshake.
     """
     try:
         entries = _ENTRIES.decode(frames[0])
@@ -94,10 +104,15 @@ def read_handshake(frames: Sequence[Buffer]) -> dict[str, Any]:
 
 
 def negotiate(local: Mapping[str, Any], remote: Any, same_host: bool = False) -> Agreement:
-    """Return what the ends support that sent the handshakes `local` and `remote`.
+    """Return what both ends support.
 
-    Within the `same_host`, compression would cost more than it saves. Raise RemoteProtocolError if
-    `remote` is not a handshake of a supported release.
+    Args:
+        local: this end's handshake.
+        remote: the peer's handshake, as received.
+        same_host: both ends are on one host, so that compression would cost more than it saves.
+
+    Raises:
+        RemoteProtocolError: `remote` is not a handshake of a supported release.
     """
     if not isinstance(remote, Mapping):
         raise RemoteProtocolError("the first message is not a handshake")

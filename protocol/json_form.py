@@ -78,14 +78,22 @@ class _WireReader(ValueReader):
 
 
 def frames_to_json(frames: Sequence[Buffer], encoding: Encoding = "stock") -> Any:
-    """Return the JSON form of a message, which is the same in both encodings."""
+    """Return the JSON form of a message, which is the same in both encodings.
+
+    Raises:
+        RemoteProtocolError: the message cannot be decoded.
+    """
     if not frames:
         raise RemoteProtocolError("a message without frames")
     return to_json(_WireReader(frames, encoding).read(frames[0]))
 
 
 def json_to_frames(form: Any, encoding: Encoding = "stock") -> Frames:
-    """Return the frames of the message with the JSON form `form`, or raise LocalProtocolError."""
+    """Return the frames of the message with the JSON form `form`.
+
+    Raises:
+        LocalProtocolError: `form` is not valid.
+    """
     writer = ValueWriter(encoding)
     writer.frames[0] = writer.pack(_read(form, wire=True, depth=0))
     return writer.frames
@@ -100,7 +108,11 @@ def dumps(form: Any, indent: int | None = None) -> str:
 
 
 def documents(text: str) -> Iterator[Any]:
-    """Yield the JSON documents in `text`, such as its lines, or raise LocalProtocolError."""
+    """Yield the forms in `text`, any number of JSON documents one after the other (such as lines).
+
+    Raises:
+        LocalProtocolError: `text` is not JSON.
+    """
     decoder = json.JSONDecoder(parse_constant=_no_constant)
     position = 0
     while True:
@@ -125,9 +137,14 @@ def _no_constant(name: str) -> Any:
 def to_json(value: Any, max_nbytes: float = math.inf) -> Any:
     """Return the JSON form of a decoded value, which may contain sets, payloads and messages.
 
-    Bytes and frames longer than `max_nbytes` become ``{"$omitted": length}``, which cannot be
-    converted back. Raise RemoteProtocolError if the value is nested too deeply or the header of a
-    payload is corrupt.
+    Args:
+        value: the value.
+        max_nbytes: longer bytes (and frames) become ``{"$omitted": length}``, which cannot be
+            converted back.
+
+    Raises:
+        RemoteProtocolError: the value is nested too deeply, or the header of a payload is corrupt.
+        LocalProtocolError: the value cannot be sent.
     """
     return _form(value, max_nbytes, 0)
 
@@ -205,7 +222,11 @@ def _payload(payload: Payload, max_nbytes: float, depth: int) -> dict[str, Any]:
 
 
 def from_json(form: Any) -> Any:
-    """Return the value of `form` (with tuples, sets and payloads), or raise LocalProtocolError."""
+    """Return the value of `form`: tuples for arrays, sets, ``Payload`` objects.
+
+    Raises:
+        LocalProtocolError: `form` is not valid.
+    """
     return _read(form, wire=False, depth=0)
 
 
@@ -235,7 +256,11 @@ def _read(form: Any, wire: bool, depth: int) -> Any:
 
 
 def _read_marked(mark: str, body: Any, wire: bool, depth: int) -> Any:
-    """Return the value of an object with a mark. ``_read`` converts errors of invalid ones."""
+    """Return the value of an object with a mark.
+
+    Raises:
+        TypeError, ValueError, KeyError, OverflowError, LocalProtocolError: `body` is not valid.
+    """
     if mark == "$bytes":
         return bytes.fromhex(body)
     if mark == "$map":

@@ -31,7 +31,9 @@ def normalize_key(obj: Any) -> Any:
 def check_key(key: Any) -> None:
     """Check that `key` can name a task or a shared object: every peer can encode and find it.
 
-    Raise TypeError if it is not a key, ValueError if it is too long, NaN, or cannot be encoded.
+    Raises:
+        TypeError: it is not a str, bytes, number or tuple of these.
+        ValueError: it is too long or NaN, or a text or an int in it cannot be encoded.
     """
     check_length(key)
     check_encodable(key)
@@ -93,9 +95,12 @@ def check_encodable(key: Any) -> None:
 def check_prefix(key: Any) -> None:
     """Raise the error that dask raises if it cannot derive a prefix and a group from `key`.
 
-    Workers and the stock scheduler fail on such a key. Raise IndexError if it begins with an empty
-    tuple or is a text without a name, such as ``""`` or ``"<>"``, UnicodeDecodeError if it is not
-    UTF-8.
+    Workers and the stock scheduler fail on such a key.
+
+    Raises:
+        IndexError: the key begins with an empty tuple, or is a text without a name, such as
+            ``""`` or ``"<>"``.
+        UnicodeDecodeError: its name is not valid UTF-8.
     """
     first = key
     while type(first) is tuple:

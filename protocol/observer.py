@@ -73,7 +73,12 @@ class ObservedMessage:
 
 
 class _NotingReader(ValueReader):
-    """A ``ValueReader`` that accepts omitted frames, and sums up the size of payloads."""
+    """A ``ValueReader`` that accepts omitted frames.
+
+    Attributes:
+        payload_nbytes: size of the payloads, headers included.
+        omitted: whether parts of the value were not kept.
+    """
 
     __slots__ = ("omitted", "payload_nbytes")
 
@@ -105,8 +110,14 @@ class _NotingReader(ValueReader):
 class Observer:
     """Follows one connection.
 
-    The listening end serves the tables `serves`; the first that has an op is used. ``peer``
-    describes the end that connected, such as "worker alice"; it is "" until that is known.
+    Args:
+        serves: tables that the listening end serves; the first that has an op is used.
+        read_scalar: see ``Codec``.
+
+    Attributes:
+        phase: current phase of the connection.
+        peer: description of the end that connected: "worker alice", "client Client-1"; "" until it
+            is known.
     """
 
     def __init__(
@@ -291,7 +302,11 @@ class Observer:
         return None
 
     def _read(self, frames: Sequence[Buffer], data: Buffer) -> tuple[Any, _NotingReader]:
-        """Return the decoded value, and its reader."""
+        """Return the decoded value, and its reader.
+
+        Raises:
+            RemoteProtocolError: it cannot be decoded.
+        """
         reader = _NotingReader(frames, self._encoding, self._read_scalar)
         return reader.read(data), reader
 

@@ -42,7 +42,13 @@ _NAMES = tuple(
 
 
 class Payload:
-    """A serialized value: its header frame and further frames as received, so still compressed."""
+    """A serialized value. Immutable by convention.
+
+    Attributes:
+        kind: "serialized" or "pickled".
+        header: the msgpack header frame, verbatim.
+        frames: the frames after it, verbatim: still compressed and sharded.
+    """
 
     __slots__ = ("frames", "header", "kind")
 
@@ -80,6 +86,9 @@ class FrameClaims:
     A frame belongs to at most one payload. Otherwise a short message whose placeholders share
     frames could become many times larger than what was received, in memory and when it is
     forwarded.
+
+    Args:
+        n_frames: number of frames of the message.
     """
 
     __slots__ = ("_claimed", "_ranges")
@@ -93,7 +102,11 @@ class FrameClaims:
         return len(self._ranges)
 
     def claim(self, start: int, stop: int) -> None:
-        """Claim the frames `start` to `stop`, or raise RemoteProtocolError if one is claimed."""
+        """Claim the frames from `start` up to `stop` for a payload.
+
+        Raises:
+            RemoteProtocolError: one of them belongs to another payload.
+        """
         shared = self._claimed.find(1, start, stop)
         if shared >= 0:
             raise RemoteProtocolError(f"two placeholders share frame {shared}")
@@ -117,7 +130,11 @@ _SUB_FRAMES = msgspec.msgpack.Decoder(_SubFrames)
 
 
 def count_frames(header: Buffer) -> int:
-    """Return the number of frames that follow `header`, or raise RemoteProtocolError."""
+    """Return the number of frames that follow `header`.
+
+    Raises:
+        RemoteProtocolError: the header does not contain it.
+    """
     try:
         count = _SUB_FRAMES.decode(header).count
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -128,7 +145,12 @@ def count_frames(header: Buffer) -> int:
 
 
 def pickled_header(pickled: bytes, n_buffers: int = 0) -> bytes:
-    """Return the header of a "pickled" payload with `n_buffers` out-of-band buffers as frames."""
+    """Return the header frame of a "pickled" payload.
+
+    Args:
+        pickled: the pickle.
+        n_buffers: number of out-of-band buffers that follow as frames.
+    """
     size = len(pickled)
     if size < 0x100:
         head = _HEADER_START + bytes((_BIN8, size))
@@ -148,14 +170,24 @@ def pickled_payload(pickled: bytes, buffers: Iterable[Buffer] = ()) -> Payload:
 
 
 def serialized_payload(header: dict[str, Any], frames: Sequence[Buffer]) -> Payload:
-    """Return a payload of kind "serialized"; ``header["serializer"]`` names its family."""
+    """Return a payload of kind "serialized".
+
+    Args:
+        header: what the family needs, with its name under "serializer"; "num-sub-frames" is set
+            here.
+        frames: the data.
+    """
     full = {**header, "num-sub-frames": len(frames)}
     packed: bytes = msgpack.packb(full, use_bin_type=True)
     return Payload("serialized", packed, tuple(frames))
 
 
 def payload_header(payload: Payload) -> dict[str, Any]:
-    """Return the header as stock decodes it, arrays as tuples, or raise RemoteProtocolError."""
+    """Return the payload's header, decoded as stock peers decode it (arrays are tuples).
+
+    Raises:
+        RemoteProtocolError: it is not a msgpack map.
+    """
     try:
         header = msgpack.unpackb(payload.header, use_list=False, strict_map_key=False, raw=False)
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
@@ -171,7 +203,13 @@ def payload_pickle(
     """Return the decompressed pickle and out-of-band buffers of a payload, not unpickled.
 
     Buffers are writable if the sender's were ("writeable" in the header of the "pickle" family).
-    Raise RemoteProtocolError if there is no pickle, or it is corrupt or larger than `max_nbytes`.
+
+    Args:
+        payload: the payload.
+        max_nbytes: limit of the decompressed size, bytes.
+
+    Raises:
+        RemoteProtocolError: the payload does not contain a pickle, is corrupt, or is too large.
     """
     header = payload_header(payload)
     try:
@@ -197,7 +235,12 @@ def payload_pickle(
 def payload_bytes(payload: Payload, max_nbytes: int = EXPANSION_MAX_NBYTES) -> bytes:
     """Return the bytes of a payload of bytes, such as a pickled exception in a reply.
 
-    Raise RemoteProtocolError if it holds something else, is corrupt, or exceeds `max_nbytes`.
+    Args:
+        payload: the payload.
+        max_nbytes: limit of the decompressed size, bytes.
+
+    Raises:
+        RemoteProtocolError: the payload does not contain bytes, is corrupt, or is too large.
     """
     header = payload_header(payload)
     if payload.kind != "serialized" or header.get("serializer") != "dask":
@@ -221,10 +264,17 @@ def payload_members(
     peers that read only pickles (``distributed.protocol.serialize.serialize``). Each member has its
     own family of serializers.
 
-    Return the collection's kind ("list", "tuple", "set" or "dict"), and its members in order, each
-    with its key (None except in a "dict"); members may be collections themselves. Return None if
-    the payload is not such a collection, and raise RemoteProtocolError if it is corrupt or too
-    large.
+    Args:
+        payload: the payload.
+        max_nbytes: limit of the decompressed size, bytes.
+
+    Returns:
+        The collection's kind ("list", "tuple", "set" or "dict"), and its members in order, each
+        with its key (None except in a "dict"); members may be collections themselves. None if the
+        payload is not such a collection.
+
+    Raises:
+        RemoteProtocolError: the payload is corrupt, or too large.
     """
     header = payload_header(payload)
     if payload.kind != "serialized" or "is-collection" not in header:

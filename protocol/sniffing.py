@@ -19,7 +19,11 @@ _U64 = 8
 
 
 class OmittedFrame(bytes):
-    """Replaces a frame of ``omitted_nbytes`` that was not kept; it is empty."""
+    """Replaces a frame that was not kept; it is empty.
+
+    Attributes:
+        omitted_nbytes: size of the frame.
+    """
 
     omitted_nbytes: int
 

@@ -63,7 +63,11 @@ READ_ERRORS = (
 def payload_at(
     kind: PayloadKind, place: Any, frames: Sequence[Buffer], claims: FrameClaims
 ) -> Payload:
-    """Return the payload whose header is frame `place`, or raise RemoteProtocolError."""
+    """Return the payload whose header is frame `place`.
+
+    Raises:
+        RemoteProtocolError: there is no such frame, or its frames are missing.
+    """
     if type(place) is not int or not 0 < place < len(frames):
         raise RemoteProtocolError(f"a placeholder points to frame {place!r} of {len(frames)}")
     claims.claim(place, place + 1)
@@ -83,12 +87,15 @@ def payload_at(
 def payload_in_place(
     kind: PayloadKind, place: Any, frames: Sequence[Buffer], claims: FrameClaims
 ) -> Payload:
-    """Return the payload of a placeholder in the in-place encoding, or raise RemoteProtocolError.
+    """Return the payload of a placeholder in the in-place encoding.
 
     It contains all that a header frame is needed for in the stock encoding, so that a reader in a
     static language needs one pass: ``[header, first, count]``. ``header`` is the header as bytes,
     ``first`` the index of the value's first frame, ``count`` the number of its frames, as in the
     header. A value without frames is ``[header, 0, 0]``.
+
+    Raises:
+        RemoteProtocolError: the placeholder is invalid, or its frames are missing.
     """
     if not isinstance(place, list | tuple) or len(place) != 3:
         raise RemoteProtocolError("a placeholder is not [header, first, count]")
@@ -123,7 +130,14 @@ def keep_payload(kind: type, value: Any) -> Any:
 
 
 class ValueReader:
-    """Decodes the values of one message, whose frames other parts may have claimed (``claims``)."""
+    """Decodes the values of one message.
+
+    Args:
+        frames: frames of the message.
+        encoding: of its placeholders.
+        read_scalar: reads numbers in ``__Pickled__`` placeholders; None to keep them serialized.
+        claims: frames already claimed by other parts of the message.
+    """
 
     __slots__ = ("_claims", "_frames", "_payload_of", "_read_scalar")
 
@@ -140,7 +154,11 @@ class ValueReader:
         self._claims = FrameClaims(len(frames)) if claims is None else claims
 
     def read(self, data: Buffer) -> Any:
-        """Return the value encoded in `data` (msgpack), or raise RemoteProtocolError."""
+        """Return the value encoded in `data` (msgpack).
+
+        Raises:
+            RemoteProtocolError: it is not msgpack, or a placeholder refers to a missing frame.
+        """
         try:
             return msgpack.unpackb(
                 data, object_hook=self.convert, use_list=False, strict_map_key=False, raw=False
@@ -154,6 +172,9 @@ class ValueReader:
         """Return the value encoded in `data`, interning no names unless it is a request.
 
         The maps of a reply have task keys for names, and interned names are never freed.
+
+        Raises:
+            RemoteProtocolError: as ``read``.
         """
         if memoryview(data)[1:4] == _OP:
             return self.read(data)
@@ -184,7 +205,12 @@ class ValueReader:
         return value
 
     def finish(self, value: Any) -> Any:
-        """Convert a value decoded by msgspec: lists to tuples, and maps as ``convert`` does."""
+        """Convert a value decoded by msgspec: lists to tuples, and maps as ``convert`` does.
+
+        Raises:
+            RemoteProtocolError: a placeholder refers to a missing frame.
+            TypeError: a set has an element that is not hashable.
+        """
         kind = type(value)
         if kind is list:
             return tuple([self.finish(x) if type(x) in _NESTED else x for x in value])
@@ -200,7 +226,15 @@ _NESTED = frozenset((list, dict))
 
 
 class ValueWriter:
-    """Encodes one message: frame 0, which the caller fills in, and the frames of its payloads."""
+    """Encodes one message: frame 0, and the frames of its payloads.
+
+    Args:
+        encoding: of its placeholders.
+        serialize_value: serializes values that msgpack cannot encode; None to raise.
+
+    Attributes:
+        frames: frames of the message; the caller fills in frame 0 at the end.
+    """
 
     __slots__ = ("_is_in_place", "_serialize_value", "frames")
 
@@ -212,7 +246,11 @@ class ValueWriter:
         self._serialize_value = serialize_value
 
     def pack(self, value: Any) -> bytes:
-        """Return `value` as msgpack, and append the frames of its payloads to ``frames``."""
+        """Return `value` as msgpack, and append the frames of its payloads to ``frames``.
+
+        Raises:
+            LocalProtocolError: msgpack cannot encode it.
+        """
         try:
             packed: bytes = msgpack.packb(value, default=self._convert_whole, use_bin_type=True)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:

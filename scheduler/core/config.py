@@ -28,7 +28,11 @@ def setting(default: Any, key: str) -> Any:
 
 @dataclass(slots=True)
 class SchedulerConfig:
-    """Configuration of one scheduler. Durations are in seconds, sizes in bytes."""
+    """Configuration of one scheduler. Durations are in seconds, sizes in bytes.
+
+    Raises:
+        ValueError: from ``check`` when a value is out of its range.
+    """
 
     allowed_failures: int = setting(3, "distributed.scheduler.allowed-failures")
     bandwidth: float = setting(100_000_000.0, "distributed.scheduler.bandwidth")
@@ -91,7 +95,11 @@ class SchedulerConfig:
     watch_idle: bool = True
 
     def check(self) -> None:
-        """Raise ValueError, which names the setting, if a value is out of range."""
+        """Check all values.
+
+        Raises:
+            ValueError: a value is out of range; the message names the setting.
+        """
         keys = self.dask_keys()
         for name in ("amm_measure", "rebalance_measure"):
             if getattr(self, name) not in MEASURES:

@@ -38,7 +38,15 @@ CHECKED_PER_TURN = 25
 class SchedulerCore:
     """The scheduler's state, and the handlers that change it.
 
-    ``config`` is checked here. ``extensions`` are notified of peers that left in this order.
+    Args:
+        config: settings; checked here.
+        errors: creates exceptions that clients deserialize.
+        events: the event log.
+        extensions: extensions, in the order in which they are notified of peers that left.
+        plugins: calls the hooks of scheduler plugins; None without plugins.
+
+    Raises:
+        ValueError: from ``config.check``.
     """
 
     def __init__(
@@ -78,7 +86,10 @@ class SchedulerCore:
         return outbox
 
     def _validate(self) -> None:
-        """Check the invariants; with many tasks only every n turns, to bound the cost per turn."""
+        """Check the invariants: after each turn if there are few tasks, else every n turns.
+
+        This bounds the mean cost per turn.
+        """
         self._unchecked_turns += 1
         if self._unchecked_turns * CHECKED_PER_TURN < len(self.state.tasks):
             return

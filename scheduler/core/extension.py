@@ -16,7 +16,12 @@ from .turn import Turn
 
 @dataclass(slots=True, frozen=True)
 class ExtensionErrorReply:
-    """The reply to a failed RPC request: the name of a builtin exception and its only argument."""
+    """The reply to an RPC request that failed.
+
+    Attributes:
+        kind: name of a builtin exception, such as "TimeoutError" or "KeyError".
+        text: its only argument; "" for an exception without arguments.
+    """
 
     kind: str
     text: str = ""

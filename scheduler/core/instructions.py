@@ -26,7 +26,13 @@ class CloseScheduler:
 
 @dataclass(slots=True)
 class LogLine:
-    """A log line, at a level of ``logging`` (10 debug, 20 info, 30 warning, 40 error)."""
+    """A log line.
+
+    Attributes:
+        level: as in ``logging`` (10 debug, 20 info, 30 warning, 40 error).
+        text: the text.
+        logger: name of the logger, as in stock.
+    """
 
     level: int
     text: str

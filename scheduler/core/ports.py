@@ -36,7 +36,12 @@ class ErrorPort(Protocol):
 
 
 class TurnWrites:
-    """Commands that hooks gave within one turn: (number of the call of the port, command)."""
+    """Commands that hooks gave within one turn, for the journal.
+
+    Attributes:
+        calls: number of calls of the port in this turn.
+        made: (number of the call within which it was given, command), in order.
+    """
 
     def __init__(self) -> None:
         self.calls = 0

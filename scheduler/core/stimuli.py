@@ -152,7 +152,12 @@ class GraphCommit:
 
 @dataclass(slots=True)
 class GraphFailed:
-    """A graph could not be compiled: its client gets ``task-erred`` for each key, as in stock."""
+    """A graph could not be compiled: its client gets ``task-erred`` for every key, as stock does.
+
+    Attributes:
+        exception, traceback: payloads that stock clients deserialize.
+        text: the error, for the log.
+    """
 
     graph_id: int
     keys: list[Any]
@@ -183,7 +188,13 @@ class GraphDropped:
 class WorkerJoined:
     """A worker registered.
 
-    The server has checked its address and name with ``core.queries.registration_error``.
+    The driver has checked that its address and name are free
+    (``core.queries.registration_error``).
+
+    Attributes:
+        address: normalised contact address.
+        message: the ``RegisterWorker`` request.
+        host: host part of the address.
     """
 
     address: str
@@ -193,7 +204,12 @@ class WorkerJoined:
 
 @dataclass(slots=True)
 class WorkerRemoved:
-    """A worker left, or is removed and asked to close. If ``expected``, no task is blamed."""
+    """A worker left, lost its connection, or is removed.
+
+    Attributes:
+        expected: it unregistered or was retired, so no task is blamed.
+        close: ask the worker to close.
+    """
 
     address: str
     expected: bool = False
@@ -202,7 +218,11 @@ class WorkerRemoved:
 
 @dataclass(slots=True)
 class WorkerHeartbeat:
-    """A worker's heartbeat, its address normalised."""
+    """A worker's heartbeat, its address normalised.
+
+    Attributes:
+        message: the ``HeartbeatWorker`` request.
+    """
 
     address: str
     host: str
@@ -236,7 +256,14 @@ class RequestGone:
 
 @dataclass(slots=True)
 class DataPlaced:
-    """Data without a run_spec was put on workers (scatter, update_data); ``client`` wants it."""
+    """Data without a run_spec was put on workers (scatter, update_data).
+
+    Attributes:
+        who_has: key -> addresses.
+        nbytes: key -> size in bytes.
+        types: key -> type name, if known.
+        client: name of the client that wants it, or "".
+    """
 
     who_has: dict[Any, list[str]]
     nbytes: dict[Any, int]
@@ -262,7 +289,12 @@ class ReplicasLost:
 
 @dataclass(slots=True)
 class MoveReplicas:
-    """Ask workers to acquire, or drop, replicas: address -> keys."""
+    """Ask workers to acquire or drop replicas.
+
+    Attributes:
+        acquire: address -> keys to fetch.
+        drop: address -> keys that other workers have too.
+    """
 
     acquire: dict[str, list[Any]] = field(default_factory=dict)
     drop: dict[str, list[Any]] = field(default_factory=dict)
@@ -308,7 +340,12 @@ class CloseWorker:
 
 @dataclass(slots=True)
 class MetadataSet:
-    """``Client.set_metadata``. The last of the keys, a path into nested dicts, gets the value."""
+    """``Client.set_metadata``.
+
+    Attributes:
+        keys: path into nested dicts; the last one gets the value.
+        value: plain or serialized.
+    """
 
     keys: list[Any]
     value: Any
@@ -325,7 +362,10 @@ class RestrictionsSet:
 class WriteTask:
     """A plugin, or a function that a client runs here, writes an attribute of a task.
 
-    The field is one of ``handlers.commands.WRITABLE``. An unknown key is ignored.
+    Attributes:
+        key: of the task; an unknown one is ignored.
+        field: one of ``handlers.commands.WRITABLE``.
+        value: as stored in the state (plain, or serialized).
     """
 
     key: Any
@@ -335,7 +375,12 @@ class WriteTask:
 
 @dataclass(slots=True)
 class Configure:
-    """Change one of ``handlers.commands.CONFIGURABLE``, for a program, plugin or function."""
+    """Change a setting, for a program, a plugin or a function that runs on the scheduler.
+
+    Attributes:
+        field: of ``SchedulerConfig``; one of ``handlers.commands.CONFIGURABLE``.
+        value: in its range.
+    """
 
     field: str
     value: Any
@@ -348,7 +393,12 @@ class IdleCheck:
 
 @dataclass(slots=True)
 class ConfigureStealing:
-    """Start or stop work stealing, or change the seconds between its rounds."""
+    """Start or stop work stealing, or change its interval.
+
+    Attributes:
+        running: steal periodically.
+        interval_seconds: seconds between rounds; None to keep the present value.
+    """
 
     running: bool
     interval_seconds: float | None = None
@@ -361,7 +411,12 @@ class BalanceWork:
 
 @dataclass(slots=True)
 class RecallTask:
-    """Ask the worker of a task to give it back, so that it can move to the address ``thief``."""
+    """Ask the worker of a task to give it back, so that it can move to another one.
+
+    Attributes:
+        key: key of the task.
+        thief: address of the worker that gets it.
+    """
 
     key: Any
     thief: str
@@ -379,7 +434,12 @@ class MakeTransitions:
 
 @dataclass(slots=True)
 class LogEventCommand:
-    """Log an event under topics, as if a plugin or the server had."""
+    """Log an event under topics, as if a plugin or the server had.
+
+    Attributes:
+        topics: one or several.
+        event: any plain or serialized value.
+    """
 
     topics: list[str]
     event: Any
@@ -397,7 +457,11 @@ class Tick:
 
 @dataclass(slots=True)
 class TimerDue:
-    """A timer set by ``turn.call_at`` is due; unknown ones are ignored."""
+    """A timer set by ``turn.call_at`` is due.
+
+    Attributes:
+        timer_id: number of the timer; unknown ones are ignored.
+    """
 
     timer_id: int
 

@@ -14,7 +14,12 @@ from .names import as_key
 
 @dataclass(slots=True, frozen=True)
 class Item:
-    """An element of a queue, or the content of a variable: a value, or the key of a future."""
+    """An element of a queue, or the content of a variable.
+
+    Attributes:
+        is_future: whether ``value`` is the key of a future.
+        value: the key, or the value.
+    """
 
     is_future: bool
     value: Any
@@ -43,7 +48,10 @@ class Item:
 
 
 def desire_if_known(turn: Turn, key: Any, client: str) -> None:
-    """Add `key` to the desired keys of `client`, unless the task or the client is gone."""
+    """Add `key` to the desired keys of `client`, which received a future of it.
+
+    Do nothing if the task was forgotten or the client was removed in the meantime.
+    """
     if key in turn.state.tasks and client in turn.state.clients:
         client_desires_keys(turn, [key], client)
 

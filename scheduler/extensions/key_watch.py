@@ -26,9 +26,11 @@ RECHECK_SHARE = 0.1
 class KeyWatch(Generic[Want]):
     """Requests that wait for unknown keys.
 
-    Invariant: a timer is set if and only if a request waits. Once the key is known, ``resume`` is
-    called with the turn, the request ID and ``want``. The request gets an ExtensionError that it
-    raises as reply.
+    Invariant: a timer is set if and only if a request waits.
+
+    Args:
+        resume: called with the turn, the request ID and ``want``, once the key is known. The
+            request gets an ExtensionError that it raises as reply.
     """
 
     def __init__(self, resume: Callable[[Turn, int, Want], None]) -> None:
@@ -43,7 +45,11 @@ class KeyWatch(Generic[Want]):
     def wait(
         self, turn: Turn, key: Key, request_id: int, deadline: float | None, want: Want
     ) -> None:
-        """Call ``resume`` with `want` when `key` is known; reply TimeoutError at the deadline."""
+        """Call ``resume`` with `want` when `key` is known; reply TimeoutError at the deadline.
+
+        Raises:
+            ExtensionError: RuntimeError, if the maximum number of requests is waiting.
+        """
         self._waiting.enter(turn, "", request_id, deadline, (key, want))
         self._latest_arrival = turn.now
         if not self._timer_id:

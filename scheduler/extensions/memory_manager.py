@@ -18,7 +18,12 @@ METHODS = ("start", "stop", "run_once", "running")
 
 
 class MemoryManager(Extension):
-    """Operation ``amm_handler``: drop replicas every ``interval`` seconds, by ``measure``."""
+    """Operation ``amm_handler``.
+
+    Args:
+        interval_seconds: time between two runs.
+        measure: measure of memory; one of ``core.config.MEASURES``.
+    """
 
     name: ClassVar[str] = "amm"
 

@@ -25,10 +25,13 @@ LOCKS_PER_REQUEST_MAX = 100_000
 
 @dataclass(slots=True, eq=False)
 class LockRequest:
-    """A call of ``MultiLock.acquire`` by ``user``.
+    """A call of ``MultiLock.acquire``.
 
-    It is in the queues of ``locks``, needs ``missing`` more of them, and has a waiter until
-    granted.
+    Attributes:
+        user: ID from the client.
+        locks: locks in whose queues the request is.
+        missing: number of locks that the request still needs.
+        waiter: its waiter, until it is granted.
     """
 
     user: Hashable
@@ -53,7 +56,9 @@ class MultiLocks(Extension):
     def handle_multi_lock_acquire(self, turn: Turn, message: MultiLockAcquire) -> None:
         """Reply True when enough locks are held, or False at the deadline, without holding any.
 
-        As in stock, a user with an earlier request, or more locks than named, is an AssertionError.
+        Raises:
+            ExtensionError: AssertionError, as in stock, for a user with an earlier request, or if
+                more locks are required than named.
         """
         user = hashable_name(message.id)
         deadline = deadline_after(turn.now, message.timeout)
@@ -140,8 +145,10 @@ class MultiLocks(Extension):
     def handle_multi_lock_release(self, turn: Turn, message: MultiLockRelease) -> None:
         """Release all locks of a user and reply None.
 
-        If the user is still waiting, its wait ends with False; in stock it never ends. A user
-        without a request is a KeyError.
+        If the user is still waiting, its wait ends with False; in stock it never ends.
+
+        Raises:
+            ExtensionError: KeyError, for a user without a request.
         """
         user = hashable_name(message.id)
         request = self._requests.get(user)

@@ -33,7 +33,11 @@ UNIT_SECONDS: Mapping[str, float] = MappingProxyType(
 
 
 def hashable_name(name: Any) -> Hashable:
-    """Return `name`, None or a key, with tuples for lists, or raise ExtensionError."""
+    """Return `name` with lists replaced by tuples at any depth, so that it can be a dict key.
+
+    Raises:
+        ExtensionError: TypeError or ValueError, if `name` is neither None nor a valid key.
+    """
     name = normalize_key(name)
     if name is not None:
         try:
@@ -44,7 +48,11 @@ def hashable_name(name: Any) -> Hashable:
 
 
 def as_key(key: Any) -> Key:
-    """Return the task key `key` with tuples for lists, or raise ExtensionError."""
+    """Return the task key `key` with lists replaced by tuples.
+
+    Raises:
+        ExtensionError: TypeError or ValueError, if it is not a valid key.
+    """
     return hashable_name(key)  # type: ignore[return-value]
 
 
@@ -54,13 +62,21 @@ def shown_name(name: Any) -> Any:
 
 
 def deadline_after(now: float, timeout: Any) -> float | None:
-    """Return the end of a wait that starts at `now`, in seconds since the epoch; None: no limit."""
+    """Return the end of a wait that starts at `now`, in seconds since the epoch; None for no limit.
+
+    Raises:
+        ExtensionError: if `timeout` is not a duration.
+    """
     seconds = parse_seconds(timeout)
     return None if seconds is None or seconds == math.inf else now + seconds
 
 
 def parse_seconds(span: Any) -> float | None:
-    """Return the seconds in `span`, a number, None or "30 s", or raise ExtensionError."""
+    """Return the seconds in `span`: a number of seconds, a text such as "30 s", or None.
+
+    Raises:
+        ExtensionError: TypeError, ValueError or KeyError, if `span` is none of these.
+    """
     if span is None:
         return None
     if isinstance(span, int | float):

@@ -102,7 +102,11 @@ class PublishedDatasets(Extension):
             turn.reply(request_id, None)
 
     def _put(self, turn: Turn, message: m.PublishPut) -> None:
-        """Publish datasets in order; those before one that fails stay published."""
+        """Publish datasets in order; those before one that fails stay published.
+
+        Raises:
+            ExtensionError: KeyError for an existing name, ValueError if the lists differ in length.
+        """
         if not len(message.names) == len(message.keys) == len(message.data):
             raise ExtensionError("ValueError", "names, keys and data differ in length")
         for raw_name, keys, data in zip(message.names, message.keys, message.data):

@@ -65,7 +65,14 @@ class Put:
 
 @dataclass(slots=True, eq=False)
 class Get:
-    """A get that waits for ``count`` items; the reply is a list if it is a ``batch``."""
+    """A get that waits for items.
+
+    Attributes:
+        queue: the queue.
+        count: number of requested items.
+        batch: whether the reply is a list.
+        items: items taken so far.
+    """
 
     queue: SharedQueue
     count: int = 1
@@ -189,7 +196,9 @@ class Queues(Extension):
     def handle_queue_get(self, turn: Turn, message: m.QueueGet) -> None:
         """Reply an item, or with ``batch`` a list: all items (True) or that number of items.
 
-        As in stock, a number of items together with a timeout is a NotImplementedError.
+        Raises:
+            ExtensionError: NotImplementedError, as in stock, for a number of items and a timeout;
+                TypeError for another ``batch``.
         """
         queue = self._find(message.name)
         deadline = deadline_after(turn.now, message.timeout)

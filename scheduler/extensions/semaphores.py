@@ -76,7 +76,11 @@ class Semaphores(Extension):
     # ------------------------------------------------------------------ register and close
 
     def handle_semaphore_register(self, turn: Turn, message: m.SemaphoreRegister) -> None:
-        """Create a semaphore and reply None, or ValueError if it has another number of leases."""
+        """Create a semaphore unless it exists and reply None.
+
+        Raises:
+            ExtensionError: ValueError, if it exists with another number of leases.
+        """
         name = hashable_name(message.name)
         known = self.max_leases.get(name)
         if known is None:

@@ -20,7 +20,8 @@ LEFT_PEERS_MAX = 20_000
 class Topics(Extension):
     """Operations ``log-event``, ``log_event``, ``events`` and the subscription of topics.
 
-    Events of a client or worker that left are kept for ``cleanup_delay_seconds``.
+    Args:
+        cleanup_delay_seconds: how long to keep the events of a client or worker that left.
     """
 
     name: ClassVar[str] = "topics"
@@ -87,7 +88,11 @@ class Topics(Extension):
 
 
 def topic_names(topic: Any) -> Any:
-    """Return `topic`, a str or a list, as one name or a tuple of names, or raise ExtensionError."""
+    """Return `topic` as one name or a tuple of names.
+
+    Raises:
+        ExtensionError: TypeError, if it is neither a str nor a list.
+    """
     if isinstance(topic, str):
         return hashable_name(topic)
     if isinstance(topic, list | tuple):

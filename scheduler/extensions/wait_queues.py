@@ -19,7 +19,16 @@ Want = TypeVar("Want")
 
 @dataclass(slots=True, eq=False)
 class Waiter(Generic[Want]):
-    """A request that waits for ``want``, whose form the extension chooses, until ``deadline``."""
+    """A request that waits for its reply.
+
+    Attributes:
+        request_id: identifies the request in the reply; 0 if it wants none.
+        queue: name of the queue.
+        want: what the request waits for, in a form that the extension chooses.
+        since: time of arrival, seconds since the epoch.
+        deadline: end of the wait, seconds since the epoch; None for no limit.
+        timer_id: timer of the deadline, or 0.
+    """
 
     request_id: int
     queue: Hashable
@@ -30,10 +39,13 @@ class Waiter(Generic[Want]):
 
 
 class WaitQueues(Generic[Want]):
-    """The waiters of one extension, in named queues, at most ``waiters_max`` in all.
+    """The waiters of one extension, in named queues.
 
-    Invariants: no queue is empty; a waiter with a deadline has a timer. ``on_timeout`` is called
-    with a waiter that was removed because its deadline has passed.
+    Invariants: no queue is empty; a waiter with a deadline has a timer.
+
+    Args:
+        on_timeout: called with a waiter that was removed because its deadline has passed.
+        waiters_max: maximum number of waiters in all queues.
     """
 
     def __init__(
@@ -51,7 +63,11 @@ class WaitQueues(Generic[Want]):
     def enter(
         self, turn: Turn, queue: Hashable, request_id: int, deadline: float | None, want: Want
     ) -> Waiter[Want]:
-        """Append a request to `queue` and return its waiter, or raise ExtensionError."""
+        """Append a request to `queue` and return its waiter.
+
+        Raises:
+            ExtensionError: RuntimeError, if the maximum number of requests is waiting.
+        """
         if self._n_waiters >= self._waiters_max:
             raise ExtensionError(
                 "RuntimeError", f"More than {self._waiters_max} requests wait already"

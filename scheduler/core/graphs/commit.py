@@ -111,7 +111,10 @@ def _run_commit(turn: Turn, graph: PendingGraph, budget: int) -> int:
 
 
 def _run_stage(turn: Turn, graph: PendingGraph, budget: int) -> int:
-    """Run the current stage for rows up to a cost of ``budget``. Return the cost."""
+    """Run the current stage for rows up to a cost of ``budget``. Return the cost.
+
+    The stage after the last row is the next one.
+    """
     order = ROLLBACK_STAGES if graph.dropped else STAGES
     position = next(i for i, stage in enumerate(order) if stage.name == graph.stage)
     stage = order[position]

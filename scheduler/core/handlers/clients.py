@@ -244,14 +244,20 @@ def client_releases_keys(turn: Turn, keys: Collection[Key], client: str) -> None
 
 
 def _withdraw(state: SchedulerState, client: str, keys: Iterable[Key]) -> None:
-    """Exclude ``keys`` from the client's pending graphs, which would register them again."""
+    """Exclude ``keys`` from the client's pending graphs.
+
+    Otherwise their *register* stage would add the keys again.
+    """
     for graph in state.deferred.commits:
         if graph.client == client and graph.stage in ("insert", "register"):
             graph.cancelled_keys.update(dict.fromkeys(keys))
 
 
 def handle_cancel_keys(turn: Turn, message: m.CancelKeys) -> None:
-    """Release keys and their dependents for a client, or with ``force`` for all clients."""
+    """Release keys and their dependents for a client (``Client.cancel``).
+
+    With ``force``, release them for all clients.
+    """
     state = turn.state
     client = message.client or turn.source
     cs = state.clients.get(client)
@@ -337,7 +343,10 @@ def handle_heartbeat_client(turn: Turn, message: m.HeartbeatClient) -> None:
 
 
 def handle_retry_keys(turn: Turn, message: RetryKeys) -> None:
-    """Run erred tasks and the tasks that failed because of them again. Reply with the keys."""
+    """Run erred tasks and the tasks that failed because of them again (``Client.retry``).
+
+    Reply with the keys.
+    """
     state = turn.state
     client = message.client
     turn.log(20, f"Client {client} requests to retry {len(message.keys)} keys")

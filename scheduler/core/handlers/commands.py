@@ -71,7 +71,11 @@ def handle_write_task(turn: Turn, message: WriteTask) -> None:
 
 
 def write_task(state: SchedulerState, write: WriteTask) -> None:
-    """Write an attribute in ``WRITABLE`` of a task. A task that has a worker stays there."""
+    """Write an attribute of a task. A task that already has a worker stays there.
+
+    Raises:
+        AssertionError: the attribute is not in ``WRITABLE``.
+    """
     ts = state.tasks.get(write.key)
     if ts is None:
         return
@@ -111,7 +115,10 @@ def _restrict(state: SchedulerState, ts: TaskState, addresses: Any) -> None:
 
 
 def handle_set_restrictions(turn: Turn, message: RestrictionsSet) -> None:
-    """Restrict tasks to workers. Those without a worker are scheduled again."""
+    """Restrict tasks to workers.
+
+    Tasks without a worker are scheduled again; others stay on their worker.
+    """
     state = turn.state
     recs: Recs = {}
     for key, addresses in message.restrictions.items():
@@ -169,7 +176,12 @@ def handle_log_event(turn: Turn, message: LogEventCommand) -> None:
 
 
 def check_setting(state: SchedulerState, field: str, value: Any) -> None:
-    """Raise AttributeError if ``field`` must not change, ValueError for an invalid ``value``."""
+    """Check that the setting ``field`` can be changed to ``value``.
+
+    Raises:
+        AttributeError: the setting cannot change while the scheduler runs.
+        ValueError: the value is out of range.
+    """
     if field not in CONFIGURABLE:
         raise AttributeError(f"{field} cannot be changed while the scheduler runs")
     replace(state.config, **{field: value}).check()

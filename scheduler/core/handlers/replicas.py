@@ -32,7 +32,10 @@ def handle_replicas_added(turn: Turn, message: ReplicasAdded) -> None:
 
 
 def add_keys(turn: Turn, ws: WorkerState, keys: Iterable[Key]) -> None:
-    """Add ``ws`` to the holders of ``keys``, and ask it to remove those that are not in memory."""
+    """Add ``ws`` to the holders of ``keys``.
+
+    Ask it to remove keys of tasks that are not in state "memory".
+    """
     state = turn.state
     redundant = []
     for key in keys:

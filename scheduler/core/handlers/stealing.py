@@ -14,7 +14,10 @@ from paceline.scheduler.core.turn import Turn
 
 
 def handle_configure_stealing(turn: Turn, command: ConfigureStealing) -> None:
-    """Start or stop periodic balancing, or change its interval. Complete requests in flight."""
+    """Start or stop periodic balancing, or change its interval.
+
+    Requests in flight are completed.
+    """
     stealing_state = turn.state.stealing
     if command.interval_seconds is not None:
         stealing_state.interval_seconds = command.interval_seconds

@@ -202,7 +202,10 @@ def _blend(table: dict[Any, float], name: Any, rate: float, count: float, share:
 def _learn_memory(
     state: SchedulerState, ws: WorkerState, metrics: dict[str, Any], now: float
 ) -> None:
-    """Update the unmanaged memory of ``ws``. The minimum of the recent past counts as old."""
+    """Update the unmanaged memory of ``ws``.
+
+    The minimum of the last ``recent-to-old-time`` counts as old.
+    """
     horizon = now - state.config.memory_recent_to_old_seconds
     history = ws.memory_unmanaged_history
     old = ws.memory_unmanaged_old
@@ -332,7 +335,10 @@ def refresh_no_workers(state: SchedulerState, now: float) -> None:
 
 
 def handle_worker_removed(turn: Turn, gone: WorkerRemoved) -> None:
-    """Remove a worker: reschedule its tasks, blame those at fault, and recompute lost data."""
+    """Remove a worker that left or died.
+
+    Reschedule its tasks, recompute lost data and blame tasks that may have killed it.
+    """
     state = turn.state
     ws = state.workers.get(gone.address)
     if ws is None:

@@ -36,7 +36,11 @@ HEARTBEATS_PER_SECOND_MAX: Final = 200
 
 
 def coerce_address(state: SchedulerState, address: Any) -> str:
-    """Return the address for an alias, a (host, port) or an address, or raise TypeError."""
+    """Return the address for an alias, a ``(host, port)`` pair or an address without scheme.
+
+    Raises:
+        TypeError: ``address`` is none of these.
+    """
     try:
         found = state.aliases.get(address, address)
     except TypeError:
@@ -85,8 +89,9 @@ def registration_error(
 ) -> str | None:
     """Return why a worker may not register under ``name``, in the words of stock's reply, or None.
 
-    Raise ValueError if the address is taken (stock replies with an ``uncaught-error``), or if
-    ``nthreads`` is less than 1 (stock accepts the worker and then divides by zero).
+    Raises:
+        ValueError: the address is taken (stock replies with an ``uncaught-error``), or
+            ``nthreads`` is less than 1 (stock accepts the worker and then divides by zero).
     """
     if nthreads < 1:
         raise ValueError(f"worker {address} has {nthreads} threads; at least one is required")
@@ -201,7 +206,11 @@ def who_has(state: SchedulerState, keys: Iterable[Key] | None = None) -> dict[Ke
 def nbytes(
     state: SchedulerState, keys: Iterable[Key] | None = None, summary: bool = True
 ) -> dict[Key, int]:
-    """Return key -> bytes, or with ``summary`` prefix -> bytes. An unknown key is a KeyError."""
+    """Return key -> bytes, or with ``summary`` prefix -> bytes.
+
+    Raises:
+        KeyError: a key is unknown.
+    """
     if keys is not None:
         found = {key: state.tasks[key].nbytes for key in keys}
     else:
@@ -252,8 +261,10 @@ def call_stack_keys(
 ) -> dict[str, list[Key] | None]:
     """Return the workers to request call stacks from: address -> keys, or None for all keys.
 
-    A waiting task stands for the tasks below it that are processing. Raise KeyError for an unknown
-    key.
+    A waiting task stands for the tasks below it that are processing.
+
+    Raises:
+        KeyError: a key is unknown.
     """
     if keys is None:
         return dict.fromkeys(state.workers)
@@ -278,7 +289,11 @@ def call_stack_keys(
 
 
 def get_runspec(state: SchedulerState, key: Key) -> Payload | None:
-    """Return the pickled ``run_spec`` of a task, None for scattered data, or raise KeyError."""
+    """Return the pickled ``run_spec`` of a task; None for scattered data.
+
+    Raises:
+        KeyError: the key is unknown.
+    """
     return state.tasks[key].run_spec_payload()
 
 
@@ -295,7 +310,11 @@ def get_error_cause(state: SchedulerState, keys: Iterable[Key] = ()) -> Key | No
 
 
 def get_metadata(state: SchedulerState, keys: Iterable[Any], default: Any = NO_DEFAULT) -> Any:
-    """Return the metadata under a path of keys, or ``default``; without one, raise KeyError."""
+    """Return the metadata stored under a path of keys.
+
+    Raises:
+        KeyError: there is none, and no default was given.
+    """
     found: Any = state.task_metadata
     try:
         for key in keys:

@@ -181,7 +181,10 @@ def _add_group_dependency(table: dict[TaskGroup, None], group: TaskGroup) -> Non
 
 
 def remove_dependency(state: SchedulerState, ts: TaskState, dts: TaskState) -> None:
-    """Remove `dts`, which is forgotten, from the dependencies of `ts`, which can no longer run."""
+    """Remove `dts`, which is forgotten, from the dependencies of `ts`.
+
+    `ts` can never run again.
+    """
     ws = ts.processing_on
     if ws is not None and dts in ws.needs_what:
         _drop_need(state, dts, ws)

@@ -18,8 +18,12 @@ from .recommendations import Recs, erred_dependency
 class Failure:
     """The reason why a task errs.
 
-    ``exception`` and ``traceback`` are serialized, or None if ``cause`` has them. ``report`` is the
-    worker's message, if a worker reported the failure.
+    Attributes:
+        cause: the task that failed.
+        worker: address of the worker on which it failed, if any.
+        exception, traceback: serialized; None if ``cause`` has them.
+        exception_text, traceback_text: the same as text.
+        report: the worker's message; None if no worker reported the failure.
     """
 
     cause: TaskState

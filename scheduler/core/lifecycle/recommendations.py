@@ -31,7 +31,11 @@ def is_failure_relevant(ts: TaskState) -> bool:
 
 
 def erred_dependency(ts: TaskState) -> TaskState | None:
-    """Return the task to blame for a failed dependency of `ts`; None if it is being retried."""
+    """Return the task to blame for a failed dependency of `ts`.
+
+    None if no dependency failed, or if the cause is already running again, so that the dependency
+    follows.
+    """
     for dts in ts.dependencies:
         if dts.state == "erred":
             blame = dts.exception_blame
@@ -44,7 +48,10 @@ def erred_dependency(ts: TaskState) -> TaskState | None:
 
 
 def release_unneeded_dependencies(turn: Turn, ts: TaskState, recs: Recs) -> None:
-    """Recommend releasing unneeded dependencies of `ts`, in place of earlier recommendations."""
+    """Recommend releasing the dependencies of `ts` that are no longer needed.
+
+    This replaces earlier recommendations for them.
+    """
     dependencies = ts.dependencies
     if len(dependencies) > EDGES_MIN and defer_if_many(turn, dependencies):
         return

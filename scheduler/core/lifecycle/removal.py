@@ -137,9 +137,13 @@ def worker_facts(ws: WorkerState) -> dict[str, Any]:
 
 
 def lose_data(turn: Turn, ws: WorkerState, recs: Recs) -> tuple[list[Key], list[Key]]:
-    """Remove `ws` from ``who_has`` of its tasks, and recommend or defer what follows.
+    """Remove `ws` from ``who_has`` of its tasks.
 
-    Return the keys that are going to be recomputed, and the keys of data that is lost.
+    Recs for tasks without another replica are added to `recs`, or deferred if they
+    exceed the budget.
+
+    Returns:
+        Keys that are going to be recomputed, and keys of data that is lost.
     """
     actors = [ts for ts in ws.actors if ts in ws.has_what]
     alone = accounting.remove_all_data(turn.state, ws)

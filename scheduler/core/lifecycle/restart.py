@@ -19,7 +19,10 @@ TEARDOWN_FACTOR = 5
 
 
 def forget_everything(turn: Turn) -> None:
-    """Forget all tasks, desires and histories, also on workers. Drop graphs before."""
+    """Forget all tasks, desires and histories, and tell workers to drop their data.
+
+    Graphs have to be dropped before.
+    """
     state = turn.state
     tasks = list(state.tasks.values())
     if state.plugins is not None:

@@ -41,7 +41,10 @@ def enter(ts: TaskState, state: str) -> None:
 
 
 def inputs_exceed(state: SchedulerState, ts: TaskState, sizes: Collection[int], limit: int) -> bool:
-    """Return whether inputs of `ts` of these `sizes` (negative if unknown) exceed `limit` bytes."""
+    """Return whether the inputs of `ts`, of these sizes, are larger than `limit` bytes.
+
+    Unknown sizes are negative.
+    """
     if min(sizes) >= 0:
         return sum(sizes) > limit
     return accounting.inputs_nbytes(state, ts) > limit
@@ -134,7 +137,10 @@ def forget(turn: Turn, ts: TaskState, recs: Recs, detail: Any = None) -> None:
 
 
 def clear_references(ts: TaskState) -> None:
-    """Clear the references of `ts`, forgotten with all other tasks, to free them one by one."""
+    """Clear the references of `ts`, which was forgotten with all other tasks.
+
+    Each of them is then freed by itself.
+    """
     ts.state = "forgotten"
     ts.dependencies = ts.dependents = ts.who_has = ts.who_wants = ()
     ts.processing_on = ts.details = None

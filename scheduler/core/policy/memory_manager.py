@@ -25,7 +25,14 @@ MANY_WAITERS = 20
 
 
 class MemoryPlan:
-    """Drops decided so far (worker -> tasks), and the memory that workers will use after them."""
+    """Drops decided so far, and the memory that workers will use after them.
+
+    Args:
+        measure: one of ``config.MEASURES``.
+
+    Attributes:
+        drops: worker -> tasks whose replicas it drops, in order.
+    """
 
     def __init__(self, measure: str) -> None:
         self.drops: dict[WorkerState, list[TaskState]] = {}
@@ -64,7 +71,10 @@ def reduce_replicas(state: SchedulerState, plan: MemoryPlan, count: int) -> None
 
 
 def _wanted_copies(ts: TaskState) -> int:
-    """Return the number of replicas needed: one per worker of dependents, or dependent without."""
+    """Return the number of replicas that ``ts`` needs.
+
+    It needs one per worker that runs a dependent, and one per dependent without a worker.
+    """
     count = ts.waiters_count
     if 1 < count < MANY_WAITERS:
         return len({dts.processing_on or dts for dts in ts.waiters})
@@ -122,7 +132,10 @@ def acquire(turn: Turn, ws: WorkerState, tasks: Iterable[TaskState]) -> None:
 
 
 def drop(turn: Turn, ws: WorkerState, tasks: Iterable[TaskState]) -> None:
-    """Ask ``ws`` to drop replicas of ``tasks`` that are not the last and not needed on it."""
+    """Ask ``ws`` to drop replicas of ``tasks``.
+
+    The last replica of a task is kept, as are those that a task on ``ws`` needs.
+    """
     keys = []
     for ts in tasks:
         if ts.state != "memory" or ws not in ts.who_has or len(ts.who_has) < 2 or ts.actor:

@@ -82,7 +82,10 @@ def load_class(state: SchedulerState, ws: WorkerState) -> LoadClass:
 
 
 def workers_with_free_slots(state: SchedulerState) -> list[WorkerState]:
-    """Return the workers that can be sent root-ish tasks: those in a fresh ``idle_task_count``."""
+    """Return the workers that can be sent root-ish tasks.
+
+    ``idle_task_count`` holds the same workers once it is refreshed.
+    """
     return [ws for ws in state.running if has_free_slot(ws)]
 
 
@@ -92,7 +95,10 @@ def place_rootish_queued(state: SchedulerState) -> WorkerState | None:
 
 
 def place_rootish_together(state: SchedulerState, ts: TaskState) -> WorkerState | None:
-    """Return a worker for the root-ish `ts` if queuing is off. Runs of siblings share a worker."""
+    """Return a worker for the root-ish task `ts` if queuing is off.
+
+    Runs of siblings go to the same worker.
+    """
     refresh_idle(state)
     group = ts.group
     ws = group.last_worker
@@ -151,7 +157,11 @@ def _place_unrelated(state: SchedulerState) -> WorkerState | None:
 def _place_near_data(
     state: SchedulerState, ts: TaskState, valid: dict[WorkerState, None] | None
 ) -> WorkerState | None:
-    """Return the worker on which `ts` would start soonest, among `valid` workers if given."""
+    """Return the worker on which `ts` would start soonest, among `valid` workers if given.
+
+    One pass over the dependencies determines what each candidate holds, and so what it has to
+    fetch.
+    """
     local: dict[WorkerState, int] = {}
     dependencies = ts.dependencies
     if len(dependencies) > SAMPLE_MAX:
@@ -211,7 +221,10 @@ def _starts_soonest(
     local: dict[WorkerState, int],
     total: int,
 ) -> WorkerState:
-    """Return the best candidate; ``local`` has the bytes that each holds of the ``total``."""
+    """Return the candidate with the least assigned work and transfer of missing dependencies.
+
+    ``local`` has the bytes that each worker holds of the ``total`` of all dependencies.
+    """
     bandwidth = state.bandwidth
     best: WorkerState | None = None
     best_cost: tuple[float, ...] = ()

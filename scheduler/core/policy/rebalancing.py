@@ -32,8 +32,11 @@ class Move(NamedTuple):
 class _Side:
     """A sender or recipient. The one farthest from the mean sorts first.
 
-    It takes part while ``distance``, in bytes from the mean, exceeds ``gap``. ``tasks`` are the
-    results that a sender can still send, oldest first.
+    Attributes:
+        worker: the worker.
+        distance: bytes from the mean.
+        gap: the worker no longer takes part once ``distance`` is this or less.
+        tasks: results that a sender can still send, oldest first; empty for a recipient.
     """
 
     worker: WorkerState
@@ -48,7 +51,17 @@ class _Side:
 
 
 class RebalancePlan:
-    """Moves of ``keys`` (None for all) that even out the memory of ``workers``, in order."""
+    """Moves that even out the memory of workers.
+
+    Args:
+        state: the scheduler's state.
+        workers: the workers that take part; the mean is theirs.
+        keys: keys that may move; None for all.
+
+    Attributes:
+        n_senders, n_recipients: number of workers far above and far below the mean.
+        moves: the moves, in the order in which they were found.
+    """
 
     def __init__(
         self,

@@ -11,7 +11,10 @@ T = TypeVar("T")
 
 
 class FixedSet(frozenset[T]):
-    """A frozenset that iterates, and is serialized, in insertion order."""
+    """A frozenset that iterates in insertion order.
+
+    Serialized output then does not depend on the hash seed.
+    """
 
     _order: tuple[T, ...]
 
@@ -33,6 +36,9 @@ class LoadBuckets(Generic[T]):
     """Members by load; finding the least loaded costs as much as there are distinct loads.
 
     There are few distinct loads: tasks per thread below saturation.
+
+    Attributes:
+        loads: member -> load.
     """
 
     def __init__(self) -> None:
@@ -82,7 +88,10 @@ class PriorityQueue(Generic[T]):
 
     Adding, popping and removing cost O(log n), or O(1) for members added in order: those are kept
     in a deque, the others in a heap. Removed members stay as stale entries until these are more
-    than half. ``members`` has the number of each arrival; it is tested after each turn.
+    than half.
+
+    Attributes:
+        members: member -> number of its arrival; public because it is tested after each turn.
     """
 
     def __init__(self) -> None:

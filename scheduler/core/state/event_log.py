@@ -21,7 +21,12 @@ LoggedEvent: TypeAlias = tuple[float, Any]
 
 @dataclass(slots=True)
 class Topic:
-    """The latest events of one topic, oldest first, and the number of events ever logged."""
+    """The events of one topic.
+
+    Attributes:
+        events: the latest events, oldest first.
+        count: number of events ever logged.
+    """
 
     events: deque[LoggedEvent]
     count: int = 0

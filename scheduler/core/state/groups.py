@@ -97,7 +97,10 @@ class Totals:
 
 
 def note_code(codes: dict[bytes, Any], code: Any) -> None:
-    """Store `code`, plain or serialized, in `codes` under its bytes unless `codes` is full."""
+    """Store `code`, plain or serialized, in `codes` under its bytes.
+
+    Nothing is stored if it is known or `codes` is full.
+    """
     if code and len(codes) < CODES_MAX:
         codes.setdefault(_identity(code), code)
 

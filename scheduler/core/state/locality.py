@@ -43,7 +43,10 @@ class SharedMemoryDomains:
         return bool(self.of)
 
     def learn(self, ws: WorkerState, name: Any) -> None:
-        """Set the domain of `ws` to `name`, a metric of its heartbeat; to none if it is no text."""
+        """Set the domain of `ws` to `name`, a metric of its heartbeat.
+
+        Anything but a non-empty string is no domain.
+        """
         known = self.of.get(ws)
         if known == name:
             return

@@ -135,7 +135,10 @@ class PendingGraph:
 
     @property
     def is_new(self) -> bool:
-        """Return whether no task or dependency was known before, so that none can have failed."""
+        """Return whether none of its tasks and dependencies was known before.
+
+        None of them can then have failed.
+        """
         return not self.external_tasks and len(self.new_tasks) == len(self.keys)
 
     @property

@@ -18,7 +18,10 @@ SmallSet = tuple[T, ...] | dict[T, None]
 
 
 def with_item(items: SmallSet[T], item: T) -> SmallSet[T]:
-    """Return `items` with `item` added, to replace `items`, which may be changed in place."""
+    """Return `items` with `item` added.
+
+    The result replaces `items`, which may be changed in place.
+    """
     if type(items) is dict:
         items[item] = None
         return items
@@ -32,7 +35,10 @@ def with_item(items: SmallSet[T], item: T) -> SmallSet[T]:
 
 
 def without_item(items: SmallSet[T], item: T) -> SmallSet[T]:
-    """Return `items` with `item` removed, to replace `items`, which may be changed in place."""
+    """Return `items` with `item` removed.
+
+    The result replaces `items`, which may be changed in place.
+    """
     if type(items) is dict:
         items.pop(item, None)
         return items or ()

@@ -135,7 +135,10 @@ class Span:
         return not any(span.is_open() for span in self.traverse_spans())
 
     def is_open(self) -> bool:
-        """Return whether a task of its own groups is waiting or running."""
+        """Return whether a task of its own groups is waiting or running.
+
+        The group that was last found open is checked first.
+        """
         group = self.open_group
         if group is not None and not group.done:
             return True
@@ -155,7 +158,10 @@ class Span:
 
 
 def _kept_once(known: dict[Any, Any], most: int, identity: Any, value: Any) -> Any:
-    """Return the object in `known` under `identity`, or `value`, stored there if there is room."""
+    """Return the object stored in `known` under `identity`.
+
+    If there is none, store `value` unless `known` has `most` entries.
+    """
     if len(known) >= most:
         return known.get(identity, value)
     return known.setdefault(identity, value)

@@ -162,7 +162,10 @@ def _victims(state: SchedulerState, loads: Loads) -> list[WorkerState]:
 
 
 def _busiest(state: SchedulerState, loads: Loads) -> list[WorkerState]:
-    """Return the busiest workers with more tasks than threads, the victims if none is saturated."""
+    """Return the busiest workers that have more tasks than threads.
+
+    They are the victims of rounds without saturated workers.
+    """
     workers = _window(state.running, WORKERS_MAX, state.stealing.cursor)
     crowded = [ws for ws in workers if len(ws.processing) > ws.nthreads]
     busy = [
@@ -340,7 +343,10 @@ def _ask_for_tasks(
 def _ask_if_worth_it(
     turn: Turn, ts: TaskState, level: int, thief: WorkerState, loads: Loads
 ) -> tuple[object, ...] | None:
-    """Request ``ts`` if ``thief`` would finish it before the victim is halfway, and return that."""
+    """Request ``ts`` if ``thief`` would finish it before the victim is halfway through it.
+
+    Return the request, or None.
+    """
     state = turn.state
     stealing_state = state.stealing
     victim = ts.processing_on
