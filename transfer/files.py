@@ -126,7 +126,6 @@ class Files(Backend):
         self.sweep()
 
     def sweep(self) -> None:
-        """Remove the folders of dead workers."""
         with os.scandir(self._root) as entries:
             folders = [e.name for e in entries if e.is_dir(follow_symlinks=False)][:FOLDERS_MAX]
         for name in folders:

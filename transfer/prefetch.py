@@ -91,12 +91,10 @@ class Prefetcher:
         self._unreported.update((key, None) for key in values if tasks[key].state == "memory")
 
     def report(self) -> None:
-        """Report the new replicas to the scheduler."""
         if self._unreported:
             keys, self._unreported = list(self._unreported), {}
             message = AddKeysMsg(stimulus_id=f"{STIMULUS}-{time()}", keys=keys)
             self._worker.batched_send(message.to_dict())
 
     def on_key_released(self, key: Key) -> None:
-        """Forget an unreported replica of ``key``."""
         self._unreported.pop(key, None)

@@ -101,7 +101,6 @@ class PublishedValues:
                 self._over(next(iter(self._held)))
 
     def drop(self, key: Hashable) -> None:
-        """Drop the values of ``key``."""
         if not self._held:
             return
         with self._lock:

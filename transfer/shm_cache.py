@@ -256,7 +256,6 @@ class PeerCaches:
         self._opened[address] = _PeerCache(ref)
 
     def forget(self, address: str) -> None:
-        """Close the cache of the worker at ``address``."""
         opened = self._opened.pop(address, None)
         if opened is not None:
             opened.close()

@@ -16,8 +16,8 @@ from typing import Any
 
 import dask
 import tblib.pickling_support
+from distributed.protocol.pickle import dumps as stock_dumps
 from paceline.protocol.payload import Payload, serialized_payload
-from paceline.workers_compat.graphs.spec_pickler import stock_pickle
 
 #: Places whose frames at the start of a traceback are left out.
 OUR_FRAMES = (
@@ -166,12 +166,7 @@ def _pickled(value: Any) -> bytes | None:
 
 def pickle_in_band(value: Any) -> bytes:
     """Pickle a value by stock's rules into one frame."""
-    data, buffers = stock_pickle(value)
-    if buffers:
-        import cloudpickle
-
-        return bytes(cloudpickle.dumps(value))
-    return data
+    return bytes(stock_dumps(value))
 
 
 class ErrorFactory:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import ExitStack
 
 import pytest
-from paceline.transfer.rate import LinkRates
+from paceline.transfer.direct import LinkRates
 
 MB = 1_000_000
 PEER = ("10.0.0.2", 1)

@@ -105,13 +105,8 @@ def child_environment() -> dict[str, str]:
 
 
 def graph_compiler_timeout_seconds() -> float | None:
-    """Return the time without progress after which a graph compiler is stopped.
-
-    None for no limit.
-    """
-    return (
-        seconds(dask.config.get("paceline.graph-compiler.timeout", GRAPH_COMPILER_TIMEOUT)) or None
-    )
+    """Return the time without progress after which a graph compiler is stopped, if any."""
+    return seconds(get("paceline.graph-compiler.timeout", GRAPH_COMPILER_TIMEOUT)) or None
 
 
 def graph_compiler_memory_limit_nbytes() -> int:

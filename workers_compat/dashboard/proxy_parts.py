@@ -184,7 +184,6 @@ class MonitorProxy:
         return {name: list(v)[max(0, len(v) - fresh) :] for name, v in self.quantities.items()}
 
     def apply(self, update: dict[str, Any]) -> None:
-        """Add new measurements."""
         vars(self).update(update["facts"])
         for name, values in update["values"].items():
             self.quantities.setdefault(name, deque(maxlen=MONITOR_MAX)).extend(values)

@@ -177,7 +177,6 @@ class SchedulerProxy:
         self._layouts[name or plugin.name] = plugin
 
     def remove_plugin(self, name: str | None = None, **_: Any) -> None:
-        """Remove a plugin that a component added."""
         self.plugins.pop(str(name), None)
         self._layouts.pop(str(name), None)
 

@@ -57,7 +57,6 @@ class ClusterCommands(StateAttributes):
     # Tasks
 
     def transition(self, key: Any, finish: str, stimulus_id: str) -> None:
-        """Move one task to another state. See ``transitions``."""
         self.transitions({key: finish}, stimulus_id)
 
     def transitions(self, recommendations: Mapping[Any, str], stimulus_id: str) -> None:

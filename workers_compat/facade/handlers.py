@@ -56,7 +56,6 @@ class HandlerTable(MutableMapping[str, Callable[..., Any]]):
         return sum(1 for _ in self)
 
     def is_added(self, op: str) -> bool:
-        """Return whether a plugin added a function for `op`."""
         return op in self._added
 
     @abstractmethod

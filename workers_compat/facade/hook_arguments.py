@@ -39,36 +39,28 @@ def as_arguments(message: Any) -> dict[str, Any]:
 _OMITTED = frozenset(("op", "key", "report", "run_id", "stimulus_id"))
 
 
-class HookArguments:
-    """Keyword arguments of hooks, from the fields of messages and other causes of transitions.
+class HookArguments(dict[type, Callable[[Any], dict[str, Any]]]):
+    """Type of a message or another cause of transitions -> function that returns its fields.
 
     Fields are looked up once per type.
     """
 
-    __slots__ = ("_readers",)
-
-    def __init__(self) -> None:
-        self._readers: dict[type, Callable[[Any], dict[str, Any]]] = {}
+    def __missing__(self, kind: type) -> Callable[[Any], dict[str, Any]]:
+        reader = self[kind] = _reader(kind)
+        return reader
 
     def of_transition(self, ts: TaskState, detail: Any) -> dict[str, Any]:
         """Return what stock passes to ``transition`` besides states: the fields of its cause."""
-        found = self._read(detail)
+        found = self[type(detail)](detail)
         report = getattr(detail, "report", None)
         if report is not None:
-            found = {**self._read(report), **found}
+            found = {**self[type(report)](report), **found}
         cause = found.get("cause")
         if isinstance(cause, TaskState):
             found["cause"] = cause.key
         if ts.who_has and "worker" not in found:
             found["worker"] = next(reversed(ts.who_has)).address
         return found
-
-    def _read(self, detail: Any) -> dict[str, Any]:
-        kind = type(detail)
-        reader = self._readers.get(kind)
-        if reader is None:
-            reader = self._readers[kind] = _reader(kind)
-        return reader(detail)
 
 
 def _reader(kind: type) -> Callable[[Any], dict[str, Any]]:

@@ -39,21 +39,17 @@ class LoopProfile:
     def __init__(self) -> None:
         self._history: deque[tuple[float, dict[str, Any]]] = deque(maxlen=PERIODS_MAX)
         self._last_request = 0.0
-        self._running = False
+        self.running = False
         self._ended = False
-
-    @property
-    def running(self) -> bool:
-        return self._running
 
     def wake(self) -> None:
         """Start sampling, unless profiles are disabled or the Python version is unsafe."""
         self._last_request = time.monotonic()
-        if self._running or self._ended or not SAFE:
+        if self.running or self._ended or not SAFE:
             return
         if not config.get("distributed.worker.profile.enabled"):
             return
-        self._running = True
+        self.running = True
         self._history = profile.watch(
             thread_id=threading.get_ident(),
             interval=config.get("distributed.worker.profile.interval"),
@@ -66,8 +62,8 @@ class LoopProfile:
     def _should_stop(self) -> bool:
         """Return whether to stop. Called by the sampling thread before each sample."""
         if self._ended or time.monotonic() - self._last_request > UNUSED_SECONDS:
-            self._running = False
-        return not self._running
+            self.running = False
+        return not self.running
 
     def get(self, start: float | None = None, stop: float | None = None) -> dict[str, Any]:
         """Return the tree of frames between two times in seconds since the epoch."""

@@ -125,7 +125,6 @@ class CheckedCommand:
     request: Any
 
     def prepare(self) -> None:
-        """Refuse or accept the request. See tornado."""
         refusal = self._refusal() if self.request.method not in SAFE_METHODS else None
         if refusal is not None:
             status, reason = refusal

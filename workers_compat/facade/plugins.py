@@ -116,7 +116,6 @@ class Plugins:
             self._find_hooks()
 
     def resume(self, name: str) -> None:
-        """Call the hooks of a suspended plugin again."""
         if name in self.suspended:
             self.suspended.remove(name)
             self._find_hooks()

@@ -36,7 +36,6 @@ class SpansView:
         self._views: dict[Span, SpanView] = {}
 
     def view(self, span: Span) -> SpanView:
-        """Return the view of a span."""
         found = self._views.get(span)
         if found is None:
             spans = self._state.spans.spans

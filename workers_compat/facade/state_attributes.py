@@ -162,15 +162,14 @@ class StateAttributes:
     def worker_view(self, ws: Any) -> WorkerView:
         return WorkerView(ws, self.plugin_host.context)
 
-    def client_view(self, cs: Any) -> ClientView:
-        return ClientView(cs, self.plugin_host.context)
-
     #: Key -> task.
     tasks = property(lambda f: Views(f.state.tasks, f.task_view, f.plugin_host.leaving))
     #: Address -> worker.
     workers = property(lambda f: Views(f.state.workers, f.worker_view))
     #: Name -> client.
-    clients = property(lambda f: Views(f.state.clients, f.client_view))
+    clients = property(
+        lambda f: Views(f.state.clients, lambda cs: ClientView(cs, f.plugin_host.context))
+    )
     #: Worker address -> stream.
     stream_comms = property(lambda f: Views(f.server.driver.worker_streams, StreamView))
     #: Client name -> stream.

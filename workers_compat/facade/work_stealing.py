@@ -196,16 +196,9 @@ class WorkStealing:
 
     def story(self, *keys_or_ts: Any) -> list[Any]:
         """Return logged events about these tasks, oldest first."""
-        keys = {getattr(key, "key", key) for key in keys_or_ts}
+        keys = [getattr(key, "key", key) for key in keys_or_ts]  # parts may not be hashable
         out: list[Any] = []
         for _, event in self.scheduler.get_events(NAME):
             entries = event[1] if event[0] == "request" else [event]
-            out += [entry for entry in entries if any(_is_one_of(part, keys) for part in entry)]
+            out += [entry for entry in entries if any(part in keys for part in entry)]
         return out
-
-
-def _is_one_of(part: Any, keys: set[Any]) -> bool:
-    try:
-        return part in keys
-    except TypeError:
-        return False

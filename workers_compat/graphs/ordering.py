@@ -93,7 +93,8 @@ class GraphIndex:
         if len(among) == 1:
             return {among[0]: 0}
         if not any(self.dependencies[place] for place in among):
-            return self._unconnected(among)
+            by_text = sorted(among, key=lambda place: str(self.keys[place]), reverse=True)
+            return {place: priority for priority, place in enumerate(by_text)}
         needs = self.dependencies
         keys = self.keys
         order = None
@@ -130,12 +131,6 @@ class GraphIndex:
                 return str(keys[self])
 
         return [Place(place) for place in range(len(keys))]
-
-    def _unconnected(self, among: list[int]) -> dict[int, int]:
-        """Return dask's order for tasks without dependencies: by text, descending."""
-        keys = self.keys
-        by_text = sorted(among, key=lambda place: str(keys[place]), reverse=True)
-        return {place: priority for priority, place in enumerate(by_text)}
 
     def given(self, priorities: Mapping[Any, int], among: list[int]) -> dict[int, int]:
         """Return the order that the client sent. Tasks that are missing in it come last."""

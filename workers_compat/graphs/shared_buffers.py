@@ -72,17 +72,13 @@ class SharedBuffers:
         if same_sample:
             digest = digest_of(view)
             for number in same_sample:
-                if self._digest(number) == digest:
+                if number not in self._digests:
+                    self._digests[number] = digest_of(self._views[number])
+                if self._digests[number] == digest:
                     return number
             self._digests[len(self._views)] = digest
         same_sample.append(len(self._views))
         return len(self._views)
-
-    def _digest(self, number: int) -> bytes:
-        digest = self._digests.get(number)
-        if digest is None:
-            digest = self._digests[number] = digest_of(self._views[number])
-        return digest
 
 
 def flat_view(buffer: PickleBuffer | BytesLike) -> memoryview:
