@@ -16,7 +16,10 @@ from typing import Any
 
 import dask
 import tblib.pickling_support
+from distributed.comm.core import CommClosedError
+from distributed.core import Status
 from distributed.protocol.pickle import dumps as stock_dumps
+from distributed.scheduler import KilledWorker, NoValidWorkerError, NoWorkerError, WorkerState
 from paceline.protocol.payload import Payload, serialized_payload
 
 #: Places whose frames at the start of a traceback are left out.
@@ -52,8 +55,6 @@ _BYTES_HEADER = {
 
 def connection_lost(address: str, reason: str) -> OSError:
     """Return the error that stock raises when a connection is lost."""
-    from distributed.comm.core import CommClosedError
-
     error: OSError = CommClosedError(f"lost the connection to {address}: {reason}")
     return error
 
@@ -175,14 +176,10 @@ class ErrorFactory:
     def killed_worker(
         self, task_key: Any, worker_facts: dict[str, Any], allowed_failures: int
     ) -> Payload:
-        from distributed.scheduler import KilledWorker
-
         worker = stock_worker_state(settled(worker_facts))
         return _error_payload(KilledWorker(settled(task_key), worker, allowed_failures))
 
     def no_worker(self, task_key: Any, timeout: float) -> Payload:
-        from distributed.scheduler import NoWorkerError
-
         return _error_payload(NoWorkerError(task=settled(task_key), timeout=timeout))
 
     def no_valid_worker(
@@ -193,8 +190,6 @@ class ErrorFactory:
         resource_restrictions: Any,
         timeout: float,
     ) -> Payload:
-        from distributed.scheduler import NoValidWorkerError
-
         error = NoValidWorkerError(
             task=settled(task_key),
             host_restrictions=SettledSet(map(settled, host_restrictions or ())),
@@ -243,9 +238,6 @@ def stock_worker_state(facts: dict[str, Any]) -> Any:
 
     `facts` are any of ``WORKER_DEFAULTS``, "occupancy", "executing" and "last_seen".
     """
-    from distributed.core import Status
-    from distributed.scheduler import WorkerState
-
     known = {name: facts.get(name, default) for name, default in WORKER_DEFAULTS.items()}
     status = getattr(known["status"], "name", known["status"])
     known["status"] = Status.lookup.get(status, Status.closed)

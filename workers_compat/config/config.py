@@ -11,6 +11,7 @@ from typing import Any
 import dask.config
 import distributed  # noqa: F401  (its defaults join dask's configuration when it is imported)
 from dask.utils import parse_bytes, parse_timedelta
+from distributed.protocol.pickle import dumps
 from distributed.system import MEMORY_LIMIT
 from paceline.scheduler.core.config import SchedulerConfig
 from paceline.workers_compat.graphs.annotations import is_plain
@@ -155,7 +156,6 @@ def worker_plugins() -> dict[str, bytes]:
     """Return name -> pickled plugin for all workers: that of ``paceline.transfer``, if any."""
     if not dask.config.get("paceline.transfer", None):
         return {}
-    from distributed.protocol.pickle import dumps
     from paceline.transfer.plugin import NAME, configured_transfer
 
     return {NAME: bytes(dumps(configured_transfer()))}

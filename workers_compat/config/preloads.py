@@ -10,14 +10,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import click
+from distributed.preloading import process_preloads, validate_preload_argv
 
 
 def validate_argv(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
     """Validate options for a preload's click command. Raise click.UsageError, also without one."""
     if not value and not ctx.params.get("preload"):
         return value
-    from distributed.preloading import validate_preload_argv
-
     return validate_preload_argv(ctx, param, value)
 
 
@@ -27,6 +26,4 @@ def load(scheduler: Any, preload: str | Sequence[str], argv: Sequence[Any]) -> A
     `preload` are module names, paths, URLs or source texts; `argv` are arguments for a click-
     decorated ``dask_setup``.
     """
-    from distributed.preloading import process_preloads
-
     return process_preloads(scheduler, preload, argv)

@@ -15,8 +15,8 @@ from typing import Any
 
 import dask.config
 from distributed.core import Status
+from distributed.scheduler import MemoryState
 from distributed.stealing import WorkStealing
-from paceline.workers_compat.facade.views import sum_memory
 
 from .proxy_parts import (
     GroupTimingProxy,
@@ -166,7 +166,7 @@ class SchedulerProxy:
         self.read("shuffles")
         return self._extensions
 
-    memory = property(lambda self: sum_memory(self.workers.values()))
+    memory = property(lambda self: MemoryState.sum(*(ws.memory for ws in self.workers.values())))
     _tick_interval_observed = property(lambda self: self._values["tick_seconds"])
 
     # methods that pages call

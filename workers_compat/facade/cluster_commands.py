@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from distributed.utils import import_file
 from paceline.protocol import messages as m
 from paceline.protocol.catalogue import TABLES
 from paceline.scheduler.core import stimuli
@@ -178,8 +179,6 @@ class ClusterCommands(StateAttributes):
 
     def upload_file(self, filename: str, data: Any, load: bool = True) -> StockCoroutine:
         """Make a module importable here and in the graph compilers. Raise errors of its import."""
-        from distributed.utils import import_file
-
         content = data.encode() if isinstance(data, str) else bytes(data)
         path = os.path.join(self.local_directory, os.path.basename(filename))
         with open(path, "wb") as file:

@@ -38,8 +38,7 @@ class HandlerTable(MutableMapping[str, Callable[..., Any]]):
         self._added: dict[str, Callable[..., Any]] = {}
 
     def __getitem__(self, op: str) -> Callable[..., Any]:
-        added = self._added.get(op)
-        return self.built_in(op) if added is None else added
+        return self._added.get(op) or self.built_in(op)
 
     def __setitem__(self, op: str, function: Callable[..., Any]) -> None:
         self._added[op] = function

@@ -13,6 +13,7 @@ import warnings
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
 
+from distributed.diagnostics.plugin import SchedulerPlugin
 from paceline.scheduler.core.handlers.commands import write_task
 from paceline.scheduler.core.ports import TurnWrites
 from paceline.scheduler.core.state.model import TASK_STATES, TaskState
@@ -325,8 +326,6 @@ class Plugins:
 
 def overrides(plugin: Any, hook: str) -> bool:
     """Return whether a plugin overrides a hook of ``SchedulerPlugin``."""
-    from distributed.diagnostics.plugin import SchedulerPlugin
-
     method = getattr(plugin, hook, None)
     if not callable(method):
         return False

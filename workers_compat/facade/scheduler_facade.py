@@ -14,7 +14,11 @@ from collections import ChainMap, defaultdict
 from collections.abc import Awaitable, Iterable, Mapping
 from typing import Any
 
+from dask.widgets import get_template
+from distributed.system_monitor import SystemMonitor
 from paceline.protocol.catalogue import TABLES
+from paceline.workers_compat.config.config import get, seconds
+from tornado.ioloop import IOLoop, PeriodicCallback
 
 from .cluster_commands import ClusterCommands
 from .handlers import RequestHandlers, StreamHandlers
@@ -72,8 +76,6 @@ class SchedulerFacade(ClusterCommands):
         return repr(self.scheduler)
 
     def _repr_html_(self) -> str:
-        from dask.widgets import get_template
-
         state = self.state
         template = get_template("scheduler.html.j2")
         facts = {"workers": state.workers, "threads": state.total_nthreads, "tasks": state.tasks}
@@ -132,8 +134,6 @@ class SchedulerFacade(ClusterCommands):
         profile_cycle_interval: Any = None,
     ) -> Any:
         """Return the number of profile samples over time. Await the result."""
-        from paceline.workers_compat.config.config import get, seconds
-
         cycle = profile_cycle_interval or get("distributed.worker.profile.cycle")
         return StockCoroutine(
             self.server.profile_metadata(
@@ -195,14 +195,8 @@ class SchedulerFacade(ClusterCommands):
         lambda self: {name: each.port for name, each in self.scheduler.services.items()}
     )
 
-    @property
-    def loop(self) -> Any:
-        """Return tornado's loop."""
-        from tornado.ioloop import IOLoop
-
-        return IOLoop.current()
-
-    io_loop = loop
+    #: tornado's loop.
+    loop = io_loop = property(lambda self: IOLoop.current())
 
     @property
     def address_safe(self) -> str:
@@ -224,10 +218,6 @@ class SchedulerFacade(ClusterCommands):
     def system_monitor(self) -> Any:
         """Return ``monitor`` without starting a profile, for metrics and pages."""
         if self._monitor is None:
-            from distributed.system_monitor import SystemMonitor
-            from paceline.workers_compat.config.config import get, seconds
-            from tornado.ioloop import PeriodicCallback
-
             self._monitor = SystemMonitor()
             interval = seconds(get("distributed.admin.system-monitor.interval")) or MONITOR_SECONDS
             callback = PeriodicCallback(self._monitor.update, interval * 1000)

@@ -16,6 +16,7 @@ from paceline.scheduler.core.state.model import TASK_STATES, add_up
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.spans import Span, intervals
 from paceline.workers_compat.security.unpickling import deserialize
+from sortedcontainers import SortedSet
 
 #: Key of the time during which the threads of a span were idle or worked for other spans, in
 #: stock's metrics.
@@ -200,8 +201,6 @@ class ComputationView:
     @property
     def code(self) -> Any:
         """Return the source that clients sent: a ``SortedSet`` of tuples of ``SourceCode``."""
-        from sortedcontainers import SortedSet
-
         return SortedSet(deserialize(code) for code in self.core.codes.values())
 
     def __repr__(self) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
+from distributed.scheduler import MemoryState, Transition
 from paceline.scheduler.core import stimuli
 from paceline.scheduler.core.handlers.commands import check_setting
 from paceline.scheduler.core.inspection import invariants, queries
@@ -30,7 +31,6 @@ from .views import (
     Views,
     WorkerView,
     deserialized_events,
-    sum_memory,
 )
 
 if TYPE_CHECKING:
@@ -207,13 +207,13 @@ class StateAttributes:
     #: The last transitions, oldest first.
     transition_log = property(
         lambda f: [
-            _transition(key, start, finish, {ts.key: to for ts, to in made.items()}, *more)
+            Transition(key, start, finish, {ts.key: to for ts, to in made.items()}, *more)
             for key, start, finish, made, *more in f.state.transition_log
         ]
     )
 
     #: distributed's ``MemoryState`` of all workers together.
-    memory = property(lambda f: sum_memory(f.workers.values()))
+    memory = property(lambda f: MemoryState.sum(*(ws.memory for ws in f.workers.values())))
 
     workers_list = _query(queries.workers_list)
     get_who_has = _query(queries.who_has)
@@ -226,7 +226,7 @@ class StateAttributes:
     def story(self, *keys_or_tasks_or_stimuli: Any) -> list[Any]:
         """Return logged transitions that involve one of these, oldest first."""
         names = [k.key if isinstance(k, TaskView) else k for k in keys_or_tasks_or_stimuli]
-        return [_transition(*entry) for entry in queries.story(self.state, *names)]
+        return [Transition(*entry) for entry in queries.story(self.state, *names)]
 
     def get_events(self, topic: str | None = None) -> Any:
         """Return (seconds since the epoch, event) of a topic, or topic -> events of all."""
@@ -286,12 +286,6 @@ class StateAttributes:
         """Return what placement minimises: expected start, then memory of the worker."""
         state = self.state
         return placement.start_estimate(state, state.tasks[ts.key], state.workers[ws.address])
-
-
-def _transition(*entry: Any) -> Any:
-    from distributed.scheduler import Transition
-
-    return Transition(*entry)
 
 
 #: Attributes of the ``Scheduler`` object that are settings of the facade.

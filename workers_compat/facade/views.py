@@ -13,6 +13,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from dask.widgets import get_template
+from distributed.core import Status
+from distributed.protocol.serialize import Serialized
+from distributed.scheduler import MemoryState
 from paceline.protocol.payload import Payload, payload_header
 from paceline.scheduler.core.handlers.commands import WRITABLE
 from paceline.scheduler.core.inspection import queries
@@ -217,12 +221,7 @@ class WorkerView(StateView):
         core = self.core
         return dict(Counter(t.prefix.name for t in core.processing if t not in core.long_running))
 
-    @property
-    def status(self) -> Any:
-        from distributed.core import Status
-
-        return Status.lookup[self.core.status]
-
+    status = property(lambda self: Status.lookup[self.core.status])
     bandwidth = property(lambda self: self.context.state.bandwidth)
     occupancy = property(lambda self: accounting.occupancy(self.context.state, self.core))
     #: distributed's ``MemoryState``.
@@ -349,8 +348,6 @@ class TopicViews(Mapping[Hashable, TopicView]):
 
 def memory_state(metrics: Mapping[str, Any], nbytes: int, unmanaged_old: int) -> Any:
     """Return distributed's ``MemoryState`` of a worker with data of `nbytes`."""
-    from distributed.scheduler import MemoryState
-
     spilled = metrics.get("spilled_bytes") or {}
     return MemoryState(
         process=metrics.get("memory", 0),
@@ -358,13 +355,6 @@ def memory_state(metrics: Mapping[str, Any], nbytes: int, unmanaged_old: int) ->
         spilled=spilled.get("disk", 0),
         unmanaged_old=unmanaged_old,
     )
-
-
-def sum_memory(workers: Iterable[Any]) -> Any:
-    """Return distributed's ``MemoryState`` of all workers together."""
-    from distributed.scheduler import MemoryState
-
-    return MemoryState.sum(*(ws.memory for ws in workers))
 
 
 def deserialized_events(events: Iterable[tuple[float, Any]]) -> tuple[tuple[float, Any], ...]:
@@ -376,15 +366,11 @@ def serialized(payload: Payload | None) -> Any:
     """Return a payload as distributed's ``Serialized``."""
     if payload is None:
         return None
-    from distributed.protocol.serialize import Serialized
-
     return Serialized(payload_header(payload), list(payload.frames))
 
 
 def _html(template: str, **facts: Any) -> str:
     """Render distributed's template for Jupyter."""
-    from dask.widgets import get_template
-
     return str(get_template(f"{template}.html.j2").render(**facts))
 
 

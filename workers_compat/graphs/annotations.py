@@ -35,9 +35,9 @@ class AnnotationTable:
         depends_on_key = any(by_type.values()) or any(map(callable, self._submission.values()))
         self._is_uniform = not depends_on_key
         self._uniform_number: int | None = None
-        self._by_identity: dict[tuple[Any, ...], int] = {}
+        # with the values, which are kept alive because they are identified by their ids
+        self._by_identity: dict[tuple[Any, ...], tuple[int, dict[str, Any]]] = {}
         self._by_content: dict[bytes, int] = {}
-        self._kept: list[dict[str, Any]] = []
         self._sets: list[AnnotationSet] = []
         self._n_taken = 0
 
@@ -59,11 +59,9 @@ class AnnotationTable:
         if not found:
             return None
         identity = tuple([(name, id(value)) for name, value in found.items()])
-        number = self._by_identity.get(identity)
-        if number is None:
-            number = self._by_identity[identity] = self._by_value(found)
-            # keep the values alive, because they are identified by their ids
-            self._kept.append(found)
+        if identity not in self._by_identity:
+            self._by_identity[identity] = self._by_value(found), found
+        number, _ = self._by_identity[identity]
         if self._is_uniform:
             self._uniform_number = number
         return number

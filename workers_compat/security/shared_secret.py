@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import dask.config
+from distributed.comm import core
 
 logger = logging.getLogger("distributed.comm")
 
@@ -132,8 +133,6 @@ def install(secret: Secret) -> None:
 
     A second call replaces the secret.
     """
-    from distributed.comm import core
-
     comm, listener = core.Comm, core.Listener
     is_installed = hasattr(comm, "paceline_secret")
     comm.paceline_secret = secret

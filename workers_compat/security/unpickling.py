@@ -18,6 +18,8 @@ from typing import Any
 
 import cloudpickle
 import dask.config
+from distributed.diagnostics.plugin import SchedulerPlugin, _get_plugin_name
+from distributed.protocol.serialize import Serialize, Serialized, ToPickle
 from paceline.protocol.keys import INT_MAX, INT_MIN
 from paceline.protocol.payload import Payload, payload_pickle, pickled_payload, serialized_payload
 from paceline.workers_compat.graphs.spec_pickler import stock_pickle
@@ -112,8 +114,6 @@ def serialize_value(value: Any) -> Payload:
 
     Values that plugins mark (``ToPickle``, ``to_serialize``) are serialized as marked.
     """
-    from distributed.protocol.serialize import Serialize, Serialized, ToPickle
-
     if isinstance(value, Serialized):
         return serialized_payload(value.header, value.frames)
     if isinstance(value, Serialize):
@@ -163,8 +163,6 @@ def is_coroutine_function(function: Any) -> bool:
 
 def unpickle_plugin(data: Any) -> Any:
     """Return the scheduler plugin in `data`, a pickle or a plugin. Raise TypeError for others."""
-    from distributed.diagnostics.plugin import SchedulerPlugin
-
     plugin = data if isinstance(data, SchedulerPlugin) else unpickle(data, "a scheduler plugin")
     if not isinstance(plugin, SchedulerPlugin):
         raise TypeError(f"expected a SchedulerPlugin, got {type(plugin).__name__}")
@@ -173,6 +171,4 @@ def unpickle_plugin(data: Any) -> Any:
 
 def plugin_name(plugin: Any) -> str:
     """Return the name of a plugin; a new one if it has none, as in stock."""
-    from distributed.diagnostics.plugin import _get_plugin_name
-
     return str(_get_plugin_name(plugin))
