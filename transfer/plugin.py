@@ -84,7 +84,7 @@ class Transfer(WorkerPlugin):  # type: ignore[misc]  # distributed is not typed
             distributed.worker.get_data_from_worker = wrapped
         setattr(worker.rpc, POOL_ATTRIBUTE, self.transfer)
         worker.metrics[DOMAIN_METRIC] = self._memory_domain
-        renewing = PeriodicCallback(self._renew, RENEW_SECONDS * 1000)
+        renewing = PeriodicCallback(self.transfer.renew, RENEW_SECONDS * 1000)
         worker.periodic_callbacks[NAME] = renewing
         renewing.start()
         logger.info(
@@ -124,10 +124,6 @@ class Transfer(WorkerPlugin):  # type: ignore[misc]  # distributed is not typed
         """Return the name of the shared memory that this worker reads, for heartbeats."""
         transfer = self.transfer
         return dict(transfer.health.announced()).get(MEMORY, "") if transfer is not None else ""
-
-    def _renew(self) -> None:
-        if self.transfer is not None:
-            self.transfer.renew()
 
 
 def configured_transfer() -> Transfer:

@@ -6,7 +6,7 @@ meaning.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
@@ -20,10 +20,7 @@ def validate_argv(ctx: click.Context, param: click.Parameter, value: Any) -> Any
     return validate_preload_argv(ctx, param, value)
 
 
-def load(scheduler: Any, preload: str | Sequence[str], argv: Sequence[Any]) -> Any:
-    """Import the preload modules. The result has the coroutines ``start()`` and ``teardown()``.
-
-    `preload` are module names, paths, URLs or source texts; `argv` are arguments for a click-
-    decorated ``dask_setup``.
-    """
-    return process_preloads(scheduler, preload, argv)
+#: Import modules, given the argument of their ``dask_setup``, their names, paths, URLs or source
+#: texts, and arguments for a click-decorated ``dask_setup``. The result has the coroutines
+#: ``start()`` and ``teardown()``.
+load: Callable[[Any, str | Sequence[str], Sequence[Any]], Any] = process_preloads

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
@@ -41,28 +42,23 @@ def _noted(name: str) -> property:
 class WorkerProxy(SimpleNamespace):
     """A worker, with the attributes of stock's ``WorkerState``."""
 
-    def __hash__(self) -> int:  # type: ignore[override]
-        return hash(self.address)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, WorkerProxy) and self.address == other.address
+    __eq__ = object.__eq__
+    __hash__ = object.__hash__  # type: ignore[assignment]
 
     #: distributed's ``MemoryState``.
     memory = property(lambda self: memory_state(self.metrics, self.nbytes, self.unmanaged_old))
 
 
+@dataclass(eq=False, slots=True)
 class TaskProxy:
     """A task, with the attributes that the graph page reads."""
 
-    __slots__ = ("dependencies", "dependents", "key", "prefix", "priority", "state")
-
-    def __init__(self, key: Any, prefix: str, state: str, priority: Any) -> None:
-        self.key = key
-        self.prefix = SimpleNamespace(name=prefix)
-        self.state = state
-        self.priority = priority
-        self.dependencies: set[TaskProxy] = set()
-        self.dependents: set[TaskProxy] = set()
+    key: Any
+    prefix: SimpleNamespace
+    state: str
+    priority: Any
+    dependencies: set[TaskProxy] = field(default_factory=set)
+    dependents: set[TaskProxy] = field(default_factory=set)
 
 
 class TasksProxy(dict[Any, TaskProxy]):

@@ -265,7 +265,8 @@ class SchedulerProxy:
             self._forget(key)
         made = {}
         for key, prefix, state, priority, _ in updates.get("new", ()):
-            made[key] = self.tasks[key] = TaskProxy(key, prefix, state, priority)
+            ts = TaskProxy(key, SimpleNamespace(name=prefix), state, priority)
+            made[key] = self.tasks[key] = ts
         for key, *_, dependencies in updates.get("new", ()):
             for other in (self.tasks.get(each) for each in dependencies):
                 if other is not None:

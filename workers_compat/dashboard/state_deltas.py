@@ -14,10 +14,9 @@ from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
 
-from paceline.protocol.keys import Key
 from paceline.protocol.messages import TaskErred, TaskFinished
 from paceline.scheduler.core.lifecycle.accounting import occupancy
-from paceline.scheduler.core.state.model import TaskGroup, TaskPrefix, TaskState, WorkerState
+from paceline.scheduler.core.state.model import TaskGroup, TaskPrefix, WorkerState
 from paceline.scheduler.core.turn import TurnObserver
 from paceline.workers_compat.facade.server_port import FacadeServer
 from paceline.workers_compat.security.unpickling import deserialize
@@ -57,11 +56,8 @@ class StateDeltas(TurnObserver):
         self._facade: Any = server.plugins.facade
         self._state = server.state
         self._facts = facts
-        self._workers: dict[str, Any] = {}
-        self._prefixes: dict[str, Any] = {}
-        self._groups: dict[str, Any] = {}
-        self._tasks: dict[Key, str] = {}
-        self._events: dict[str, int] = {}
+        #: Topic -> name -> what was sent.
+        self._sent: defaultdict[str, dict[Any, Any]] = defaultdict(dict)
         self._monitor_count = 0
         self._profile_time = 0.0
         self._summing: Iterator[dict[str, int] | None] | None = None
@@ -110,9 +106,9 @@ class StateDeltas(TurnObserver):
     # workers: facts after a heartbeat, counts always
 
     def _get_workers(self, _: Any) -> dict[str, Any]:
-        sent, state = self._workers, self._state
+        sent, state = self._sent["workers"], self._state
         workers = state.workers
-        self._workers = {address: ws.metrics for address, ws in workers.items()}
+        self._sent["workers"] = {address: ws.metrics for address, ws in workers.items()}
         counts = [
             (a, ws.status, len(ws.processing), occupancy(state, ws), ws.nbytes, ws.nthreads)
             for a, ws in workers.items()
@@ -124,15 +120,15 @@ class StateDeltas(TurnObserver):
         }
 
     def _get_prefixes(self, _: Any) -> dict[str, Any]:
-        return _changes(self._prefixes, self._state.task_prefixes, _prefix)
+        return _changes(self._sent["prefixes"], self._state.task_prefixes, _prefix)
 
     def _get_groups(self, _: Any) -> dict[str, Any]:
-        return _changes(self._groups, self._state.task_groups, _group)
+        return _changes(self._sent["groups"], self._state.task_groups, _group)
 
     # tasks, for small graphs only
 
     def _get_tasks(self, limit: Any) -> dict[str, Any]:
-        tasks, sent = self._state.tasks, self._tasks
+        tasks, sent = self._state.tasks, self._sent["tasks"]
         if len(tasks) > int(limit):
             return {"n": len(tasks)}
         gone = [key for key in sent if key not in tasks]
@@ -142,7 +138,8 @@ class StateDeltas(TurnObserver):
         for key, ts in tasks.items():
             before = sent.get(key)
             if before is None:
-                new.append(_task(ts))
+                others = [other.key for other in ts.dependencies]
+                new.append((key, ts.prefix.name, ts.state, ts.priority, others))
             elif before != ts.state:
                 moved.append((key, ts.state))
             sent[key] = ts.state
@@ -208,14 +205,14 @@ class StateDeltas(TurnObserver):
         return {"tags": list(spans.spans_search_by_tag), "metrics": metrics}
 
     def _get_events(self, topics: Any) -> dict[str, Any]:
-        found = {}
+        found, sent = {}, self._sent["events"]
         for name in topics or ():
             topic = self._state.events.topics.get(name)
             if topic is None:
                 continue
-            n_new = min(topic.count - self._events.get(name, 0), EVENTS_MAX)
+            n_new = min(topic.count - sent.get(name, 0), EVENTS_MAX)
             fresh = list(topic.events)[-n_new:] if n_new > 0 else []
-            self._events[name] = topic.count
+            sent[name] = topic.count
             found[name] = (topic.count, [(when, deserialize(event)) for when, event in fresh])
         return found
 
@@ -311,7 +308,3 @@ def _group(group: TaskGroup) -> dict[str, Any]:
         "types": list(group.types),
         "dependencies": [each.name for each in group.dependencies],
     }
-
-
-def _task(ts: TaskState) -> tuple[Any, ...]:
-    return ts.key, ts.prefix.name, ts.state, ts.priority, [d.key for d in ts.dependencies]

@@ -65,10 +65,7 @@ class PageScheduler:
     def __pdict__(self) -> dict[str, Any]:
         """Return the names that templates use."""
         names = ("workers", "tasks", "clients", "idle", "saturated", "unrunnable", "running")
-        found = {name: getattr(self._facade, name) for name in names}
-        found["erred_tasks"] = self._facade.erred_tasks
-        found["address"] = self._facade.address
-        return found
+        return {name: getattr(self._facade, name) for name in (*names, "erred_tasks", "address")}
 
     def get_logs(self, **options: Any) -> list[tuple[Any, ...]]:
         """Return (level, line), newest first."""

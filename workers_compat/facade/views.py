@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -327,23 +328,14 @@ class TopicView:
     subscribers = property(lambda self: set(self._log.subscribers.get(self._name, ())))
 
 
-class TopicViews(Mapping[Hashable, TopicView]):
+class TopicViews(Views):
     """Stock's ``Scheduler._broker._topics``: name -> topic. Every name has a topic."""
 
     def __init__(self, log: EventLog) -> None:
-        self._log = log
+        super().__init__(log.topics, partial(TopicView, log))
 
-    def __getitem__(self, name: Hashable) -> TopicView:
-        return TopicView(self._log, name)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._log.topics
-
-    def __iter__(self) -> Iterator[Hashable]:
-        return iter(list(self._log.topics))
-
-    def __len__(self) -> int:
-        return len(self._log.topics)
+    def __getitem__(self, name: Hashable) -> Any:
+        return self._view(name)
 
 
 def memory_state(metrics: Mapping[str, Any], nbytes: int, unmanaged_old: int) -> Any:
