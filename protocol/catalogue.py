@@ -23,7 +23,7 @@ from paceline.protocol.messages import (
     worker_rpc,
     worker_to_scheduler,
 )
-from paceline.protocol.messages.base import CloseRequest, CloseStream, Message, Request
+from paceline.protocol.messages.base import CloseRequest, CloseStream, Message
 from paceline.protocol.messages.replies import (
     GatherReply,
     GetDataReply,
@@ -89,7 +89,6 @@ def _classes(module: ModuleType) -> list[type[Message]]:
         and issubclass(value, Message)
         and value.__module__ == module.__name__
         and value.__struct_config__.tag is not None
-        and value not in (Message, Request)
     ]
 
 

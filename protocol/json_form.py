@@ -232,16 +232,14 @@ def from_json(form: Any) -> Any:
 
 def _read(form: Any, wire: bool, depth: int) -> Any:
     """Return the value of `form`; with `wire`, sets as maps, which have an order."""
+    if isinstance(form, list | dict) and depth > DEPTH_MAX:
+        raise LocalProtocolError(f"a value is nested more than {DEPTH_MAX} deep")
     if isinstance(form, list):
-        if depth > DEPTH_MAX:
-            raise LocalProtocolError(f"a value is nested more than {DEPTH_MAX} deep")
         return tuple([_read(x, wire, depth + 1) for x in form])
     if not isinstance(form, dict):
         if isinstance(form, float) and not math.isfinite(form):
             raise LocalProtocolError(f"{form!r} is not JSON")
         return form
-    if depth > DEPTH_MAX:
-        raise LocalProtocolError(f"a value is nested more than {DEPTH_MAX} deep")
     if len(form) == 1:
         ((mark, body),) = form.items()
         if mark.startswith("$"):

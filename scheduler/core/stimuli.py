@@ -424,7 +424,7 @@ class RecallTask:
 
 @dataclass(slots=True)
 class MakeTransitions:
-    """Recs of a plugin, such as a shuffle that restarts: key -> state.
+    """Recommendations of a plugin, such as a shuffle that restarts: key -> state.
 
     The last entry is made first. Unknown keys are ignored.
     """

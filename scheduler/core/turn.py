@@ -109,10 +109,8 @@ class Turn:
 
     def wants_continue(self) -> None:
         """Request a ``Continue`` stimulus, once per turn."""
-        for instruction in self.outbox.instructions:
-            if type(instruction) is WantsContinue:
-                return
-        self.outbox.instructions.append(WantsContinue())
+        if not any(type(each) is WantsContinue for each in self.outbox.instructions):
+            self.outbox.instructions.append(WantsContinue())
 
     def call_at(self, when: float, callback: Callable[[Turn], None]) -> int:
         """Call ``callback`` with a turn at ``when``, seconds since the epoch.

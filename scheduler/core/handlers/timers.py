@@ -137,22 +137,14 @@ def _fail_late(turn: Turn, ts: TaskState, timeout: float, recs: Recs) -> None:
 
 def is_busy(state: SchedulerState) -> bool:
     """Return whether a graph is pending or a task waits for a worker or runs."""
-    return bool(
-        state.graphs
-        or state.deferred
-        or len(state.queued)
-        or state.unrunnable
-        or any(ws.processing for ws in state.workers.values())
-    )
+    return bool(state.graphs or state.deferred or not state.is_idle)
 
 
 def _check_idle(turn: Turn) -> None:
     state = turn.state
-    if state.transition_counter != state.idle_transition_counter:
-        state.idle_transition_counter = state.transition_counter
-        state.idle_since = None
-        return
-    if is_busy(state):
+    has_changed = state.transition_counter != state.idle_transition_counter
+    state.idle_transition_counter = state.transition_counter
+    if has_changed or is_busy(state):
         state.idle_since = None
         return
     if state.idle_since is None:

@@ -442,7 +442,7 @@ def forget_group(state: SchedulerState, group: TaskGroup) -> None:
     if gone is not None:
         gone.dependency_table.clear()
         for computation in reversed(state.computations):  # usually one of the latest
-            if computation.let_go(gone):
+            if computation.drop_group(gone):
                 break
     prefix = group.prefix
     prefix.group_table.pop(group, None)

@@ -18,17 +18,11 @@ from .transitions import run
 
 def run_deferred(turn: Turn) -> None:
     """Run a turn's worth of all deferred work except graph commits."""
-    state = turn.state
-    if state.deferred.worker_removals:
-        removal.continue_worker_removals(turn)
-    if state.deferred.recommendations:
-        run_deferred_recommendations(turn)
-    if state.deferred.releases:
-        run_deferred_releases(turn)
-    if state.deferred.client_removals:
-        removal.continue_client_removals(turn)
-    if state.deferred.teardown:
-        restart.run_deferred_teardown(turn)
+    removal.continue_worker_removals(turn)
+    run_deferred_recommendations(turn)
+    run_deferred_releases(turn)
+    removal.continue_client_removals(turn)
+    restart.run_deferred_teardown(turn)
 
 
 def run_deferred_recommendations(turn: Turn) -> None:

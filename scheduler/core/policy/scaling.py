@@ -6,7 +6,7 @@ The functions here do not change the state.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from itertools import chain, islice
 from typing import Any, Final
 
@@ -60,22 +60,15 @@ def workers_to_close(
     if candidates is None:
         # a seceded task waits for tasks that it submitted and would start over elsewhere
         candidates = [ws for ws in workers if not ws.long_running]
-    groups = _grouped(candidates, key)
-    closing = _cheapest(groups, len(workers), memory_ratio, n, minimum, target or 0)
+    groups: dict[Hashable, list[WorkerState]] = {}
+    for ws in candidates:
+        groups.setdefault(ws.address if key is None else key(ws), []).append(ws)
+    closing = _cheapest(groups.values(), len(workers), memory_ratio, n, minimum, target or 0)
     return [getattr(ws, attribute) for group in closing for ws in group]
 
 
-def _grouped(
-    workers: Iterable[WorkerState], key: Callable[[WorkerState], Hashable] | None
-) -> list[list[WorkerState]]:
-    groups: dict[Hashable, list[WorkerState]] = {}
-    for ws in workers:
-        groups.setdefault(ws.address if key is None else key(ws), []).append(ws)
-    return list(groups.values())
-
-
 def _cheapest(
-    groups: list[list[WorkerState]],
+    groups: Collection[list[WorkerState]],
     n_workers: int,
     memory_ratio: float | None,
     n: int | None,
@@ -132,8 +125,7 @@ def _for_work(state: SchedulerState, target_duration_seconds: float) -> int:
         wanted = min(n_ready, wanted)
 
     if state.workers:  # from threads to workers
-        n_threads = sum(ws.nthreads for ws in state.workers.values())
-        wanted = math.ceil(wanted / n_threads * len(state.workers))
+        wanted = math.ceil(wanted / state.total_nthreads * len(state.workers))
     elif state.unrunnable or len(state.queued):
         wanted = max(1, wanted)
     return wanted
@@ -141,6 +133,6 @@ def _for_work(state: SchedulerState, target_duration_seconds: float) -> int:
 
 def _for_data(state: SchedulerState) -> int:
     """Return twice the number of workers if their memory is nearly full, else 0."""
-    limit = sum(ws.memory_limit for ws in state.workers.values())
     used = sum(ws.nbytes for ws in state.workers.values())
-    return 2 * len(state.workers) if limit > 0 and used > MEMORY_SHARE_MAX * limit else 0
+    is_full = used > MEMORY_SHARE_MAX * state.total_memory > 0
+    return 2 * len(state.workers) if is_full else 0

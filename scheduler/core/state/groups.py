@@ -36,7 +36,7 @@ class Computation:
         over = -1.0 if self.over is None else self.over.stop
         return max([over, *(group.stop for group in self.groups)])
 
-    def let_go(self, group: TaskGroup) -> bool:
+    def drop_group(self, group: TaskGroup) -> bool:
         """Replace `group` by its sums. Return False if it is not in this computation."""
         if group not in self.groups:
             return False
