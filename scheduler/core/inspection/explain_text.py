@@ -123,7 +123,7 @@ def _queued(key: str, facts: Facts) -> str:
         full = f"{queue['n_with_slots']} of {count(queue['n_running'], 'worker')} with a free slot"
     else:
         full = (
-            f"{count(queue['n_running'], 'worker')} with {number(queue['slots'])} slots have "
+            f"{count(queue['n_running'], 'worker')} with {queue['slots']:g} slots have "
             f"{count(queue['tasks_on_workers'], 'task')}"
         )
     setting = f"(distributed.scheduler.worker-saturation: {queue['saturation']})"
@@ -152,7 +152,7 @@ def _processing(key: str, facts: Facts) -> str:
         return f"{text}, which does not read from its connection (a task may hold its GIL)."
     if worker["resources_short"]:
         short = ", ".join(
-            f"{n} ({number(have)} in total)" for n, (_, have) in worker["resources_short"].items()
+            f"{n} ({have:g} in total)" for n, (_, have) in worker["resources_short"].items()
         )
         return f"{text} and waits for resources that other tasks use there: {short}."
     if worker["n_missing"]:
@@ -254,7 +254,7 @@ def _reason(reason: Facts) -> str:
         return "does not read from its connection"
     if kind == "worker":
         return "is not among the workers that the task is restricted to"
-    return f"has {number(reason['has'])} of {reason['resource']}, {number(reason['needs'])} needed"
+    return f"has {reason['has']:g} of {reason['resource']}, {reason['needs']:g} needed"
 
 
 def _wanted(facts: Facts) -> list[str]:
@@ -303,7 +303,7 @@ def _statuses(found: Facts) -> str:
 
 
 def _needs(facts: Facts) -> list[str]:
-    return [f"{name} >= {number(n)}" for name, n in facts["restrictions"]["resources"].items()]
+    return [f"{name} >= {n:g}" for name, n in facts["restrictions"]["resources"].items()]
 
 
 def _lacking(excluded: Iterable[Facts]) -> str:
@@ -312,7 +312,7 @@ def _lacking(excluded: Iterable[Facts]) -> str:
     for each in excluded:
         for reason in each["reasons"]:
             if reason["kind"] == "resource":
-                found[f"{reason['resource']} >= {number(reason['needs'])}"] = None
+                found[f"{reason['resource']} >= {reason['needs']:g}"] = None
     return named(found)
 
 
@@ -344,11 +344,6 @@ def count(n: float, noun: str) -> str:
     if n == 1:
         return f"{n} {noun}"
     return f"{n} {noun[:-1]}ies" if noun.endswith("y") else f"{n} {noun}s"
-
-
-def number(value: float) -> str:
-    """Return the number without a trailing ".0"."""
-    return f"{value:g}"
 
 
 def seconds(value: float) -> str:

@@ -56,14 +56,7 @@ class Deferred:
         self.commits: deque[PendingGraph] = deque()
 
     def __bool__(self) -> bool:
-        return bool(
-            self.recommendations
-            or self.releases
-            or self.worker_removals
-            or self.client_removals
-            or self.teardown
-            or self.commits
-        )
+        return any(vars(self).values())
 
     def push(self, recs: dict[TaskState, str]) -> None:
         """Defer the recommendations `recs`; the last one, which is next in its turn, goes first."""
@@ -77,8 +70,6 @@ class Deferred:
 
     def clear(self) -> None:
         """Drop all deferred work except `teardown`."""
-        self.recommendations.clear()
-        self.releases.clear()
-        self.worker_removals.clear()
-        self.client_removals.clear()
-        self.commits.clear()
+        for name, queue in vars(self).items():
+            if name != "teardown":
+                queue.clear()
