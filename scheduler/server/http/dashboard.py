@@ -40,6 +40,14 @@ class Dashboard:
     def connect(self, http: HttpServer) -> None:
         """Add its pages to ``http``."""
 
+    def add_pages(self, http: HttpServer, handler: type[web.RequestHandler]) -> web.Application:
+        """Serve all paths of pages by ``handler``."""
+        arguments = {"dashboard": self}
+        rules = [(pattern, handler, arguments) for pattern in page_patterns(self.prefix)]
+        application = web.Application(list(rules))
+        http.application.applications.append(application)
+        return application
+
     async def stop(self) -> None:
         """Stop serving pages."""
 
@@ -80,10 +88,7 @@ class EmbeddedDashboard(Dashboard):
 
     def connect(self, http: HttpServer) -> None:
         self._http = http
-        self._lazy = web.Application(
-            [(pattern, FirstPage, {"dashboard": self}) for pattern in page_patterns(self.prefix)]
-        )
-        http.application.add_application(self._lazy)
+        self._lazy = self.add_pages(http, FirstPage)
 
     async def start(self) -> None:
         """Create the pages. Raises ImportError if bokeh is missing or not supported."""

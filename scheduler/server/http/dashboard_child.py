@@ -100,11 +100,8 @@ class ChildDashboard(Dashboard):
 
     def connect(self, http: HttpServer) -> None:
         self._http = http
-        patterns = page_patterns(self.prefix)
-        http.application.add_application(
-            web.Application([(pattern, ChildPage, {"dashboard": self}) for pattern in patterns])
-        )
-        http.hand_over(patterns, self.accept)
+        self.add_pages(http, ChildPage)
+        http.hand_over(page_patterns(self.prefix), self.accept)
 
     async def stop(self) -> None:
         self._stopped = True

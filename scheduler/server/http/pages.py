@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import html
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -55,12 +56,12 @@ async def counts(state: SchedulerState, desired: Callable[[], int]) -> dict[str,
 
     Tasks are counted in slices, so that the event loop is not blocked.
     """
-    erred = released = waiting = waiting_data = 0
+    states: Counter[str] = Counter()
+    waiting = waiting_data = 0
     tasks = list(state.tasks.values())
     for start in range(0, len(tasks), COUNT_SLICE):
         for ts in tasks[start : start + COUNT_SLICE]:
-            erred += ts.state == "erred"
-            released += ts.state == "released"
+            states[ts.state] += 1
             waiting += ts.waiting_count > 0
             waiting_data += ts.waiters_count > 0
         await asyncio.sleep(0)
@@ -69,12 +70,12 @@ async def counts(state: SchedulerState, desired: Callable[[], int]) -> dict[str,
         "bytes": sum(ws.nbytes for ws in workers),
         "clients": len(state.clients),
         "cores": state.total_nthreads,
-        "erred": erred,
+        "erred": states["erred"],
         "hosts": len(state.host_info),
         "idle": len(state.loads.idle),
         "memory": sum(len(ws.has_what) for ws in workers),
         "processing": sum(len(ws.processing) for ws in workers),
-        "released": released,
+        "released": states["released"],
         "saturated": len(state.loads.saturated),
         "tasks": len(state.tasks),
         "unrunnable": len(state.unrunnable),

@@ -158,12 +158,10 @@ class HttpServer:
     # connections
 
     def hand_over(self, patterns: list[str], accept: Callable[[socket.socket, str], bool]) -> None:
-        """Pass connections whose first request matches one of ``patterns`` to another process.
+        """Pass connections whose first request is for a path of ``patterns`` to another process.
 
-        Args:
-            patterns: regular expressions for paths.
-            accept: receives the open connection, unread, and the path; returns False to leave the
-                connection here.
+        ``accept`` receives the open connection, unread, and the path. If it returns False, the
+        connection is served here.
         """
         if not self.tls:
             self._passed_on = re.compile("|".join(f"(?:{pattern})$" for pattern in patterns))
