@@ -69,18 +69,14 @@ class OwningScheduler(Protocol):
     jupyter: bool
 
     @property
-    def address(self) -> str:
-        """See ``Scheduler``."""
+    def address(self) -> str: ...
 
     @property
-    def status(self) -> Any:
-        """See ``Scheduler``."""
+    def status(self) -> Any: ...
 
-    def identity(self, n_workers: int = -1) -> dict[str, Any]:
-        """See ``Scheduler``."""
+    def identity(self, n_workers: int = -1) -> dict[str, Any]: ...
 
-    async def close(self, timeout: float | None = None, reason: str = "unknown") -> None:
-        """See ``Scheduler``."""
+    async def close(self, timeout: float | None = None, reason: str = "unknown") -> None: ...
 
 
 class ServerApi(ABC):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from paceline.protocol import messages as r
@@ -10,6 +9,7 @@ from paceline.scheduler.core import stimuli
 from paceline.scheduler.core.handlers.timers import is_busy
 from paceline.scheduler.core.inspection import queries
 from paceline.scheduler.core.policy import scaling
+from paceline.scheduler.core.state.model import WorkerState
 from paceline.scheduler.server.peers.peer import Peer
 from paceline.workers_compat.config import config
 
@@ -48,7 +48,8 @@ def handle_subscribe_worker_status(
     """Return the identity of the scheduler and send changes of its workers from now on."""
     identity = server.scheduler.identity()
     workers = {a: _constant_fields(facts) for a, facts in identity["workers"].items()}
-    server.spawn(watch_workers(server, peer, list(workers)), "watch workers")
+    seen = dict(server.state.workers)
+    server.spawn(watch_workers(server, peer, seen), "watch workers")
     return {**identity, "workers": workers}
 
 
@@ -56,30 +57,24 @@ def _constant_fields(facts: dict[str, Any]) -> dict[str, Any]:
     return {k: v for k, v in facts.items() if k not in ("metrics", "last_seen")}
 
 
-async def watch_workers(server: ServerApi, peer: Peer, known: Iterable[str]) -> None:
+async def watch_workers(server: ServerApi, peer: Peer, seen: dict[str, WorkerState]) -> None:
     """Send ``peer`` batches of ["add", ...] and ["remove", address] until its connection is lost.
 
-    Args:
-        server: the server.
-        peer: the subscriber.
-        known: addresses of the workers that were already sent.
+    It knows the workers in `seen` already.
     """
     state = server.state
-    seen = {a: state.workers[a] for a in known if a in state.workers}
-    removed = [a for a in known if a not in seen]
 
     def count() -> int:
         return state.worker_added_count + state.worker_removed_count
 
     while not peer.closed:
-        messages: list[Any] = [["remove", address] for address in removed]
-        messages += [["remove", a] for a, ws in seen.items() if state.workers.get(a) is not ws]
+        gone = [a for a, ws in seen.items() if state.workers.get(a) is not ws]
+        messages: list[Any] = [["remove", address] for address in gone]
         for address, ws in state.workers.items():
             if seen.get(address) is not ws:
                 facts = _constant_fields(queries.worker_identity(ws))
                 messages.append(["add", {"workers": {address: facts}}])
         seen = dict(state.workers)
-        removed = []
         if messages:
             peer.reply(messages)
             await peer.drained()

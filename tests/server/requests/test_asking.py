@@ -308,7 +308,8 @@ class Watcher:
 async def test_workers_are_watched(server: Any) -> None:
     a = server.add_worker(1)
     watcher = Watcher()
-    watching = asyncio.create_task(cluster.watch_workers(server, watcher, [a, "gone"]))
+    seen = {a: server.state.workers[a], "gone": object()}
+    watching = asyncio.create_task(cluster.watch_workers(server, watcher, seen))
     await asyncio.sleep(0.02)
     assert watcher.told == [["remove", "gone"]]
     b = server.add_worker(2)
