@@ -43,27 +43,22 @@ _new_tuple = tuple.__new__
 
 
 class StreamPort(Protocol):
-    """The stream of a worker or client, as the driver uses it."""
+    """The stream of a worker or client: ``peers.streams.Stream``."""
 
-    def send(self, messages: list[Message]) -> None:
-        """Send ``messages`` in order, as one batch."""
+    def send(self, messages: list[Message]) -> None: ...
 
-    def close_when_written(self) -> None:
-        """End the stream after what was sent."""
+    def close_when_written(self) -> None: ...
 
-    def handle_deferred(self, count: int) -> bool:
-        """Handle up to ``count`` deferred messages. Return whether there are more."""
+    def handle_deferred(self, count: int) -> bool: ...
 
 
 class ClientStreamPort(StreamPort, Protocol):
-    """The stream of a client."""
+    """The stream of a client: ``peers.client_stream.ClientStream``."""
 
     @property
-    def n_graphs(self) -> int:
-        """The number of the client's graphs that are being compiled."""
+    def n_graphs(self) -> int: ...
 
-    def drop_graphs(self) -> None:
-        """Cancel the compilation of all graphs of the client."""
+    def drop_graphs(self) -> None: ...
 
 
 class Driver:
@@ -72,7 +67,6 @@ class Driver:
     Args:
         core: the scheduler core. Only the driver calls its ``handle``.
         close_scheduler: called with a reason when the core requests a shutdown.
-        clock: seconds since the epoch; None is a ``SteadyClock``.
         gc_policy: called after each flush and tick. None leaves garbage collection to Python.
 
     Attributes:
@@ -88,11 +82,10 @@ class Driver:
         core: SchedulerCore,
         *,
         close_scheduler: Callable[[str], None],
-        clock: Callable[[], float] | None = None,
         gc_policy: GcPolicy | None = None,
     ) -> None:
         self.core = core
-        self.clock = clock or SteadyClock()
+        self.clock = SteadyClock()
         self.worker_streams: dict[str, StreamPort] = {}
         self.client_streams: dict[str, ClientStreamPort] = {}
         self.record_sinks: list[Callable[[list[tuple[Any, ...]]], None]] = []

@@ -395,12 +395,7 @@ class Scheduler:
         await self._finished.wait()
 
     async def close(self, timeout: float | None = None, reason: str = "unknown") -> None:
-        """Ask workers to close, and close the scheduler.
-
-        Args:
-            timeout: time for peers to close their connections, seconds.
-            reason: for the log and for clients.
-        """
+        """Ask workers to close, give peers `timeout` seconds for that, and close the scheduler."""
         if self._phase in ("closing", "closed", "failed"):
             await self.finished()
             return
@@ -461,12 +456,7 @@ def _core_config(
 
 
 def _check_options(options: dict[str, Any]) -> None:
-    """Check keyword arguments that ``Scheduler`` does not implement, and the configuration.
-
-    Raises:
-        ValueError: an option of stock that is not implemented.
-        TypeError: an unknown option.
-    """
+    """Check the configuration, and keyword arguments that ``Scheduler`` does not implement."""
     for name, value in options.items():
         if name == "extensions":
             warnings.warn(f"the option {name}= has no effect on paceline", stacklevel=3)

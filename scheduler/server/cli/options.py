@@ -92,10 +92,9 @@ def scheduler_address(required: bool = True) -> Callable[[Command], Command]:
 
 
 def find_address(*given: str | None) -> str | None:
-    """Return the address that was given, or that of the environment or the configuration.
+    """Return the address of the argument, the option, or the scheduler file.
 
-    Args:
-        given: the argument, the option and the scheduler file, of which at most one is not None.
+    If all are None, return that of the environment or the configuration.
     """
     found = [each for each in given if each is not None]
     if len(found) > 1:

@@ -40,9 +40,7 @@ OWN_PROCESSES = ("distributed.cli.dask_scheduler", "distributed.cli.dask_spec")
 def install(own_process: bool | None = None) -> type:
     """Replace the class in all modules of distributed, and return the class that is used now.
 
-    Args:
-        own_process: whether the process runs a scheduler and nothing else; None derives it from its
-            command line.
+    With `own_process` the process runs only a scheduler; None derives that from its command line.
     """
     from paceline.scheduler.server.scheduler import Scheduler
     from paceline.workers_compat import stock_classes

@@ -26,11 +26,7 @@ KEEPALIVE_PROBES = 10
 
 
 def bind_sockets(host: str, port: int) -> list[socket.socket]:
-    """Return sockets bound to `host` and one port, in all of its address families.
-
-    Raises:
-        OSError: they could not be bound.
-    """
+    """Return sockets bound to a port of `host`, in all of its address families. Raises OSError."""
     for _ in range(BIND_ATTEMPTS - 1 if port == 0 else 0):
         with contextlib.suppress(OSError):
             return netutil.bind_sockets(port, host)

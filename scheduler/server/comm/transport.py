@@ -180,11 +180,9 @@ class Comm(ABC):
 class CommBackend(Protocol):
     """Implements a scheme. If the scheme has no ports, the host is the whole location."""
 
-    async def listen(self, transport: Transport, host: str, port: int) -> Listener:
-        """See ``Transport.listen``."""
+    async def listen(self, transport: Transport, host: str, port: int) -> Listener: ...
 
-    async def connect(self, transport: Transport, host: str, port: int) -> Comm:
-        """See ``Transport.connect``."""
+    async def connect(self, transport: Transport, host: str, port: int) -> Comm: ...
 
 
 class Transport:

@@ -408,7 +408,6 @@ class JournalReader:
         header = record[1]
         known = {f.name for f in dataclasses.fields(SchedulerConfig)}
         self.config = SchedulerConfig(**{k: v for k, v in header["config"].items() if k in known})
-        self.release: str = header["release"]
 
     def _check_version(self, path: str) -> None:
         line = self._file.readline(FIRST_LINE_MAX_NBYTES)

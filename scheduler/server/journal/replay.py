@@ -71,13 +71,10 @@ def replay(
     show: Callable[[str], None] | None = None,
     key: Any = None,
 ) -> ReplayReport:
-    """Replay a journal through a new core.
+    """Replay a journal through a new core, up to the stimulus with the number `until`.
 
-    Args:
-        path: the file.
-        until: number of stimuli after which to stop.
-        show: called with lines that describe stimuli and output.
-        key: show only stimuli and output that contain this key.
+    `show` is called with lines that describe stimuli and output; with `key` only those that contain
+    this key.
 
     Raises:
         JournalError: the file is not a journal of this format.

@@ -11,6 +11,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -31,6 +32,7 @@ logger = logging.getLogger("distributed.scheduler")
 WAITING_MESSAGES_MAX = 10_000
 
 
+@dataclass(eq=False, slots=True)
 class PendingUpdateGraph:
     """A graph that blocks later messages of its client until it has an outcome.
 
@@ -44,15 +46,14 @@ class PendingUpdateGraph:
         may_be_used: one of these messages may refer to keys of this graph or an earlier one.
     """
 
-    def __init__(self, graph_id: int, keys: Collection[Any]) -> None:
-        self.graph_id = graph_id
-        self.keys = keys
-        self.started = time.perf_counter()
-        self.outcome: Any = None
-        self.is_fed = False
-        self.blocked_messages: list[Any] = []
-        self.released: set[Any] = set()
-        self.may_be_used = False
+    graph_id: int
+    keys: Collection[Any]
+    started: float = field(default_factory=time.perf_counter)
+    outcome: Any = None
+    is_fed: bool = False
+    blocked_messages: list[Any] = field(default_factory=list)
+    released: set[Any] = field(default_factory=set)
+    may_be_used: bool = False
 
     def block(self, messages: list[Any]) -> None:
         """Append ``messages`` to those that wait."""
@@ -206,7 +207,7 @@ class ClientStream(Stream):
         return bool(graphs) and graphs[0].outcome is not None
 
     def handle_deferred(self, count: int) -> bool:
-        """See ``StreamPort``. Messages that were blocked by graphs precede those of the inbox."""
+        """See ``Stream``. Messages that were blocked by graphs precede those of the inbox."""
         more = self._unblock(count)
         return super().handle_deferred(count) or more
 

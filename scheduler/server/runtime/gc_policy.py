@@ -67,23 +67,18 @@ class GcPolicy:
         seconds: total time of collections.
     """
 
-    def __init__(
-        self,
-        clock: Callable[[], float] = time.perf_counter,
-        trim_in_thread: Callable[[], object] = trim_in_thread,
-    ) -> None:
+    def __init__(self, trim_in_thread: Callable[[], object] = trim_in_thread) -> None:
         self.seconds = 0.0
         self.n_collections = 0
-        self._clock = clock
         self._give_back = trim_in_thread
         self._n_young = 0
         self._collect_every = 1
         self._uncollected = 0
-        self._last_full = self._last_old = clock()
+        self._last_full = self._last_old = time.perf_counter()
         self._n_frozen_alive = 0
         self._n_stimuli = 0
         self._dirty = self._frozen_since_full = self._worked = False
-        self._rests_from = clock()
+        self._rests_from = time.perf_counter()
         self._was_enabled = gc.isenabled()
 
     def start(self) -> None:
@@ -136,7 +131,7 @@ class GcPolicy:
         """Collect the older generations if there are few tasks and few stimuli."""
         busy = n_stimuli - self._n_stimuli > IDLE_MAX_STIMULI_A_TICK
         self._n_stimuli = n_stimuli
-        now = self._clock()
+        now = time.perf_counter()
         if busy or n_tasks:
             self._rests_from = now
         if busy or not self._dirty or n_tasks > MANY_TASKS:
@@ -170,9 +165,8 @@ class GcPolicy:
 
     def _collect(self, generation: int) -> int:
         """Collect ``generation``. Return the number of garbage objects."""
-        started = self._clock()
+        started = time.perf_counter()
         found = gc.collect(generation)
-        seconds = self._clock() - started
-        self.seconds += seconds
+        self.seconds += time.perf_counter() - started
         self.n_collections += 1
         return found
