@@ -32,7 +32,7 @@ from paceline.scheduler.server.http.server import HttpServer
 from paceline.scheduler.server.journal.build_core import build_core
 from paceline.scheduler.server.journal.journal import JournalWriter
 from paceline.scheduler.server.requests.state import RequestState
-from paceline.scheduler.server.runtime import shutdown_notice
+from paceline.scheduler.server.runtime import child_process, shutdown_notice
 from paceline.scheduler.server.runtime.gc_policy import GcPolicy
 from paceline.scheduler.server.runtime.measures import LoopLag
 from paceline.workers_compat import addressing, stock_classes
@@ -54,7 +54,7 @@ DASHBOARD_PORT = 8787
 #: Options of stock that are not implemented.
 NOT_IMPLEMENTED = ("service_kwargs", "services")
 #: Options of stock without a meaning here. This one detects endless transitions in stock's tests.
-IGNORED = ("transition_counter_max",)
+IGNORED = ("loop", "transition_counter_max")
 
 
 class Scheduler:
@@ -72,7 +72,7 @@ class Scheduler:
         security: a ``Security`` object of distributed, or its keywords; the configuration if None.
         journal: write every stimulus to this file.
         jupyter: serve Jupyter on the dashboard's port, to everyone who can connect to it.
-        own_process: manage garbage collection and the process's title; compile in child processes.
+        own_process: manage garbage collection and the process's title; use processes of ``spawn``.
         timeout: time limit for connecting to a worker; the configuration if None.
         compile_in_threads: compile graphs in threads; ``not own_process`` if None.
 
@@ -113,9 +113,9 @@ class Scheduler:
         journal: str | None = None,
         jupyter: bool = False,
         own_process: bool = False,
+        spawn: child_process.Spawn = child_process.spawn,
         compile_in_threads: bool | None = None,
         timeout: Any = None,
-        loop: Any = None,
         **not_implemented: Any,
     ) -> None:
         _check_options(not_implemented)
@@ -140,7 +140,7 @@ class Scheduler:
         self._http_prefix = http_prefix or ""
         self._dashboard = bool(dashboard_address) if dashboard is None else dashboard
         self._journal_path = journal
-        self._own_process = own_process
+        self._spawn = spawn if own_process else None
         in_threads = not own_process if compile_in_threads is None else compile_in_threads
         self._compile_in_threads = in_threads and unpickling.is_allowed()
         self.preloads = self._load_preloads(preload, preload_argv)
@@ -272,11 +272,11 @@ class Scheduler:
         return self
 
     async def _start(self) -> None:
-        compilers: GraphCompilers = (
-            ThreadGraphCompilers() if self._compile_in_threads else ProcessGraphCompilers()
-        )
+        compilers: GraphCompilers = ThreadGraphCompilers()
+        if not self._compile_in_threads:
+            compilers = ProcessGraphCompilers(self._spawn or child_process.spawn)
         compilers.start()
-        if self._own_process:
+        if self._spawn is not None:
             self._gc_policy = GcPolicy()
             self._gc_policy.start()
         path = self._journal_path
@@ -336,7 +336,7 @@ class Scheduler:
             prefix=self._http_prefix,
             dashboard=self._dashboard,
             gc_policy=self._gc_policy,
-            own_process=self._own_process,
+            spawn=self._spawn,
         )
         self.services["dashboard"] = self._http
         if self.jupyter:
@@ -435,7 +435,7 @@ class Scheduler:
             self._gc_policy.stop()
 
     def _set_title(self, text: str) -> None:
-        if self._own_process:
+        if self._spawn is not None:
             import setproctitle
 
             setproctitle.setproctitle(f"dask scheduler [{text}]")

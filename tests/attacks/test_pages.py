@@ -56,7 +56,7 @@ def dashboards() -> list[psutil.Process]:
     found = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
-            if "paceline.workers_compat.dashboard" in process.cmdline():
+            if process.cmdline()[:1] == ["paceline dashboard"]:
                 found.append(process)
     return found
 

@@ -38,7 +38,7 @@ async def port(tmp_path: Path) -> AsyncIterator[int]:
 def dashboards() -> list[psutil.Process]:
     """Dashboards among our descendants."""
     found = psutil.Process().children(recursive=True)
-    return [p for p in found if "paceline.workers_compat.dashboard" in p.cmdline()]
+    return [p for p in found if p.cmdline()[:1] == ["paceline dashboard"]]
 
 
 async def get(port: int, path: str) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
-import os
 import pickle
 import queue
+import socket
 import subprocess
 import sys
 import threading
@@ -34,11 +35,14 @@ class Child:
     """A compiler process; requests go out through a thread, so that neither side ever waits for the other."""
 
     def __init__(self, **setup):
+        self.socket, theirs = socket.socketpair()
+        fd = theirs.fileno()
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "paceline.workers_compat.graphs.compiler_process"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            [sys.executable, "-m", "paceline.workers_compat.graphs.compiler_process", str(fd)],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, pass_fds=[fd],
             env=config.child_environment(),
         )  # fmt: skip
+        theirs.close()
         self._requests: queue.Queue = queue.Queue()
         self._writer = threading.Thread(target=self._write, daemon=True)
         self._writer.start()
@@ -47,18 +51,15 @@ class Child:
         self.ready = next(self._replies)
 
     def _write(self):
-        while (request := self._requests.get()) is not None:
-            try:
+        with contextlib.suppress(OSError):
+            while (request := self._requests.get()) is not None:
                 for piece in encode_request(request):
-                    self.process.stdin.write(piece)
-                self.process.stdin.flush()
-            except OSError:
-                return
-        self.process.stdin.close()
+                    self.socket.sendall(piece)
+            self.socket.shutdown(socket.SHUT_WR)
 
     def _read(self):
         reader = FrameReader()
-        while data := os.read(self.process.stdout.fileno(), 1 << 20):
+        while data := self.socket.recv(1 << 20):
             yield from map(decode_reply, reader.feed(data))
 
     def send(self, request):
@@ -81,7 +82,7 @@ class Child:
     def close(self):
         self._requests.put(None)
         code = self.process.wait(20)
-        return code, self.process.stderr.read().decode()
+        return code, self.process.stdout.read().decode()
 
 
 @pytest.fixture
@@ -169,7 +170,7 @@ def test_what_modules_brought_is_looked_at_once(monkeypatch):
     """With pandas and pyarrow loaded a collection takes 20 ms: as much as ten small graphs."""
     frozen = []
     monkeypatch.setattr(gc, "freeze", lambda: frozen.append(True))
-    child = CompilerChild(pipe=None)
+    child = CompilerChild(channel=None)
     child._collect_and_freeze()
     child._collect_and_freeze()
     assert len(frozen) == 1
@@ -237,7 +238,7 @@ def test_the_scheduler_goes_away_in_the_middle(make_request):
     child = Child()
     child.send(simple(make_request, 1, n=8_000))
     next(child._replies)
-    child.process.stdout.close()
+    child.socket.close()
     child._requests.put(None)
     assert child.process.wait(20) == 0
 

@@ -1,8 +1,7 @@
 """The dashboard's process: serves distributed's Bokeh pages from a copy of the scheduler's state.
 
-``python -m paceline.workers_compat.dashboard MESSAGES CONNECTIONS``: file descriptors of two open
-sockets, one for messages (``wire.py``) and one over which the scheduler's process passes browsers'
-connections.
+``main`` takes the file descriptors of two open sockets, one for messages (``wire.py``) and one over
+which the scheduler's process passes browsers' connections.
 """
 
 from __future__ import annotations
@@ -14,11 +13,13 @@ import os
 import socket
 import sys
 import warnings
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 from paceline.workers_compat.security.http_connections import ConnectionServer
 from paceline.workers_compat.security.http_token import GatedRouter
+from setproctitle import setproctitle
 
 from .wire import Call, CallReply, DashboardReady, MessageReader, Poll, Setup, Updates, pack
 
@@ -173,12 +174,17 @@ def _make_application(setup: Setup, call: Any) -> tuple[Any, Any]:
     return proxy, make_application(proxy, setup.prefix)
 
 
-def main() -> None:
-    """Serve pages until the scheduler ends."""
+def main(fds: Sequence[int]) -> int:
+    """Serve pages until the scheduler ends. Return the exit code.
+
+    Args:
+        fds: two sockets, for messages and for browsers' connections.
+    """
     with contextlib.suppress(OSError, AttributeError):  # not available on all systems
         os.nice(NICENESS)
     warnings.simplefilter("ignore")
-    messages, connections = (socket.socket(fileno=int(number)) for number in sys.argv[1:3])
+    setproctitle("paceline dashboard")
+    messages, connections = (socket.socket(fileno=fd) for fd in fds)
     for each in (messages, connections):
         each.setblocking(False)
     loop = asyncio.new_event_loop()
@@ -186,7 +192,8 @@ def main() -> None:
     connecting = loop.connect_accepted_socket(lambda: DashboardProcess(connections), messages)
     _, process = loop.run_until_complete(connecting)
     loop.run_until_complete(process.ended)
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main([int(fd) for fd in sys.argv[1:]]))

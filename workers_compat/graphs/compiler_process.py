@@ -1,8 +1,8 @@
-"""The graph compiler process: requests on standard input, replies on standard output.
+"""The graph compiler process: requests and replies on a socket.
 
 User code runs here: unpickling imports the user's modules, and expressions call the user's
-functions. What it prints does not reach the pipe, and what it raises does not end the process. If
-user code does end the process, the scheduler keeps running.
+functions. What it raises does not end the process. If user code does end the process, the scheduler
+keeps running.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 from paceline.protocol.framing import FrameReader
@@ -42,26 +43,28 @@ READ_NBYTES = 1 << 20
 #: Pieces per ``writev``; the limit of the operating system is at least this.
 WRITE_PIECES_MAX = 64
 
+#: Under memory pressure the kernel kills a compiler before the scheduler.
+OOM_SCORE = "500"
+
 #: Tasks after which free memory is returned to the operating system.
 TRIM_TASKS = 10_000
 
 
-class Pipe:
-    """The child's end of the pipes: blocking reads and writes of whole messages."""
+class Channel:
+    """The child's end of the socket: blocking reads and writes of whole messages."""
 
-    def __init__(self, in_fd: int, out_fd: int) -> None:
-        self._in = in_fd
-        self._out = out_fd
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
         self._reader = FrameReader()
         self.closed = False
 
     def receive(self, block: bool) -> list[Any]:
-        """Return requests that have arrived. Wait for one if `block`; empty if the pipe closed."""
+        """Return requests that have arrived. Wait for one if `block`; empty if it closed."""
         requests: list[Any] = []
         while not requests and not self.closed:
-            if not block and not select.select([self._in], [], [], 0)[0]:
+            if not block and not select.select([self._fd], [], [], 0)[0]:
                 break
-            data = os.read(self._in, READ_NBYTES)
+            data = os.read(self._fd, READ_NBYTES)
             if not data:
                 self.closed = True
                 break
@@ -69,10 +72,10 @@ class Pipe:
         return requests
 
     def send(self, reply: Any) -> None:
-        """Write one reply. Raises BrokenPipeError if the scheduler has closed the pipe."""
+        """Write one reply. Raises BrokenPipeError if the scheduler has closed it."""
         pieces = [memoryview(piece) for piece in encode_reply(reply)]
         while pieces:
-            written = os.writev(self._out, pieces[:WRITE_PIECES_MAX])
+            written = os.writev(self._fd, pieces[:WRITE_PIECES_MAX])
             while pieces and written >= pieces[0].nbytes:
                 written -= pieces.pop(0).nbytes
             if written:
@@ -82,8 +85,8 @@ class Pipe:
 class CompilerChild:
     """The main loop: handles one request after another and watches for cancellations."""
 
-    def __init__(self, pipe: Pipe) -> None:
-        self._pipe = pipe
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
         self._waiting: deque[Any] = deque()
         self._cancelled: set[int] = set()
         self._current = 0
@@ -93,17 +96,17 @@ class CompilerChild:
         self.folder = ""
 
     def run(self) -> None:
-        """Handle requests until the scheduler closes the pipe."""
+        """Handle requests until the scheduler closes the channel."""
         while True:
             self._take(block=not self._waiting)
             if self._waiting:
                 self._handle(self._waiting.popleft())
-            elif self._pipe.closed:
+            elif self._channel.closed:
                 return
 
     def _take(self, block: bool) -> None:
         """Read what has arrived. Apply cancellations at once and queue the rest."""
-        for request in self._pipe.receive(block):
+        for request in self._channel.receive(block):
             if isinstance(request, Cancel):
                 self._cancel(request.graph_id)
             else:
@@ -138,22 +141,22 @@ class CompilerChild:
 
         replies = compile_graph(request, self._chunk_size)
         with contextlib.closing(replies):
-            while request.graph_id not in self._cancelled and not self._pipe.closed:
+            while request.graph_id not in self._cancelled and not self._channel.closed:
                 reply = next(replies, None)
                 if reply is None:
                     break
                 try:
-                    self._pipe.send(reply)
+                    self._channel.send(reply)
                 except OSError:
                     raise
                 except Exception as error:
                     # a value that cannot be encoded
-                    self._pipe.send(failed(request, error))
+                    self._channel.send(failed(request, error))
                     break
                 if isinstance(reply, GraphChunk):
                     self._tasks_since_collection += len(reply.keys)
                     self._take(block=False)
-        self._pipe.send(GraphDone(request.graph_id))
+        self._channel.send(GraphDone(request.graph_id))
 
     def _collect(self) -> None:
         """Collect garbage while no request is waiting, and trim the heap after large graphs."""
@@ -194,7 +197,7 @@ class CompilerChild:
         for name, data in setup.files.items():
             self._upload(name, data)
         self._collect_and_freeze()
-        self._pipe.send(CompilerReady(os.getpid(), time.perf_counter() - started))
+        self._channel.send(CompilerReady(os.getpid(), time.perf_counter() - started))
 
     def _upload(self, name: str, data: bytes) -> None:
         """Store an uploaded file and import it, in place of an older version."""
@@ -220,30 +223,21 @@ def import_dependencies() -> None:
     importlib.import_module(f"{__package__}.compiler")
 
 
-def private_pipes() -> tuple[int, int]:
-    """Return descriptors of the pipes, and send what user code prints to standard error."""
-    in_fd, out_fd = os.dup(0), os.dup(1)
-    devnull = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(devnull, 0)
-    os.dup2(2, 1)
-    os.close(devnull)
-    return in_fd, out_fd
-
-
-def main() -> int:
-    """Serve until standard input ends. Return the exit code."""
-    in_fd, out_fd = private_pipes()
+def main(fds: Sequence[int]) -> int:
+    """Serve on the socket ``fds[0]`` until the scheduler closes it. Return the exit code."""
     # meant for this process only (``config.child_environment``), not for its children
     os.environ.pop("PYTHONSAFEPATH", None)
-    # on Ctrl-C the scheduler closes the pipe when it is done
+    # on Ctrl-C the scheduler closes the channel when it is done
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write(OOM_SCORE)
     gc.disable()
     setproctitle("paceline graph compiler")
-    child = CompilerChild(Pipe(in_fd, out_fd))
+    child = CompilerChild(Channel(fds[0]))
     code = 0
     try:
         child.run()
-    except BrokenPipeError:
+    except (BrokenPipeError, ConnectionResetError):
         pass
     except Exception as error:
         print(f"paceline graph compiler: {type(error).__name__}: {error}", file=sys.stderr)
@@ -256,6 +250,6 @@ def main() -> int:
 
 if __name__ == "__main__":
     # threads of user code would keep the process alive
-    exit_code = main()
+    exit_code = main([int(fd) for fd in sys.argv[1:]])
     sys.stderr.flush()
     os._exit(exit_code)

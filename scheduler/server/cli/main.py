@@ -292,12 +292,17 @@ def set_process_title(title: str) -> None:
 
 def run_scheduler(**options: Any) -> None:
     """Run a scheduler until it has finished or a signal arrives."""
+    from paceline.scheduler.server.runtime import child_process
+    from paceline.scheduler.server.runtime.template import Template
     from paceline.scheduler.server.scheduler import Scheduler
     from paceline.workers_compat.config import config
 
+    template = Template.start()
+    spawn = template.spawn if template is not None else child_process.spawn
+
     async def run() -> None:
         logger.info(RULE)
-        scheduler = Scheduler(own_process=True, **options)
+        scheduler = Scheduler(own_process=True, spawn=spawn, **options)
         logger.info(RULE)
         signalled = asyncio.create_task(wait_for_signal())
         finished = asyncio.create_task(start_and_finish(scheduler))
@@ -317,6 +322,8 @@ def run_scheduler(**options: Any) -> None:
     except (ImportError, ValueError, OSError) as error:  # invalid options
         raise click.ClickException(advice(error, options)) from error
     finally:
+        if template is not None:
+            template.stop()
         logger.info("End scheduler")
 
 

@@ -1,11 +1,11 @@
 """The pool of processes that compile the expressions of clients to tables of tasks.
 
-There is one process for small and one for large graphs, so that a large graph does not delay a
-small one. A process compiles its graphs in order. The graphs of a client are in one process at a
-time: they are committed in the order in which they were sent, so more processes would not help, and
-a client whose graphs do not end cannot occupy more than one. If a process is slow with one graph,
-the graphs of other clients behind it are moved to another process, which is started if there are
-fewer than ``PROCESSES_MAX``, or wait for the next free one.
+There is one process, so that what the graphs of a program need is imported once. It compiles graphs
+in order. The graphs of a client are in one process at a time: they are committed in the order in
+which they were sent, so more processes would not help, and a client whose graphs do not end cannot
+occupy more than one. If a process is slow with one graph, the graphs of other clients behind it are
+moved to an extra process, which is started if there are fewer than ``PROCESSES_MAX``, or wait for
+the next free one. An extra process ends when it is idle.
 
 A process is killed and its graph fails if it makes no progress for
 ``paceline.graph-compiler.timeout``, or if its memory exceeds
@@ -19,9 +19,8 @@ chunks of a graph. An embedded scheduler compiles in threads instead (``threads.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
-import subprocess
+import socket
 import sys
 from collections import deque
 from typing import Any, Protocol
@@ -30,6 +29,7 @@ from paceline.protocol.errors import RemoteProtocolError
 from paceline.scheduler.core.lifecycle.failures import format_nbytes
 from paceline.scheduler.core.stimuli import GraphChunk, GraphRestarted
 from paceline.scheduler.server.runtime import child_process
+from paceline.scheduler.server.runtime.child_process import Spawn
 from paceline.workers_compat.config import config
 from paceline.workers_compat.graphs.graph_table import (
     ChildSetup,
@@ -51,7 +51,7 @@ CHILD = "paceline.workers_compat.graphs.compiler_process"
 SLOW_SECONDS = 0.1
 #: Interval of the checks of processes, seconds.
 CHECK_SECONDS = 0.1
-#: Number of processes: one for small graphs, one for large graphs, and extra ones.
+#: Number of processes: a regular one, and extra ones.
 PROCESSES_MAX = 4
 #: Consecutive processes that end before they are ready, after which graphs fail instead of waiting
 #: for the next.
@@ -62,18 +62,16 @@ DEATHS_OF_A_GRAPH_MAX = 2
 CANCELLED_SECONDS = 1.0
 #: Time for processes to end when the pool stops, seconds.
 STOP_SECONDS = 2.0
-#: Time for a process to exit after its pipe was closed, seconds.
+#: Time for a process to exit after its socket was closed, seconds.
 EXIT_SECONDS = 0.2
 #: A process is replaced after this many graphs.
 RECYCLE_GRAPHS = 20_000
 #: A process is replaced if its memory has grown by more than this when it is idle.
 RECYCLE_NBYTES = 512 * 2**20
-#: Idle time before the memory of a process is checked, seconds.
+#: Idle time before the memory of a process is checked, and before an extra one ends, seconds.
 RECYCLE_IDLE_SECONDS = 1.0
 #: Tasks in a chunk. A chunk is one turn of the core, which takes a few milliseconds.
 CHUNK_TASKS = 500
-#: Under memory pressure the kernel kills a compiler before the scheduler.
-OOM_SCORE = "500"
 
 
 class GraphCompilers(Protocol):
@@ -100,9 +98,14 @@ class GraphCompilers(Protocol):
 
 
 class ProcessGraphCompilers:
-    """Compile graphs in child processes. Created and used on the event loop's thread."""
+    """Compile graphs in child processes. Created and used on the event loop's thread.
 
-    def __init__(self) -> None:
+    Args:
+        spawn: starts a process.
+    """
+
+    def __init__(self, spawn: Spawn = child_process.spawn) -> None:
+        self._spawn_child = spawn
         self._loop = asyncio.get_running_loop()
         self._processes: list[CompilerProcess] = []
         # client -> its jobs that no process has, in order. A client with too many is not read any
@@ -116,12 +119,11 @@ class ProcessGraphCompilers:
         self._pumping = False
         self._check_handle: asyncio.TimerHandle | None = None
         self._next = 0
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._connecting: set[asyncio.Task[Any]] = set()
 
     def start(self) -> None:
-        """Start the two regular processes."""
-        self._spawn(large=False)
-        self._spawn(large=True)
+        """Start the regular process."""
+        self._spawn()
 
     def compile(self, request: CompileRequest, on_reply: OnReply) -> None:
         job = CompileJob(request, on_reply)
@@ -148,16 +150,13 @@ class ProcessGraphCompilers:
         self._stopping = True
         if self._check_handle is not None:
             self._check_handle.cancel()
-        processes = list(self._processes)
-        for each in processes:
-            if each.writing is not None:
-                each.writing.close()
-        await child_process.stop([each.process for each in processes], STOP_SECONDS)
-        for each in processes:
-            if each.reading is not None:
-                each.reading.close()
-        for task in list(self._tasks):
-            task.cancel()
+        await asyncio.gather(*self._connecting, return_exceptions=True)
+        processes = [process for process in self._processes if process.transport is not None]
+        for process in processes:
+            process.end()
+        await child_process.stop([process.process for process in self._processes], STOP_SECONDS)
+        for process in processes:
+            process.transport.close()
 
     # from the queues to processes
 
@@ -165,8 +164,10 @@ class ProcessGraphCompilers:
         """Send queued graphs to processes that accept more, one client after the other."""
         for client in list(self._queues):
             queue = self._queues[client]
-            if not self._may_accept(queue[0].large):
-                continue
+            if len(self._processes) >= PROCESSES_MAX and not any(
+                process.accepts_more for process in self._processes
+            ):
+                return
             del self._queues[client]
             while queue and self._place(queue[0]):
                 queue.popleft()
@@ -174,17 +175,11 @@ class ProcessGraphCompilers:
                 self._queues[client] = queue  # after those of other clients
         self._check_soon()
 
-    def _may_accept(self, large: bool) -> bool:
-        """Return whether a process for this size of graphs could accept one."""
-        if len(self._processes) < PROCESSES_MAX:
-            return True
-        return any(p.accepts_more for p in self._processes if p.large >= large)
-
     def _place(self, job: CompileJob) -> bool:
         """Send a graph to a process, or fail it. Return False if it has to wait."""
         process = self._choose(job)
         if process is None:
-            if self._stopping or any(p.large == job.large for p in self._processes):
+            if self._stopping or self._processes:
                 return False
             job.fail("the graph compiler cannot be started")
             return True
@@ -199,20 +194,21 @@ class ProcessGraphCompilers:
         """Return the process that will probably compile a graph first; None if it has to wait."""
         own = next((p for p in self._processes if p.serves(job.client)), None)
         if own is not None:
-            return own if own.large >= job.large and own.accepts(job.graph_id) else None
-        same_size = [p for p in self._processes if p.large == job.large]
-        if all(p.extra or p.leaving for p in same_size):
-            return self._spawn(job.large)
-        fast = [p for p in same_size if not p.leaving and not self._is_slow(p)]
+            return own if own.accepts(job.graph_id) else None
+        if all(p.extra or p.leaving for p in self._processes):
+            return self._spawn()
+        fast = [p for p in self._processes if not p.leaving and not self._is_slow(p)]
         if not fast and len(self._processes) < PROCESSES_MAX:
-            return self._spawn(job.large, extra=True)
+            return self._spawn(extra=True)
         fit = [p for p in fast if p.accepts(job.graph_id)]
         return min(fit, key=lambda p: len(p.graphs), default=None)
 
     def _is_slow(self, process: CompilerProcess) -> bool:
-        """Return whether the process has compiled its graph for longer than ``SLOW_SECONDS``."""
-        busy = process.ready and bool(process.graphs)
-        return busy and self._loop.time() - process.head_since >= SLOW_SECONDS
+        """Return whether its graph is large, or has taken longer than ``SLOW_SECONDS``."""
+        if not process.ready or not process.graphs:
+            return False
+        is_large = process.head is not None and process.head.large
+        return is_large or self._loop.time() - process.head_since >= SLOW_SECONDS
 
     def _requeue(self, jobs: list[CompileJob]) -> None:
         """Put jobs at the front of the queues of their clients."""
@@ -281,6 +277,9 @@ class ProcessGraphCompilers:
         if self._loop.time() - process.idle_since < RECYCLE_IDLE_SECONDS or process.checked_idle:
             return
         process.checked_idle = True
+        if process.extra:
+            process.end()
+            return
         allowed = RECYCLE_NBYTES
         if self._memory_limit_nbytes:
             allowed = min(allowed, (self._memory_limit_nbytes - process.ready_nbytes) // 4)
@@ -292,7 +291,7 @@ class ProcessGraphCompilers:
         if not process.worn and not process.extra and not process.leaving:
             process.worn = True
             logger.info("Replacing the graph compiler %d: %s", process.process.pid, reason)
-            self._spawn(process.large)
+            self._spawn()
 
     def _kill(self, process: CompilerProcess, reason: str) -> None:
         logger.warning("Killing the graph compiler %d: %s", process.process.pid, reason)
@@ -300,17 +299,19 @@ class ProcessGraphCompilers:
 
     # processes
 
-    def _spawn(self, large: bool, extra: bool = False) -> CompilerProcess | None:
+    def _spawn(self, extra: bool = False) -> CompilerProcess | None:
         if self._stopping:
             return None
+        ours, theirs = socket.socketpair()
         try:
-            popen = child_process.spawn(CHILD, stdout=subprocess.PIPE)
+            child = self._spawn_child(CHILD, [theirs.fileno()])
         except OSError as error:
             logger.error("Cannot start a graph compiler: %s", error)
+            ours.close()
             return None
-        with contextlib.suppress(OSError), open(f"/proc/{popen.pid}/oom_score_adj", "w") as f:
-            f.write(OOM_SCORE)
-        process = CompilerProcess(self._pump_soon, self._process_lost, large, extra, popen)
+        finally:
+            theirs.close()
+        process = CompilerProcess(self._pump_soon, self._process_lost, extra, child)
         self._processes.append(process)
         process.send(
             ChildSetup(
@@ -320,17 +321,11 @@ class ProcessGraphCompilers:
                 chunk_size=CHUNK_TASKS,
             )
         )
-        task = self._loop.create_task(self._connect(process))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        ours.setblocking(False)
+        task = self._loop.create_task(self._loop.connect_accepted_socket(lambda: process, ours))
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
         return process
-
-    async def _connect(self, process: CompilerProcess) -> None:
-        await self._loop.connect_read_pipe(lambda: process, process.process.stdout)
-        transport, _ = await self._loop.connect_write_pipe(
-            asyncio.BaseProtocol, process.process.stdin
-        )
-        process.writable(transport)
 
     def _process_lost(self, process: CompilerProcess) -> None:
         """Fail or requeue the graphs of a process that has ended, and start its successor."""
@@ -338,8 +333,6 @@ class ProcessGraphCompilers:
             return
         process.gone = True
         self._processes.remove(process)
-        if process.writing is not None and not process.writing.is_closing():
-            process.writing.abort()
         if self._stopping:
             return
         code = child_process.reap(process.process, EXIT_SECONDS)
@@ -357,7 +350,7 @@ class ProcessGraphCompilers:
             if not self._may_try_again(jobs[0], process, death_text(code)):
                 jobs.pop(0)
         if not process.extra and not process.leaving and not process.worn and is_startable:
-            self._spawn(process.large)
+            self._spawn()
         self._requeue(jobs)
         self._dispatch()
 
@@ -427,10 +420,9 @@ class ProcessGraphCompilers:
         process.ready_nbytes = process.resident_nbytes()
         self._early_deaths = 0
         for each in self._processes:
-            if each.worn and each.large == process.large:
+            if each.worn:
                 each.leaving = True
-                each.dismiss()
-        process.dismiss()
+                self._end_if_leaving(each)
         self._check_soon()
 
     def _handle_done(self, process: CompilerProcess, graph_id: int) -> None:
@@ -442,5 +434,9 @@ class ProcessGraphCompilers:
             self._replace(process, f"it has compiled {process.n_compiled} graphs")
         if self._queues:
             self._dispatch()
-        process.dismiss()
+        self._end_if_leaving(process)
         self._check_soon()
+
+    def _end_if_leaving(self, process: CompilerProcess) -> None:
+        if process.leaving and not process.graphs:
+            process.end()

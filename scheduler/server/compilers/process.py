@@ -1,11 +1,10 @@
-"""A graph compiler process of the pool: its pipes, and the graphs that it compiles."""
+"""A graph compiler process of the pool: its socket, and the graphs that it compiles."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import logging
-import subprocess
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ import psutil
 from paceline.protocol.errors import RemoteProtocolError
 from paceline.protocol.framing import FrameReader
 from paceline.scheduler.core.stimuli import GraphFailed
+from paceline.scheduler.server.runtime.child_process import ChildProcess
 from paceline.workers_compat import errors
 from paceline.workers_compat.graphs.graph_table import (
     Cancel,
@@ -25,9 +25,9 @@ from paceline.workers_compat.graphs.graph_table import (
 
 logger = logging.getLogger("distributed.scheduler")
 
-#: A graph whose pickled expression is larger goes to the processes for large graphs.
+#: A graph with a larger pickled expression takes long: graphs of other clients do not wait for it.
 LARGE_NBYTES = 256 * 2**10
-#: Messages of one compiler that wait for the core. Beyond this number its pipe is not read.
+#: Messages of one compiler that wait for the core. Beyond this number its socket is not read.
 WAITING_MESSAGES_MAX = 8
 #: Graphs that one process may have at a time: the one that it compiles, and those that wait in it.
 GRAPHS_AHEAD_MAX = 16
@@ -65,7 +65,7 @@ class CompileJob:
 
     @property
     def large(self) -> bool:
-        """Return whether it goes to the processes for large graphs."""
+        """Return whether it takes long, because its expression is large."""
         return self.request.expr_ser.nbytes > LARGE_NBYTES
 
     @property
@@ -86,8 +86,7 @@ class CompilerProcess(asyncio.Protocol):
     Attributes:
         on_messages: called when there are messages in ``waiting``.
         on_lost: called with the process when it has ended.
-        extra: it was started because the regular process for this size was slow, and ends when it
-            is idle.
+        extra: it was started because the regular process was slow, and ends when it is idle.
         graphs: graph_id -> job, for all graphs that it has not reported as done, in the order in
             which they were sent. It compiles the first. The job is None if the graph was moved to
             another process.
@@ -106,9 +105,8 @@ class CompilerProcess(asyncio.Protocol):
 
     on_messages: Callable[[], None]
     on_lost: Callable[[CompilerProcess], None]
-    large: bool
     extra: bool
-    process: subprocess.Popen[bytes]
+    process: ChildProcess
     graphs: dict[int, CompileJob | None] = field(default_factory=dict)
     head_since: float = 0.0
     idle_since: float = 0.0
@@ -124,8 +122,8 @@ class CompilerProcess(asyncio.Protocol):
     waiting: deque[Any] = field(default_factory=deque)
     reader: FrameReader = field(default_factory=FrameReader)
     unsent: list[Any] = field(default_factory=list)
-    reading: Any = None
-    writing: Any = None
+    transport: Any = None
+    ending: bool = False
 
     # graphs
 
@@ -191,11 +189,12 @@ class CompilerProcess(asyncio.Protocol):
         self.ended_for = reason
         self.process.kill()
 
-    def dismiss(self) -> None:
-        """Let the process end if it is no longer needed and has no graphs."""
-        if (self.extra or self.leaving) and not self.graphs and self.writing is not None:
-            self.leaving = True
-            self.writing.close()
+    def end(self) -> None:
+        """Let the process end when it has done what was sent. It must be connected."""
+        self.leaving = True
+        if not self.ending:
+            self.ending = True
+            self.transport.write_eof()
 
     def resident_nbytes(self) -> int:
         """Return the resident memory of the process, 0 if it has ended."""
@@ -203,10 +202,13 @@ class CompilerProcess(asyncio.Protocol):
             return int(psutil.Process(self.process.pid).memory_info().rss)
         return 0
 
-    # pipes
+    # the socket
 
     def connection_made(self, transport: Any) -> None:
-        self.reading = transport
+        self.transport = transport
+        for piece in self.unsent:
+            transport.write(piece)
+        self.unsent.clear()
 
     def data_received(self, data: bytes) -> None:
         try:
@@ -222,40 +224,28 @@ class CompilerProcess(asyncio.Protocol):
         if messages:
             self.waiting.extend(messages)
             if len(self.waiting) > WAITING_MESSAGES_MAX:
-                self.reading.pause_reading()
+                self.transport.pause_reading()
             self.on_messages()
 
     def connection_lost(self, error: Exception | None) -> None:
         self.on_lost(self)
 
     def send(self, request: Request) -> None:
-        """Send a request once the pipe is connected."""
+        """Send a request, once the socket is connected."""
         self._write(encode_request(request))
 
     def _write(self, pieces: list[Any]) -> None:
-        if self.gone:
-            return
-        if self.writing is None:
+        if self.transport is None:
             self.unsent += pieces
-            return
-        for piece in pieces:
-            self.writing.write(piece)
-
-    def writable(self, transport: Any) -> None:
-        """Set the transport to write to, and write the requests that waited for it."""
-        self.writing = transport
-        if self.gone:
-            transport.abort()
-            return
-        for piece in self.unsent:
-            transport.write(piece)
-        self.unsent.clear()
+        elif not self.gone and not self.ending:
+            for piece in pieces:
+                self.transport.write(piece)
 
     def take(self) -> Any:
         """Remove and return the oldest message. Resume reading if there is space again."""
         message = self.waiting.popleft()
         if len(self.waiting) == WAITING_MESSAGES_MAX and not self.gone:
-            self.reading.resume_reading()
+            self.transport.resume_reading()
         return message
 
 

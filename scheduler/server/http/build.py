@@ -18,6 +18,7 @@ from .pages import routes
 from .server import HttpServer
 
 if TYPE_CHECKING:
+    from paceline.scheduler.server.runtime.child_process import Spawn
     from paceline.scheduler.server.runtime.gc_policy import GcPolicy
     from paceline.scheduler.server.runtime.measures import LoopLag
     from paceline.scheduler.server.server import Server
@@ -37,12 +38,12 @@ def start_http(
     prefix: str,
     dashboard: bool,
     gc_policy: GcPolicy | None = None,
-    own_process: bool = False,
+    spawn: Spawn | None = None,
 ) -> tuple[HttpServer, Dashboard | None]:
     """Start the HTTP server. Return it and the dashboard, which is None if it is switched off.
 
-    `default_host` is for addresses without a host. All paths begin with `prefix`. With
-    `own_process` this process runs only the scheduler, and the dashboard gets a process.
+    `default_host` is for addresses without a host. All paths begin with `prefix`. `spawn` starts
+    the dashboard's process; without it the dashboard is served by this process.
 
     Raises:
         OSError, ValueError: no port is available; the configured TLS files cannot be used.
@@ -54,7 +55,7 @@ def start_http(
     limits = http_limits(jupyter=server.scheduler.jupyter)
     shown: Dashboard | None = None
     if dashboard:
-        shown = _dashboard(server, prefix, loop_lag, own_process, token_gate, limits)
+        shown = _dashboard(server, prefix, loop_lag, spawn, token_gate, limits)
     found = routes(server, metrics, shown, prefix, has_token=token_gate is not None)
     http = HttpServer(found, addresses, default_host, prefix, ssl_context(), token_gate, limits)
     if shown is not None:
@@ -97,16 +98,16 @@ def _dashboard(
     server: Server,
     prefix: str,
     loop_lag: LoopLag,
-    own_process: bool,
+    spawn: Spawn | None,
     token_gate: TokenGate | None,
     limits: HttpLimits,
 ) -> Dashboard:
     if not pages.has_bokeh():
         return MissingDashboard(prefix)
-    if not own_process or config.get(TLS + "cert") or not dashboard_child.is_supported():
+    if spawn is None or config.get(TLS + "cert") or not dashboard_child.is_supported():
         # an encrypted connection cannot be passed to another process
         return EmbeddedDashboard(server, prefix)
-    return dashboard_child.ChildDashboard(server, prefix, loop_lag, token_gate, limits)
+    return dashboard_child.ChildDashboard(server, prefix, loop_lag, token_gate, limits, spawn)
 
 
 def ssl_context() -> ssl.SSLContext | None:

@@ -12,12 +12,12 @@ import html
 import inspect
 import logging
 import socket
-import subprocess
 import sys
 import time
 from typing import Any
 
 from paceline.scheduler.server.runtime import child_process
+from paceline.scheduler.server.runtime.child_process import ChildProcess, Spawn
 from paceline.scheduler.server.runtime.measures import LoopLag
 from paceline.workers_compat.config import config
 from paceline.workers_compat.dashboard.state_deltas import StateDeltas
@@ -43,7 +43,7 @@ from .server import HttpServer
 logger = logging.getLogger("distributed.scheduler")
 
 #: The module that the child runs.
-CHILD = "paceline.workers_compat.dashboard"
+CHILD = "paceline.workers_compat.dashboard.__main__"
 #: Time after the end of a child before it is started again, seconds.
 RESTART_SECONDS = 5.0
 #: A child that is not ready after this time is killed, seconds. Importing bokeh takes long on a
@@ -68,6 +68,7 @@ class ChildDashboard(Dashboard):
     Args:
         loop_lag: the time between ticks is part of each update.
         gate, limits: check tokens and limit connections in the dashboard's process.
+        spawn: starts the process.
 
     Attributes:
         error: the reason why the child cannot serve pages; empty if it can.
@@ -80,8 +81,10 @@ class ChildDashboard(Dashboard):
         loop_lag: LoopLag,
         gate: TokenGate | None,
         limits: HttpLimits,
+        spawn: Spawn,
     ) -> None:
         super().__init__(prefix)
+        self._spawn = spawn
         self._server = server
         self._facade: Any = server.plugins.facade
         self._loop_lag = loop_lag
@@ -89,7 +92,7 @@ class ChildDashboard(Dashboard):
         self._limits = limits
         self._loop = asyncio.get_running_loop()
         self._http: HttpServer | None = None
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: ChildProcess | None = None
         self._child_socket: socket.socket | None = None
         self._channel: _Channel | None = None
         self._handover = Handover(self._unresponsive)
@@ -144,9 +147,7 @@ class ChildDashboard(Dashboard):
         connections, child_connections = socket.socketpair()
         fds = (child_messages.fileno(), child_connections.fileno())
         try:
-            self._process = child_process.spawn(
-                CHILD, map(str, fds), stdin=subprocess.DEVNULL, pass_fds=fds
-            )
+            self._process = self._spawn(CHILD, fds)
         except OSError as error:
             logger.warning("The dashboard's process cannot be started: %s", error)
             self.error = str(error)

@@ -1,6 +1,7 @@
 """Start and end child processes that run a module of this package.
 
-Used by the graph compilers, the dashboard and performance reports.
+Used by the graph compilers, the dashboard and performance reports. ``template.py`` starts them
+without importing anything again.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ import asyncio
 import contextlib
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from paceline.workers_compat.config import config
 
@@ -17,24 +19,38 @@ from paceline.workers_compat.config import config
 POLL_SECONDS = 0.01
 
 
-def spawn(
-    module: str,
-    arguments: Iterable[str] = (),
-    *,
-    stdin: int = subprocess.PIPE,
-    stdout: int | None = None,
-    pass_fds: Sequence[int] = (),
-) -> subprocess.Popen[bytes]:
-    """Start ``python -m module`` with the scheduler's configuration. Raises OSError.
+class ChildProcess(Protocol):
+    """A child process; ``Popen`` is one."""
 
-    The child has a session of its own: Ctrl-C in a terminal reaches the scheduler only, which ends
-    its children.
+    @property
+    def pid(self) -> int:
+        """The process id."""
+
+    def poll(self) -> int | None:
+        """Return the exit code, None while the process runs."""
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end and return the exit code. Raises TimeoutExpired."""
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+
+
+#: Starts a module with file descriptors that it inherits. Raises OSError.
+Spawn = Callable[[str, Sequence[int]], ChildProcess]
+
+
+def spawn(module: str, fds: Sequence[int]) -> ChildProcess:
+    """Start ``python -m module FD...`` with the scheduler's configuration. Raises OSError.
+
+    What it prints goes to standard error. It has a session of its own: Ctrl-C in a terminal reaches
+    the scheduler only, which ends its children.
     """
     return subprocess.Popen(
-        [sys.executable, "-m", module, *arguments],
-        stdin=stdin,
-        stdout=stdout,
-        pass_fds=pass_fds,
+        [sys.executable, "-m", module, *map(str, fds)],
+        stdin=subprocess.DEVNULL,
+        stdout=2,
+        pass_fds=fds,
         env=config.child_environment(),
         start_new_session=True,
     )
@@ -66,7 +82,7 @@ async def run(module: str, data: bytes, timeout: float) -> tuple[int, bytes, byt
     return process.returncode or 0, output, errors
 
 
-async def stop(processes: Sequence[subprocess.Popen[bytes]], timeout: float) -> None:
+async def stop(processes: Sequence[ChildProcess], timeout: float) -> None:
     """Wait up to ``timeout`` seconds for ``processes`` to end; kill those that have not."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout
@@ -76,7 +92,7 @@ async def stop(processes: Sequence[subprocess.Popen[bytes]], timeout: float) -> 
         reap(process)
 
 
-def reap(process: subprocess.Popen[bytes], timeout: float = 0.0) -> int:
+def reap(process: ChildProcess, timeout: float = 0.0) -> int:
     """Return the exit code of ``process``, which is killed after ``timeout`` seconds."""
     if timeout:
         with contextlib.suppress(subprocess.TimeoutExpired):

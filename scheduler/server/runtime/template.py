@@ -1,0 +1,223 @@
+"""The template process: forks child processes that share the modules imported before it.
+
+It is forked from the scheduler's process before that has threads, an event loop, sockets or user
+code. A child is then ready in milliseconds, and its memory consists of the pages that it changes.
+The template ends when the scheduler closes the channel to it, or ends.
+
+Without a template (``Template.start`` returns None) children are started by
+``child_process.spawn``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import logging
+import os
+import select
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import traceback
+import warnings
+from collections.abc import Sequence
+from typing import NoReturn
+
+from paceline.workers_compat.config import config
+from setproctitle import setproctitle
+
+from . import child_process
+from .child_process import ChildProcess
+
+logger = logging.getLogger("distributed.scheduler")
+
+#: Modules that children need beside those of the scheduler.
+MODULES = ("paceline.workers_compat.graphs.compiler_process",)
+#: Time within which the template must have forked a child, seconds.
+FORK_SECONDS = 10.0
+#: Length of a request: the name of a module.
+REQUEST_NBYTES = 512
+#: Descriptors that a child may inherit.
+FDS_MAX = 8
+#: A process id or an exit code.
+NUMBER = struct.Struct("<i")
+
+
+class ForkedProcess:
+    """A process that the template forked.
+
+    Args:
+        pid: its process id.
+        status: pipe to which the template writes the exit code. If the template has ended, the
+            exit code is not known; then the process is killed.
+    """
+
+    def __init__(self, pid: int, status: int) -> None:
+        self.pid = pid
+        self._status = status
+        self._returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """See ``Popen.poll``."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self.wait(0)
+        return None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """See ``Popen.wait``."""
+        if self._returncode is None:
+            if not select.select([self._status], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
+            data = os.read(self._status, NUMBER.size)
+            os.close(self._status)
+            if not data:
+                self.kill()
+            self._returncode = NUMBER.unpack(data)[0] if data else -signal.SIGKILL
+        return self._returncode
+
+    def kill(self) -> None:
+        """See ``Popen.kill``."""
+        if self._returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGKILL)
+
+
+class Template:
+    """The scheduler's end of the channel to the template process. See ``start``."""
+
+    def __init__(self, pid: int, channel: socket.socket) -> None:
+        self._pid = pid
+        self._channel = channel
+
+    @classmethod
+    def start(cls) -> Template | None:
+        """Fork the template process. Return None if this process cannot be forked safely."""
+        if sys.platform != "linux":
+            return None
+        for module in MODULES:
+            importlib.import_module(module)
+        if threading.active_count() > 1:  # NumPy's threads end themselves before a fork
+            logger.info("Child processes import modules again: a preload has started threads")
+            return None
+        gc.freeze()  # a collection would write to shared pages
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of NumPy's threads
+            pid = os.fork()
+        if pid:
+            theirs.close()
+            ours.settimeout(FORK_SECONDS)
+            return cls(pid, ours)
+        ours.close()
+        try:
+            _set_up()
+            _serve(theirs)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(0)
+
+    def spawn(self, module: str, fds: Sequence[int]) -> ChildProcess:
+        """Fork a process that runs ``module.main(fds)``. Raises OSError.
+
+        If the template has ended, a new interpreter is started instead.
+        """
+        status, child_status = os.pipe()
+        try:
+            socket.send_fds(self._channel, [module.encode()], [child_status, *fds])
+            reply = self._channel.recv(NUMBER.size)
+        except OSError:
+            reply = b""
+        finally:
+            os.close(child_status)
+        pid = NUMBER.unpack(reply)[0] if reply else 0
+        if pid > 0:
+            return ForkedProcess(pid, status)
+        os.close(status)
+        if reply:
+            raise OSError(-pid, os.strerror(-pid))
+        logger.warning("The template process has ended; starting a new interpreter")
+        return child_process.spawn(module, fds)
+
+    def stop(self) -> None:
+        """Let the template process end. Children that still run are not affected."""
+        self._channel.close()
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self._pid, 0)
+
+
+def _set_up() -> None:
+    """Make this process, just forked from the scheduler's, one that can only fork."""
+    os.setsid()  # Ctrl-C in a terminal reaches the scheduler only
+    os.environ.update(config.child_environment())
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    devnull = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(devnull, 0)
+    os.dup2(2, 1)
+    os.close(devnull)
+    setproctitle("paceline template")
+
+
+def _serve(channel: socket.socket) -> None:
+    """Fork a child for each request, and report exit codes, until ``channel`` is closed."""
+    statuses: dict[int, int] = {}  # pid -> pipe for its exit code
+    wake, wake_end = os.pipe()
+    os.set_blocking(wake_end, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake_end)
+    while True:
+        ready = select.select([channel.fileno(), wake], [], [])[0]
+        if wake in ready:
+            os.read(wake, 4096)
+            _report_exits(statuses)
+        if channel.fileno() not in ready:
+            continue
+        name, fds, _, _ = socket.recv_fds(channel, REQUEST_NBYTES, FDS_MAX)
+        if not name:
+            return
+        status, *inherited = fds
+        try:
+            pid = os.fork()
+        except OSError as error:
+            pid = -(error.errno or 0) or -1
+        if pid == 0:
+            for fd in (channel.detach(), wake, wake_end, status, *statuses.values()):
+                os.close(fd)
+            _run(name.decode(), inherited)
+        for fd in inherited:
+            os.close(fd)
+        if pid > 0:
+            statuses[pid] = status
+        else:
+            os.close(status)
+        channel.send(NUMBER.pack(pid))
+
+
+def _report_exits(statuses: dict[int, int]) -> None:
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            pipe = statuses.pop(ended[0])
+            with contextlib.suppress(BrokenPipeError):  # the scheduler is not interested
+                os.write(pipe, NUMBER.pack(os.waitstatus_to_exitcode(ended[1])))
+            os.close(pipe)
+
+
+def _run(module: str, fds: list[int]) -> NoReturn:
+    """Run the module in this new process, and end it."""
+    code = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        code = importlib.import_module(module).main(fds) or 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)

@@ -1,0 +1,149 @@
+"""The template process, in a process that runs nothing else."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the template is used on Linux")
+
+#: A module that is forked: "code" is written to its socket, and what is read there is its exit code.
+CHILD = """
+import os, sys, threading
+
+def main(fds):
+    assert "decimal" in sys.modules, "imported before the fork"
+    assert threading.active_count() == 1
+    open_fds = {os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")
+                if os.path.exists(f"/proc/self/fd/{fd}")}
+    os.write(fds[0], repr((os.getpid(), os.getppid(), len(open_fds))).encode())
+    print("printed by a child")
+    text = os.read(fds[0], 100)
+    if text == b"raise":
+        raise ValueError("raised in a child")
+    return int(text or 0)
+"""
+
+START = """
+import decimal, os, signal, socket, subprocess, sys, time
+from paceline.scheduler.server.runtime.template import Template
+
+def child():
+    ours, theirs = socket.socketpair()
+    ours.settimeout(20)
+    process = template.spawn("forked", [theirs.fileno()])
+    theirs.close()
+    return process, ours, eval(ours.recv(100)) if ours else None
+
+template = Template.start()
+"""
+
+
+def run(code: str, folder: object) -> tuple[str, str]:
+    """Run ``code`` after START in a new interpreter. Return its output and errors."""
+    with open(f"{folder}/forked.py", "w") as file:
+        file.write(CHILD)
+    done = subprocess.run(
+        [sys.executable, "-c", START + textwrap.dedent(code)],
+        capture_output=True, text=True, timeout=60, cwd=str(folder),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr
+
+
+def test_children_report_their_exit_codes(tmp_path):
+    output, errors = run(
+        """
+        a, a_socket, (a_pid, a_parent, _) = child()
+        b, b_socket, (b_pid, b_parent, _) = child()
+        assert a.pid == a_pid and b.pid == b_pid
+        assert a_parent == b_parent != os.getpid(), "forked by the template"
+        assert a.poll() is None
+        try:
+            a.wait(0.01)
+        except subprocess.TimeoutExpired:
+            print("still running")
+        a_socket.send(b"7")
+        assert a.wait(20) == 7 and a.poll() == 7
+        assert b.poll() is None
+        b.kill()
+        assert b.wait(20) == -signal.SIGKILL
+        b.kill()  # does nothing: it has ended
+        c, c_socket, _ = child()
+        c_socket.send(b"raise")
+        assert c.wait(20) == 1
+        template.stop()
+        """,
+        tmp_path,
+    )
+    assert output == "still running\n"
+    assert "printed by a child" in errors, "standard output is reserved for the scheduler"
+    assert "ValueError: raised in a child" in errors
+
+
+def test_children_see_the_end_of_their_sockets_only(tmp_path):
+    """A child inherits no descriptor of another child, so that each notices the end of its own."""
+    run(
+        """
+        children = [child() for _ in range(3)]
+        counts = {facts[2] for _, _, facts in children}
+        assert len(counts) == 1, counts
+        children[0][1].close()
+        assert children[0][0].wait(20) == 0
+        assert children[1][0].poll() is None
+        for process, link, _ in children[1:]:
+            link.close()
+            assert process.wait(20) == 0
+        template.stop()
+        """,
+        tmp_path,
+    )
+
+
+def test_interpreters_are_started_when_the_template_has_ended(tmp_path):
+    _, errors = run(
+        """
+        process, link, (_, template_pid, _) = child()
+        os.kill(template_pid, signal.SIGKILL)
+        link.send(b"5")
+        assert process.wait(20) == -signal.SIGKILL, "its exit code is not known any more"
+        ours, theirs = socket.socketpair()
+        other = template.spawn("json.tool", [theirs.fileno()])
+        assert isinstance(other, subprocess.Popen)
+        other.kill()
+        other.wait()
+        template.stop()
+        """,
+        tmp_path,
+    )
+    assert "The template process has ended" in errors
+
+
+def test_no_template_beside_threads(tmp_path):
+    output, _ = run(
+        """
+        import threading
+        stop = threading.Event()
+        threading.Thread(target=stop.wait).start()
+        print(Template.start())
+        stop.set()
+        template.stop()
+        """,
+        tmp_path,
+    )
+    assert output == "None\n"
+
+
+def test_a_module_that_cannot_be_imported(tmp_path):
+    _, errors = run(
+        """
+        process = template.spawn("no_such_module", [])
+        assert process.wait(20) == 1
+        template.stop()
+        """,
+        tmp_path,
+    )
+    assert "No module named 'no_such_module'" in errors
