@@ -79,7 +79,6 @@ class SchedulerProxy:
         self._prefixes: dict[str, Any] = {}
         self._groups: dict[str, Any] = {}
         self._links: dict[str, list[str]] = {}
-        self._layouts: dict[str, Any] = {}
         self._values: dict[str, Any] = {
             "workers": self._workers,
             "task_prefixes": self._prefixes,
@@ -174,11 +173,9 @@ class SchedulerProxy:
     def add_plugin(self, plugin: Any = None, name: str | None = None, **_: Any) -> None:
         """Add the plugin of a component: the layout of a graph."""
         self.plugins[name or plugin.name] = plugin
-        self._layouts[name or plugin.name] = plugin
 
     def remove_plugin(self, name: str | None = None, **_: Any) -> None:
         self.plugins.pop(str(name), None)
-        self._layouts.pop(str(name), None)
 
     def _request(self, method: str, **options: Any) -> Any:
         return self._call(method, options)
@@ -293,7 +290,7 @@ class SchedulerProxy:
         del self.tasks[key]
 
     def _call_layouts(self, hook: str, *args: Any, **kwargs: Any) -> None:
-        for plugin in list(self._layouts.values()):
+        for plugin in [p for p in self.plugins.values() if p not in (self._stream, self._timing)]:
             try:
                 getattr(plugin, hook)(*args, **kwargs)
             except Exception:

@@ -18,6 +18,8 @@ from paceline.scheduler.core.state.spans import Span, intervals
 from paceline.workers_compat.security.unpickling import deserialize
 from sortedcontainers import SortedSet
 
+from .views import StateView
+
 #: Key of the time during which the threads of a span were idle or worked for other spans, in
 #: stock's metrics.
 IDLE = ("execute", "N/A", "idle or other spans", "seconds")
@@ -96,20 +98,13 @@ class SpansView:
         return self._state.spans.threads_since(span)
 
 
-class SpanView:
+class SpanView(StateView):
     """Stock's ``Span``, read-only. Attributes that are not computed are those of the core's."""
 
-    __slots__ = ("_family", "core")
+    __slots__ = ()
 
-    def __init__(self, core: Span, family: SpansView) -> None:
-        self.core = core
-        self._family = family
-
-    def __repr__(self) -> str:
-        return repr(self.core)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.core, name)
+    core: Span
+    context: SpansView
 
     all_durations = property(lambda self: self.core.totals().all_durations)
     duration = property(lambda self: self.core.totals().duration)
@@ -117,12 +112,12 @@ class SpanView:
     #: Its own task groups as an ordered set, without those that ended long ago.
     groups = property(lambda self: dict(self.core.groups))
     #: Spans opened within this one, oldest first.
-    children = property(lambda self: list(map(self._family.view, self.core.children)))
+    children = property(lambda self: list(map(self.context.view, self.core.children)))
     #: Stock's slot: the metrics of its own tasks.
     _cumulative_worker_metrics = property(lambda self: dict(self.core.metrics))
 
     #: The span that this one was opened within, or None.
-    parent = property(lambda self: self.core.parent and self._family.view(self.core.parent))
+    parent = property(lambda self: self.core.parent and self.context.view(self.core.parent))
     #: State -> number of tasks.
     states = property(lambda self: {**dict.fromkeys(TASK_STATES, 0), **self.core.totals().states})
     #: Thread seconds of the cluster while it was active.
@@ -133,7 +128,7 @@ class SpanView:
     def traverse_spans(self) -> Iterator[SpanView]:
         """Yield this span and all spans below it."""
         for span in self.core.traverse_spans():
-            yield self if span is self.core else self._family.view(span)
+            yield self if span is self.core else self.context.view(span)
 
     @property
     def start(self) -> float:
@@ -144,7 +139,7 @@ class SpanView:
     @property
     def stop(self) -> float:
         """Return when its last task finished, or the current time if tasks are left."""
-        stop = self.core.totals().stop if self.done else self._family.now()
+        stop = self.core.totals().stop if self.done else self.context.now()
         return float(max(stop, self.enqueued))
 
     @property
@@ -176,25 +171,15 @@ class SpanView:
         """Return (begin, end, number of threads) while it was active, seconds since the epoch."""
         parts = self.children if self.id == MERGED else [self]
         active = [(part.enqueued, part.stop) for part in parts]
-        return intervals(active, self._family.threads_since(self.core))
+        return intervals(active, self.context.threads_since(self.core))
 
 
-class ComputationView:
+class ComputationView(StateView):
     """Stock's ``Computation``, read-only."""
 
-    __slots__ = ("core",)
+    __slots__ = ()
 
-    def __init__(self, core: Computation) -> None:
-        self.core = core
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.core, name)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ComputationView) and self.core is other.core
-
-    def __hash__(self) -> int:
-        return hash(self.core)
+    core: Computation
 
     groups = property(lambda self: set(self.core.groups))
 

@@ -74,9 +74,9 @@ class StateView:
     __slots__ = ("context", "core")
 
     core: Any
-    context: ViewContext
+    context: Any
 
-    def __init__(self, core: Any, context: ViewContext) -> None:
+    def __init__(self, core: Any, context: Any = None) -> None:
         object.__setattr__(self, "core", core)
         object.__setattr__(self, "context", context)
 
@@ -141,6 +141,7 @@ class TaskView(StateView):
 
     __slots__ = ("_edges",)
 
+    context: ViewContext
     _edges: tuple[Any, Any] | None
 
     waiting_on = Shown(_tasks)
