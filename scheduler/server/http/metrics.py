@@ -193,11 +193,8 @@ class SchedulerMetrics:
         }
 
     def _prefixes(self) -> Values:
-        suspicious: dict[str, int] = {}
-        compute: dict[str, float] = {}
-        transfer: dict[str, float] = {}
-        output: dict[str, int] = {}
-        totals: dict[tuple[str, str], int] = {}
+        found: dict[str, dict[Any, float]]
+        found = {name: {} for name, labels in LABELS.items() if PREFIX[0] in labels}
         rows, others = self._rows()
         for name, prefixes in [(p.name, [p]) for p in rows] + [(OTHER_PREFIXES, others)]:
             if not prefixes:
@@ -207,18 +204,13 @@ class SchedulerMetrics:
             for prefix in prefixes:
                 add_up(durations, prefix.all_durations)
                 add_up(counts, prefix.state_counts)
-            suspicious[name] = sum(prefix.suspicious for prefix in prefixes)
-            compute[name] = durations.get("compute", 0.0)
-            transfer[name] = durations.get("transfer", 0.0)
-            output[name] = sum(prefix.nbytes_total for prefix in prefixes)
-            totals.update({(name, state): count for state, count in counts.items()})
-        return {
-            "scheduler_tasks_suspicious": suspicious,
-            "scheduler_tasks_compute_seconds": compute,
-            "scheduler_tasks_transfer_seconds": transfer,
-            "scheduler_tasks_output_bytes": output,
-            "scheduler_prefix_state_totals": totals,
-        }
+            found["scheduler_tasks_suspicious"][name] = sum(p.suspicious for p in prefixes)
+            found["scheduler_tasks_compute_seconds"][name] = durations.get("compute", 0.0)
+            found["scheduler_tasks_transfer_seconds"][name] = durations.get("transfer", 0.0)
+            found["scheduler_tasks_output_bytes"][name] = sum(p.nbytes_total for p in prefixes)
+            totals = {(name, state): count for state, count in counts.items()}
+            found["scheduler_prefix_state_totals"].update(totals)
+        return {**found}
 
     def _rows(self) -> tuple[list[TaskPrefix], list[TaskPrefix]]:
         """Return the prefixes with separate rows, and those in the row ``OTHER_PREFIXES``."""

@@ -11,6 +11,7 @@ import logging
 import time
 from bisect import bisect_left
 from collections.abc import Callable
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from paceline.scheduler.core.stimuli import stimulus_name
@@ -112,12 +113,8 @@ class Histogram:
 
     def buckets(self) -> list[tuple[str, float]]:
         """Return (upper bound, number of durations up to it) pairs in Prometheus' form."""
-        out = []
-        count = 0
-        for bound, n in zip((*map(repr, self.bounds), "+Inf"), self.counts, strict=True):
-            count += n
-            out.append((bound, float(count)))
-        return out
+        bounds = (*map(repr, self.bounds), "+Inf")
+        return list(zip(bounds, map(float, accumulate(self.counts)), strict=True))
 
 
 class Measures(TurnObserver):
