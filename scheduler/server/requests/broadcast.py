@@ -126,24 +126,14 @@ def _serialized_error(error: Exception) -> Payload:
 
 
 def _pickled_error(error: Exception) -> bytes:
-    """Return the pickle of ``error`` for ``Client.run``.
-
-    A worker's own error becomes a plain Exception, as in stock's ``send_recv`` without
-    deserialization.
-    """
-    return pickle_in_band(_stock_error(error))
+    """Return the pickle of ``error``; a worker's own error becomes a plain one, as in stock."""
+    if isinstance(error, RemoteError):
+        error = Exception(error.reply.get("exception_text"))
+    return pickle_in_band(error)
 
 
 def _error_text(error: Exception) -> str:
-    text = error.reply.get("exception_text") if isinstance(error, RemoteError) else None
-    return text if isinstance(text, str) else repr(_stock_error(error))
-
-
-def _stock_error(error: Exception) -> Exception:
-    """Return ``error`` as an exception that a client without paceline can unpickle."""
-    if isinstance(error, RemoteError):
-        return Exception(error.reply.get("exception_text"))
-    return error
+    return str(error.reply.get("exception_text")) if isinstance(error, RemoteError) else repr(error)
 
 
 #: ``on_error`` -> function that returns the reply for an error.
