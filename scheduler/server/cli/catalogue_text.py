@@ -6,20 +6,18 @@ import difflib
 import fnmatch
 import inspect
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
-from paceline.protocol.catalogue import STREAM_DIRECTIONS, TABLES, Op
+from paceline.protocol.catalogue import STREAM_DIRECTIONS, TABLES, Direction, Op
 from paceline.protocol.messages.base import COMMON_FIELDS
 from paceline.protocol.plans import field_places
 
 
 def list_ops(direction: str | None = None) -> Iterator[str]:
     """Yield lines with each op and the first sentence of its description, by table."""
-    for name, table in TABLES.items():
-        if direction is not None and _checked(direction) != name:
-            continue
+    for name, table in _tables(direction).items():
         kind = "stream" if name in STREAM_DIRECTIONS else "requests and their replies"
         yield f"{name} ({kind}, {len(table)} ops)"
         for op in sorted(table.values(), key=lambda op: op.name):
@@ -31,8 +29,7 @@ def describe_ops(pattern: str, direction: str | None = None) -> Iterator[str]:
     """Yield the description of each op that matches; raise LookupError if none does."""
     found = [
         op
-        for name, table in TABLES.items()
-        if direction is None or _checked(direction) == name
+        for table in _tables(direction).values()
         for op in table.values()
         if fnmatch.fnmatchcase(op.name, pattern)
     ]
@@ -45,10 +42,12 @@ def describe_ops(pattern: str, direction: str | None = None) -> Iterator[str]:
         yield from _describe(op)
 
 
-def _checked(direction: str) -> str:
-    if direction not in TABLES:
+def _tables(direction: str | None) -> Mapping[Direction, Mapping[str, Op]]:
+    """Return the table with the name `direction`, or all; raise LookupError if there is none."""
+    found = {name: ops for name, ops in TABLES.items() if direction in (None, name)}
+    if not found:
         raise LookupError(f"There is no table {direction!r}. The tables are {', '.join(TABLES)}")
-    return direction
+    return found
 
 
 def _describe(op: Op) -> Iterator[str]:
