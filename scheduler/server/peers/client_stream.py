@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -74,10 +74,6 @@ class ClientStream(Stream):
         super().__init__(peer, name, SlowClientBuffer(name))
         self._graphs: deque[PendingUpdateGraph] = deque()
         self._n_waiting = 0
-        self._client_handlers: dict[type, Callable[[Any], None]] = {
-            m.UpdateGraph: self._update_graph,
-            m.UpdateData: self._update_data,
-        }
         self._driver.client_streams[name] = self
 
     # order around graphs
@@ -135,9 +131,10 @@ class ClientStream(Stream):
                 self._drop(graph)
 
     def handle_other(self, message: Any) -> None:
-        handler = self._client_handlers.get(type(message))
-        if handler is not None:
-            handler(message)
+        if type(message) is m.UpdateGraph:
+            self._update_graph(message)
+        elif type(message) is m.UpdateData:
+            self._update_data(message)
         else:
             super().handle_other(message)
 
@@ -212,15 +209,8 @@ class ClientStream(Stream):
         return super().handle_deferred(count) or more
 
     def _update_data(self, message: Any) -> None:
-        placed = stimuli.DataPlaced(
-            who_has={key: list(addresses) for key, addresses in message.who_has.items()},
-            nbytes=dict(message.nbytes),
-            client=self.name,
-        )
-        if self._graphs:
-            self.feed_core([placed])
-        else:
-            self._driver.feed(placed, self.name)
+        who_has = {key: list(addresses) for key, addresses in message.who_has.items()}
+        self.feed_core([stimuli.DataPlaced(who_has, dict(message.nbytes), client=self.name)])
 
     # the end
 

@@ -120,10 +120,7 @@ class _Address:
 
     Attributes:
         connecting: time limits of the current attempts to connect.
-        idle: unused connections.
-        live: all open connections.
         removed: why the peer was removed; None if it was not.
-        slots: limits the connections.
         timed_out_at: event loop time at which connecting last timed out.
         users: number of calls that use or wait for a connection.
     """

@@ -178,11 +178,8 @@ class Stream(EventHandler, ABC):
             self._inbox.extendleft(reversed(piece))
 
     def _handle(self, messages: list[Any]) -> None:
-        if self.ended:
-            self.handle_late(messages)
-            return
         server = self.peer.server
-        if server.core_types.issuperset(map(type, messages)):
+        if not self.ended and server.core_types.issuperset(map(type, messages)):
             self.feed_core(messages)
             return
         for number, message in enumerate(messages):
@@ -216,29 +213,24 @@ class Stream(EventHandler, ABC):
         elif kind is UnknownMessage:
             logger.error("Skipping a message with the unknown op %r from %s", message.op, self.name)
         elif kind is InvalidMessage:
-            logger.error(
-                "Skipping an invalid message from %s: op %r, %s: %s",
-                self.name,
-                message.op,
-                message.path,
-                message.error,
-            )
+            text = "Skipping an invalid message from %s: op %r, %s: %s"
+            logger.error(text, self.name, message.op, message.path, message.error)
         else:
-            logger.error(
-                "Skipping a message from %s: the op %r is not one of its stream",
-                self.name,
-                op_name(message),
-            )
+            text = "Skipping a message from %s: the op %r is not one of its stream"
+            logger.error(text, self.name, op_name(message))
 
     # the end
 
     def end(self) -> None:
         """End the stream because the peer has sent ``close-stream``."""
         if not self.ended:
-            self.ended = True
-            self.unregister()
-            self.removed()
+            self._end()
             self.peer.comm.close()
+
+    def _end(self) -> None:
+        self.ended = True
+        self.unregister()
+        self.removed()
 
     def closed(self, reason: str) -> None:
         """See ``EventHandler``. Messages that were received before are handled first."""
@@ -249,10 +241,8 @@ class Stream(EventHandler, ABC):
 
     def _end_lost(self) -> None:
         if not self.ended:
-            self.ended = True
             logger.info("Connection to %s has been closed.", self.peer.address)
-            self.unregister()
-            self.removed()
+            self._end()
 
     @abstractmethod
     def unregister(self) -> None:
