@@ -195,11 +195,9 @@ class ProcessGraphCompilers:
         own = next((p for p in self._processes if p.serves(job.client)), None)
         if own is not None:
             return own if own.accepts(job.graph_id) else None
-        if all(p.extra or p.leaving for p in self._processes):
-            return self._spawn()
-        fast = [p for p in self._processes if not p.leaving and not self._is_slow(p)]
+        fast = [p for p in self._processes if not p.ending and not self._is_slow(p)]
         if not fast and len(self._processes) < PROCESSES_MAX:
-            return self._spawn(extra=True)
+            return self._spawn()
         fit = [p for p in fast if p.accepts(job.graph_id)]
         return min(fit, key=lambda p: len(p.graphs), default=None)
 
@@ -227,7 +225,7 @@ class ProcessGraphCompilers:
         """Kill processes that exceed a limit, relieve slow ones, and replace worn ones."""
         self._check_handle = None
         for process in list(self._processes):
-            if not process.ready or process.ended_for:
+            if not process.ready or process.ended_for or process.ending:
                 continue  # it imports modules, which may take long on a slow disk, or it is ending
             if process.graphs:
                 self._check_busy(process)
@@ -277,7 +275,7 @@ class ProcessGraphCompilers:
         if self._loop.time() - process.idle_since < RECYCLE_IDLE_SECONDS or process.checked_idle:
             return
         process.checked_idle = True
-        if process.extra:
+        if any(other is not process and not other.ending for other in self._processes):
             process.end()
             return
         allowed = RECYCLE_NBYTES
@@ -287,11 +285,10 @@ class ProcessGraphCompilers:
             self._replace(process, "its memory stayed high")
 
     def _replace(self, process: CompilerProcess, reason: str) -> None:
-        """Start the successor of a worn process, which is used until the new one is ready."""
-        if not process.worn and not process.extra and not process.leaving:
-            process.worn = True
-            logger.info("Replacing the graph compiler %d: %s", process.process.pid, reason)
-            self._spawn()
+        """End an idle process, and start its successor."""
+        logger.info("Replacing the graph compiler %d: %s", process.process.pid, reason)
+        process.end()
+        self._spawn()
 
     def _kill(self, process: CompilerProcess, reason: str) -> None:
         logger.warning("Killing the graph compiler %d: %s", process.process.pid, reason)
@@ -299,7 +296,7 @@ class ProcessGraphCompilers:
 
     # processes
 
-    def _spawn(self, extra: bool = False) -> CompilerProcess | None:
+    def _spawn(self) -> CompilerProcess | None:
         if self._stopping:
             return None
         ours, theirs = socket.socketpair()
@@ -311,7 +308,7 @@ class ProcessGraphCompilers:
             return None
         finally:
             theirs.close()
-        process = CompilerProcess(self._pump_soon, self._process_lost, extra, child)
+        process = CompilerProcess(self._pump_soon, self._process_lost, child)
         self._processes.append(process)
         process.send(
             ChildSetup(
@@ -328,7 +325,7 @@ class ProcessGraphCompilers:
         return process
 
     def _process_lost(self, process: CompilerProcess) -> None:
-        """Fail or requeue the graphs of a process that has ended, and start its successor."""
+        """Fail or requeue the graphs of a process that has ended, and start one if none is left."""
         if process.gone:
             return
         process.gone = True
@@ -336,7 +333,7 @@ class ProcessGraphCompilers:
         if self._stopping:
             return
         code = child_process.reap(process.process, EXIT_SECONDS)
-        if process.leaving and code == 0 and not process.graphs:
+        if process.ending and code == 0:
             return
         logger.warning("The graph compiler %d ended with exit code %s", process.process.pid, code)
         self._early_deaths = 0 if process.ready else self._early_deaths + 1
@@ -349,7 +346,7 @@ class ProcessGraphCompilers:
         elif process.ready and jobs and jobs[0] is process.head:
             if not self._may_try_again(jobs[0], process, death_text(code)):
                 jobs.pop(0)
-        if not process.extra and not process.leaving and not process.worn and is_startable:
+        if is_startable and not self._processes:
             self._spawn()
         self._requeue(jobs)
         self._dispatch()
@@ -419,10 +416,6 @@ class ProcessGraphCompilers:
         process.head_since = process.idle_since = self._loop.time()
         process.ready_nbytes = process.resident_nbytes()
         self._early_deaths = 0
-        for each in self._processes:
-            if each.worn:
-                each.leaving = True
-                self._end_if_leaving(each)
         self._check_soon()
 
     def _handle_done(self, process: CompilerProcess, graph_id: int) -> None:
@@ -430,13 +423,8 @@ class ProcessGraphCompilers:
         if job is not None and job.is_open:
             logger.warning("The graph compiler %d did not finish a graph", process.process.pid)
             job.fail("the graph compiler did not finish it")
-        if process.n_compiled >= RECYCLE_GRAPHS:
-            self._replace(process, f"it has compiled {process.n_compiled} graphs")
         if self._queues:
             self._dispatch()
-        self._end_if_leaving(process)
+        if process.n_compiled >= RECYCLE_GRAPHS and not process.graphs:
+            self._replace(process, f"it has compiled {process.n_compiled} graphs")
         self._check_soon()
-
-    def _end_if_leaving(self, process: CompilerProcess) -> None:
-        if process.leaving and not process.graphs:
-            process.end()

@@ -86,7 +86,6 @@ class CompilerProcess(asyncio.Protocol):
     Attributes:
         on_messages: called when there are messages in ``waiting``.
         on_lost: called with the process when it has ended.
-        extra: it was started because the regular process was slow, and ends when it is idle.
         graphs: graph_id -> job, for all graphs that it has not reported as done, in the order in
             which they were sent. It compiles the first. The job is None if the graph was moved to
             another process.
@@ -95,8 +94,7 @@ class CompilerProcess(asyncio.Protocol):
         idle_since: loop time at which ``graphs`` became empty.
         checked_idle: its memory was checked since it became idle.
         ready: it has imported what it needs.
-        worn: its successor has been started.
-        leaving: it receives no more graphs and ends when it has none left.
+        ending: it receives no more graphs, and ends.
         ended_for: why the scheduler killed it. Clients receive this as the reason that their graph
             failed.
         ready_nbytes: its resident memory when it was ready.
@@ -105,7 +103,6 @@ class CompilerProcess(asyncio.Protocol):
 
     on_messages: Callable[[], None]
     on_lost: Callable[[CompilerProcess], None]
-    extra: bool
     process: ChildProcess
     graphs: dict[int, CompileJob | None] = field(default_factory=dict)
     head_since: float = 0.0
@@ -113,8 +110,6 @@ class CompilerProcess(asyncio.Protocol):
     last_message_at: float = 0.0
     checked_idle: bool = False
     ready: bool = False
-    worn: bool = False
-    leaving: bool = False
     gone: bool = False
     ended_for: str = ""
     n_compiled: int = 0
@@ -136,7 +131,7 @@ class CompilerProcess(asyncio.Protocol):
     @property
     def accepts_more(self) -> bool:
         """Return whether it may receive another graph."""
-        ends = self.leaving or self.gone or self.ended_for
+        ends = self.ending or self.gone or self.ended_for
         return not ends and len(self.graphs) < GRAPHS_AHEAD_MAX
 
     def accepts(self, graph_id: int) -> bool:
@@ -191,7 +186,6 @@ class CompilerProcess(asyncio.Protocol):
 
     def end(self) -> None:
         """Let the process end when it has done what was sent. It must be connected."""
-        self.leaving = True
         if not self.ending:
             self.ending = True
             self.transport.write_eof()
