@@ -301,6 +301,9 @@ class ShuffleGetOrCreate(Request, frozen=True, kw_only=True, tag="shuffle_get_or
     """Join a P2P shuffle, and create it if needed. Stock: ``shuffle/_scheduler_plugin.py``.
 
     Returns: {"status": "OK", "run_spec": serialized} or an error.
+
+    Attributes:
+        key: key of the task that joins.
     """
 
     shuffle_id: str

@@ -79,7 +79,11 @@ class StealRequest(Message, frozen=True, kw_only=True, tag="steal-request"):
 
 
 class RefreshWhoHas(Message, frozen=True, kw_only=True, tag="refresh-who-has"):
-    """Answer ``request-refresh-who-has`` with the current holders of data, if there are any."""
+    """Answer ``request-refresh-who-has`` with the current holders of data.
+
+    Attributes:
+        who_has: key -> addresses of the workers that hold it; may be empty.
+    """
 
     who_has: dict[Key, list[str]]
     stimulus_id: str

@@ -28,7 +28,11 @@ class ExtensionErrorReply:
 
 
 class ExtensionError(Exception):
-    """Raised by a handler whose request fails; ``Extension`` replies with ``reply``."""
+    """Raised by a handler whose request fails; ``Extension`` sends ``reply`` to the requester.
+
+    Attributes:
+        reply: the reply to the request.
+    """
 
     def __init__(self, kind: str, text: str = "") -> None:
         super().__init__(kind, text)

@@ -143,7 +143,10 @@ class Turn:
 
 
 class TurnObserver:
-    """Called by the driver around turns, batches and flushes; methods do nothing by default."""
+    """Called by the driver around turns, batches and flushes.
+
+    Subclasses override the methods they need.
+    """
 
     def before_turn(self, stimulus: Stimulus, now: float) -> None:
         """Observe ``stimulus`` before the core handles it at the time ``now``."""

@@ -32,7 +32,11 @@ SECONDS_TOLERANCE = 1e-6
 
 
 class InvariantBroken(AssertionError):
-    """An invariant does not hold: a bug of this scheduler, never of a peer."""
+    """An invariant does not hold: a bug of this scheduler, never of a peer.
+
+    Attributes:
+        number: number of the invariant.
+    """
 
     def __init__(self, number: int, text: str, subject: Any, found: str) -> None:
         super().__init__(f"invariant {number} is broken: {text}; {subject!r}: {found}")
@@ -40,7 +44,13 @@ class InvariantBroken(AssertionError):
 
 
 class View:
-    """The state, with the placeholder clients of commits, and the tasks a later turn will check."""
+    """The state, and what a later turn is going to check.
+
+    Attributes:
+        state: the scheduler state.
+        pins: placeholder clients of the graphs that are being committed.
+        pending: tasks that a later turn is going to check.
+    """
 
     def __init__(self, state: SchedulerState) -> None:
         self.state = state

@@ -1,4 +1,9 @@
-"""The state of the cluster. Its tasks, workers and clients are defined in ``model.py``."""
+"""The state of the cluster: tasks, workers and clients.
+
+Attributes have the names that Dask documents for its scheduler state. Views that are not stored
+are properties. Paired attributes (such as ``who_has`` and ``has_what``) are changed only in
+``lifecycle/accounting.py``, ``TaskState.state`` only in ``lifecycle/transitions.py``.
+"""
 
 from __future__ import annotations
 
