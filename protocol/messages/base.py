@@ -123,6 +123,12 @@ class Request(Message, frozen=True, kw_only=True):
     serializers: list[str] | None = None
 
 
+class _NamedRequest(Request, frozen=True, kw_only=True):
+    """Base of requests for the object with a name, such as a lock, a queue or a variable."""
+
+    name: Any = None
+
+
 class StartStop(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A time interval that a worker spent on a task. Stock: ``worker_state_machine.StartStop``.
 

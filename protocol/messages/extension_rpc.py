@@ -10,33 +10,26 @@ from typing import Any, ClassVar
 
 from paceline.protocol.limits import Seconds, TimeLimit
 
-from .base import Request
+from .base import Request, _NamedRequest
 
 # ------------------------------------------------------------------ events, locks
 
 
-class EventSet(Request, frozen=True, kw_only=True, tag="event_set"):
+class EventSet(_NamedRequest, frozen=True, kw_only=True, tag="event_set"):
     """Set a ``distributed.Event``. Returns: None."""
 
-    name: Any = None
 
-
-class EventClear(Request, frozen=True, kw_only=True, tag="event_clear"):
+class EventClear(_NamedRequest, frozen=True, kw_only=True, tag="event_clear"):
     """Clear an event. Returns: None."""
 
-    name: Any = None
 
-
-class EventIsSet(Request, frozen=True, kw_only=True, tag="event_is_set"):
+class EventIsSet(_NamedRequest, frozen=True, kw_only=True, tag="event_is_set"):
     """Get whether an event is set. Returns: a bool."""
 
-    name: Any = None
 
-
-class EventWait(Request, frozen=True, kw_only=True, tag="event_wait"):
+class EventWait(_NamedRequest, frozen=True, kw_only=True, tag="event_wait"):
     """Wait until an event is set. Returns: False if the time limit expired first."""
 
-    name: Any = None
     timeout: TimeLimit = None
 
 
@@ -87,70 +80,63 @@ class SemaphoreRegister(Request, frozen=True, kw_only=True, tag="semaphore_regis
     lease_timeout: TimeLimit = None
 
 
-class SemaphoreAcquire(Request, frozen=True, kw_only=True, tag="semaphore_acquire"):
+class SemaphoreAcquire(_NamedRequest, frozen=True, kw_only=True, tag="semaphore_acquire"):
     """Acquire a lease. Returns: False if the time limit expired first."""
 
-    name: Any = None
     timeout: TimeLimit = None
     lease_id: Any = None
 
 
-class SemaphoreRelease(Request, frozen=True, kw_only=True, tag="semaphore_release"):
+class SemaphoreRelease(_NamedRequest, frozen=True, kw_only=True, tag="semaphore_release"):
     """Release a lease. Returns: None."""
 
-    name: Any = None
     lease_id: Any = None
 
 
-class SemaphoreRefreshLeases(Request, frozen=True, kw_only=True, tag="semaphore_refresh_leases"):
+class SemaphoreRefreshLeases(
+    _NamedRequest, frozen=True, kw_only=True, tag="semaphore_refresh_leases"
+):
     """Prolong leases that are still in use. Returns: None."""
 
-    name: Any = None
     lease_ids: Any = None
 
 
-class SemaphoreValue(Request, frozen=True, kw_only=True, tag="semaphore_value"):
+class SemaphoreValue(_NamedRequest, frozen=True, kw_only=True, tag="semaphore_value"):
     """Get the number of leases in use. Returns: the number."""
 
-    name: Any = None
 
-
-class SemaphoreClose(Request, frozen=True, kw_only=True, tag="semaphore_close"):
+class SemaphoreClose(_NamedRequest, frozen=True, kw_only=True, tag="semaphore_close"):
     """Close a semaphore for all clients. Returns: None."""
-
-    name: Any = None
 
 
 # ------------------------------------------------------------------ queues, variables, publishing
 
 
-class QueueCreate(Request, frozen=True, kw_only=True, tag="queue_create"):
+class QueueCreate(_NamedRequest, frozen=True, kw_only=True, tag="queue_create"):
     """Open a queue. Stock: ``queues.py``. Returns: None.
 
     Attributes:
         maxsize: maximum number of elements; 0 for no limit.
     """
 
-    name: Any = None
     client: str | None = None
     maxsize: int = 0
 
 
-class QueuePut(Request, frozen=True, kw_only=True, tag="queue_put"):
+class QueuePut(_NamedRequest, frozen=True, kw_only=True, tag="queue_put"):
     """Put a future or a value into a queue. Returns: None.
 
     Attributes:
         data: the value, if it is not a future.
     """
 
-    name: Any = None
     key: Any = None
     data: Any = None
     client: str | None = None
     timeout: TimeLimit = None
 
 
-class QueueGet(Request, frozen=True, kw_only=True, tag="queue_get"):
+class QueueGet(_NamedRequest, frozen=True, kw_only=True, tag="queue_get"):
     """Take one or more elements from a queue.
 
     Returns: {"type", "value", "state", ...}, or a list of these.
@@ -159,37 +145,33 @@ class QueueGet(Request, frozen=True, kw_only=True, tag="queue_get"):
         batch: True for all elements, or the number of elements.
     """
 
-    name: Any = None
     client: str | None = None
     timeout: TimeLimit = None
     batch: Any = False
 
 
-class QueueQsize(Request, frozen=True, kw_only=True, tag="queue_qsize"):
+class QueueQsize(_NamedRequest, frozen=True, kw_only=True, tag="queue_qsize"):
     """Get the size of a queue. Returns: the number of elements."""
 
-    name: Any = None
     client: str | None = None
 
 
-class VariableSet(Request, frozen=True, kw_only=True, tag="variable_set"):
+class VariableSet(_NamedRequest, frozen=True, kw_only=True, tag="variable_set"):
     """Set a variable to a future or a value. Stock: ``variable.py``. Returns: None.
 
     Attributes:
         data: the value, if it is not a future.
     """
 
-    name: Any = None
     key: Any = None
     data: Any = None
     client: str | None = None
     timeout: TimeLimit = None
 
 
-class VariableGet(Request, frozen=True, kw_only=True, tag="variable_get"):
+class VariableGet(_NamedRequest, frozen=True, kw_only=True, tag="variable_get"):
     """Get the value of a variable. Returns: {"type", "value", "state", "token", ...}."""
 
-    name: Any = None
     client: str | None = None
     timeout: TimeLimit = None
 

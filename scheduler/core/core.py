@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from paceline.scheduler.core.graphs import commit
 from paceline.scheduler.core.handlers import (
     clients,
     commands,
-    graph,
     replicas,
     stealing,
     tasks,
@@ -20,15 +20,14 @@ from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.stealing import recall
 
 from .config import SchedulerConfig
-from .extension import Extension
+from .extension import Extension, Registry, handlers_of
 from .ports import ErrorPort, PluginPort
-from .registry import Registry, handlers_of
 from .stimuli import ClientRemoved, ReleaseAll, RequestGone, Stimulus, TimerDue, WorkerRemoved
 from .turn import Outbox, Turn
 
 #: Handlers of the core, by class of messages and stimuli.
 HANDLERS = handlers_of(
-    *(clients, commands, graph, memory_manager, recall, replicas, stealing, tasks, timers, workers)
+    *(clients, commands, commit, memory_manager, recall, replicas, stealing, tasks, timers, workers)
 )
 
 #: With ``validate``, tasks checked per turn on average: 10,000 tasks are checked every 400th turn.

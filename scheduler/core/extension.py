@@ -1,4 +1,4 @@
-"""The base class of extensions, and the error that their requests are answered with.
+"""Handlers of messages: how they are found, the base class of extensions, and its error.
 
 An extension receives messages and notifications about peers that left, sets timers, and replies
 through the turn. It has its own state and reads the core's. It changes the core's state only
@@ -7,11 +7,33 @@ through functions of the core.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, TypeAlias, get_args, get_type_hints
 
-from .registry import Handler, Registry, handlers_of
 from .turn import Turn
+
+#: Handles the messages of one class; the turn has source, stimulus_id, request_id and time.
+Handler: TypeAlias = Callable[[Turn, Any], None]
+#: Message class -> its handler.
+Registry: TypeAlias = dict[type[Any], Handler]
+
+
+def handlers_of(*owners: object) -> Registry:
+    """Return the functions ``handle_...`` of `owners`, which are modules or objects.
+
+    The annotation of the second parameter names the class of messages, or several as a union.
+    """
+    registry: Registry = {}
+    for owner in owners:
+        for name in dir(owner):
+            if name.startswith("handle_"):
+                handler = getattr(owner, name)
+                _, kind, *_ = get_type_hints(handler).values()
+                for each in get_args(kind) or (kind,):
+                    assert each not in registry, each
+                    registry[each] = handler
+    return registry
 
 
 @dataclass(slots=True, frozen=True)
