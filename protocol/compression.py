@@ -24,12 +24,9 @@ MODULES = {"lz4": "lz4.block", "snappy": "snappy", "zstd": "zstandard", "zlib": 
 
 def is_available(name: str) -> bool:
     """Return whether this process can decompress with the codec `name`."""
-    module = MODULES.get(name)
-    if module is None:
-        return False
     try:
-        import_module(module)
-    except ImportError:
+        import_module(MODULES[name])
+    except (KeyError, ImportError):
         return False
     return True
 

@@ -116,16 +116,13 @@ class Semaphores(Extension):
                 turn.log(WARNING, f"Closing semaphore {name} but there remain pending leases")
             for metric in self.metrics.values():
                 metric.pop(name, None)
-            self._remove_waiters(turn, name)
+            for waiter in self._waiting.waiters(name):
+                if waiter.deadline is None:
+                    self._waiting.leave(turn, waiter)
+                    turn.reply(waiter.request_id, unknown_semaphore(name))
+                else:
+                    self._waiting.move(waiter, CLOSED)
         turn.reply(turn.request_id, None)
-
-    def _remove_waiters(self, turn: Turn, name: Hashable) -> None:
-        for waiter in self._waiting.waiters(name):
-            if waiter.deadline is None:
-                self._waiting.leave(turn, waiter)
-                turn.reply(waiter.request_id, unknown_semaphore(name))
-            else:
-                self._waiting.move(waiter, CLOSED)
 
     def handle_semaphore_value(self, turn: Turn, message: m.SemaphoreValue) -> None:
         """Reply the number of leases in use; 0 for an unknown semaphore."""
@@ -262,13 +259,10 @@ class Semaphores(Extension):
         for name in list(self.leases):
             timeout = self.lease_timeouts.get(name)
             if timeout:
-                self._release_expired(turn, name, timeout)
+                leases = self.leases[name]
+                for lease_id in [x for x, seen in leases.items() if turn.now - seen > timeout]:
+                    self._release(turn, name, lease_id)
                 self._schedule_check(turn, name)
-
-    def _release_expired(self, turn: Turn, name: Hashable, timeout: float) -> None:
-        leases = self.leases[name]
-        for lease_id in [x for x, seen in leases.items() if turn.now - seen > timeout]:
-            self._release(turn, name, lease_id)
 
 
 def unknown_semaphore(name: Hashable) -> ExtensionErrorReply:
