@@ -59,9 +59,10 @@ class AnnotationTable:
         if not found:
             return None
         identity = tuple([(name, id(value)) for name, value in found.items()])
-        if identity not in self._by_identity:
-            self._by_identity[identity] = self._by_value(found), found
-        number, _ = self._by_identity[identity]
+        known = self._by_identity.get(identity)
+        if known is None:
+            known = self._by_identity[identity] = self._by_value(found), found
+        number, _ = known
         if self._is_uniform:
             self._uniform_number = number
         return number
