@@ -50,6 +50,15 @@ def memory(pid: int, field: str = "VmRSS") -> float:
     return 0.0
 
 
+def proportional_memory(pid: int) -> float:
+    """Return the megabytes of the process `pid`, where pages count in part if others share them."""
+    with contextlib.suppress(OSError):
+        for line in (PROC / str(pid) / "smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) * 1024 / MEGABYTE
+    return 0.0
+
+
 def reset_peak(pid: int) -> None:
     """Reset the maximum of resident memory that the kernel keeps for the process `pid`."""
     (PROC / str(pid) / "clear_refs").write_text("5")

@@ -96,6 +96,25 @@ def peak(workers: Sequence[Sequence[tuple[float, int]]]) -> int:
 
 
 @contextlib.contextmanager
+def real_workers(address: str, count: int, threads: int) -> Iterator[list[int]]:
+    """Start `count` stock workers and yield their process ids."""
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
+        worker = [sys.executable, "-m", "dask", "worker", address, "--nthreads", str(threads)]
+        worker += ["--no-nanny", "--no-dashboard", "--memory-limit", "4GB", "--host", "127.0.0.1"]
+        worker += ["--local-directory", folder]
+        # numpy's own threads would compete for the cores; freed memory is trimmed as under a nanny
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        environment |= {"MALLOC_TRIM_THRESHOLD_": "65536"}
+        processes = []
+        for _ in range(count):
+            process = subprocess.Popen(worker, stderr=subprocess.DEVNULL, env=environment)
+            stack.callback(stop, process)
+            processes.append(process.pid)
+        yield processes
+
+
+@contextlib.contextmanager
 def running_cluster(command: Sequence[str]) -> Iterator[Cluster]:
     """Start a scheduler, its workers and a client."""
     from distributed import Client
@@ -103,18 +122,7 @@ def running_cluster(command: Sequence[str]) -> Iterator[Cluster]:
     with contextlib.ExitStack() as stack:
         _, port = stack.enter_context(running_scheduler(command))
         address = f"tcp://127.0.0.1:{port}"
-        folder = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
-        worker = [sys.executable, "-m", "dask", "worker", address, "--nthreads", str(THREADS)]
-        worker += ["--no-nanny", "--no-dashboard", "--memory-limit", "4GB", "--host", "127.0.0.1"]
-        worker += ["--local-directory", folder]
-        # numpy's own threads would compete for the cores; freed memory is trimmed as under a nanny
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        environment |= {"MALLOC_TRIM_THRESHOLD_": "65536"}
-        processes = []
-        for _ in range(WORKERS):
-            process = subprocess.Popen(worker, stderr=subprocess.DEVNULL, env=environment)
-            stack.callback(stop, process)
-            processes.append(process.pid)
+        processes = stack.enter_context(real_workers(address, WORKERS, THREADS))
         client = Client(address, timeout=START_TIMEOUT_SECONDS, set_as_default=False)
         stack.enter_context(client)
         client.wait_for_workers(WORKERS, timeout=START_TIMEOUT_SECONDS)
