@@ -5,8 +5,6 @@ the wire. For msgspec, task keys and untyped values are ``Any``, because it has 
 nested to any depth. The codec converts them after decoding, as ``plans.py`` derives from the types.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, TypeAlias

@@ -7,8 +7,6 @@ Stock treats a ``client`` of nil as the name of an unknown client and ends the s
 that a client written here sends omit the field.
 """
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 from paceline.protocol.limits import Nbytes

@@ -5,8 +5,6 @@ handler. An unknown or missing argument gets the reply that stock sends for a ``
 with several types are ``Any``. "Returns" describes the reply.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar

@@ -4,8 +4,6 @@ Stock loads the extensions from ``scheduler.DEFAULT_EXTENSIONS``; each registers
 it starts. The names of locks, queues and similar objects are keys.
 """
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 from paceline.protocol.limits import Seconds, TimeLimit

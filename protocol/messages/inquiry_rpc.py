@@ -1,7 +1,5 @@
 """Requests to the scheduler for its state, logs, profiles and metadata."""
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 from paceline.protocol.limits import Amount

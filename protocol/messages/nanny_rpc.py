@@ -3,8 +3,6 @@
 A nanny also handles ``run`` and ``get_logs``, whose classes are in ``worker_rpc``.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from .base import Request

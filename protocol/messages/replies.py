@@ -5,8 +5,6 @@ dict by key or address), described by "Returns" in the docstring of the request.
 answered with ``ErrorReply`` instead. ``Codec.decode_value(frames, ReplyClass)`` decodes a reply.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import msgspec

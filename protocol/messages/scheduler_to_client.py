@@ -4,8 +4,6 @@ Stock sends them in ``scheduler.py``, batched every 2 ms. ``Client._handle_repor
 fields as keyword arguments, so a field that stock does not have is an error in the client.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from paceline.protocol.payload import Payload

@@ -5,8 +5,6 @@ Stock sends them in ``scheduler.py`` and ``stealing.py``, batched every 5 ms. Wo
 scheduler also sends ``worker-status-change``, whose class is in ``worker_to_scheduler``.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from paceline.protocol.payload import Payload

@@ -4,8 +4,6 @@ Stock's handlers are listed in ``Worker.__init__``. Classes are named after thei
 the prefix ``Worker`` if the scheduler has an operation of the same name.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from .base import Request

@@ -4,8 +4,6 @@ Stock sends them in ``worker_state_machine.py`` (classes ``...Msg``) and ``worke
 every 2 ms. The stock scheduler adds the worker's address to each; here the stimulus carries it.
 """
 
-from __future__ import annotations
-
 from typing import Any, ClassVar
 
 from paceline.protocol.limits import Name, Nbytes, Seconds, WorkerStatus

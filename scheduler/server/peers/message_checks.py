@@ -12,12 +12,13 @@ import json
 import logging
 import os
 from collections.abc import Callable
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from paceline.protocol.checked import CheckedConnection
-from paceline.protocol.checking import Violation
 from paceline.protocol.connection import Connection
-from paceline.protocol.observer import ObservedMessage
+
+if TYPE_CHECKING:
+    from paceline.protocol.checking import Violation
+    from paceline.protocol.observer import ObservedMessage
 
 logger = logging.getLogger("distributed.scheduler")
 
@@ -33,6 +34,8 @@ def connection_factory() -> Callable[..., Connection]:
     path = os.environ.get(VARIABLE)
     if not path:
         return Connection
+    from paceline.protocol.checked import CheckedConnection
+
     numbers = itertools.count()
 
     def report(violation: Violation, seen: ObservedMessage) -> None:
