@@ -129,7 +129,7 @@ def rolling_time_series(client: Client, folder: Path) -> Any:
 @program(pages)
 def string_columns(client: Client, folder: Path) -> Any:
     """Parse the lines of a log with string methods and categories."""
-    frame = dd.read_csv(folder / "*.csv", blocksize="250kB")
+    frame = dd.read_csv(folder / "*.csv", blocksize="400kB")
     parts = frame.request.str.extract(r"(\w+) /shop/(\w+)\?page=(\d+)")
     parts = parts.rename(columns={0: "verb", 1: "product", 2: "page"}).assign(host=frame.host)
     parts["page"] = parts.page.astype(int)
