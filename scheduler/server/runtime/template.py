@@ -156,7 +156,9 @@ def _set_up() -> None:
     """Make this process, just forked from the scheduler's, one that can only fork."""
     os.setsid()  # Ctrl-C in a terminal reaches the scheduler only
     os.environ.update(config.child_environment())
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        # a service manager may send them to all processes; the scheduler ends this one
+        signal.signal(number, signal.SIG_IGN)
     devnull = os.open(os.devnull, os.O_RDONLY)
     os.dup2(devnull, 0)
     os.dup2(2, 1)
@@ -213,7 +215,8 @@ def _run(module: str, fds: list[int]) -> NoReturn:
     code = 1
     try:
         signal.set_wakeup_fd(-1)
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        for number in (signal.SIGCHLD, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
         code = importlib.import_module(module).main(fds) or 0
     except BaseException:
         traceback.print_exc()
