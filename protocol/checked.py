@@ -27,14 +27,13 @@ class CheckedConnection(Connection):
 
     Args:
         report: called with the violation and the message.
-        role, offer, same_host, serves, read_scalar, serialize_value: see ``Connection``.
+        role, offer, serves, read_scalar, serialize_value: see ``Connection``.
     """
 
     def __init__(
         self,
         role: Role,
         offer: Mapping[str, Any] | None = None,
-        same_host: bool = False,
         *,
         report: Report,
         serves: Direction = "scheduler_rpc",
@@ -44,7 +43,6 @@ class CheckedConnection(Connection):
         super().__init__(
             role,
             offer,
-            same_host,
             serves=serves,
             read_scalar=read_scalar,
             serialize_value=serialize_value,

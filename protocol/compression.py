@@ -22,15 +22,6 @@ LZ4_RATIO_MAX = 255
 MODULES = {"lz4": "lz4.block", "snappy": "snappy", "zstd": "zstandard", "zlib": "zlib"}
 
 
-def is_available(name: str) -> bool:
-    """Return whether this process can decompress with the codec `name`."""
-    try:
-        import_module(MODULES[name])
-    except (KeyError, ImportError):
-        return False
-    return True
-
-
 def expand(name: str | None, frame: Buffer, max_nbytes: int = EXPANSION_MAX_NBYTES) -> Buffer:
     """Return `frame` decompressed with the codec `name`; None if it is not compressed.
 

@@ -137,7 +137,6 @@ class Connection:
         offer: entries of this end's handshake that differ from ``local_offer()``. With
             ``local_offer(in_place=True)`` the in-place encoding is used with a peer that offers it
             too.
-        same_host: whether both ends are on one host.
         serves: the table of requests that this end serves.
         read_scalar, serialize_value: see ``Codec``.
 
@@ -151,7 +150,6 @@ class Connection:
         self,
         role: Role,
         offer: Mapping[str, Any] | None = None,
-        same_host: bool = False,
         *,
         serves: Direction = "scheduler_rpc",
         read_scalar: ScalarReader | None = None,
@@ -164,7 +162,6 @@ class Connection:
         self._read_scalar = read_scalar
         self._serialize_value = serialize_value
         self._offer = {**local_offer(), **(offer or {})}
-        self._same_host = same_host
         self._serves: Direction = serves
         self._started = False
         self._in: Direction = serves
@@ -194,7 +191,7 @@ class Connection:
             return [self._one(frames)]
         if phase == "handshake":
             remote = read_handshake(frames)
-            agreement = negotiate(self._offer, remote, self._same_host)
+            agreement = negotiate(self._offer, remote)
             self.agreement = agreement
             self.codec = Codec(
                 agreement, read_scalar=self._read_scalar, serialize_value=self._serialize_value

@@ -30,7 +30,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from .compression import Buffer, is_available
+from .compression import Buffer
 from .errors import RemoteProtocolError
 
 #: The pickle protocol to announce, which all peers read.
@@ -51,27 +51,24 @@ class Agreement:
     """The options that both ends of a connection support.
 
     Attributes:
-        compression: codec that payload frames may be compressed with, or None.
         pickle_protocol: highest pickle protocol.
         python: version of the peer's Python; () if it does not announce one.
         encoding: how values are encoded in frames.
     """
 
-    compression: str | None = None
     pickle_protocol: int = PICKLE_PROTOCOL
     python: tuple[int, ...] = ()
     encoding: Encoding = "stock"
 
 
 def local_offer(
-    compression: str | None = None,
     pickle_protocol: int = PICKLE_PROTOCOL,
     python: tuple[int, ...] | None = None,
     in_place: bool = False,
 ) -> dict[str, Any]:
     """Return this end's handshake. The defaults are safe for any peer (see above)."""
     offer: dict[str, Any] = {
-        "compression": compression,
+        "compression": None,
         "python": tuple(sys.version_info[:3]) if python is None else python,
         "pickle-protocol": pickle_protocol,
     }
@@ -103,13 +100,12 @@ def read_handshake(frames: Sequence[Buffer]) -> dict[str, Any]:
     return handshake
 
 
-def negotiate(local: Mapping[str, Any], remote: Any, same_host: bool = False) -> Agreement:
+def negotiate(local: Mapping[str, Any], remote: Any) -> Agreement:
     """Return what both ends support.
 
     Args:
         local: this end's handshake.
         remote: the peer's handshake, as received.
-        same_host: both ends are on one host, so that compression would cost more than it saves.
 
     Raises:
         RemoteProtocolError: `remote` is not a handshake of a supported release.
@@ -121,16 +117,11 @@ def negotiate(local: Mapping[str, Any], remote: Any, same_host: bool = False) ->
         raise RemoteProtocolError(
             "the handshake has no pickle protocol: the versions of Dask may not be in sync"
         )
-    compression = local["compression"]
-    if same_host or compression != remote.get("compression"):
-        compression = None
-    if not isinstance(compression, str) or not is_available(compression):
-        compression = None
     python = remote.get("python")
     if not isinstance(python, tuple | list) or not all(type(part) is int for part in python):
         python = ()
     encoding = IN_PLACE if offers_in_place(local) and offers_in_place(remote) else "stock"
-    return Agreement(compression, min(local["pickle-protocol"], theirs), tuple(python), encoding)
+    return Agreement(min(local["pickle-protocol"], theirs), tuple(python), encoding)
 
 
 def offers_in_place(offer: Any) -> bool:

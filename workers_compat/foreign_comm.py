@@ -62,13 +62,6 @@ def host(scheme: str, location: str) -> str:
     return location
 
 
-def same_host(comm: Any) -> bool:
-    """Return whether both ends are on one host, if the comm knows."""
-    with suppress(Exception):
-        return bool(comm.same_host)
-    return False
-
-
 def to_message(frames: Sequence[Any], scheme: str) -> Any:
     """Convert a message for `Comm.write`; serialized values are not deserialized."""
     message = protocol.loads(list(frames), deserialize=False)

@@ -120,7 +120,6 @@ class Server(ServerApi):
         connection = self._new_connection(
             "connector" if outgoing else "listener",
             offer=self._offer(outgoing),
-            same_host=comm.facts.same_host,
             read_scalar=read_scalar,
             serialize_value=serialize_value,
         )

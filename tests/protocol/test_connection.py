@@ -188,21 +188,10 @@ def test_what_we_announce() -> None:
     assert Connection("listener").start() == Connection("connector").start()
 
 
-def test_compression_is_never_agreed_on_by_default() -> None:
-    """A forwarded payload must not use a codec that its reader lacks."""
-    for theirs in (None, "lz4", "zlib", "auto", False):
-        remote = {**local_offer(), "compression": theirs}
-        assert negotiate(local_offer(), remote).compression is None
-
-
 def test_negotiation() -> None:
-    ours = local_offer("zlib", 5, (3, 12, 1))
-    assert negotiate(ours, local_offer("zlib", 4, (3, 10, 0))) == Agreement("zlib", 4, (3, 10, 0))
-    assert negotiate(ours, local_offer("zlib"), same_host=True).compression is None
-    assert negotiate(ours, local_offer("lz4")).compression is None
-    missing = local_offer("a codec that is not installed")
-    assert negotiate(missing, missing).compression is None
-    assert negotiate(ours, {"pickle-protocol": 9, "python": "3.11"}) == Agreement(None, 5, ())
+    ours = local_offer(5, (3, 12, 1))
+    assert negotiate(ours, local_offer(4, (3, 10, 0))) == Agreement(4, (3, 10, 0))
+    assert negotiate(ours, {"pickle-protocol": 9, "python": "3.11"}) == Agreement(5, ())
 
 
 @pytest.mark.parametrize(

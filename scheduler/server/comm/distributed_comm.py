@@ -21,7 +21,6 @@ class DistributedComm(AsyncComm):
         facts = PeerFacts(
             peer_address=_with_scheme(comm.peer_address, scheme),
             local_address=_with_scheme(comm.local_address, scheme),
-            same_host=foreign_comm.same_host(comm),
             outgoing=outgoing,
         )
         super().__init__(owner, facts)

@@ -12,7 +12,6 @@ from paceline.workers_compat.addressing import join_host_port
 from paceline.workers_compat.security.tls_config import certificate_names
 from tornado import netutil
 
-from .addresses import WILDCARDS
 from .transport import PeerFacts
 
 #: Attempts to find a random port that is free for both IPv4 and IPv6.
@@ -59,7 +58,6 @@ def socket_facts(peer: Any, local: Any, certificate: Any, scheme: str, outgoing:
     return PeerFacts(
         peer_address=f"{scheme}://{join_host_port(str(peer[0]), int(peer[1]))}",
         local_address=f"{scheme}://{join_host_port(str(local[0]), int(local[1]))}",
-        same_host=peer[0] == local[0] and peer[0] not in WILDCARDS,
         outgoing=outgoing,
         names=certificate_names(certificate) if scheme in ("tls", "wss") else (),
     )

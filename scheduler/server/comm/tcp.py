@@ -36,7 +36,7 @@ class TcpComm(Comm, asyncio.BufferedProtocol):
     scheme = "tcp"
 
     def __init__(self, owner: Transport, outgoing: bool) -> None:
-        super().__init__(owner, PeerFacts("", "", False, outgoing))
+        super().__init__(owner, PeerFacts("", "", outgoing))
         self._reader = FrameReader(owner.limits, owner.scratch, owner.handshake_limits)
         get_buffer = self._reader.get_buffer
         self.get_buffer: Callable[[int], memoryview] = get_buffer  # type: ignore[assignment]

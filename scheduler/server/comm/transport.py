@@ -44,7 +44,6 @@ class PeerFacts:
 
     peer_address: str
     local_address: str
-    same_host: bool
     outgoing: bool
     names: tuple[str, ...] = ()
 
