@@ -1,6 +1,6 @@
-"""Fixtures that every test may ask for: real clusters, one per scheduler and session, and scheduler processes.
+"""Fixtures for all tests: real clusters, one per scheduler and session, and scheduler processes.
 
-They must not know what a test computes. When a test fails, the ends of its processes' logs are shown with it.
+They do not depend on what a test computes. When a test fails, the ends of its processes' logs are printed.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ import pytest
 
 from tests.support.real_cluster import IMPORTABLE, Cluster, overridden, scheduler_command
 
-# A whole cluster takes seconds to start, so tests that do it no harm share one.
+# Starting a cluster takes seconds, so tests that do not damage it share one.
 CLUSTERS = pytest.StashKey[list[Cluster]]()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> object:
-    """Show the logs of running clusters with a test that failed."""
+    """Print the logs of running clusters with a test that failed."""
     report = yield
     if report.failed:
         for cluster in item.session.stash.get(CLUSTERS, []):
@@ -31,7 +31,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 @pytest.fixture(scope="session")
 def clusters(request: pytest.FixtureRequest) -> Iterator[list[Cluster]]:
-    """Clusters that run now: what is in this list shows its logs when a test fails."""
+    """Running clusters, whose logs are printed when a test fails."""
     running = request.session.stash.setdefault(CLUSTERS, [])
     yield running
     for cluster in reversed(running):
@@ -40,7 +40,7 @@ def clusters(request: pytest.FixtureRequest) -> Iterator[list[Cluster]]:
 
 @pytest.fixture(scope="session", autouse=True)
 def violations_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Every scheduler that is started holds what it sends against the catalogue, and writes here what is not allowed."""
+    """Make every scheduler check what it sends against the catalogue, and write violations to this file."""
     path = tmp_path_factory.mktemp("checks") / "violations.jsonl"
     path.touch()
     os.environ["PACELINE_CHECK_MESSAGES"] = str(path)
@@ -52,7 +52,7 @@ def violations_file(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def only_what_the_catalogue_allows(
     violations_file: Path, request: pytest.FixtureRequest
 ) -> Iterator[None]:
-    """A test fails when a scheduler sent what it may not while it ran (or while its fixtures started, or before)."""
+    """Fail a test if a scheduler sent an invalid message while it ran (or during its fixtures, or before)."""
     yield
     text = violations_file.read_text()
     violations_file.write_text("")
@@ -69,7 +69,7 @@ ClusterFactory = Callable[..., Cluster]
 def start_cluster(
     clusters: list[Cluster], tmp_path: Path, request: pytest.FixtureRequest
 ) -> Iterator[ClusterFactory]:
-    """Start a cluster of this test's own: `start_cluster("paceline", nannies=(True,), options=[...])`."""
+    """Start a cluster for this test only: `start_cluster("paceline", nannies=(True,), options=[...])`."""
     mine: list[Cluster] = []
 
     def start(kind: str = "paceline", **options: Any) -> Cluster:
@@ -112,7 +112,7 @@ def paceline(clusters: list[Cluster], tmp_path_factory: pytest.TempPathFactory) 
     return _shared("paceline", "shared", clusters, tmp_path_factory)
 
 
-# Programs that kill workers get nannies, which bring new ones, and a scheduler that gives up sooner.
+# Programs that kill workers need nannies, which restart them, and a low allowed-failures.
 DEADLY = {
     "nannies": (True, True),
     "nthreads": 1,

@@ -1,6 +1,6 @@
-"""Fixtures of the tests that start clusters with the tools that people start theirs with.
+"""Fixtures of tests that start clusters with deployment tools.
 
-They must not know what is computed.
+They do not depend on the program that runs on the cluster.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import pytest
 
 @pytest.fixture
 def taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Processes that are started in this test are taken over, as after `paceline takeover --install`.
+    """Replace the scheduler in processes that this test starts, as after `paceline takeover --install`.
 
-    What the command writes into site-packages stands in a `sitecustomize` here, so that no other test sees it.
+    The line that the command writes into site-packages is in a `sitecustomize` here, so that other tests are not affected.
     """
     from paceline.scheduler.server.cli import replace_scheduler
 

@@ -1,4 +1,4 @@
-"""What is run on every cluster that a deployment tool has started: dataframes, to the end, on paceline.
+"""The dataframe program that runs on every cluster that a deployment tool has started, and checks that it uses paceline.
 
 `python dataframe_program.py ADDRESS [WORKERS]` runs it from a shell.
 """
@@ -14,7 +14,7 @@ START_TIMEOUT_SECONDS = 90
 
 
 def scheduler_module(dask_scheduler: Any) -> str:
-    """Where the class of the scheduler is from; runs in its process."""
+    """Return the module of the scheduler's class; runs in the scheduler process."""
     return type(dask_scheduler).__module__
 
 
@@ -22,7 +22,7 @@ def run(client: Any, workers: int = 2) -> float:
     """Join and group two dataframes by a shuffle, and compare with pandas.
 
     Raises:
-        AssertionError: the scheduler is not paceline, or pandas finds something else.
+        AssertionError: the scheduler is not paceline, or the result differs from that of pandas.
     """
     import dask.dataframe as dd
     import pandas as pd
@@ -49,7 +49,7 @@ def run(client: Any, workers: int = 2) -> float:
 
 
 def main() -> None:
-    """From a shell."""
+    """Run the program from the command line."""
     from distributed import Client
 
     with Client(sys.argv[1], timeout=START_TIMEOUT_SECONDS) as client:

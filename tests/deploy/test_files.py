@@ -1,7 +1,7 @@
-"""examples/deploy/ without a cluster: what it starts exists, and each file has the shape that its reader asks for.
+"""Check examples/deploy/ without a cluster: commands and options exist, and each file has the shape that its reader requires.
 
-Kubernetes objects are read by the official client's models and by the operator's own schema where these are installed (they find
-every misspelt field); the essential fields are checked anyhow.
+If the official Kubernetes client and the operator's schema are installed, they validate the objects and find every misspelt
+field. The essential fields are checked in any case.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def every_yaml() -> list[str]:
 
 
 def containers(thing: Any) -> list[dict[str, Any]]:
-    """All containers, however deep."""
+    """Yield all containers at any depth."""
     if isinstance(thing, dict):
         own = thing.get("containers", [])
         return [*own, *(c for value in thing.values() for c in containers(value))]
@@ -47,7 +47,7 @@ def test_is_yaml_with_usage_comment(name: str) -> None:
 
 
 def starts_a_scheduler(words: list[str]) -> bool:
-    """Whether paceline's command takes these words."""
+    """Return whether paceline's command line accepts these arguments."""
     if words[0] != "paceline":
         return False
     done = CliRunner().invoke(main, [*words[1:], "--version"])
@@ -70,7 +70,10 @@ def test_compose() -> None:
     assert services["worker"]["command"] == ["dask", "worker", "tcp://scheduler:8786"]
     assert services["worker"]["deploy"]["replicas"] == 2
     assert services["notebook"]["environment"]["DASK_SCHEDULER_ADDRESS"] == "tcp://scheduler:8786"
-    for name in ("worker", "notebook"):  # the image's check asks for the scheduler's port
+    for name in (
+        "worker",
+        "notebook",
+    ):  # the health check of the image requests the scheduler's port
         assert services[name]["healthcheck"] == {"disable": True}
 
 
@@ -101,7 +104,7 @@ def test_manifests() -> None:
 
 
 @pytest.mark.parametrize("name", ["kubernetes.yaml"])
-def test_manifests_are_what_the_client_of_kubernetes_reads(name: str) -> None:
+def test_manifests_are_valid_for_the_kubernetes_client(name: str) -> None:
     pytest.importorskip("kubernetes", minversion="36")
     from kubernetes.client import ApiClient
 
@@ -112,7 +115,7 @@ def test_manifests_are_what_the_client_of_kubernetes_reads(name: str) -> None:
 
 
 def _known(thing: Any) -> Any:
-    """Without what is empty: models drop that."""
+    """Drop empty fields, as the models do."""
     if isinstance(thing, dict):
         return {name: _known(value) for name, value in thing.items() if value not in ([], {}, None)}
     return [_known(value) for value in thing] if isinstance(thing, list) else thing
@@ -134,7 +137,7 @@ def test_dask_cluster() -> None:
     assert containers(worker)[0]["args"][:2] == ["dask", "worker"]
 
 
-def test_dask_cluster_by_the_operators_schema() -> None:
+def test_dask_cluster_matches_the_operators_schema() -> None:
     package = pytest.importorskip("dask_kubernetes")
     jsonschema = pytest.importorskip("jsonschema")
     folder = Path(package.__file__).parent / "operator" / "deployment" / "helm"
@@ -151,7 +154,7 @@ def test_dask_cluster_by_the_operators_schema() -> None:
 
 
 def _strict(schema: Any) -> Any:
-    """A schema of Kubernetes that takes no field that it does not know."""
+    """Return a Kubernetes schema that rejects unknown fields."""
     if isinstance(schema, list):
         return [_strict(each) for each in schema]
     if not isinstance(schema, dict):
@@ -170,14 +173,14 @@ def test_values_of_the_dask_chart() -> None:
     assert scheduler["image"].items() <= values["worker"]["image"].items()
     assert {"name": "PACELINE_TAKEOVER", "value": "1"} in scheduler["env"]
     assert scheduler["livenessProbe"]["httpGet"] == {"path": "/health", "port": 8787}
-    # what the image has under these names
+    # executables that the image has under these names
     dockerfile = (ROOT / "Dockerfile").read_text()
     assert "takeover --install" in dockerfile
     assert f"/usr/bin/{values['worker']['image']['dask_worker']}" in dockerfile
 
 
 def gateway_configuration(text: str) -> dict[str, Any]:
-    """What lines of dask-gateway's configuration set: "ClusterConfig.scheduler_cmd" -> value."""
+    """Return the settings of a dask-gateway configuration: "ClusterConfig.scheduler_cmd" -> value."""
     found: dict[str, Any] = {}
 
     class Section:

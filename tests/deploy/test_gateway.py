@@ -1,7 +1,7 @@
-"""dask-gateway: its server with the backend that starts processes on this machine, `scheduler_cmd` naming ours.
+"""dask-gateway: its server with the backend for local processes, and `scheduler_cmd` set to paceline's command.
 
-The gateway starts the scheduler with its preload and options (`--dg-...`) that only this preload knows, with TLS, and asks it over
-HTTP and RPC for workers to be started and stopped.
+The gateway starts the scheduler with its preload and options (`--dg-...`) that only this preload defines, with TLS. It sends
+requests by HTTP and RPC to start and stop workers.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ c.ClusterConfig.worker_memory = "1 G"
 """
 
 
-# in a process of its own: the gateway's client complains when it is collected after its loop has ended
+# in a separate process: the gateway's client warns when it is collected after its loop has ended
 PROGRAM = """
 import sys, time
 from tests.deploy import dataframe_program
@@ -64,7 +64,7 @@ PROGRAM_SECONDS = 250
 
 @pytest.fixture
 def gateway(tmp_path: Path) -> Iterator[str]:
-    """Address of a server."""
+    """Return the address of a server."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -26,7 +26,7 @@ def test_local_cluster(processes: bool) -> None:
         dataframe_program.run(client)
 
 
-def test_local_cluster_that_adapts() -> None:
+def test_adaptive_local_cluster() -> None:
     with LocalCluster(n_workers=0, threads_per_worker=1, dashboard_address=":0") as cluster:
         cluster.adapt(minimum=1, maximum=2, interval="100ms")
         with Client(cluster) as client:

@@ -1,4 +1,4 @@
-"""What Prometheus and Grafana are given: every metric of the dashboard in docs/ is one that /metrics has; a scrape is short."""
+"""Prometheus and Grafana: /metrics exports every metric of the dashboard in docs/, and a scrape is fast."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAME = re.compile(r"\b(?:dask|process|python)_[a-z0-9_]+")
 
 
 def expressions() -> list[str]:
-    """All that the dashboard asks of Prometheus."""
+    """Return all Prometheus expressions of the dashboard."""
     dashboard = json.loads(DASHBOARD.read_text())
     targets = [
         target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())
@@ -28,7 +28,7 @@ def expressions() -> list[str]:
 
 
 async def exported() -> str:
-    """The text of /metrics, of a scheduler on which something has run."""
+    """Return the text of /metrics of a scheduler that has run tasks."""
     async with (
         Scheduler(host="127.0.0.1", dashboard_address="127.0.0.1:0") as scheduler,
         distributed.Worker(scheduler.address, dashboard_address=":0"),
@@ -41,7 +41,7 @@ async def exported() -> str:
 
 
 def names(text: str) -> set[str]:
-    """Names of samples, and of metrics that have none yet."""
+    """Return the names of samples, and of metrics without samples."""
     found = set()
     for line in text.splitlines():
         if line.startswith("# TYPE"):
@@ -56,7 +56,7 @@ def names(text: str) -> set[str]:
 
 
 def labels(text: str) -> dict[str, set[str]]:
-    """Labels of each metric that has samples."""
+    """Return the labels of each metric that has samples."""
     found: dict[str, set[str]] = {}
     for line in text.splitlines():
         if line and not line.startswith("#"):
@@ -77,7 +77,7 @@ async def test_every_metric_of_the_dashboard_is_exported() -> None:
             assert by in known[name], expression
 
 
-def test_the_dashboard_is_whole() -> None:
+def test_dashboard_is_complete() -> None:
     dashboard = json.loads(DASHBOARD.read_text())
     ids = [panel["id"] for panel in dashboard["panels"]]
     assert len(set(ids)) == len(ids)
@@ -91,7 +91,7 @@ def test_the_dashboard_is_whole() -> None:
             assert panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24
 
 
-def test_prometheus_scrapes_what_is_served() -> None:
+def test_prometheus_configuration_scrapes_the_served_path() -> None:
     config: dict[str, Any] = yaml.safe_load((ROOT / "examples/deploy/prometheus.yml").read_text())
     jobs = {job["job_name"]: job for job in config["scrape_configs"]}
     assert jobs["paceline-scheduler"]["static_configs"] == [{"targets": ["localhost:8787"]}]
@@ -102,12 +102,12 @@ def test_prometheus_scrapes_what_is_served() -> None:
     assert annotations["prometheus.io/port"] == "8787"
 
 
-async def test_a_scrape_walks_over_no_tasks() -> None:
-    """No walk over tasks: the same page is as cheap with many of them."""
+async def test_scrape_does_not_iterate_over_tasks() -> None:
+    """A scrape does not iterate over tasks, so its cost does not depend on their number."""
     from paceline.scheduler.server.http.metrics import SchedulerMetrics
 
     class Counting(dict[Any, Any]):
-        """Tasks that nobody may walk over."""
+        """A dict of tasks that must not be iterated."""
 
         def __iter__(self) -> Any:
             raise AssertionError("a scrape walks over all tasks")

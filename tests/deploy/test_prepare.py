@@ -1,4 +1,4 @@
-"""prepare.sh, the container's first program, run in an environment where pip, conda and apt-get only tell what they were asked."""
+"""prepare.sh, the container's entry point, run in an environment where pip, conda and apt-get only record their arguments."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TELLS = '#!/bin/sh\necho "$(basename "$0") $*" >> "$ASKED"\n'
 
 
 class Container:
-    """A folder that stands for one: `bin` is its PATH."""
+    """Make a folder that stands in for the container: `bin` is its PATH."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -54,7 +54,7 @@ def container(tmp_path: Path) -> Container:
     return found
 
 
-def test_it_becomes_the_command(container: Container) -> None:
+def test_prepare_execs_the_command(container: Container) -> None:
     done = container.run("echo", "dask-scheduler", "--port", "8786 with blanks")
     assert (done.returncode, done.stdout) == (0, "dask-scheduler --port 8786 with blanks\n")
     assert container.was_asked() == []
@@ -67,13 +67,13 @@ def test_pip_packages(container: Container) -> None:
     assert container.was_asked() == ["pip install --no-cache-dir s3fs dask-ml --upgrade"]
 
 
-def test_what_cannot_be_installed_ends_it(container: Container) -> None:
+def test_failed_installation_exits(container: Container) -> None:
     container.has("pip", "#!/bin/sh\nexit 3\n")
     done = container.run("echo", "on", EXTRA_PIP_PACKAGES="nothing-of-this-name")
     assert done.returncode == 3 and done.stdout == ""
 
 
-def test_apt_packages_take_root(container: Container) -> None:
+def test_apt_packages_require_root(container: Container) -> None:
     done = container.run("echo", "on", EXTRA_APT_PACKAGES="build-essential")
     assert done.returncode == 1 and "--user root" in done.stderr
     container.has("id", "#!/bin/sh\necho 0\n")
@@ -84,7 +84,7 @@ def test_apt_packages_take_root(container: Container) -> None:
     ]
 
 
-def test_conda_packages_without_conda_are_pips(container: Container) -> None:
+def test_conda_packages_use_pip_without_conda(container: Container) -> None:
     wanted = "numba xarray=2024.9 -c conda-forge pandas>=2 conda-forge::zarr=3.0.1=py_0 --yes"
     done = container.run("echo", "on", EXTRA_CONDA_PACKAGES=wanted)
     assert "no conda" in done.stderr and done.stdout == "on\n"
@@ -106,7 +106,7 @@ def test_conda_packages_with_conda(container: Container, use_mamba: str) -> None
     ]
 
 
-def test_unread_environment_is_reported(container: Container) -> None:
+def test_unsupported_environment_variable_is_reported(container: Container) -> None:
     (container.folder / "environment.yml").touch()
     done = container.run("echo", "on")
     assert "is not read" in done.stderr and done.stdout == "on\n"

@@ -27,7 +27,7 @@ WAYS = {
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_from_a_shell(way: str, tmp_path: Path) -> None:
+def test_start_from_shell(way: str, tmp_path: Path) -> None:
     from distributed import Client
 
     with (

@@ -1,6 +1,6 @@
-"""SSHCluster, over a real SSH connection to a server in this process that runs what it is told.
+"""SSHCluster, over a real SSH connection to a server in this process that runs its commands.
 
-The scheduler is the class that `distributed.cli.dask_spec` names: ours, where `remote_python` takes it over.
+The scheduler is the class that `distributed.cli.dask_spec` names: paceline's if `remote_python` replaces it.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ CLOSING_SECONDS = 0.3
 
 
 async def pump(source: Any, target: Any) -> None:
-    """All that a command says, to who asked for it."""
+    """Forward all output of a command to the SSH client."""
     while data := await source.read(65_536):
         target.write(data.decode())
 
 
 async def run_command(process: Any) -> None:
-    """What a login does: run one command in a shell."""
+    """Handle a login: run one command in a shell."""
     child = await asyncio.create_subprocess_shell(
         process.command,
         stdin=asyncio.subprocess.DEVNULL,
@@ -55,7 +55,7 @@ async def run_command(process: Any) -> None:
 
 
 class AnybodyMayCome(asyncssh.SSHServer):  # type: ignore[misc]
-    """No passwords: it listens on this machine alone."""
+    """Accept all users without a password; the server listens on this machine only."""
 
     def begin_auth(self, username: str) -> bool:
         return False
@@ -63,7 +63,7 @@ class AnybodyMayCome(asyncssh.SSHServer):  # type: ignore[misc]
 
 @pytest.fixture
 def ssh_port() -> Iterator[int]:
-    """Of a server in a thread of its own."""
+    """Run a server in a separate thread."""
     ready = threading.Event()
     found: dict[str, Any] = {}
 

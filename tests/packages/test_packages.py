@@ -1,7 +1,7 @@
-"""Released packages that stand on Dask give on paceline what they give on the stock scheduler.
+"""Released packages that build on Dask give the same results on paceline as on the stock scheduler.
 
-Slow, and skipped where a package is not installed. `PACELINE_PACKAGES_PYTHON` may name an interpreter that has them
-(docs/packages.md); all processes of the clusters are started with it then, so that the tracker of xgboost finds its package
+Slow, and skipped if a package is not installed. `PACELINE_PACKAGES_PYTHON` may name an interpreter that has the packages
+(docs/packages.md). All processes of the clusters then use it, so that the tracker of xgboost finds its package
 in the scheduler.
 """
 
@@ -29,7 +29,7 @@ COMMANDS = {
 
 
 def packages() -> list[str]:
-    """Names of the packages that there are programs for."""
+    """Return the names of the packages that have programs."""
     spec = importlib.util.spec_from_file_location("use_packages", PROGRAMS)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -43,7 +43,7 @@ def is_there(package: str) -> bool:
 
 
 def on(kind: str, package: str, folder: Path) -> object:
-    """What the package's program gives on a cluster of its own."""
+    """Return the output of the package's program on a separate cluster."""
     cluster = Cluster(COMMANDS[kind], folder, (False, False), nthreads=2, python=PYTHON)
     with cluster:
         command = [PYTHON, str(PROGRAMS), cluster.address, package]

@@ -1,7 +1,7 @@
-"""What released packages of others do on a cluster, one function a package: `python use_packages.py ADDRESS NAME`.
+"""Programs that use released packages on a cluster, one function per package: `python use_packages.py ADDRESS NAME`.
 
-Each returns something that can be checked, whoever schedules; it must not know which scheduler that is. It runs with the
-interpreter that has the package (`test_packages.py`, or an environment of its own).
+Each returns a result that can be checked and does not depend on the scheduler. Run it with an interpreter that has the
+package (`test_packages.py`, or a separate environment).
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ N_ROWS, N_COLUMNS = 2_000, 8
 
 
 def table(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers, and a sum of some of them with a little noise."""
+    """Return random features, and a noisy sum of some of them."""
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(N_ROWS, N_COLUMNS))
     return x, x[:, 0] * 2 - x[:, 1] + rng.normal(scale=0.01, size=N_ROWS)
 
 
 def spread(of: float, around: np.ndarray) -> bool:
-    """Whether an error is small beside the spread of what was to be learnt."""
+    """Return whether an error is small compared with the spread of the target."""
     return bool(of < 0.8 * float(np.std(around)))
 
 
 def xgboost_train_and_predict(client: Client) -> object:
-    """Its tracker runs in the scheduler; one task per worker, all at once."""
+    """Train with xgboost: its tracker runs in the scheduler; one task per worker, all at once."""
     import dask.array as da
     from xgboost import dask as dxgb
 
@@ -53,7 +53,7 @@ def xgboost_train_and_predict(client: Client) -> object:
 
 
 def lightgbm_train_and_predict(client: Client) -> object:
-    """Its workers find each other by themselves: one task on each, strictly, all at once."""
+    """Train with LightGBM: its workers connect to each other; one strictly pinned task per worker, all at once."""
     import dask.array as da
     import lightgbm
 
@@ -70,7 +70,7 @@ def lightgbm_train_and_predict(client: Client) -> object:
 
 
 def dask_ml_incremental_search(client: Client) -> object:
-    """Models as futures, trained in rounds that depend on scores."""
+    """Search hyperparameters with dask-ml: models are futures, trained in rounds that depend on scores."""
     import dask.array as da
     from dask_ml.model_selection import IncrementalSearchCV
     from sklearn.linear_model import SGDRegressor
@@ -87,12 +87,12 @@ def dask_ml_incremental_search(client: Client) -> object:
     try:
         search.fit(dx, dy)
     except RuntimeError as error:
-        return str(error)  # dask-ml 2025.1 with Dask of 2026, whoever schedules
+        return str(error)  # dask-ml 2025.1 fails with Dask of 2026 on both schedulers
     return [len(search.model_history_), search.best_score_ > 0.9, sorted(search.best_params_)]
 
 
 def joblib_backend(client: Client) -> object:
-    """scikit-learn's own search, its tasks on the cluster."""
+    """Run scikit-learn's own search with its tasks on the cluster."""
     import joblib
     from sklearn.ensemble import RandomForestRegressor
     from sklearn.model_selection import GridSearchCV
@@ -108,7 +108,7 @@ def joblib_backend(client: Client) -> object:
 
 
 def performance_report(client: Client) -> object:
-    """A page of what ran."""
+    """Write a performance report."""
     from distributed import performance_report as report
 
     with tempfile.TemporaryDirectory() as folder:
@@ -120,7 +120,7 @@ def performance_report(client: Client) -> object:
 
 
 def prefect_flow(client: Client) -> object:
-    """A flow whose tasks run on the cluster at an address."""
+    """Run a flow whose tasks run on the cluster at `address`."""
     with tempfile.TemporaryDirectory() as home:
         os.environ.update(
             PREFECT_HOME=home,

@@ -1,4 +1,4 @@
-"""A client as the stock one behaves: it holds futures and believes what it is told of them."""
+"""A model of the stock client: it holds futures and updates them from the scheduler's messages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class ModelClient:
-    """See the module.
+    """A client of the simulation.
 
     Attributes:
         futures: key -> "pending", "finished", "error", "lost" or "cancelled".
@@ -24,7 +24,7 @@ class ModelClient:
         self.futures: dict[Any, str] = {}
         self.alive = True
 
-    # -- what the scheduler says
+    # -- messages from the scheduler
 
     def receive(self, message: Any) -> None:
         kind = type(message)
@@ -43,7 +43,7 @@ class ModelClient:
         if key in self.futures and self.futures[key] != "cancelled":
             self.futures[key] = status
 
-    # -- what it does
+    # -- actions
 
     def submit(self, graph: dict[Any, list[Any]], want: list[Any]) -> None:
         for key in want:
@@ -62,7 +62,7 @@ class ModelClient:
             self.world.from_client(self, m.ClientReleasesKeys(keys=keys, client=self.name))
 
     def fire_and_forget(self, keys: list[Any]) -> None:
-        """They shall run, and nobody waits for them."""
+        """Desire `keys` as the client ``fire-and-forget``, and release the futures of this client."""
         self.world.from_client(self, m.ClientDesiresKeys(keys=keys, client="fire-and-forget"))
         self.release(keys)
 
@@ -70,11 +70,11 @@ class ModelClient:
         self.world.from_client(
             self, m.CancelKeys(keys=keys, force=force, reason="cancelled", client=self.name)
         )
-        # the futures go out of use: their release follows, as in stock
+        # the futures are garbage-collected first and released later, as in stock
         self.release(keys)
 
 
-#: What a message makes of a future.
+#: State of a future after a message.
 SAYS: dict[type[Any], str] = {
     m.KeyInMemory: "finished",
     m.TaskErredReport: "error",

@@ -1,6 +1,6 @@
-"""Memory that runs short: heartbeats that tell of it, workers that spill, pause and go on, the memory manager, retirement.
+"""Memory pressure: heartbeats that report it, workers that spill and pause, the memory manager, retirement.
 
-Draws from a generator of its own, so that seeds without it play as they did.
+Draws from a separate generator, so that seeds without memory pressure keep their sequence of events.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from paceline.scheduler.core.stimuli import MoveReplicas, SetWorkerStatus
 if TYPE_CHECKING:
     from tests.simulation.sim_world import World
 
-#: Of a worker, bytes. Results take up to 100 MB each.
+#: Memory limit of a worker, bytes. Results take up to 100 MB each.
 LIMITS_NBYTES = (150_000_000, 400_000_000, 2_000_000_000)
-#: Shares of it above which data is spilled, and nothing new begins; stock's defaults.
+#: Shares of the limit above which data is spilled, and new tasks are paused; stock's defaults.
 SPILL, PAUSE = 0.7, 0.8
-#: How often the manager looks, and workers look at themselves, seconds.
+#: Interval of the manager and of the workers' own checks, seconds.
 LOOK_SECONDS = 1.0
-#: A retiring worker's data is moved in so many rounds, or it stays.
+#: Maximum number of rounds in which data of a retiring worker is moved; then retirement is cancelled.
 ROUNDS_MAX = 6
 
 
 class Pressure:
-    """Of one world.
+    """Memory pressure in one world.
 
     Args:
-        heavy: whether anything comes of it; workers tell of their memory anyway.
+        heavy: whether memory runs short; workers report their memory in any case.
     """
 
     def __init__(self, world: World, seed: int) -> None:
@@ -39,7 +39,7 @@ class Pressure:
         self._waste: dict[str, int] = {}
 
     def begin(self) -> None:
-        """Switch on what the seed wants."""
+        """Enable the features that the seed selects."""
         if not self.heavy:
             return
         self.world.feed(m.AmmHandler(method="start"))
@@ -50,13 +50,13 @@ class Pressure:
             self.world.later(self.rng.uniform(0, 25), self._copy)
 
     def end(self) -> None:
-        """Nothing of it happens any more."""
+        """Stop all memory events."""
         if self.heavy:
             self.heavy = False
             self.world.feed(m.AmmHandler(method="stop"))
 
     def metrics(self, worker: Any) -> dict[str, Any]:
-        """What a heartbeat tells."""
+        """Return the memory fields of a heartbeat."""
         if not self.heavy:
             return {}
         managed = sum(worker.data.values())
@@ -71,7 +71,7 @@ class Pressure:
         }
 
     def _look(self) -> None:
-        """Workers pause and go on by what they last told."""
+        """Pause and unpause workers according to the memory they last reported."""
         if not self.heavy:
             return
         for worker in list(self.world.workers.values()):
@@ -82,7 +82,7 @@ class Pressure:
         self.world.later(LOOK_SECONDS, self._look)
 
     def _copy(self) -> None:
-        """Somebody replicates a result."""
+        """Replicate a random result."""
         state = self.world.state
         stored = [ts for ts in state.tasks.values() if ts.state == "memory"]
         if self.heavy and stored and state.workers:
@@ -97,7 +97,7 @@ class Pressure:
             self._move_away(address, ROUNDS_MAX)
 
     def _move_away(self, address: str, rounds: int) -> None:
-        """What only this worker has goes elsewhere; then it goes, or it stays after all."""
+        """Move data held only by a worker to others; then remove the worker, or cancel its retirement."""
         state = self.world.state
         ws = state.workers.get(address)
         worker = self.world.workers.get(address)

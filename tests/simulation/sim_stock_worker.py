@@ -1,7 +1,7 @@
-"""The stock worker's own state machine in a simulated cluster: what ``sim_worker`` models, as it really is.
+"""The stock worker's own state machine in a simulated cluster, in place of the model in ``sim_worker``.
 
-It raises where the scheduler asks for something that a stock worker does not expect. Its sets of strings make its
-choices depend on the hash seed, so a seed is tried again under the same ``PYTHONHASHSEED`` only.
+It raises if the scheduler requests something that a stock worker does not expect. Its sets of strings make its
+choices depend on the hash seed, so reproduce a seed under the same ``PYTHONHASHSEED``.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Attempt:
     """A task being executed.
 
     Attributes:
-        run_id: as it was when the attempt began; its end is reported under it.
+        run_id: the run_id when the attempt began; its end is reported under it.
     """
 
     key: Any
@@ -60,7 +60,7 @@ class StockWorker:
         self.machine.available_resources.update(resources)
 
     def place(self, key: Any, nbytes: int) -> None:
-        """Data is put here from outside."""
+        """Store scattered data, as a client does."""
         self._handle(stock.UpdateDataEvent(data={key: nbytes}, stimulus_id="scatter"))
 
     def lose_copy(self, key: Any) -> None:
@@ -68,7 +68,7 @@ class StockWorker:
         if not ts.dependents:
             self._handle(stock.RemoveReplicasEvent(keys=[key], stimulus_id="lost"))
 
-    # -- what the scheduler says
+    # -- messages from the scheduler
 
     def receive(self, message: Any) -> None:
         kind = type(message)
@@ -123,7 +123,7 @@ class StockWorker:
         else:
             self._handle(stock.PauseEvent(stimulus_id="pause"))
 
-    # -- what the machine asks for
+    # -- instructions of the state machine
 
     def _handle(self, event: Any) -> None:
         if not self.alive:
@@ -160,7 +160,7 @@ class StockWorker:
             self._handle(stock.FindMissingEvent(stimulus_id="find-missing"))
 
     def _told(self, said: Any) -> Any:
-        """The wire message of what the machine says."""
+        """Return the wire message for a message of the state machine."""
         if isinstance(said, stock.TaskFinishedMsg):
             spans = [
                 m.StartStop(action=s["action"], start=s["start"], stop=s["stop"])
@@ -192,14 +192,14 @@ class StockWorker:
             )
         raise TypeError(f"the machine says {said}")
 
-    # -- what becomes of attempts
+    # -- ends of attempts
 
     def secede(self, job: Attempt) -> None:
         seconds = self.world.agenda.now - job.started_at
         self._handle(stock.SecedeEvent(key=job.key, compute_duration=seconds, stimulus_id="secede"))
 
     def done(self, job: Attempt, outcome: str) -> None:
-        """The attempt ends: "ok", "error" or "reschedule"."""
+        """End the attempt with "ok", "error" or "reschedule"."""
         now = self.world.agenda.now
         if outcome == "ok":
             event: Any = stock.ExecuteSuccessEvent(
@@ -229,5 +229,5 @@ class StockWorker:
         self._handle(event)
 
     def executing(self) -> dict[Any, float]:
-        """What a heartbeat tells of."""
+        """Return the executing tasks of a heartbeat."""
         return {ts.key: 0.1 for ts in self.machine.executing | self.machine.long_running}

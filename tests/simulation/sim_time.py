@@ -1,4 +1,4 @@
-"""Simulated time: what is to happen when; and links that deliver in order, late, or not at all."""
+"""Simulated time: a queue of events, and links that deliver in order, with delay, or not at all."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class Agenda:
-    """Events by time; those of one time in the order in which they were written down.
+    """Events ordered by time; events of the same time keep the order in which they were scheduled.
 
     Attributes:
         now: seconds.
@@ -21,7 +21,7 @@ class Agenda:
         self._count = 0
 
     def after(self, seconds: float, what: Callable[..., None], *args: Any) -> None:
-        """Call ``what(*args)`` in so many seconds."""
+        """Call ``what(*args)`` after the given number of seconds."""
         self.at(self.now + seconds, what, *args)
 
     def at(self, when: float, what: Callable[..., None], *args: Any) -> None:
@@ -29,7 +29,7 @@ class Agenda:
         heapq.heappush(self._events, (max(when, self.now), self._count, what, args))
 
     def step(self) -> bool:
-        """Let the next event happen; False where there is none."""
+        """Run the next event; return False if there is none."""
         if not self._events:
             return False
         when, _, what, args = heapq.heappop(self._events)
@@ -42,11 +42,11 @@ class Agenda:
 
 
 class Link:
-    """One connection: each direction delivers in order; a cut loses what is under way.
+    """A connection: each direction delivers in order; a cut drops messages in transit.
 
     Args:
         latency: (lowest, highest) seconds that a message takes.
-        to_core, to_peer: what a message is given to on arrival.
+        to_core, to_peer: called with each message on arrival.
     """
 
     def __init__(
@@ -66,21 +66,21 @@ class Link:
         self._last_up = self._last_down = 0.0
 
     def up(self, message: Any) -> None:
-        """From the peer to the core."""
+        """Send a message from the peer to the core."""
         self._last_up = self._arrival(self._last_up)
         self.agenda.at(self._last_up, self._arrive, self._to_core, message)
 
     def down(self, message: Any) -> None:
-        """From the core to the peer."""
+        """Send a message from the core to the peer."""
         self._last_down = self._arrival(self._last_down)
         self.agenda.at(self._last_down, self._arrive, self._to_peer, message)
 
     def after_down(self, what: Callable[[], None]) -> None:
-        """Once all that the core has sent has arrived."""
+        """Call ``what`` once all messages that the core has sent have arrived."""
         self.agenda.at(self._last_down, what)
 
     def cut(self) -> None:
-        """Nothing arrives any more, in either direction."""
+        """Drop all messages in both directions from now on."""
         self.alive = False
 
     def _arrival(self, last: float) -> float:

@@ -1,7 +1,7 @@
-"""A worker as the stock one behaves, seen from the scheduler.
+"""A model of the stock worker, as the scheduler sees it.
 
-It fetches what it lacks and tells so (add-keys), runs by priority, cannot stop what runs, repeats what it
-still has when asked again, and reports an attempt under the run_id that it had when it started.
+It fetches missing dependencies and reports them (add-keys), runs tasks by priority and cannot stop a running task.
+If a task that it still has is requested again, it repeats the report under the run_id with which the attempt started.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from paceline.testing import fake_error
 if TYPE_CHECKING:
     from tests.simulation.sim_world import World
 
-#: A worker that lacks data asks again after so many seconds, as stock does.
+#: Seconds after which a worker requests missing data again, as in stock.
 ASK_AGAIN_SECONDS = 1.0
-#: Steps of WorkerState.status in which nothing new begins.
+#: Values of WorkerState.status in which no task is started.
 RESTING = ("paused", "closing_gracefully", "closing", "closed")
 
 
@@ -29,7 +29,7 @@ class Job:
         state: waiting, ready, executing, long-running, cancelled, erred.
         run_id: of the last ``compute-task``.
         started_as: the run_id when it started.
-        missing: dependencies that are not here, in order.
+        missing: dependencies that are not on this worker, in order.
         before: the state before cancelled.
     """
 
@@ -47,12 +47,12 @@ class Job:
 
 
 class ModelWorker:
-    """See the module.
+    """A worker of the simulation.
 
     Attributes:
-        data: key -> bytes, what it holds.
+        data: key -> bytes of the stored results.
         jobs: key -> Job.
-        who_has: key -> addresses, as far as it knows.
+        who_has: key -> addresses known to this worker.
     """
 
     def __init__(self, world: World, address: str, nthreads: int) -> None:
@@ -69,21 +69,21 @@ class ModelWorker:
         self.occupied: dict[Any, None] = {}
 
     def supply(self, resources: dict[str, float]) -> None:
-        """The worker has these; how they are shared out is the scheduler's affair."""
+        """Ignore the resources; the scheduler alone accounts for them."""
 
     def place(self, key: Any, nbytes: int) -> None:
-        """Data is put here from outside."""
+        """Store scattered data, as a client does."""
         self.data[key] = nbytes
 
     def lose_copy(self, key: Any) -> None:
-        """A copy is dropped that nothing here needs."""
+        """Remove a replica that no task on this worker needs."""
         if not any(key in job.dependencies for job in self.jobs.values()):
             self._drop(key)
 
     def tell(self, message: Any) -> None:
         self.world.from_worker(self, message)
 
-    # -- what the scheduler says
+    # -- messages from the scheduler
 
     def receive(self, message: Any) -> None:
         HANDLERS[type(message)](self, message)
@@ -131,7 +131,7 @@ class ModelWorker:
                 del self.jobs[key]
 
     def on_steal_request(self, message: m.StealRequest) -> None:
-        """Give the task back if it does not run yet."""
+        """Give the task back if it has not started."""
         key = message.key
         job = self.jobs.get(key)
         state = job.state if job is not None else ("memory" if key in self.data else None)
@@ -145,7 +145,7 @@ class ModelWorker:
                 self._drop(key)
 
     def on_acquire_replicas(self, message: m.AcquireReplicas) -> None:
-        """Fetch copies that nothing here needs, as far as they are still where they are said to be."""
+        """Fetch replicas from those of the given workers that still have them."""
         for key, holders in message.who_has.items():
             if key not in self.data and key not in self.jobs:
                 holder = self.world.rng.choice(holders)
@@ -159,7 +159,7 @@ class ModelWorker:
             self.pump()
 
     def _take(self, key: Any, peer: ModelWorker) -> None:
-        """A copy has come from a peer; jobs that waited for it may run."""
+        """Store a replica received from a peer, and mark the jobs that waited for it as ready."""
         self.data[key] = peer.data[key]
         self.tell(m.AddKeys(keys=[key]))
         for job in self.jobs.values():
@@ -196,10 +196,10 @@ class ModelWorker:
             self.tell(m.WorkerStatusChange(status=status))
             self.pump()
 
-    # -- work
+    # -- execution
 
     def pump(self) -> None:
-        """Begin what can be begun."""
+        """Start ready tasks while there are free threads."""
         if not self.alive or self.status in RESTING:
             return
         for key in self._needed():
@@ -252,7 +252,7 @@ class ModelWorker:
         self.world.executes(self, job)
 
     def secede(self, job: Job) -> None:
-        """The task leaves the thread pool."""
+        """Secede from the thread pool."""
         if self.alive and job.key in self.occupied:
             del self.occupied[job.key]
             if job.state == "executing":
@@ -264,7 +264,7 @@ class ModelWorker:
             self.pump()
 
     def done(self, job: Job, outcome: str) -> None:
-        """The task ends: "ok", "error" or "reschedule"."""
+        """End the task with "ok", "error" or "reschedule"."""
         if not self.alive:
             return
         self.occupied.pop(job.key, None)
@@ -294,7 +294,7 @@ class ModelWorker:
         )
 
     def executing(self) -> dict[Any, float]:
-        """What a heartbeat tells of: key -> seconds since it started."""
+        """Return the executing tasks of a heartbeat: key -> seconds since the start."""
         now = self.world.agenda.now
         return {
             job.key: now - job.started_at

@@ -1,4 +1,4 @@
-"""What is computed: shapes of graphs, how long tasks take, which of them fail, kill or secede. One seed draws it."""
+"""The workload of a seed: shapes of graphs, durations, and which tasks fail, kill their worker or secede."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Graph = dict[Any, list[Any]]
 
 
 class Workload:
-    """Draws graphs, and remembers how each task behaves.
+    """Draws graphs, and records how each task behaves.
 
     Args:
         hazards: whether tasks may fail, kill their workers, reschedule and secede.
@@ -27,7 +27,7 @@ class Workload:
         self.scale = rng.choice([0.01, 0.1, 0.1, 1.0])
 
     def draw(self, known: list[Any], missing: list[Any]) -> Graph:
-        """A graph; some of it depends on known keys, names them again, or depends on keys that are gone."""
+        """Return a graph; some depend on known keys, redefine them, or depend on forgotten keys."""
         rng = self.rng
         self.count += 1
         shape = rng.choice(SHAPES)
@@ -54,19 +54,19 @@ class Workload:
         return AnnotationSet(workers=workers, allow_other_workers=kind == "loose")
 
     def seconds(self, key: Any) -> float:
-        """How long a task runs."""
+        """Return the duration of a task, seconds."""
         if key not in self._seconds:
             self._seconds[key] = self.rng.expovariate(1.0) * self.scale
         return self._seconds[key]
 
     def nbytes(self, key: Any) -> int:
-        """How large its result is."""
+        """Return the size of a task's result, bytes."""
         if key not in self._nbytes:
             self._nbytes[key] = self.rng.choice([0, 8, 1000, 10**6, 10**8])
         return self._nbytes[key]
 
     def fate(self, key: Any) -> str:
-        """How its next attempt ends: "ok", "error", "reschedule", "kill" or "secede"."""
+        """Return how the next attempt of a task ends: "ok", "error", "reschedule", "kill" or "secede"."""
         fates = self._fate.get(key)
         if fates is None:
             fates = self._fate[key] = self._draw_fates()

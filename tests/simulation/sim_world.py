@@ -1,7 +1,7 @@
-"""A cluster in memory: the core, model workers and clients, links that are slow or cut, all drawn by one seed.
+"""A cluster in memory: the core, model workers and clients, and slow or broken links, all drawn from one seed.
 
-After each turn the tasks that it touched are checked, every few turns everything. At the end no fault happens any
-more, and what is wanted must settle; then all is released, and nothing may be left anywhere.
+After each turn the tasks that it touched are checked, and every few turns the whole state. In the final phase no
+fault occurs and every desired task must settle. Then everything is released, and no state may be left.
 """
 
 from __future__ import annotations
@@ -52,30 +52,30 @@ from tests.simulation.sim_time import Agenda, Link
 from tests.simulation.sim_worker import Job, ModelWorker
 from tests.simulation.sim_workload import Graph, Workload
 
-#: Everything is checked after every so many turns; in between only what a turn touched.
+#: Number of turns between checks of the whole state; after the other turns only touched tasks are checked.
 FULL_CHECK_EVERY = 16
-#: A seed that needs more turns than this does not settle.
+#: Maximum number of turns; a seed that needs more does not settle.
 TURNS_MAX = 60_000
-#: Messages between peers and core take this long, by the seed's choice of network (seconds).
+#: Latency of messages between peers and core, by the network that the seed selects (seconds).
 LATENCIES = ((0.0, 0.0), (0.001, 0.005), (0.001, 0.2), (0.01, 3.0))
 BEAT_SECONDS = 1.0
-#: How often the balance of work is looked at.
+#: Interval of work stealing (seconds).
 STEALING_SECONDS = (0.02, 0.1, 1.0)
 
 WorkerClass = Callable[["World", str, int], Any]
 
 
 class World:
-    """See the module.
+    """A simulated cluster.
 
     Args:
-        seed: draws everything.
-        worker_class: makes workers; ``ModelWorker`` or something like it.
+        seed: seed of all random choices.
+        worker_class: class of the workers; ``ModelWorker`` or a compatible one.
         hazards: whether tasks fail and kill, and workers and clients are lost.
 
     Attributes:
-        digest: of every message and instruction that the core gave.
-        story: the last turns in words, for whoever looks for a bug.
+        digest: of every message and instruction that the core sent.
+        story: description of the last turns, for debugging.
     """
 
     def __init__(
@@ -115,9 +115,9 @@ class World:
     # ------------------------------------------------------------------ the driver
 
     def feed(self, message: Any, source: str = "") -> None:
-        """One turn of the core."""
+        """Run one turn of the core."""
         self.turns += 1
-        assert self.turns < TURNS_MAX, "it does not settle"
+        assert self.turns < TURNS_MAX, "the simulation does not settle"
         state = self.state
         count = state.transition_counter
         name = f"{stimulus_name(message)}-{self.turns}"
@@ -161,7 +161,7 @@ class World:
         self.feed(Continue())
 
     def _close(self, link: Link, address: str) -> None:
-        """What the core sent arrives; what the worker sends does not any more."""
+        """Deliver what the core sent, but drop what the worker sends."""
         worker = self.workers.get(address)
         link._to_core = lambda message: None
         link.after_down(link.cut)
@@ -188,7 +188,7 @@ class World:
         self.agenda.after(seconds, what, *args)
 
     def add_worker(self, **facts: Any) -> None:
-        """A worker starts and registers."""
+        """Start a worker and register it."""
         self.worker_count += 1
         name = f"w{self.worker_count}"
         address = f"tcp://{name}:1"
@@ -227,7 +227,7 @@ class World:
             link.up(message)
 
     def worker_closes(self, worker: Any) -> None:
-        """It was asked to close, and does."""
+        """Close a worker on request of the scheduler."""
         self._dies(worker)
         self._breaks(worker.address, expected=False)
 
@@ -237,7 +237,7 @@ class World:
             del self.workers[worker.address]
 
     def kill(self, worker: Any, expected: bool = False) -> None:
-        """Its process ends; the core hears of it after a while. A nanny starts another."""
+        """Kill a worker process; the core notices after a delay. A nanny starts a replacement."""
         if not worker.alive:
             return
         self._dies(worker)
@@ -248,7 +248,7 @@ class World:
         link = self.links.get(address)
         if link is None:
             return
-        if expected:  # it said goodbye after all that it had to say
+        if expected:  # the worker closed its stream after its last message
             link.up(WorkerRemoved(address, expected=True))
         else:
             link.cut()
@@ -259,7 +259,7 @@ class World:
             self.feed(WorkerRemoved(address))
 
     def executes(self, worker: Any, job: Job) -> None:
-        """A worker starts a task: how it will end is drawn."""
+        """Start a task on a worker and draw how it ends."""
         seconds = self.workload.seconds(job.key)
         fate = self.workload.fate(job.key)
         if fate == "kill":
@@ -298,7 +298,7 @@ class World:
         self.client_links[client.name].up(message)
 
     def submits(self, client: ModelClient, graph: Graph, want: list[Any]) -> None:
-        """The compiler hands the graph over in pieces, in the client's order."""
+        """Deliver the compiled graph in parts, in the client's order."""
         self.graph_count += 1
         self.seen_keys.update(dict.fromkeys(graph))
         rng = self.rng
@@ -308,7 +308,7 @@ class World:
         if rng.random() < 0.2:
             some = rng.sample(list(graph), 1)
             rows.annotations = dict.fromkeys(some, self.workload.annotation(self.worker_count))
-        elif rng.random() < 0.3 and self.workers:  # too much for one worker: others have to take it
+        elif rng.random() < 0.3 and self.workers:  # too much for one worker: work is stolen
             crowded = [self.workers[rng.choice(list(self.workers))].address]
             together = AnnotationSet(workers=crowded, allow_other_workers=True)
             rows.annotations = dict.fromkeys(graph, together)
@@ -317,13 +317,13 @@ class World:
             self.from_client(client, part)
 
     def lose_client(self, client: ModelClient) -> None:
-        """Its connection breaks, perhaps in the middle of its graph."""
+        """Break the client's connection, possibly while its graph is being received."""
         client.alive = False
         link = self.client_links[client.name]
         self.later(self.latency(), self._client_gone, client, link)
 
     def _client_gone(self, client: ModelClient, link: Link) -> None:
-        late = self.rng.random() < 0.5  # what was compiled already may still come in
+        late = self.rng.random() < 0.5  # parts that were compiled earlier may still arrive
         if not late:
             link.cut()
         if self.clients.pop(client.name, None) is not None:
@@ -332,7 +332,7 @@ class World:
     # ------------------------------------------------------------------ the program
 
     def run(self) -> str:
-        """Everything, to the end. Returns the digest of all that the core gave."""
+        """Run the simulation to its end. Return the digest of all that the core sent."""
         self.begin()
         self.go_on_until(self.agenda.now + 60.0)
         self.settle()
@@ -342,7 +342,7 @@ class World:
         return self.digest.hexdigest()
 
     def begin(self) -> None:
-        """Peers come, and what happens to them is drawn."""
+        """Add peers, and draw what happens to them."""
         rng = self.rng
         for _ in range(rng.randint(0, 3)):
             self.add_worker()
@@ -398,7 +398,7 @@ class World:
             self._scatter(client)
 
     def _same_again(self, key: Any, graph: Graph) -> list[Any]:
-        """The same task in another graph, as it was: its dependencies where they are known."""
+        """Return the same task for another graph, with those of its dependencies that are known."""
         ts = self.state.tasks.get(key)
         if ts is None:
             return []
@@ -411,7 +411,7 @@ class World:
         key: Any = f"data-{self.turns}"
         wanted_by = client.name
         idle = [k for k, ts in self.state.tasks.items() if ts.state in ("released", "erred")]
-        if idle and self.rng.random() < 0.2:  # somebody computes it as well
+        if idle and self.rng.random() < 0.2:  # another client computes it too
             key = self.rng.choice(idle)
             wanted_by = ""
             holders = [w for w in holders if key not in w.jobs and key not in w.data] or holders[:0]
@@ -451,7 +451,7 @@ class World:
             worker.lose_copy(rng.choice(list(worker.data)))
 
     def _ask_back(self) -> None:
-        """Somebody moves a task by hand."""
+        """Move a task by hand."""
         busy = [ts for ts in self.state.tasks.values() if ts.state == "processing"]
         if busy and self.state.workers:
             ts = self.rng.choice(busy)
@@ -464,7 +464,7 @@ class World:
     # ------------------------------------------------------------------ the end
 
     def settle(self) -> None:
-        """No more faults; what was begun comes to its end."""
+        """Stop all faults and finish what was started."""
         self.faults = False
         self.pressure.end()
         self.feed(ConfigureStealing(False))

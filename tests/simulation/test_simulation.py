@@ -1,8 +1,8 @@
-"""Whole clusters, simulated: whatever a seed draws, the invariants hold, and what is wanted settles.
+"""Simulations of whole clusters: for any seed the invariants hold and all desired tasks settle.
 
-`SIMULATION_SEEDS=1000:3000 pytest tests/simulation` tries others than CI does. A seed that fails is tried again by
-`SIMULATION_SEEDS=77:78`; what happened last is shown with it. `pytest -m slow tests/simulation` (and `make test-all`) plays
-2,000 of them under two hash seeds and compares what the core gave.
+`SIMULATION_SEEDS=1000:3000 pytest tests/simulation` runs other seeds than CI does. Reproduce a failing seed with
+`SIMULATION_SEEDS=77:78`; its last turns are printed. `pytest -m slow tests/simulation` (and `make test-all`) runs
+2,000 seeds under two hash seeds and compares what the core sent.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ import pytest
 from tests.simulation.sim_world import World
 
 FIRST, LAST = map(int, os.environ.get("SIMULATION_SEEDS", "0:200").split(":"))
-#: So many seeds make a test.
+#: Number of seeds per test.
 BLOCK = 10
-#: The long run, of `-m slow`: so many seeds under two hash seeds, and how long it may take in all (seconds).
+#: The long run of `-m slow`: number of seeds under two hash seeds, and its total timeout (seconds).
 LONG_SEEDS, LONG_SECONDS = 2_000, 3_600
-#: So many seeds are played with stock's own worker state machine.
+#: Number of seeds that run with stock's own worker state machine.
 STOCK_SEEDS = 40
-#: Of a seed that fails, so many lines are shown.
+#: Number of lines to print of a failing seed.
 LINES_SHOWN = 60
 
 ROOT = Path(__file__).parents[2]
 
 
 def run(seed: int, hazards: bool = True) -> str:
-    """One seed to its end; returns the digest of all that the core gave."""
+    """Run one seed to its end; return the digest of all that the core sent."""
     world = World(seed, hazards=hazards)
     try:
         return world.run()
@@ -45,25 +45,25 @@ def test_seeds(first: int) -> None:
         run(seed)
 
 
-def test_without_hazards_everything_is_computed() -> None:
+def test_all_tasks_are_computed_without_hazards() -> None:
     for seed in range(10):
         run(seed, hazards=False)
 
 
-def test_same_seed_same_outputs_whatever_the_hash_seed() -> None:
+def test_outputs_do_not_depend_on_hash_seed() -> None:
     assert len({digests(8, hash_seed, 100) for hash_seed in ("0", "1", "12345")}) == 1
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(LONG_SECONDS)
-def test_two_thousand_seeds_settle_the_same_under_two_hash_seeds() -> None:
-    """Losses, steals, retirement and memory that runs short; invariants are on in all of them."""
+def test_two_thousand_seeds_under_two_hash_seeds() -> None:
+    """Test losses, steals, retirement and memory pressure, with invariants checked in all seeds."""
     first, second = (digests(LONG_SEEDS, seed, LONG_SECONDS) for seed in ("0", "12345"))
     assert first == second and len(first.splitlines()) == LONG_SEEDS
 
 
 def digests(seeds: int, hash_seed: str, timeout: float) -> str:
-    """Of the first seeds, a line each, played in a process with this hash seed."""
+    """Run the first seeds in a process with this hash seed, and return a line for each."""
     program = (
         "from tests.simulation.sim_world import World\n"
         f"for seed in range({seeds}): print(seed, World(seed).run(), flush=True)"
@@ -81,9 +81,9 @@ def digests(seeds: int, hash_seed: str, timeout: float) -> str:
     return done.stdout
 
 
-def test_with_the_state_machine_of_stock_workers() -> None:
-    """Nothing that the scheduler asks for is a surprise to a stock worker. In a process of its own, because stock's
-    choices depend on the hash seed.
+def test_stock_worker_state_machine() -> None:
+    """The scheduler sends nothing that a stock worker rejects.
+    Runs in a child process, because stock's choices depend on the hash seed.
     """
     program = (
         "from tests.simulation.sim_world import World\n"

@@ -1,7 +1,7 @@
-"""A crowd at one scheduler: clients that come, wait for locks and queues, and go. `python -m tests.soak.crowd --seconds 300`
+"""Load test of one scheduler: clients connect, wait for locks and queues, and leave. `python -m tests.soak.crowd --seconds 300`
 
-Every waiter asks again as soon as it was served. At the end it is told who was served how often (first come, first served
-gives everybody at one lock or queue nearly the same), and what of the crowd is left in the scheduler: objects, memory, names.
+Every waiter sends its next request as soon as it was served. The report counts how often each waiter was served (first come,
+first served serves all waiters of a lock or queue about equally often), and what is left in the scheduler: objects, memory, names.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from distributed import Client, Lock, Queue
 
 from tests.support.real_cluster import Cluster, scheduler_command
 
-#: Rounds of clients before the measure that the end is held against: caches and pools have grown by then.
+#: Rounds of clients before the baseline is measured, in which caches and pools grow to their usual size.
 WARM_UP_SECONDS = 5.0
-#: How long those who wait at the end may take to be served once more.
+#: Timeout for clients that still wait at the end to be served once more.
 END_SECONDS = 60.0
 
 
 @dataclass
 class Report:
-    """What came of it.
+    """Result of a run.
 
     Attributes:
-        served: name of a lock or queue -> how often each of its waiters was served.
+        served: name of a lock or queue -> number of times each of its waiters was served.
         before, after: facts of the scheduler's process without any of these clients.
-        errors: what went wrong.
+        errors: unexpected errors.
     """
 
     served: dict[str, list[int]] = field(default_factory=dict)
@@ -45,7 +45,7 @@ class Report:
     errors: list[str] = field(default_factory=list)
 
     def spread(self, name: str) -> int:
-        """How much more often one waiter was served than another."""
+        """Return the difference between the most and the least served waiter."""
         return max(self.served[name]) - min(self.served[name])
 
     def lines(self) -> list[str]:
@@ -61,7 +61,7 @@ class Report:
 
 
 def facts(dask_scheduler: Any = None) -> dict[str, Any]:
-    """Of the scheduler's process: objects, memory, clients, and what is left of locks and queues."""
+    """Return facts of the scheduler's process: objects, memory, clients, remaining locks and queues."""
     gc.collect()
     found = {
         "objects": len(gc.get_objects()),
@@ -77,7 +77,7 @@ def facts(dask_scheduler: Any = None) -> dict[str, Any]:
 
 
 async def settled(address: str) -> dict[str, Any]:
-    """The facts when only the asker is left."""
+    """Return the facts once the calling client is the only one left."""
     async with Client(address, asynchronous=True) as client:
         for _ in range(100):
             found = await client.run_on_scheduler(facts)
@@ -108,7 +108,7 @@ async def producer(queue: Queue) -> None:
 async def crowd(
     address: str, report: Report, seconds: float, n_clients: int, n_waiters: int, n_names: int
 ) -> None:
-    """So many clients, so many waiters, at so many locks and as many queues, for so long."""
+    """Run the given number of clients with waiters at locks and queues for a number of seconds."""
     names = [f"{kind}-{i}" for kind in ("lock", "queue") for i in range(n_names)]
     report.served = {name: [] for name in names}
     async with contextlib.AsyncExitStack() as stack:
@@ -137,7 +137,7 @@ async def crowd(
             waiters.append(asyncio.create_task(waiting))
         tasks = [*producers, *waiters]
         while not all(all(counts) for counts in report.served.values()):
-            await asyncio.sleep(0.1)  # everybody has found the way
+            await asyncio.sleep(0.1)  # all waiters are connected
         for counts in report.served.values():
             counts[:] = [0] * len(counts)
         deadline = time.monotonic() + seconds
@@ -160,7 +160,7 @@ async def crowd(
 async def measured(
     address: str, seconds: float, n_clients: int, n_waiters: int, n_names: int
 ) -> Report:
-    """A small crowd, a look, a large crowd, a look."""
+    """Measure before and after a large crowd, after a small one has filled caches."""
     report = Report()
     await crowd(address, report, WARM_UP_SECONDS, max(2, n_clients // 4), n_waiters // 4, 2)
     report.before = await settled(address)
@@ -177,9 +177,9 @@ def run(
     n_waiters: int = 1000,
     n_names: int = 10,
 ) -> Report:
-    """On a cluster of its own."""
+    """Run the load test on a separate cluster."""
     module = sys.modules[__name__]
-    cloudpickle.register_pickle_by_value(module)  # the scheduler has no such module
+    cloudpickle.register_pickle_by_value(module)  # the scheduler process cannot import this module
     try:
         with Cluster(command, folder, nannies=(False,)) as cluster:
             return asyncio.run(measured(cluster.address, seconds, n_clients, n_waiters, n_names))

@@ -1,8 +1,8 @@
-"""A soak: three clients run random programs on workers that come to harm, and a checker asks whether all goes on.
+"""Soak test: three clients run random programs while faults hit the workers, and a checker watches progress.
 
-``python -m tests.soak.soak --minutes 30 --seed 1 --scheduler paceline`` prints a report as JSON; its exit code says
-whether everything held: every answer right, or an error that a fault explains; nothing stuck; no key left at the end,
-and the memory of the scheduler where it was.
+``python -m tests.soak.soak --minutes 30 --seed 1 --scheduler paceline`` prints a report as JSON. Its exit code is 0 if
+every answer was right or an error that a fault explains, no task was stuck, no key was left at the end,
+and the memory of the scheduler did not grow.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ from tests.soak.soak_programs import PROGRAM_TIMEOUT_SECONDS, PROGRAMS, WrongRes
 from tests.support.real_cluster import IMPORTABLE, scheduler_command
 
 N_CLIENTS = 3
-#: How often the checker looks, seconds.
+#: Interval of the checker, seconds.
 CHECK_SECONDS = 10
-#: Nothing finished for so long, with work to do: stuck. Longer than a worker is ever cut off, and than its time to live.
+#: Seconds without a finished task after which the run is stuck. Longer than any partition and than a worker's time to live.
 STUCK_SECONDS = 60
-#: In so many rounds each variant comes once: shuffles make the scheduler import what they need.
+#: Number of rounds in which each variant runs once: shuffles make the scheduler import modules.
 WARM_UP_ROUNDS = 3
-#: Memory of the scheduler at the end, against that after a few rounds of the programs; of runs of so many seconds at least.
+#: Maximum growth of the scheduler's memory after the first rounds, and the minimum length of a run (seconds) to check it.
 MEMORY_GROWTH_MAX, MEMORY_SECONDS = 1.10, 600
-#: Words of errors that a lost worker causes; each is held against the log of faults too.
+#: Words in errors that a lost worker causes; each error is also compared with the log of faults.
 EXPLAINED = ("KilledWorker", "CancelledError", "lost", "P2P", "CommClosed", "not running", "TimeoutError", "OSError")  # fmt: skip
 
 CONFIG = {
@@ -49,12 +49,12 @@ CONFIG = {
 
 @dataclass
 class Report:
-    """What came of it.
+    """Result of a soak.
 
     Attributes:
-        finished: program -> how often it ended well.
+        finished: program -> number of successful runs.
         explained: errors that a fault explains, by kind.
-        failures: what nothing explains.
+        failures: errors that no fault explains.
     """
 
     finished: Counter[str] = field(default_factory=Counter)
@@ -66,7 +66,7 @@ class Report:
 
 
 class Soak:
-    """One run."""
+    """One soak."""
 
     def __init__(self, cluster: RelayedCluster, seed: int, seconds: float) -> None:
         self._cluster = cluster
@@ -79,7 +79,7 @@ class Soak:
         self.report = Report()
 
     def run(self) -> Report:
-        """All of it."""
+        """Run the whole soak."""
         from distributed import Client
 
         with Client(self._cluster.address, name="checker") as checker:
@@ -102,7 +102,7 @@ class Soak:
         return self.report
 
     def _warm_up(self) -> None:
-        """By a client of its own: exceptions of the ``raising`` program hold its futures as long as it lives."""
+        """Run a program with a separate client: exceptions of the ``raising`` program hold its futures while they live."""
         from distributed import Client
 
         with Client(self._cluster.address, name="warm-up", set_as_default=False) as client:
@@ -141,7 +141,7 @@ class Soak:
     def _judge(
         self, error: BaseException, program: str, seed: int, started: float, faults: Faults
     ) -> None:
-        """An error is explained by a fault of its time, and by its words."""
+        """Report an error as explained if a fault occurred meanwhile and the error's text fits, else as a failure."""
         text = f"{type(error).__name__}: {error}"
         causes = [f for f in faults.between(started, time.time()) if f.kind != "add"]
         if causes and any(word in text for word in EXPLAINED):
@@ -154,7 +154,7 @@ class Soak:
         self.report.failures.append(text)
 
     def _check(self, checker: Any, threads: list[threading.Thread]) -> None:
-        """Every few seconds: does anything finish?"""
+        """Check every few seconds that tasks finish."""
         seen = -1
         while any(thread.is_alive() for thread in threads):
             time.sleep(min(CHECK_SECONDS, 1 + max(0, self._deadline - time.monotonic())))
@@ -174,15 +174,15 @@ class Soak:
                 return
 
     def _explain(self, checker: Any) -> str:
-        """What the scheduler says of it: ``explain`` where it knows the word."""
+        """Return the scheduler's state of the stuck tasks, with ``explain`` if the scheduler supports it."""
         processing = checker.processing()
         said = f"processing: { {w: keys[:5] for w, keys in processing.items()} }"[:3000]
-        with contextlib.suppress(Exception):  # the stock scheduler does not
+        with contextlib.suppress(Exception):  # the stock scheduler does not support it
             said += f"; {checker.sync(checker.scheduler.explain)}"[:3000]
         return said
 
     def _check_the_end(self, checker: Any, start_rss: float) -> None:
-        """All keys are forgotten, and the memory is where it was."""
+        """Check that all keys are forgotten and that memory did not grow."""
         deadline = time.monotonic() + 30
         left = -1
         while time.monotonic() < deadline:
@@ -207,7 +207,7 @@ class Soak:
 
 
 def soak(command: tuple[str, ...], seed: int, seconds: float, folder: Path) -> tuple[Report, str]:
-    """Run one; returns the report and the ends of the logs."""
+    """Run one soak; return the report and the ends of the logs."""
     cluster = RelayedCluster(
         command, folder, nannies=(False, True) * (WORKERS_MIN // 2), nthreads=2, config=CONFIG
     )

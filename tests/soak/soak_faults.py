@@ -1,4 +1,4 @@
-"""What befalls the workers of a soak: killed, stopped, partitioned, paused, retired and added, as a seed draws it."""
+"""Faults for the workers of a soak, drawn from a seed: kill, stop, partition, cut, pause, retire and add."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from typing import Any
 from tests.soak.soak_net import Net, Relay
 from tests.support.real_cluster import Cluster, Process
 
-#: So many worker processes at least and at most.
+#: Minimum and maximum number of worker processes.
 WORKERS_MIN, WORKERS_MAX = 4, 8
-#: What happens, each as likely as it is often named.
+#: Kinds of faults; a kind that is listed twice is twice as likely.
 KINDS = ("kill", "stop", "partition", "partition", "cut", "pause", "retire", "add", "add", "add", "add")  # fmt: skip
-#: Seconds between faults, at least and at most.
+#: Minimum and maximum seconds between faults.
 PAUSE_SECONDS = (2.0, 9.0)
-#: A worker is cut off for so long: less than its time to live, or more.
+#: Lengths of stops and partitions: shorter and longer than the worker's time to live.
 STOPPED_SECONDS = (1.0, 4.0, 12.0)
 
 
 @dataclass(frozen=True)
 class Fault:
-    """Something that was done to a worker.
+    """A fault of a worker.
 
     Attributes:
         at: seconds since the epoch; ``until``: when its effect is over at the latest.
@@ -41,7 +41,7 @@ class Fault:
 
 
 class RelayedCluster(Cluster):
-    """A cluster each of whose workers reaches its scheduler through a relay of its own.
+    """A cluster in which each worker reaches the scheduler through its own relay.
 
     Attributes:
         net: makes the relays; to be set before the cluster is entered.
@@ -61,7 +61,7 @@ class RelayedCluster(Cluster):
 
 
 class Faults(threading.Thread):
-    """Does it, until told to stop. ``log`` says what was done."""
+    """Inject faults until stopped, and record them in ``log``."""
 
     def __init__(self, cluster: RelayedCluster, client: Any, draw: Random) -> None:
         super().__init__(daemon=True, name="faults")
@@ -83,11 +83,11 @@ class Faults(threading.Thread):
             worker = self._draw.choice(self.workers)
             try:
                 getattr(self, f"befall_{kind}")(worker)
-            except Exception as error:  # the fault may meet a worker that is just going
+            except Exception as error:  # the worker may be closing at this moment
                 self.errors.append(f"{kind} {worker.name}: {type(error).__name__}: {error}")
 
     def stop(self) -> None:
-        """No more faults; every worker goes on."""
+        """Stop all faults and resume every worker."""
         self._stopping.set()
         self.join(60)
         for worker in self.workers:
@@ -95,7 +95,7 @@ class Faults(threading.Thread):
                 os.killpg(worker.pid, signal.SIGCONT)
 
     def between(self, start: float, stop: float) -> list[Fault]:
-        """What had an effect in this time."""
+        """Return the faults that had an effect in this interval."""
         return [fault for fault in self.log if fault.at <= stop and fault.until >= start]
 
     def _note(self, kind: str, worker: Process, seconds: float = 30.0) -> None:
@@ -120,7 +120,7 @@ class Faults(threading.Thread):
         os.killpg(worker.pid, signal.SIGCONT)
 
     def befall_partition(self, worker: Process) -> None:
-        """Worker and scheduler do not hear of each other for a while; both go on."""
+        """Partition worker and scheduler for a while; both continue to run."""
         seconds = self._draw.choice(STOPPED_SECONDS)
         self._note("partition", worker, seconds + 30.0)
         relay = self._cluster.relays[worker.name]
@@ -129,7 +129,7 @@ class Faults(threading.Thread):
         self._cluster.net.do(relay, "heal")
 
     def befall_cut(self, worker: Process) -> None:
-        """Connections between worker and scheduler break, once."""
+        """Break the connections between worker and scheduler once."""
         self._note("cut", worker)
         self._cluster.net.do(self._cluster.relays[worker.name], "cut")
 
@@ -153,7 +153,7 @@ class Faults(threading.Thread):
 
 
 def _set_status(name: str, dask_worker: Any = None) -> None:
-    """Runs on the worker, which does not know this module's neighbours: it travels by value."""
+    """Run on the worker. Serialized by value, because the worker cannot import this module."""
     from distributed.core import Status
 
     dask_worker.status = Status[name]

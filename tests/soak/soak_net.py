@@ -1,7 +1,7 @@
-"""A network between the workers of a soak and their scheduler that can fail: relays which hold all bytes, or cut off.
+"""A faulty network between the workers of a soak and their scheduler: relays which hold all bytes, or cut connections.
 
-A worker that is given a relay's address in place of its scheduler's is *partitioned* while the relay holds: both go on,
-and neither hears of the other, as when a cable is pulled. Nothing is lost that TCP would not lose.
+A worker that uses a relay's address in place of its scheduler's is *partitioned* while the relay holds: both continue,
+but receive nothing from each other, as with an unplugged cable. TCP loses no data meanwhile.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ import contextlib
 import threading
 from urllib.parse import urlsplit
 
-#: So much is read at once, bytes.
+#: Maximum size of one read, bytes.
 CHUNK_NBYTES = 2**16
-#: What a relay has to answer for starting and ending, seconds.
+#: Timeout for starting and ending a relay, seconds.
 ANSWER_SECONDS = 30
 
 
 class Relay:
-    """Passes on what comes to a port of its own. All methods but ``address`` run in the loop of its ``Net``."""
+    """Forward connections from its own port. All methods but ``address`` run in the loop of its ``Net``."""
 
     def __init__(self, host: str, port: int) -> None:
         self._target = host, port
@@ -33,15 +33,15 @@ class Relay:
         self.address = f"tcp://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     def hold(self) -> None:
-        """Nothing passes any more, in neither direction."""
+        """Hold all bytes in both directions."""
         self._open.clear()
 
     def heal(self) -> None:
-        """What was held arrives, and what comes passes."""
+        """Deliver the bytes that were held, and forward again."""
         self._open.set()
 
     def cut(self) -> None:
-        """Connections that there are break; new ones are taken."""
+        """Break the existing connections; accept new ones."""
         for writer in list(self._writers):
             writer.transport.abort()
 
@@ -73,7 +73,7 @@ class Relay:
 
 
 class Net(threading.Thread):
-    """Relays, in a thread with a loop of its own; to be used as a context manager."""
+    """Relays in a thread with its own event loop; use it as a context manager."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True, name="net")
@@ -94,7 +94,7 @@ class Net(threading.Thread):
         self.join(ANSWER_SECONDS)
 
     def relay(self, address: str) -> Relay:
-        """A new way to an address (``tcp://host:port``)."""
+        """Return a new relay to an address (``tcp://host:port``)."""
         parts = urlsplit(address)
         relay = Relay(str(parts.hostname), int(parts.port or 0))
         asyncio.run_coroutine_threadsafe(relay.start(), self._loop).result(ANSWER_SECONDS)
@@ -102,5 +102,5 @@ class Net(threading.Thread):
         return relay
 
     def do(self, relay: Relay, what: str) -> None:
-        """``hold``, ``heal`` or ``cut`` a relay."""
+        """Call ``hold``, ``heal`` or ``cut`` of a relay."""
         self._loop.call_soon_threadsafe(getattr(relay, what))

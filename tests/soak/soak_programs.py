@@ -1,7 +1,7 @@
-"""What the clients of a soak compute: programs drawn by a seed, each of which knows its own right answer.
+"""Programs that the clients of a soak run, drawn from a seed; each knows the right result.
 
-A program takes a stock client and a generator of random numbers, and raises ``WrongResult`` where an answer is not the
-right one. Everything else it raises is for the soak to judge: a fault may explain it.
+A program takes a stock client and a generator of random numbers, and raises ``WrongResult`` if a result is not the
+expected one. The soak decides whether a fault explains any other error.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-#: How long one program may take before the soak calls it stuck, seconds.
+#: Timeout after which the soak reports a program as stuck, seconds.
 PROGRAM_TIMEOUT_SECONDS = 150
 
 
 class WrongResult(AssertionError):
-    """An answer that no fault excuses."""
+    """A wrong result, which no fault explains."""
 
 
 def expect(got: Any, wanted: Any, what: str) -> None:
-    """Compare an answer with the right one."""
+    """Compare a result with the expected one."""
     if got != wanted:
         raise WrongResult(f"{what}: got {got!r}, wanted {wanted!r}")
 
@@ -32,7 +32,7 @@ def slow_add(a: int, b: int, seconds: float = 0.0) -> int:
 
 
 def mapped_futures(client: Any, draw: Random) -> None:
-    """``map`` over ``map``, gathered as they complete."""
+    """Chain ``map`` calls and gather the results as they complete."""
     from distributed import as_completed
 
     n = draw.randrange(20, 200)
@@ -47,7 +47,7 @@ def mapped_futures(client: Any, draw: Random) -> None:
 
 
 def tree(client: Any, draw: Random) -> None:
-    """A binary reduction, one submit a node."""
+    """Compute a binary reduction, with one submit per node."""
     salt = draw.random()
     level = client.map(operator.neg, range(draw.randrange(8, 64)), key=f"soak-leaf-{salt}")
     wanted = -sum(range(len(level)))
@@ -63,7 +63,7 @@ def tree(client: Any, draw: Random) -> None:
 
 
 def scattered(client: Any, draw: Random) -> None:
-    """Data put on the workers, and work on it."""
+    """Scatter data to the workers and compute on it."""
     n = draw.randrange(1, 8)
     data = client.scatter([list(range(1000 * (i + 1))) for i in range(n)], hash=False)
     sums = client.map(sum, data, pure=False)
@@ -72,7 +72,7 @@ def scattered(client: Any, draw: Random) -> None:
 
 
 def counted(client: Any, draw: Random) -> None:
-    """An actor that counts."""
+    """Count with an actor."""
     counter = client.submit(Counter, actor=True, pure=False).result(timeout=PROGRAM_TIMEOUT_SECONDS)
     n = draw.randrange(3, 30)
     for _ in range(n):
@@ -89,7 +89,7 @@ class Counter:
 
 
 def array(client: Any, draw: Random) -> None:
-    """A product of matrices, and a change of chunks, by tasks or peer to peer."""
+    """Multiply matrices and rechunk the result, by tasks or P2P."""
     import dask
     import dask.array as da
 
@@ -101,7 +101,7 @@ def array(client: Any, draw: Random) -> None:
 
 
 def frame(client: Any, draw: Random) -> None:
-    """A shuffle of a dataframe, by tasks or peer to peer, and a sum by group."""
+    """Shuffle a dataframe by tasks or P2P, and sum by group."""
     import dask
     import dask.dataframe as dd
     import pandas as pd
@@ -115,7 +115,7 @@ def frame(client: Any, draw: Random) -> None:
 
 
 def raising(client: Any, draw: Random) -> None:
-    """A task that fails, and others that depend on it."""
+    """Run a task that fails, and others that depend on it."""
     salt = draw.random()
     bad = client.submit(operator.truediv, 1, 0, key=f"soak-bad-{salt}")
     after = client.submit(slow_add, bad, 1, key=f"soak-after-{salt}")
@@ -127,7 +127,7 @@ def raising(client: Any, draw: Random) -> None:
 
 
 def cancelled(client: Any, draw: Random) -> None:
-    """Work that is given up half way, and then asked for again."""
+    """Cancel tasks half way and submit them again."""
     salt = draw.random()
     futures = client.map(slow_add, range(60), [0] * 60, seconds=0.05, key=f"soak-cancel-{salt}")
     time.sleep(draw.random() / 4)

@@ -1,4 +1,4 @@
-"""A short soak in CI; ``soak.py`` runs the long ones."""
+"""A short soak for CI; ``soak.py`` runs longer ones."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from tests.support.real_cluster import scheduler_command
 
 pytestmark = pytest.mark.integration
 
-#: A round of CI: a handful of faults.
+#: Length of a run in CI, enough for a handful of faults.
 SECONDS = 40
 
 
-def test_a_short_soak(tmp_path: Path) -> None:
+def test_short_soak(tmp_path: Path) -> None:
     report, logs = soak(scheduler_command("paceline"), seed=7, seconds=SECONDS, folder=tmp_path)
     assert not report.failures, "\n".join(report.failures) + logs
     assert report.keys_left == 0
     assert sum(report.finished.values()) > N_PROGRAMS_MIN
 
 
-#: Fewer than this is no soak: the machine is too slow, or something is stuck.
+#: With fewer, the machine is too slow or tasks are stuck.
 N_PROGRAMS_MIN = 5

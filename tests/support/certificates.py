@@ -1,4 +1,4 @@
-"""Certificates made while a test runs: an authority, and what it or another signed."""
+"""Certificates made while a test runs: an authority, and certificates signed by it or by another."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Pair:
 
 
 class Authority:
-    """Signs certificates; its own is `ca_file`."""
+    """A certificate authority; its own certificate is `ca_file`."""
 
     def __init__(self, folder: Path, name: str = "test authority") -> None:
         self._folder = folder
@@ -36,7 +36,7 @@ class Authority:
     def issue(
         self, name: str, days: tuple[int, int] = (-1, 30), alternatives: tuple[str, ...] = ()
     ) -> Pair:
-        """A certificate that is good from so many days to so many days from now."""
+        """Create a certificate that is valid between two days relative to today."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         certificate = self._signed(subject, key, [name, *alternatives], days)
@@ -78,7 +78,7 @@ class Authority:
 
 
 def keywords(authority: Authority, pair: Pair) -> dict[str, str]:
-    """What distributed's ``Security`` takes: one certificate for all roles."""
+    """Return the arguments of distributed's ``Security``, with one certificate for all roles."""
     out = {"tls_ca_file": authority.ca_file}
     for role in ("client", "scheduler", "worker"):
         out |= {f"tls_{role}_cert": pair.cert, f"tls_{role}_key": pair.key}

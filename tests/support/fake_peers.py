@@ -1,4 +1,4 @@
-"""Peers for tests: the other end of a scheduler's connection, saying what a test wants said."""
+"""Peers for tests: the other end of a scheduler's connection, which sends the messages of a test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hosts of one's own on one machine: network namespaces with a line to a switch, each with process numbers of its own."""
+"""Virtual hosts on one machine: network namespaces with a link to a switch, each with its own PID namespace."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _made = itertools.count()
 
 @dataclass(frozen=True)
 class Host:
-    """One of them.
+    """A virtual host.
 
     Attributes:
         name: of its network namespace.
-        address: under which all the others reach it.
-        first: the number, here, of its first process; the host ends with it.
+        address: under which all other hosts reach it.
+        first: PID, on this machine, of its first process; the host ends with it.
     """
 
     name: str
@@ -34,12 +34,12 @@ class Host:
     first: int = 0
 
     def command(self, command: Sequence[str]) -> list[str]:
-        """The command line that runs a command there."""
+        """Return the command line that runs a command on this host."""
         return ["nsenter", f"--target={self.first}", "--net", "--pid", "--mount", "--", *command]
 
 
 def possible() -> bool:
-    """Whether this machine lets us make hosts."""
+    """Return whether this machine can make virtual hosts."""
     if os.geteuid() or not all(map(shutil.which, ("ip", "unshare", "nsenter"))):
         return False
     name = f"pl{os.getpid()}t"
@@ -57,14 +57,14 @@ def possible() -> bool:
 
 @contextlib.contextmanager
 def hosts(count: int, megabits: float = 0) -> Iterator[tuple[str, list[Host]]]:
-    """So many hosts, each with a line to this machine; gives this machine's address among them, and them.
+    """Make virtual hosts, each with a link to this machine; yield this machine's address and the hosts.
 
     Args:
-        count: how many.
-        megabits: a second that each line carries, each way; 0 for what the machine can do.
+        count: number of hosts.
+        megabits: bandwidth of each link per second and direction; 0 for no limit.
 
     Raises:
-        subprocess.CalledProcessError: this machine has none to give (see `possible`).
+        subprocess.CalledProcessError: this machine cannot make them (see `possible`).
     """
     number = os.getpid() * 8 + next(_made)
     mark = f"pl{number % 1_000_000}"
@@ -91,25 +91,25 @@ def hosts(count: int, megabits: float = 0) -> Iterator[tuple[str, list[Host]]]:
 
 
 def _start(host: Host) -> subprocess.Popen[bytes]:
-    """Its first process, which does nothing; the others count on from it."""
+    """Start the first process of a host, which only sleeps; its PID namespace ends with it."""
     inside = "unshare --pid --fork --kill-child --mount-proc sleep infinity"
     return subprocess.Popen(f"ip netns exec {host.name} {inside}".split())
 
 
 def _inside(started: subprocess.Popen[bytes]) -> int:
-    """The number of the first process, once it is there."""
+    """Return the PID of the first process once it has started."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
         for child in psutil.Process(started.pid).children():
             with contextlib.suppress(psutil.Error):
-                if child.name() == "sleep":  # its own /proc is mounted by then
+                if child.name() == "sleep":  # the process has mounted its own /proc
                     return child.pid
         time.sleep(0.01)
     raise TimeoutError("a host did not start")
 
 
 def _plug(host: Host, switch: str, line: str, megabits: float) -> None:
-    """Make a host and its line: one end in the switch, the other is its only way out."""
+    """Make a host and its link: one end in the switch, the other the host's only interface."""
     inside = f"ip netns exec {host.name} "
     _run(f"ip netns add {host.name}")
     _run(f"ip link add {line} type veth peer name eth0 netns {host.name}")

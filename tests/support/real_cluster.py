@@ -1,7 +1,4 @@
-"""Clusters of real processes for tests and benchmarks: a scheduler command, and stock `dask worker` commands.
-
-It knows how processes are started, waited for, read and ended.
-"""
+"""Clusters of real processes for tests and benchmarks: a scheduler command, and stock `dask worker` commands."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ if TYPE_CHECKING:
 
 START_TIMEOUT_SECONDS = 60.0  # a busy machine imports dask slowly
 STOP_TIMEOUT_SECONDS = 8.0  # then the process group is killed
-LOG_TAIL_NBYTES = 6000  # what a failing test shows of each process
+LOG_TAIL_NBYTES = 6000  # size of the end of each process's log that a failing test shows
 
 STOCK = (sys.executable, "-m", "dask", "scheduler")
 PACELINE = (str(Path(sys.executable).parent / "paceline"),)
@@ -35,14 +32,14 @@ IMPORTABLE = {"PYTHONPATH": str(Path(__file__).parents[2])}
 
 
 def overridden() -> bool:
-    """Whether another command stands in paceline's place."""
+    """Return whether another command replaces paceline."""
     return "PACELINE_TEST_COMMAND" in os.environ
 
 
 def scheduler_command(kind: str) -> tuple[str, ...]:
-    """Command line of the scheduler called `stock` or `paceline`.
+    """Return the command line of the scheduler called `stock` or `paceline`.
 
-    PACELINE_TEST_COMMAND puts another command in paceline's place, so that a program can be developed
+    PACELINE_TEST_COMMAND replaces the command of paceline, so that a program can be developed
     against the stock scheduler on both sides.
     """
     if kind == "stock":
@@ -53,7 +50,7 @@ def scheduler_command(kind: str) -> tuple[str, ...]:
 
 @dataclass
 class Process:
-    """One started process in a group of its own, its output in a file."""
+    """A process in its own process group, with its output in a file."""
 
     name: str
     popen: subprocess.Popen[bytes]
@@ -83,7 +80,7 @@ class Process:
                 self.popen.send_signal(signal.SIGTERM)
 
     def wait(self, timeout: float = STOP_TIMEOUT_SECONDS) -> int:
-        """Exit code of the process; whatever is left of its group dies with it."""
+        """Return the exit code of the process; kill the rest of its process group."""
         try:
             code = self.popen.wait(timeout)
         except subprocess.TimeoutExpired:
@@ -100,7 +97,7 @@ class Process:
 def start_process(
     name: str, command: Sequence[str], folder: Path, env: Mapping[str, str] | None = None
 ) -> Process:
-    """Start a command whose output goes to `folder/name.log`."""
+    """Start a command that writes its output to `folder/name.log`."""
     log = folder / f"{name}.log"
     environment = {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})}
     with log.open("wb") as out:
@@ -117,10 +114,10 @@ def start_process(
 
 
 def nannies_stand(client: Client, count: int) -> None:
-    """Wait until so many nannies say of themselves that their worker runs.
+    """Wait until `count` nannies report that their worker runs.
 
-    A worker registers before its nanny has heard that it started, and a nanny brings no new worker for one
-    that dies in that moment (distributed/nanny.py, `Nanny._on_worker_exit`, status `starting`).
+    A worker registers before its nanny knows that it started, and a nanny does not replace a worker that dies
+    in between (distributed/nanny.py, `Nanny._on_worker_exit`, status `starting`).
     """
 
     def status(dask_worker: object) -> str:
@@ -135,12 +132,12 @@ def nannies_stand(client: Client, count: int) -> None:
 
 @dataclass
 class Cluster:
-    """A scheduler process and worker processes, to be used as a context manager.
+    """A scheduler process and worker processes; use it as a context manager.
 
-    `scheduler` is the command line without options. `nannies` says for each worker whether it runs under one.
+    `scheduler` is the command line without options. `nannies` states for each worker whether it runs under a nanny.
     `python` is the interpreter of the workers.
     `config` holds dask configuration as environment variables (`DASK_DISTRIBUTED__...`) for all processes.
-    `host` is this machine's address, where the scheduler listens; `hosts` are those that workers run on in turn, if not here.
+    `host` is this machine's address, on which the scheduler listens. `hosts` are virtual hosts on which workers run in turn.
     """
 
     scheduler: Sequence[str]
@@ -178,7 +175,7 @@ class Cluster:
         return self.folder / "scheduler.json"
 
     def start_scheduler(self) -> None:
-        """Start the scheduler on a free port and wait until its file names an address."""
+        """Start the scheduler on a free port and wait until its scheduler file contains an address."""
         command = [*self.scheduler, "--host", self.host, "--port", "0"]
         command += ["--dashboard-address", "127.0.0.1:0"]
         command += ["--scheduler-file", str(self.scheduler_file), *self.options]
@@ -189,7 +186,7 @@ class Cluster:
     def _wait_for_address(self, process: Process) -> str:
         deadline = time.monotonic() + START_TIMEOUT_SECONDS
         while time.monotonic() < deadline:
-            # a scheduler may write its file in two steps: an unreadable one is not there yet
+            # the file may be written in two steps: treat an unreadable one as missing
             with contextlib.suppress(OSError, ValueError):
                 return str(json.loads(self.scheduler_file.read_text())["address"])
             if not process.running:
@@ -200,9 +197,9 @@ class Cluster:
     def add_worker(
         self, *, nanny: bool = False, name: str | None = None, address: str = ""
     ) -> Process:
-        """Start one stock worker process; does not wait until it has registered.
+        """Start one stock worker process without waiting for it to register.
 
-        `address` stands for the scheduler's where there is something in between.
+        `address` replaces the scheduler's address, for example by that of a proxy.
         """
         name = name or f"worker-{len(self.processes)}"
         command = [self.python, "-m", "dask", "worker", address or self.address, "--name", name]
@@ -218,7 +215,7 @@ class Cluster:
         return process
 
     def wait_for_workers(self, count: int) -> None:
-        """Wait until so many workers answer, asking as a stock client does."""
+        """Wait until the given number of workers answer requests of a stock client."""
         with self.client() as client:
             try:
                 client.wait_for_workers(count, timeout=START_TIMEOUT_SECONDS)
@@ -226,28 +223,28 @@ class Cluster:
                 raise TimeoutError(f"no {count} workers registered\n{self.logs()}") from exc
 
     def _wait_for_nannies(self, count: int) -> None:
-        """Wait until nannies know of their workers: a worker that dies before is never replaced."""
+        """Wait until the nannies know of their workers; a worker that dies earlier is not replaced."""
         if count:
             with self.client() as client:
                 nannies_stand(client, count)
 
     @contextlib.contextmanager
     def client(self, **options: object) -> Iterator[object]:
-        """A stock client that has said goodbye when the block ends."""
+        """Yield a stock client, and close it when the block ends."""
         from distributed import Client
 
         with Client(self.address, timeout=START_TIMEOUT_SECONDS, **options) as client:
             yield client
 
     def logs(self) -> str:
-        """The ends of all processes' logs, for a failing test to show."""
+        """Return the ends of all processes' logs, for the message of a failing test."""
         return "\n".join(
             f"--- {p.name} (pid {p.pid}, exit code {p.popen.poll()}) ---\n{p.tail()}"
             for p in self.processes
         )
 
     def close(self) -> None:
-        """End everything, politely at first: workers before their scheduler, which they would wait for."""
+        """Stop all processes, workers before their scheduler, and kill those that do not stop in time."""
         scheduler, *workers = self.processes or [None]
         for process in workers:
             process.terminate()

@@ -1,4 +1,4 @@
-"""A Redis (or Valkey) server of one's own, with a password, for the benchmark and the tests."""
+"""A private Redis (or Valkey) server with a password, for the benchmark and the tests."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ START_SECONDS = 20.0
 
 
 def program() -> str | None:
-    """Where the server's program is; None where none is installed."""
+    """Return the path of the server's program, or None if none is installed."""
     return shutil.which("redis-server") or shutil.which("valkey-server")
 
 
 @dataclass
 class Server:
-    """One that runs.
+    """A running server.
 
     Attributes:
         url: with the password.
         process: of the server.
-        port: where it listens.
-        password: what it wants to hear.
+        port: on which it listens.
+        password: required of clients.
     """
 
     url: str
@@ -38,7 +38,7 @@ class Server:
     password: str
 
     def stop(self) -> None:
-        """Hold it, as a machine without memory would."""
+        """Stop the process (SIGSTOP), so that requests hang."""
         self.process.send_signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
@@ -49,25 +49,25 @@ class Server:
         self.process.wait()
 
     def keys(self) -> int:
-        """How many values it holds."""
+        """Return the number of stored values."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=10) as line:
             line.sendall(f"AUTH {self.password}\r\nDBSIZE\r\n".encode())
-            heard = b""
-            while heard.count(b"\r\n") < 2:
-                heard += line.recv(100)
-        return int(heard.split(b"\r\n")[1].lstrip(b":"))
+            reply = b""
+            while reply.count(b"\r\n") < 2:
+                reply += line.recv(100)
+        return int(reply.split(b"\r\n")[1].lstrip(b":"))
 
 
 @contextlib.contextmanager
 def redis_server(
     folder: Path, memory: str = "0", certificate: Path | None = None, key: Path | None = None
 ) -> Iterator[Server]:
-    """Start one on a free port of this host; it keeps nothing on disk.
+    """Start a server on a free port of this host, without persistence.
 
     Args:
         folder: for its files.
-        memory: what it may use ("100mb"); it refuses more. "0" for no limit.
-        certificate, key: for TLS, which it then speaks alone.
+        memory: its memory limit ("100mb"), beyond which it refuses values. "0" for no limit.
+        certificate, key: for TLS, which then replaces plain connections.
     """
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

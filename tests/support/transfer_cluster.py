@@ -1,4 +1,4 @@
-"""Clusters of stock workers in this process, over real sockets, with a transfer on."""
+"""Clusters of stock workers in this process, over real sockets, with a transfer configured."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Small:
         return self.workers[index].plugins["paceline-transfer"].transfer
 
     def traffic(self, name: str) -> dict[str, int]:
-        """Sums over the workers."""
+        """Return counters of the transfer, summed over the workers."""
         each = [self.transfer(i).health.backends[name].traffic for i in range(len(self.workers))]
         return {field: sum(getattr(t, field) for t in each) for field in vars(each[0])}
 
@@ -31,13 +31,13 @@ class Small:
 async def small_cluster(
     transfer: Transfer | None, n_workers: int = 3, **options: Any
 ) -> AsyncIterator[Small]:
-    """Starts and ends it all."""
+    """Start the cluster; close it when the block ends."""
     options = {"nthreads": 1, "memory_limit": "2GB", "dashboard_address": ":0", **options}
     async with Scheduler(port=0, host="127.0.0.1", dashboard_address=":0") as scheduler:
         workers = [Worker(scheduler.address, name=str(i), **options) for i in range(n_workers)]
         for worker in workers:
             await worker
-            # they share the process of all tests, whose memory is not theirs
+            # all workers share the memory of the test process
             worker.memory_manager.memory_spill_fraction = False
             worker.memory_manager.memory_pause_fraction = False
         async with Client(scheduler.address, asynchronous=True) as client:

@@ -1,7 +1,7 @@
-"""A program that touches every feature which the catalogue names, so that each op passes.
+"""A program that uses every feature in the catalogue, so that each op is sent at least once.
 
-Steps are independent of each other. They must not know which scheduler serves them; what they compute is checked elsewhere
-(``tests/integration/``).
+Steps are independent of each other and do not depend on the scheduler that serves them.
+Their results are checked elsewhere (``tests/integration/``).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from tests.wiretap.tapped_cluster import TappedCluster
 
 
 async def until(condition: Any, seconds: float = 20) -> None:
-    """Wait for something that another peer does."""
+    """Wait for an action of another peer."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -49,7 +49,7 @@ async def until(condition: Any, seconds: float = 20) -> None:
         await asyncio.sleep(0.02)
 
 
-# ------------------------------------------------------------------ what tasks do
+# ------------------------------------------------------------------ functions of tasks
 
 
 def leave_the_pool(seconds: float) -> int:
@@ -89,14 +89,14 @@ class Counter:
 
 
 async def nothing(dask_scheduler: Any = None, dask_worker: Any = None) -> None:
-    """A coroutine to run on a server."""
+    """Return a coroutine to run on a server."""
 
 
-# ------------------------------------------------------------------ the steps
+# ------------------------------------------------------------------ steps
 
 
 async def tasks(c: TappedCluster) -> None:
-    """Graphs, keys of all types, errors, retries, priorities, resources, seceding, rescheduling."""
+    """Run graphs with keys of all types, errors, retries, priorities, resources, seceding, rescheduling."""
     client = c.client
     futures = client.map(operator.add, range(3), range(3), pure=False)
     await client.gather(futures, direct=False)
@@ -132,7 +132,7 @@ async def tasks(c: TappedCluster) -> None:
 
 
 async def data(c: TappedCluster) -> None:
-    """Data that moves: scattered, replicated, rebalanced, fetched by workers, lost and looked for."""
+    """Scatter, replicate, rebalance, gather and lose data."""
     client, (one, two) = c.client, c.workers[:2]
     spread = await client.scatter({"x": 1, "y": np.arange(2000)})
     await client.scatter([3], direct=False, broadcast=True)
@@ -148,7 +148,7 @@ async def data(c: TappedCluster) -> None:
     await client.amm.run_once()
     await client.amm.running()
     await client.amm.stop()
-    # data that its worker denies: the other asks the scheduler again and again where it is
+    # its worker denies having the data: the other worker requests its location again and again
     hidden = client.submit(operator.neg, 10, workers=[one.address], key="hidden")
     await wait(hidden)
     value = one.data["hidden"]
@@ -158,7 +158,7 @@ async def data(c: TappedCluster) -> None:
     one.data["hidden"] = value
     assert await seeking == -9
     client._send_to_scheduler({"op": "report-key", "key": "x"})
-    # a scattered value is lost with its worker, a result is computed again
+    # scattered data is lost with its worker, a result is computed again
     third = await c.add_worker("carol")
     lost = await client.scatter(12, workers=[third.address], hash=False)
     again = client.submit(operator.neg, 13, workers=["carol"], allow_other_workers=True)
@@ -177,7 +177,7 @@ async def data(c: TappedCluster) -> None:
 
 
 async def stealing(c: TappedCluster) -> None:
-    """One worker has much to do, the other nothing."""
+    """Submit tasks to one worker while the other is idle."""
     many = c.client.map(
         slow_add, range(24), [1] * 24, workers=[c.workers[0].address], allow_other_workers=True, pure=False
     )  # fmt: skip
@@ -185,7 +185,7 @@ async def stealing(c: TappedCluster) -> None:
 
 
 async def coordination(c: TappedCluster) -> None:
-    """What clients share."""
+    """Use coordination primitives between clients."""
     client = c.client
     scheduler = {"scheduler_rpc": client.scheduler, "loop": client.loop}
     future = client.submit(operator.neg, 20)
@@ -229,7 +229,7 @@ async def coordination(c: TappedCluster) -> None:
 
 
 async def topics(c: TappedCluster) -> None:
-    """Events of clients, workers and the scheduler itself."""
+    """Send events from clients, workers and the scheduler."""
     got: list[Any] = []
     c.client.subscribe_topic("features", got.append)
     await c.client.submit(note, 3)
@@ -241,7 +241,7 @@ async def topics(c: TappedCluster) -> None:
 
 
 async def questions(c: TappedCluster) -> None:
-    """What clients ask the scheduler."""
+    """Send the requests of clients to the scheduler."""
     client = c.client
     future = client.submit(slow_add, 1, 1, key="slow-add-1")
     for ask in (client.who_has, client.has_what, client.nthreads, client.processing):
@@ -286,7 +286,7 @@ async def questions(c: TappedCluster) -> None:
         await client.submit(slow_add, 4, 4)
     benchmark = asyncio.ensure_future(
         client.benchmark_hardware()
-    )  # a minute, which nobody waits for
+    )  # takes a minute; do not wait for it
     await until(lambda: c.record.has("scheduler_rpc", "benchmark_hardware"))
     benchmark.cancel()
 
@@ -310,7 +310,7 @@ class OnNanny(NannyPlugin):
 
 
 async def code(c: TappedCluster) -> None:
-    """Functions, plugins, files."""
+    """Use functions, plugins and files."""
     client = c.client
     await c.add_nanny("dora")
     await client.wait_for_workers(3)
@@ -332,7 +332,7 @@ async def code(c: TappedCluster) -> None:
 
 
 async def servers(c: TappedCluster) -> None:
-    """What workers and nannies are asked directly."""
+    """Send requests directly to workers and nannies."""
     client, one, two = c.client, c.workers[0], c.workers[1]
     future = client.submit(operator.neg, 30, workers=[one.address], key="asked")
     await future
@@ -363,7 +363,7 @@ async def servers(c: TappedCluster) -> None:
     await comm.write({"op": "connection_stream"})
     comm.abort()
     for address in (c.address, one.address, nanny.address):
-        async with rpc(address) as once:  # says "close" at its end
+        async with rpc(address) as once:  # sends "close" at its end
             await once.identity()
     comm = await client.rpc.connect(c.address)
     await comm.write({"op": "connection_stream", "reply": False})
@@ -382,7 +382,7 @@ def length(dask_scheduler: Any) -> int:
 
 
 async def _followed(c: TappedCluster) -> None:
-    """Requests after which the scheduler goes on talking."""
+    """Use requests whose connection the scheduler continues to write to."""
     comm = await c.client.rpc.connect(c.address)
     await comm.write({"op": "subscribe_worker_status"})
     await comm.read()
@@ -408,7 +408,7 @@ async def _followed(c: TappedCluster) -> None:
 
 
 async def shuffles(c: TappedCluster) -> None:
-    """P2P: a merge of frames and a rechunk of an array."""
+    """Run P2P: a merge of dataframes and a rechunk of an array."""
     import dask.array as da
     import dask.dataframe as dd
 
@@ -426,7 +426,7 @@ async def shuffles(c: TappedCluster) -> None:
 
 
 async def leaving(c: TappedCluster) -> None:
-    """Workers that retire, restart, are sent away; a graph that cannot be opened; the end."""
+    """Retire, restart and close workers; send a graph that cannot be deserialized; shut down."""
     client = c.client
     kept = client.submit(operator.neg, 40, workers=["bob"], key="kept", allow_other_workers=True)
     await kept
@@ -434,7 +434,7 @@ async def leaving(c: TappedCluster) -> None:
     await until(lambda: c.workers[1].status.name == "closed")
     nanny = c.nannies[0]
     await client.restart_workers([nanny.worker_address], timeout=90)
-    # workers without nannies do not come back
+    # workers without nannies do not restart
     await client.restart(timeout=90, wait_for_workers=False)
     asked = client.rpc(nanny.address)
     await asked.kill(timeout=5)
@@ -443,7 +443,7 @@ async def leaving(c: TappedCluster) -> None:
     with suppress(OSError):
         await asked.terminate(timeout=5)
     third = await c.add_worker("hugo")
-    with suppress(OSError):  # it may be gone before it has answered
+    with suppress(OSError):  # it may close before it replies
         await client.rpc(third.address).terminate(nanny=False)
     fourth = await c.add_worker("ines")
     await client.scheduler.unregister(address=fourth.address, stimulus_id="features")
@@ -454,7 +454,7 @@ async def leaving(c: TappedCluster) -> None:
 
 
 async def shapes(c: TappedCluster) -> None:
-    """Values whose frames are several, empty, worth compressing. No step of ``STEPS``: it shows no op."""
+    """Send values with several, empty and compressible frames. Not in ``STEPS``, because it adds no op."""
     client = c.client
     one, two = (worker.address for worker in c.workers)
     frame = pd.DataFrame({"a": range(5), "b": [0.5] * 5, "c": list("vwxyz")})

@@ -1,14 +1,14 @@
-"""Writes ``docs/vectors/``: for each op a message as bytes and as JSON, captured between stock peers where one could be.
+"""Write ``docs/vectors/``: a message of each op as bytes and as JSON, captured between stock peers if possible.
 
-``make vectors`` runs it. The stock scheduler, stock workers, nannies and clients do all that ``features`` has; what passes
-between them is kept as it passed, the smallest message of each kind. What only ever passes in batches with others is cut out
-of one, and what they never say is made from the catalogue: both are marked so.
+Run it with ``make vectors``. The stock scheduler, workers, nannies and clients run all steps of ``features``, and the smallest
+message of each kind is kept unchanged. An op that is only ever sent in batches with others is cut out of a batch. An op that
+stock peers never send is made from the catalogue. Both are marked in the index.
 
-Beside these, ``shapes/``: whole batches, values of several frames, compressed and sharded ones. Stock peers are told to compress
-with zlib and to cut frames at ``SHARD``, so that they are small, and that they are on different hosts, for on one they compress
-nothing. Messages of a few kB are as ever.
+``shapes/`` has whole batches, and values with several, compressed and sharded frames. To keep them small, stock peers are
+configured to compress with zlib and to shard frames at ``SHARD`` bytes. They also assume different hosts, because peers on
+one host do not compress. Messages of a few kB are not affected.
 
-Names of this machine in the bytes are overwritten with others of their length; nothing else is changed.
+Names of this machine in the bytes are overwritten with others of the same length; nothing else is changed.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from tests.wiretap.tapped_cluster import Record, tapped_cluster
 
 ROOT = Path(__file__).parent.parent.parent
 FOLDER = ROOT / "docs" / "vectors"
-#: A vector larger than this is not kept.
+#: Maximum size of a vector; larger ones are dropped.
 VECTOR_MAX_NBYTES = 24_000
-#: What a key, a number, a text is in a message that nobody sent.
+#: Values of a key, a number and a text in messages made from the catalogue.
 SAMPLES: dict[str, Any] = {
     "key": "x-1",
     "keys": ["x-1"],
@@ -59,17 +59,17 @@ SAMPLES: dict[str, Any] = {
 
 #: (direction, op, kind) of a vector.
 Name = tuple[str, str, str]
-#: A batch of so many messages is kept as one.
+#: Number of messages in the batch that is kept as one vector.
 BATCH_LENGTH = 3
 
 
 class Keeper(Record):
-    """Keeps the smallest message of each kind."""
+    """Keep the smallest message of each kind."""
 
     def __init__(self) -> None:
         super().__init__()
         self.kept: dict[Name, bytes] = {}
-        self.cut: set[Name] = set()  # those taken out of a batch
+        self.cut: set[Name] = set()  # messages that were cut out of a batch
 
     def __call__(self, tapped: Any, when: float, seen: ObservedMessage) -> None:
         super().__call__(tapped, when, seen)
@@ -91,7 +91,7 @@ class Keeper(Record):
                 self.keep(("shapes", f"{direction}.{shape}", "shape"), seen.frames)
 
     def keep(self, name: Name, frames: Sequence[Any], cut: bool = False) -> None:
-        """The smallest; one that came alone is better than any that did not."""
+        """Return the smallest messages, preferring those that were not sent in a batch."""
         data = anonymous(b"".join(map(bytes, pack_frames(list(frames)))))
         old = (name in self.cut, len(self.kept.get(name, b"")))
         if len(data) <= VECTOR_MAX_NBYTES and (name not in self.kept or (cut, len(data)) < old):
@@ -100,7 +100,7 @@ class Keeper(Record):
 
 
 def payloads_in(value: Any) -> list[Payload]:
-    """Those at any depth."""
+    """Yield the messages at any depth."""
     if isinstance(value, Payload):
         return [value]
     inner = value.values() if isinstance(value, dict) else value
@@ -110,7 +110,7 @@ def payloads_in(value: Any) -> list[Payload]:
 
 
 def shapes_of(seen: ObservedMessage) -> list[str]:
-    """What is to be seen in the frames of a message, or of a batch for its first message."""
+    """Return the properties of the frames of a message, or of a batch for its first message."""
     found = []
     if seen.n_messages >= BATCH_LENGTH:
         assert seen.frames is not None
@@ -127,7 +127,7 @@ def shapes_of(seen: ObservedMessage) -> list[str]:
 
 
 def anonymous(data: bytes) -> bytes:
-    """The same bytes, with other words for where this machine keeps things."""
+    """Return the same bytes without paths and names of this machine."""
     places = {
         str(ROOT),
         sys.prefix,
@@ -145,7 +145,7 @@ def anonymous(data: bytes) -> bytes:
 
 
 async def capture() -> Keeper:
-    """All features, once, on the stock scheduler. A feature that fails here leaves its ops to the others."""
+    """Run all features on the stock scheduler. If a feature fails, its ops are made from the catalogue."""
     keeper = Keeper()
     TCP.same_host = property(lambda _: False)
     async with tapped_cluster(StockScheduler, keeper) as cluster:
@@ -159,7 +159,7 @@ async def capture() -> Keeper:
 
 
 def constructed(op: Op) -> bytes:
-    """A message of an op that nobody said: each field with a value of its type."""
+    """Make a message of an op that was not captured: each field with a value of its type."""
     fields = {}
     for field in msgspec.structs.fields(op.cls):
         if field.default is msgspec.NODEFAULT and field.default_factory is msgspec.NODEFAULT:
@@ -183,7 +183,7 @@ def _sample(cls: Any, field: Any) -> Any:
 
 
 def write(kept: dict[Name, bytes], cut: set[Name]) -> None:
-    """The files, and their index."""
+    """Write the files and their index."""
     shutil.rmtree(FOLDER, ignore_errors=True)
     captured = set(kept)
     for direction, table in TABLES.items():

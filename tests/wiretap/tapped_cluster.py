@@ -1,4 +1,4 @@
-"""A cluster of stock workers and nannies in this process, each behind a tap, as its scheduler is."""
+"""A cluster of stock workers and nannies in this process, with a tap before the scheduler and each of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from paceline.protocol.catalogue import Direction
 from paceline.protocol.observer import ObservedMessage
 from paceline.scheduler.server.wiretap.proxy import TappedConnection, Wiretap
 
-#: So long a list of violations is kept.
+#: Maximum length of the list of violations.
 VIOLATIONS_MAX = 200
 
 SETTINGS = {
@@ -28,11 +28,11 @@ SETTINGS = {
 
 @dataclass
 class Record:
-    """What was seen.
+    """Messages that passed the taps.
 
     Attributes:
-        ops: (direction, kind, op) -> how often.
-        violations: what was not as the catalogue says, with the message.
+        ops: (direction, kind, op) -> count.
+        violations: deviations from the catalogue, with the message.
     """
 
     ops: Counter[tuple[str | None, str, str]] = field(default_factory=Counter)
@@ -47,13 +47,13 @@ class Record:
                 )
 
     def has(self, direction: str, op: str) -> bool:
-        """Whether the op has passed this way, by itself or inside another."""
+        """Return whether the op was sent, as a message or inside another."""
         kinds = ("request", "inner", "stream")
         return any(self.ops[direction, kind, op] for kind in kinds)
 
 
 def _tapping(cls: type[Any], table: Direction) -> type[Any]:
-    """The class of server, of which each object is known by the address of a tap."""
+    """Return a subclass of the server whose instances use the address of a tap as their contact address."""
 
     class TappedServer(cls):  # type: ignore[misc]
         def __init__(self, *args: Any, record: Record, **kwargs: Any) -> None:
@@ -84,14 +84,14 @@ TappedNanny = _tapping(Nanny, "nanny_rpc")
 
 @dataclass
 class TappedCluster:
-    """What a program needs.
+    """Arguments of a program.
 
     Attributes:
-        scheduler: the object.
+        scheduler: the scheduler object.
         address: of the tap before it.
         client: connected through the tap.
         workers, nannies: those that run.
-        record: what passed.
+        record: messages that passed the taps.
     """
 
     scheduler: Any
@@ -103,7 +103,7 @@ class TappedCluster:
     nannies: list[Any] = field(default_factory=list)
 
     async def add_worker(self, name: str, **options: Any) -> Any:
-        """One more worker behind a tap."""
+        """Start one more worker behind a tap."""
         worker = await TappedWorker(
             self.address, record=self.record, name=name, host="127.0.0.1", protocol="tcp", nthreads=2,
             local_directory=self.folder, heartbeat_interval="200ms", dashboard=False, **options,
@@ -112,7 +112,7 @@ class TappedCluster:
         return worker
 
     async def add_nanny(self, name: str, **options: Any) -> Any:
-        """One more nanny behind a tap; its worker is a process."""
+        """Start one more nanny behind a tap; its worker is a process."""
         nanny = await TappedNanny(
             self.address, record=self.record, name=name, host="127.0.0.1", protocol="tcp", nthreads=1,
             local_directory=self.folder, dashboard=False, **options,
@@ -121,13 +121,13 @@ class TappedCluster:
         return nanny
 
     def connect(self, **options: Any) -> Any:
-        """A further client."""
+        """Connect one more client."""
         return Client(self.address, asynchronous=True, **options)
 
 
 @contextlib.asynccontextmanager
 async def tapped_cluster(make_scheduler: Any, record: Record) -> AsyncIterator[TappedCluster]:
-    """A scheduler, two workers with one resource each, and a client.
+    """Start a scheduler, two workers with one resource each, and a client.
 
     Args:
         make_scheduler: the class; stock's or paceline's.

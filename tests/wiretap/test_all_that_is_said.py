@@ -1,7 +1,7 @@
-"""Stock workers, nannies and clients behind taps, with the stock scheduler and with paceline: what passes is what the catalogue says.
+"""Messages between stock peers and either scheduler, captured by taps, conform to the catalogue.
 
-Zero unknown ops, zero unknown fields, zero fields of another type; and each op of the catalogue passes, or is in ``UNPROVOKED``
-with the reason why not.
+There are no unknown ops, no unknown fields and no fields of another type. Each op of the catalogue is sent, or listed in
+``UNPROVOKED`` with the reason why not.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from tests.wiretap.tapped_cluster import Record, tapped_cluster
 
 SCHEDULERS = {"stock": StockScheduler, "paceline": Scheduler}
 
-#: So long a run may take: it starts processes, and machines are busy.
+#: Timeout of a run, which starts processes on possibly busy machines.
 SECONDS = 600
 
-#: (direction, op) -> why it does not pass.
+#: (direction, op) -> why it is not sent.
 UNPROVOKED: dict[tuple[str, str], str] = {
     ("scheduler_to_worker", "cancel-compute"): "workers read it, no scheduler sends it",
     ("scheduler_to_client", "close"): "clients read it, no scheduler sends it",
@@ -30,7 +30,7 @@ UNPROVOKED: dict[tuple[str, str], str] = {
     ("scheduler_to_client", "stream-closed"): "the connection is closed before it could be said",
     ("scheduler_to_client", "error"): "clients read it, no scheduler sends it",
 }
-#: Further ones, by scheduler.
+#: Additional entries, by scheduler.
 UNPROVOKED_BY: dict[str, dict[tuple[str, str], str]] = {
     "stock": {("scheduler_rpc", "explain"): "an op of paceline's"},
     "paceline": {},
@@ -46,8 +46,8 @@ async def run(kind: str, steps: Any) -> Record:
 
 
 @pytest.mark.parametrize("kind", SCHEDULERS)
-async def test_ordinary_work(kind: str) -> None:
-    """The short one, for every day."""
+async def test_ordinary_messages_conform(kind: str) -> None:
+    """Run the short subset of features."""
     record = await run(kind, (tasks, coordination))
     assert record.violations == []
     assert sum(record.ops.values()) > 200
@@ -56,7 +56,7 @@ async def test_ordinary_work(kind: str) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(SECONDS + 60)
 @pytest.mark.parametrize("kind", SCHEDULERS)
-async def test_every_feature(kind: str) -> None:
+async def test_every_feature_conforms_and_every_op_is_sent(kind: str) -> None:
     record = await run(kind, STEPS)
     assert record.violations == []
     excused = {**UNPROVOKED, **UNPROVOKED_BY[kind]}
@@ -66,5 +66,5 @@ async def test_every_feature(kind: str) -> None:
         for op in table
         if not record.has(direction, op)
     }
-    assert unseen - set(excused) == set(), "nobody says these, and nobody knows why"
-    assert set(excused) - unseen == set(), "these pass after all"
+    assert unseen - set(excused) == set(), "ops that were not sent and have no entry in UNPROVOKED"
+    assert set(excused) - unseen == set(), "entries of UNPROVOKED that were sent"

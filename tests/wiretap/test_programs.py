@@ -1,4 +1,4 @@
-"""All programs of ``tests/integration/programs`` with ``paceline wiretap`` between real processes: nothing but what the catalogue says."""
+"""All programs of ``tests/integration/programs``, with ``paceline wiretap`` between real processes, conform to the catalogue."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.integration
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 3000
-#: What programs say wrongly on purpose, to see the same error from both schedulers.
+#: Deliberate violations by programs that compare the errors of both schedulers.
 MISTAKES = {
     "wrong type: logs $.n: Expected `int | null`, got `str`",
     "wrong type: get_task_stream $.count: Expected `int | null`, got `str`",
@@ -51,7 +51,7 @@ class TappedProcesses(Cluster):
         raise TimeoutError(self.tap.tail())
 
     def hang_up(self) -> tuple[int, str]:
-        """End the tap. Returns its exit code and what it printed."""
+        """Stop the tap. Return its exit code and output."""
         assert self.tap is not None
         self.tap.popen.send_signal(signal.SIGINT)
         code = self.tap.popen.wait(30)
@@ -64,7 +64,7 @@ class TappedProcesses(Cluster):
 
 
 def programs(kind: str, nannies: bool) -> Iterator[Callable[[Any], object]]:
-    """Every public function with one parameter called `client`; those that fail on stock only elsewhere."""
+    """Return every public function with one parameter called `client`, except those that only fail on stock."""
     for path in sorted((ROOT / "tests/integration/programs").glob("[!_]*.py")):
         module = importlib.import_module(f"tests.integration.programs.{path.stem}")
         for name, function in inspect.getmembers(module, inspect.isfunction):
@@ -77,7 +77,7 @@ def programs(kind: str, nannies: bool) -> Iterator[Callable[[Any], object]]:
 
 
 def tapped(kind: str, folder: Path, nannies: bool = False) -> TappedProcesses:
-    # functions of programs travel by reference, as those of an installed package do
+    # functions of programs are pickled by reference, as those of an installed package
     inherited = os.environ.get("PYTHONPATH")
     config = {"PYTHONPATH": os.pathsep.join([str(ROOT), *([inherited] if inherited else [])])}
     options: dict[str, Any] = {}
@@ -88,7 +88,7 @@ def tapped(kind: str, folder: Path, nannies: bool = False) -> TappedProcesses:
 
 
 @pytest.mark.timeout(200)
-def test_a_dataframe_program_gives_the_same_through_a_tap(tmp_path: Path, stock: Cluster) -> None:
+def test_dataframe_program_gives_same_result_through_tap(tmp_path: Path, stock: Cluster) -> None:
     from tests.integration.programs.dataframes import merge_by_p2p
 
     with stock.client() as client:
