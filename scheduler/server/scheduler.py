@@ -275,7 +275,8 @@ class Scheduler:
         compilers: GraphCompilers = ThreadGraphCompilers()
         if not self._compile_in_threads:
             compilers = ProcessGraphCompilers(self._spawn or child_process.spawn)
-        compilers.start()
+        if self._spawn in (None, child_process.spawn):  # a forked process is ready at once
+            compilers.start()
         if self._spawn is not None:
             self._gc_policy = GcPolicy()
             self._gc_policy.start()

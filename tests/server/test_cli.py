@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 from click.testing import CliRunner
+from distributed import Client
 from paceline.scheduler.server.cli import main
 from paceline.scheduler.server.cli.options import read_key
 
@@ -64,8 +65,12 @@ def test_a_scheduler_comes_and_goes(tmp_path: Path, number: signal.Signals) -> N
 
 
 def test_a_killed_scheduler_leaves_no_compilers(tmp_path: Path) -> None:
-    process, _ = start(tmp_path)
-    children = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
+    process, file = start(tmp_path)
+    with Client(json.loads(file.read_text())["address"], set_as_default=False) as client:
+        future = client.submit(sum, [1, 2])
+        while not client.story(future.key):
+            time.sleep(0.05)
+        children = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
     assert len(children) == 2, "the template and a graph compiler"
     process.kill()
     process.communicate()
