@@ -1,4 +1,4 @@
-"""Peers that break the framing, or say nothing, cost themselves the connection and others nothing."""
+"""Peers that violate the framing, or stay silent, lose their own connection and do not affect others."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def handshake(peer: socket.socket) -> None:
 
 
 def receive(peer: socket.socket) -> object:
-    """One message: its first frame."""
+    """Return one message: its first frame."""
     head = exactly(peer, 16)
     (count,) = struct.unpack("<Q", head[8:])
     lengths = struct.unpack(f"<{count}Q", exactly(peer, 8 * count))
@@ -76,7 +76,9 @@ LIES = {
 
 @pytest.mark.parametrize("after_handshake", [False, True], ids=["first", "later"])
 @pytest.mark.parametrize("lie", LIES)
-def test_a_lie_costs_its_own_connection(lie: str, after_handshake: bool, paceline: Cluster) -> None:
+def test_framing_violation_closes_only_its_connection(
+    lie: str, after_handshake: bool, paceline: Cluster
+) -> None:
     log_before = len(paceline.processes[0].output())
     with connect(paceline) as peer:
         if after_handshake:
@@ -94,7 +96,7 @@ def peer_port(name: str) -> str:
 
 
 def test_half_open_connections_do_not_block_others(paceline: Cluster) -> None:
-    """Peers that connect and are silent, or stop in the middle of a message."""
+    """Open connections that stay silent, or stop in the middle of a message."""
     silent = [connect(paceline) for _ in range(20)]
     try:
         for peer in silent[::2]:
@@ -107,7 +109,7 @@ def test_half_open_connections_do_not_block_others(paceline: Cluster) -> None:
 
 
 def test_unknown_operations_are_answered(paceline: Cluster) -> None:
-    """Stock answers nothing and logs the name; an error that names it is as good. The connection stays."""
+    """Stock sends no reply and logs the name; an error that contains the name is acceptable too. The connection stays open."""
     log_before = len(paceline.processes[0].output())
     with connect(paceline) as peer:
         handshake(peer)
@@ -132,11 +134,11 @@ def test_wrong_arguments_are_answered(paceline: Cluster) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(200)
-def test_worker_that_holds_its_gil_is_not_lost(paceline: Cluster) -> None:
-    """A task that lets no other thread of its worker run for half a minute and more."""
+def test_worker_that_holds_its_gil_is_not_removed(paceline: Cluster) -> None:
+    """Run a task that blocks all other threads of its worker for more than half a minute."""
 
     def hold() -> int:
-        # one call of C code that never releases the interpreter: about forty seconds on a slow machine
+        # one call of C code that does not release the GIL: about forty seconds on a slow machine
         started = time.monotonic()
         while time.monotonic() - started < 40:
             sum(range(200_000_000))

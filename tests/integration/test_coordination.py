@@ -1,6 +1,6 @@
-"""Coordination primitives where processes die, where many wait, and where stock hangs or leaks.
+"""Coordination primitives when processes die, when many clients wait, and when stock hangs or leaks.
 
-What they give otherwise is compared with the stock scheduler by `programs/coordination.py`.
+Other results are compared with the stock scheduler by `programs/coordination.py`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ANOTHER_PROCESS = """
 
 @contextlib.contextmanager
 def peer(cluster: Cluster, body: str) -> Iterator[subprocess.Popen[str]]:
-    """A client in a process of its own that has done `body`; killed when the block ends."""
+    """Start a client in a separate process that runs `body`; kill it when the block ends."""
     code = textwrap.dedent(ANOTHER_PROCESS).format(body=textwrap.dedent(body))
     command = [sys.executable, "-c", code, cluster.address]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
@@ -49,13 +49,13 @@ def peer(cluster: Cluster, body: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def background(call: str) -> str:
-    """A call that waits, in a thread; its request has arrived soon after."""
+    """Start a blocking call in a thread; its request arrives soon after."""
     return f"threading.Thread(target=lambda: {call}, daemon=True).start(); time.sleep(0.5)"
 
 
 @pytest.mark.parametrize("kind", ["stock", "paceline"])
 def test_lock_of_a_dead_client(kind: str, start_cluster: Callable[..., Cluster]) -> None:
-    """Its lease is not refreshed, and ends."""
+    """The lease of the lock is no longer refreshed, and expires."""
     config = {
         "DASK_DISTRIBUTED__SCHEDULER__LOCKS__LEASE_TIMEOUT": "1s",
         "DASK_DISTRIBUTED__SCHEDULER__LOCKS__LEASE_VALIDATION_INTERVAL": "200ms",
@@ -69,14 +69,14 @@ Lock("l").acquire()
         with peer(cluster, body) as process:
             lock = Lock("l")
             time.sleep(2)
-            assert lock.acquire(timeout=0) is False, "a living holder refreshes it"
+            assert lock.acquire(timeout=0) is False, "a live holder refreshes its lease"
             process.kill()
             assert lock.acquire(timeout=LONG_SECONDS) is True
         lock.release()
 
 
-def test_dead_waiters_take_nothing(paceline: Cluster) -> None:
-    """stock gives the lease, the item and the lock to the process that died."""
+def test_dead_waiters_acquire_nothing(paceline: Cluster) -> None:
+    """Stock grants the lease, the item and the lock to the process that died."""
     names = {word: unique(word) for word in ("lock", "queue", "multi", "full")}
     with paceline.client() as client:
         lock, multi = Lock(names["lock"]), MultiLock([names["multi"]])
@@ -107,8 +107,8 @@ def test_dead_waiters_take_nothing(paceline: Cluster) -> None:
         assert client.status == "running"
 
 
-def test_variable_of_a_client_that_died_before_it_confirmed(paceline: Cluster) -> None:
-    """A future that was given to a process that died is let go; stock keeps it for ever."""
+def test_variable_of_client_that_died_before_it_confirmed(paceline: Cluster) -> None:
+    """A future that was sent to a process that died is released; stock never releases it."""
     name = unique("variable")
     with paceline.client() as client:
         future = client.submit(operator.add, 40, 1, pure=False)
@@ -125,8 +125,8 @@ def test_variable_of_a_client_that_died_before_it_confirmed(paceline: Cluster) -
         assert until(lambda: key not in client.who_has())
 
 
-def test_close_of_a_semaphore_ends_endless_waits(paceline: Cluster) -> None:
-    """Where stock lets them hang."""
+def test_close_of_semaphore_ends_waits(paceline: Cluster) -> None:
+    """Waiters get an error; on stock they hang."""
     with paceline.client():
         semaphore = Semaphore(name=unique("semaphore"))
         semaphore.acquire()
@@ -141,7 +141,7 @@ def test_close_of_a_semaphore_ends_endless_waits(paceline: Cluster) -> None:
 
 @pytest.mark.parametrize("kind", ["stock", "paceline"])
 def test_worker_with_a_lock_dies(kind: str, start_cluster: Callable[..., Cluster]) -> None:
-    """The task runs again on the next worker; its lock ends with its lease."""
+    """The task runs again on the next worker; its lock expires with the lease."""
     config = {
         "DASK_DISTRIBUTED__SCHEDULER__LOCKS__LEASE_TIMEOUT": "1s",
         "DASK_DISTRIBUTED__SCHEDULER__LOCKS__LEASE_VALIDATION_INTERVAL": "200ms",
@@ -165,8 +165,8 @@ def test_worker_with_a_lock_dies(kind: str, start_cluster: Callable[..., Cluster
 
 
 @pytest.mark.parametrize("kind", ["stock", "paceline"])
-def test_semaphore_of_a_worker_that_dies(kind: str, start_cluster: Callable[..., Cluster]) -> None:
-    """Its lease ends, and the task gets one of its own on the next worker."""
+def test_semaphore_of_worker_that_dies(kind: str, start_cluster: Callable[..., Cluster]) -> None:
+    """Its lease expires, and the task acquires a new one on the next worker."""
     config = {
         "DASK_DISTRIBUTED__SCHEDULER__LOCKS__LEASE_TIMEOUT": "1s",
         "DASK_DISTRIBUTED__SCHEDULER__LOCKS__LEASE_VALIDATION_INTERVAL": "200ms",
@@ -192,7 +192,7 @@ def test_semaphore_of_a_worker_that_dies(kind: str, start_cluster: Callable[...,
 
 @pytest.mark.parametrize("kind", ["stock", "paceline"])
 def test_multi_lock_of_a_client_that_closes(kind: str, request: pytest.FixtureRequest) -> None:
-    """Who waits for one of its names gets it when it is released; a waiter that gave up holds nothing."""
+    """Clients that wait for a released name acquire it; a waiter that gave up holds nothing."""
     cluster = request.getfixturevalue(kind)
     a, b, c = unique("a"), unique("b"), unique("c")
     with cluster.client() as one, cluster.client(set_as_default=False) as other:
@@ -201,20 +201,20 @@ def test_multi_lock_of_a_client_that_closes(kind: str, request: pytest.FixtureRe
         waiting = MultiLock([b, c], client=other)
         assert not waiting.acquire(timeout=0.2)
         free = MultiLock([c], client=other)
-        assert free.acquire(timeout=LONG_SECONDS), "who gave up waiting holds nothing"
+        assert free.acquire(timeout=LONG_SECONDS), "a waiter that gave up holds nothing"
         free.release()
         held.release()
         assert waiting.acquire(timeout=LONG_SECONDS)
         waiting.release()
 
 
-# ------------------------------------------------------------------ many at once
+# ------------------------------------------------------------------ many waiters
 
 
 def test_waiters_are_served_in_order(paceline: Cluster) -> None:
-    """One client, 200 waiters for a lock and 200 for a queue: first come, first served.
+    """One client has 200 waiters for a lock and 200 for a queue, served first come, first served.
 
-    Each waiter has a connection of its own, and on a busy machine neighbours overtake each other on their way.
+    Each waiter has its own connection, and on a busy machine adjacent requests overtake each other.
     """
 
     async def program() -> tuple[list[int], list[int]]:

@@ -1,4 +1,4 @@
-"""The Dockerfile without a Docker engine: it is read, and its install and start commands are run as they stand."""
+"""The Dockerfile without a Docker engine: parse it, and run its install and start commands."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ def final_stage() -> list[tuple[str, str]]:
     return found[start:]
 
 
-def test_it_is_what_a_scheduler_needs() -> None:
+def test_dockerfile_defines_a_scheduler_image() -> None:
     stage = dict(final_stage())
     entrypoint = json.loads(stage["ENTRYPOINT"])
-    assert entrypoint[0] == "tini", "signals and zombies: tini is PID 1"
+    assert entrypoint[0] == "tini", "tini is PID 1, for signals and zombies"
     assert entrypoint[-1] == "/usr/bin/prepare.sh", "as in the dask image"
     assert json.loads(stage["CMD"]) == ["paceline"]
     assert stage["EXPOSE"].split() == ["8786", "8787"]
     assert "/health" in stage["HEALTHCHECK"]
     assert stage["USER"] not in ("root", "0")
     names = [name for name, _ in final_stage()]
-    assert names.index("USER") > names.index("RUN"), "what needs root comes first"
+    assert names.index("USER") > names.index("RUN"), "commands that need root come first"
 
 
-def test_what_it_copies_exists() -> None:
+def test_copied_files_exist() -> None:
     ignored = (ROOT / ".dockerignore").read_text().split()
     for name, arguments in instructions():
         if name == "COPY" and "--from" not in arguments:
@@ -64,7 +64,7 @@ def test_what_it_copies_exists() -> None:
 
 
 class Image:
-    """What the build leaves, in folders of this machine: `home` stands for /opt/paceline."""
+    """Result of the build in folders of this machine: `home` replaces /opt/paceline."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -72,7 +72,7 @@ class Image:
         self.path = f"{self.home}/bin:/usr/bin:/bin"
 
     def build(self) -> None:
-        """COPY what the file copies, and RUN its commands that make the environment."""
+        """COPY the files and RUN the commands that make the environment."""
         context = self.folder / "src"
         context.mkdir()
         for name, arguments in instructions():
@@ -91,7 +91,7 @@ class Image:
                 assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
 
     def run(self, name: str, command: list[str]) -> Process:
-        """`docker run paceline COMMAND`; the program named first must come from the image."""
+        """Return the command of `docker run paceline COMMAND`; its program must come from the image."""
         program = shutil.which(command[0], path=self.path)
         assert program is not None and program.startswith(str(self.home)), command
         clean = {key: "" for key in os.environ if key.startswith(("DASK", "VIRTUAL", "PYTHONPATH"))}
@@ -108,7 +108,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Image:
 
 @pytest.fixture
 def scheduler(image: Image) -> Iterator[dict[str, Any]]:
-    """The container's CMD, on free ports; gives what its scheduler file says."""
+    """Run the container's CMD on free ports; yield the content of its scheduler file."""
     file = image.folder / "scheduler.json"
     options = ["--port", "0", "--dashboard-address", ":0", "--scheduler-file", str(file)]
     process = image.run("scheduler", json.loads(last("CMD")) + options)

@@ -1,4 +1,4 @@
-"""Every example runs, says something, and its own checks hold."""
+"""Every example runs, prints output, and passes its own checks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.support.source_tree import ROOT
 EXAMPLES = ROOT / "examples"
 # run by `make demo`, and in continuous integration by name; by test_protocol_examples.py
 ELSEWHERE = {"demo.py", "worker_on_protocol.py", "monitor.py"}
-# what others import
+# modules that other examples import
 SHARED = {"toy_cluster.py", "asyncio_link.py", "worker_parts.py"}
 PROGRAMS = sorted(path.name for path in EXAMPLES.glob("*.py") if path.name not in ELSEWHERE)
 
@@ -25,7 +25,7 @@ def test_example(name: str) -> None:
         [sys.executable, str(EXAMPLES / name)], capture_output=True, text=True, timeout=110
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
-    assert done.stdout.strip(), "an example shows something"
+    assert done.stdout.strip(), "an example prints output"
 
 
 def test_tour_names_every_example() -> None:

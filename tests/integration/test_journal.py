@@ -1,4 +1,4 @@
-"""Journals of real runs replay: the same hash of all outputs under any hash seed, after a crash too."""
+"""Journals of real runs replay with the same hash of all outputs under any hash seed, also after a crash."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
 
 def replay(journal: Path, *options: str, seed: str = "0") -> str:
-    """What `paceline replay` prints."""
+    """Return the output of `paceline replay`."""
     command = [*scheduler_command("paceline"), "replay", str(journal), *options]
     environment = {**os.environ, "PYTHONHASHSEED": seed}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120)
@@ -39,7 +39,7 @@ def journaled(start_cluster: Callable[..., Cluster], tmp_path: Path) -> tuple[Cl
     return start_cluster("paceline", options=options, config=IMPORTABLE), journal
 
 
-def test_a_run_replays_alike(journaled: tuple[Cluster, Path]) -> None:
+def test_replays_of_a_run_are_identical(journaled: tuple[Cluster, Path]) -> None:
     cluster, journal = journaled
     with cluster.client() as client:
         for program in (graphs.tree, graphs.bag, futures.scattered, futures.two_clients):
@@ -51,14 +51,14 @@ def test_a_run_replays_alike(journaled: tuple[Cluster, Path]) -> None:
     replays = [replay(journal, seed=seed) for seed in ("0", "1", "4711")]
     assert all("The outputs are the same as in the run" in told for told in replays), replays
     digests = set(map(digest, replays))
-    assert len(digests) == 1, "the hash seed shows in the outputs"
+    assert len(digests) == 1, "outputs depend on the hash seed"
     story = replay(journal, "--key", "told-of")
     assert "told-of" in story and "processing" in story and "memory" in story
     assert digest(replay(journal, "--until", "5")) not in digests
     assert "ComputeTask" in replay(journal, "--print")
 
 
-def test_a_run_that_was_killed_replays(journaled: tuple[Cluster, Path]) -> None:
+def test_killed_run_replays(journaled: tuple[Cluster, Path]) -> None:
     cluster, journal = journaled
     with cluster.client() as client:
         graphs.merge_slow(client)
@@ -70,7 +70,7 @@ def test_a_run_that_was_killed_replays(journaled: tuple[Cluster, Path]) -> None:
     assert one == two
 
 
-def test_a_run_in_which_workers_die_replays(
+def test_run_in_which_workers_die_replays(
     start_cluster: Callable[..., Cluster], tmp_path: Path
 ) -> None:
     journal = tmp_path / "run.journal"

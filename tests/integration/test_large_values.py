@@ -1,4 +1,4 @@
-"""One large value in many tasks costs the scheduler that value once."""
+"""A large value that many tasks use is held in the scheduler once."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from tests.support.real_cluster import Cluster
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
 VALUE_NBYTES = 8_000_000
-# once in the scheduler, once more on its way in, and some to start with: 50 of them would be 400 MB
+# one copy in the scheduler, one on arrival, and some overhead: 50 copies would be 400 MB
 GROWTH_MAX_NBYTES = 5 * VALUE_NBYTES
 RELEASE_TIMEOUT_SECONDS = 20
 
 
 def resident_nbytes(pid: int) -> int:
-    """Resident memory of a process and all its children."""
+    """Return the resident memory of a process and all its children."""
     total = 0
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS"):
@@ -46,12 +46,12 @@ def in_a_closure() -> Callable[[int], float]:
 
 
 @pytest.mark.parametrize("make", [in_a_partial, in_an_object, in_a_closure])
-def test_memory_grows_by_the_value_once(
+def test_memory_grows_by_one_copy_of_the_value(
     make: Callable[[], Callable[[int], float]], paceline: Cluster
 ) -> None:
     scheduler = paceline.processes[0].pid
     with paceline.client() as client:
-        # the first large graph also pays for what stays: imports, pools
+        # the first large graph also allocates what remains: imports, pools
         client.gather(client.map(make(), range(N_TASKS), pure=False))
         before = resident_nbytes(scheduler)
         futures = client.map(make(), range(N_TASKS), pure=False)
@@ -61,7 +61,7 @@ def test_memory_grows_by_the_value_once(
 
 
 def test_results_are_not_kept(paceline: Cluster) -> None:
-    """Gathering 200 MB through the scheduler leaves nothing of it behind."""
+    """Gathering 200 MB through the scheduler leaves none of it in memory."""
     scheduler = paceline.processes[0].pid
     with paceline.client() as client:
         futures = client.map(
@@ -73,6 +73,6 @@ def test_results_are_not_kept(paceline: Cluster) -> None:
         assert total == sum(range(25))
         deadline = time.monotonic() + RELEASE_TIMEOUT_SECONDS
         while resident_nbytes(scheduler) - before > 10 * VALUE_NBYTES:
-            assert time.monotonic() < deadline, "the scheduler keeps what it passed on"
+            assert time.monotonic() < deadline, "the scheduler keeps results that it forwarded"
             time.sleep(0.2)
         assert client.submit(operator.add, 1, 1).result() == 2

@@ -1,4 +1,4 @@
-"""A scheduler that opens no pickles: Python itself says, by its audit events, which classes were looked up while it worked."""
+"""The scheduler does not unpickle user data: Python's audit events list the classes that were looked up while it ran."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.real_cluster import PACELINE, Cluster, overridden
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
-#: Run in the scheduler: notes what unpickling looks up from its start on.
+#: Run in the scheduler: record the classes that unpickling looks up.
 AUDIT = """
 import sys
 
@@ -30,10 +30,10 @@ def dask_setup(scheduler):
 
 
 def by_value() -> tuple[Any, Any]:
-    """A class and a function that workers need no module for."""
+    """A class and a function that workers can use without importing a module."""
 
     class Opaque:
-        """A value of a class of the user's."""
+        """A value of a user-defined class."""
 
         def __init__(self, value: int) -> None:
             self.value = value
@@ -51,7 +51,7 @@ class Nothing(SchedulerPlugin):
 
 
 @pytest.mark.skipif(overridden(), reason="how paceline is told")
-def test_nothing_is_opened_and_refusals_say_why(tmp_path: Path) -> None:
+def test_nothing_is_unpickled_and_errors_give_the_reason(tmp_path: Path) -> None:
     found = tmp_path / "found"
     (tmp_path / "audit_pickles.py").write_text(AUDIT.format(path=str(found)))
     cluster = Cluster(
@@ -69,7 +69,7 @@ def test_nothing_is_opened_and_refusals_say_why(tmp_path: Path) -> None:
 
 
 def use(client: Any) -> None:
-    """What programs do every day."""
+    """Run ordinary programs."""
     import dask.array as da
 
     Opaque, increment = by_value()
@@ -88,7 +88,7 @@ def use(client: Any) -> None:
 
 
 def refused(client: Any) -> None:
-    """What asks the scheduler to open a pickle."""
+    """Send requests that would require unpickling in the scheduler."""
     words = "Cannot unpickle "
     with pytest.raises(ValueError, match=words + "a function to run in it"):
         client.run_on_scheduler(lambda: 1)

@@ -1,4 +1,4 @@
-"""Peers written on `paceline.protocol` alone work in real clusters, of the stock scheduler and of paceline."""
+"""Peers built on `paceline.protocol` alone work in real clusters, of the stock scheduler and of paceline."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_worker_and_monitor(kind: str, start_cluster: Callable[..., Cluster]) ->
         (ours,) = [address for address, info in infos.items() if info["name"] == "ours"]
         (theirs,) = [address for address in infos if address != ours]
 
-        # results cross in both directions, those with buffers of their own, too
+        # results are sent in both directions, including those with out-of-band buffers
         import numpy as np
 
         x = client.submit(np.arange, 1000, workers=ours, key="x")
@@ -59,7 +59,7 @@ def test_worker_and_monitor(kind: str, start_cluster: Callable[..., Cluster]) ->
         assert client.submit(lambda got: got["a"][0] * 2, mixed, workers=ours).result() == b"xx"
         del x, y, z, mixed
 
-        # a chain wherever the schedulers put it
+        # a chain on any of the workers
         chain = client.submit(lambda i: i, 0, pure=False)
         for _ in range(20):
             chain = client.submit(lambda i: i + 1, chain, pure=False)
@@ -79,14 +79,14 @@ def test_worker_and_monitor(kind: str, start_cluster: Callable[..., Cluster]) ->
         client.replicate([given], n=2)
         assert set(client.who_has([given])[given.key]) == {ours, theirs}
 
-        # what nobody wants is dropped there
+        # released data is removed there
         del many, failing, given
         wait_for(lambda: not client.has_what()[ours], worker)
 
         client.log_event("told", {"x": 1})
         wait_for(lambda: 'told {"x": 1}' in monitor.output(), monitor)
 
-        # an unknown request is answered, and the worker goes on
+        # an unknown request gets an error, and the worker continues
         with pytest.raises(Exception, match="no such operation"):
             client.sync(client.scheduler.broadcast, msg={"op": "get_logs"}, workers=[ours])
         client.retire_workers([ours])
@@ -99,12 +99,12 @@ def test_worker_and_monitor(kind: str, start_cluster: Callable[..., Cluster]) ->
     not shutil.which("node") or not shutil.which("npm"), reason="no node, or no npm"
 )
 def test_javascript_reads_every_vector(tmp_path: Path) -> None:
-    """A reader made after docs/protocol.md in another language."""
+    """Decode the vectors with a reader written from docs/protocol.md in JavaScript."""
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "vectors").symlink_to(ROOT / "docs" / "vectors")
     folder = tmp_path / "examples" / "javascript"
     folder.mkdir(parents=True)
-    for name in ("package.json", "read.mjs"):  # nothing is installed into the checkout
+    for name in ("package.json", "read.mjs"):  # install nothing into the checkout
         shutil.copy(EXAMPLES / "javascript" / name, folder)
     install = ["npm", "install", "--no-audit", "--no-fund", "--no-package-lock"]
     installed = subprocess.run(install, cwd=folder, capture_output=True, text=True, timeout=90)

@@ -1,6 +1,6 @@
-"""Each program gives the same on the stock scheduler and on paceline, with stock clients and worker processes.
+"""Each program gives the same result on the stock scheduler and on paceline, with stock clients and worker processes.
 
-The stock scheduler is the oracle: this module must not know what a program ought to return.
+The stock scheduler is the oracle: this module does not contain expected results.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Program = Callable[[object], object]
 
 
 def programs() -> Iterator[object]:
-    """Every public function with one parameter called `client`, with what its module says of it."""
+    """Yield every public function with one parameter called `client`, and the expected result its module lists, if any."""
     for path in sorted(PROGRAMS.glob("[!_]*.py")):
         module = importlib.import_module(f"tests.integration.programs.{path.stem}")
         for name, function in inspect.getmembers(module, inspect.isfunction):
@@ -53,7 +53,7 @@ def run(program: Program, cluster: Cluster) -> object:
 
 
 def assert_same(actual: object, expected: object, where: str = "result") -> None:
-    """Equal in type, structure and value; floating-point sums may differ in their order."""
+    """Compare type, structure and value; floating-point sums may differ in their order."""
     assert type(actual) is type(expected), f"{where}: {actual!r} is no {type(expected).__name__}"
     if isinstance(expected, pd.DataFrame):
         pd.testing.assert_frame_equal(actual, expected)
@@ -75,8 +75,8 @@ def assert_same(actual: object, expected: object, where: str = "result") -> None
 
 @pytest.mark.skipif(overridden(), reason="another command stands in paceline's place")
 @pytest.mark.parametrize("cluster", ["paceline", "paceline_nannies"])
-def test_all_of_it_replays(cluster: str, request: pytest.FixtureRequest) -> None:
-    """The journal of all programs above gives, in a fresh core, what was sent while they ran."""
+def test_journal_of_all_programs_replays(cluster: str, request: pytest.FixtureRequest) -> None:
+    """A replay of the journal of all programs above, in a new core, gives the messages that were sent while they ran."""
     journal = request.getfixturevalue(cluster).folder / "run.journal"
     command = [*scheduler_command("paceline"), "replay", str(journal)]
     environment = {**os.environ, "PYTHONHASHSEED": "3"}
@@ -86,7 +86,7 @@ def test_all_of_it_replays(cluster: str, request: pytest.FixtureRequest) -> None
 
 
 def test_comparison_sees_differences() -> None:
-    """The comparison itself is tried: it must fail on what differs."""
+    """Test the comparison itself: it must fail for different results."""
     pairs = [(1, 1.0), ([1], (1,)), ([1], [1, 2]), ({"a": 1}, {"a": 2}), (np.ones(2), np.zeros(2))]
     for actual, expected in pairs:
         with pytest.raises(AssertionError):

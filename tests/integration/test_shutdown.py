@@ -1,4 +1,4 @@
-"""`Client.shutdown` ends the scheduler's process and its workers', on both schedulers."""
+"""`Client.shutdown` ends the processes of the scheduler and its workers, on both schedulers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(90)]
 
 
 @pytest.mark.parametrize("kind", ["stock", "paceline"])
-def test_everything_ends(kind: str, start_cluster: Callable[..., Cluster]) -> None:
+def test_shutdown_ends_all_processes(kind: str, start_cluster: Callable[..., Cluster]) -> None:
     cluster = start_cluster(kind, nannies=(True, False), nthreads=1)
     with Client(cluster.address, set_as_default=False) as bystander:
         client = Client(cluster.address)
@@ -29,4 +29,4 @@ def test_everything_ends(kind: str, start_cluster: Callable[..., Cluster]) -> No
         while bystander.status == "running":
             assert time.monotonic() < deadline
             time.sleep(0.05)
-    assert cluster.processes[0].popen.poll() == 0, "the scheduler ended well"
+    assert cluster.processes[0].popen.poll() == 0, "the scheduler exits with 0"

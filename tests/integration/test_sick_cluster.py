@@ -1,4 +1,4 @@
-"""A dump of a cluster whose workers stand still or are gone: what answers is there, what does not is named, nobody waits."""
+"""A dump of a cluster with stopped or dead workers contains those that reply, names the others, and does not hang."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def test_dump_of_a_sick_cluster(tmp_path: Path, start_cluster: Callable[..., Cluster]) -> None:
-    """One worker stands still, one was killed: in both formats, written here and by the scheduler."""
+    """One worker is stopped and one was killed: dump in both formats, locally and by the scheduler."""
     cluster = start_cluster("paceline", nannies=(False, False, False), config=CONFIG)
     _, well, still, dead = cluster.processes
     with Client(cluster.address) as client:
@@ -62,7 +62,7 @@ def test_dump_of_a_sick_cluster(tmp_path: Path, start_cluster: Callable[..., Clu
                 workers = state["workers"]
                 assert isinstance(workers[named[well.name]], dict)
                 assert "TimeoutError" in workers[named[still.name]]
-                # killed: gone from the state by now, or named with its error
+                # killed: removed from the state already, or listed with its error
                 assert isinstance(workers.get(named[dead.name], ""), str)
                 assert named[well.name] in state["versions"]["workers"]
                 assert named[still.name] not in state["versions"]["workers"]
@@ -70,8 +70,8 @@ def test_dump_of_a_sick_cluster(tmp_path: Path, start_cluster: Callable[..., Clu
         assert client.submit(pow, 2, 3, workers=[well.name]).result(timeout=30) == 8
 
 
-async def test_dump_into_memory() -> None:
-    """The scheduler writes wherever fsspec can."""
+async def test_dump_to_fsspec_memory() -> None:
+    """The scheduler writes to any file system of fsspec."""
     import fsspec
     from paceline.scheduler.server.scheduler import Scheduler
 

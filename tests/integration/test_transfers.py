@@ -1,4 +1,4 @@
-"""Each program gives with every transfer what it gives on the stock scheduler without one. Even small values take part."""
+"""Each program gives the same result with every transfer as on the stock scheduler without one. Small values are included."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def cases() -> Iterator[object]:
 def with_transfer(
     clusters: list[Cluster], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[str, str], Cluster]]:
-    """A cluster whose configuration names a transfer; one at a time."""
+    """Start a cluster whose configuration names a transfer; one at a time."""
     running: dict[tuple[str, str], Cluster] = {}
     servers = []
 

@@ -1,4 +1,4 @@
-"""Every back end keeps the interface's promises, whatever carries the bytes. Own back ends can be tried the same way."""
+"""Every backend fulfils the interface. Custom backends can run the same tests."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def makes(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Makes]:
         backend.close()
 
 
-def test_what_is_put_can_be_got(makes: Makes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_get_returns_what_was_put(makes: Makes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(redis, "PART_NBYTES", 1 << 20)
     monkeypatch.setattr(direct, "RANGE_NBYTES_MIN", 1 << 20)
     owner, reader = makes(), makes()
@@ -74,13 +74,13 @@ def test_what_is_put_can_be_got(makes: Makes, monkeypatch: pytest.MonkeyPatch) -
         assert bytes(got.view) == b"head" + body
     owner.renew()
     owner.delete(stored.ref)
-    assert bytes(got.view[:4]) == b"head", "readers keep what they have"
+    assert bytes(got.view[:4]) == b"head", "readers keep the data they hold"
     with pytest.raises(ValueGone):
         makes().get(stored.ref, size)
     assert owner.traffic.put_count == 1 and reader.traffic.got_nbytes == 2 * size
 
 
-def test_a_worker_that_closes_leaves_nothing(makes: Makes) -> None:
+def test_closed_worker_leaves_nothing(makes: Makes) -> None:
     owner, reader = makes(), makes()
     stored = owner.put([memoryview(b"x" * 100_000)], 100_000)
     owner.close()
@@ -109,14 +109,14 @@ def test_files_are_private(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_open_folder_is_refused(tmp_path: Path) -> None:
+def test_open_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / f"paceline-transfer-{os.getuid()}").mkdir(mode=0o777)
     (tmp_path / f"paceline-transfer-{os.getuid()}").chmod(0o777)
     with pytest.raises(BackendError, match="0700"):
         new(files.Files, directory=str(tmp_path))
 
 
-def test_what_a_dead_worker_left_is_swept(tmp_path: Path) -> None:
+def test_files_of_dead_worker_are_removed(tmp_path: Path) -> None:
     pid = os.fork()
     if not pid:  # a worker that is killed
         new(files.Files, directory=str(tmp_path)).put([memoryview(b"x" * 1000)], 1000)
@@ -128,13 +128,13 @@ def test_what_a_dead_worker_left_is_swept(tmp_path: Path) -> None:
     assert [p.name for p in root.iterdir() if p.is_dir()] == [living.context.worker_id]
     other = new(files.Files, directory=str(tmp_path))
     living.renew()
-    assert len([p for p in root.iterdir() if p.is_dir()]) == 2, "the living are left alone"
+    assert len([p for p in root.iterdir() if p.is_dir()]) == 2, "files of live workers are kept"
     living.close()
     other.close()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_leases_of_other_hosts_go_by_their_age(tmp_path: Path) -> None:
+def test_leases_of_other_hosts_expire_by_age(tmp_path: Path) -> None:
     mine = new(files.Files, directory=str(tmp_path), lease_seconds=100)
     folder = next(tmp_path.iterdir()) / "elsewhere"
     folder.mkdir(mode=0o700)
@@ -148,7 +148,7 @@ def test_leases_of_other_hosts_go_by_their_age(tmp_path: Path) -> None:
     mine.close()
 
 
-def test_a_name_leads_nowhere_else(tmp_path: Path) -> None:
+def test_names_cannot_leave_the_folder(tmp_path: Path) -> None:
     mine = new(files.Files, directory=str(tmp_path))
     for ref in ({"folder": "..", "name": "x"}, {"folder": "a", "name": "../../etc"}):
         with pytest.raises(BackendError, match="invalid file name"):
@@ -173,12 +173,12 @@ def test_unrenewed_leases_expire(server: Server) -> None:
 
 
 @needs_server
-def test_a_full_server_refuses_and_is_left_as_it_was(server: Server) -> None:
+def test_full_server_refuses_and_is_unchanged(server: Server) -> None:
     owner = new(redis.Redis, url=server.url)
     with pytest.raises(BackendFull):
         owner.put([memoryview(bytes(130 << 20))], 130 << 20)
     assert server.keys() == 0
-    for _ in range(100):  # the server frees in a thread of its own
+    for _ in range(100):  # the server frees memory in a separate thread
         try:
             owner.put([memoryview(b"x" * 1000)], 1000)
             break
@@ -212,21 +212,21 @@ def test_tls(tmp_path: Path) -> None:
 
 
 @needs_server
-def test_a_server_that_hangs_costs_a_timeout(tmp_path: Path) -> None:
+def test_hanging_server_costs_a_timeout(tmp_path: Path) -> None:
     with redis_server(tmp_path / "redis") as server:
         owner = new(redis.Redis, url=server.url, timeout_seconds=0.3)
         server.stop()
         with pytest.raises((OSError, BackendError)):
             owner.put([memoryview(b"x" * 1000)], 1000)
         server.go_on()
-        owner.put([memoryview(b"x" * 1000)], 1000)  # and works when it is back
+        owner.put([memoryview(b"x" * 1000)], 1000)  # works again when the server responds
         owner.close()
 
 
 # direct
 
 
-def test_ranges_are_compressed_where_that_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ranges_are_compressed_if_worthwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     owner, reader = new(direct.Direct), new(direct.Direct, compression=True)
     sent: list[int] = []
     real = direct._packed
@@ -250,7 +250,7 @@ def test_ranges_are_compressed_where_that_pays(monkeypatch: pytest.MonkeyPatch) 
         backend.close()
 
 
-def test_strangers_get_nothing() -> None:
+def test_unauthorized_peers_get_nothing() -> None:
     owner, reader = new(direct.Direct), new(direct.Direct)
     stored = owner.put([memoryview(b"secret" * 1000)], 6000)
     with pytest.raises(ValueGone):
@@ -260,7 +260,7 @@ def test_strangers_get_nothing() -> None:
         backend.close()
 
 
-def test_no_room_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mine = new(files.Files, directory=str(tmp_path), limit_nbytes=10_000)
     stored = mine.put([memoryview(b"x" * 9000)], 9000)
     assert not mine.capacity().holds(2000)
@@ -279,7 +279,7 @@ def test_no_room_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     shutil.rmtree(tmp_path)
 
 
-def test_direct_speaks_the_clusters_tls() -> None:
+def test_direct_uses_the_clusters_tls() -> None:
     from distributed import Security
 
     security = Security.temporary()
@@ -305,7 +305,7 @@ def vm() -> Iterator[process_vm.ProcessVM]:
     backend.close()
 
 
-def test_a_neighbours_value_is_read_in_any_parts(vm: process_vm.ProcessVM) -> None:
+def test_values_of_same_host_are_read_in_any_parts(vm: process_vm.ProcessVM) -> None:
     pieces = [b"a" * 10, b"", b"b" * 100_000, b"c" * (5 << 20)]
     whole = b"".join(pieces)
     stored = vm.put([memoryview(piece) for piece in pieces], len(whole))

@@ -1,4 +1,4 @@
-"""Values become flat bytes and come back, with their buffers used where they lie."""
+"""Values are encoded to flat bytes and decoded again, with their buffers used in place."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from paceline.transfer.encoding import Layout, Unsuitable, decode, decode_from, 
 
 
 class Own:
-    """Of this module: pickled by its name."""
+    """A module-level class: pickled by name."""
 
     def __init__(self, array: np.ndarray) -> None:
         self.array = array
@@ -45,7 +45,7 @@ VALUES = {
 
 
 @pytest.mark.parametrize("name", VALUES)
-def test_comes_back(name: str) -> None:
+def test_round_trip(name: str) -> None:
     value = VALUES[name]
     encoded = encode(value)
     flat = b"".join(encoded.pieces)
@@ -77,7 +77,7 @@ def assert_same(again: object, value: object) -> None:
         assert again == value
 
 
-def test_nothing_is_copied_on_the_way_out() -> None:
+def test_encoding_copies_nothing() -> None:
     array, text = np.arange(10_000), b"x" * 1_000_000
     pieces = encode([array, text]).pieces
     addresses = {np.frombuffer(p, dtype="u1").ctypes.data for p in pieces if p.nbytes > 50_000}
@@ -85,7 +85,7 @@ def test_nothing_is_copied_on_the_way_out() -> None:
     assert any(piece.obj is text for piece in pieces)
 
 
-def test_from_a_source_everything_large_is_read_once_to_where_it_stays() -> None:
+def test_large_buffers_are_read_from_source_once() -> None:
     value = [np.arange(10_000), b"x" * 1_000_000]
     encoded = encode(value)
     flat = b"".join(encoded.pieces)
@@ -98,11 +98,11 @@ def test_from_a_source_everything_large_is_read_once_to_where_it_stays() -> None
     again = decode_from(read_into, encoded.layout)
     assert (again[0].ctypes.data, 80_000) in read
     assert (np.frombuffer(again[1], "u1").ctypes.data, 1_000_000) in read
-    assert again[0].flags.writeable, "nobody else has it"
+    assert again[0].flags.writeable, "there is no other reference"
     assert sum(size for _, size in read) <= len(flat)
 
 
-def test_a_source_that_ends_too_soon_is_no_value() -> None:
+def test_truncated_source_raises() -> None:
     encoded = encode(b"x" * 1_000_000)
     short = Layout(encoded.layout.pickle_nbytes - 10, ())
     with pytest.raises((EOFError, pickle.UnpicklingError)):
@@ -111,7 +111,7 @@ def test_a_source_that_ends_too_soon_is_no_value() -> None:
         decode_from(lambda begin, view: 1 / 0, encoded.layout)  # type: ignore[arg-type, return-value]
 
 
-def test_buffers_are_used_where_they_lie_and_read_only() -> None:
+def test_buffers_are_used_in_place_and_read_only() -> None:
     encoded = encode(np.arange(10_000))
     flat = bytearray(b"".join(encoded.pieces))
     again = decode(memoryview(flat).toreadonly(), encoded.layout)
@@ -125,12 +125,12 @@ def test_buffers_are_used_where_they_lie_and_read_only() -> None:
     [np.broadcast_to(np.ones(1), (1000, 1000)), np.ones((100, 100))[:, ::2], (i for i in "ab")],
     ids=["broadcast", "not contiguous", "no pickle"],
 )
-def test_what_dask_does_better_is_left_to_it(value: object) -> None:
+def test_values_left_to_dask(value: object) -> None:
     with pytest.raises(Unsuitable):
         encode(value)
 
 
-def test_types_with_serializers_of_their_own_are_left_to_them() -> None:
+def test_types_with_registered_serializers_are_left_to_them() -> None:
     from distributed.protocol import dask_serialize
 
     class Special:
@@ -141,7 +141,7 @@ def test_types_with_serializers_of_their_own_are_left_to_them() -> None:
         encode(Special())
 
 
-def test_buffers_begin_at_round_places() -> None:
+def test_buffers_are_aligned() -> None:
     spans = list(Layout(70, (5000, 64, 7000)).spans())
     assert spans == [(128, 5128), (5184, 5248), (5248, 12248)]
     assert Layout(70, ()).size_nbytes == 70

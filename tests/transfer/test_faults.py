@@ -1,4 +1,4 @@
-"""Back ends that are killed, filled and slowed while results move: the results are right, there is one warning each, nothing is left."""
+"""Backends that are killed, filled and slowed while results move: results are right, each worker warns once, nothing is left."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ needs_server = pytest.mark.skipif(program() is None, reason="no Redis server is 
 
 
 def slow(fault: str) -> Any:
-    """Left to the slow tests: it differs little from its neighbour."""
+    """Mark a parameter as slow, because it differs little from the others."""
     return pytest.param(fault, marks=pytest.mark.slow)
 
 
@@ -37,7 +37,7 @@ def make(i: int, *taken: np.ndarray) -> np.ndarray:
 
 
 async def work(cluster: Small, between: Callable[[], None] | None = None) -> None:
-    """Rounds in which each worker makes something of what the others made; in the middle something happens."""
+    """Run rounds in which each worker combines results of the others; call `between` in the middle."""
     made = [cluster.client.submit(make, i, workers=[str(i % 3)], pure=False) for i in range(6)]
     expected = [float(i) for i in range(6)]
     for number in range(ROUNDS):

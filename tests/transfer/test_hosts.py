@@ -1,4 +1,4 @@
-"""Workers on two hosts (network namespaces): memory is shared within a host, and between hosts values come over lines of the transfer."""
+"""Workers on two hosts (network namespaces): memory is shared within a host, and values are sent directly between hosts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = [
 SIZE = 1_000_000
 
 
-def test_near_and_far(tmp_path: Path) -> None:
+def test_same_host_and_other_host(tmp_path: Path) -> None:
     def traffic(dask_worker: object) -> dict[str, int]:
         backends = dask_worker.plugins["paceline-transfer"].transfer.health.backends  # type: ignore[attr-defined]
         return {name: backend.traffic.got_count for name, backend in backends.items()}
@@ -40,7 +40,7 @@ def test_near_and_far(tmp_path: Path) -> None:
         assert first.split(":")[1] == near.split(":")[1] != far[0].split(":")[1]
         assert len({far[0].split(":")[1], far[1].split(":")[1]}) == 1
         value = client.submit(np.arange, SIZE, workers=[first])
-        value.result()  # it is one value, in one place
+        value.result()  # one value in one place
         for reader, by in ((near, "shm"), (far[0], "direct")):
             before = client.run(traffic)[reader]
             last = client.submit(lambda x: int(x[-1]), value, workers=[reader], pure=False)

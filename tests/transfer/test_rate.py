@@ -1,4 +1,4 @@
-"""What a line brings, and whether packing pays on it."""
+"""Measured rates of connections, and whether compression pays at them."""
 
 from __future__ import annotations
 
@@ -35,41 +35,41 @@ def move(
         clock.now += seconds
 
 
-def test_packing_is_tried_on_slow_lines_and_kept_where_it_is_faster(
+def test_compression_is_tried_on_slow_connections_and_kept_if_faster(
     paces: LinkRates, clock: Clock
 ) -> None:
     assert not paces.packing_pays(PEER)  # not measured yet
     move(paces, clock, 100, 0.1)
-    assert not paces.packing_pays(PEER)  # a fast line
+    assert not paces.packing_pays(PEER)  # a fast connection
     move(paces, clock, 100, 3.0)
-    assert paces.packing_pays(PEER)  # a slow one
+    assert paces.packing_pays(PEER)  # a slow connection
     assert not paces.packing_pays("another")
     move(paces, clock, 100, 1.0, packs=True)
     assert paces.packing_pays(PEER)
     move(paces, clock, 100, 9.0, packs=True)
-    assert not paces.packing_pays(PEER)  # it was no faster so
+    assert not paces.packing_pays(PEER)  # compression was not faster
     paces.forget()
     assert paces.speed(PEER, False) is None and not paces.packing_pays(PEER)
 
 
-def test_what_comes_side_by_side_is_one_line(paces: LinkRates, clock: Clock) -> None:
+def test_parallel_transfers_count_as_one_connection(paces: LinkRates, clock: Clock) -> None:
     with ExitStack() as coming:
         for _ in range(4):
             coming.enter_context(paces.moving(PEER, False, 100 * MB))
         clock.now += 1.0
     assert paces.speed(PEER, False) == 400 * MB
-    clock.now += 100.0  # nothing received: that says nothing of the line
+    clock.now += 100.0  # no bytes received: gives no measurement
     assert paces.speed(PEER, False) == 400 * MB
 
 
-def test_small_and_failed_values_tell_nothing(paces: LinkRates, clock: Clock) -> None:
+def test_small_and_failed_values_are_not_measured(paces: LinkRates, clock: Clock) -> None:
     move(paces, clock, 1, 1.0)
     with pytest.raises(OSError), paces.moving(PEER, False, 100 * MB):
         raise OSError
     assert paces.speed(PEER, False) is None
 
 
-def test_what_still_comes_is_not_forgotten(paces: LinkRates, clock: Clock) -> None:
+def test_running_transfers_are_not_forgotten(paces: LinkRates, clock: Clock) -> None:
     with paces.moving(PEER, True, 100 * MB):
         paces.forget()
         clock.now += 1.0

@@ -1,4 +1,4 @@
-"""The transfer on processes of stock workers, with nannies and without, under paceline: by configuration, and after ``kill -9``."""
+"""The transfer on processes of stock workers, with and without nannies, under paceline: by configuration, and after ``kill -9``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def cluster(folder: Path) -> Iterator[Cluster]:
-    """Its scheduler's configuration names the transfer; workers know nothing of it."""
+    """Start a cluster whose scheduler configuration names the transfer; workers have no configuration."""
     shared = folder / "shared"
     config = {
         "DASK_PACELINE__TRANSFER__BACKENDS": "shm,file",
@@ -42,7 +42,7 @@ def folders(shared: Path) -> list[Path]:
     return [p for p in shared.glob("*/*") if p.is_dir()]
 
 
-def test_by_configuration_and_after_a_kill(cluster: Cluster, folder: Path) -> None:
+def test_configuration_and_killed_worker(cluster: Cluster, folder: Path) -> None:
     def traffic(dask_worker: object) -> dict[str, int]:
         backends = dask_worker.plugins["paceline-transfer"].transfer.health.backends  # type: ignore[attr-defined]
         return {name: backend.traffic.put_count for name, backend in backends.items()}
@@ -53,7 +53,7 @@ def test_by_configuration_and_after_a_kill(cluster: Cluster, folder: Path) -> No
     with Client(cluster.address) as client:
         workers = sorted(client.scheduler_info(n_workers=-1)["workers"])
         assert all("memory_domain" in w["metrics"] for w in _info(client).values())
-        # elsewhere, if need be: when the memory manager left one copy, on the worker that dies
+        # computed elsewhere if the memory manager left one replica, on the worker that dies
         elsewhere = {"allow_other_workers": True}
         made = client.submit(np.arange, SIZE, workers=workers[:1], **elsewhere)
         text = client.submit(lambda: b"x" * 3_000_000, workers=workers[:1], **elsewhere)
@@ -74,7 +74,7 @@ def test_by_configuration_and_after_a_kill(cluster: Cluster, folder: Path) -> No
         client.run(renew)
         deadline = time.monotonic() + 30
         while len(folders(folder / "shared")) > len(client.scheduler_info(n_workers=-1)["workers"]):
-            assert time.monotonic() < deadline, "what the dead worker left is there still"
+            assert time.monotonic() < deadline, "data of the dead worker is still there"
             client.run(renew)
             time.sleep(0.2)
         del made, text, sums, again

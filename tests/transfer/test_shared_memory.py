@@ -1,4 +1,4 @@
-"""The back end of shared memory, by itself: the kernel counts who reads, and frees."""
+"""The shared memory backend: the kernel counts readers and frees memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def shm() -> Iterator[SharedMemory]:
 
 
 def segments() -> int:
-    """How many of our segments this process has open or mapped."""
+    """Return how many of our segments this process has open or mapped."""
     return sum("/memfd:paceline" in _target(each) for each in Path("/proc/self/fd").iterdir())
 
 
@@ -34,7 +34,7 @@ def _target(path: Path) -> str:
         return ""
 
 
-def test_put_and_get_are_one_memory(shm: SharedMemory) -> None:
+def test_put_and_get_share_memory(shm: SharedMemory) -> None:
     pieces = [memoryview(b"ab"), memoryview(bytes(SIZE))]
     stored = shm.put(pieces, SIZE + 2)
     got = shm.get(stored.ref, SIZE + 2)
@@ -44,15 +44,16 @@ def test_put_and_get_are_one_memory(shm: SharedMemory) -> None:
     assert len(inodes) == 1
 
 
-def test_readers_keep_what_the_owner_lets_go(shm: SharedMemory) -> None:
+def test_readers_keep_what_the_owner_releases(shm: SharedMemory) -> None:
     stored = shm.put([memoryview(b"x" * SIZE)], SIZE)
     got = shm.get(stored.ref, SIZE)
     shm.delete(stored.ref)
     del stored
-    other = shm.put([memoryview(b"y" * SIZE)], SIZE)  # must not be written over what is read
+    # must not overwrite memory that a reader uses
+    other = shm.put([memoryview(b"y" * SIZE)], SIZE)
     assert got.view[0] == ord("x")
     assert got.ref is not None
-    again = shm.get(got.ref, SIZE)  # a reader passes it on
+    again = shm.get(got.ref, SIZE)  # a reader serves it to another
     assert again.view[SIZE - 1] == ord("x")
     shm.delete(other.ref)
 
@@ -63,14 +64,14 @@ def test_unreferenced_memory_is_reused(shm: SharedMemory) -> None:
     got = shm.get(first.ref, SIZE)
     shm.delete(first.ref)
     second = shm.put([memoryview(b"y" * SIZE)], SIZE)
-    assert second.ref["name"] != name, "its owner and a reader look at it still"
+    assert second.ref["name"] != name, "its owner and a reader still use it"
     del first, got
     gc.collect()
     third = shm.put([memoryview(b"z" * SIZE)], SIZE)
     assert third.ref["name"] == name
 
 
-def test_nothing_is_left(shm: SharedMemory) -> None:
+def test_nothing_is_left_after_close(shm: SharedMemory) -> None:
     before = segments()
     stored = shm.put([memoryview(b"x" * SIZE)], SIZE)
     got = shm.get(stored.ref, SIZE)
@@ -82,7 +83,7 @@ def test_nothing_is_left(shm: SharedMemory) -> None:
     assert not list(Path("/dev/shm").glob("*paceline*"))
 
 
-def test_a_number_that_means_something_else_is_seen(shm: SharedMemory) -> None:
+def test_reused_descriptor_number_is_detected(shm: SharedMemory) -> None:
     stored = shm.put([memoryview(b"x" * SIZE)], SIZE)
     with pytest.raises(ValueGone):
         shm.get({**stored.ref, "name": "another"}, SIZE)
@@ -95,7 +96,7 @@ def test_a_number_that_means_something_else_is_seen(shm: SharedMemory) -> None:
         shm.get({**stored.ref, "pid": 2**22 + 1}, SIZE)
 
 
-def test_it_is_full_at_its_limit() -> None:
+def test_limit() -> None:
     backend = SharedMemory(BackendContext("w", memory_limit_nbytes=3 * SIZE))
     stored = backend.put([memoryview(b"x" * 2 * SIZE)], 2 * SIZE)
     assert not backend.capacity().holds(2 * SIZE)

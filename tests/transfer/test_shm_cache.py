@@ -1,4 +1,4 @@
-"""Shelves: what stands there is found, what does not is not, and nothing half written or stale is ever taken for a value."""
+"""The shared memory cache: published values are found, missing ones are not, and partial or stale entries are never read."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ VALUES = [
 
 
 @pytest.mark.parametrize("value", VALUES, ids=lambda v: type(v).__name__)
-def test_what_stands_there_is_found(shelf: ShmCache, neighbours: PeerCaches, value: Any) -> None:
+def test_published_values_are_found(shelf: ShmCache, neighbours: PeerCaches, value: Any) -> None:
     for key in ("k", ("k", 0), ("k", 0, 1)):
         assert shelf.put(key, encode(value))
         found, same = neighbours.get(key, "a")
@@ -73,7 +73,7 @@ def test_what_stands_there_is_found(shelf: ShmCache, neighbours: PeerCaches, val
     assert neighbours.get("k", "b") == NOT_THERE
 
 
-def test_what_was_read_is_the_readers_own(shelf: ShmCache, neighbours: PeerCaches) -> None:
+def test_read_values_are_private_to_the_reader(shelf: ShmCache, neighbours: PeerCaches) -> None:
     shelf.put("k", encode(np.zeros(2000)))
     _, array = neighbours.get("k", "a")
     array[:] = 1
@@ -82,7 +82,7 @@ def test_what_was_read_is_the_readers_own(shelf: ShmCache, neighbours: PeerCache
     assert (array == 1).all()
 
 
-def test_what_is_taken_off_is_gone_and_its_room_used_again(
+def test_removed_values_are_gone_and_their_room_is_reused(
     shelf: ShmCache, neighbours: PeerCaches
 ) -> None:
     def put(i: int) -> bool:
@@ -100,7 +100,7 @@ def test_what_is_taken_off_is_gone_and_its_room_used_again(
     assert [neighbours.get(i, "a")[1][0] for i in held] == [i % 256 for i in held]
     for i in held:
         shelf.drop(i)
-    assert shelf.put("large", encode(b"x" * 120_000)), "an empty shelf is as new"
+    assert shelf.put("large", encode(b"x" * 120_000)), "an empty cache is like a new one"
     shelf.drop("never there")
 
 
@@ -115,7 +115,7 @@ def test_full_row_rejects_entries(
     assert neighbours.get(6, "a") == (True, 6)
 
 
-def test_half_written_slots_are_no_values(shelf: ShmCache, neighbours: PeerCaches) -> None:
+def test_partial_slots_are_not_values(shelf: ShmCache, neighbours: PeerCaches) -> None:
     shelf.put("k", encode("value"))
     (place,) = shelf._places.values()
     slot = bytes(shelf._map[place.slot_at : place.slot_at + SLOT.size])
@@ -123,7 +123,7 @@ def test_half_written_slots_are_no_values(shelf: ShmCache, neighbours: PeerCache
         half = slot[:written] + bytes(SLOT.size - written)
         shelf._map[place.slot_at : place.slot_at + SLOT.size] = half
         assert neighbours.get("k", "a") in (NOT_THERE, (True, "value"))
-    for old in (1, 2**40):  # the serial of a value that stood there before
+    for old in (1, 2**40):  # the serial of a previous value in this slot
         digest, serial, *rest = SLOT.unpack(slot)
         shelf._map[place.slot_at : place.slot_at + SLOT.size] = SLOT.pack(
             digest, serial + old, *rest
@@ -131,7 +131,7 @@ def test_half_written_slots_are_no_values(shelf: ShmCache, neighbours: PeerCache
         assert neighbours.get("k", "a") == NOT_THERE
 
 
-def test_checksums_where_order_is_not_kept() -> None:
+def test_checksums_without_write_order() -> None:
     shelf, neighbours = ShmCache(1 << 20, checked=True), PeerCaches()
     neighbours.learn("a", shelf.ref)
     shelf.put("k", encode(b"x" * 1000))
@@ -143,9 +143,7 @@ def test_checksums_where_order_is_not_kept() -> None:
     shelf.close()
 
 
-def test_a_reader_beside_a_writer_reads_nothing_torn(
-    shelf: ShmCache, neighbours: PeerCaches
-) -> None:
+def test_concurrent_reader_gets_no_torn_values(shelf: ShmCache, neighbours: PeerCaches) -> None:
     over = threading.Event()
 
     def write() -> None:
@@ -183,7 +181,7 @@ sys.stdin.read()
 """
 
 
-def test_the_shelf_of_a_dead_worker_is_empty() -> None:
+def test_cache_of_dead_worker_is_empty() -> None:
     neighbours = PeerCaches()
     with subprocess.Popen(
         [sys.executable, "-c", OWNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -199,30 +197,30 @@ def test_the_shelf_of_a_dead_worker_is_empty() -> None:
     assert "b" not in neighbours
     with pytest.raises((BackendError, OSError)):
         neighbours.learn("a", ref)
-    assert "a" in neighbours, "it is not asked for its shelf again and again"
+    assert "a" in neighbours, "its cache is not requested repeatedly"
     assert neighbours.get("k", "a") == NOT_THERE
     neighbours.close()
 
 
-def test_a_closed_shelf_is_empty(shelf: ShmCache, neighbours: PeerCaches) -> None:
+def test_closed_cache_is_empty(shelf: ShmCache, neighbours: PeerCaches) -> None:
     other = ShmCache(1 << 20)
     other.put("k", encode(1))
     neighbours.learn("o", other.ref)
     assert neighbours.get("k", "o") == (True, 1)
     other.close()
     assert neighbours.get("k", "o") == NOT_THERE
-    assert "o" not in neighbours, "its worker is asked for another"
+    assert "o" not in neighbours, "the worker is asked for a new cache"
 
 
-def test_room() -> None:
+def test_room_is_limited() -> None:
     assert room_for(0) == ROOM_NBYTES and room_for(1 << 40) == ROOM_NBYTES
     assert room_for(1 << 30) == 16 << 20
     assert room_for(1 << 30, 0) == 0 and room_for(0, 5) == 5
     assert shelves.TABLE_AT + shelves.ROWS * SLOTS_PER_ROW * SLOT.size <= TABLE_NBYTES
 
 
-def test_readers_earn_puts(shelf: ShmCache, neighbours: PeerCaches) -> None:
-    assert not shelf.spend(), "nobody reads"
+def test_reads_increase_the_number_of_puts(shelf: ShmCache, neighbours: PeerCaches) -> None:
+    assert not shelf.spend(), "there are no readers"
     shelf.earn()
     assert [shelf.spend() for _ in range(PUTS_PER_READ + 1)] == [True] * PUTS_PER_READ + [False]
     shelf.put("k", encode(1))
@@ -242,11 +240,11 @@ def _got(cluster: Any) -> int:
     return sum(cluster.transfer(i).peer_caches.got_count for i in range(len(cluster.workers)))
 
 
-async def test_small_results_are_fetched_without_a_question() -> None:
+async def test_small_results_are_fetched_without_a_request() -> None:
     async with small_cluster(Transfer(), n_workers=2) as cluster:
         client, (a, b) = cluster.client, cluster.workers
         first = client.map(str, range(3), workers=["0"], pure=False)
-        await client.submit(len, first, workers=["1"])  # they meet
+        await client.submit(len, first, workers=["1"])  # connect the workers
         made = client.map(lambda i: (i, "x" * 1000), range(20), workers=["0"], pure=False)
         await wait(made)
         asked = a.transfer_outgoing_count_total
@@ -259,7 +257,9 @@ async def test_small_results_are_fetched_without_a_question() -> None:
         }
         shelf = cluster.transfer(0).shm_cache
         assert all(f.key in shelf for f in made)
-        assert not any(f.key in cluster.transfer(1).shm_cache for f in made), "fetched, not made"
+        assert not any(f.key in cluster.transfer(1).shm_cache for f in made), (
+            "fetched, not computed"
+        )
         keys = [f.key for f in made]
         del made, total, first
         gc.collect()
@@ -267,14 +267,14 @@ async def test_small_results_are_fetched_without_a_question() -> None:
             await client.submit(int, 1, pure=False)
 
 
-async def test_the_scheduler_hears_of_copies_that_were_taken_ahead() -> None:
+async def test_scheduler_is_notified_of_prefetched_replicas() -> None:
     async with small_cluster(Transfer(), n_workers=2) as cluster:
         client, (_, b) = cluster.client, cluster.workers
         first = client.submit(str, 1, workers=["0"], pure=False)
-        await client.submit(len, first, workers=["1"])  # they meet
+        await client.submit(len, first, workers=["1"])  # connect the workers
         made = client.map(lambda i: "x" * (1000 + i), range(5), workers=["0"], pure=False)
         await wait(made)
-        go = Event("go", client=client)  # they are heard of while the task that needs them runs
+        go = Event("go", client=client)  # add-keys is sent while the task that needs them runs
         slow = client.submit(lambda xs: Event("go").wait() and len(xs), made, workers=["1"])
         while not all(b.address in held for held in (await client.who_has(made)).values()):
             await asyncio.sleep(0.01)
@@ -285,12 +285,12 @@ async def test_the_scheduler_hears_of_copies_that_were_taken_ahead() -> None:
         assert await slow == 5
 
 
-async def test_of_very_many_only_some_are_taken_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_number_of_prefetched_values_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefetch, "PREFETCH_MAX", 4)
     async with small_cluster(Transfer(), n_workers=2) as cluster:
         client, (_, b) = cluster.client, cluster.workers
         first = client.map(str, range(3), workers=["0"], pure=False)
-        await client.submit(len, first, workers=["1"])  # they meet
+        await client.submit(len, first, workers=["1"])  # connect the workers
         made = client.map(str, range(20), workers=["0"], pure=False)
         await wait(made)
         assert await client.submit(len, made, workers=["1"]) == 20
@@ -298,11 +298,11 @@ async def test_of_very_many_only_some_are_taken_ahead(monkeypatch: pytest.Monkey
         assert len(log) == 4 and all(entry[3].startswith("transfer-shelf") for entry in log)
 
 
-async def test_a_paused_worker_takes_nothing_ahead() -> None:
+async def test_paused_worker_does_not_prefetch() -> None:
     async with small_cluster(Transfer(), n_workers=2) as cluster:
         client, (_, b) = cluster.client, cluster.workers
         first = client.submit(str, 1, workers=["0"], pure=False)
-        await client.submit(len, first, workers=["1"])  # they meet
+        await client.submit(len, first, workers=["1"])  # connect the workers
         made = client.submit(str, "abc", workers=["0"], pure=False)
         await wait(made)
         b.handle_stimulus(PauseEvent(stimulus_id="test"))
@@ -314,7 +314,7 @@ async def test_a_paused_worker_takes_nothing_ahead() -> None:
         assert await length == 3
 
 
-async def test_a_transfer_that_is_turned_on_again() -> None:
+async def test_transfer_can_be_enabled_again() -> None:
     async with small_cluster(Transfer(), n_workers=2) as cluster:
         client, (a, _) = cluster.client, cluster.workers
         for _ in range(2):
@@ -329,14 +329,14 @@ async def test_a_transfer_that_is_turned_on_again() -> None:
             await client.register_plugin(Transfer())
 
 
-async def test_a_copy_serves_where_its_holder_is_not_known_yet() -> None:
+async def test_replica_is_used_before_its_holder_is_known() -> None:
     async with small_cluster(Transfer(), n_workers=3) as cluster:
         client, (a, _, _) = cluster.client, cluster.workers
         made = client.submit(str, "abc", workers=["0"])
         assert await client.submit(len, made, workers=["1"], pure=False) == 3
         await client.retire_workers([a.address])
         assert await client.submit(len, made, workers=["2"], pure=False) == 3
-        assert made.key in cluster.transfer(1).shm_cache, "somebody asked for it there"
+        assert made.key in cluster.transfer(1).shm_cache, "a peer requested it there"
 
 
 @pytest.mark.parametrize(
@@ -349,7 +349,7 @@ async def test_a_copy_serves_where_its_holder_is_not_known_yet() -> None:
     ],
     ids=["another", "none", "rule", "size"],
 )
-async def test_nothing_stands_there_that_was_not_to_move_so(transfer: Transfer) -> None:
+async def test_excluded_values_are_not_published(transfer: Transfer) -> None:
     async with small_cluster(transfer, n_workers=2) as cluster:
         made = cluster.client.submit(str, "abc", workers=["0"])
         for _ in range(2):
@@ -366,7 +366,7 @@ async def test_annotation_selects_dask() -> None:
         assert not cluster.transfer(0).shm_cache
 
 
-async def test_large_results_stand_elsewhere() -> None:
+async def test_large_results_are_not_in_the_cache() -> None:
     async with small_cluster(Transfer(), n_workers=2) as cluster:
         made = cluster.client.submit(np.arange, VALUE_NBYTES_MAX, workers=["0"])
         assert await cluster.client.submit(len, made, workers=["1"]) == VALUE_NBYTES_MAX
@@ -374,7 +374,7 @@ async def test_large_results_stand_elsewhere() -> None:
         assert cluster.traffic("shm")["put_count"] == 1
 
 
-async def test_what_cannot_be_opened_is_asked_for_dasks_way() -> None:
+async def test_values_that_fail_to_unpickle_are_fetched_by_dask() -> None:
     async with small_cluster(Transfer(), n_workers=2) as cluster:
         await cluster.client.submit(
             len, cluster.client.submit(str, "a", workers=["0"]), workers=["1"]
@@ -387,7 +387,7 @@ async def test_what_cannot_be_opened_is_asked_for_dasks_way() -> None:
 
 
 class Shut:
-    """For tests: pickles, and does not unpickle."""
+    """A value that can be pickled but not unpickled."""
 
     def __reduce__(self) -> Any:
         return _open, ()

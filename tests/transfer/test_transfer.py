@@ -1,4 +1,4 @@
-"""The plugin on stock workers: what moves, what does not, and that nothing else changes."""
+"""The plugin on stock workers: which values it moves, and that nothing else changes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def until(condition: object) -> None:
     raise AssertionError("it did not come so")
 
 
-async def test_an_array_is_one_memory_on_all() -> None:
+async def test_array_is_shared_by_all_workers() -> None:
     async with small(Transfer("shm")) as cluster:
         client, (a, b, c) = cluster.client, cluster.workers
         made = client.submit(np.arange, SIZE, workers=["0"], key="made")
@@ -42,7 +42,7 @@ async def test_an_array_is_one_memory_on_all() -> None:
         assert cluster.traffic("shm")["put_count"] == 1
         assert cluster.traffic("shm")["got_count"] == 2
         assert {w.state.tasks["made"].nbytes for w in (a, b, c)} == {SIZE * 8}
-        # a stock client gets ordinary data, by either way
+        # a stock client gets ordinary data through either route
         assert (await client.gather(made) == np.arange(SIZE)).all()
         assert (await client.gather(made, direct=True) == np.arange(SIZE)).all()
         del arrays, made, others
@@ -53,8 +53,8 @@ async def test_an_array_is_one_memory_on_all() -> None:
         assert cluster.transfer(0).health.backends["shm"]._segments == {}
 
 
-async def test_a_value_taken_before_it_was_put_is_not_put_twice() -> None:
-    """Two ask at once: the second answer took the value, and before it looked where it lies the first one's was put."""
+async def test_value_taken_before_it_was_put_is_not_put_twice() -> None:
+    """Two requests at once: the second reply takes the value, and the first puts it before the second checks its location."""
     async with small(Transfer("shm"), n_workers=2) as cluster:
         made = cluster.client.submit(np.arange, SIZE, workers=["0"], key="made")
         await made
@@ -70,7 +70,7 @@ async def test_a_value_taken_before_it_was_put_is_not_put_twice() -> None:
         assert cluster.traffic("shm")["put_count"] == 1
 
 
-async def test_a_reader_serves_others_when_the_owner_is_gone() -> None:
+async def test_reader_serves_others_after_the_owner_is_gone() -> None:
     async with small(Transfer("shm")) as cluster:
         client, (a, _, c) = cluster.client, cluster.workers
         made = client.submit(np.arange, SIZE, workers=["0"], key="made")
@@ -93,14 +93,14 @@ async def test_a_reader_serves_others_when_the_owner_is_gone() -> None:
     ],
     ids=["frame", "bytes", "nested", "broadcast", "masked"],
 )
-async def test_values_arrive_as_they_were(make: object) -> None:
+async def test_values_are_unchanged(make: object) -> None:
     async with small(Transfer("auto"), n_workers=2) as cluster:
         made = cluster.client.submit(make, workers=["0"])
         same = cluster.client.submit(lambda x: repr(x), made, workers=["1"])
         assert await same == repr(make())  # type: ignore[operator]
 
 
-async def test_workers_without_it_get_ordinary_data() -> None:
+async def test_workers_without_plugin_get_ordinary_data() -> None:
     async with small(Transfer("shm"), n_workers=2) as cluster:
         address = cluster.client.scheduler.address
         await cluster.workers[1].plugin_remove(name="paceline-transfer")
@@ -110,20 +110,20 @@ async def test_workers_without_it_get_ordinary_data() -> None:
         assert await cluster.client.submit(len, y, workers=["0"]) == SIZE
         assert cluster.transfer(0).health.backends["shm"].traffic.put_count == 0
         async with Worker(address, name="2", dashboard_address=":0") as late:
-            assert "paceline-transfer" in late.plugins  # workers that come have it too
+            assert "paceline-transfer" in late.plugins  # workers that join later have it too
             z = cluster.client.submit(np.arange, SIZE, workers=["0"], pure=False)
             await cluster.client.submit(len, z, workers=["2"], pure=False)
             assert cluster.transfer(0).health.backends["shm"].traffic.put_count == 1
 
 
-async def test_small_values_go_dasks_way() -> None:
+async def test_small_values_are_sent_by_dask() -> None:
     async with small(Transfer("shm", shm={"shelf_nbytes": 0}), n_workers=2) as cluster:
         x = cluster.client.submit(np.arange, 1000, workers=["0"])
         assert await cluster.client.submit(len, x, workers=["1"]) == 1000
         assert cluster.traffic("shm")["put_count"] == 0
 
 
-async def test_annotations_and_rules_choose() -> None:
+async def test_annotations_and_rules_select_values() -> None:
     rules = [Rule(use=("dask",), types=("pandas.*",)), {"use": "dask", "prefixes": "plain*"}]
     async with small(Transfer("shm", rules=rules), n_workers=2) as cluster:
         client = cluster.client
@@ -143,15 +143,15 @@ async def test_annotations_and_rules_choose() -> None:
             assert not await moves(np.arange, SIZE)
         with dask.annotate(transfer="shm"):
             assert await moves(lambda: pd.Series(np.arange(SIZE)))
-            assert await moves(np.arange, 2000)  # who asks for it gets it, whatever the size
+            assert await moves(np.arange, 2000)  # a request for it succeeds at any size
 
 
 class Broken(Exception):
-    """For tests."""
+    """The error of a broken backend."""
 
 
 @pytest.mark.parametrize("where", ["put", "get"])
-async def test_a_broken_back_end_costs_a_warning(
+async def test_broken_backend_costs_a_warning(
     where: str,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -183,11 +183,11 @@ async def test_spilled_values_free_their_memory() -> None:
         assert a.data.evict() == SIZE * 8 + 112 or "x" in a.data.slow
         gc.collect()
         assert shm._segments == {} and len(cluster.transfer(0).published) == 0
-        assert (a.data["x"] == np.arange(SIZE)).all()  # and come back from disk
+        assert (a.data["x"] == np.arange(SIZE)).all()  # restored from disk
         assert int((await cluster.client.gather(x))[-1]) == SIZE - 1
 
 
-async def test_off_again() -> None:
+async def test_transfer_can_be_disabled_again() -> None:
     async with small(Transfer("shm"), n_workers=2) as cluster:
         said = [(await worker.get_metrics())["memory_domain"] for worker in cluster.workers]
         assert said[0] == said[1] == cluster.transfer(0).health.places["shm"]

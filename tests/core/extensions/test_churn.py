@@ -125,7 +125,7 @@ def wait_queues_of(world: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_nothing_is_left(world: Any, seed: int) -> None:
+def test_nothing_is_left_after_close(world: Any, seed: int) -> None:
     asked = run(world, seed)
     for one in asked:
         if one.waits:

@@ -78,7 +78,7 @@ def test_dead_waiter(world: Any) -> None:
     assert world.pending_timers() == 0
 
 
-def test_nothing_is_left(world: Any) -> None:
+def test_nothing_is_left_after_close(world: Any) -> None:
     for at in range(5):
         waiting = wait(world, name=["e", at])
         set_(world, name=("e", at))

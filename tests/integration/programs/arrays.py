@@ -1,6 +1,6 @@
-"""Programs on dask.array and xarray. Each takes a stock client and returns what can be compared.
+"""Programs on dask.array and xarray. Each takes a stock client and returns a comparable result.
 
-They must not know which scheduler serves them. Random numbers are seeded; rechunking is by tasks.
+They do not depend on the scheduler that serves them. Random numbers are seeded; rechunking is by tasks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Programs that ask the scheduler and its workers for something: facts, files, logs, functions to run.
+"""Programs that send requests to the scheduler and its workers: state, files, logs, functions to run.
 
-They must not know which scheduler serves them. Each returns what can be compared; beside what succeeds, most try what
-fails: names that nobody has, values of the wrong type, waits that end.
+They do not depend on the scheduler that serves them. Each returns a comparable result. Besides successful requests, most try
+requests that fail: unknown names, values of the wrong type, waits that time out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NOBODY = "tcp://127.0.0.1:1"
 
 
 def kind(function: Any) -> object:
-    """What a call gives, or the type of its error alone, where its text names ports or packages' lines."""
+    """Return the result of a call, or only the type of its error if the text names ports or lines of packages."""
     found = outcome(function)
     return found[0] if isinstance(found, tuple) and len(found) == 2 else found
 
@@ -59,7 +59,7 @@ def unpicklable() -> object:
 
 
 def run_everywhere(client: Client) -> object:
-    """Functions that are run on workers, and what comes of those that fail there."""
+    """Run functions on workers, including functions that fail."""
     one = some_worker(client)
     return [
         sorted(client.run(add, 1, b=5).values()),
@@ -93,7 +93,7 @@ def word(dask_scheduler: Any = None) -> str | None:
 
 
 def run_in_the_scheduler(client: Client) -> object:
-    """Functions that are run in the scheduler: plain, asynchronous, not waited for, failing."""
+    """Run functions in the scheduler: plain, asynchronous, without waiting, failing."""
     steps: list[object] = [
         client.run_on_scheduler(add, 1, b=4),
         client.run_on_scheduler(add_later, 1, b=4),
@@ -111,11 +111,11 @@ def run_in_the_scheduler(client: Client) -> object:
     return [*steps, client.run_on_scheduler(word) == text + "again"]
 
 
-# ------------------------------------------------------------------ what is where
+# ------------------------------------------------------------------ contents of workers
 
 
 def threads_and_data(client: Client) -> object:
-    """nthreads, has_what, who_has, nbytes, processing, and what they say of workers and keys that are not there."""
+    """Call nthreads, has_what, who_has, nbytes and processing, also for unknown workers and keys."""
     one = some_worker(client)
     futures = client.map(operator.add, range(4), range(4), pure=False, workers=[one])
     wait(futures)
@@ -141,7 +141,7 @@ def threads_and_data(client: Client) -> object:
 
 
 def waiting_for_workers(client: Client) -> object:
-    """Those that are there are enough; too many are waited for until the timeout; odd numbers are refused."""
+    """Wait for workers that exist, for more than exist until the timeout, and for invalid numbers."""
     return [
         client.wait_for_workers(2, timeout=LONG_SECONDS),
         client.wait_for_workers(1),
@@ -153,7 +153,7 @@ def waiting_for_workers(client: Client) -> object:
 
 
 def metadata(client: Client) -> object:
-    """Nested names, defaults, and names that lead nowhere."""
+    """Read nested names and defaults, and names that do not exist."""
     name = unique("metadata")
     return [
         client.set_metadata(name, 1),
@@ -172,7 +172,7 @@ def metadata(client: Client) -> object:
 
 
 def call_stacks(client: Client) -> object:
-    """What runs is seen; what does not run, or is not known, is left out."""
+    """Return the call stacks of running tasks; tasks that do not run and unknown keys are omitted."""
     event = Event(unique("stacks"), client=client)
 
     def hold(event: Event) -> None:
@@ -202,7 +202,7 @@ def complain(name: str, text: str) -> None:
 
 
 def logs(client: Client) -> object:
-    """The last lines of the scheduler and of workers and nannies: which are there, how many, and of whom."""
+    """Return the last log lines of the scheduler, workers and nannies: which exist, how many, and from which process."""
     one, text = some_worker(client), unique("complaint")
     client.run_on_scheduler(complain, "distributed.scheduler", text)
     client.run(complain, "distributed.worker", text, workers=[one])
@@ -225,7 +225,7 @@ def logs(client: Client) -> object:
 
 
 def versions(client: Client) -> object:
-    """What everybody runs, and the report where a client differs from the rest."""
+    """Return the versions of all processes, and the report of mismatches with the client."""
     import warnings
 
     import distributed.client as of_client
@@ -259,7 +259,7 @@ def versions(client: Client) -> object:
 
 
 def uploaded_files(client: Client) -> object:
-    """A module that tasks, the scheduler, and graphs see; modules that are broken; files that are not there."""
+    """Upload a module for tasks, the scheduler and graphs; upload broken modules and missing files."""
     name = unique("uploaded").replace("-", "_")
     with tempfile.TemporaryDirectory() as folder:
         good = Path(folder, f"{name}.py")
@@ -299,7 +299,7 @@ SLOW = ("hardware",)
 
 
 def hardware(client: Client) -> object:
-    """What measures have which parts; it takes some seconds."""
+    """Return the parts of the hardware benchmark; it takes some seconds."""
     found = client.benchmark_hardware()
     good = all(rate > 0 for part in found.values() for rate in part.values())
     return sorted(found), {part: sorted(rates) for part, rates in found.items()}, good
@@ -309,7 +309,7 @@ def hardware(client: Client) -> object:
 
 
 def dumps(client: Client) -> object:
-    """Dumps in both formats, here and where fsspec writes; formats and places that do not exist."""
+    """Dump in both formats, locally and through fsspec; try formats and places that do not exist."""
     done = client.submit(operator.add, 5, 6, key=unique("dumped"))
     wait(done)
     steps: list[object] = []
@@ -356,14 +356,14 @@ def _dumped(client: Client, place: str, key: str, options: dict[str, Any]) -> ob
     return [*parts, task["state"], excluded, sorted(state["versions"])]
 
 
-# ------------------------------------------------------------------ doing a task again, here
+# ------------------------------------------------------------------ recreating tasks locally
 
 
 def divide(a: int, b: int) -> float:
     return a / b
 
 
-#: What stock gives too, where the answer to a graph that is none (which its client sends) comes late enough.
+#: Stock's result for a graph that is none (which its client sends), if the reply arrives late enough.
 AGAIN = [
     ("ZeroDivisionError", "division by zero"),
     ("ZeroDivisionError", "division by zero"),
@@ -377,7 +377,7 @@ EXPECTED = {"tasks_again": AGAIN}
 
 
 def tasks_again(client: Client) -> object:
-    """An erred task and a good one are computed here; what cannot be is told."""
+    """Recreate an erred task and a finished one locally; report what cannot be recreated."""
     zero = client.submit(operator.sub, 1, 1, pure=False)
     erred = client.submit(divide, 1, zero, pure=False)
     after = client.submit(operator.add, erred, 1, pure=False)
@@ -395,7 +395,7 @@ def tasks_again(client: Client) -> object:
 
 
 def tasks_again_with_workers(client: Client) -> object:
-    """A task that asks for its worker finds none here."""
+    """Call get_worker in a task that is recreated locally, where there is no worker."""
 
     def who() -> str:
         return str(get_worker().name)
@@ -409,10 +409,10 @@ def tasks_again_with_workers(client: Client) -> object:
 
 
 def task_streams(client: Client) -> object:
-    """What ran in a block, as records; nothing where nothing ran; counts and times that are odd."""
+    """Return the task stream of a block, of an empty block, and for invalid counts and times."""
     from distributed import get_task_stream
 
-    client.get_task_stream(count=1)  # begins to watch
+    client.get_task_stream(count=1)  # starts the task stream
     with get_task_stream(client) as stream:
         futures = client.map(operator.add, range(5), range(5), pure=False)
         wait(futures)
@@ -433,7 +433,7 @@ def task_streams(client: Client) -> object:
 
 
 def keys_of_any_kind(client: Client) -> object:
-    """Tuples that begin with a number or with a tuple: their groups have no text for a name."""
+    """Compute keys that are tuples beginning with a number or a tuple: their groups have no text as a name."""
     keys = [(1, 2), (2.5, "a"), (("nested", 1), 2), ("text", (3, 4))]
     futures = [client.submit(operator.add, i, 1, key=key) for i, key in enumerate(keys)]
     total = client.submit(sum, futures, key=(7,))

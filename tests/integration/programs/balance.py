@@ -1,4 +1,4 @@
-"""Work that lies on one worker while the other has nothing to do: who gets it, with stealing switched on and off."""
+"""Tasks that prefer one worker while the other is idle: which worker runs them, with stealing switched on and off."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import time
 
 from distributed import Client, get_worker
 
-#: Tasks that are given to one worker; each takes so long (seconds).
+#: Number of tasks that prefer one worker, and the duration of each (seconds).
 N_TASKS = 16
 SECONDS = 0.1
 
 
 def where(i: int, *data: object) -> tuple[int, str]:
-    """Takes its time. Its number, and the worker it ran on."""
+    """Sleep, then return the number and the worker's address."""
     time.sleep(SECONDS * (3 if i % 5 == 0 else 1))
     return i, get_worker().address
 
 
 def switch(interval_ms: float | None, dask_scheduler: object = None) -> bool:
-    """Look at the balance so often; None: not at all. Returns whether it is looked at."""
+    """Set the interval of stealing, or stop it if None. Return whether stealing is enabled."""
     callback = dask_scheduler.periodic_callbacks["stealing"]
     callback.stop()
     if interval_ms is not None:
@@ -28,13 +28,13 @@ def switch(interval_ms: float | None, dask_scheduler: object = None) -> bool:
 
 
 def stolen(dask_scheduler: object = None) -> list[object]:
-    """Kinds of events of stealing, and the shapes of their parts."""
+    """Return the kinds of stealing events, and their number of parts."""
     events = dask_scheduler.get_events("stealing")
     return sorted({(event[0], len(event)) for _, event in events if event[0] == "confirm"})
 
 
 def on_one(client: Client, *data: object) -> tuple[list[int], int]:
-    """Results of skewed tasks that prefer one worker, and how many workers they ran on."""
+    """Return the results of skewed tasks that prefer one worker, and the number of workers they ran on."""
     preferred = sorted(client.scheduler_info()["workers"])[0]
     futures = client.map(
         where, range(N_TASKS), *([each] * N_TASKS for each in data),
@@ -45,7 +45,7 @@ def on_one(client: Client, *data: object) -> tuple[list[int], int]:
 
 
 def switched(client: Client) -> list[object]:
-    """Off, nobody takes work from others; on, they do."""
+    """Run tasks with stealing off, where one worker runs all, and on, where both do."""
     out: list[object] = [client.run_on_scheduler(switch, None)]
     out += on_one(client)
     out.append(client.run_on_scheduler(switch, 50))
@@ -57,7 +57,7 @@ def switched(client: Client) -> list[object]:
 
 
 def with_data(client: Client) -> list[object]:
-    """Small data that lies with the preferred worker goes where the tasks go."""
+    """Small data on the preferred worker follows the stolen tasks."""
     preferred = sorted(client.scheduler_info()["workers"])[0]
     data = client.scatter(bytes(1000), workers=[preferred])
     client.run_on_scheduler(switch, 50)
@@ -67,7 +67,7 @@ def with_data(client: Client) -> list[object]:
 
 
 def restricted(client: Client) -> int:
-    """What may run on one worker only stays there."""
+    """Tasks that may run on one worker only are not stolen."""
     preferred = sorted(client.scheduler_info()["workers"])[0]
     client.run_on_scheduler(switch, 50)
     futures = client.map(where, range(8), workers=[preferred], pure=False)

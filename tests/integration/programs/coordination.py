@@ -1,7 +1,7 @@
 """Programs on locks, semaphores, multi-locks, events, queues, variables, published datasets and topics.
 
-They must not know which scheduler serves them. Each returns what can be compared, and uses names of its own,
-since clusters are shared.
+They do not depend on the scheduler that serves them. Each returns a comparable result and uses unique names,
+because clusters are shared.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from distributed import (
     worker_client,
 )
 
-LONG_SECONDS = 30  # no program waits so long: what takes it has failed
-SHORT_SECONDS = 0.2  # waits that are meant to end without result
+LONG_SECONDS = 30  # timeout of waits that should succeed
+SHORT_SECONDS = 0.2  # timeout of waits that should time out
 
 
 def outcome(function: Callable[[], object]) -> object:
-    """What a call gives, or the type of its error and what it says, less what makes names unique."""
+    """Return the result of a call, or the type and text of its error, without the suffix that makes names unique."""
     try:
         return function()
     except Exception as error:
@@ -45,7 +45,7 @@ def unique(word: str) -> str:
 
 
 def until(condition: Callable[[], object]) -> bool:
-    """Wait for something that another process does."""
+    """Wait for an action of another process."""
     deadline = time.monotonic() + LONG_SECONDS
     while time.monotonic() < deadline:
         if condition():
@@ -55,7 +55,7 @@ def until(condition: Callable[[], object]) -> bool:
 
 
 def cancelled_future(client: Client, seconds: float = 1) -> Future:
-    """A future whose key the scheduler does not know any more; its task goes on for so long."""
+    """Return a future whose key the scheduler has forgotten, although its task still runs for some time."""
     future = client.submit(time.sleep, seconds, pure=False)
     until(lambda: future.key in {key for keys in client.processing().values() for key in keys})
     future.cancel()
@@ -67,7 +67,7 @@ def cancelled_future(client: Client, seconds: float = 1) -> Future:
 
 
 def count_up(_: int, lock: Lock, variable: Variable) -> None:
-    """Read, wait, write: only a lock keeps the number right."""
+    """Read, wait, write: the count is right only if the lock excludes other tasks."""
     with lock:
         number = variable.get(timeout=LONG_SECONDS)
         time.sleep(0.005)
@@ -104,7 +104,7 @@ def semaphore_outcomes(client: Client) -> object:
 
 
 def at_once(_: int, semaphore: Semaphore, name: str) -> int:
-    """How many were in the section when this task was."""
+    """Return how many tasks were in the section at the same time as this one."""
     with semaphore:
         Queue(name).put(1)
         time.sleep(0.02)
@@ -188,7 +188,7 @@ def queue_of_futures(client: Client) -> object:
     queue = Queue(unique("queue"), client=client)
     kept = client.submit(operator.add, 1, 2)
     queue.put(kept)
-    queue.put(client.submit(operator.mul, 6, 7))  # nobody but the queue holds this one
+    queue.put(client.submit(operator.mul, 6, 7))  # only the queue holds this future
     queue.put(client.submit(operator.truediv, 1, 0))
     wait(kept)
     futures = queue.get(batch=3)
@@ -219,7 +219,7 @@ def pass_on(source: Queue, target: Queue, count: int) -> int:
 
 
 def queues_between_tasks(client: Client) -> object:
-    """A chain of tasks, each reading one queue and writing the next, room for two in between."""
+    """Run a chain of tasks that each read one queue and write the next, with room for two items in between."""
     queues = [Queue(unique("chain"), client=client, maxsize=2) for _ in range(4)]
     tasks = [
         client.submit(pass_on, source, target, 10, pure=False)
@@ -235,7 +235,7 @@ def queues_between_tasks(client: Client) -> object:
 
 
 def futures_made_in_tasks(name: str, start: int) -> None:
-    """The task's client is gone soon; the queue holds what it made."""
+    """The client of the task closes soon; the queue holds the future that the task put."""
     with worker_client() as client:
         Queue(name, client=client).put(client.submit(operator.add, start, 100))
 
@@ -270,7 +270,8 @@ def variable_of_values(client: Client) -> object:
 
 def variable_of_futures(client: Client) -> object:
     variable = Variable(unique("variable"), client=client)
-    variable.set(client.submit(operator.add, 1, 1, pure=False))  # nobody but the variable holds it
+    # only the variable holds this future
+    variable.set(client.submit(operator.add, 1, 1, pure=False))
     first = variable.get(timeout=LONG_SECONDS)
     variable.set(client.submit(operator.truediv, 1, 0, pure=False))
     second = variable.get(timeout=LONG_SECONDS)
@@ -291,7 +292,7 @@ def variable_waited_for(client: Client) -> object:
 
 
 def deleted_while_held(client: Client) -> object:
-    """A getter that has the future keeps it, whatever becomes of the variable."""
+    """A client that got the future from the variable keeps it when the variable is deleted."""
     variable = Variable(unique("variable"), client=client)
     with Client(client.scheduler.address, set_as_default=False) as other:
         variable.set(client.submit(operator.add, 20, 1, pure=False))
@@ -367,7 +368,7 @@ def topics(client: Client) -> object:
     plain = [event for event in logged if not isinstance(event, dict) or "n" not in event]
     steps = [len(heard), plain, named, [event[1] for event in client.get_events(twin)]]
     steps.append(client.get_events(unique("nothing")))
-    # asked there: stock notes objects of its own in other topics, which no reply can carry
+    # run there, because stock logs its own objects in other topics, which no reply can serialize
     steps.append(
         client.run_on_scheduler(lambda dask_scheduler: twin in dask_scheduler.get_events())
     )
@@ -376,7 +377,7 @@ def topics(client: Client) -> object:
 
 
 def prints_and_warnings(client: Client) -> object:
-    """What a task prints reaches the client's terminal."""
+    """Print from a task; the output reaches the client."""
     heard: list[object] = []
     client.subscribe_topic("print", lambda event: heard.append(event[1]["args"]))
     time.sleep(SHORT_SECONDS)

@@ -1,6 +1,6 @@
-"""Programs on dask.dataframe. Each takes a stock client and returns what can be compared.
+"""Programs on dask.dataframe. Each takes a stock client and returns a comparable result.
 
-They must not know which scheduler serves them. Shuffles and merges are by tasks, said so in each.
+They do not depend on the scheduler that serves them. Shuffles and merges are by tasks, set explicitly.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pandas as pd
 from dask.datasets import timeseries
 from distributed import Client
 
-# p2p is what a stock client takes when nothing is said, for many a groupby too
+# p2p is the default of a stock client, also for many groupbys
 BY_TASKS = {"dataframe.shuffle.method": "tasks"}
 
 
@@ -101,7 +101,7 @@ def quantiles_and_counts(client: Client) -> object:
 
 
 def groupby_by_default(client: Client) -> object:
-    """What a user types first: a stock client shuffles this by P2P."""
+    """Shuffle with the defaults of a stock client, that is by P2P."""
     df = synthetic(days=6)
     return df.groupby("name")["x"].mean().compute().sort_index()
 

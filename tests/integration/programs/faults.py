@@ -1,6 +1,6 @@
-"""Programs in which something goes wrong: tasks that raise, workers that die.
+"""Programs with failures: tasks that raise, workers that die.
 
-They must not know which scheduler serves them. Those below NANNIES kill worker processes; nannies bring new ones.
+They do not depend on the scheduler that serves them. Those below NANNIES kill worker processes, which nannies restart.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ def inner(x: int) -> float:
 
 
 def described(error: BaseException | None, frames: object = None) -> tuple[str, str, list[str]]:
-    """An exception as it can be compared: type, message, functions of the user in its traceback."""
+    """Return the comparable parts of an exception: type, message, functions of the user in its traceback."""
     stack = frames if frames is not None else getattr(error, "__traceback__", None)
     names = [frame.name for frame in traceback.extract_tb(stack)]
     return type(error).__name__, str(error), [name for name in names if name in ("outer", "inner")]
 
 
 def task_that_raises(client: Client) -> object:
-    """Each way to meet the exception of a task gives it whole."""
+    """Every way to get the exception of a task returns the whole exception."""
     outcomes = []
     for value in (3, 5):
         future = client.submit(outer, value, pure=False)
@@ -52,7 +52,7 @@ def task_that_raises(client: Client) -> object:
 
 
 def error_of_a_dependency(client: Client) -> object:
-    """An error travels down the graph, and `gather` and `compute` raise it."""
+    """An error propagates to dependents, and `gather` and `compute` raise it."""
     bad = client.submit(outer, 3, key="bad-root")
     good = client.submit(operator.add, 1, 1)
     below = client.submit(operator.add, bad, good)
@@ -140,7 +140,7 @@ def retries_then_succeeds(client: Client) -> object:
 
 
 def key_that_cannot_unpickle(client: Client) -> object:
-    """A value whose unpickling raises costs its own task only."""
+    """A value that raises on unpickling fails only its own task."""
 
     class Hostile:
         def __reduce__(self) -> object:
@@ -151,7 +151,7 @@ def key_that_cannot_unpickle(client: Client) -> object:
     return type(error).__name__, client.submit(operator.add, 1, 2).result()
 
 
-# --- below: under nannies, which must know of the workers that a program before this one left
+# --- below: under nannies, which must first report the workers that an earlier program left
 
 
 def worker_killed_in_the_middle(client: Client) -> object:
@@ -175,7 +175,7 @@ def worker_killed_in_the_middle(client: Client) -> object:
 
 
 def only_copy_lost(client: Client) -> object:
-    """What only a dead worker held is computed again; what was scattered there is lost, and said to be."""
+    """Results held only by a dead worker are computed again; scattered data is lost, and reported as lost."""
     nannies_stand(client, 2)
     pids = client.run(os.getpid)
     address, pid = next(iter(pids.items()))
@@ -192,7 +192,7 @@ def only_copy_lost(client: Client) -> object:
 
 
 def task_that_kills_its_worker(client: Client) -> object:
-    """A task that ends its process again and again is given up as KilledWorker; others go on."""
+    """A task that repeatedly kills its process fails with KilledWorker; other tasks continue."""
     nannies_stand(client, 2)
 
     def suicide(x: int) -> None:

@@ -1,6 +1,6 @@
-"""Programs on futures: submit, map, nesting, gathering, and the libraries that stand on them.
+"""Programs on futures: submit, map, nesting, gathering, and libraries that use them.
 
-They must not know which scheduler serves them. Each returns what can be compared.
+They do not depend on the scheduler that serves them. Each returns a comparable result.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def keywords_and_priorities(client: Client) -> object:
 
 
 def as_completed_adds(client: Client) -> object:
-    """Results as they come, with more work added while they do."""
+    """Iterate over results as they complete, and submit more work meanwhile."""
     seen = []
     completed = as_completed(client.map(double, range(20)), with_results=True)
     for future, result in completed:
@@ -82,7 +82,7 @@ def futures_as_arguments(client: Client) -> object:
 
 
 def scattered(client: Client) -> object:
-    """Data sent from the client, as list, dict and single value, also to all workers."""
+    """Scatter data from the client as list, dict and single value, also broadcast to all workers."""
     single = client.scatter(np.arange(1000))
     several = client.scatter([1, 2, 3], hash=False)
     named = client.scatter({"a": 10, "b": 20})
@@ -93,7 +93,7 @@ def scattered(client: Client) -> object:
 
 
 def with_worker_client(client: Client) -> object:
-    """Tasks that submit tasks and wait for them, out of the worker's threads meanwhile."""
+    """Submit tasks from tasks and wait for them, seceding from the worker's threads meanwhile."""
 
     def fibonacci(n: int) -> int:
         if n < 2:
@@ -106,7 +106,7 @@ def with_worker_client(client: Client) -> object:
 
 
 def with_get_client(client: Client) -> object:
-    """Tasks that use dask.array and futures on the cluster that runs them."""
+    """Use dask.array and futures in tasks, on the cluster that runs them."""
 
     def inner_array(n: int) -> int:
         get_client()
@@ -128,7 +128,7 @@ def with_get_client(client: Client) -> object:
 
 
 def forgotten_but_done(client: Client) -> object:
-    """fire_and_forget: the work is done although nobody keeps the future."""
+    """fire_and_forget tasks run although no client holds the future."""
 
     def publish(i: int) -> None:
         with worker_client() as inner:
@@ -145,7 +145,7 @@ def forgotten_but_done(client: Client) -> object:
 
 
 def persist_compute_gather(client: Client) -> object:
-    """A collection kept on the workers, read in chunks, computed upon again."""
+    """Persist a collection on the workers, read it in chunks and compute on it again."""
     x = da.arange(100_000, chunks=10_000).persist()
     wait(x)
     total = client.compute(x.sum())
@@ -176,7 +176,7 @@ def concurrent_futures_interface(client: Client) -> object:
 
 
 def two_clients(client: Client) -> object:
-    """Two clients want the same key; it lives until both have let go; they see each other's data."""
+    """Two clients hold the same key; it is kept until both have released it; each sees the other's data."""
     with Client(client.scheduler.address, set_as_default=False) as other:
         mine = client.submit(double, 123, key="shared-by-two")
         theirs = other.submit(double, 123, key="shared-by-two")
@@ -191,7 +191,7 @@ def two_clients(client: Client) -> object:
 
 
 def cancelled(client: Client) -> object:
-    """Cancelling a future cancels what depends on it, and the key may be submitted again."""
+    """Cancelling a future cancels its dependents, and the key may be submitted again."""
     slow = client.submit(time.sleep, 5, key="to-be-cancelled")
     after = client.submit(lambda nothing: 1, slow, key="depends-on-cancelled")
     client.cancel([slow])
@@ -227,7 +227,7 @@ def metadata_and_topics(client: Client) -> object:
 
 
 def progress_bar(client: Client) -> object:
-    """Stock's progress bar feeds a function to the scheduler; it sees work end well, and end badly."""
+    """Stock's progress bar sends a function to the scheduler; it reports both success and failure."""
     import contextlib
     import io
 

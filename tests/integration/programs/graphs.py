@@ -1,6 +1,6 @@
-"""Programs of delayed functions, bags and raw graphs, most of them from rsds. Each returns what can be compared.
+"""Programs of delayed functions, bags and raw graphs, most of them from rsds. Each returns a comparable result.
 
-They must not know which scheduler serves them.
+They do not depend on the scheduler that serves them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from distributed import Client
 
 
 def merge(client: Client) -> object:
-    """The merge of rsds: many trivial tasks, one that takes them all."""
+    """The merge of rsds: many trivial tasks, and one that depends on all of them."""
     numbers = [delayed(operator.mul)(i, 2) for i in range(2000)]
     return delayed(sum)(numbers).compute()
 
@@ -55,7 +55,7 @@ def bag(client: Client) -> object:
 
 
 def bag_text(client: Client) -> object:
-    """Words counted, as every first example does."""
+    """Count words, as in Dask's introductory examples."""
     lines = [f"line {i} of {i % 7} and {i % 3}" for i in range(500)]
     words = db.from_sequence(lines, npartitions=10).map(str.split).flatten()
     return sorted(words.frequencies().compute(scheduler=client))

@@ -1,6 +1,6 @@
 """Programs in which one large value is an argument of many tasks.
 
-They must not know which scheduler serves them. What they do to the scheduler's memory is the test's business.
+They do not depend on the scheduler that serves them. The test measures the scheduler's memory.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from distributed import Client
 
 N_TASKS = 50
 
-# The stock scheduler fails here (the client sends a key without a priority), so these say what is right.
+# The stock scheduler fails here (the client sends a key without a priority), so the expected result is listed.
 EXPECTED = {
     "keyword_of_map": [i * 1000.0 for i in range(N_TASKS)],
     "keyword_of_two_maps": ([0.0, 1000.0, 2000.0], [1.0, 1001.0, 2001.0]),
@@ -22,7 +22,7 @@ EXPECTED = {
 
 
 def table() -> np.ndarray:
-    """8 MB of numbers."""
+    """Return 8 MB of numbers."""
     return np.arange(1_000_000, dtype="float64")
 
 
@@ -31,7 +31,7 @@ def lookup(values: np.ndarray, i: int) -> float:
 
 
 class Model:
-    """An object with a large array inside."""
+    """Return an object that contains a large array."""
 
     def __init__(self, weights: np.ndarray) -> None:
         self.weights = weights
@@ -66,14 +66,14 @@ def keyword_of_map(client: Client) -> object:
 
 
 def keyword_of_two_maps(client: Client) -> object:
-    """The same keyword with other contents, while the first is still wanted."""
+    """Use the same keyword with other contents, while the first value is still needed."""
     one = client.map(lambda i, values: lookup(values, i), range(3), values=table())
     two = client.map(lambda i, values: lookup(values, i), range(3), values=table() + 1)
     return client.gather(one), client.gather(two)
 
 
 def large_results(client: Client) -> object:
-    """Results of 8 MB each come back whole, through the scheduler and from the workers."""
+    """Gather results of 8 MB each through the scheduler and from the workers."""
     futures = client.map(lambda i: table() + i, range(6), pure=False)
     through = client.gather(futures, direct=False)
     direct = client.gather(futures, direct=True)

@@ -1,6 +1,6 @@
-"""Programs that look at work: spans, computations, profiles, task streams, metadata, reports, samplers.
+"""Programs that observe work: spans, computations, profiles, task streams, metadata, reports, samplers.
 
-They must not know which scheduler serves them. What depends on time is reduced to its shape.
+They do not depend on the scheduler that serves them. Results that depend on time are reduced to their shape.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ POLL_SECONDS = 0.05
 
 
 def settled(client: Client, look: Any, good: Any) -> Any:
-    """What ``look(dask_scheduler)`` gives on the scheduler once ``good`` of it is true."""
+    """Return ``look(dask_scheduler)`` of the scheduler once ``good`` is true for it."""
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while not good(found := client.run_on_scheduler(look)) and time.monotonic() < deadline:
         time.sleep(POLL_SECONDS)
@@ -30,7 +30,7 @@ def settled(client: Client, look: Any, good: Any) -> Any:
 
 
 def spans_of_a_workflow(client: Client) -> object:
-    """Names, parents, sums and states of spans that were opened one in another."""
+    """Return names, parents, sums and states of nested spans."""
     with span("wf") as wf_id:
         with span("load"):
             x = da.ones(40, chunks=10, dtype="int64") + 1
@@ -56,7 +56,7 @@ def spans_of_a_workflow(client: Client) -> object:
 
 
 def fine_performance_metrics(client: Client) -> object:
-    """What workers measured while tasks of a span ran, once heartbeats have brought it."""
+    """Return what workers measured while tasks of a span ran, once heartbeats have delivered it."""
     with span("measured") as span_id:
         client.submit(time.sleep, 0.05, key="sleep-1", pure=False).result()
 
@@ -76,7 +76,7 @@ def fine_performance_metrics(client: Client) -> object:
 
 
 def the_default_span_is_not_told_of(client: Client) -> object:
-    """Tasks see the span that they were submitted in; those in none see nothing."""
+    """Tasks see the span in which they were submitted; tasks outside a span see none."""
     with span("outer", "inner") as inner:
         there = client.submit(dask.get_annotations, key="there").result()
     elsewhere = client.submit(dask.get_annotations, key="elsewhere").result()
@@ -84,7 +84,7 @@ def the_default_span_is_not_told_of(client: Client) -> object:
 
 
 def computations_of_two_graphs(client: Client) -> object:
-    """The last computations: their groups, states and how they end. Workers' clocks are corrected by guess, under load by seconds."""
+    """Return the last computations: groups, states and ends. Workers' clocks are corrected by an estimate that can be off by seconds."""
     for key in ("lonely-a", "lonely-b"):
         client.submit(operator.add, 1, 2, key=key, pure=False).result()
 
@@ -102,7 +102,7 @@ def computations_of_two_graphs(client: Client) -> object:
 
 
 def groups_and_prefixes(client: Client) -> object:
-    """What groups and prefixes tell while their tasks are there."""
+    """Return the attributes of groups and prefixes while their tasks exist."""
     futures = client.map(operator.neg, range(10), key=[f"neg-{i}" for i in range(10)])
     doubled = delayed(sum)([da.ones(20, chunks=5).sum() for _ in range(2)]).persist()
     wait([*futures, doubled])
@@ -123,7 +123,7 @@ def groups_and_prefixes(client: Client) -> object:
 
 
 def task_stream_of_a_block(client: Client) -> object:
-    """Records of the tasks that finished in a block, and what a record holds."""
+    """Return the records of the tasks that finished in a block."""
     with get_task_stream(client=client) as stream:
         client.gather(client.map(operator.add, range(5), range(5), pure=False))
     (first, *_) = stream.data
@@ -131,16 +131,17 @@ def task_stream_of_a_block(client: Client) -> object:
 
 
 def metadata_of_a_block(client: Client) -> object:
-    """Which tasks of a block left metadata, and their final states."""
+    """Return the tasks of a block that have metadata, and their final states."""
     with get_task_metadata() as tasks:
         good = client.submit(operator.add, 1, 2, key="good", pure=False)
         bad = client.submit(operator.truediv, 1, 0, key="bad", pure=False)
         wait([good, bad])
-    return sorted(tasks.metadata), sorted(tasks.state.items())  # which ends first is a race
+    # the order in which they end is a race
+    return sorted(tasks.metadata), sorted(tasks.state.items())
 
 
 def profiles(client: Client) -> object:
-    """The shape of workers' profiles, merged and not; that of tasks shows what they did."""
+    """Return the shape of workers' profiles, merged and separate; the profile of tasks contains their function."""
     client.gather(client.map(time.sleep, [0.2] * 4, pure=False))
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while not (merged := client.profile())["count"] and time.monotonic() < deadline:
@@ -162,7 +163,7 @@ def profiles(client: Client) -> object:
 
 
 def profile_metadata(client: Client) -> object:
-    """How many samples were taken when, as dashboards ask for it."""
+    """Return the number of samples over time, as dashboards request it."""
     client.gather(client.map(time.sleep, [0.2] * 4, pure=False))
 
     async def look(dask_scheduler: Any) -> Any:
@@ -173,7 +174,7 @@ def profile_metadata(client: Client) -> object:
     while not any((found := client.run_on_scheduler(look))["keys"].values()):
         assert time.monotonic() < deadline
         time.sleep(POLL_SECONDS)
-    return (  # stock's times are not always in order: it merges what workers counted by their own clocks
+    return (  # stock's times are not always in order: it merges counts of workers by their own clocks
         sorted(found),
         all(isinstance(n, int) for _, n in found["counts"]),
         {len(pair) for column in found["keys"].values() for pair in column},
@@ -181,7 +182,7 @@ def profile_metadata(client: Client) -> object:
 
 
 def a_performance_report(client: Client) -> object:
-    """The page that a block leaves: its tabs, and what the first of them says."""
+    """Write a performance report; return its tabs, and the text of the first one."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "report.html"
         with performance_report(filename=str(file), mode="inline"):
@@ -202,7 +203,7 @@ def a_performance_report(client: Client) -> object:
 
 
 def a_memory_sampler(client: Client) -> object:
-    """Samples of the cluster's memory over a block."""
+    """Sample the cluster's memory over a block."""
     from distributed.diagnostics import MemorySampler
 
     sampler = MemorySampler()

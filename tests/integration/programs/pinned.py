@@ -1,4 +1,4 @@
-"""Tasks that are bound to workers: all at once, as training libraries need them, and by resources."""
+"""Tasks that are pinned to workers: all at once, as training libraries need them, and by resources."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from distributed import Client, Future, get_worker, wait
 
-#: On stock a task that waits for a resource does not hear that a worker has it now.
+#: On stock a waiting task is not rescheduled when a worker adds the resource.
 EXPECTED = {
     "resources_at_run_time": [
         "no-worker",
@@ -18,12 +18,12 @@ EXPECTED = {
         "no-worker",
     ],
 }
-#: Patience of tasks for one another, seconds.
+#: Timeout for tasks that wait for each other, seconds.
 MEETING_SECONDS = 20
 
 
 def meet(name: str, n: int, rank: int) -> tuple[int, list[int]]:
-    """Returns once all ``n`` are there at the same time: they can only meet while all of them run."""
+    """Return once all ``n`` tasks have arrived, which requires that all of them run at the same time."""
     from distributed import Queue, get_client
 
     client = get_client()
@@ -33,7 +33,7 @@ def meet(name: str, n: int, rank: int) -> tuple[int, list[int]]:
 
 
 def usher(client: Client, name: str, n: int) -> None:
-    """Tells all that are there who is, once all are."""
+    """Send the list of ranks to all tasks of a meeting once all have arrived."""
     from distributed import Queue
 
     arrived = Queue(f"{name}-arrived", client=client)
@@ -47,7 +47,7 @@ def addresses(of: Client) -> list[str]:
 
 
 def one_on_each_worker(client: Client) -> list[Any]:
-    """As LightGBM and XGBoost train: a task pinned to each worker that has a part of the data, all at the same time."""
+    """Train as LightGBM and XGBoost do: one task pinned to each worker that has a part of the data, all at the same time."""
     workers = addresses(client)
     parts = [client.submit(range, 10 + i, workers=[w]) for i, w in enumerate(workers)]
     wait(parts)
@@ -65,7 +65,7 @@ def one_on_each_worker(client: Client) -> list[Any]:
 
 
 def one_on_each_busy_worker(client: Client) -> list[Any]:
-    """The same while each worker has more to do than it can run: what is pinned is not stolen, and nothing starves."""
+    """Train while each worker has more tasks than it can run: pinned tasks are not stolen and do not starve."""
     workers = addresses(client)
     noise = client.map(lambda i: time.sleep(0.02) or i, range(60), pure=False)
     training = [
@@ -77,17 +77,17 @@ def one_on_each_busy_worker(client: Client) -> list[Any]:
 
 
 async def set_resource(amount: float, dask_worker: Any = None) -> None:
-    """Supply so much of a resource from now on."""
+    """Set the amount of a resource of the worker."""
     await dask_worker.set_resources(GPU=amount)
 
 
 def state_of(key: str, dask_scheduler: Any = None) -> str:
-    ts = dask_scheduler.tasks.get(key)  # its graph may be on its way
+    ts = dask_scheduler.tasks.get(key)  # its graph may not have arrived yet
     return "unknown" if ts is None else str(ts.state)
 
 
 def until_state(client: Client, future: Future, state: str) -> str:
-    """The state of a task, once it is the one that is waited for."""
+    """Return the state of a task once it has the expected state."""
     for _ in range(200):
         found = client.run_on_scheduler(state_of, future.key)
         if found == state:
@@ -97,7 +97,7 @@ def until_state(client: Client, future: Future, state: str) -> str:
 
 
 def resources_at_run_time(client: Client) -> list[Any]:
-    """A task waits for a resource that nobody has, until a worker says that it has it."""
+    """A task waits for a resource that no worker has, until a worker adds it."""
     worker = addresses(client)[0]
     future = client.submit(lambda: get_worker().address, resources={"GPU": 2}, pure=False)
     out = [until_state(client, future, "no-worker")]
@@ -122,7 +122,7 @@ def restrict(keys: list[str], worker: str, dask_scheduler: Any = None) -> None:
 
 
 def restrictions_at_run_time(client: Client) -> list[Any]:
-    """A task that waits for a worker that is not there is let go to another."""
+    """A task that is restricted to a missing worker runs elsewhere once the restriction is removed."""
     first, second = addresses(client)
     nowhere = client.submit(lambda: get_worker().address, workers=["127.0.0.1:1"], pure=False)
     out = [until_state(client, nowhere, "no-worker")]

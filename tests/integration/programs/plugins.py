@@ -1,6 +1,6 @@
-"""Programs that bring plugins: into the scheduler, workers and nannies; and what becomes of plugins that fail.
+"""Programs that register plugins with the scheduler, workers and nannies, including plugins that fail.
 
-They must not know which scheduler serves them. Each returns what can be compared.
+They do not depend on the scheduler that serves them. Each returns a comparable result.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from .coordination import LONG_SECONDS, unique, until
 
 
 class Recorder(SchedulerPlugin):
-    """Writes down what it is told, with the names of the arguments."""
+    """Record every call of a hook, with the names of its arguments."""
 
     def __init__(self, name: str, mark: str) -> None:
         self.name = name
@@ -59,7 +59,7 @@ def seen_by(name: str, dask_scheduler: Any = None) -> list[Any]:
 
 
 def every_hook_is_called(client: Client) -> object:
-    """What a scheduler plugin is told of one chain of tasks, an erred one, an event and a second client."""
+    """Return the hooks of a scheduler plugin that ran for a chain of tasks, an erred one, an event and a second client."""
     name, mark = unique("recorder"), unique("mark")
     client.register_plugin(Recorder(name, mark), name=name)
     import dask
@@ -90,7 +90,7 @@ def tasks_only(client: Client, name: str) -> list[Any]:
 
 
 class Steering(SchedulerPlugin):
-    """Changes tasks before they are scheduled, as two plugins that people use do."""
+    """Modify tasks before they are scheduled, as two published plugins do."""
 
     def __init__(self, name: str, mark: str, worker: str) -> None:
         self.name, self.mark, self.worker = name, mark, worker
@@ -127,7 +127,7 @@ def tasks_steered_by_a_plugin(client: Client) -> object:
 
 
 class Broken(SchedulerPlugin):
-    """Fails whatever it is told."""
+    """Raise in every hook."""
 
     name = "broken-of-a-program"
 
@@ -149,7 +149,7 @@ class NeverStarts(SchedulerPlugin):
 
 
 def broken_scheduler_plugins(client: Client) -> object:
-    """They harm nobody; one that does not start is refused; what is no plugin too."""
+    """Failing hooks affect no other plugin; a plugin that fails to start and an object that is no plugin are refused."""
     client.register_plugin(Broken())
     total = client.submit(sum, client.map(operator.add, range(5), range(5)), pure=False)
     steps: list[object] = [total.result(timeout=LONG_SECONDS)]

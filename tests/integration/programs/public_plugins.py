@@ -1,6 +1,6 @@
-"""Programs that use every public plugin of distributed: those of ``diagnostics.plugin``, and what ``diagnostics`` runs in the scheduler.
+"""Programs that use every public plugin of distributed: ``diagnostics.plugin``, and the scheduler plugins of ``diagnostics``.
 
-They must not know which scheduler serves them. Each returns what can be compared. Those that restart workers use clusters of nannies.
+They do not depend on the scheduler that serves them. Each returns a comparable result. Those that restart workers use nannies.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def wait_for_restarted(of: Client) -> None:
 
 @contextlib.contextmanager
 def module_file(value: int) -> Any:
-    """A file with a module that nobody has imported; its name, its path."""
+    """Write a module that no process has imported; yield its name and path."""
     name = unique("module").replace("-", "_")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / name / f"{name}.py"
@@ -86,7 +86,7 @@ def directories_are_uploaded(client: Client) -> object:
 
 
 def directories_that_cannot_be_unpacked(client: Client) -> object:
-    """The error of a nanny plugin that a scheduler plugin registers reaches the client."""
+    """The client receives the error of a nanny plugin that a scheduler plugin registers."""
     with module_file(5) as (_, path):
         plugin = UploadDirectory(str(path.parent))
     plugin.data = b"no archive"
@@ -121,7 +121,7 @@ def the_environment_of_workers(client: Client) -> object:
 
 
 class Install:
-    """Installs by setting a variable of the process, or fails on workers."""
+    """Install by setting a variable of the process, or fail on workers."""
 
     def __init__(self, name: str, fail: bool = False) -> None:
         self.name, self.fail = name, fail
@@ -134,7 +134,7 @@ class Install:
 
 
 def functions_install_software(client: Client) -> object:
-    """On workers; on nannies, which restart their workers; and where it fails."""
+    """Install on workers; on nannies, which restart their workers; and with a failure."""
     steps: list[object] = []
     for restart in (False, True):
         name = unique("INSTALLED")
@@ -144,7 +144,7 @@ def functions_install_software(client: Client) -> object:
         steps.append(client.run_on_scheduler(variable, name))
         fails = InstallPlugin(Install(name, fail=True), restart)
         steps.append(outcome(lambda: client.register_plugin(fails)))  # noqa: B023
-        # those that come later do not have it
+        # workers that start later do not have it
         remove = client.unregister_worker_plugin(fails.name, nanny=restart)
         steps.append(sorted(value["status"] for value in remove.values()))
     steps.append(client.submit(operator.add, 1, 2, pure=False).result(LONG_SECONDS))
@@ -152,7 +152,7 @@ def functions_install_software(client: Client) -> object:
 
 
 def packages_are_installed(client: Client) -> object:
-    """With pip, what is there already; and what cannot be installed."""
+    """Install a package with pip that is already there, and one that cannot be installed."""
     there = PipInstall(["pip"], pip_options=["--no-index"])
     steps: list[object] = [outcome(lambda: client.register_plugin(there))]
     missing = PipInstall(["no-such-package-of-paceline"], pip_options=["--no-index"])
@@ -180,7 +180,7 @@ def logs_are_forwarded(client: Client) -> object:
     local.addHandler(lines)
     try:
         client.forward_logging("forwarded", level=logging.INFO)
-        # the client's subscription may arrive after the first lines, which are lost then
+        # the client's subscription may arrive after the first lines, which are lost in that case
         until(lambda: client.run(log_something, text) and len(lines.lines) > 1)
         client.unforward_logging("forwarded")
         client.run(log_something, "not " + text)
@@ -207,7 +207,7 @@ def output_is_forwarded(client: Client) -> object:
 
 
 class Socket:
-    """Takes what a ``WebsocketPlugin`` sends."""
+    """Collect the messages of a ``WebsocketPlugin``."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, Any]] = []
@@ -238,7 +238,7 @@ async def follow(key: str, dask_scheduler: Any = None) -> object:
 
 
 def seen(mark: str, dask_scheduler: Any = None) -> object:
-    """What the plugins know of tasks with the mark."""
+    """Return the records of the plugins about tasks with the mark."""
 
     def mine(key: Any) -> bool:
         return mark in str(key)
@@ -287,7 +287,7 @@ def watch_no_more(mark: str, dask_scheduler: Any = None) -> list[str]:
 
 
 def diagnostics_in_the_scheduler(client: Client) -> object:
-    """Layout of the graph, events, timing, task stream, websocket and progress of a chain of tasks."""
+    """Return layout of the graph, events, timing, task stream, websocket and progress of a chain of tasks."""
     mark = "mark" + "".join(chr(ord("g") + int(digit, 16)) for digit in unique("")[1:])
     client.run_on_scheduler(watch, mark)
     first = client.submit(operator.add, 1, 2, key=f"firstof{mark}")

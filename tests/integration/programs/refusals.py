@@ -1,6 +1,6 @@
-"""Programs that use coordination primitives wrongly: bad names, wrong types, what is not held, what is gone, waits that end.
+"""Programs that misuse coordination primitives: bad names, wrong types, releases without acquire, deleted objects, timeouts.
 
-They must not know which scheduler serves them. Each returns, step by step, what came of it.
+They do not depend on the scheduler that serves them. Each returns the outcome of every step.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from distributed import Client, Event, Lock, MultiLock, Queue, Semaphore, Variab
 from .asking import kind
 from .coordination import LONG_SECONDS, SHORT_SECONDS, outcome, unique, until
 
-#: What is said on a client's stream has arrived by then; until then a request may overtake it, on both schedulers.
+#: Delay after which a message on a client's stream has arrived; a request may overtake it, on both schedulers.
 LET_GO_SECONDS = 0.5
 
 
@@ -125,7 +125,7 @@ def queues_used_wrongly(client: Client) -> object:
 
 
 def queue_of_lost_futures(client: Client) -> object:
-    """What is put of a task that erred, and of one that nobody knows any more."""
+    """Put futures of an erred task and of an unknown key."""
     queue = Queue(unique("queue"), client=client)
     erred = client.submit(operator.truediv, 1, 0, pure=False)
     queue.put(erred)
@@ -202,7 +202,7 @@ def topics_used_wrongly(client: Client) -> object:
 
 
 def warnings_of_tasks(client: Client) -> object:
-    """A warning of a task reaches the client's topic, with its category; what cannot be pickled does not."""
+    """A warning of a task reaches the client's topic, with its category; one that cannot be pickled does not."""
     heard: list[Any] = []
     client.subscribe_topic("warn", lambda event: heard.append(event[1]))
     time.sleep(SHORT_SECONDS)
@@ -225,7 +225,7 @@ def warnings_of_tasks(client: Client) -> object:
 
 
 def waits_that_end_while_others_wait(client: Client) -> object:
-    """Of three who wait for a lock the middle one gives up; the others get it in turn."""
+    """Three clients wait for a lock and the second gives up; the others acquire it in order."""
     name = unique("lock")
     lock = Lock(name)
     lock.acquire()
