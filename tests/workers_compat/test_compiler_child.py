@@ -10,8 +10,10 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
+import psutil
 import pytest
 from dask._task_spec import Task
 from paceline.protocol.framing import FrameReader
@@ -271,3 +273,18 @@ def test_chunks_come_while_the_rest_is_made(child, make_request):
     first = next(child._replies)
     assert isinstance(first, GraphChunk)
     assert isinstance(child.until_done(1)[-1], GraphCommit)
+
+
+def test_an_idle_process_returns_its_memory(make_request):
+    child = Child()
+    code = "import sys; sys.held = [bytes(50_000) for _ in range(2_000)]"
+    child.compile(running(code, graph_id=1))
+    process = psutil.Process(child.process.pid)
+    held = process.memory_info().rss
+    # every second block is kept, so that the heap does not shrink by itself
+    child.compile(running("import sys; del sys.held[::2]", graph_id=2))
+    deadline = time.monotonic() + 20
+    while process.memory_info().rss > held - 30_000_000 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert process.memory_info().rss <= held - 30_000_000
+    child.close()

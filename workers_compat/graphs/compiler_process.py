@@ -46,8 +46,11 @@ WRITE_PIECES_MAX = 64
 #: Under memory pressure the kernel kills a compiler before the scheduler.
 OOM_SCORE = "500"
 
-#: Tasks after which free memory is returned to the operating system.
-TRIM_TASKS = 10_000
+#: Tasks after which garbage is collected even if a request is waiting.
+COLLECT_TASKS = 10_000
+
+#: Idle time after which free memory is returned to the operating system, seconds.
+TRIM_IDLE_SECONDS = 1.0
 
 
 class Channel:
@@ -58,11 +61,15 @@ class Channel:
         self._reader = FrameReader()
         self.closed = False
 
+    def has_data(self, seconds: float) -> bool:
+        """Wait up to `seconds` for data or the end, and return whether there is any."""
+        return bool(select.select([self._fd], [], [], seconds)[0])
+
     def receive(self, block: bool) -> list[Any]:
         """Return requests that have arrived. Wait for one if `block`; empty if it closed."""
         requests: list[Any] = []
         while not requests and not self.closed:
-            if not block and not select.select([self._fd], [], [], 0)[0]:
+            if not block and not self.has_data(0):
                 break
             data = os.read(self._fd, READ_NBYTES)
             if not data:
@@ -98,6 +105,8 @@ class CompilerChild:
     def run(self) -> None:
         """Handle requests until the scheduler closes the channel."""
         while True:
+            if not self._waiting and not self._channel.has_data(TRIM_IDLE_SECONDS):
+                self._trim()
             self._take(block=not self._waiting)
             if self._waiting:
                 self._handle(self._waiting.popleft())
@@ -159,16 +168,16 @@ class CompilerChild:
         self._channel.send(GraphDone(request.graph_id))
 
     def _collect(self) -> None:
-        """Collect garbage while no request is waiting, and trim the heap after large graphs."""
-        large = self._tasks_since_collection >= TRIM_TASKS
-        if self._waiting and not large:
-            return
-        self._tasks_since_collection = 0
-        self._collect_and_freeze()
-        if large:
-            trim = malloc_trim()
-            if trim is not None:
-                trim()
+        """Collect garbage while no request is waiting, or after many tasks."""
+        if not self._waiting or self._tasks_since_collection >= COLLECT_TASKS:
+            self._tasks_since_collection = 0
+            self._collect_and_freeze()
+
+    def _trim(self) -> None:
+        """Return free memory to the operating system, where that is possible."""
+        trim = malloc_trim()
+        if trim is not None:
+            trim()
 
     def _collect_and_freeze(self) -> None:
         """Collect garbage and freeze the objects of new modules.
