@@ -11,7 +11,7 @@ from paceline.testing import Env
 
 @pytest.fixture
 def make_env() -> Iterator[Callable[..., Env]]:
-    """Makes environments with a client alice; in the end each must still hold all invariants."""
+    """Return a factory of environments with a client alice; their invariants are checked after the test."""
     made: list[Env] = []
 
     def make(**config: Any) -> Env:
@@ -27,13 +27,13 @@ def make_env() -> Iterator[Callable[..., Env]]:
 
 @pytest.fixture
 def env(make_env: Callable[..., Env]) -> Env:
-    """An environment with client alice and no workers."""
+    """Return an environment with client alice and no workers."""
     return make_env()
 
 
 @pytest.fixture
 def duo(make_env: Callable[..., Env]) -> Env:
-    """Client alice, workers w0 and w1 with one thread each."""
+    """Return an environment with client alice, and workers w0 and w1 with one thread each."""
     env = make_env()
     env.join("w0", "w1")
     env.take()

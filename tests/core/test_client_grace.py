@@ -1,4 +1,4 @@
-"""Clients whose connection breaks without a goodbye: what they held is kept for a while, if the configuration says so."""
+"""Keys of clients whose connection breaks without closing are retained for a while, if configured."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ def holders(env: Env, key: str) -> list[str]:
     return [cs.client_key for cs in env.state.tasks[key].who_wants]
 
 
-def test_by_default_nothing_is_kept(duo: Env) -> None:
+def test_no_retention_by_default(duo: Env) -> None:
     duo.submit({"x": []})
     duo.finish("x")
     duo.leave("alice")
     assert not duo.state.tasks
 
 
-def test_results_and_running_tasks_are_kept_and_found_again() -> None:
+def test_results_and_running_tasks_are_retained() -> None:
     env = patient()
     env.submit({"x": [], "y": ["x"]}, want=["x", "y"])
     env.finish("x")
     env.take()
     env.leave("alice")
-    env.expect()  # nobody is told to stop or free anything
+    env.expect()  # no worker receives free-keys
     assert env.states("x", "y") == ["memory", "processing"]
     env.finish("y")
     env.take()
@@ -47,7 +47,7 @@ def test_results_and_running_tasks_are_kept_and_found_again() -> None:
     assert not [name for name in env.state.clients if name.startswith("held-")]
 
 
-def test_then_they_are_let_go() -> None:
+def test_retained_keys_are_released_after_grace_period() -> None:
     env = patient()
     env.submit({"x": []})
     env.finish("x")
@@ -60,7 +60,7 @@ def test_then_they_are_let_go() -> None:
     assert not env.state.tasks
 
 
-def test_the_same_client_may_come_and_go_again() -> None:
+def test_same_client_may_leave_repeatedly() -> None:
     env = patient()
     for key in ("x", "y"):
         env.submit({key: []})
@@ -82,7 +82,7 @@ def test_closed_client_has_no_grace_period() -> None:
     assert not env.state.tasks
 
 
-def test_a_client_inside_a_task_keeps_nothing() -> None:
+def test_client_inside_a_task_retains_nothing() -> None:
     env = patient()
     env.client("Client-worker-1")
     env.submit({"x": []}, client="Client-worker-1")
@@ -91,7 +91,7 @@ def test_a_client_inside_a_task_keeps_nothing() -> None:
     assert not env.state.tasks
 
 
-def test_more_than_may_be_held_is_let_go_the_longest_gone_first() -> None:
+def test_retention_limit_releases_oldest_client_first() -> None:
     env = patient(client_grace_nbytes=150)
     for name, key in (("alice", "x"), ("bob", "y")):
         env.client(name)
@@ -102,7 +102,7 @@ def test_more_than_may_be_held_is_let_go_the_longest_gone_first() -> None:
     assert set(env.state.tasks) == {"y"}
 
 
-def test_what_is_held_keeps_no_cluster_awake() -> None:
+def test_retained_keys_do_not_prevent_idle_timeout() -> None:
     env = patient(10.0, idle_timeout_seconds=15.0)
     env.submit({"x": []})
     env.finish("x")

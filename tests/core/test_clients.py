@@ -1,4 +1,4 @@
-"""What clients want, give up, cancel and retry; clients that go; the first act of a restart."""
+"""Keys that clients desire, release, cancel and retry; removal of clients; first step of a restart."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from paceline.scheduler.core.handlers.clients import EQUAL_HASHES_MAX
 from paceline.scheduler.core.stimuli import DataPlaced, ReleaseAll, RetryKeys
 from paceline.testing import Env
 
-# ------------------------------------------------------------------ wishes
+# ------------------------------------------------------------------ desires
 
 
-def test_wishes_of_known_keys_are_answered(duo: Env) -> None:
+def test_desires_of_known_keys_are_answered(duo: Env) -> None:
     duo.submit({"x": [], "y": []})
     duo.finish("x")
     duo.fail("y")
@@ -22,7 +22,7 @@ def test_wishes_of_known_keys_are_answered(duo: Env) -> None:
     duo.expect("bob: key-in-memory x", "bob: task-erred y: boom y")
 
 
-def test_what_holds_keys_as_a_client_needs_no_registration(duo: Env) -> None:
+def test_internal_holders_of_keys_need_no_registration(duo: Env) -> None:
     duo.submit({"x": []})
     duo.finish("x")
     duo.desire("x", client="queue-q")
@@ -33,7 +33,7 @@ def test_what_holds_keys_as_a_client_needs_no_registration(duo: Env) -> None:
     assert not duo.state.tasks
 
 
-def test_release_stops_what_waits_and_runs(duo: Env) -> None:
+def test_release_stops_waiting_and_running_tasks(duo: Env) -> None:
     duo.submit({"a": [], "b": ["a"], "c": ["b"]})
     duo.take()
     duo.release("c")
@@ -41,7 +41,7 @@ def test_release_stops_what_waits_and_runs(duo: Env) -> None:
     assert not duo.state.tasks
 
 
-def test_release_keeps_what_others_need(duo: Env) -> None:
+def test_release_keeps_dependencies_of_others(duo: Env) -> None:
     duo.submit({"a": [], "b": ["a"], "c": ["a"]}, want=["b", "c"])
     duo.finish("a", "b")
     duo.take()
@@ -50,7 +50,7 @@ def test_release_keeps_what_others_need(duo: Env) -> None:
     assert duo.states("a", "b", "c") == ["memory", "forgotten", "processing"]
 
 
-def test_a_released_key_below_another_stays_known(duo: Env) -> None:
+def test_released_dependency_stays_known(duo: Env) -> None:
     duo.submit({"a": [], "b": ["a"]}, want=["a", "b"])
     duo.finish("a", "b")
     duo.take()
@@ -61,7 +61,7 @@ def test_a_released_key_below_another_stays_known(duo: Env) -> None:
     assert not duo.state.tasks
 
 
-def test_release_of_what_one_does_not_hold(duo: Env) -> None:
+def test_release_of_key_that_is_not_desired(duo: Env) -> None:
     duo.client("bob")
     duo.submit({"a": []})
     duo.take()
@@ -71,7 +71,7 @@ def test_release_of_what_one_does_not_hold(duo: Env) -> None:
     assert duo.states("a") == ["processing"]
 
 
-def test_fire_and_forget_is_forgotten_when_done(duo: Env) -> None:
+def test_fire_and_forget_task_is_forgotten_when_finished(duo: Env) -> None:
     duo.submit({"x": [], "y": []})
     duo.desire("x", "y", client="fire-and-forget")
     duo.release("x", "y")
@@ -84,7 +84,7 @@ def test_fire_and_forget_is_forgotten_when_done(duo: Env) -> None:
     assert not duo.state.tasks
 
 
-def test_fire_and_forget_of_what_is_done_is_not_kept(duo: Env) -> None:
+def test_fire_and_forget_of_finished_task_is_not_kept(duo: Env) -> None:
     duo.submit({"x": [], "y": []})
     duo.finish("x")
     duo.fail("y")
@@ -110,10 +110,10 @@ def test_heartbeat(duo: Env) -> None:
     assert duo.state.clients["alice"].last_seen == duo.now
 
 
-# ------------------------------------------------------------------ clients that go
+# ------------------------------------------------------------------ removal of clients
 
 
-def test_a_lost_client_lets_go_of_everything(duo: Env) -> None:
+def test_removed_client_releases_all_its_keys(duo: Env) -> None:
     duo.client("bob")
     duo.submit({"a": [], "b": ["a"]})
     duo.submit({"a": [], "c": ["a"]}, client="bob")
@@ -128,13 +128,13 @@ def test_a_lost_client_lets_go_of_everything(duo: Env) -> None:
 
 
 def test_desires_end_with_the_stream(duo: Env) -> None:
-    """Wishes end with the stream, so that what was sent before it still counts."""
+    """Desires end with the stream, so messages that were sent earlier on it are processed first."""
     duo.submit({"a": []})
     duo.feed(m.CloseClient(), "alice")
     assert duo.states("a") == ["processing"]
 
 
-def test_an_unknown_client_goes(duo: Env) -> None:
+def test_removal_of_unknown_client(duo: Env) -> None:
     duo.leave("nobody")
     duo.expect()
 
@@ -142,7 +142,7 @@ def test_an_unknown_client_goes(duo: Env) -> None:
 # ------------------------------------------------------------------ cancel
 
 
-def test_cancel_takes_dependents_along(duo: Env) -> None:
+def test_cancel_includes_dependents(duo: Env) -> None:
     duo.submit({"a": [], "b": ["a"], "c": ["b"]}, want=["a", "b", "c"])
     duo.take()
     duo.client("bob")
@@ -156,7 +156,7 @@ def test_cancel_takes_dependents_along(duo: Env) -> None:
     assert not duo.state.tasks
 
 
-def test_cancel_leaves_what_others_want(duo: Env) -> None:
+def test_cancel_keeps_keys_of_other_clients(duo: Env) -> None:
     duo.client("bob")
     duo.submit({"a": [], "b": ["a"]}, want=["a", "b"])
     duo.desire("a", client="bob")
@@ -200,7 +200,7 @@ def test_cancel_of_scattered_data(duo: Env) -> None:
     assert "alice: cancelled-keys y d" in sent
 
 
-def test_cancel_of_nothing(duo: Env) -> None:
+def test_cancel_of_no_keys(duo: Env) -> None:
     duo.cancel("nobody-knows")
     duo.cancel("x", client="nobody")
     assert not duo.state.tasks
@@ -209,7 +209,7 @@ def test_cancel_of_nothing(duo: Env) -> None:
 # ------------------------------------------------------------------ retry
 
 
-def test_retry_runs_what_failed_and_what_failed_with_it(duo: Env) -> None:
+def test_retry_runs_erred_tasks_and_erred_dependents(duo: Env) -> None:
     duo.submit({"a": [], "b": ["a"], "c": ["b"]}, want=["a", "c"])
     duo.fail("a")
     duo.take()
@@ -226,14 +226,14 @@ def test_retry_runs_what_failed_and_what_failed_with_it(duo: Env) -> None:
     assert duo.states("c") == ["memory"]
 
 
-def test_retry_of_what_did_not_fail(duo: Env) -> None:
+def test_retry_of_task_that_did_not_err(duo: Env) -> None:
     duo.submit({"a": []})
     duo.take()
     assert duo.ask(RetryKeys(["a", "nobody-knows"])) == ("a",)
     duo.expect()
 
 
-def test_a_failure_among_several_blames_one_and_retry_tries_all(duo: Env) -> None:
+def test_one_of_several_failures_is_blamed_and_all_are_retried(duo: Env) -> None:
     duo.submit({"a": [], "b": [], "c": ["a", "b"]}, want=["a", "b", "c"])
     duo.fail("a")
     duo.fail("b")
@@ -242,8 +242,8 @@ def test_a_failure_among_several_blames_one_and_retry_tries_all(duo: Env) -> Non
     assert duo.states("a", "b", "c") == ["processing", "processing", "waiting"]
 
 
-def test_the_retry_of_one_failure_waits_for_no_other(duo: Env) -> None:
-    """b stays failed, so c fails again at once."""
+def test_retry_of_one_failure_does_not_wait_for_others(duo: Env) -> None:
+    """b stays erred, so c fails again at once."""
     duo.submit({"a": [], "b": [], "c": ["a", "b"]}, want=["a", "b", "c"])
     duo.fail("a")
     duo.fail("b")
@@ -280,7 +280,7 @@ def test_everything_is_forgotten(duo: Env) -> None:
 
 
 @pytest.mark.parametrize("tasks", [0, 1, 500])
-def test_restart_is_one_turn_however_much_there_is(tasks: int) -> None:
+def test_restart_takes_one_turn_for_any_number_of_tasks(tasks: int) -> None:
     env = Env(turn_tasks_max=10)
     env.client("alice")
     env.join("w0")
@@ -289,8 +289,8 @@ def test_restart_is_one_turn_however_much_there_is(tasks: int) -> None:
     assert not env.state.tasks
 
 
-def test_a_key_that_was_let_go_is_made_again_for_who_wants_it(duo: Env) -> None:
-    """Stock never computes it, and the future waits for ever."""
+def test_forgotten_dependency_is_recomputed_for_a_new_client(duo: Env) -> None:
+    """On stock the key is never computed and the future never finishes."""
     duo.submit({"x": [], "y": ["x"]})
     duo.finish("x", "y")
     duo.take()

@@ -1,4 +1,4 @@
-"""What plugins write: attributes of tasks, restrictions, states."""
+"""Writes of plugins: attributes of tasks, restrictions, states."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ WRITES: dict[str, tuple[Any, Any]] = {
 
 
 @pytest.mark.parametrize("field", WRITABLE)
-def test_what_may_be_written(duo: Env, field: str) -> None:
+def test_writable_fields(duo: Env, field: str) -> None:
     duo.submit({"x": []})
     duo.take()
     value, kept = WRITES[field]
@@ -49,7 +49,7 @@ def test_an_unknown_key_is_ignored(duo: Env) -> None:
     duo.expect()
 
 
-def test_another_field_is_a_bug(duo: Env) -> None:
+def test_other_fields_raise(duo: Env) -> None:
     duo.submit({"x": []})
     with pytest.raises(AssertionError, match="state"):
         write_task(duo.state, WriteTask("x", "state", "memory"))
@@ -76,8 +76,8 @@ def test_restrictions_let_an_unrunnable_task_run(duo: Env) -> None:
     duo.expect("w1: compute-task x")
 
 
-def test_released_tasks_that_are_wanted_run_again(duo: Env) -> None:
-    """A shuffle that begins anew: what was done is done again, in order."""
+def test_released_tasks_that_are_desired_run_again(duo: Env) -> None:
+    """As when a shuffle restarts: finished tasks are computed again, in order."""
     duo.submit({"a": [], "b": ["a"], "c": ["b"]}, ["c"])
     duo.finish("a", "b")
     duo.take()
@@ -90,7 +90,7 @@ def test_released_tasks_that_are_wanted_run_again(duo: Env) -> None:
 
 
 @pytest.mark.parametrize("turn_tasks_max", [1, 3, 1000])
-def test_short_turns_change_nothing(make_env: MakeEnv, turn_tasks_max: int) -> None:
+def test_turn_size_does_not_change_the_result(make_env: MakeEnv, turn_tasks_max: int) -> None:
     env = make_env(turn_tasks_max=turn_tasks_max)
     env.join("w0", "w1", nthreads=4)
     keys = [f"t-{i}" for i in range(6)]
@@ -124,7 +124,7 @@ def test_an_impossible_transition_is_logged(duo: Env) -> None:
 # ------------------------------------------------------------------ settings
 
 
-def test_saturation_for_everything_at_once(duo: Env) -> None:
+def test_saturation_applies_to_all_workers_at_once(duo: Env) -> None:
     duo.submit({f"x-{i}": [] for i in range(20)})
     assert len(duo.state.queued) > 0
     duo.feed(Configure("worker_saturation", math.inf))
@@ -134,7 +134,7 @@ def test_saturation_for_everything_at_once(duo: Env) -> None:
     assert all(ws.task_slots == ws.nthreads for ws in duo.state.workers.values())
 
 
-def test_unknown_durations_become_longer(duo: Env) -> None:
+def test_unknown_duration_changes_occupancy(duo: Env) -> None:
     duo.submit({f"x-{i}": [] for i in range(4)})
     before = duo.state.compute_occupancy
     assert before > 0
@@ -146,7 +146,7 @@ def test_unknown_durations_become_longer(duo: Env) -> None:
     assert duo.state.compute_occupancy == pytest.approx(2 * before)
 
 
-def test_validation_is_switched_off_and_on(duo: Env, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_validation_can_be_switched(duo: Env, monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[Any] = []
     monkeypatch.setattr(
         "paceline.scheduler.core.inspection.invariants.validate_state", looks.append
@@ -167,12 +167,14 @@ def test_validation_is_switched_off_and_on(duo: Env, monkeypatch: pytest.MonkeyP
         ("rebalance_measure", "x", ValueError),
     ],
 )
-def test_what_no_knob_takes(duo: Env, field: str, value: Any, error: type[Exception]) -> None:
+def test_invalid_settings_are_refused(
+    duo: Env, field: str, value: Any, error: type[Exception]
+) -> None:
     with pytest.raises(error):
         check_setting(duo.state, field, value)
 
 
-def test_idle_means_twice_in_a_row(duo: Env) -> None:
+def test_idle_requires_two_checks_in_a_row(duo: Env) -> None:
     duo.submit({"x": []})
     duo.feed(IdleCheck())
     assert duo.state.idle_since is None

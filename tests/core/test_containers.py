@@ -1,4 +1,4 @@
-"""Containers of the core, against plain ones that do the same slowly."""
+"""Containers of the core, compared with simple and slow implementations."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_load_buckets() -> None:
         assert set(found) == loads.keys() and len(found) == len(loads)
 
 
-def test_the_least_loaded_who_has_been_so_longest() -> None:
+def test_least_prefers_the_item_added_first() -> None:
     found: LoadBuckets[str] = LoadBuckets()
     for name in "abc":
         found.put(name, 1.0)
@@ -80,7 +80,7 @@ def test_priority_queue() -> None:
             assert found is next(m for m in members if m.priority == first.priority)
         assert len(queue) == len(members)
     assert [item.priority for item in queue] == sorted(item.priority for item in members)
-    # what was removed is swept
+    # removed items are dropped from the heap
     assert len(queue._heap) + len(queue._run) <= max(64, 2 * len(members) + 1)
 
 

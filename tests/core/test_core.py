@@ -30,7 +30,7 @@ from paceline.testing import Env, FakeErrors
         ("turn_tasks_max", 0),
     ],
 )
-def test_knobs_out_of_range_are_refused(setting: str, value: float) -> None:
+def test_settings_out_of_range_are_refused(setting: str, value: float) -> None:
     with pytest.raises(ValueError):
         SchedulerCore(SchedulerConfig(**{setting: value}), FakeErrors(), EventLog())
 
@@ -45,7 +45,7 @@ def test_unhandled_message_raises(env: Env) -> None:
         env.core.handle(Stimulus("", Odd(), "odd"), env.now)
 
 
-def test_nothing_comes_of_nothing(env: Env) -> None:
+def test_obsolete_stimuli_have_no_output(env: Env) -> None:
     env.feed(TimerDue(99))
     env.feed(RequestGone(99))
     env.expect()
@@ -70,7 +70,7 @@ def test_metadata_is_nested(env: Env) -> None:
     assert env.state.task_metadata == {"a": {"b": {"e": 4}, "d": 2}}
 
 
-def test_metadata_of_a_task_goes_with_it(duo: Env) -> None:
+def test_metadata_of_a_task_is_removed_with_it(duo: Env) -> None:
     duo.submit({"x": []})
     duo.feed(MetadataSet(["x"], "note"))
     duo.release("x")
@@ -87,8 +87,8 @@ def test_names_of_stimuli() -> None:
     assert stimulus_name(TimerDue(1)) == "timer-due"
 
 
-def test_messages_of_one_turn_share_what_they_can(duo: Env) -> None:
-    """Keys that go together are freed with one message."""
+def test_messages_of_one_turn_are_merged(duo: Env) -> None:
+    """Keys that are freed together are sent in one message."""
     duo.submit({"x": [], "y": ["x"], "z": ["y"]}, want=["x", "y", "z"])
     duo.work()
     duo.take()

@@ -1,4 +1,4 @@
-"""What a task costs the core does not grow with the number of tasks: counted in bytecodes, so that no clock decides."""
+"""The cost of a task in the core does not depend on the number of tasks. Counts bytecodes instead of measuring time."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ FEW, MANY = 250, 1500
 
 
 class Count:
-    """Bytecodes of the core that were executed."""
+    """Count executed bytecodes of the core."""
 
     def __init__(self) -> None:
         self.bytecodes = 0
 
     def call(self, frame: FrameType, event: str, argument: Any) -> Any:
-        """A trace function: of a call."""
+        """Trace a call."""
         if not frame.f_code.co_filename.startswith(FOLDER):
             return None
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         return self.step
 
     def step(self, frame: FrameType, event: str, argument: Any) -> Any:
-        """A trace function: within a call."""
+        """Trace within a call."""
         self.bytecodes += event == "opcode"
         return self.step
 
@@ -50,7 +50,7 @@ def apart(n: int) -> Graph:
 
 
 def groups(n: int) -> Graph:
-    """Each task is a group of its own, as the sum of each of many small arrays."""
+    """Return a graph in which each task is a separate group, as the sums of many small arrays are."""
     return {(f"x-{i:032x}", 0): [] for i in range(n)}
 
 
@@ -84,7 +84,7 @@ def tree(n: int) -> Graph:
 
 
 def cost(graph: Graph) -> float:
-    """Bytecodes per task, from the graph's chunk to the last free-keys."""
+    """Return the bytecodes per task, from the graph's chunk to the last free-keys."""
     env = Env()
     env.checks = False
     env.client("alice")
@@ -101,5 +101,5 @@ def cost(graph: Graph) -> float:
 
 
 @pytest.mark.parametrize("shape", [apart, groups, merge, spread, layers, tree])
-def test_a_task_costs_as_much_among_many_as_among_few(shape: Callable[[int], Graph]) -> None:
+def test_cost_of_a_task_does_not_depend_on_number_of_tasks(shape: Callable[[int], Graph]) -> None:
     assert cost(shape(MANY)) < 1.15 * cost(shape(FEW))

@@ -1,4 +1,4 @@
-"""Graphs that come in: held rows, commits, known keys, lost dependencies, priorities, failures."""
+"""Graphs: uncommitted rows, commits, known keys, lost dependencies, priorities, failures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from paceline.testing import Env, fake_error
 MakeEnv = Callable[..., Env]
 
 
-def test_a_graph_runs_from_its_roots_to_what_is_wanted(duo: Env) -> None:
+def test_graph_runs_from_roots_to_desired_keys(duo: Env) -> None:
     duo.submit({"x": [], "y": ["x"]})
     duo.expect("w0: compute-task x")
     assert duo.states("x", "y") == ["processing", "waiting"]
@@ -105,8 +105,8 @@ def test_known_keys_are_not_computed_again(duo: Env) -> None:
     duo.expect("w0: free-keys y")
 
 
-def test_only_what_is_needed_runs_again(duo: Env) -> None:
-    """y is there, so x need not be; z needs x again."""
+def test_only_needed_tasks_run_again(duo: Env) -> None:
+    """y is in memory, so x is not needed for it; z needs x again."""
     duo.submit({"x": [], "y": ["x"]})
     duo.finish("x", "y")
     duo.take()
@@ -134,7 +134,7 @@ def test_unneeded_tasks_are_forgotten(duo: Env) -> None:
     assert [d.key for d in duo.task("x").dependents] == ["y"]
 
 
-def test_a_key_with_other_dependencies_keeps_those_it_has(duo: Env) -> None:
+def test_resubmitted_key_keeps_its_dependencies(duo: Env) -> None:
     duo.submit({"a": [], "b": [], "x": ["a"]})
     duo.take()
     duo.submit({"x": ["b"]}, want=["x"])
@@ -150,14 +150,14 @@ def test_lost_dependencies_refuse_the_graph(duo: Env) -> None:
     assert any("missing dependency gone" in text for _, text in duo.lines)
 
 
-def test_a_key_that_is_only_wished_for_is_a_lost_dependency(duo: Env) -> None:
+def test_desired_key_without_task_is_a_lost_dependency(duo: Env) -> None:
     duo.desire("x")
     duo.submit({"y": ["x"]})
     duo.expect("alice: cancelled-keys y (lost dependencies)")
     assert duo.states("x", "y") == ["released", "forgotten"]
 
 
-def test_wishes_before_the_graph(duo: Env) -> None:
+def test_desires_before_the_graph(duo: Env) -> None:
     duo.client("bob")
     duo.desire("x", client="bob")
     duo.expect()
@@ -170,7 +170,7 @@ def test_wishes_before_the_graph(duo: Env) -> None:
     assert duo.states("x") == ["memory"]
 
 
-def test_a_wish_that_ends_before_the_graph_comes(duo: Env) -> None:
+def test_desire_that_ends_before_the_graph_arrives(duo: Env) -> None:
     duo.desire("x")
     duo.release("x")
     assert not duo.state.tasks
@@ -205,7 +205,7 @@ def test_actors(duo: Env) -> None:
     assert duo.where("b") == "w1"
 
 
-def test_a_graph_on_a_failed_task_fails(duo: Env) -> None:
+def test_graph_on_an_erred_task_fails(duo: Env) -> None:
     duo.submit({"x": []})
     duo.fail("x")
     duo.take()
@@ -216,7 +216,7 @@ def test_a_graph_on_a_failed_task_fails(duo: Env) -> None:
 
 
 def test_dependencies_of_a_failed_task_do_not_run(duo: Env) -> None:
-    """The fresh roots of a task that cannot run are not computed."""
+    """New roots of a task that cannot run are not computed."""
     duo.submit({"x": []})
     duo.fail("x")
     duo.take()
@@ -240,7 +240,7 @@ def test_a_graph_that_cannot_be_compiled(duo: Env) -> None:
     assert (40, "broken pickle") in duo.lines
 
 
-def test_a_graph_whose_client_went_is_nothing(duo: Env) -> None:
+def test_graph_of_removed_client_is_dropped(duo: Env) -> None:
     *chunks, commit = duo.rows({"x": [], "y": ["x"]}, chunk_size=1)
     duo.turn(chunks[0], "alice")
     duo.leave("alice")
@@ -250,7 +250,7 @@ def test_a_graph_whose_client_went_is_nothing(duo: Env) -> None:
     assert not duo.state.tasks and not duo.state.graphs
 
 
-def test_late_rows_of_a_dropped_graph_are_ignored_though_the_client_is_back(duo: Env) -> None:
+def test_late_rows_of_dropped_graph_are_ignored_after_reconnect(duo: Env) -> None:
     *chunks, commit = duo.rows({"x": [], "y": ["x"]}, chunk_size=1)
     duo.turn(chunks[0], "alice")
     duo.leave("alice")
@@ -261,7 +261,7 @@ def test_late_rows_of_a_dropped_graph_are_ignored_though_the_client_is_back(duo:
     assert not duo.state.tasks and not duo.state.graphs
 
 
-def test_the_driver_gives_a_graph_up(duo: Env) -> None:
+def test_driver_abandons_a_graph(duo: Env) -> None:
     *chunks, _ = duo.rows({"x": []})
     duo.turn(chunks[0], "alice")
     duo.turn(GraphDropped(chunks[0].graph_id))
@@ -311,7 +311,7 @@ def test_run_specs_keep_their_buffers(duo: Env) -> None:
     assert (sent["y"].header, sent["y"].frames) == (b"sy", (b"large", b"large"))
 
 
-def test_a_result_whose_inputs_were_lost_is_whole_again_with_its_graph(duo: Env) -> None:
+def test_result_with_lost_inputs_can_be_computed_again_with_its_graph(duo: Env) -> None:
     duo.feed(DataPlaced({"d": ["w0"]}, {"d": 8}, client="alice"))
     duo.submit({"y": ["d"]}, annotations={"y": AnnotationSet(workers=["w1"])})
     duo.finish("y")

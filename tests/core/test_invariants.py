@@ -1,4 +1,4 @@
-"""Each invariant finds what it is there for: the state is broken by hand, and the right number complains."""
+"""Each invariant detects a state that was broken by hand, and reports its number."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Break = Callable[[Env], None]
 
 
 def rich() -> Env:
-    """One of everything: a is in memory, b runs on it, c waits, q is queued, n in no-worker, e has erred."""
+    """Return an environment with a task in each state: a in memory, b processing on it, c waiting, q queued, n no-worker, e erred."""
     env = Env(worker_saturation=1.0)
     env.client("alice")
     env.join("w0", "w1", resources={"gpu": 1}, memory_limit=1000)
@@ -258,7 +258,7 @@ def a_graph_of_nobody(env: Env) -> None:
 
 
 def asked_back(env: Env) -> None:
-    """b is asked back for the worker that does not have it."""
+    """Recall b from the worker that does not have it."""
     env.turn(RecallTask("b", "w1" if env.where("b") == "w0" else "w0"))
 
 
@@ -275,7 +275,7 @@ def a_steal_that_nobody_looks_at(env: Env) -> None:
 
 
 @pytest.mark.parametrize("name", BREAKS)
-def test_what_is_broken_is_found(name: str) -> None:
+def test_broken_state_is_detected(name: str) -> None:
     number, function = BREAKS[name]
     env = rich()
     validate_state(env.state)
@@ -303,8 +303,8 @@ def test_numbers_are_unique_and_in_order() -> None:
     assert numbers == sorted(set(numbers))
 
 
-def test_nearly_every_invariant_is_broken_above() -> None:
-    """9 and 14 cannot be broken without breaking another first that says it better."""
+def test_all_other_invariants_are_covered() -> None:
+    """9 and 14 cannot be broken without first breaking another with a more specific message."""
     broken = {number for number, _ in BREAKS.values()}
     assert {n for checks in INVARIANTS.values() for n in checks} - broken == {9, 14}
 

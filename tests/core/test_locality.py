@@ -1,4 +1,4 @@
-"""Workers that read each other's memory are as near to data as its holder."""
+"""Locality: workers that share memory are as near to data as its holder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.core.test_placement import on
 
 @pytest.fixture
 def trio(env: Env) -> Env:
-    """w0 and w1 share memory, w2 is far; x (100 MB) is on w0, which is busy."""
+    """Workers w0 and w1 share memory, w2 does not; x (100 MB) is on w0, which is busy."""
     env.join("w0", "w1", "w2")
     for address, name in (("w0", "host-a"), ("w1", "host-a"), ("w2", "host-b")):
         env.beat(address, metrics={"memory_domain": name})
@@ -21,19 +21,19 @@ def trio(env: Env) -> Env:
     return env
 
 
-def test_a_neighbour_of_a_busy_holder_gets_the_task(trio: Env) -> None:
+def test_task_goes_to_neighbour_of_busy_holder(trio: Env) -> None:
     slow = [f"slow{i}" for i in range(4)]
     trio.submit({key: [] for key in slow}, annotations=on("w0", *slow))
     trio.submit({"y": ["x"]})
     assert trio.where("y") == "w1"
 
 
-def test_with_nothing_else_to_do_the_holder_gets_it(trio: Env) -> None:
+def test_idle_holder_gets_the_task(trio: Env) -> None:
     trio.submit({"y": ["x"]})
     assert trio.where("y") == "w0"
 
 
-def test_without_a_word_of_it_only_holders_count(trio: Env) -> None:
+def test_only_holders_count_without_domains(trio: Env) -> None:
     for address in ("w0", "w1", "w2"):
         trio.beat(address, metrics={})
     assert not trio.state.domains
@@ -54,7 +54,7 @@ def test_fetching_is_weighed_accordingly(trio: Env) -> None:
     trio.fetched("w3", "x")
     ratio = seconds(trio.state, y, far) / seconds(trio.state, y, near)
     assert ratio == pytest.approx(locality.LOCAL_READ_DISCOUNT * locality.SHARED_READ_DISCOUNT), (
-        "two of the host share it"
+        "two workers of the host share it"
     )
     assert placement.fetch_seconds(trio.state, y, trio.worker("w0")) == 0
 
@@ -64,7 +64,7 @@ def test_no_discount_for_the_first_read_within_the_only_domain(trio: Env) -> Non
     trio.submit({"y": ["x"]})
     near, y = trio.worker("w1"), trio.task("y")
     assert placement.fetch_seconds(trio.state, y, near) == 10**8 / trio.state.bandwidth
-    trio.join("w3")  # it has not said yet what it reads
+    trio.join("w3")  # it has not reported yet what it reads
     ratio = placement.fetch_seconds(trio.state, y, trio.worker("w3")) / placement.fetch_seconds(
         trio.state, y, near
     )

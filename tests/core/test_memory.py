@@ -1,4 +1,4 @@
-"""Copies that are made and dropped while work goes on, and data that moves so that memory is even."""
+"""Replicas that are made and dropped while tasks run, and rebalancing of memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def holders(env: Env, key: str) -> list[str]:
 
 
 def reduce(env: Env, count: int = 1000) -> None:
-    """What the memory manager does when it is time."""
+    """Run the memory manager as its timer does."""
     plan = MemoryPlan("managed")
     reduce_replicas(env.state, plan, count)
     turn = Turn(env.state, Outbox(), env.now, "", "amm")
@@ -46,7 +46,7 @@ def uses(env: Env, address: str, process: int, spilled: int = 0, disk: int = 0) 
 
 @pytest.fixture
 def trio(make_env: MakeEnv) -> Env:
-    """x lies on w0, w1 and w2."""
+    """Return an environment with x on w0, w1 and w2."""
     env = make_env()
     env.join("w0", "w1", "w2")
     env.submit({"x": []}, ["x"])
@@ -57,7 +57,7 @@ def trio(make_env: MakeEnv) -> Env:
     return env
 
 
-def test_measures(duo: Env) -> None:
+def test_memory_measures(duo: Env) -> None:
     duo.submit({"x": []}, ["x"])
     duo.finish("x", nbytes=100)
     uses(duo, "w0", 1000, spilled=40, disk=30)
@@ -74,7 +74,7 @@ def test_an_unknown_measure_is_refused() -> None:
         SchedulerConfig(amm_measure="guess").check()
 
 
-def test_surplus_copies_go_from_the_fullest_worker(trio: Env) -> None:
+def test_surplus_replicas_are_dropped_from_the_fullest_worker(trio: Env) -> None:
     trio.submit({"y": []}, ["y"], **on("w1", "y"))
     trio.finish("y", nbytes=1000)
     for address in ("w0", "w1", "w2"):
@@ -87,7 +87,7 @@ def test_surplus_copies_go_from_the_fullest_worker(trio: Env) -> None:
     trio.expect()
 
 
-def test_a_worker_that_refuses_keeps_its_copy(trio: Env) -> None:
+def test_worker_that_refuses_keeps_its_replica(trio: Env) -> None:
     reduce(trio)
     trio.take()
     trio.fetched("w0", "x")
@@ -96,7 +96,7 @@ def test_a_worker_that_refuses_keeps_its_copy(trio: Env) -> None:
     assert len(holders(trio, "x")) == 1
 
 
-def test_copies_that_tasks_need_stay(trio: Env) -> None:
+def test_replicas_that_tasks_need_are_kept(trio: Env) -> None:
     trio.submit(
         {"y": ["x"], "z": ["x"]},
         ["y", "z"],
@@ -110,14 +110,14 @@ def test_copies_that_tasks_need_stay(trio: Env) -> None:
     assert holders(trio, "x") == ["w0", "w1"]
 
 
-def test_workers_that_leave_drop_first(trio: Env) -> None:
+def test_retiring_workers_drop_first(trio: Env) -> None:
     trio.status("w2", "closing_gracefully")
     trio.take()
     reduce(trio)
     assert holders(trio, "x") in (["w0"], ["w1"])
 
 
-def test_the_copy_on_a_worker_that_stays_is_not_given_up_for_one_that_leaves(trio: Env) -> None:
+def test_replica_on_running_worker_is_kept_over_one_on_retiring_worker(trio: Env) -> None:
     trio.submit({"y": ["x"]}, ["y"], **on("w2", "y"))
     trio.status("w2", "closing_gracefully")
     trio.feed(MoveReplicas(drop={"w1": ["x"]}))
@@ -127,7 +127,7 @@ def test_the_copy_on_a_worker_that_stays_is_not_given_up_for_one_that_leaves(tri
     trio.expect()
 
 
-def test_the_longest_unseen_are_looked_at_first(duo: Env) -> None:
+def test_tasks_checked_least_recently_come_first(duo: Env) -> None:
     keys = [f"k{i}" for i in range(4)]
     duo.submit({key: [] for key in keys}, keys, **on("w0", *keys))
     duo.finish(*keys)
@@ -139,7 +139,7 @@ def test_the_longest_unseen_are_looked_at_first(duo: Env) -> None:
     assert [len(holders(duo, key)) for key in keys[1:]] == [1, 1, 1]
 
 
-def test_moves_that_make_no_sense_are_ignored(trio: Env) -> None:
+def test_invalid_moves_are_ignored(trio: Env) -> None:
     trio.feed(MoveReplicas({"w0": ["x", "no"], "gone": ["x"]}, {"w1": ["no"], "gone": ["x"]}))
     trio.expect()
 
@@ -161,7 +161,7 @@ def test_copies_are_fetched(duo: Env) -> None:
 
 
 def filled(make_env: MakeEnv, *counts: int, nbytes: int = 100, **config: Any) -> Env:
-    """Workers w0, w1, ... of 10,000 bytes, with so many tasks each."""
+    """Return an environment with workers w0, w1, ... of 10,000 bytes and the given number of tasks on each."""
     env = make_env(rebalance_measure="managed", **config)
     names = [f"w{i}" for i in range(len(counts))]
     env.join(*names, memory_limit=10_000)
@@ -185,16 +185,16 @@ def test_the_oldest_data_moves(make_env: MakeEnv) -> None:
     assert moves(env, keys={"w0-4"}) == ["w0 w0-4 w1"]
 
 
-def test_nothing_moves_while_memory_is_plenty(make_env: MakeEnv) -> None:
+def test_nothing_moves_while_memory_is_free(make_env: MakeEnv) -> None:
     assert moves(filled(make_env, 20, 0)) == []
     assert len(moves(filled(make_env, 60, 0))) == 25  # to within a gap of 5 % of the mean
 
 
-def test_full_workers_take_nothing(make_env: MakeEnv) -> None:
+def test_full_workers_receive_nothing(make_env: MakeEnv) -> None:
     assert moves(filled(make_env, 95, 70)) == []
 
 
-def test_who_has_it_does_not_take_it(make_env: MakeEnv) -> None:
+def test_holder_does_not_receive_a_replica(make_env: MakeEnv) -> None:
     env = filled(make_env, 6, 0, 0, rebalance_sender_min=0.0, rebalance_gap=0.0)
     env.fetched("w1", "w0-0", "w0-1")
     assert all(
@@ -208,7 +208,7 @@ def test_an_empty_cluster(make_env: MakeEnv) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_it_ends_and_memory_is_more_even(make_env: MakeEnv, seed: int) -> None:
+def test_rebalance_terminates_and_evens_memory(make_env: MakeEnv, seed: int) -> None:
     rng = random.Random(seed)
     counts = [rng.choice((0, 3, 20, 60)) for _ in range(rng.randint(2, 7))]
     env = filled(make_env, *counts, rebalance_sender_min=0.0, nbytes=rng.choice((10, 100)))

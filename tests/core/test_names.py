@@ -1,4 +1,4 @@
-"""Names that peers choose are kept up to a limit: prefixes, metrics, types, clients."""
+"""Names chosen by peers are kept up to a limit: prefixes, metrics, types, clients."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def run_tasks(env: Env, *keys: str) -> None:
     env.take()
 
 
-def test_the_prefix_used_longest_ago_is_dropped(
+def test_least_recently_used_prefix_is_dropped(
     make_env: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(accounting, "IDLE_PREFIXES_MAX", 2)

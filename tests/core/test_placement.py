@@ -1,4 +1,4 @@
-"""Which worker a task goes to: locality, load, restrictions, resources, root-ish tasks, actors."""
+"""Placement of tasks: locality, load, restrictions, resources, root-ish tasks, actors."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_a_task_goes_where_its_data_is(duo: Env) -> None:
     assert (duo.where("y")) == "w1"
 
 
-def test_a_busy_worker_with_the_data_is_worth_a_transfer(duo: Env) -> None:
+def test_busy_holder_is_avoided_if_transfer_is_cheap(duo: Env) -> None:
     duo.submit({"a": []})
     duo.finish("a", nbytes=1000, seconds=1)
     assert duo.state.bandwidth == 1e8
@@ -46,8 +46,8 @@ def test_a_busy_worker_with_the_data_is_worth_a_transfer(duo: Env) -> None:
     assert duo.where("y") == "w1"
 
 
-def test_what_took_long_to_make_is_read_where_it_is(duo: Env) -> None:
-    """Its dependents, of the same kind, are not taken for tasks of seconds: stock would move a gigabyte for the fourth."""
+def test_expensive_large_result_is_read_in_place(duo: Env) -> None:
+    """The dependents, of the same prefix, are not expected to take seconds too. Stock would move a gigabyte for the fourth."""
     graph: dict[Any, list[Any]] = {("x", i): [] for i in range(4)}
     graph |= {("x", 10 + i): [("x", 2), ("x", 3)] for i in range(6)}
     duo.submit(graph)
@@ -58,8 +58,8 @@ def test_what_took_long_to_make_is_read_where_it_is(duo: Env) -> None:
     assert {duo.where(("x", 10 + i)) for i in range(6)} == {holder}
 
 
-def test_only_holders_are_looked_at(duo: Env) -> None:
-    """As in stock: a worker without any of the data is no candidate, however idle."""
+def test_only_holders_are_candidates(duo: Env) -> None:
+    """As in stock: a worker without any of the data is no candidate, even if it is idle."""
     duo.submit({"a": []})
     duo.finish("a", nbytes=1)
     duo.submit({"slow1": [], "slow2": []}, annotations=on("w0", "slow1", "slow2"))
@@ -79,7 +79,7 @@ def test_data_on_a_paused_worker_is_fetched(duo: Env) -> None:
 
 
 def on(worker: str, *keys: str) -> dict[str, AnnotationSet]:
-    """The keys run on that worker alone."""
+    """Restrict the keys to that worker."""
     return {key: AnnotationSet(workers=[worker]) for key in keys}
 
 
@@ -106,7 +106,7 @@ def test_restrictions_outweigh_locality(duo: Env) -> None:
     assert duo.where("y") == "w1"
 
 
-def test_wishes_are_granted_where_they_can_be(duo: Env) -> None:
+def test_loose_restrictions_are_met_if_possible(duo: Env) -> None:
     loose = {
         "a": AnnotationSet(workers=["w1"], allow_other_workers=True),
         "b": AnnotationSet(workers=["elsewhere"], allow_other_workers=True),
@@ -125,7 +125,7 @@ def test_an_unsatisfied_task_waits_for_its_worker(duo: Env) -> None:
     duo.expect("w9: compute-task a", "w9: compute-task b")
 
 
-def test_restrictions_that_are_set_later(make_env: MakeEnv) -> None:
+def test_restrictions_set_after_submission(make_env: MakeEnv) -> None:
     env = make_env(worker_saturation=1.0)
     env.join("w0", "w1")
     env.submit({("x", i): [] for i in range(5)})
@@ -155,8 +155,8 @@ def test_resources(env: Env) -> None:
     assert env.worker("w2").used_resources == {"gpu": 1, "disk": 1}
 
 
-def test_resources_that_are_free_come_first(env: Env) -> None:
-    """Stock gives it to the worker with less to do, whose GPU is taken."""
+def test_free_resources_are_preferred(env: Env) -> None:
+    """Stock gives it to the less loaded worker, whose GPU is in use."""
     env.join("w0", "w1", nthreads=4, resources={"gpu": 1})
     gpu = AnnotationSet(resources={"gpu": 1})
     env.submit({"a": []}, annotations={"a": gpu})
@@ -167,7 +167,7 @@ def test_resources_that_are_free_come_first(env: Env) -> None:
     assert env.where("b") == "w1"
 
 
-def test_tasks_with_resources_do_not_pile_up_where_their_data_is(env: Env) -> None:
+def test_tasks_with_resources_do_not_accumulate_at_their_data(env: Env) -> None:
     env.join("w0", "w1", nthreads=4, resources={"cores": 128})
     graph = {"root": [], **{("g", i): ["root"] for i in range(6)}}
     annotated = AnnotationSet(resources={"cores": 100})
@@ -176,7 +176,7 @@ def test_tasks_with_resources_do_not_pile_up_where_their_data_is(env: Env) -> No
     assert [len(env.processing(address)) for address in ("w0", "w1")] == [3, 3]
 
 
-def test_large_data_is_worth_the_wait_for_resources(env: Env) -> None:
+def test_large_data_outweighs_wait_for_resources(env: Env) -> None:
     env.join("w0", "w1", nthreads=4, resources={"gpu": 1})
     gpu = AnnotationSet(resources={"gpu": 1})
     env.submit({"big": []}, annotations={"big": AnnotationSet(workers=["w0"])})
@@ -270,7 +270,7 @@ def test_queued_tasks_are_released_with_their_futures(make_env: MakeEnv) -> None
     assert not len(env.state.queued)
 
 
-def test_what_is_root_ish(make_env: MakeEnv) -> None:
+def test_root_ish(make_env: MakeEnv) -> None:
     env = make_env()
     env.join("w0", nthreads=2)
 
@@ -310,22 +310,22 @@ def test_idle_and_saturated(make_env: MakeEnv) -> None:
     assert len(state.loads.idle) == 3
 
 
-def test_idle_and_saturated_follow_with_the_tick(make_env: MakeEnv) -> None:
-    """Each task that begins or ends would pay for it otherwise. Who looks from outside is told what is so by now."""
+def test_idle_and_saturated_are_refreshed_by_the_tick(make_env: MakeEnv) -> None:
+    """Refreshing at each start and end of a task would cost too much. Other readers compute the current class."""
     env = make_env(worker_saturation=inf)
     env.join("w0", "w1", "w2")
     w0, w1 = env.worker("w0"), env.worker("w1")
     keys = [f"x{i}" for i in range(12)]
     env.submit({key: [] for key in keys}, annotations=on("w0", *keys))
     state = env.state
-    assert w0 in state.loads.idle and not state.loads.saturated  # as they were
+    assert w0 in state.loads.idle and not state.loads.saturated  # not refreshed yet
     assert placement.load_class(state, w0) == "saturated"
     assert placement.load_class(state, w1) == "idle"
     env.tick()
     assert w0 not in state.loads.idle and list(state.loads.saturated) == [w0]
 
 
-def test_a_worker_that_leaves_is_not_settled_any_more(make_env: MakeEnv) -> None:
+def test_removed_worker_is_not_refreshed(make_env: MakeEnv) -> None:
     env = make_env(worker_saturation=inf)
     env.join("w0", "w1")
     env.submit({"x": []}, annotations=on("w0", "x"))

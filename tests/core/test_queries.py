@@ -1,4 +1,4 @@
-"""Answers over a state that is put together by hand."""
+"""Queries of a state that was built by hand."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ A, B = "tcp://10.0.0.1:1000", "tcp://10.0.0.2:1000"
 
 @pytest.fixture
 def state() -> SchedulerState:
-    """Workers alice (1 thread) and bob (2, paused); tasks ("x", 0) on alice, ("x", 1) on both, "y" running."""
+    """Build workers alice (1 thread) and bob (2, paused); tasks ("x", 0) on alice, ("x", 1) on both, "y" running."""
     state = SchedulerState(SchedulerConfig(), events=None, errors=None)  # type: ignore[arg-type]
     add_worker(state, A, "alice", 1)
     add_worker(state, B, "bob", 2, status="paused")
@@ -59,7 +59,7 @@ def add_task(state: SchedulerState, key: Any, status: str) -> TaskState:
     return ts
 
 
-def test_identity_tells_of_as_many_workers_as_asked(state: SchedulerState) -> None:
+def test_identity_has_requested_number_of_workers(state: SchedulerState) -> None:
     state.workers[A].extra = {"gpu": 1}
     whole = queries.identity(state, id="s", address="tcp://s:1", services={"dashboard": 2})
     assert list(whole["workers"]) == [A, B]
@@ -185,13 +185,13 @@ def test_metadata(state: SchedulerState) -> None:
 
 
 @pytest.mark.parametrize("n", [0, 1, 10, 11, 49, 50, 199, 200, 1000])
-def test_heartbeats_are_as_far_apart_as_stocks(n: int) -> None:
+def test_heartbeat_interval_is_stocks(n: int) -> None:
     from distributed.scheduler import heartbeat_interval
 
     assert queries.heartbeat_interval(n) == heartbeat_interval(n)
 
 
-def test_idle_workers_with_little_data_go_first(state: SchedulerState) -> None:
+def test_idle_workers_with_little_data_close_first(state: SchedulerState) -> None:
     assert scaling.workers_to_close(state, n=1) == [B]
     assert scaling.workers_to_close(state, target=0, attribute="name") == ["bob", "alice"]
     assert scaling.workers_to_close(state) == [B]
@@ -200,7 +200,7 @@ def test_idle_workers_with_little_data_go_first(state: SchedulerState) -> None:
     assert scaling.workers_to_close(state, n=2) == [A]
 
 
-def test_memory_is_kept_for_the_data(state: SchedulerState) -> None:
+def test_memory_for_the_data_is_kept(state: SchedulerState) -> None:
     for ws in state.workers.values():
         ws.processing.clear()
         ws.nbytes = 400
@@ -210,6 +210,6 @@ def test_memory_is_kept_for_the_data(state: SchedulerState) -> None:
 
 def test_adaptive_target(state: SchedulerState) -> None:
     state.compute_occupancy = 100.0
-    assert scaling.adaptive_target(state, 5.0) == 1  # one task cannot use more
+    assert scaling.adaptive_target(state, 5.0) == 1  # one task cannot use more than one worker
     state.workers[B].nbytes = 1500
     assert scaling.adaptive_target(state, 5.0) == 4  # little memory is left

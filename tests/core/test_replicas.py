@@ -1,4 +1,4 @@
-"""Where data lies: copies that come, go, and are asked for; data put there from outside."""
+"""Replicas: copies that are added, removed and requested; scattered data."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from paceline.testing import Env
 
 @pytest.fixture
 def shared(duo: Env) -> Env:
-    """x lies on w0, wanted; y on it runs on w1."""
+    """Return an environment with x in memory on w0, desired, and its dependent y processing on w1."""
     duo.submit({"x": []})
     duo.finish("x", nbytes=100)
     duo.submit({"y": ["x"]}, annotations=restricted("y", "w1"))
@@ -24,7 +24,7 @@ def restricted(key: str, *workers: str) -> dict[str, object]:
     return {key: AnnotationSet(workers=list(workers))}
 
 
-def test_a_fetched_copy(shared: Env) -> None:
+def test_fetched_replica(shared: Env) -> None:
     assert shared.state.network_occ == 100
     shared.fetched("w1", "x")
     shared.expect()
@@ -40,12 +40,12 @@ def test_replica_of_an_unknown_task_is_removed(shared: Env) -> None:
     shared.expect("w1: remove-replicas gone y")
 
 
-def test_a_copy_on_a_worker_that_is_gone(shared: Env) -> None:
+def test_replica_on_removed_worker(shared: Env) -> None:
     shared.fetched("nobody", "x")
     shared.expect()
 
 
-def test_all_copies_are_freed(shared: Env) -> None:
+def test_all_replicas_are_freed(shared: Env) -> None:
     shared.fetched("w1", "x")
     shared.finish("y")
     shared.take()
@@ -54,7 +54,7 @@ def test_all_copies_are_freed(shared: Env) -> None:
     assert not shared.state.replicated_tasks
 
 
-def test_one_copy_of_several_is_dropped(shared: Env) -> None:
+def test_one_of_several_replicas_is_dropped(shared: Env) -> None:
     shared.fetched("w1", "x")
     shared.feed(m.ReleaseWorkerData(key="x"), "w0")
     shared.expect()
@@ -62,7 +62,7 @@ def test_one_copy_of_several_is_dropped(shared: Env) -> None:
     assert not shared.state.replicated_tasks
 
 
-def test_the_last_copy_is_dropped(shared: Env) -> None:
+def test_last_replica_is_dropped(shared: Env) -> None:
     shared.feed(m.ReleaseWorkerData(key="x"), "w0")
     shared.expect("alice: lost-data x", "w1: free-keys y", "w0: compute-task x")
     assert shared.states("x", "y") == ["processing", "waiting"]
@@ -70,13 +70,13 @@ def test_the_last_copy_is_dropped(shared: Env) -> None:
     assert shared.states("x", "y") == ["memory", "memory"]
 
 
-def test_a_drop_that_is_known(shared: Env) -> None:
+def test_drop_of_known_replica(shared: Env) -> None:
     for source, key in (("w1", "x"), ("w0", "y"), ("w0", "gone"), ("nobody", "x")):
         shared.feed(m.ReleaseWorkerData(key=key), source)
     shared.expect()
 
 
-def test_flows_tell_of_copies(shared: Env) -> None:
+def test_requests_add_and_remove_replicas(shared: Env) -> None:
     shared.feed(ReplicasAdded("w1", ["x"]))
     assert len(shared.task("x").who_has) == 2
     shared.feed(ReplicasLost("w1", ["x"]))
@@ -86,7 +86,7 @@ def test_flows_tell_of_copies(shared: Env) -> None:
     shared.expect()
 
 
-def test_where_is_it_now(shared: Env) -> None:
+def test_request_refresh_who_has(shared: Env) -> None:
     shared.fetched("w1", "x")
     shared.feed(m.RequestRefreshWhoHas(keys=["x", "y", "gone"]), "w1")
     shared.expect("w1: refresh-who-has x@w0,w1 y@", "w1: free-keys gone")
@@ -94,7 +94,7 @@ def test_where_is_it_now(shared: Env) -> None:
     shared.expect()
 
 
-# ------------------------------------------------------------------ data from outside
+# ------------------------------------------------------------------ scattered data
 
 
 def test_scattered_data(duo: Env) -> None:
@@ -109,7 +109,7 @@ def test_scattered_data(duo: Env) -> None:
     duo.expect("w0: compute-task y with d@w0,w1")
 
 
-def test_scattered_data_whose_workers_are_gone(duo: Env) -> None:
+def test_scattered_data_of_removed_workers(duo: Env) -> None:
     duo.feed(DataPlaced({"d": ["nobody"]}, {"d": 50}, client="alice"))
     duo.expect()
     assert duo.states("d") == ["released"]
@@ -120,7 +120,7 @@ def test_data_under_an_invalid_key_is_ignored(duo: Env) -> None:
     assert list(duo.state.tasks) == ["d"]
 
 
-def test_lost_scattered_data_cannot_be_made_again(duo: Env) -> None:
+def test_lost_scattered_data_cannot_be_recomputed(duo: Env) -> None:
     duo.feed(DataPlaced({"d": ["w0"]}, {"d": 50}, client="alice"))
     duo.submit({"y": ["d"], "z": ["y"]}, annotations=restricted("y", "w1"))
     duo.take()
@@ -133,7 +133,7 @@ def test_lost_scattered_data_cannot_be_made_again(duo: Env) -> None:
     assert any("lose scattered data, which can't be recovered: {'d'}" in t for _, t in duo.lines)
 
 
-def test_a_result_outlives_the_scattered_data_it_came_from(duo: Env) -> None:
+def test_result_survives_loss_of_its_scattered_input(duo: Env) -> None:
     duo.feed(DataPlaced({"d": ["w0"]}, {"d": 50}, client="alice"))
     duo.submit({"y": ["d"]}, annotations=restricted("y", "w1"))
     duo.finish("y")
@@ -147,7 +147,7 @@ def test_a_result_outlives_the_scattered_data_it_came_from(duo: Env) -> None:
     assert not duo.state.tasks
 
 
-def test_data_for_a_task_that_runs_serves_instead(duo: Env) -> None:
+def test_scattered_data_replaces_a_running_task(duo: Env) -> None:
     duo.submit({"x": [], "y": ["x"]}, want=["x", "y"])
     duo.take()
     duo.feed(DataPlaced({"x": ["w1"]}, {"x": 8}, client="alice"))
@@ -158,7 +158,7 @@ def test_data_for_a_task_that_runs_serves_instead(duo: Env) -> None:
 
 
 @pytest.mark.parametrize("state", ["waiting", "no-worker", "queued", "erred"])
-def test_data_for_a_task_in_any_state(state: str) -> None:
+def test_scattered_data_for_a_task_in_any_state(state: str) -> None:
     env = Env(worker_saturation=1.0)
     env.client("alice")
     env.join("w0")
@@ -181,8 +181,8 @@ def test_data_for_a_task_in_any_state(state: str) -> None:
     assert env.states(key) == ["forgotten"]
 
 
-def test_a_copy_that_cannot_be_made_is_forgotten(shared: Env) -> None:
-    """Else a worker that was asked for it asks where it is every second (found by simulating stock's worker)."""
+def test_replica_that_cannot_be_recomputed_is_forgotten(shared: Env) -> None:
+    """Otherwise a worker that has to fetch it requests its location every second (found with stock's state machine)."""
     shared.feed(m.RequestRefreshWhoHas(keys=["y"]), "w0")
     shared.expect("w0: free-keys y")
     shared.feed(m.RequestRefreshWhoHas(keys=["y"]), "w1")

@@ -1,4 +1,4 @@
-"""Spans: which groups belong to which, what they add up to, and what is kept when they are over."""
+"""Spans: their groups, their sums, and what is kept after they end."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_spans_are_a_tree(duo: Env) -> None:
         {"x": [], "y": ["x"], "z": ["y"]},
         annotations={"y": annotated("wf", "p1"), "z": annotated("wf", "p2")},
     )
-    # as stock: from the roots of the graph down
+    # as in stock: from the roots of the graph to its ends
     assert names(duo) == [
         ("name-wf",),
         ("name-wf", "name-p2"),
@@ -69,7 +69,7 @@ def test_a_default_span_ends_when_its_tasks_are_done(duo: Env) -> None:
     assert span_of(duo, "z") is not span_of(duo, "x")
 
 
-def test_a_group_is_in_one_span_and_its_tasks_follow(duo: Env) -> None:
+def test_group_stays_in_one_span(duo: Env) -> None:
     duo.submit({("x", 0): []}, annotations={("x", 0): annotated("p1")})
     duo.submit({("x", 1): []}, annotations={("x", 1): annotated("p2")})
     duo.submit({("x", 2): []})
@@ -85,7 +85,7 @@ def test_a_group_of_a_default_span_stays_there(duo: Env) -> None:
     assert duo.task(("x", 1)).annotations is None
 
 
-def test_closed_annotations_lose_the_span_that_is_not_theirs(duo: Env) -> None:
+def test_serialized_annotations_lose_the_span_of_another_group(duo: Env) -> None:
     from paceline.testing import fake_error
 
     duo.submit({("x", 0): []})
@@ -146,11 +146,11 @@ def test_code_and_metadata(duo: Env) -> None:
     span = span_of(duo, "x")
     assert list(span.codes.values()) == [("a = 1",)]
     assert span.metadata == [said, said]
-    assert span.metadata[0] is span.metadata[1]  # what says the same is kept once
+    assert span.metadata[0] is span.metadata[1]  # equal values are stored once
     assert list(duo.state.computations[-1].codes.values()) == [("a = 1",)]
 
 
-def test_a_computation_is_what_comes_while_the_cluster_is_busy(duo: Env) -> None:
+def test_computation_includes_graphs_submitted_while_busy(duo: Env) -> None:
     duo.submit({"x": []})
     duo.submit({"y": []})
     assert len(duo.state.computations) == 1
@@ -162,7 +162,7 @@ def test_a_computation_is_what_comes_while_the_cluster_is_busy(duo: Env) -> None
     assert [group.name for group in second.groups] == ["z"]
 
 
-def test_groups_that_are_over_are_kept_for_a_while(duo: Env, monkeypatch: Any) -> None:
+def test_finished_groups_are_kept_for_a_while(duo: Env, monkeypatch: Any) -> None:
     monkeypatch.setattr(spans_module, "GROUPS_OVER_MAX", 2)
     duo.submit({"keep": []})  # one span for all
     for i in range(5):
@@ -180,8 +180,8 @@ def test_groups_that_are_over_are_kept_for_a_while(duo: Env, monkeypatch: Any) -
     assert computation.stop == duo.now + 0.1
 
 
-def test_a_group_that_serves_many_graphs_lets_go_of_those_that_are_over(duo: Env) -> None:
-    """As ``finalize``, which has a task in each graph: it would hold all groups that there ever were."""
+def test_group_of_many_graphs_releases_finished_dependencies(duo: Env) -> None:
+    """As ``finalize``, which has a task in each graph: it would otherwise keep every group."""
     duo.submit({("final", "keep"): []})
     for i in range(500):
         duo.submit({(f"x{i}", 0): [], ("final", i): [(f"x{i}", 0)]}, want=[("final", i)])
@@ -193,7 +193,7 @@ def test_a_group_that_serves_many_graphs_lets_go_of_those_that_are_over(duo: Env
     assert [other.name for other in group.dependencies][-1] == "x499"
 
 
-def test_what_is_not_over_stays_among_a_groups_dependencies(duo: Env) -> None:
+def test_unfinished_groups_remain_dependencies(duo: Env) -> None:
     many = {(f"x{i}", 0): [] for i in range(300)}
     duo.submit({**many, "y": list(many)})
     assert [other.name for other in duo.task("y").group.dependencies] == [
@@ -201,7 +201,7 @@ def test_what_is_not_over_stays_among_a_groups_dependencies(duo: Env) -> None:
     ]
 
 
-def test_a_restart_keeps_sums_alone(duo: Env) -> None:
+def test_restart_keeps_only_sums(duo: Env) -> None:
     from paceline.scheduler.core.stimuli import ReleaseAll
 
     duo.submit({"x": []})
@@ -236,10 +236,10 @@ def test_number_of_default_spans_is_limited(monkeypatch: Any) -> None:
     tree.observe([(group("mine"), (("wf",), ("wf",)))], 1.0)
     for i in range(5):
         tree.observe([(group(f"x{i}"), None)], 2.0 + i)
-    assert list(tree.spans) == ["wf", "default-4", "default-5"], "those that somebody named stay"
+    assert list(tree.spans) == ["wf", "default-4", "default-5"], "named spans are kept"
     again = group("x0")
     again.span_id = "default-1"
-    assert tree.group_over(again) is None  # of a span that is gone
+    assert tree.group_over(again) is None  # metrics of a span that was removed
     tree.add_metrics({("execute", "default-1", "x", "y", "seconds"): 1.0})
 
 

@@ -1,6 +1,6 @@
-"""Work stealing: what a look at the balance asks for, what it costs, and what the table of requests adds up to.
+"""Work stealing: requests of a round, their cost, and the levels.
 
-What becomes of requests is in ``tests/scenarios/steal*.txt``.
+The outcome of requests is tested by ``tests/scenarios/steal*.txt``.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ MakeEnv = Callable[..., Env]
 
 
 def crowd(env: Env, address: str, graph: dict[Any, list[Any]], strictly: bool = False) -> None:
-    """Give a worker tasks; others may take them unless ``strictly``."""
+    """Give tasks to a worker; others may steal them unless ``strictly``."""
     where = AnnotationSet(workers=[address], allow_other_workers=not strictly)
     env.submit(graph, list(graph), annotations=dict.fromkeys(graph, where))
     env.take()
@@ -43,7 +43,7 @@ def tasks(n: int, name: str = "x") -> dict[Any, list[Any]]:
 
 
 def asked(env: Env) -> list[Any]:
-    """Keys that workers were asked for by a look at the balance."""
+    """Return the keys that one round requests back from workers."""
     env.turn(BalanceWork())
     box, env.outbox = env.outbox, Outbox()
     said = [message for messages in box.workers.values() for message in messages]
@@ -58,32 +58,32 @@ def answer(env: Env, key: Any, state: str | None = "ready") -> None:
 
 @pytest.fixture
 def two(make_env: MakeEnv) -> Env:
-    """w0 and w1; root-ish tasks are not queued."""
+    """Return an environment with w0 and w1 in which root-ish tasks are not queued."""
     env = make_env(worker_saturation=inf)
     env.join("w0", "w1")
     env.take()
     return env
 
 
-# ------------------------------------------------------------------ what is asked for
+# ------------------------------------------------------------------ selection
 
 
-def test_nothing_while_all_are_idle_or_busy(two: Env) -> None:
+def test_no_stealing_while_all_are_idle_or_busy(two: Env) -> None:
     assert asked(two) == []
     crowd(two, "w0", tasks(4))
     crowd(two, "w1", tasks(4, "y"))
     placement.refresh_idle(two.state)
     assert not len(two.state.loads.idle)
     assert asked(two) == []
-    assert two.state.stealing.cursor == 0  # it did not even look
+    assert two.state.stealing.cursor == 0  # the round was skipped
 
 
-def test_the_last_that_came_goes_first(two: Env) -> None:
+def test_last_assigned_task_is_stolen_first(two: Env) -> None:
     crowd(two, "w0", tasks(6))
     assert asked(two) == [("x", 5), ("x", 4)]
 
 
-def test_what_is_in_flight_counts_as_arrived(two: Env) -> None:
+def test_tasks_in_flight_count_for_the_thief(two: Env) -> None:
     crowd(two, "w0", tasks(6))
     first = asked(two)
     assert asked(two) == []  # the thief has enough on its way
@@ -98,7 +98,7 @@ def test_what_is_in_flight_counts_as_arrived(two: Env) -> None:
     assert two.processing("w1") == first
 
 
-def test_a_worker_with_one_task_a_thread_keeps_them(make_env: MakeEnv) -> None:
+def test_worker_with_one_task_per_thread_keeps_them(make_env: MakeEnv) -> None:
     env = make_env(worker_saturation=inf)
     env.join("w0", nthreads=2)
     env.join("w1")
@@ -106,14 +106,14 @@ def test_a_worker_with_one_task_a_thread_keeps_them(make_env: MakeEnv) -> None:
     assert asked(env) == []
 
 
-def test_short_work_is_not_worth_it(two: Env) -> None:
+def test_short_tasks_are_not_stolen(two: Env) -> None:
     two.submit({"warm": []}, annotations={"warm": AnnotationSet(workers=["w0"])})
     two.finish("warm", seconds=0.001)
     crowd(two, "w0", tasks(20, "warm"))
     assert asked(two) == []
 
 
-def test_what_runs_is_not_asked_for(two: Env) -> None:
+def test_running_tasks_are_not_requested(two: Env) -> None:
     crowd(two, "w0", tasks(4))
     two.beat("w0", executing={("x", 3): 0.1, ("x", 2): 0.1})
     assert asked(two) == [("x", 1)]
@@ -133,7 +133,7 @@ def test_cheap_moves_go_first(make_env: MakeEnv) -> None:
     assert [found and found[1] for found in levels] == [0, 4, 5]
 
 
-def test_data_decides_who_gets_it(make_env: MakeEnv) -> None:
+def test_holder_of_the_data_is_the_thief(make_env: MakeEnv) -> None:
     env = make_env(worker_saturation=inf)
     env.join("w0", "w1", "w2", "w3")
     crowd(env, "w0", {"data": []}, strictly=True)
@@ -147,7 +147,7 @@ def test_data_decides_who_gets_it(make_env: MakeEnv) -> None:
     assert gains["w2"] >= max(gains.get("w1", 0), gains.get("w3", 0))
 
 
-def test_a_worker_too_small_for_the_inputs_gets_nothing(make_env: MakeEnv) -> None:
+def test_worker_too_small_for_the_inputs_is_no_thief(make_env: MakeEnv) -> None:
     env = make_env(worker_saturation=inf)
     env.join("w0", memory_limit=10_000)
     env.join("w1", memory_limit=10)
@@ -167,7 +167,7 @@ def test_inputs_of_unknown_size_count_with_the_default(make_env: MakeEnv) -> Non
     assert asked(env) == []
 
 
-def test_an_actor_that_is_not_made_yet_moves(two: Env) -> None:
+def test_actor_that_has_not_started_moves(two: Env) -> None:
     where = AnnotationSet(workers=["w0"], allow_other_workers=True)
     graph = {("make", i): [] for i in range(4)}
     two.submit(graph, list(graph), annotations=dict.fromkeys(graph, where), commit={"actors": True})
@@ -177,20 +177,20 @@ def test_an_actor_that_is_not_made_yet_moves(two: Env) -> None:
     assert key not in actors[0] and key in actors[1]
 
 
-# ------------------------------------------------------------------ answers
+# ------------------------------------------------------------------ replies
 
 
-def test_an_answer_about_a_key_that_is_gone_is_a_line_of_the_log(two: Env) -> None:
+def test_reply_for_forgotten_key_is_logged(two: Env) -> None:
     two.turn(m.StealResponse(key="gone", state="released", stimulus_id="s"), "w0")
     assert two.lines == [(10, "Key released between request and confirm: gone")]
     (line,) = [each for each in two.outbox.instructions if isinstance(each, LogLine)]
     assert line.logger == "distributed.stealing"
 
 
-# ------------------------------------------------------------------ what a look costs
+# ------------------------------------------------------------------ cost of a round
 
 
-def test_no_task_is_left_out_however_many_there_are(two: Env, monkeypatch: Any) -> None:
+def test_no_task_is_skipped_among_many(two: Env, monkeypatch: Any) -> None:
     monkeypatch.setattr(balancer, "TASKS_MAX", 10)
     crowd(two, "w0", tasks(3))
     crowd(two, "w0", tasks(47, "pinned"), strictly=True)
@@ -248,7 +248,7 @@ def test_very_many_workers_take_turns(make_env: MakeEnv, monkeypatch: Any) -> No
 # ------------------------------------------------------------------ levels
 
 
-def test_levels_are_stocks() -> None:
+def test_levels_equal_stocks() -> None:
     from distributed.stealing import WorkStealing
 
     assert WorkStealing.cost_multipliers == COST_MULTIPLIERS
@@ -289,11 +289,11 @@ def test_by_worker_and_level(two: Env) -> None:
     assert len(levels) == len(COST_MULTIPLIERS) and not any(levels[1:])
 
 
-# ------------------------------------------------------------------ when
+# ------------------------------------------------------------------ timer
 
 
 def due(env: Env, seconds: float = 1.0) -> None:
-    """The timer is due."""
+    """Fire the timer."""
     env.now += seconds
     env.feed(TimerDue(env.state.stealing.timer))
 
@@ -304,14 +304,14 @@ def test_stealing_is_periodic_until_turned_off(two: Env) -> None:
     timer = stealing_state.timer
     assert timer and stealing_state.interval_seconds == 0.2
     two.feed(ConfigureStealing(True))
-    assert stealing_state.timer != timer  # the old one is void
+    assert stealing_state.timer != timer  # the old timer is ignored
     due(two)
     assert stealing_state.timer
     crowd(two, "w0", tasks(6))
     due(two)
     assert len(stealing_state.in_flight) == 2 and stealing_state.rounds == 1
     two.feed(ConfigureStealing(False))
-    assert stealing_state.timer, "somebody has to see what is in flight come to its end"
+    assert stealing_state.timer, "requests in flight still need the timer"
     answer(two, ("x", 5))
     two.finish(("x", 4))
     due(two)
@@ -347,7 +347,7 @@ def test_interval_must_be_positive() -> None:
         SchedulerConfig(work_stealing_interval_seconds=0).check()
 
 
-def test_a_timer_of_long_ago_does_no_harm(two: Env) -> None:
+def test_old_timer_is_ignored(two: Env) -> None:
     balance_due(Turn(two.state, Outbox(), two.now, "", "timer"))
     assert not two.state.stealing.timer
 
@@ -374,8 +374,8 @@ def gpu_tasks(env: Env, n: int, name: str = "train") -> list[Any]:
     return list(graph)
 
 
-def test_tasks_that_wait_for_resources_go_where_they_are_free(make_env: MakeEnv) -> None:
-    """The first worker has threads for all of them, and one GPU."""
+def test_tasks_that_wait_for_resources_go_where_these_are_free(make_env: MakeEnv) -> None:
+    """The first worker has threads for all of them, but one GPU."""
     env = make_env()
     env.join("w0", nthreads=8, resources={"gpu": 1})
     gpu_tasks(env, 4)
@@ -393,7 +393,7 @@ def test_tasks_that_wait_for_resources_go_where_they_are_free(make_env: MakeEnv)
     assert asked(env) == []
 
 
-def test_tasks_that_wait_for_nothing_stay(make_env: MakeEnv) -> None:
+def test_tasks_with_available_resources_stay(make_env: MakeEnv) -> None:
     env = make_env()
     env.join("w0", nthreads=8, resources={"gpu": 1})
     gpu_tasks(env, 2)
@@ -402,7 +402,7 @@ def test_tasks_that_wait_for_nothing_stay(make_env: MakeEnv) -> None:
     assert asked(env) == []
 
 
-def test_what_a_worker_no_longer_supplies_is_asked_back(make_env: MakeEnv) -> None:
+def test_tasks_whose_resource_was_removed_are_recalled(make_env: MakeEnv) -> None:
     env = make_env()
     env.join("w0", nthreads=4, resources={"gpu": 2})
     gpu_tasks(env, 3)

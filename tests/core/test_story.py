@@ -1,4 +1,4 @@
-"""Stories: what the transition log tells of keys and stimuli."""
+"""Stories: transitions of keys and stimuli in the transition log."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from paceline.scheduler.core.inspection.queries import story
 from paceline.testing import Env
 
 
-def test_the_story_of_a_key(duo: Env) -> None:
+def test_story_of_a_key(duo: Env) -> None:
     duo.submit({"x": [], "y": ["x"]})
     duo.finish("x")
     told = story(duo.state, "x")
@@ -21,7 +21,7 @@ def test_the_story_of_a_key(duo: Env) -> None:
     assert seconds == duo.now
 
 
-def test_a_key_is_touched_by_recommendations_too(duo: Env) -> None:
+def test_story_includes_recommendations_for_the_key(duo: Env) -> None:
     duo.submit({"x": [], "y": ["x"]})
     duo.finish("x")
     assert ("x", "processing", "memory") in [entry[:3] for entry in story(duo.state, "y")]

@@ -1,4 +1,4 @@
-"""What workers tell of tasks: finished, erred, retried, seceded, rescheduled; and answers to what was asked before."""
+"""Reports of workers on tasks: finished, erred, retried, seceded, rescheduled; and replies to outdated requests."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def test_unneeded_result_is_freed(duo: Env) -> None:
     duo.expect("w0: free-keys x")
 
 
-def test_finished_under_an_old_run_id_runs_again(duo: Env) -> None:
-    """The worker answers to an earlier compute-task: what it has may be another result."""
+def test_finished_under_an_old_run_id_is_run_again(duo: Env) -> None:
+    """The worker replies to an earlier compute-task, so its result may be another."""
     duo.submit({"x": []})
     duo.take()
     duo.feed(duo.finished("x", run_id=0), "w0")
     duo.expect("w0: free-keys x", "w1: compute-task x")
 
 
-def test_finished_on_a_worker_that_was_not_asked(duo: Env) -> None:
+def test_finished_on_another_worker(duo: Env) -> None:
     duo.submit({"x": []})
     duo.take()
     duo.feed(duo.finished("x", run_id=0), "w1")
@@ -53,7 +53,7 @@ def test_finished_twice(duo: Env) -> None:
     duo.expect("w1: free-keys x")
 
 
-def test_finished_on_a_worker_that_is_gone(duo: Env) -> None:
+def test_finished_on_a_removed_worker(duo: Env) -> None:
     duo.submit({"x": []})
     finished = duo.finished("x")
     duo.lose("w0")
@@ -87,7 +87,7 @@ def test_durations_are_learned(duo: Env) -> None:
 
 
 def quick_and_slow(env: Env, *seconds: float) -> TaskPrefix:
-    """Tasks of one kind on one worker, one after the other; the kind."""
+    """Run tasks of one prefix on one worker, one after the other; return the prefix."""
     env.join("w0")
     env.submit({("x", i): [] for i in range(len(seconds) + 1)})
     for i, each in enumerate(seconds):
@@ -100,10 +100,11 @@ def quick_and_slow(env: Env, *seconds: float) -> TaskPrefix:
     [
         ((0.1, 0.1, 100), 0.25),  # counts as four times the average
         ((0.1, 0.1, 100, 100), 0.625),
-        ((0.1, 0.1, 100, 100, 100), 50.3125),  # three in a row: such tasks take longer now
-        ((0.1, 100, 0.1, 100, 0.1, 100), 0.671875),  # none of them says anything of the next
+        # three in a row: the duration of such tasks has changed
+        ((0.1, 0.1, 100, 100, 100), 50.3125),
+        ((0.1, 100, 0.1, 100, 0.1, 100), 0.671875),  # the next ones are average again
         ((0.1, 0.4), 0.25),
-        ((0.001, 0.02), 0.0105),  # too short to matter
+        ((0.001, 0.02), 0.0105),  # below the limit
     ],
 )
 def test_single_outlier_has_little_effect_on_the_prefix(
@@ -112,7 +113,7 @@ def test_single_outlier_has_little_effect_on_the_prefix(
     assert quick_and_slow(env, *seconds).duration_average == pytest.approx(average)
 
 
-def test_that_it_was_seen_executing_changes_nothing_of_that(env: Env) -> None:
+def test_observed_execution_does_not_change_durations(env: Env) -> None:
     prefix = quick_and_slow(env, 0.1, 0.1)
     env.beat("w0", executing={("x", 2): 30})
     assert prefix.duration_average == -1  # as in stock: twice what it has run, until one ends
@@ -132,7 +133,7 @@ def test_a_default_duration_is_used_until_the_first_is_measured(make_env: MakeEn
 # ------------------------------------------------------------------ errors
 
 
-def test_an_error_goes_down_the_graph(duo: Env) -> None:
+def test_error_propagates_to_dependents(duo: Env) -> None:
     duo.submit({"a": [], "b": [], "c": ["a", "b"], "d": ["c"]}, want=["c", "d"])
     duo.take()
     duo.finish("b")
@@ -157,7 +158,7 @@ def test_error_stops_unneeded_siblings(duo: Env) -> None:
     assert duo.states("a", "b", "c") == ["erred", "released", "erred"]
 
 
-def test_an_error_under_an_old_run_id_runs_again(duo: Env) -> None:
+def test_error_under_an_old_run_id_is_run_again(duo: Env) -> None:
     duo.submit({"x": []})
     duo.take()
     duo.fail("x", run_id=0)
@@ -186,7 +187,7 @@ def test_retries_are_used_up(duo: Env) -> None:
     assert duo.task("x").retries == 0
 
 
-def test_forgotten_errors_are_freed_where_they_happened(duo: Env) -> None:
+def test_forgotten_erred_tasks_are_freed_on_their_worker(duo: Env) -> None:
     duo.submit({"x": []})
     duo.fail("x")
     duo.take()
@@ -198,7 +199,7 @@ def test_forgotten_errors_are_freed_where_they_happened(duo: Env) -> None:
 # ------------------------------------------------------------------ secede, reschedule
 
 
-def test_a_seceded_task_leaves_its_slot(make_env: MakeEnv) -> None:
+def test_seceded_task_frees_its_slot(make_env: MakeEnv) -> None:
     env = make_env(worker_saturation=1.0)
     env.join("w0")
     env.submit({("x", i): [] for i in range(4)})
@@ -210,7 +211,7 @@ def test_a_seceded_task_leaves_its_slot(make_env: MakeEnv) -> None:
     ws = env.worker("w0")
     assert [ts.key for ts in ws.long_running] == [("x", 0)]
     assert env.task(("x", 0)).prefix.duration_average == 2.0
-    assert env.state.compute_occupancy == pytest.approx(2.0)  # of ("x", 1) alone
+    assert env.state.compute_occupancy == pytest.approx(2.0)  # of ("x", 1) only
     env.finish(("x", 0))
     env.expect("alice: key-in-memory ('x',0)")
     assert not ws.long_running
@@ -237,7 +238,7 @@ def test_secede_of_another_attempt_is_ignored(duo: Env) -> None:
 def test_reschedule(duo: Env) -> None:
     duo.submit({"x": []})
     duo.take()
-    duo.feed(m.Reschedule(key="x"), "w1")  # not where it runs
+    duo.feed(m.Reschedule(key="x"), "w1")  # sent by another worker
     duo.expect()
     duo.feed(m.Reschedule(key="x"), "w0")
     duo.expect("w0: free-keys x", "w1: compute-task x")
@@ -257,7 +258,7 @@ def test_keep_alive(duo: Env) -> None:
 # ------------------------------------------------------------------ actors
 
 
-def test_an_actor_whose_worker_is_lost_is_not_made_again(duo: Env) -> None:
+def test_actor_of_lost_worker_is_not_recreated(duo: Env) -> None:
     duo.submit({"a": []}, commit={"actors": True})
     duo.finish("a")
     duo.take()
@@ -283,7 +284,7 @@ def test_an_actor_is_released_with_its_future(duo: Env) -> None:
 # ------------------------------------------------------------------ inputs larger than a worker
 
 
-def test_a_task_whose_inputs_do_not_fit_fails_at_once(env: Env) -> None:
+def test_task_with_inputs_that_do_not_fit_fails_at_once(env: Env) -> None:
     env.join("w0", memory_limit=1000)
     env.submit({"x": [], "y": ["x"]})
     env.take()
@@ -307,10 +308,10 @@ def test_inputs_of_unknown_size_count_with_the_default(env: Env) -> None:
 
 
 @pytest.mark.parametrize("limit", [0, 10_000, 1_000_000])
-def test_many_inputs_are_counted_without_looking_each_up(
+def test_many_inputs_are_counted_without_lookups(
     env: Env, monkeypatch: pytest.MonkeyPatch, limit: int
 ) -> None:
-    """Each look into the map of a large message costs as much as the whole map."""
+    """Each lookup in the map of a large message costs as much as decoding the whole map."""
     monkeypatch.setattr(FlatMap, "__getitem__", None)
     monkeypatch.setattr(FlatMap, "as_dict", None)
     env.checks = False

@@ -1,4 +1,4 @@
-"""What time brings: silent workers, tasks that waited too long for one, a cluster that stands idle."""
+"""Timers: silent workers, tasks without workers, an idle scheduler."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from paceline.testing import Env
 MakeEnv = Callable[..., Env]
 
 
-def test_silent_workers_are_restarted_once_a_ttl(make_env: MakeEnv) -> None:
+def test_silent_workers_are_restarted_once_per_ttl(make_env: MakeEnv) -> None:
     env = make_env(worker_ttl_seconds=30)
     env.join("w0", "w1")
     env.now += 20
@@ -55,7 +55,7 @@ def test_without_ttl_no_worker_is_removed(make_env: MakeEnv) -> None:
 # ------------------------------------------------------------------ no workers
 
 
-def test_tasks_that_no_worker_may_run_fail(make_env: MakeEnv) -> None:
+def test_tasks_without_allowed_worker_fail(make_env: MakeEnv) -> None:
     env = make_env(no_workers_timeout_seconds=10)
     env.join("w0")
     restricted = {"x": AnnotationSet(workers=["elsewhere"])}
@@ -70,7 +70,7 @@ def test_tasks_that_no_worker_may_run_fail(make_env: MakeEnv) -> None:
 
 
 def test_tasks_without_any_worker_fail(make_env: MakeEnv) -> None:
-    """One is in the queue, the other waits for it."""
+    """One task is queued, the other waits for it."""
     env = make_env(no_workers_timeout_seconds=10)
     env.submit({"x": []})
     env.submit({"y": ["x"]})
@@ -80,7 +80,7 @@ def test_tasks_without_any_worker_fail(make_env: MakeEnv) -> None:
     assert any("timed out waiting without any running workers" in t for _, t in env.lines)
 
 
-def test_workers_that_are_lost_start_the_clock(make_env: MakeEnv) -> None:
+def test_lost_workers_start_the_timeout(make_env: MakeEnv) -> None:
     env = make_env(no_workers_timeout_seconds=10)
     env.join("w0")
     env.submit({"x": []})
@@ -98,7 +98,7 @@ def test_workers_that_are_lost_start_the_clock(make_env: MakeEnv) -> None:
     env.expect("alice: task-erred x: NoWorker(x)")
 
 
-def test_paused_workers_do_not_run(make_env: MakeEnv) -> None:
+def test_paused_workers_do_not_count(make_env: MakeEnv) -> None:
     env = make_env(no_workers_timeout_seconds=10)
     env.join("w0")
     env.status("w0", "paused")
@@ -109,8 +109,8 @@ def test_paused_workers_do_not_run(make_env: MakeEnv) -> None:
     assert env.states("x") == ["erred"]
 
 
-def test_a_restricted_task_in_a_cluster_of_none_blames_its_restrictions(make_env: MakeEnv) -> None:
-    """As in stock, where it was restricted no later than workers were missed."""
+def test_restricted_task_without_any_worker_blames_restrictions(make_env: MakeEnv) -> None:
+    """As in stock, if it was restricted before the last worker left."""
     env = make_env(no_workers_timeout_seconds=10)
     env.submit({"x": []}, annotations={"x": AnnotationSet(workers=["elsewhere"])})
     env.tick(0)
@@ -118,8 +118,8 @@ def test_a_restricted_task_in_a_cluster_of_none_blames_its_restrictions(make_env
     env.expect("alice: task-erred x: NoValidWorker(x)")
 
 
-def test_failures_of_one_task_run_others(make_env: MakeEnv) -> None:
-    """What the failed tasks needed is let go."""
+def test_failure_of_one_task_releases_its_dependencies(make_env: MakeEnv) -> None:
+    """Dependencies of the failed tasks are released."""
     env = make_env(no_workers_timeout_seconds=10)
     env.join("w0")
     env.submit({"a": [], "x": ["a"]}, annotations={"x": AnnotationSet(workers=["elsewhere"])})
@@ -176,7 +176,7 @@ def test_work_restarts_the_idle_timeout(make_env: MakeEnv) -> None:
     env.expect("driver: close-scheduler idle-timeout-exceeded")
 
 
-def test_without_timeout_it_stays(env: Env) -> None:
+def test_without_timeout_it_does_not_close(env: Env) -> None:
     for _ in range(3):
         env.tick(1e6)
     env.expect()
@@ -188,7 +188,7 @@ def test_without_timeout_it_stays(env: Env) -> None:
     [(0.0005, "500.00 us"), (0.5, "500.00 ms"), (2, "2.00 s"), (700, "11m 40s"), (7300, "2hr 1m"),
      (200_000, "2d 7hr")],
 )  # fmt: skip
-def test_durations_in_words(seconds: Any, words: str) -> None:
+def test_durations_in_log_texts(seconds: Any, words: str) -> None:
     assert format_seconds(seconds) == words
 
 

@@ -1,5 +1,5 @@
-"""The transition grid: every pair of states is in the table, impossible for a reason, or goes through released;
-and every way of the table is gone.
+"""The transition table: every pair of states is in it, impossible for a reason, or goes through released;
+and every transition in it is made.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ THROUGH_RELEASED = [
 ]
 
 
-def test_every_pair_has_its_place() -> None:
+def test_every_pair_is_listed() -> None:
     assert not TRANSITIONS.keys() & IMPOSSIBLE.keys()
     assert TRANSITIONS.keys() | IMPOSSIBLE.keys() <= set(PAIRS)
     for start, finish in THROUGH_RELEASED:
@@ -37,8 +37,8 @@ def test_every_pair_has_its_place() -> None:
         assert ("released", finish) in TRANSITIONS, (start, finish)
 
 
-def test_functions_are_called_as_their_pair() -> None:
-    """Those that serve several pairs are named after what they do."""
+def test_functions_are_named_after_their_pair() -> None:
+    """Functions that serve several pairs have another name."""
     uses = Counter(TRANSITIONS.values())
     for (start, finish), function in TRANSITIONS.items():
         expected = f"transition_{start}_{finish}".replace("-", "_")
@@ -49,7 +49,7 @@ def test_functions_are_called_as_their_pair() -> None:
 
 
 def released(env: Env) -> None:
-    """x is there only as the dependency of y, which is in memory."""
+    """x is known only as the dependency of y, which is in memory."""
     env.join("w0")
     env.submit({"x": [], "y": ["x"]})
     env.work()
@@ -101,7 +101,7 @@ def test_a_task_in_each_state(env: Env, start: str) -> None:
     assert env.states("x") == [start]
 
 
-# ------------------------------------------------------------------ every way of the table, by stimuli
+# ------------------------------------------------------------------ every transition of the table, by stimuli
 
 
 def lose_data(env: Env) -> None:
@@ -112,7 +112,7 @@ WAYS: dict[tuple[str, str], Callable[[Env], str]] = {}
 
 
 def way(start: str, finish: str) -> Callable[[Callable[[Env], str]], Callable[[Env], str]]:
-    """Marks a function that takes a task from one state directly to another, and returns its key."""
+    """Register a function that moves a task from one state directly to another, and returns its key."""
 
     def mark(function: Callable[[Env], str]) -> Callable[[Env], str]:
         WAYS[start, finish] = function
@@ -261,10 +261,10 @@ def _(env: Env) -> str:
 
 
 @pytest.mark.parametrize("pair", TRANSITIONS)
-def test_every_way_of_the_table_is_gone(env: Env, pair: tuple[str, str]) -> None:
+def test_every_listed_transition_is_made(env: Env, pair: tuple[str, str]) -> None:
     key = WAYS[pair](env)
     gone = {(start, finish) for k, start, finish, *_ in env.state.transition_log if k == key}
-    # waiting -> processing ends in queued or no-worker where no worker has room
+    # waiting -> processing ends in queued or no-worker if no worker has room
     assert pair in gone
 
 
@@ -272,7 +272,7 @@ def test_every_way_of_the_table_is_gone(env: Env, pair: tuple[str, str]) -> None
 
 
 def go(env: Env, ts: TaskState, finish: str) -> None:
-    """One transition by itself; what it recommends is not carried out."""
+    """Make one transition without its recommendations."""
     turn = Turn(env.state, Outbox(), env.now, "", "test")
     recs: Recs = {}
     detail = Failure(cause=ts, exception=fake_error("boom")) if finish == "erred" else None
@@ -280,7 +280,7 @@ def go(env: Env, ts: TaskState, finish: str) -> None:
 
 
 @pytest.mark.parametrize(("start", "finish"), THROUGH_RELEASED)
-def test_the_way_through_released(start: str, finish: str) -> None:
+def test_transition_through_released(start: str, finish: str) -> None:
     env = Env()
     env.client("alice")
     STARTS[start](env)
@@ -299,8 +299,8 @@ def test_the_way_through_released(start: str, finish: str) -> None:
 
 
 @pytest.mark.parametrize("pair", [p for p in IMPOSSIBLE if p[0] != "forgotten"])
-def test_the_impossible(pair: tuple[str, str]) -> None:
-    """Either it is refused, or nothing happens but a release; never the state that was asked for."""
+def test_impossible_transitions(pair: tuple[str, str]) -> None:
+    """It is refused or releases the task; the task never reaches the requested state."""
     start, finish = pair
     env = Env()
     env.client("alice")
@@ -314,7 +314,7 @@ def test_the_impossible(pair: tuple[str, str]) -> None:
     assert ts.state != finish
 
 
-def test_nothing_comes_back_from_forgotten(env: Env) -> None:
+def test_no_transition_leaves_forgotten(env: Env) -> None:
     processing(env)
     ts = env.task("x")
     env.release("x", "y")

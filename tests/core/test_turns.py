@@ -1,4 +1,4 @@
-"""Long work is cut into turns, other stimuli come between, and the end is the same."""
+"""Long work is split into turns; other stimuli are handled in between, and the result is the same."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WIDTH = 12
 
 
 def layered(name: str = "", depth: int = 3, width: int = WIDTH) -> Graph:
-    """Roots, layers above them, and one task over all."""
+    """Return a graph of roots, layers above them, and one final task."""
     graph: dict[Any, list[Any]] = {}
     before: list[Any] = []
     for level in range(depth):
@@ -43,7 +43,7 @@ def small_turns(tasks: int = 3, **config: Any) -> Env:
 
 
 def outcome(env: Env) -> dict[Any, str]:
-    """What is left when all work is done."""
+    """Return the state that is left when all work is done."""
     env.go_on()
     env.work()
     return {key: ts.state for key, ts in env.state.tasks.items()}
@@ -112,7 +112,7 @@ def desire(env: Env) -> None:
 
 
 BETWEEN: dict[str, tuple[Between, Graph, str]] = {
-    # what comes between, the graph that is left, who wants it
+    # stimulus in between, its graph, the clients that desire it
     "client-lost": (client_lost, {}, ""),
     "cancel": (cancel, {}, ""),
     "release": (release, {}, ""),
@@ -177,7 +177,7 @@ def test_an_overlapping_graph_between(turn: int, first_goes: bool) -> None:
 
 
 @pytest.mark.parametrize("turn", [0, 1, 2, 5, 13, 20, 30, 40, 60, 80])
-def test_a_wish_between(turn: int) -> None:
+def test_desire_between(turn: int) -> None:
     env = small_turns()
     for part in env.rows(layered(), chunk_size=4):
         env.turn(part, "alice")
@@ -192,7 +192,7 @@ def test_a_wish_between(turn: int) -> None:
 
 @pytest.mark.parametrize("turn", range(0, 30, 3))
 def test_external_data_lost_between(turn: int) -> None:
-    """The rows that need it cannot run; the client hears so; nothing is left hanging."""
+    """The rows that need it cannot run; the client is notified; no task is left waiting."""
     env = small_turns()
     env.feed(DataPlaced({"d": ["w0"]}, {"d": 8}, client="bob"))
     graph = {key: deps if deps else ["d"] for key, deps in layered(depth=2, width=4).items()}
@@ -208,7 +208,7 @@ def test_external_data_lost_between(turn: int) -> None:
 
 
 @pytest.mark.parametrize("turn", range(0, 30, 3))
-def test_external_data_released_between_is_kept_until_it_was_used(turn: int) -> None:
+def test_external_data_released_between_is_kept_until_it_is_used(turn: int) -> None:
     env = small_turns()
     env.feed(DataPlaced({"d": ["w0"]}, {"d": 8}, client="bob"))
     graph = {key: deps if deps else ["d"] for key, deps in layered(depth=2, width=4).items()}
@@ -221,7 +221,7 @@ def test_external_data_released_between_is_kept_until_it_was_used(turn: int) -> 
     assert found["total"] == "memory"
 
 
-def test_a_released_key_does_not_come_back_with_its_commit() -> None:
+def test_released_key_is_not_restored_by_its_commit() -> None:
     env = small_turns()
     for part in env.rows(layered(), want=["total", ("layer0", 1)]):
         env.turn(part, "alice")
@@ -237,7 +237,7 @@ def _released(*keys: Any) -> Any:
 # ------------------------------------------------------------------ other long work
 
 
-def test_the_release_of_much_is_cut() -> None:
+def test_large_release_is_split() -> None:
     env = small_turns()
     env.submit(layered(width=40))
     env.take()
@@ -253,7 +253,7 @@ def test_the_release_of_much_is_cut() -> None:
 
 
 @pytest.mark.parametrize("turn", range(0, 40, 4))
-def test_wanted_again_in_the_middle_of_the_release(turn: int) -> None:
+def test_key_is_desired_again_in_the_middle_of_the_release(turn: int) -> None:
     env = small_turns()
     env.submit(layered())
     env.turn(_released("total"), "alice")
@@ -269,7 +269,7 @@ def test_wanted_again_in_the_middle_of_the_release(turn: int) -> None:
 
 
 @pytest.mark.parametrize("turn", range(0, 30, 3))
-def test_a_second_worker_lost_while_the_first_is_digested(turn: int) -> None:
+def test_second_worker_is_lost_while_the_first_is_removed(turn: int) -> None:
     env = small_turns(allowed_failures=10)
     env.submit(layered(), want=[*layered()])
     for _ in range(30):
@@ -284,7 +284,7 @@ def test_a_second_worker_lost_while_the_first_is_digested(turn: int) -> None:
 
 
 @pytest.mark.parametrize("turn", range(0, 60, 6))
-def test_a_failure_goes_down_and_is_retried_in_the_middle(turn: int) -> None:
+def test_error_propagates_and_is_retried_in_the_middle(turn: int) -> None:
     env = small_turns()
     env.submit(layered(), want=["total", ("layer1", 1), ("layer2", 5)])
     key = env.processing("w0")[0]
@@ -332,8 +332,8 @@ def test_restrictions_hold_through_all_of_it() -> None:
     assert env.states("total") == ["memory"]
 
 
-def test_no_turn_is_long() -> None:
-    """However much is wanted, claimed, given up or lost: a turn makes so many transitions, and no more."""
+def test_length_of_turns_is_bounded() -> None:
+    """The number of transitions per turn is bounded for desires, commits, releases and losses of any size."""
     n, limit = 2000, 50
     env = Env(turn_tasks_max=limit, worker_saturation=float("inf"))
     env.client("alice")
@@ -346,7 +346,7 @@ def test_no_turn_is_long() -> None:
         while env.wants_continue:
             counter = env.state.transition_counter
             env.turn(Continue())
-            # what was put off, rows of a commit, and the queue: each has its share
+            # deferred work, rows of a commit, and the queue have separate limits
             assert env.state.transition_counter - counter <= 4 * limit
         env.checks = True
         env.check()
@@ -362,7 +362,7 @@ def test_no_turn_is_long() -> None:
 
 @pytest.mark.parametrize("depth", [1, 3])
 def test_lost_data_and_its_dependents_are_reported_in_one_turn(depth: int) -> None:
-    """Stock reports them together, however many turns it takes here to forget them."""
+    """Stock reports them together; here they are too, even if forgetting them takes several turns."""
     env = small_turns(3, worker_saturation=float("inf"))
     env.feed(DataPlaced({"data": ["w0"]}, {"data": 8}, client="alice"))
     graph: dict[Any, list[Any]] = {}

@@ -1,4 +1,4 @@
-"""What others say while the end of a worker, a client, or of everything is looked at in turns."""
+"""Messages that arrive while the removal of a worker, of a client, or of all tasks is processed in turns."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ KEYS: list[Any] = [("x", i) for i in range(WIDTH)]
 
 
 def wide() -> dict[Any, list[Any]]:
-    """Many tasks, and one that takes them all."""
+    """Return many tasks, and one that depends on all of them."""
     return {**{key: [] for key in KEYS}, "total": list(KEYS)}
 
 
 def crowd(**config: Any) -> Env:
-    """Everything goes to workers at once, and three tasks are a turn."""
+    """Return an environment without queuing that handles three tasks per turn."""
     env = Env(turn_tasks_max=3, worker_saturation=float("inf"), **config)
     env.client("alice", "bob")
     env.join("w0", "w1", nthreads=2)
@@ -80,7 +80,7 @@ def between(env: Env, what: str) -> None:
 
 
 def everybody_leaves(env: Env) -> None:
-    """Nothing is left behind."""
+    """Remove all clients, and check that no state is left."""
     for name in ("alice", "bob"):
         env.turn(ClientRemoved(name), name)
     env.feed(ClientRemoved("fire-and-forget"))
@@ -92,7 +92,7 @@ def everybody_leaves(env: Env) -> None:
 @pytest.mark.parametrize("what", BETWEEN)
 @pytest.mark.parametrize("turn", [0, 2, 7, 15])
 @pytest.mark.parametrize("begun", ["processing", "memory"])
-def test_while_a_worker_is_parted_with(what: str, turn: int, begun: str) -> None:
+def test_while_a_worker_is_removed(what: str, turn: int, begun: str) -> None:
     env = crowd(allowed_failures=10)
     env.submit(wide(), want=["total", *KEYS[:9]])
     if begun == "memory":
@@ -113,7 +113,7 @@ def test_while_a_worker_is_parted_with(what: str, turn: int, begun: str) -> None
 @pytest.mark.parametrize("what", BETWEEN)
 @pytest.mark.parametrize("turn", [0, 2, 7, 15])
 @pytest.mark.parametrize("begun", ["processing", "memory"])
-def test_while_a_client_is_parted_with(what: str, turn: int, begun: str) -> None:
+def test_while_a_client_is_removed(what: str, turn: int, begun: str) -> None:
     env = crowd()
     env.submit(wide(), want=["total", *KEYS])
     if begun == "memory":
@@ -132,7 +132,7 @@ def test_while_a_client_is_parted_with(what: str, turn: int, begun: str) -> None
 
 @pytest.mark.parametrize("what", BETWEEN)
 @pytest.mark.parametrize("turn", [0, 2, 7])
-def test_while_many_dependencies_are_let_go(what: str, turn: int) -> None:
+def test_while_many_dependencies_are_released(what: str, turn: int) -> None:
     env = crowd()
     env.submit(wide())
     for address in ("w0", "w1"):
@@ -152,7 +152,7 @@ def test_while_many_dependencies_are_let_go(what: str, turn: int) -> None:
 
 
 @pytest.mark.parametrize("turn", [0, 1, 3, 8])
-def test_everything_is_forgotten_at_once_and_the_next_graph_finds_a_clean_house(turn: int) -> None:
+def test_restart_forgets_everything_before_the_next_graph(turn: int) -> None:
     env = crowd()
     env.submit(wide(), want=["total", *KEYS])
     old = env.task("total")
@@ -171,7 +171,7 @@ def test_everything_is_forgotten_at_once_and_the_next_graph_finds_a_clean_house(
     everybody_leaves(env)
 
 
-def test_tasks_far_down_a_crowded_worker_are_witnesses_too() -> None:
+def test_all_tasks_of_a_crowded_worker_count_its_loss() -> None:
     env = crowd(allowed_failures=0)
     env.submit({key: [] for key in KEYS}, want=KEYS)
     for round_ in range(3):
@@ -184,10 +184,10 @@ def test_tasks_far_down_a_crowded_worker_are_witnesses_too() -> None:
     assert set(outcome(env).values()) == {"erred"}
 
 
-def test_where_one_transition_fails_the_others_of_its_turn_are_made(
+def test_failed_transition_does_not_prevent_others_of_its_turn(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A bug costs the task that it is in, not those that happened to be due beside it; stock leaves all of them as they were."""
+    """A bug affects its own task, not others that are due in the same turn; on stock all of them stay as they were."""
     env = crowd()
     env.submit(
         {"a": [], "x": ["a"], "y": ["a"], "z": ["a"], "total": ["x", "z"]}, want=["y", "total"]
@@ -203,8 +203,8 @@ def test_where_one_transition_fails_the_others_of_its_turn_are_made(
         broken.setitem(transitions.TRANSITIONS, ("waiting", "processing"), unsound)
         with pytest.raises(ZeroDivisionError):
             env.finish("a")
-        env.wants_continue = True  # it was said, in a turn that gave nothing else
-    env.checks = False  # of y nothing will come
+        env.wants_continue = True  # requested in the turn whose output was lost
+    env.checks = False  # y stays waiting
     env.go_on()
     env.work()
     assert env.states("y", "total") == ["waiting", "memory"]

@@ -1,4 +1,4 @@
-"""Workers that come, live and go: registration, heartbeats, status, loss, and who is blamed for a death."""
+"""Workers: registration, heartbeats, status, loss, and which tasks are blamed for a death."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MakeEnv = Callable[..., Env]
 
 
 def gone(address: str, *others: str, tasks: Iterable[str] = ()) -> list[str]:
-    """What is sent when a worker is lost; what concerns ``tasks`` comes first."""
+    """Return the messages that are sent when a worker is lost; those about ``tasks`` come first."""
     return [
         *tasks,
         f"{address}: close (scheduler-remove-worker)",
@@ -29,7 +29,7 @@ def gone(address: str, *others: str, tasks: Iterable[str] = ()) -> list[str]:
     ]
 
 
-# ------------------------------------------------------------------ coming
+# ------------------------------------------------------------------ registration
 
 
 def test_facts_of_a_worker(env: Env) -> None:
@@ -52,7 +52,8 @@ def test_facts_of_a_worker(env: Env) -> None:
 
 def test_new_worker_gets_no_worker_tasks(env: Env) -> None:
     env.submit({"x": [], "y": []}, annotations={"y": AnnotationSet(resources={"gpu": 1})})
-    assert env.states("x", "y") == ["queued", "no-worker"]  # larger than a cluster of none
+    # x is queued, as its group is larger than an empty cluster
+    assert env.states("x", "y") == ["queued", "no-worker"]
     env.expect()
     env.join("w0")
     env.expect("w0: compute-task x")
@@ -60,7 +61,7 @@ def test_new_worker_gets_no_worker_tasks(env: Env) -> None:
     env.expect("w1: compute-task y using gpu=1")
 
 
-def test_a_new_worker_gets_what_is_queued(make_env: MakeEnv) -> None:
+def test_new_worker_gets_queued_tasks(make_env: MakeEnv) -> None:
     env = make_env(worker_saturation=1.0)
     env.join("w0")
     env.submit({("x", i): [] for i in range(4)})
@@ -69,7 +70,7 @@ def test_a_new_worker_gets_what_is_queued(make_env: MakeEnv) -> None:
     env.expect("w1: compute-task ('x',1)", "w1: compute-task ('x',2)")
 
 
-def test_a_worker_that_comes_paused_gets_nothing(env: Env) -> None:
+def test_worker_that_registers_paused_gets_no_tasks(env: Env) -> None:
     env.submit({"x": []})
     env.join("w0", status="paused")
     env.expect()
@@ -77,10 +78,10 @@ def test_a_worker_that_comes_paused_gets_nothing(env: Env) -> None:
     env.expect("w0: compute-task x")
 
 
-# ------------------------------------------------------------------ living
+# ------------------------------------------------------------------ heartbeats and status
 
 
-def test_a_heartbeat_tells_of_load_and_bandwidth(duo: Env) -> None:
+def test_heartbeat_updates_load_and_bandwidth(duo: Env) -> None:
     duo.submit({"x": []})
     duo.now += 3
     metrics = {
@@ -119,7 +120,7 @@ def test_resources_change(duo: Env) -> None:
 
 
 @pytest.mark.parametrize("status", ["paused", "closing_gracefully", "closing"])
-def test_a_worker_that_rests_gets_nothing_new(duo: Env, status: str) -> None:
+def test_paused_worker_gets_no_new_tasks(duo: Env, status: str) -> None:
     duo.submit({"a": []})
     duo.take()
     duo.status("w0", status)
@@ -133,7 +134,7 @@ def test_a_worker_that_rests_gets_nothing_new(duo: Env, status: str) -> None:
     duo.expect()
 
 
-def test_a_worker_that_resumes_gets_what_waited(duo: Env) -> None:
+def test_resumed_worker_gets_waiting_tasks(duo: Env) -> None:
     duo.status("w0", "paused")
     duo.status("w1", "paused")
     duo.submit({"x": []})
@@ -145,7 +146,7 @@ def test_a_worker_that_resumes_gets_what_waited(duo: Env) -> None:
     duo.expect()
 
 
-def test_a_clogged_worker_gets_nothing_new(make_env: MakeEnv) -> None:
+def test_backpressured_worker_gets_no_new_tasks(make_env: MakeEnv) -> None:
     env = make_env(worker_saturation=1.0)
     env.join("w0", "w1")
     env.feed(WorkerBackpressured("w0", True))
@@ -174,10 +175,10 @@ def test_a_worker_is_asked_to_close(duo: Env) -> None:
     assert "w0" in duo.state.workers
 
 
-# ------------------------------------------------------------------ going
+# ------------------------------------------------------------------ removal
 
 
-def test_a_worker_that_leaves_takes_nothing_along(duo: Env) -> None:
+def test_expected_removal_reassigns_tasks_without_blame(duo: Env) -> None:
     duo.submit({"x": [], "y": []})
     duo.take()
     duo.lose("w0", expected=True)
@@ -187,7 +188,7 @@ def test_a_worker_that_leaves_takes_nothing_along(duo: Env) -> None:
     assert duo.task("x").suspicious == 0
 
 
-def test_lost_results_are_made_again(duo: Env) -> None:
+def test_lost_results_are_recomputed(duo: Env) -> None:
     duo.submit({"a": [], "b": ["a"], "c": ["b"]}, want=["a", "c"])
     duo.finish("a", "b")
     duo.take()
@@ -200,7 +201,7 @@ def test_lost_results_are_made_again(duo: Env) -> None:
     assert "already computed task(s), which will be recomputed elsewhere: {'a', 'b'}" in text
 
 
-def test_what_runs_elsewhere_on_lost_data_begins_again(duo: Env) -> None:
+def test_running_dependents_of_lost_data_restart(duo: Env) -> None:
     duo.submit({"a": [], "b": ["a"]}, annotations={"b": AnnotationSet(workers=["w1"])})
     duo.finish("a")
     assert duo.where("b") == "w1"
@@ -244,7 +245,7 @@ def test_a_worker_is_removed_by_request(duo: Env) -> None:
 
 
 def die(env: Env, key: Any, times: int, executing: bool = True) -> None:
-    """The worker that has the task dies, and another comes."""
+    """Kill the worker that has the task, and add another."""
     for _ in range(times):
         address = env.where(key)
         if executing:
@@ -276,8 +277,8 @@ def test_a_task_that_kills_before_any_heartbeat_fails(make_env: MakeEnv) -> None
     assert env.states("killer") == ["erred"]
 
 
-def test_only_what_executed_and_what_may_have_started_is_blamed(make_env: MakeEnv) -> None:
-    """Stock blames all that was assigned to the worker."""
+def test_only_tasks_that_may_have_started_are_blamed(make_env: MakeEnv) -> None:
+    """Stock blames all tasks that were assigned to the worker."""
     env = make_env(worker_saturation=10.0)
     env.join("w0", nthreads=2)
     env.submit({("x", i): [] for i in range(10)})
@@ -300,7 +301,7 @@ def test_closed_worker_counts_against_no_task(make_env: MakeEnv) -> None:
     assert env.states("x") == ["processing"]
 
 
-def test_a_witness_of_too_many_deaths_fails_though_never_blamed(make_env: MakeEnv) -> None:
+def test_task_present_at_too_many_deaths_fails_without_blame(make_env: MakeEnv) -> None:
     env = make_env(allowed_failures=0, worker_saturation=10.0)
     env.join("w0")
     annotations = {"last": AnnotationSet(priority=-1)}
@@ -316,7 +317,7 @@ def test_a_witness_of_too_many_deaths_fails_though_never_blamed(make_env: MakeEn
     assert env.states("last") == ["erred"]
 
 
-def test_blame_reaches_dependents_and_frees_inputs(make_env: MakeEnv) -> None:
+def test_blame_propagates_to_dependents_and_frees_inputs(make_env: MakeEnv) -> None:
     env = make_env(allowed_failures=0)
     env.join("w0", "w1")
     env.submit({"a": [], "killer": ["a"]}, annotations={"killer": AnnotationSet(workers=["w1"])})

@@ -76,7 +76,7 @@ class World:
     def feed(self, message: Any, source: str = "", request_id: int = 0) -> None:
         outbox = self.core.handle(Stimulus(source, message, "test", request_id), self.now)
         for number, value in outbox.replies:
-            assert number not in self.replies, "a request is answered once"
+            assert number not in self.replies, "a request has one reply"
             self.replies[number] = value
             self.answered.append(number)
         for client, messages in outbox.clients.items():

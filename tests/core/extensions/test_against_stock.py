@@ -1,7 +1,7 @@
 """Random programs run step by step on paceline's and on stock's extensions: replies agree after each step.
 
-stock's extensions run here without a scheduler: a stand-in holds what they touch. Where we differ on purpose
-(waiters that die, semaphores that are closed, locks that are not all needed) no step goes.
+stock's extensions run here without a scheduler: a stand-in has the parts that they use. Programs avoid steps in which
+paceline differs on purpose (dead waiters, closed semaphores, locks of which only some are needed).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class StandIn:
 
 
 class Pair:
-    """Sends the same requests to both; replies by number."""
+    """Send the same requests to both; record replies by request ID."""
 
     def __init__(self, world: Any) -> None:
         self.world = world
@@ -96,7 +96,7 @@ class Pair:
         await self.compare(message)
 
     async def compare(self, cause: Any) -> None:
-        for _ in range(12):  # let stock's coroutines come to rest
+        for _ in range(12):  # let stock's coroutines finish
             await asyncio.sleep(0)
         for ours, theirs in self.asked:
             expected = as_reply(theirs) if theirs.done() else "still waiting"

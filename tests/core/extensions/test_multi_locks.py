@@ -116,7 +116,7 @@ def test_dead_waiter(world: Any) -> None:
     other = acquire(world, 3, ["y"])
     world.hang_up(both)
     assert other.reply is True
-    assert acquire(world, 2, ["z"]).reply is True, "its id is free again"
+    assert acquire(world, 2, ["z"]).reply is True, "its id can be used again"
 
 
 def test_errors_of_stock(world: Any) -> None:

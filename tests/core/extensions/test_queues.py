@@ -66,7 +66,7 @@ def test_get_times_out(world: Any) -> None:
     world.advance(0.02)
     assert late.error == ("TimeoutError", "")
     put(world, 1)
-    assert size(world) == 1, "nobody takes an item after giving up"
+    assert size(world) == 1, "no client takes an item after giving up"
 
 
 def test_timeout_zero_takes_an_available_item(world: Any) -> None:
@@ -207,7 +207,7 @@ def test_queue_holds_futures(world: Any) -> None:
     world.release("x")
     assert world.holders("x") == {"queue-q"}
     assert get(world).reply == {"type": "Future", "value": "x", "state": "released"}
-    assert world.holders("x") == {"queue-q"}, "until the getter wants it"
+    assert world.holders("x") == {"queue-q"}, "until the getter desires it"
     world.tell(m.QueueFutureRelease(name="q", key="x"), "bob")
     assert world.holders("x") == {"bob"}
     assert "queue-q" not in world.state.clients
@@ -234,7 +234,7 @@ def test_release_of_a_future_that_is_not_in_the_queue(world: Any) -> None:
 
 
 def test_erred_future_comes_with_its_error(new_world: Any) -> None:
-    world = new_world(validate=False)  # the task has not erred in any way that the core knows
+    world = new_world(validate=False)  # the error of the task is not known to the core
     create(world)
     world.make_task("x")
     ts = world.state.tasks["x"]
@@ -257,7 +257,7 @@ def test_lost_future(world: Any) -> None:
     world.restart()
     assert get(world).reply == {"type": "Future", "value": "x", "state": "lost"}
     world.tell(m.QueueFutureRelease(name="q", key="x"), "bob")
-    assert "x" not in world.state.tasks, "a lost key is not made anew"
+    assert "x" not in world.state.tasks, "a lost key is not computed again"
     assert "queue-q" not in world.state.clients
 
 
@@ -282,7 +282,7 @@ def test_put_of_an_unknown_key_times_out(world: Any) -> None:
     assert size(world) == 0
 
 
-def test_the_key_is_looked_up_before_the_queue(world: Any) -> None:
+def test_key_is_looked_up_before_the_queue(world: Any) -> None:
     """As in stock: a put of an unknown key does not report that the queue is unknown too."""
     timed_out = put_key(world, "x", timeout=0.1)
     world.advance(0.2)
@@ -337,7 +337,7 @@ def test_close_keeps_unconfirmed_futures(world: Any) -> None:
     get(world)
     world.release("x")
     world.tell(m.QueueRelease(name="q"))
-    assert world.holders("x") == {"queue-q"}, "its getter is about to want it"
+    assert world.holders("x") == {"queue-q"}, "its getter will desire it next"
     world.tell(m.QueueFutureRelease(name="q", key="x"), "bob")
     assert world.holders("x") == {"bob"}
 

@@ -123,7 +123,7 @@ def test_each_topic_is_bounded() -> None:
     stored.append("b", (1.0, 1))
     stored.append("a", (1.0, 6))
     stored.append("c", (1.0, 1))
-    assert list(stored.topics) == ["a", "c"], "the one that was silent longest goes"
+    assert list(stored.topics) == ["a", "c"], "the topic that was silent longest is removed"
     stored.truncate("a")
     assert list(stored.topics) == ["c"]
     stored.truncate()
