@@ -1,4 +1,4 @@
-"""The command: options, log lines that others parse, signals, exit codes."""
+"""The command: options, log lines that other programs parse, signals, exit codes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def start(tmp_path: Path, *options: str) -> tuple[subprocess.Popen[str], Path]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_scheduler_comes_and_goes(tmp_path: Path, number: signal.Signals) -> None:
+def test_scheduler_starts_and_stops(tmp_path: Path, number: signal.Signals) -> None:
     pid_file = tmp_path / "pid"
     process, file = start(tmp_path, "--pid-file", str(pid_file))
     facts = json.loads(file.read_text())
@@ -122,7 +122,7 @@ def test_port_in_use_is_reported_in_one_line(tmp_path: Path) -> None:
         (["--port", "1,2", "--protocol", "tcp"], "lists of equal length"),
     ],
 )
-def test_what_is_refused(arguments: list[str], words: str, monkeypatch: Any) -> None:
+def test_invalid_options_are_refused(arguments: list[str], words: str, monkeypatch: Any) -> None:
     monkeypatch.setattr(main, "run_scheduler", lambda **options: None)
     result = CliRunner().invoke(main.main, arguments)
     assert result.exit_code == 2
@@ -145,7 +145,7 @@ def test_options_reach_the_scheduler(monkeypatch: Any) -> None:
     assert CliRunner().invoke(main.main, ["--version"]).output.startswith("paceline, version ")
 
 
-def test_keys_as_users_type_them() -> None:
+def test_keys_are_parsed_from_the_command_line() -> None:
     assert read_key("('x', 0)") == ("x", 0)
     assert read_key("x-1") == "x-1"
     assert read_key("(oops") == "(oops"
@@ -160,14 +160,14 @@ def test_keys_as_users_type_them() -> None:
         (("--preload", "no_such_module_anywhere"), "Is it installed in this environment"),
     ],
 )
-def test_errors_say_what_to_do(options: tuple[str, ...], said: str) -> None:
+def test_errors_include_advice(options: tuple[str, ...], said: str) -> None:
     done = CliRunner().invoke(main.main, options)
     assert done.exit_code != 0
     assert said in done.output
     assert "Traceback" not in done.output
 
 
-def test_errors_of_the_system_say_what_to_do() -> None:
+def test_system_errors_include_advice() -> None:
     taken = OSError(errno.EADDRINUSE, "Address already in use")
     assert "--port 0" in main.advice(taken, {"port": 8786, "host": ""})
     assert "(--port 8786)" in main.advice(taken, {"port": 8786, "host": ""})

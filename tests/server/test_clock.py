@@ -1,4 +1,4 @@
-"""The scheduler's clock, and what a jump of the wall clock does to a cluster."""
+"""The scheduler's clock, and the effect of a jump of the wall clock on a cluster."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class FakeClocks:
         return self.steady()
 
 
-def test_it_shows_the_wall_time() -> None:
+def test_clock_shows_wall_time() -> None:
     clocks = FakeClocks()
     for _ in range(100):
         assert clocks.advance(0.25) == pytest.approx(clocks.wall, abs=1e-6)

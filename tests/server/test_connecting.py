@@ -80,7 +80,7 @@ async def test_connecting_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also for requests that waited for one of the connections to the address: none waits twice as long."""
+    """Also for requests that waited for one of the connections to the address: none waits for twice the timeout."""
     n_connecting = 0
     connect = pool_module.Pool._connect
 
@@ -118,7 +118,7 @@ async def test_a_removed_worker_ends_the_attempts(monkeypatch: pytest.MonkeyPatc
     assert len(replies) == 20 and all(list(r) == [address] for r in replies)
 
 
-async def test_what_a_retry_cannot_change_is_not_retried(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_permanent_errors_are_not_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     async with scheduler_with("1h") as scheduler:
         attempts = count_attempts(scheduler, monkeypatch)
         with pytest.raises(OSError, match="needs certificates"):

@@ -1,4 +1,4 @@
-"""The dashboard's process: pages come from it, health and metrics do not, and it may die."""
+"""The dashboard's process: it serves the pages except health and metrics, and is restarted when it dies."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tornado.httpclient import AsyncHTTPClient, HTTPClientError
 
 @pytest.fixture
 async def port(tmp_path: Path) -> AsyncIterator[int]:
-    """Of the pages of a scheduler in a process of its own."""
+    """Yield the port of the pages of a scheduler that runs in a separate process."""
     file = tmp_path / "scheduler.json"
     options = ("--host", "127.0.0.1", "--port", "0", "--dashboard-address", "127.0.0.1:0")
     command = [sys.executable, "-m", "paceline.scheduler", *options, "--scheduler-file", str(file)]
@@ -36,7 +36,7 @@ async def port(tmp_path: Path) -> AsyncIterator[int]:
 
 
 def dashboards() -> list[psutil.Process]:
-    """Dashboards among our descendants."""
+    """Return the dashboards among our descendants."""
     found = psutil.Process().children(recursive=True)
     return [p for p in found if p.cmdline()[:1] == ["paceline dashboard"]]
 
@@ -46,7 +46,7 @@ async def get(port: int, path: str) -> str:
     return str(answer.body.decode())
 
 
-async def test_pages_come_from_a_process_that_starts_with_the_first_and_may_die(port: int) -> None:
+async def test_dashboard_process_starts_with_the_first_page_and_may_die(port: int) -> None:
     assert await get(port, "/health") == "ok"
     assert not dashboards()
     assert "bokeh" in await get(port, "/status")
@@ -63,7 +63,7 @@ async def test_pages_come_from_a_process_that_starts_with_the_first_and_may_die(
         page = ""
         while "bokeh" not in page:
             await asyncio.sleep(0.2)
-            # handed over before its end was noticed, or 503: it is started again soon
+            # handed over before its end was noticed, or 503 until it has restarted
             with contextlib.suppress(OSError, HTTPClientError):
                 page = await get(port, "/individual-progress")
     assert [p.pid for p in dashboards()] != [child.pid]

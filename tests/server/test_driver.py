@@ -1,4 +1,4 @@
-"""The driver against a core that does as it is told."""
+"""The driver, with a core that runs functions of the test."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class FakeState:
 
 
 class FakeCore:
-    """Calls what the test put into the message's place."""
+    """Call the function that the test passed as the message."""
 
     def __init__(self) -> None:
         self.state = FakeState()
@@ -53,7 +53,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def test_one_batch_a_peer_and_clients_first(driver: Driver) -> None:
+async def test_one_batch_per_peer_and_clients_first(driver: Driver) -> None:
     log: list[Any] = []
     driver.worker_streams["w"] = FakeStream(log, "w")
     driver.client_streams["c"] = FakeStream(log, "c")
@@ -65,7 +65,7 @@ async def test_one_batch_a_peer_and_clients_first(driver: Driver) -> None:
     assert log == [("c", [0, 1]), ("w", [0, 1])]
 
 
-async def test_a_batch_is_a_turn_each(driver: Driver) -> None:
+async def test_each_message_of_a_batch_is_a_turn(driver: Driver) -> None:
     messages = [
         m.ReleaseWorkerData(key="x", stimulus_id="given"),
         m.KeepAlive(),
@@ -76,7 +76,7 @@ async def test_a_batch_is_a_turn_each(driver: Driver) -> None:
     assert second.stimulus_id.startswith("keep-alive-")
 
 
-async def test_continue_comes_after_what_waits(driver: Driver) -> None:
+async def test_continue_follows_waiting_messages(driver: Driver) -> None:
     loop = asyncio.get_running_loop()
     driver.feed(lambda outbox, s: outbox.instructions.append(instructions.WantsContinue()))
     loop.call_soon(lambda: loop.call_soon(driver.feed, stimuli.Tick()))

@@ -1,4 +1,4 @@
-"""``paceline explain``: a question over a socket, and what is printed."""
+"""``paceline explain``: a request over a socket, and the output."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.fake_peers import client
 
 
 async def ask_running(*arguments: str) -> str:
-    """Run the command against a scheduler on which a client asks for a key that nobody makes."""
+    """Run the command against a scheduler with a client that desires a key without a task."""
     async with Scheduler(host="127.0.0.1", dashboard=False, compile_in_threads=True) as scheduler:
         alice = await client(scheduler)
         alice.say([m.ClientDesiresKeys(keys=["x"], client="client-1")])
@@ -47,7 +47,7 @@ async def test_the_cluster() -> None:
     assert "Tasks:   1 released" in text
 
 
-async def test_all_that_is_known() -> None:
+async def test_explain_everything() -> None:
     found = json.loads(await ask_running("x", "--json"))
     assert found["state"] == "released"
     assert found["wanted_by"]["clients"] == ["client-1"]

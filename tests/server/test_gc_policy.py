@@ -1,4 +1,4 @@
-"""The garbage collector runs when it may, and not over what is alive."""
+"""The garbage collector runs at idle times, and does not traverse live objects."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GIVEN_BACK = Mock()
 
 
 class Node:
-    """Something that can be part of a cycle."""
+    """An object that can be part of a cycle."""
 
     def __init__(self) -> None:
         self.me: Any = self
@@ -39,12 +39,12 @@ def churn(n: int) -> list[Any]:
     return [[] for _ in range(n)]
 
 
-def test_young_garbage_goes_between_turns(policy: GcPolicy) -> None:
+def test_young_garbage_is_collected_between_turns(policy: GcPolicy) -> None:
     assert not gc.isenabled()
     gone = weakref.ref(Node())
     assert gone() is not None
     policy.after_flush(n_tasks=0)
-    assert gone() is not None  # too little was allocated
+    assert gone() is not None  # too few allocations
     alive = churn(gc_policy.YOUNG_COLLECT_ALLOCATIONS + 1)
     policy.after_flush(n_tasks=0)
     assert gone() is None
@@ -59,7 +59,7 @@ def test_with_many_tasks_survivors_are_frozen(policy: GcPolicy) -> None:
     assert gc.get_freeze_count() >= before + len(alive)
 
 
-def test_with_many_tasks_and_no_garbage_few_generations_are_walked(policy: GcPolicy) -> None:
+def test_few_generations_are_collected_without_garbage(policy: GcPolicy) -> None:
     alive = []
 
     def generation() -> int:
@@ -68,12 +68,12 @@ def test_with_many_tasks_and_no_garbage_few_generations_are_walked(policy: GcPol
         policy.after_flush(n_tasks=gc_policy.MANY_TASKS + 1)
         return policy.n_collections - before
 
-    # what was made before the policy began may hold some garbage
+    # objects from before the policy may include garbage
     generation()
     walked = [generation() for _ in range(30)]
     assert sum(walked) < 10
     assert sum(walked[-gc_policy.COLLECTED_OF_YOUNG_MIN :]) == 1
-    # garbage: from the next walk on that finds some, each generation is walked, until none is left
+    # after a collection that finds garbage, each generation is collected until one finds none
     gone = []
     while not generation():
         gone.append(weakref.ref(Node()))
@@ -84,7 +84,7 @@ def test_with_many_tasks_and_no_garbage_few_generations_are_walked(policy: GcPol
     assert [generation(), generation()] == [1, 0]
 
 
-def test_much_at_once_is_not_walked(policy: GcPolicy) -> None:
+def test_large_generations_are_not_collected(policy: GcPolicy) -> None:
     alive = churn(gc_policy.FREEZE_ALLOCATIONS + 1)
     policy.after_flush(n_tasks=0)
     assert policy.n_collections == 0
@@ -92,9 +92,9 @@ def test_much_at_once_is_not_walked(policy: GcPolicy) -> None:
     del alive
 
 
-def test_all_is_collected_when_nothing_happens(policy: GcPolicy, monkeypatch: Any) -> None:
+def test_full_collection_when_idle(policy: GcPolicy, monkeypatch: Any) -> None:
     monkeypatch.setattr(gc_policy, "FULL_COLLECT_INTERVAL_SECONDS", 0.0)
-    # the process that runs all tests holds more objects than a scheduler that does nothing
+    # the test process holds more objects than an idle scheduler
     monkeypatch.setattr(gc_policy, "FULL_COLLECT_MAX_OBJECTS", 10**9)
     monkeypatch.setattr(gc_policy, "FULL_COLLECT_MIN_FROZEN", 1)
     gone = weakref.ref(Node())
@@ -109,12 +109,12 @@ def test_all_is_collected_when_nothing_happens(policy: GcPolicy, monkeypatch: An
     assert gone() is None
     assert GIVEN_BACK.call_count == 1
     collections = policy.n_collections
-    policy.on_tick(n_tasks=0, n_stimuli=10_002)  # nothing new
+    policy.on_tick(n_tasks=0, n_stimuli=10_002)  # no allocations since
     assert policy.n_collections == collections
 
 
-def test_old_garbage_goes_when_little_happens(policy: GcPolicy, monkeypatch: Any) -> None:
-    """What outlived young collections and is not frozen: whoever never rests ten minutes keeps none of it."""
+def test_old_garbage_is_collected_under_low_load(policy: GcPolicy, monkeypatch: Any) -> None:
+    """Collect objects that outlived young collections and are not frozen, also if the process is never idle for ten minutes."""
     monkeypatch.setattr(gc_policy, "OLD_COLLECT_INTERVAL_SECONDS", 0.0)
     node = Node()
     gone = weakref.ref(node)
@@ -123,7 +123,7 @@ def test_old_garbage_goes_when_little_happens(policy: GcPolicy, monkeypatch: Any
     gc.collect(1)
     del node
     gc.collect(1)
-    assert gone() is not None  # too old for that
+    assert gone() is not None  # not in a young generation
     policy.on_tick(n_tasks=gc_policy.MANY_TASKS + 1, n_stimuli=0)
     assert gone() is not None
     policy.on_tick(n_tasks=0, n_stimuli=1)
@@ -132,25 +132,25 @@ def test_old_garbage_goes_when_little_happens(policy: GcPolicy, monkeypatch: Any
     del alive
 
 
-def test_soon_after_work_what_was_freed_goes_back(policy: GcPolicy, monkeypatch: Any) -> None:
+def test_memory_is_trimmed_soon_after_work(policy: GcPolicy, monkeypatch: Any) -> None:
     monkeypatch.setattr(gc_policy, "REST_SECONDS", 0.0)
     policy.on_tick(n_tasks=0, n_stimuli=0)
-    assert not GIVEN_BACK.called  # there was no work
+    assert not GIVEN_BACK.called  # no work before
     alive = churn(gc_policy.YOUNG_COLLECT_ALLOCATIONS + 1)
     policy.after_flush(n_tasks=1)
     policy.on_tick(n_tasks=0, n_stimuli=10_000)  # busy
     monkeypatch.setattr(gc_policy, "REST_SECONDS", 3600.0)
-    policy.on_tick(n_tasks=0, n_stimuli=10_001)  # for a moment
+    policy.on_tick(n_tasks=0, n_stimuli=10_001)  # briefly
     assert not GIVEN_BACK.called
     monkeypatch.setattr(gc_policy, "REST_SECONDS", 0.0)
     policy.on_tick(n_tasks=0, n_stimuli=10_002)
     assert GIVEN_BACK.call_count == 1
-    policy.on_tick(n_tasks=0, n_stimuli=10_003)  # once is enough
+    policy.on_tick(n_tasks=0, n_stimuli=10_003)  # once per idle period
     assert GIVEN_BACK.call_count == 1
     del alive
 
 
-def test_freed_memory_goes_back_to_the_system() -> None:
+def test_freed_memory_is_returned_to_the_system() -> None:
     if malloc_trim() is None:
         pytest.skip("this C library keeps what it has")
     process = psutil.Process()

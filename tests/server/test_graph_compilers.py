@@ -1,4 +1,4 @@
-"""The compilers: graphs in, chunks out, also when a child dies."""
+"""The graph compilers: graphs in, chunks out, also when a child process dies."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def request(graph_id: int, expr: Any, keys: list[Any], client: str = "c") -> Com
 
 
 def expression(n: int) -> tuple[Any, list[Any]]:
-    """An expression as a client sends it, of about n tasks."""
+    """Return an expression of about n tasks, as a client sends it."""
     from dask._expr import LLGExpr
 
     dsk = {f"inc-{i}": (sum, [i, 1]) for i in range(n)}
@@ -55,7 +55,7 @@ async def compilers(request: Any) -> AsyncIterator[Any]:
     await made.stop()
 
 
-async def test_a_graph_comes_back_in_chunks(compilers: Any) -> None:
+async def test_graph_is_returned_in_chunks(compilers: Any) -> None:
     expr, keys = expression(1200)
     *chunks, commit = await compiled(compilers, request(1, expr, keys))
     assert all(type(c) is GraphChunk for c in chunks)
@@ -65,7 +65,7 @@ async def test_a_graph_comes_back_in_chunks(compilers: Any) -> None:
     assert commit.n_tasks == 1200
 
 
-async def test_a_broken_pickle_fails_its_graph_alone(compilers: Any) -> None:
+async def test_broken_pickle_fails_only_its_graph(compilers: Any) -> None:
     bad = request(1, None, ["x"])
     bad.expr_ser = serialized_payload({"serializer": "pickle", "writeable": []}, [b"nonsense"])
     expr, keys = expression(3)
@@ -77,7 +77,7 @@ async def test_a_broken_pickle_fails_its_graph_alone(compilers: Any) -> None:
     assert type(good[-1]) is GraphCommit
 
 
-async def test_a_child_that_dies_fails_its_graph_and_comes_back() -> None:
+async def test_dead_child_fails_its_graph_and_is_restarted() -> None:
     class Deadly:
         def __reduce__(self) -> Any:
             return exec, ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)",)
@@ -99,7 +99,7 @@ async def test_a_child_that_dies_fails_its_graph_and_comes_back() -> None:
         await compilers.stop()
 
 
-async def test_a_stuck_graph_does_not_hold_up_those_behind_it() -> None:
+async def test_stuck_graph_does_not_block_those_behind_it() -> None:
     class Slow:
         def __reduce__(self) -> Any:
             return exec, ("import time; time.sleep(5)",)
@@ -109,7 +109,7 @@ async def test_a_stuck_graph_does_not_hold_up_those_behind_it() -> None:
     loop = asyncio.get_running_loop()
     try:
         expr, keys = expression(3)
-        await compiled(compilers, request(1, expr, keys))  # the child is up
+        await compiled(compilers, request(1, expr, keys))  # the child has started
         compilers.compile(request(2, Slow(), ["x"]), lambda reply: None)
         started = loop.time()
         done = await compiled(compilers, request(3, expr, keys, client="d"))
@@ -119,10 +119,10 @@ async def test_a_stuck_graph_does_not_hold_up_those_behind_it() -> None:
         await compilers.stop()
 
 
-async def test_processes_that_helped_out_go_and_never_are_too_many(
+async def test_additional_processes_end_and_are_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """On a machine so slow that every graph looks stuck, graphs wander; children are not started for ever."""
+    """On a machine so slow that every graph looks stuck, graphs move between a bounded number of processes."""
     monkeypatch.setattr(pool, "SLOW_SECONDS", 0.001)
     alive = lambda: len(compilers._processes)  # noqa: E731 - what it is about
     compilers = ProcessGraphCompilers()
@@ -142,29 +142,29 @@ async def test_processes_that_helped_out_go_and_never_are_too_many(
             if alive() == 1:
                 break
             await asyncio.sleep(0.05)
-        assert alive() == 1, "the regular process is left"
+        assert alive() == 1, "only the regular process is left"
     finally:
         await compilers.stop()
 
 
 class Endless:
-    """An expression that takes for ever to read."""
+    """An expression that never finishes unpickling."""
 
     def __reduce__(self) -> Any:
         return exec, ("import time; time.sleep(1000)",)
 
 
 @pytest.mark.parametrize("others_wait", [False, True])
-async def test_a_cancelled_graph_that_does_not_end_costs_its_child(
+async def test_cancelled_graph_that_does_not_end_costs_its_child(
     monkeypatch: pytest.MonkeyPatch, others_wait: bool
 ) -> None:
     monkeypatch.setattr(pool, "CANCELLED_SECONDS", 0.2)
-    monkeypatch.setattr(pool, "SLOW_SECONDS", 1000.0)  # nobody else helps out
+    monkeypatch.setattr(pool, "SLOW_SECONDS", 1000.0)  # no additional process
     compilers = ProcessGraphCompilers()
     compilers.start()
     try:
         expr, keys = expression(3)
-        await compiled(compilers, request(1, expr, keys))  # the child is up
+        await compiled(compilers, request(1, expr, keys))  # the child has started
         heard: list[Any] = []
         compilers.compile(request(2, Endless(), ["x"]), heard.append)
         behind = asyncio.ensure_future(compiled(compilers, request(3, expr, keys)))
@@ -186,10 +186,10 @@ async def test_a_cancelled_graph_that_does_not_end_costs_its_child(
         await compilers.stop()
 
 
-async def test_a_cancel_does_not_end_a_child_that_still_starts(
+async def test_cancel_does_not_end_a_starting_child(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Else a client that gives up early, on a machine where imports are slow, would keep it from ever starting."""
+    """Otherwise a client that cancels early, on a machine with slow imports, would keep the child from ever starting."""
     monkeypatch.setattr(pool, "CANCELLED_SECONDS", 0.001)
     compilers = ProcessGraphCompilers()
     compilers.start()
@@ -199,7 +199,7 @@ async def test_a_cancel_does_not_end_a_child_that_still_starts(
         heard: list[Any] = []
         compilers.compile(request(1, expr, keys), heard.append)
         compilers.cancel(1)
-        await asyncio.sleep(0.05)  # many times the patience; a child imports for longer
+        await asyncio.sleep(0.05)  # many times the timeout; imports in a child take longer
         monkeypatch.setattr(pool, "CANCELLED_SECONDS", 1000.0)
         replies = await compiled(compilers, request(2, expr, keys))
         assert type(replies[-1]) is GraphCommit
@@ -220,7 +220,7 @@ async def processes() -> AsyncIterator[ProcessGraphCompilers]:
 
 
 class Runs:
-    """An expression that runs code where it is unpickled, and is then a small graph."""
+    """An expression that runs code on unpickling, and is then a small graph."""
 
     def __init__(self, code: str) -> None:
         self.code = code
@@ -298,7 +298,7 @@ async def test_a_graph_whose_compiler_died_is_compiled_once_more(
     assert "killed by signal 9" in never[-1].text
 
 
-async def test_chunks_of_a_compiler_that_died_are_void(processes: ProcessGraphCompilers) -> None:
+async def test_chunks_of_a_dead_compiler_are_dropped(processes: ProcessGraphCompilers) -> None:
     n = 30_000
     expr, keys = expression(n)
     replies: list[Any] = []
@@ -365,7 +365,7 @@ async def test_a_process_whose_memory_stays_high_is_replaced_when_idle(
     assert len(processes._processes) == 1
 
 
-async def test_cancelled_graphs_are_silent(compilers: Any) -> None:
+async def test_cancelled_graphs_send_nothing(compilers: Any) -> None:
     expr, keys = expression(2000)
     heard: list[Any] = []
     compilers.compile(request(1, expr, keys), heard.append)

@@ -1,4 +1,4 @@
-"""Graphs on their way from a client through the compilers to the core."""
+"""Graphs from a client through the compilers to the core."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def scheduler() -> AsyncIterator[Scheduler]:
 
 
 def graph(name: str, n: int) -> m.UpdateGraph:
-    """n independent tasks; the first is wanted with the last."""
+    """Return n independent tasks; the first is desired with the last."""
     dsk = {f"{name}-{i}": (sum, [i, 1]) for i in range(n)}
     dsk[f"{name}-end"] = (list, list(dsk))  # type: ignore[assignment]
     expr = serialized_payload(
@@ -47,7 +47,7 @@ async def computed(peer: Peer) -> list[str]:
 
 
 def noted(scheduler: Scheduler, *kinds: type) -> list[int]:
-    """A list of the graph ids of messages of these kinds (0 where they have none), as the core handles them."""
+    """Return a list that collects the graph ids of messages of these kinds (0 without one) as the core handles them."""
     found: list[int] = []
     handlers = scheduler.server.core.handlers
     for kind in kinds:
@@ -79,11 +79,11 @@ async def test_large_graph_does_not_delay_a_small_one_of_another_client(
     await until(lambda: "big-end" in state.tasks)
 
 
-async def test_a_client_that_leaves_takes_its_graph_along(scheduler: Scheduler) -> None:
+async def test_graphs_of_a_removed_client_are_dropped(scheduler: Scheduler) -> None:
     state = scheduler.server.state
     leaving = await client(scheduler, "leaving")
     leaving.say([graph("big", LARGE)])
-    await until(lambda: state.graphs)  # chunks are coming in
+    await until(lambda: state.graphs)  # chunks are arriving
     leaving.writer.close()
     await until(lambda: "leaving" not in state.clients)
     await until(lambda: not state.graphs and not state.tasks)
@@ -93,10 +93,10 @@ async def test_a_client_that_leaves_takes_its_graph_along(scheduler: Scheduler) 
     assert "big-end" not in state.tasks
 
 
-async def test_what_follows_a_graph_waits_for_it_and_nothing_else_does(
+async def test_only_messages_after_a_graph_wait_for_it(
     scheduler: Scheduler,
 ) -> None:
-    """Two graphs at once; the second is done first, and waits for the first."""
+    """Submit two graphs at once; the second is compiled first, and waits for the first."""
     state = scheduler.server.state
     peer = await client(scheduler)
     commits = noted(scheduler, GraphCommit, m.ClientReleasesKeys)
@@ -132,7 +132,7 @@ def endless(key: str) -> m.UpdateGraph:
     ],
     ids=["released", "cancelled"],
 )
-async def test_graphs_whose_keys_are_given_up_are_no_longer_compiled(
+async def test_graphs_with_released_keys_are_no_longer_compiled(
     scheduler: Scheduler, given_up: m.Message
 ) -> None:
     peer = await client(scheduler)
@@ -142,7 +142,7 @@ async def test_graphs_whose_keys_are_given_up_are_no_longer_compiled(
     await until(lambda: "next-end" in scheduler.server.state.tasks)
 
 
-async def test_a_released_graph_is_compiled_if_something_may_use_it(scheduler: Scheduler) -> None:
+async def test_released_graph_is_compiled_if_another_may_depend_on_it(scheduler: Scheduler) -> None:
     state = scheduler.server.state
     release = m.ClientReleasesKeys(keys=["x-end"])
     commits = noted(scheduler, GraphCommit)
@@ -151,7 +151,7 @@ async def test_a_released_graph_is_compiled_if_something_may_use_it(scheduler: S
     peer.say([graph("x", 1), graph("y", 1), release])
     await until(lambda: "y-end" in state.tasks)
     assert commits == [1, 2]
-    # another client wants it
+    # another client desires it
     other.say([m.ClientDesiresKeys(keys=["z-end"])])
     await until(lambda: "z-end" in state.tasks)
     peer.say([graph("z", 1), m.ClientReleasesKeys(keys=["z-end"])])
@@ -176,7 +176,7 @@ async def test_a_restart_drops_graphs_that_are_being_compiled(scheduler: Schedul
     await until(lambda: "next-end" in scheduler.server.state.tasks)
 
 
-async def test_a_graph_that_cannot_be_read_harms_nothing_else(scheduler: Scheduler) -> None:
+async def test_unreadable_graph_affects_no_other(scheduler: Scheduler) -> None:
     peer = await client(scheduler)
     bad = serialized_payload({"serializer": "pickle", "writeable": []}, [b"nonsense"])
     peer.say([m.UpdateGraph(expr_ser=bad, keys=["x"]), graph("good", 1)])

@@ -22,7 +22,7 @@ TOO_MUCH = HANDSHAKE_LIMITS.max_message_nbytes + 1
 
 
 @pytest.mark.parametrize("protocol", ["tcp", "tls"])
-async def test_a_claim_before_the_handshake(
+async def test_large_length_before_the_handshake_is_refused(
     protocol: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     authority = Authority(tmp_path)
@@ -61,7 +61,7 @@ async def test_a_large_web_socket_message_before_the_handshake() -> None:
         assert not scheduler.server.transport.comms
 
 
-async def test_a_request_may_come_together_with_the_handshake() -> None:
+async def test_request_sent_together_with_the_handshake() -> None:
     async with Scheduler(host="127.0.0.1", dashboard_address=":0") as scheduler:
         connection = Connection("connector")
         request = connection.codec.encode({"op": "log_event", "topic": "t", "msg": "x" * 200_000})
@@ -75,7 +75,7 @@ async def test_a_request_may_come_together_with_the_handshake() -> None:
         writer.close()
 
 
-async def test_nothing_large_is_accepted_from_a_peer_without_the_secret() -> None:
+async def test_peer_without_secret_cannot_send_large_messages() -> None:
     with dask.config.set({"paceline.security.secret": "s" * 32}):
         async with Scheduler(host="127.0.0.1", dashboard_address=":0") as scheduler:
             connection = Connection("connector")

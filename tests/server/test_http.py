@@ -1,4 +1,4 @@
-"""Pages: health, metrics, stock's own about workers and tasks, and ports that are taken."""
+"""Pages: health, metrics, stock's pages on workers and tasks, and ports in use."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def get(port: int, path: str) -> str:
     return str(answer.body.decode())
 
 
-async def test_our_own_pages(scheduler: Scheduler) -> None:
+async def test_own_pages(scheduler: Scheduler) -> None:
     port = scheduler.http_server.port
     assert await get(port, "/a/health") == "ok"
     assert scheduler.address in await get(port, "/a/")
@@ -100,7 +100,7 @@ JSON = {"Content-Type": "application/json"}
 
 @contextlib.asynccontextmanager
 async def scheduler_with_commands(**settings: str) -> AsyncIterator[tuple[Scheduler, str]]:
-    """A scheduler that serves `/api/v1`, configured as for stock, and its address."""
+    """Start a scheduler that serves `/api/v1`, configured as for stock; yield its address."""
     routes = dask.config.get("distributed.scheduler.http.routes")
     key = "distributed.scheduler.http.routes"
     with dask.config.set({key: [*routes, "distributed.http.scheduler.api"], **settings}):
@@ -111,7 +111,7 @@ async def scheduler_with_commands(**settings: str) -> AsyncIterator[tuple[Schedu
 
 
 async def retire(url: str, headers: dict[str, str], body: str = '{"n": 1}') -> HTTPResponse:
-    """The answer to a command that retires a worker."""
+    """Return the response to a command that retires a worker."""
     options = {"method": "POST", "headers": headers, "body": body, "raise_error": False}
     return await AsyncHTTPClient().fetch(f"{url}/api/v1/retire_workers", **options)
 
@@ -130,7 +130,7 @@ async def test_commands() -> None:
         assert retired["name"] == "alice"
 
 
-async def test_there_are_no_commands_by_default(scheduler: Scheduler) -> None:
+async def test_commands_are_disabled_by_default(scheduler: Scheduler) -> None:
     url = f"http://127.0.0.1:{scheduler.http_server.port}/a"
     async with distributed.Worker(scheduler.address, dashboard_address=":0"):
         assert (await retire(url, JSON)).code == 404
@@ -140,17 +140,17 @@ async def test_there_are_no_commands_by_default(scheduler: Scheduler) -> None:
 @pytest.mark.parametrize(
     ("headers", "code"),
     [
-        ({}, 415),  # a form, or a script that says nothing of JSON
+        ({}, 415),  # a form, or a script without a JSON content type
         ({"Content-Type": "text/plain"}, 415),
         ({"Content-Type": "application/x-www-form-urlencoded"}, 415),
         ({**JSON, "Origin": "http://elsewhere.example"}, 403),
         ({"Content-Type": "text/plain", "Origin": "http://elsewhere.example"}, 403),
         ({**JSON, "Origin": "null"}, 403),
-        # a site whose name was pointed to this machine after its page was loaded
+        # DNS rebinding: the name of the site resolves to this machine after its page was loaded
         ({**JSON, "Host": "elsewhere.example", "Origin": "http://elsewhere.example"}, 403),
     ],
 )
-async def test_commands_of_other_sites_are_refused(headers: dict[str, str], code: int) -> None:
+async def test_cross_site_commands_are_refused(headers: dict[str, str], code: int) -> None:
     async with (
         scheduler_with_commands() as (scheduler, url),
         distributed.Worker(scheduler.address, dashboard_address=":0"),
@@ -159,7 +159,7 @@ async def test_commands_of_other_sites_are_refused(headers: dict[str, str], code
         assert len(scheduler.workers) == 1
 
 
-async def test_commands_of_our_own_pages_are_carried_out() -> None:
+async def test_commands_of_own_pages_are_executed() -> None:
     async with (
         scheduler_with_commands() as (scheduler, url),
         distributed.Worker(scheduler.address, dashboard_address=":0"),
@@ -169,7 +169,7 @@ async def test_commands_of_our_own_pages_are_carried_out() -> None:
         assert answer.code == 200 and not scheduler.workers
 
 
-async def test_commands_of_other_machines_need_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_commands_of_other_hosts_require_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
     remote = property(lambda request: "192.0.2.1", lambda request, value: None)
     monkeypatch.setattr("tornado.httputil.HTTPServerRequest.remote_ip", remote, raising=False)
     async with scheduler_with_commands() as (_, url):
@@ -201,17 +201,17 @@ async def test_event_stream(scheduler: Scheduler) -> None:
 
 
 def names(metrics: str) -> set[str]:
-    """Names of metrics with their labels, as far as they are the scheduler's."""
+    """Return the names of metrics with their labels that belong to the scheduler."""
     lines = [line for line in metrics.splitlines() if line.startswith("dask_")]
     return {re.sub(r'="[^"]*"', "", line.rpartition(" ")[0]) for line in lines}
 
 
 def kinds(metrics: str) -> set[str]:
-    """Lines that say of which type metrics are."""
+    """Return the lines that declare the types of metrics."""
     return {line for line in metrics.splitlines() if line.startswith("# TYPE dask_")}
 
 
-async def test_every_metric_of_stocks_is_there(scheduler: Scheduler) -> None:
+async def test_all_metrics_of_stock_exist(scheduler: Scheduler) -> None:
     options = {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0", "dashboard": False}
     async with distributed.Scheduler(**options, port=0) as stock:
         texts = []
@@ -249,7 +249,7 @@ async def test_several_addresses() -> None:
         assert scheduler.services["dashboard"].port == scheduler.http_server.port
 
 
-async def test_a_taken_port_gives_another_and_a_warning() -> None:
+async def test_port_in_use_is_replaced_with_a_warning() -> None:
     first = HttpServer([], [("127.0.0.1", 0)])
     with pytest.warns(UserWarning, match=f"Port {first.port} is already in use"):
         other = HttpServer([], [("127.0.0.1", first.port)])

@@ -22,12 +22,12 @@ from paceline.workers_compat.security.http_token import TokenGate
 from tornado import web
 from tornado.httpclient import AsyncHTTPClient, HTTPClientError
 
-#: Larger than what the kernel keeps for a client that does not read.
+#: Larger than the kernel's buffers for a client that does not read.
 LARGE_NBYTES = 64 * 2**20
 
 
 class Page(web.RequestHandler):
-    """Answers, and takes bodies."""
+    """Reply, and accept bodies."""
 
     def get(self) -> None:
         self.write("ok")
@@ -37,7 +37,7 @@ class Page(web.RequestHandler):
 
 
 class Large(web.RequestHandler):
-    """Answers with more than a socket takes."""
+    """Reply with more than a socket buffers."""
 
     def get(self) -> None:
         self.write(b"x" * LARGE_NBYTES)
@@ -48,7 +48,7 @@ Serve = Callable[..., HttpServer]
 
 @pytest.fixture
 def serve(request: pytest.FixtureRequest) -> Serve:
-    """Start servers with limits, which end with the test. Half of them look at requests before they are parsed."""
+    """Start servers with limits, which end with the test. Half of them inspect requests before parsing."""
 
     def start(peek: bool = False, gate: TokenGate | None = None, **limits: Any) -> HttpServer:
         routes = [("/page", Page, {}), ("/large", Large, {})]
@@ -75,7 +75,7 @@ async def dial(
 
 
 async def until_closed(reader: asyncio.StreamReader) -> bytes:
-    """Everything that comes until the server closes the connection."""
+    """Return everything received until the server closes the connection."""
     async with asyncio.timeout(60):
         try:
             return await reader.read()
@@ -117,7 +117,7 @@ async def test_a_client_that_does_not_read_is_closed(serve: Serve) -> None:
 
 
 @pytest.mark.parametrize("peek", [False, True])
-async def test_a_new_connection_closes_the_one_unused_longest(
+async def test_new_connection_closes_the_least_recently_used(
     serve: Serve, peek: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = serve(peek, connections=3)
@@ -126,7 +126,7 @@ async def test_a_new_connection_closes_the_one_unused_longest(
     await kept.readuntil(b"ok")
     idle = [await dial(server) for _ in range(2)]
     writer.write(request)
-    await kept.readuntil(b"ok")  # used again: the others were unused longer
+    await kept.readuntil(b"ok")  # in use again: the others were unused longer
     assert await get(server) == b"ok"
     assert await until_closed(idle[0][0]) == b""
     writer.write(request)
@@ -145,7 +145,7 @@ async def test_bodies_are_bounded(serve: Serve) -> None:
         await get(server, method="POST", body="x" * 1001)
 
 
-async def test_the_body_of_a_refused_request_is_not_waited_for(serve: Serve) -> None:
+async def test_body_of_refused_request_is_not_awaited(serve: Serve) -> None:
     server = serve(gate=TokenGate("t"))
     reader, writer = await dial(
         server, b"POST /page HTTP/1.1\r\nHost: h\r\nContent-Length: 1000\r\n\r\n"
@@ -163,7 +163,7 @@ def test_limits_are_configured() -> None:
     assert http_limits(jupyter=True).body_nbytes > http_limits().body_nbytes
 
 
-async def test_workers_on_the_port_of_the_pages_are_not_limited() -> None:
+async def test_workers_on_the_http_port_are_not_limited() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -184,7 +184,7 @@ async def test_workers_on_the_port_of_the_pages_are_not_limited() -> None:
 
 
 class Exhausted(socket.socket):
-    """A listening socket for which the system has no descriptors until it is told otherwise."""
+    """A listening socket whose `accept` fails for lack of descriptors until `error` is None."""
 
     refused = 0
     error: int | None = errno.EMFILE
@@ -211,7 +211,7 @@ async def test_a_listener_pauses_while_descriptors_are_exhausted(
         assert [record.levelno for record in caplog.records] == [logging.ERROR]
         assert "trying again" in caplog.text and "ulimit" in caplog.text
         turns, refused = 1000, sock.refused
-        for _ in range(turns):  # it does not spin: few of these turns of the loop try again
+        for _ in range(turns):  # no busy loop: few of these turns of the event loop try again
             await asyncio.sleep(0)
         assert sock.refused - refused < turns / 10
         sock.error = None

@@ -1,4 +1,4 @@
-"""Values that no peer should send cost their sender an error, and others nothing. ``tests/attacks/test_values.py`` tries every field."""
+"""Invalid values cause an error for their sender and do not affect others. ``tests/attacks/test_values.py`` tries every field."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def assert_others_go_on(scheduler: Scheduler) -> None:
         {"resources": {"GPU": math.inf}},
     ],
 )
-async def test_a_worker_with_odd_facts_is_taken_and_leaves(change: dict[str, Any]) -> None:
+async def test_worker_with_unusual_values_registers_and_leaves(change: dict[str, Any]) -> None:
     options = {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0", "dashboard": False}
     async with Scheduler(**options) as scheduler:
         state = scheduler.server.state
@@ -79,7 +79,7 @@ async def test_a_worker_with_odd_facts_is_taken_and_leaves(change: dict[str, Any
         {"resources": {"GPU": math.nan}},
     ],
 )
-async def test_a_worker_that_cannot_be_taken_learns_why(change: dict[str, Any]) -> None:
+async def test_refused_worker_gets_the_reason(change: dict[str, Any]) -> None:
     options = {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0", "dashboard": False}
     async with Scheduler(**options) as scheduler:
         peer = await Peer.dial(scheduler)
@@ -90,7 +90,7 @@ async def test_a_worker_that_cannot_be_taken_learns_why(change: dict[str, Any]) 
         await assert_others_go_on(scheduler)
 
 
-async def test_an_odd_graph_fails_for_its_client() -> None:
+async def test_invalid_graph_fails_for_its_client() -> None:
     """Names that are too long or cannot be encoded, and priorities and resources without an order."""
     options = {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0", "dashboard": False}
     async with (

@@ -1,4 +1,4 @@
-"""What is written to a journal comes back, also from a torn file."""
+"""Journals can be read back, also from a truncated file."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ VALUES: list[Any] = [
 
 
 @pytest.mark.parametrize("value", VALUES, ids=lambda v: type(v).__name__)
-def test_values_survive(value: Any) -> None:
+def test_values_round_trip(value: Any) -> None:
     codec = ValueCodec()
     back = codec.unpack(codec.pack(value))
     assert back == value
@@ -100,7 +100,7 @@ def test_long_bytes_become_stubs() -> None:
     back = codec.unpack(codec.pack(payload))
     assert type(back.frames[0]) is StubBytes
     assert back.frames[1] == b"short"
-    # a stub stands for what it came from: outputs of a replay hash as those of the run
+    # a stub hashes as the bytes it replaces, so outputs of a replay have the hash of the run
     assert codec.pack(back) == codec.pack(payload)
 
 
@@ -119,14 +119,14 @@ def read(path: Path) -> tuple[list[Any], str]:
     return entries, reader.ending
 
 
-def test_a_journal_comes_back(tmp_path: Path) -> None:
+def test_journal_round_trip(tmp_path: Path) -> None:
     path = tmp_path / "j"
     messages = [stimuli.Tick(), m.KeepAlive(), stimuli.ClientRemoved("c")]
     write(path, messages)
     assert read(path) == (messages, "closed")
 
 
-def test_a_torn_journal_comes_back_up_to_the_tear(tmp_path: Path) -> None:
+def test_truncated_journal_is_read_up_to_the_damage(tmp_path: Path) -> None:
     path = tmp_path / "j"
     messages: list[Any] = [stimuli.ClientRemoved("c" * 100), stimuli.WorkerRemoved("w" * 100)]
     write(path, messages)
@@ -160,7 +160,7 @@ def test_a_journal_of_another_format_version_is_refused(
         JournalReader(path)
 
 
-def test_a_journal_ends_itself_at_its_limit(tmp_path: Path, caplog: Any) -> None:
+def test_journal_stops_at_its_limit(tmp_path: Path, caplog: Any) -> None:
     path = tmp_path / "j"
     writer = JournalWriter(path, SchedulerConfig(allowed_failures=7), max_nbytes=5_000)
     for i in range(1000):
@@ -173,7 +173,7 @@ def test_a_journal_ends_itself_at_its_limit(tmp_path: Path, caplog: Any) -> None
 
 
 def session() -> list[Stimulus]:
-    """A worker, a client, a graph of three tasks, one of which is done."""
+    """Run a worker, a client and a graph of three tasks, one of which finishes."""
     worker, client = "tcp://10.0.0.1:1", "client-1"
     register = m.RegisterWorker(address=worker, name="w", nthreads=2, stimulus_id="join")
     chunk = stimuli.GraphChunk(

@@ -1,4 +1,4 @@
-"""`--jupyter`, and pages that users bring (`distributed.scheduler.http.routes`), which are given the scheduler: both in its process."""
+"""`--jupyter`, and routes of users (`distributed.scheduler.http.routes`), which need the scheduler: both run in its process."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MODULES = "['distributed.http.health', 'distributed.http.scheduler.json', 'my_ro
 
 @pytest.fixture
 def scheduler(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[dict[str, Any]]:
-    """Its scheduler file, once it is there."""
+    """Return the content of its scheduler file once it exists."""
     (tmp_path / "my_routes.py").write_text(ROUTES)
     file = tmp_path / "scheduler.json"
     options = ["--host", "127.0.0.1", "--port", "0", "--dashboard-address", "127.0.0.1:0"]
@@ -76,7 +76,7 @@ def get(scheduler: dict[str, Any], path: str) -> Any:
 
 
 @pytest.mark.parametrize("scheduler", [[]], indirect=True)
-def test_routes_of_users_are_given_the_scheduler(scheduler: dict[str, Any]) -> None:
+def test_routes_of_users_receive_the_scheduler(scheduler: dict[str, Any]) -> None:
     found = get(scheduler, "/mine/workers.json")
     assert found["workers"] == 0
     assert found["id"] == scheduler["id"]
@@ -86,7 +86,7 @@ def test_routes_of_users_are_given_the_scheduler(scheduler: dict[str, Any]) -> N
 
 @pytest.mark.skipif(find_spec("jupyter_server") is None, reason="Jupyter is not installed")
 @pytest.mark.parametrize("scheduler", [["--jupyter"]], indirect=True)
-def test_jupyter_is_served_beside(scheduler: dict[str, Any]) -> None:
+def test_jupyter_is_served_too(scheduler: dict[str, Any]) -> None:
     assert "version" in get(scheduler, "/jupyter/api")
     assert get(scheduler, "/jupyter/api/status")["kernels"] == 0
     assert get(scheduler, "/health") == "ok"

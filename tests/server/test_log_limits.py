@@ -1,4 +1,4 @@
-"""Log lines are bounded in length and number, however long the keys and however busy the peers."""
+"""Log lines are bounded in length and number for keys of any length and any number of messages."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_long_lines_are_shortened(limits: LogLimits, caplog: pytest.LogCaptureFi
     assert "Traceback" in text and len(text) < 2 * log_limits.TRACEBACK_MAX
 
 
-def test_floods_are_counted(
+def test_repeated_lines_are_counted(
     limits: LogLimits, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     for n in range(10_000):
@@ -76,7 +76,7 @@ def test_floods_are_counted(
 
 
 def test_kinds_of_the_core(limits: LogLimits, caplog: pytest.LogCaptureFixture) -> None:
-    """One statement logs all lines of the core; a flood of one kind hides no other."""
+    """All lines of the core are logged by one statement; a flood of one kind must not hide others."""
     for text in ["Scheduler cancels key " + "x" * 3_000] * 100 + ["Worker failed to heartbeat"]:
         logger.log(30, "%s", text)
     assert caplog.messages[-1] == "Worker failed to heartbeat"
@@ -95,7 +95,7 @@ def test_wrong_arguments_reach_the_handler(limits: LogLimits) -> None:
 
 
 async def test_peers_with_large_keys_and_ops(caplog: pytest.LogCaptureFixture) -> None:
-    """An embedded scheduler: a client cancels a key of a megabyte, a peer sends ops as long."""
+    """In an embedded scheduler, a client cancels a key of a megabyte, and a peer sends ops of that length."""
     caplog.set_level("INFO")
     key = "k" * 2**20
     async with Scheduler(host="127.0.0.1", port=0, dashboard=False) as scheduler:

@@ -1,4 +1,4 @@
-"""Very long batches of clients and workers are processed completely, in order, and others in between."""
+"""Very long batches of clients and workers are processed completely and in order, with other messages in between."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def keys() -> list[str]:
     return [f"a-task-with-a-name-{i}" for i in range(MANY)]
 
 
-async def test_a_client_that_lets_go_of_very_much(scheduler: Scheduler) -> None:
+async def test_client_that_releases_many_keys(scheduler: Scheduler) -> None:
     state = scheduler.server.state
     alice, bob = await client(scheduler, "alice"), await client(scheduler, "bob")
     alice.say([m.ClientDesiresKeys(keys=keys(), client="alice")])
@@ -51,10 +51,10 @@ async def test_a_client_that_lets_go_of_very_much(scheduler: Scheduler) -> None:
     await until(lambda: "of-bob" in state.tasks)
     bob.say([m.ClientReleasesKeys(keys=["of-bob"], client="bob")])
     await until(gone)
-    assert len(seen) > 5  # in many turns of the loop
+    assert len(seen) > 5  # in many iterations of the loop
 
 
-async def test_a_worker_that_fetched_very_much(scheduler: Scheduler) -> None:
+async def test_worker_that_fetched_many_keys(scheduler: Scheduler) -> None:
     state = scheduler.server.state
     await client(scheduler, "alice")
     peer = await worker(scheduler)
@@ -75,7 +75,7 @@ def _placed(address: str) -> Any:
     return DataPlaced({k: [address] for k in keys()}, dict.fromkeys(keys(), 8), client="alice")
 
 
-async def test_very_much_behind_a_graph_keeps_its_order(scheduler: Scheduler) -> None:
+async def test_many_messages_behind_a_graph_keep_their_order(scheduler: Scheduler) -> None:
     state = scheduler.server.state
     alice = await client(scheduler, "alice")
     dsk = {key: (sum, [i, 1]) for i, key in enumerate(keys())}
@@ -94,7 +94,7 @@ async def test_very_much_behind_a_graph_keeps_its_order(scheduler: Scheduler) ->
     await until(lambda: list(state.tasks) == ["x"] and not state.deferred)
 
 
-async def test_a_client_that_goes_in_the_middle(scheduler: Scheduler) -> None:
+async def test_client_that_disconnects_in_the_middle(scheduler: Scheduler) -> None:
     state = scheduler.server.state
     alice = await client(scheduler, "alice")
     alice.say([m.ClientDesiresKeys(keys=keys(), client="alice")])

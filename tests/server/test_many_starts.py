@@ -1,4 +1,4 @@
-"""Clusters that a program starts and ends, again and again, leave nothing in it. (A stock worker in the same process does, on any scheduler.)"""
+"""A program can start and end clusters repeatedly without leaks. (A stock worker in the same process leaks, on any scheduler.)"""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ print(json.dumps(seen))
 """
 
 
-def test_starts_leave_nothing() -> None:
+def test_starts_leak_nothing() -> None:
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=100
     )
     (objects, *before), (objects_later, *after) = json.loads(done.stdout.splitlines()[-1])
     assert after == before, "descriptors, threads, children"
-    assert objects_later - objects < 30, "less than one a start"
+    assert objects_later - objects < 30, "less than one per start"

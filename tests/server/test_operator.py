@@ -17,7 +17,7 @@ from paceline.scheduler.server.cli import doctor, status
 from paceline.scheduler.server.cli.main import main, what_next
 
 
-def test_a_bar_shows_each_state_that_has_tasks() -> None:
+def test_bar_shows_each_state_that_has_tasks() -> None:
     parts = status.bar_parts({"memory": 998, "erred": 1, "waiting": 1}, width=10)
     assert "".join(text for text, _ in parts) == "█" * 10
     parts = status.bar_parts({"memory": 50, "processing": 1, "waiting": 49}, width=10)
@@ -88,7 +88,7 @@ def test_doctor_finds_clocks_and_versions_that_differ() -> None:
     assert doctor.mixed("python", {"3.11.1": ["a"], "3.12.2": ["b"]}).grade == "problem"
 
 
-def test_a_variable_that_is_spelled_wrong() -> None:
+def test_misspelt_variable() -> None:
     wrong = "DASK_DISTRIBUTED__SCHEDULER__WORK_STEALNG"
     right = "DASK_DISTRIBUTED__SCHEDULER__WORK_STEALING"
     assert doctor.unknown_variables({wrong: "1", right: "1", "HOME": "/"}) == [wrong]
@@ -101,7 +101,7 @@ def test_commands_report_an_unreachable_scheduler() -> None:
         assert "tcp://127.0.0.1:1" in result.output
 
 
-def test_what_to_type_next() -> None:
+def test_suggested_commands() -> None:
     text = what_next("tcp://10.0.0.1:8786", {"dashboard": SimpleNamespace(port=8787)})
     assert "dask worker tcp://10.0.0.1:8786" in text
     assert "http://localhost:8787/status" in text
@@ -136,7 +136,7 @@ def test_each_command_takes_the_address_in_the_same_ways(
     ]:
         result = run(*several)
         assert result.exit_code == 2 and "More than one scheduler address" in result.output
-    if command != "doctor":  # it checks this machine then
+    if command != "doctor":  # without an address it checks this machine
         result = run()
         assert result.exit_code == 2 and "No scheduler address" in result.output
     file.write_text("[]")

@@ -61,7 +61,7 @@ def _page_port(process: subprocess.Popen[bytes], file: Path) -> int:
 
 
 def ask(port: int, path: str, method: str = "GET", **headers: str) -> int:
-    """Return the status of a request on a connection of its own."""
+    """Return the status of a request on a separate connection."""
     return fetch(port, path, method, headers)[0]
 
 
@@ -95,7 +95,7 @@ def send(port: int, *parts: bytes) -> bytes:
         return data
 
 
-def test_every_route_asks_for_the_token(port: int) -> None:
+def test_every_route_requires_the_token(port: int) -> None:
     assert ask(port, "/health") == 200
     status, _, body = fetch(port, "/sitemap.json", headers=BEARER)
     assert status == 200
@@ -121,7 +121,7 @@ def test_every_route_asks_for_the_token(port: int) -> None:
         assert ask(port, path, **BEARER) == 200, path
 
 
-def test_a_browser_keeps_a_cookie(port: int) -> None:
+def test_browser_keeps_a_cookie(port: int) -> None:
     status, cookie, _ = fetch(port, f"/status?token={TOKEN}")
     assert status == 302 and cookie and TOKEN not in cookie
     assert ask(port, "/status", Cookie=cookie) == 200
@@ -142,13 +142,13 @@ def test_websockets_of_the_dashboard(port: int) -> None:
 
 
 @pytest.mark.parametrize("method", ["HEAD", "POST", "PUT", "OPTIONS", "DELETE"])
-def test_other_methods_ask_for_the_token(port: int, method: str) -> None:
+def test_other_methods_require_the_token(port: int, method: str) -> None:
     for path in ("/status", "/status/ws", "/metrics"):
         assert ask(port, path, method) == 401
         assert ask(port, path, "SPAM") == 405
 
 
-def test_requests_that_come_in_parts_ask_for_the_token(port: int) -> None:
+def test_requests_in_parts_require_the_token(port: int) -> None:
     for parts in (
         (b"GET /sta", b"tus HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n"),
         (b"GET /status HTTP/1.1\r\n", b"Host: h\r\nConnection: close\r\n\r\n"),
@@ -159,7 +159,7 @@ def test_requests_that_come_in_parts_ask_for_the_token(port: int) -> None:
 
 
 @pytest.mark.parametrize("path", ["/status", "/status/ws", "/metrics", "/health"])
-def test_a_later_request_of_a_connection_asks_for_the_token(port: int, path: str) -> None:
+def test_later_requests_of_a_connection_require_the_token(port: int, path: str) -> None:
     later = "/metrics" if path == "/health" else path
     allowed = f"GET {path} HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode()
     refused = f"GET {later} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n".encode()

@@ -1,4 +1,4 @@
-"""Who may see pages, who knows the secret, which handlers are blocked."""
+"""Access to pages, the shared secret, and blocked handlers."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def get(url: str, **options: Any) -> HTTPResponse:
     return await AsyncHTTPClient().fetch(url, raise_error=False, follow_redirects=False, **options)
 
 
-async def test_pages_ask_for_the_token(tmp_path: Any) -> None:
+async def test_pages_require_the_token(tmp_path: Any) -> None:
     (tmp_path / "token").write_text("open-sesame\n")
     with dask.config.set({"paceline.http.token-file": str(tmp_path / "token")}):
         async with Scheduler(
@@ -49,7 +49,7 @@ async def test_pages_ask_for_the_token(tmp_path: Any) -> None:
             assert (await get(f"{base}/metrics", headers={"Cookie": cookie})).code == 200
 
 
-async def test_an_address_that_leads_elsewhere_is_not_followed() -> None:
+async def test_redirect_stays_on_this_host() -> None:
     with dask.config.set({"paceline.http.token": "t"}):
         async with Scheduler(
             host="127.0.0.1", port=0, dashboard_address="127.0.0.1:0"
@@ -58,7 +58,7 @@ async def test_an_address_that_leads_elsewhere_is_not_followed() -> None:
             assert (await get(f"{base}//elsewhere.example/x?token=t")).headers["Location"] == "/x"
 
 
-async def test_blocked_handlers_fail_in_words_and_others_work() -> None:
+async def test_blocked_handlers_return_an_error_and_others_work() -> None:
     with dask.config.set({"distributed.scheduler.blocked-handlers": ["run_function", "feed"]}):
         scheduler = Scheduler(host="127.0.0.1", port=0, dashboard_address=":0")
     async with scheduler, Client(scheduler.address, asynchronous=True) as client:
@@ -101,27 +101,27 @@ def test_proofs() -> None:
 @pytest.mark.parametrize(
     "handshake", [None, 1, {}, {"paceline-proof": 1}, {"paceline-proof": ["a", "b"]}, {"paceline-proof": ["a", 1, None]}, {"paceline-proof": ["\ud800", "é", "é"]}]
 )  # fmt: skip
-def test_what_is_no_proof(handshake: Any) -> None:
+def test_invalid_proofs(handshake: Any) -> None:
     assert Secret(SECRET.encode()).refusal(handshake, CONNECTOR)
 
 
 @pytest.mark.parametrize(
     "moment", ["nan", "-nan", "inf", "-inf", "1e999", "9" * 400, "", "x", "-1", "1e300", "True"]
 )
-def test_a_proof_whose_moment_is_no_time_is_refused(moment: str) -> None:
+def test_proof_with_invalid_time_is_refused(moment: str) -> None:
     secret = Secret(SECRET.encode(), lambda: 1e9)
     proof = [moment, "nonce", secret._mac(CONNECTOR, moment, "nonce")]
     assert secret.refusal({"paceline-proof": proof}, CONNECTOR) is not None
 
 
 @pytest.mark.parametrize("moment", [True, 10**400, 1e9, None, b"1000000000.000"])
-def test_a_moment_that_is_no_text_is_malformed(moment: Any) -> None:
+def test_proof_with_time_that_is_no_text_is_malformed(moment: Any) -> None:
     secret = Secret(SECRET.encode(), lambda: 1e9)
     proof = [moment, "nonce", "mac"]
     assert "malformed" in str(secret.refusal({"paceline-proof": proof}, CONNECTOR))
 
 
-def test_used_proofs_are_forgotten_when_they_are_too_old_anyway() -> None:
+def test_used_proofs_are_forgotten_after_they_expire() -> None:
     clock = Clock()
     secret = Secret(SECRET.encode(), clock)
     for _ in range(100):
@@ -130,7 +130,7 @@ def test_used_proofs_are_forgotten_when_they_are_too_old_anyway() -> None:
     assert len(secret._used) <= 11
 
 
-def test_which_secret(tmp_path: Any) -> None:
+def test_selection_of_the_secret(tmp_path: Any) -> None:
     assert shared_secret.configured() is None
     with (
         dask.config.set({"paceline.security.secret": "short"}),
@@ -144,7 +144,7 @@ def test_which_secret(tmp_path: Any) -> None:
         shared_secret.configured()
 
 
-async def test_strangers_are_refused_in_words(caplog: Any) -> None:
+async def test_peers_without_proof_are_refused_with_an_error(caplog: Any) -> None:
     with dask.config.set({"paceline.security.secret": SECRET}):
         async with Scheduler(host="127.0.0.1", port=0, dashboard_address=":0") as scheduler:
             caplog.set_level(logging.WARNING)
@@ -174,7 +174,7 @@ asyncio.run(main(sys.argv[1]))
 """
 
 
-async def test_stock_peers_with_the_preload_and_a_worker_that_is_closed_to_strangers() -> None:
+async def test_stock_peers_with_the_preload_and_a_worker_that_requires_proofs() -> None:
     preload = "paceline.workers_compat.security.secret_preload"
     names = {
         f"DASK_DISTRIBUTED__{role}__PRELOAD": f"['{preload}']" for role in ("WORKER", "CLIENT")
@@ -192,7 +192,8 @@ async def test_stock_peers_with_the_preload_and_a_worker_that_is_closed_to_stran
             assert address.startswith("tcp://")
             from distributed.core import connect
 
-            comm = await connect(address)  # a stranger, who sees the worker hang up
+            # an unauthorized peer, which the worker disconnects
+            comm = await connect(address)
             with pytest.raises(OSError):
                 await comm.write({"op": "identity", "reply": True})
                 await comm.read()
@@ -202,7 +203,7 @@ async def test_stock_peers_with_the_preload_and_a_worker_that_is_closed_to_stran
                 assert await process.wait() == 0
 
 
-async def test_a_worker_that_proves_nothing_is_not_dialled_for_long() -> None:
+async def test_connecting_to_a_worker_without_proof_is_not_retried() -> None:
     async with (
         Scheduler(host="127.0.0.1", port=0, dashboard_address=":0") as scheduler,
         Worker(scheduler.address) as worker,
@@ -212,14 +213,14 @@ async def test_a_worker_that_proves_nothing_is_not_dialled_for_long() -> None:
             await scheduler.server.rpc_call(worker.address, {"op": "identity", "reply": True})
 
 
-async def test_a_program_that_is_cut_off_and_run_again_finds_its_keys() -> None:
+async def test_restarted_program_finds_its_keys() -> None:
     with dask.config.set({"paceline.scheduler.client-grace": "1 minute"}):
         scheduler = Scheduler(host="127.0.0.1", port=0, dashboard_address=":0")
     async with scheduler, Worker(scheduler.address):
         async with Client(scheduler.address, asynchronous=True) as first:
             future = first.submit(os.urandom, 4, key="random", pure=False)
             value = await future
-            first._reconnect = lambda: asyncio.Event().wait()  # it is gone for good
+            first._reconnect = lambda: asyncio.Event().wait()  # its client was removed
             first.scheduler_comm.comm.abort()
             async with asyncio.timeout(10):
                 while first.id in scheduler.server.state.clients:

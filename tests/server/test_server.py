@@ -1,4 +1,4 @@
-"""A scheduler on a real socket, and peers that say what stock peers say, or should not."""
+"""A scheduler on a real socket, with valid and invalid messages of peers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def scheduler() -> AsyncIterator[Scheduler]:
 
 
 def raised(reply: Any) -> BaseException:
-    """The exception that a stock peer would raise."""
+    """Return the exception that a stock peer would raise."""
     assert reply["status"] == "uncaught-error"
     opened = {
         name: value.frames[0] if isinstance(value, Payload) else value
@@ -72,7 +72,7 @@ async def test_pipelined_requests_are_answered_in_order(scheduler: Scheduler) ->
     assert replies == [False, *range(100)]
 
 
-async def test_a_request_whose_asker_hangs_up_is_forgotten(scheduler: Scheduler) -> None:
+async def test_request_of_disconnected_peer_is_dropped(scheduler: Scheduler) -> None:
     peer = await Peer.dial(scheduler)
     peer.say_raw({"op": "event_wait", "name": "e", "timeout": None})
     await asyncio.sleep(0.05)
@@ -104,7 +104,7 @@ async def test_workers_register_and_leave(scheduler: Scheduler, caplog: Any) -> 
     assert again["status"] == "OK"
 
 
-async def test_an_odd_message_costs_only_itself(scheduler: Scheduler, caplog: Any) -> None:
+async def test_invalid_message_affects_only_its_sender(scheduler: Scheduler, caplog: Any) -> None:
     alice = await worker(scheduler)
     alice.say_raw(
         [
@@ -121,7 +121,7 @@ async def test_an_odd_message_costs_only_itself(scheduler: Scheduler, caplog: An
     assert "no-such-op" in caplog.text
 
 
-async def test_clients_come_and_go(scheduler: Scheduler, caplog: Any) -> None:
+async def test_clients_connect_and_leave(scheduler: Scheduler, caplog: Any) -> None:
     caplog.set_level(logging.INFO, "distributed.scheduler")
     peer = await client(scheduler)
     peer.say([m.HeartbeatClient()])
@@ -149,7 +149,7 @@ async def test_silent_peer_is_disconnected(
 
 
 @pytest.mark.parametrize("junk", [b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 64])
-async def test_junk_costs_its_sender_the_connection(
+async def test_invalid_bytes_close_the_connection(
     scheduler: Scheduler, caplog: Any, junk: bytes
 ) -> None:
     good = await Peer.dial(scheduler)
@@ -162,7 +162,7 @@ async def test_junk_costs_its_sender_the_connection(
     assert await good.ask({"op": "echo", "data": 1}) == 1
 
 
-async def test_closing_tells_workers(scheduler: Scheduler) -> None:
+async def test_closing_notifies_workers(scheduler: Scheduler) -> None:
     alice = await worker(scheduler)
     await scheduler.close(timeout=0.2, reason="test")
     said = await alice.messages()
@@ -173,7 +173,7 @@ async def test_closing_tells_workers(scheduler: Scheduler) -> None:
 
 
 async def test_graphs_keep_a_clients_order(scheduler: Scheduler) -> None:
-    """What follows an update-graph waits for it; here a release that must come after its graph."""
+    """Messages after an update-graph wait for it; here a release that must follow its graph."""
     import cloudpickle
     from dask._expr import LLGExpr
     from paceline.protocol.payload import serialized_payload
@@ -193,7 +193,7 @@ async def test_graphs_keep_a_clients_order(scheduler: Scheduler) -> None:
     async with asyncio.timeout(60):
         while not seen or scheduler.server.state.tasks:
             seen += await alice.messages()
-    # the last may be given up before it was sent: its release follows at once
+    # the last one may be released before it was sent: its release follows at once
     computed = [x.key for x in seen if type(x) is m.ComputeTask]
     assert computed == ["x-0", "x-1", "x-2"][: len(computed)]
     payload_pickle(next(x for x in seen if type(x) is m.ComputeTask).run_spec)
@@ -217,14 +217,14 @@ async def test_scheduler_file_and_options(tmp_path: Any) -> None:
         Scheduler(no_such_option=1)
 
 
-async def test_idle_timeout_ends_it() -> None:
+async def test_idle_timeout_closes_the_scheduler() -> None:
     async with Scheduler(host="127.0.0.1", port=0, dashboard=False, idle_timeout="300ms") as made:
         async with asyncio.timeout(5):
             await made.finished()
 
 
-async def test_a_flood_does_not_stop_the_others(scheduler: Scheduler, monkeypatch: Any) -> None:
-    """Much from one peer is handled in shares, in order, up to its end."""
+async def test_flood_does_not_block_others(scheduler: Scheduler, monkeypatch: Any) -> None:
+    """Many messages of one peer are handled in parts, in order."""
     flood = await client(scheduler, "flood")
     order: list[Any] = []
     turns: list[int] = []
@@ -235,9 +235,7 @@ async def test_a_flood_does_not_stop_the_others(scheduler: Scheduler, monkeypatc
         order.append(message.key)
         handle(turn, message)
 
-    handlers[m.ReportKey] = (
-        noting  # what the driver calls is changed where the loop's profiler comes and goes
-    )
+    handlers[m.ReportKey] = noting  # the loop's profiler replaces methods that the driver calls
     flush = scheduler.server.driver.flush
 
     def counting() -> None:
@@ -249,7 +247,7 @@ async def test_a_flood_does_not_stop_the_others(scheduler: Scheduler, monkeypatc
         flood.say([m.ReportKey(key=i) for i in range(start, start + 2000)])
     flood.say([m.ReportKey(key="last")])
     await flood.writer.drain()
-    flood.writer.write_eof()  # to close with something unread would make the kernel throw away what was sent
+    flood.writer.write_eof()  # closing with unread data would make the kernel discard what was sent
     async with asyncio.timeout(10):
         while "flood" in scheduler.server.state.clients:
             await asyncio.sleep(0.01)

@@ -1,4 +1,4 @@
-"""What clients hear of a scheduler that closes, and what becomes of a connection that streams without having registered."""
+"""The notice that a closing scheduler sends to clients, and streams of connections that have not registered."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def test_reason_text() -> None:
 
 
 @pytest.mark.parametrize("reason", ["signal-15", "unknown"])
-async def test_clients_hear_why(reason: str) -> None:
-    """A future that waits is cancelled with the reason, and a warning shows it; a program that closes its own knows."""
+async def test_clients_receive_the_reason(reason: str) -> None:
+    """A waiting future is cancelled with the reason, shown as a warning; a program that closes its own scheduler gets none."""
     scheduler = Scheduler(port=0, host="127.0.0.1", dashboard=False)
     await scheduler
     async with Client(scheduler.address, asynchronous=True, timeout=0.5) as client:
@@ -52,7 +52,7 @@ async def test_clients_hear_why(reason: str) -> None:
 
 @pytest.mark.parametrize("close", [False, True])
 async def test_removed_worker_reports_that_it_closes(close: bool) -> None:
-    """The event comes when the scheduler has parted with the worker; it is kept all the same, and nothing else it says is."""
+    """The event arrives after the worker was removed. It is logged all the same; other messages of the worker are dropped."""
     async with (
         Scheduler(port=0, host="127.0.0.1", dashboard=False) as scheduler,
         Client(scheduler.address, asynchronous=True) as client,
@@ -81,7 +81,7 @@ async def test_removed_worker_reports_that_it_closes(close: bool) -> None:
 
 
 async def test_stream_without_registration() -> None:
-    """Its messages reach handlers of plugins, and the core where they say whose they are; odd ones harm nobody."""
+    """Messages reach handlers of plugins, and the core if they name their sender; invalid ones affect no one else."""
     heard: list[object] = []
     async with (
         Scheduler(port=0, host="127.0.0.1", dashboard=False) as scheduler,
@@ -104,8 +104,8 @@ async def test_stream_without_registration() -> None:
         assert await client.run_on_scheduler(lambda: "well") == "well"
 
 
-async def test_stream_handlers_taken_over() -> None:
-    """A plugin's function stands before the core's, and may pass on what it got; then all is as before."""
+async def test_replaced_stream_handlers() -> None:
+    """A plugin's handler replaces the core's, and may forward messages to it; removing it restores the core's."""
     heard: list[str] = []
     async with (
         Scheduler(port=0, host="127.0.0.1", dashboard=False) as scheduler,

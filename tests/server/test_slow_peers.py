@@ -1,4 +1,4 @@
-"""Peers that read slowly: workers get no new tasks, clients get the latest word."""
+"""Slow readers: workers get no new tasks, clients get only the latest report of each key."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def scheduler() -> AsyncIterator[Scheduler]:
         yield made
 
 
-def test_the_backlog_keeps_the_latest_word_per_key(monkeypatch: Any, caplog: Any) -> None:
+def test_backlog_keeps_the_latest_report_per_key(monkeypatch: Any, caplog: Any) -> None:
     log = SlowClientBuffer("c")
     log.add([m.KeyInMemory(key="a"), m.KeyInMemory(key="b"), m.LostData(key="a")])
     log.add([m.CancelledKeys(keys=["b"]), m.KeyInMemory(key="a"), m.KeyInMemory(key="b")])
@@ -109,7 +109,7 @@ def read_on(peer: Peer) -> None:
     peer.writer.transport.resume_reading()  # type: ignore[attr-defined]
 
 
-async def test_a_clogged_worker_gets_no_new_tasks_and_is_not_lost(scheduler: Scheduler) -> None:
+async def test_backpressured_worker_gets_no_new_tasks_and_is_not_lost(scheduler: Scheduler) -> None:
     slow = await worker(scheduler)
     submitter = await client(scheduler)
     stop_reading(slow)
@@ -138,7 +138,7 @@ async def test_a_clogged_worker_gets_no_new_tasks_and_is_not_lost(scheduler: Sch
     assert "tcp://127.0.0.1:1" in scheduler.workers
 
 
-async def test_a_slow_client_gets_the_latest_word(scheduler: Scheduler) -> None:
+async def test_slow_client_gets_the_latest_report(scheduler: Scheduler) -> None:
     slow = await client(scheduler, "slow")
     slow.say([m.SubscribeTopic(topic="t")])
     await until(lambda: "t" in scheduler.server.state.events.subscribers)
@@ -243,7 +243,7 @@ async def test_a_worker_that_reads_nothing_is_closed(caplog: Any) -> None:
     assert "has read nothing for 0.05 s" in caplog.text
 
 
-async def test_an_unread_timer_starts_again_when_the_peer_reads() -> None:
+async def test_timer_of_unread_data_restarts_when_the_peer_reads() -> None:
     left = [30, 20, 20]
     expired: list[float] = []
     with dask.config.set({"paceline.scheduler.unread-timeout": "1 ms"}):

@@ -1,4 +1,4 @@
-"""Other ways to start: the names of old, distributed's own commands through the takeover, a cluster on this machine."""
+"""Other ways to start: former names, distributed's own commands after the takeover, a cluster on this machine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_dask_paceline() -> None:
     assert result.exit_code == 0 and "paceline, version" in result.output
 
 
-def test_a_process_of_ones_own_is_known_by_its_command() -> None:
+def test_scheduler_process_is_identified_by_its_command() -> None:
     assert replace_scheduler.runs_a_scheduler(
         ["python", "-m", "distributed.cli.dask_spec", "--spec", "{}"]
     )
@@ -39,7 +39,7 @@ def test_a_process_of_ones_own_is_known_by_its_command() -> None:
 
 @pytest.mark.parametrize("way", ["module", "variable"])
 def test_takeover(way: str, tmp_path: object) -> None:
-    """A process that names distributed's class gets ours."""
+    """A process that imports distributed's class gets paceline's."""
     program = "import distributed, distributed.deploy.local as local; print(local.Scheduler.__mro__[1].__module__)"
     path = os.path.join(str(tmp_path), "named.py")
     with open(path, "w") as file:

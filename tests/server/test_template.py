@@ -1,4 +1,4 @@
-"""The template process, in a process that runs nothing else."""
+"""The template process, tested in separate processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the template is used on Linux")
 
-#: A module that is forked: "code" is written to its socket, and what is read there is its exit code.
+#: A module that runs in a forked child: "code" is written to its socket, and the reply is its exit code.
 CHILD = """
 import os, sys, threading
 
@@ -84,7 +84,7 @@ def test_children_report_their_exit_codes(tmp_path):
     assert "ValueError: raised in a child" in errors
 
 
-def test_children_see_the_end_of_their_sockets_only(tmp_path):
+def test_children_detect_the_end_of_their_sockets(tmp_path):
     """A child inherits no descriptor of another child, so that each notices the end of its own."""
     run(
         """
@@ -103,7 +103,7 @@ def test_children_see_the_end_of_their_sockets_only(tmp_path):
     )
 
 
-def test_interpreters_are_started_when_the_template_has_ended(tmp_path):
+def test_interpreters_are_started_after_the_template_has_ended(tmp_path):
     _, errors = run(
         """
         process, link, (_, template_pid, _) = child()
@@ -122,7 +122,7 @@ def test_interpreters_are_started_when_the_template_has_ended(tmp_path):
     assert "The template process has ended" in errors
 
 
-def test_no_template_beside_threads(tmp_path):
+def test_no_template_in_a_process_with_threads(tmp_path):
     output, _ = run(
         """
         import threading

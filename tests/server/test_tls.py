@@ -57,7 +57,9 @@ async def listening(tls: Tls) -> AsyncIterator[tuple[Transport, Sink, int]]:
     await transport.close_all(1)
 
 
-async def test_messages_both_ways_and_large_ones_uncut(authority: Authority, pair: Pair) -> None:
+async def test_messages_in_both_directions_and_large_ones_unsharded(
+    authority: Authority, pair: Pair
+) -> None:
     async with listening(tls_of(authority, pair)) as (transport, sink, port):
         mine = await transport.connect("127.0.0.1", port, "tls")
         await sink.until(lambda: len(sink.facts) == 2)
@@ -96,7 +98,7 @@ async def test_a_slow_reader_is_reported_and_bounds_what_is_encrypted(
         theirs.resume_reading()
         await sink.until(lambda: sink.has("resumed", mine) and sink.messages.get(theirs))
         mine.write([b"y" * 64 * 2**20])
-        mine.close()  # once it is written
+        mine.close()  # after it was written
         await sink.until(lambda: sink.has("closed", theirs))
         assert [len(frames[0]) for frames in sink.messages[theirs]] == [64 * 2**20] * 2
 
@@ -140,7 +142,7 @@ async def test_refused_without_a_certificate(authority: Authority, pair: Pair, c
     assert "it showed no certificate" in line
 
 
-async def test_refused_with_another_authoritys(
+async def test_refused_with_a_certificate_of_another_authority(
     authority: Authority, pair: Pair, caplog: Any, tmp_path: Path
 ) -> None:
     stranger = Authority(tmp_path, "stranger").issue("dask-node")
@@ -154,7 +156,7 @@ async def test_refused_with_an_expired_one(authority: Authority, pair: Pair, cap
     assert "its certificate is not accepted: certificate has expired" in line
 
 
-async def test_refused_for_its_name(authority: Authority, pair: Pair, caplog: Any) -> None:
+async def test_refused_for_its_host_name(authority: Authority, pair: Pair, caplog: Any) -> None:
     tls = tls_of(authority, pair, **{"paceline.security.peer-names": ["dask-*"]})
     line = await refused(tls, caplog, context(authority, authority.issue("mallory")))
     assert (
@@ -168,14 +170,16 @@ async def test_refused_for_plain_tcp(authority: Authority, pair: Pair, caplog: A
     assert "it does not speak TLS" in line
 
 
-async def test_a_refused_host_fills_no_log(authority: Authority, pair: Pair, caplog: Any) -> None:
+async def test_refused_host_does_not_fill_the_log(
+    authority: Authority, pair: Pair, caplog: Any
+) -> None:
     async with listening(tls_of(authority, pair)) as (_, _sink, port):
         for _ in range(5):
             await knock(port, context(authority, None))
     assert len([r for r in caplog.records if "no certificate" in r.getMessage()]) == 1
 
 
-async def test_dialling_one_who_is_not_trusted(
+async def test_connecting_to_an_untrusted_worker(
     authority: Authority, pair: Pair, tmp_path: Path
 ) -> None:
     other = Authority(tmp_path, "stranger")
@@ -246,7 +250,8 @@ async def test_stock_peers(authority: Authority, pair: Pair, security: str) -> N
             assert worker.address.startswith("tls://")
             assert await client.submit(lambda x: x + 1, 1) == 2
             array = np.ones(3_000_000)
-            future = await client.scatter(array, direct=False)  # the scheduler dials the worker
+            # the scheduler connects to the worker
+            future = await client.scatter(array, direct=False)
             assert (await client.submit(np.sum, future)) == 3_000_000
             back = await client.gather(future, direct=False)
             assert (back == array).all()

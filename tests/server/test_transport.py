@@ -17,7 +17,7 @@ from paceline.workers_compat.security.tls_config import Tls
 
 
 class Sink:
-    """Records the events of all comms."""
+    """Record the events of all comms."""
 
     def __init__(self) -> None:
         self.events: list[tuple[Any, ...]] = []
@@ -45,7 +45,7 @@ class Sink:
 
 
 class Recorder:
-    """Records the events of one comm in a sink."""
+    """Record the events of one comm in a sink."""
 
     def __init__(self, sink: Sink, comm: Comm) -> None:
         self.sink = sink
@@ -83,7 +83,7 @@ async def pair() -> AsyncIterator[tuple[Transport, Sink, int]]:
     await transport.close_all(0.1)
 
 
-async def test_messages_both_ways(pair: Any) -> None:
+async def test_messages_in_both_directions(pair: Any) -> None:
     transport, sink, port = pair
     mine = await transport.connect("127.0.0.1", port)
     await sink.until(lambda: len(sink.facts) == 2)
@@ -101,7 +101,7 @@ async def test_messages_both_ways(pair: Any) -> None:
     ]
 
 
-async def test_one_write_for_what_was_collected(pair: Any) -> None:
+async def test_collected_messages_are_sent_in_one_write(pair: Any) -> None:
     _, sink, port = pair
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     await sink.until(lambda: sink.facts)
@@ -158,7 +158,7 @@ async def test_a_slow_reader_is_reported(pair: Any) -> None:
     await sink.until(lambda: sink.has("closed", comm))
 
 
-async def test_reading_can_be_held_back(pair: Any) -> None:
+async def test_reading_can_be_paused(pair: Any) -> None:
     transport, sink, port = pair
     mine = await transport.connect("127.0.0.1", port)
     await sink.until(lambda: len(sink.facts) == 2)

@@ -34,7 +34,7 @@ def event_loop_policy(request: Any) -> Any:
 
 
 async def work(scheduler: Scheduler, address: str | None = None, **options: Any) -> None:
-    """What any scheme must support: tasks, large values through the scheduler, errors, closing."""
+    """Test features that any scheme must support: tasks, large values through the scheduler, errors, closing."""
     address = address or scheduler.address
     async with (
         Worker(address, **options) as worker,
@@ -127,7 +127,7 @@ async def ws_transport(sink: Sink) -> tuple[Transport, int]:
     return transport, listener.port  # type: ignore[attr-defined]
 
 
-async def test_web_socket_seam() -> None:
+async def test_web_socket_comm() -> None:
     sink = Sink()
     transport, port = await ws_transport(sink)
     mine = await transport.connect("127.0.0.1", port, "ws")
@@ -144,7 +144,7 @@ async def test_web_socket_seam() -> None:
     for _ in range(20):
         mine.write([b"x" * 2_000_000])
     await sink.until(lambda: sink.has("paused", mine))
-    mine.close()  # once it is written
+    mine.close()  # after it was written
     theirs.resume_reading()
     await sink.until(lambda: sink.has("closed", theirs))
     assert len(sink.messages[theirs]) == 23
@@ -154,7 +154,7 @@ async def test_web_socket_seam() -> None:
 
 
 @pytest.mark.parametrize("sent", [b"123", b"\xff" * 8, "text"])
-async def test_a_peer_that_breaks_the_framing_is_dropped(sent: Any, caplog: Any) -> None:
+async def test_peer_that_violates_the_framing_is_disconnected(sent: Any, caplog: Any) -> None:
     sink = Sink()
     transport, port = await ws_transport(sink)
     stranger = await websocket_connect(f"ws://127.0.0.1:{port}")
@@ -174,7 +174,7 @@ async def test_unknown_schemes() -> None:
         await Scheduler(protocol="foo", host="127.0.0.1", port=0, dashboard_address=":0")
 
 
-async def test_inside_the_process() -> None:
+async def test_inproc() -> None:
     async with Scheduler(
         protocol="inproc://", host=None, port=0, dashboard_address=":0"
     ) as scheduler:
@@ -183,7 +183,7 @@ async def test_inside_the_process() -> None:
         await work(scheduler)
 
 
-async def test_a_worker_outside_and_a_client_inside() -> None:
+async def test_worker_in_another_process_and_client_in_this_one() -> None:
     async with (
         Scheduler(
             protocol=["tcp", "inproc"],
@@ -194,7 +194,7 @@ async def test_a_worker_outside_and_a_client_inside() -> None:
         Worker(scheduler.contact_addresses[0]),
         Client(scheduler.contact_addresses[1], asynchronous=True) as client,
     ):
-        future = client.submit(np.arange, 10_000_000)  # in shards on the way
+        future = client.submit(np.arange, 10_000_000)  # sent in shards
         assert (await client.gather(future, direct=False) == np.arange(10_000_000)).all()
 
 
@@ -212,7 +212,7 @@ def test_local_cluster_with_threads() -> None:
         assert client.gather(client.map(lambda x: x + 1, range(20))) == list(range(1, 21))
 
 
-def test_what_cannot_be_pickled_stays_what_it_is_inside_the_process() -> None:
+def test_values_that_cannot_be_pickled_pass_through_inproc() -> None:
     from paceline.scheduler import LocalCluster
 
     lock = threading.Lock()
@@ -225,7 +225,7 @@ def test_what_cannot_be_pickled_stays_what_it_is_inside_the_process() -> None:
         assert client.submit(lambda each: each.locked(), there).result() is False
 
 
-async def test_a_scheme_that_a_package_registered(monkeypatch: Any) -> None:
+async def test_scheme_registered_by_a_package(monkeypatch: Any) -> None:
     from distributed.comm import tcp
     from distributed.comm.registry import backends
 

@@ -1,6 +1,6 @@
-"""The tap: bytes pass unchanged whatever they are, messages are shown, checked and counted, and it ends well.
+"""The tap: it forwards any bytes unchanged; shows, checks and counts messages; and shuts down cleanly.
 
-Whole clusters behind a tap are in ``tests/wiretap/``.
+``tests/wiretap/`` tests whole clusters behind a tap.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ HELLO = wire(local_offer())
 
 
 class Far:
-    """The other side: keeps what comes, and answers with what it is told to."""
+    """The other peer: records what it receives, and sends the given replies."""
 
     def __init__(self) -> None:
         self.got = bytearray()
@@ -95,7 +95,7 @@ async def until(condition: Any) -> None:
 
 
 @pytest.mark.parametrize("junk", [b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 1000, os.urandom(300_000)])
-async def test_bytes_pass_whatever_they_are(junk: bytes) -> None:
+async def test_any_bytes_are_forwarded(junk: bytes) -> None:
     async with tapped() as (far, tap, seen):
         reader, writer = await dial(tap)
         writer.write(junk)
@@ -103,14 +103,14 @@ async def test_bytes_pass_whatever_they_are(junk: bytes) -> None:
         far.writers[0].write(junk[::-1])
         assert await reader.readexactly(len(junk)) == junk[::-1]
         writer.write_eof()
-        assert await reader.read() == b"the end", "each way ends by itself"
+        assert await reader.read() == b"the end", "each direction ends separately"
         writer.close()
     assert tap.n_connections == 1
     if junk[:4] != b"GET ":
         assert {v.kind for s in seen for v in s.violations} == {"unreadable"}
 
 
-async def test_messages_are_seen_in_any_pieces() -> None:
+async def test_messages_are_decoded_from_any_pieces() -> None:
     async with tapped() as (far, tap, seen):
         _, writer = await dial(tap)
         asked = wire(HeartbeatWorker(address="tcp://a:1"))
@@ -129,8 +129,8 @@ async def test_messages_are_seen_in_any_pieces() -> None:
     ]
 
 
-async def test_one_that_reads_slowly_holds_up_the_other() -> None:
-    """Nothing piles up in between: the sockets' own buffers, and a megabyte or two."""
+async def test_slow_reader_slows_the_other_peer() -> None:
+    """The tap buffers at most the sockets' own buffers and a megabyte or two."""
     async with tapped() as (far, tap, _):
         far.reading.clear()
         _, writer = await dial(tap)
@@ -146,7 +146,7 @@ async def test_one_that_reads_slowly_holds_up_the_other() -> None:
         writer.close()
 
 
-async def test_reading_is_held_up_while_much_waits_to_be_opened(
+async def test_reading_pauses_while_much_waits_to_be_decoded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(proxy, "WAITING_MAX_NBYTES", 100_000)
@@ -168,7 +168,7 @@ async def test_reading_is_held_up_while_much_waits_to_be_opened(
     assert 0 < most < 1_000_000
 
 
-async def test_an_absent_scheduler_is_waited_for_as_long_as_the_peer_waits() -> None:
+async def test_absent_scheduler_is_retried_while_the_peer_waits() -> None:
     async with Wiretap("tcp://127.0.0.1:0", "tcp://127.0.0.1:1", lambda *_: None) as tap:
         reader, writer = await dial(tap)
         writer.write(HELLO)
@@ -178,7 +178,7 @@ async def test_an_absent_scheduler_is_waited_for_as_long_as_the_peer_waits() -> 
         await until(lambda: not tap._tasks or writer.transport.is_closing())
 
 
-async def test_a_mistake_in_looking_costs_no_connection() -> None:
+async def test_error_in_decoding_closes_no_connection() -> None:
     async with tapped() as (far, tap, _):
 
         def fail(*args: Any) -> None:
@@ -210,7 +210,7 @@ def test_addresses_that_cannot_be_tapped() -> None:
 
 @pytest.fixture(scope="module")
 def tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tls]:
-    """A certificate that signs itself."""
+    """Create a self-signed certificate."""
     if shutil.which("openssl") is None:
         pytest.skip("openssl makes the certificates")
     folder = tmp_path_factory.mktemp("tls")
@@ -243,7 +243,7 @@ async def test_tls_on_both_sides(tls: Tls) -> None:
             writer.close()
 
 
-async def test_tls_wants_certificates_of_peers(tls: Tls) -> None:
+async def test_tls_requires_certificates_of_peers(tls: Tls) -> None:
     server = tls.listen
     stranger = ssl.create_default_context(cafile=tls.security.tls_ca_file)
     stranger.check_hostname = False
@@ -256,11 +256,11 @@ async def test_tls_wants_certificates_of_peers(tls: Tls) -> None:
         assert not far.got
 
 
-# ------------------------------------------------------------------ what is told
+# ------------------------------------------------------------------ output
 
 
 class Peer:
-    """Stands for ``proxy.TappedConnection``."""
+    """A stand-in for ``proxy.TappedConnection``."""
 
     def __init__(self) -> None:
         self.number = 7
@@ -269,7 +269,7 @@ class Peer:
 
 
 def conversation() -> list[tuple[Peer, ObservedMessage]]:
-    """A worker registers, and says that a task is done and something that nobody knows."""
+    """Register a worker; send a finished task and an unknown op."""
     peer, found = Peer(), []
     say: list[tuple[Any, Any]] = [
         ("down", local_offer()),
@@ -284,7 +284,7 @@ def conversation() -> list[tuple[Peer, ObservedMessage]]:
     return found
 
 
-def test_one_line_a_message() -> None:
+def test_one_line_per_message() -> None:
     lines = [line(peer, 0.5, seen) for peer, seen in conversation()]  # type: ignore[arg-type]
     assert "#7 worker alice → task-finished key=('x', 1) nbytes=5" in lines[4]
     assert "#7 worker alice ← free-keys keys=(('x', 1), 'y')" in lines[6]
@@ -332,7 +332,7 @@ def test_reports_and_counts() -> None:
     reporter = Reporter(shown.append, warned.append, chosen=Filter(ops=("free-keys",)), jsonl=file)
     for position, (peer, seen) in enumerate(conversation()):
         reporter(peer, 10.0 + position, seen)  # type: ignore[arg-type]
-    assert len(shown) == 2, "what is chosen, and what is wrong"
+    assert len(shown) == 2, "selected messages, and violations"
     assert len(warned) == 1 and "unknown op: no-such" in warned[0]
     (record,) = map(json.loads, file.getvalue().splitlines())
     assert record["op"] == "free-keys" and record["peer"] == "worker alice"
@@ -344,7 +344,7 @@ def test_reports_and_counts() -> None:
     assert len(list(stats.table())) == 1 + len(stats.counts)
 
 
-# ------------------------------------------------------------------ the commands
+# ------------------------------------------------------------------ commands
 
 
 def test_decode_and_encode_are_each_others_inverse(tmp_path: Path) -> None:
@@ -361,7 +361,7 @@ def test_decode_and_encode_are_each_others_inverse(tmp_path: Path) -> None:
         assert again.output == decoded.output
 
 
-def test_decode_checks_and_complains(tmp_path: Path) -> None:
+def test_decode_reports_violations(tmp_path: Path) -> None:
     path = tmp_path / "x.bin"
     path.write_bytes(wire([{"op": "task-finished", "key": 1, "nbytes": "x"}]))
     done = CliRunner().invoke(main, ["decode", str(path), "--check", "worker_to_scheduler"])
@@ -389,7 +389,7 @@ def test_messages_lists_the_catalogue() -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals")
-async def test_ctrl_c_ends_it_with_the_counts(tmp_path: Path) -> None:
+async def test_ctrl_c_prints_the_counts(tmp_path: Path) -> None:
     far = Far()
     server = await asyncio.start_server(far.serve, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]

@@ -29,7 +29,7 @@ Answer = Callable[[Any], Any]
 
 
 class Plugins:
-    """Scheduler plugins: a dict."""
+    """Scheduler plugins in a dict."""
 
     def __init__(self, state: Any = None) -> None:
         self.facade = self.scheduler = state
@@ -53,14 +53,14 @@ class Plugins:
 
 
 class FakeServer:
-    """What flows see of a server.
+    """The part of a server that requests use.
 
     Attributes:
-        answers: address -> function that answers requests; an exception that it raises is raised to the asker.
+        answers: address -> function that answers requests; an exception that it raises is raised to the caller.
         asked: (address, request), in order.
-        acknowledged: address -> what was said after a reply.
+        acknowledged: address -> the message sent after a reply.
         sent: (address, message) to workers' streams.
-        events: what was logged, topic -> events.
+        events: logged events, topic -> events.
     """
 
     def __init__(self) -> None:
@@ -94,7 +94,7 @@ class FakeServer:
     log_event = ServerApi.log_event
 
     def _acquire(self, address: str, message: AcquireReplicas) -> None:
-        """A worker is to fetch copies when it has time: it does, unless it answers with an error."""
+        """Handle acquire-replicas: the worker fetches the replicas, unless it answers with an error."""
         with contextlib.suppress(OSError):
             self.answers[address](message)
             self.send_stimulus(ReplicasAdded(address, list(message.who_has)))
@@ -137,12 +137,12 @@ class FakeServer:
         self.tasks.append(task)
         return task
 
-    # what tests do
+    # helpers of tests
 
     def add_worker(
         self, n: int, answer: Answer | None = None, nanny: str | None = None, nthreads: int = 1
     ) -> str:
-        """Worker number n."""
+        """Return the address of worker number n."""
         address = f"tcp://10.0.0.{n}:1000"
         message = RegisterWorker(
             address=address, name=f"w{n}", nthreads=nthreads, memory_limit=1000, nanny=nanny
@@ -156,7 +156,7 @@ class FakeServer:
         self.send_stimulus(WorkerRemoved(address), address)
 
     def place(self, key: Any, *addresses: str, nbytes: int = 10) -> None:
-        """Data that client "c" wants."""
+        """Store data that client "c" desires."""
         if "c" not in self.state.clients:
             self.send_stimulus(ClientJoined("c"), "c")
         self.send_stimulus(DataPlaced({key: list(addresses)}, {key: nbytes}, client="c"))

@@ -1,6 +1,6 @@
-"""``Adaptive`` on clusters that programs start: workers come with work, go when there is none, and take no result along.
+"""``Adaptive`` on clusters that programs start: workers are added under load and removed when idle, without losing results.
 
-Workers are stock's, in this process: what runs how often can be counted.
+The stock workers run in this process, so that executions can be counted.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from paceline.scheduler.server.scheduler import Scheduler
 
 pytestmark = pytest.mark.timeout(90)
 
-#: How often it is asked whether to scale.
+#: Interval of scaling decisions.
 INTERVAL = "50ms"
-#: Tasks that are to call for more than one worker.
+#: Number of tasks that require more than one worker.
 N_TASKS = 24
 
 
@@ -51,7 +51,7 @@ RAN: Counter[int] = Counter()
 
 
 def hold(i: int) -> int:
-    """Counts itself, and waits until it may end."""
+    """Count the execution, and wait until it may end."""
     RAN[i] += 1
     Event("go").wait(timeout=30)
     return i
@@ -67,7 +67,7 @@ def nothing_ran() -> None:
     RAN.clear()
 
 
-async def test_up_with_work_and_down_when_idle() -> None:
+async def test_scale_up_with_load_and_down_when_idle() -> None:
     async with spec_cluster() as (cluster, client):
         cluster.adapt(minimum=0, maximum=4, interval=INTERVAL, wait_count=3, target_duration="1s")
         futures = client.map(hold, range(N_TASKS))
@@ -76,13 +76,13 @@ async def test_up_with_work_and_down_when_idle() -> None:
         assert await client.gather(futures) == list(range(N_TASKS))
         await until(lambda: len(cluster.scheduler.workers) <= 1)
         assert await client.gather(futures) == list(range(N_TASKS))
-        assert set(RAN.values()) == {1}, "results moved with nobody computing them again"
+        assert set(RAN.values()) == {1}, "results were moved without computing them again"
         del futures
         await until(lambda: not cluster.scheduler.workers)
-        assert await client.submit(quick, -1) == -1  # and up again
+        assert await client.submit(quick, -1) == -1  # scale up again
 
 
-async def test_down_while_tasks_run_neither_kills_nor_repeats_them() -> None:
+async def test_scale_down_neither_kills_nor_repeats_running_tasks() -> None:
     async with spec_cluster(3) as (cluster, client):
         await client.wait_for_workers(3)
         done = await client.gather(client.map(quick, range(100, 120)))
@@ -101,7 +101,7 @@ async def test_down_while_tasks_run_neither_kills_nor_repeats_them() -> None:
         assert done == list(range(100, 120))
 
 
-async def test_local_cluster_adapts() -> None:
+async def test_adaptive_local_cluster() -> None:
     async with LocalCluster(
         n_workers=0,
         processes=False,

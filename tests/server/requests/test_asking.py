@@ -26,7 +26,7 @@ def failing(request: Any) -> Any:
 # ------------------------------------------------------------------ broadcast
 
 
-async def test_broadcast_to_all_some_hosts_and_nannies(server: Any) -> None:
+async def test_broadcast_to_workers_hosts_and_nannies(server: Any) -> None:
     a = server.add_worker(1, lambda r: 1, nanny="tcp://n:1")
     b = server.add_worker(2, lambda r: 2)
     server.answers["tcp://n:1"] = lambda r: "nanny"
@@ -79,7 +79,7 @@ async def test_restart_with_and_without_nannies(server: Any) -> None:
     assert server.events("c")[-1] == {"action": "restart-workers", "workers": [a, b]}
 
 
-async def test_restart_of_workers_that_do_not_come_back(server: Any) -> None:
+async def test_restart_of_workers_that_do_not_return(server: Any) -> None:
     a = server.add_worker(1)
     server.add_worker(2)
     with pytest.raises(TimeoutError, match=r"Waited for 1 worker\(s\) to reconnect"):
@@ -105,7 +105,7 @@ async def test_restart_with_a_nanny_that_hangs(server: Any) -> None:
     assert out == {b: "timed out"}
 
 
-async def test_a_lasting_flow_survives_who_asked(server: Any) -> None:
+async def test_shielded_request_survives_its_caller(server: Any) -> None:
     done = []
 
     async def flow() -> int:
@@ -130,7 +130,7 @@ async def test_a_lasting_flow_survives_who_asked(server: Any) -> None:
 # ------------------------------------------------------------------ plugins
 
 
-async def test_worker_plugins_are_kept_and_given(server: Any) -> None:
+async def test_worker_plugins_are_stored_and_sent(server: Any) -> None:
     a = server.add_worker(1, lambda r: {"status": "OK"})
     replies = await plugins.register_worker_plugin(server, b"p", "name")
     assert replies == {a: {"status": "OK"}}
@@ -253,7 +253,7 @@ async def test_a_function_that_fails(server: Any, caplog: pytest.LogCaptureFixtu
 # ------------------------------------------------------------------ diagnostics
 
 
-async def test_call_stack_leaves_out_workers_with_nothing_to_tell(server: Any) -> None:
+async def test_call_stack_omits_workers_without_tasks(server: Any) -> None:
     a = server.add_worker(1, lambda r: {"x": ["frame"]})
     server.add_worker(2, lambda r: {})
     assert await diagnostics.call_stack(server) == {a: {"x": ["frame"]}}
@@ -268,7 +268,7 @@ async def test_benchmark_hardware_averages(server: Any) -> None:
     assert set(result["network"]) == {"1 kiB"}
 
 
-def test_profiles_merge_as_stocks() -> None:
+def test_profiles_are_merged_as_in_stock() -> None:
     from distributed import profile
 
     def tree(count: int, **children: Any) -> dict[str, Any]:
@@ -341,15 +341,15 @@ def test_the_log_is_kept_newest_first() -> None:
     assert keeper.lines(n=1) == [("ERROR", "line 4")]
 
 
-def test_a_kept_line_holds_no_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stored_log_record_holds_no_frames(monkeypatch: pytest.MonkeyPatch) -> None:
     import logging
     import weakref
 
     logger = logging.getLogger("distributed.scheduler")
-    monkeypatch.setattr(logger, "propagate", False)  # pytest's own handler keeps records,
+    monkeypatch.setattr(logger, "propagate", False)  # pytest's own handler keeps records
     monkeypatch.setattr(
         logger, "handlers", []
-    )  # and so do those of stock schedulers in this process
+    )  # and so do handlers of stock schedulers in this process
 
     class Held:
         pass

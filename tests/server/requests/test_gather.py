@@ -1,4 +1,4 @@
-"""Gather against workers that are busy, lost, forgetful or broken."""
+"""Gather from workers that are busy, lost, broken or do not have the data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from paceline.scheduler.server.requests.spool import Spool
 
 
 def giving(**values: Any) -> Any:
-    """A worker that has these values."""
+    """Return a worker that has these values."""
 
     def answer(request: GetData) -> dict[str, Any]:
         found = {k: values[k] for k in request.keys if k in values}
@@ -37,7 +37,7 @@ async def test_results_of_several_workers(server: Any) -> None:
     assert {"action": "gather", "count": 3} in server.events("all")
 
 
-async def test_another_holder_is_asked_when_one_is_lost(server: Any) -> None:
+async def test_another_holder_replaces_a_lost_one(server: Any) -> None:
     def lost(request: Any) -> None:
         raise ConnectionResetError("gone")
 
@@ -47,7 +47,7 @@ async def test_another_holder_is_asked_when_one_is_lost(server: Any) -> None:
         server.place(f"x{i}", a, b)
     reply = await gather(server, [f"x{i}" for i in range(20)])
     assert reply["status"] == "OK" and len(reply["data"]) == 20
-    assert sum(to == a for to, _ in server.asked) == 1, "a lost worker is asked once"
+    assert sum(to == a for to, _ in server.asked) == 1, "a lost worker gets one request"
 
 
 async def test_a_worker_without_the_data_is_reported_and_the_key_is_missing(server: Any) -> None:
@@ -60,7 +60,7 @@ async def test_a_worker_without_the_data_is_reported_and_the_key_is_missing(serv
     assert "y" not in server.state.tasks or not server.holders("y")
 
 
-async def test_a_busy_worker_is_asked_again(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_busy_worker_is_retried(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gather_module, "BUSY_PAUSE_SECONDS", 0.001)
     times = [3]
 
@@ -120,7 +120,9 @@ def serialized(cuts: list[list[bytes]], spool: Spool, **more: Any) -> Payload:
     return serialized_payload(header, frames)
 
 
-def test_cuts_of_large_buffers_are_undone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shards_of_large_buffers_are_merged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from distributed.protocol.serialize import merge_and_deserialize
 
     monkeypatch.setattr(gather_module, "FILE_FRAME_NBYTES", 10)
@@ -141,9 +143,7 @@ def test_cuts_of_large_buffers_are_undone(tmp_path: Path, monkeypatch: pytest.Mo
     assert [bytes(f) for f in two.frames] == [b"abc", b"def" * 9, b"ghi"]
 
 
-def test_what_cannot_be_mended_stays_as_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_invalid_shards_are_left_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gather_module, "FILE_FRAME_NBYTES", 10)
     spool = Spool(0, str(tmp_path))
     compressed = serialized([[b"a" * 20, b"b"]], spool, compression=["lz4", None])

@@ -95,10 +95,10 @@ async def test_another_holder_takes_over(monkeypatch: pytest.MonkeyPatch) -> Non
         received = run_after(monkeypatch, 60_000_000, abort)
         a, b = await client.gather([x, y], direct=False)
         assert np.array_equal(a, np.arange(20_000_000)) and np.array_equal(b, np.arange(9_000_000))
-        assert received[0] > 232_000_000, "some was received twice"
+        assert received[0] > 232_000_000, "some bytes were received twice"
 
 
-async def test_a_result_that_is_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_result_that_is_recomputed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Results of different runs are never mixed: the client receives one of them as a whole."""
     async with cluster(2) as (_, client, workers):
 

@@ -1,4 +1,4 @@
-"""Samples of memory, taken while somebody wants them."""
+"""The memory sampler runs while a client uses it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def test_it_ends_with_its_client(server: Any) -> None:
         await asyncio.sleep(0.005)
 
 
-async def test_it_ends_when_it_has_enough(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_ends_at_its_limit(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_sampler, "SAMPLES_MAX", 2)
     server.send_stimulus(ClientJoined("c"), "c")
     key = memory_sampler.start(server, "c", "managed", 0)

@@ -1,4 +1,4 @@
-"""Scatter, replicate, delete, retire: flows that move data between workers that answer as stock's do."""
+"""Scatter, replicate, delete, retire: requests that move data between workers, which reply as stock's do."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from paceline.scheduler.server.requests.scatter import scatter, update_data
 
 
 def worker(request: Any) -> Any:
-    """A worker that does as it is told."""
+    """A worker that follows its instructions."""
     match request:
         case WorkerUpdateData(data=data):
             return {"status": "OK", "nbytes": dict.fromkeys(data, 7)}
@@ -37,13 +37,13 @@ def worker(request: Any) -> Any:
     raise AssertionError(request)
 
 
-async def test_scatter_goes_round_the_workers(server: Any) -> None:
+async def test_scatter_is_round_robin(server: Any) -> None:
     a, b = server.add_worker(1, worker), server.add_worker(2, worker)
     keys = await scatter(server, {"x": 1, "y": 2, "z": 3}, None, "c")
     assert keys == ["x", "y", "z"]
     assert [server.holders(k) for k in keys] == [{a}, {b}, {a}]
     await scatter(server, {"next": 1}, None, "c")
-    assert server.holders("next") == {b}, "where the last scatter ended"
+    assert server.holders("next") == {b}, "continues after the last worker of the previous scatter"
     assert server.state.tasks["x"].nbytes == 7
     assert {"action": "scatter", "client": "c", "count": 3} in server.events("c")
 
@@ -68,8 +68,8 @@ async def test_scatter_to_chosen_workers_by_name(server: Any) -> None:
         await scatter(server, {"z": 1}, ["tcp://10.0.0.9:1"], "c")
 
 
-async def test_scatter_goes_on_where_a_worker_cannot_be_reached(server: Any) -> None:
-    """What was meant for a worker that just died goes to the next one; only where there is none is it an error."""
+async def test_scatter_uses_another_worker_if_one_is_unreachable(server: Any) -> None:
+    """Data for a worker that died goes to the next one; without another worker the request fails."""
     a, b, c = server.add_worker(1), server.add_worker(2, worker), server.add_worker(3, worker)
     await scatter(server, {"x": 1, "y": 2, "z": 3}, None, "c")
     assert [server.holders(k) for k in "xyz"] == [{b}, {b}, {c}]
@@ -100,7 +100,7 @@ async def test_scatter_broadcast_copies_everywhere(server: Any) -> None:
     assert len(server.holders("z")) == 3
 
 
-async def test_update_data_checks_its_workers(server: Any) -> None:
+async def test_update_data_validates_workers(server: Any) -> None:
     a = server.add_worker(1)
     await update_data(server, {"x": [a]}, {"x": 5}, "c")
     assert server.holders("x") == {a}
@@ -117,7 +117,7 @@ async def test_gather_on_worker_reports_failed_keys(server: Any) -> None:
     server.place("y", a)
     assert await gather_on_worker(server, b, {"x": [a], "y": [a]}) == {"y"}
     assert server.holders("x") == {a, b} and server.holders("y") == {a}
-    assert await gather_on_worker(server, c, {"x": [a]}) == {"x"}, "nobody answers there"
+    assert await gather_on_worker(server, c, {"x": [a]}) == {"x"}, "the worker does not answer"
 
 
 async def test_delete_worker_data(server: Any) -> None:
@@ -126,7 +126,7 @@ async def test_delete_worker_data(server: Any) -> None:
     await delete_worker_data(server, a, ["x"], "why")
     assert server.holders("x") == {b}
     await delete_worker_data(server, b, ["x"], "why")
-    assert server.holders("x") == {b}, "it could not be asked"
+    assert server.holders("x") == {b}, "the worker could not be reached"
 
 
 async def test_replicate_adds_and_deletes(server: Any) -> None:
@@ -140,7 +140,7 @@ async def test_replicate_adds_and_deletes(server: Any) -> None:
     assert addresses[0] in server.holders("x")
 
 
-async def test_replicate_gives_up_and_reports_the_keys(server: Any) -> None:
+async def test_replicate_reports_keys_after_its_last_attempt(server: Any) -> None:
     a = server.add_worker(1, worker)
     server.add_worker(2, lambda request: {"status": "partial-fail", "keys": ["x"]})
     server.place("x", a)
@@ -159,14 +159,14 @@ async def test_retire_moves_sole_replicas(server: Any) -> None:
     retired = await retire_workers(server, [a], close_workers=True)
     assert list(retired) == [a] and retired[a]["name"] == "w1"
     assert a not in server.state.workers
-    assert server.holders("x") | server.holders("z") == {b, c}, "spread over those that hold least"
+    assert server.holders("x") | server.holders("z") == {b, c}, "workers with the least data"
     assert (a, Close(reason="scheduler-remove-worker")) in server.sent
     assert {"action": "retired", "stimulus_id": server.events(a)[-1]["stimulus_id"]} in (
         server.events(a)
     )
 
 
-async def test_workers_that_retire_together_do_not_give_to_one_another(server: Any) -> None:
+async def test_retiring_workers_do_not_receive_data(server: Any) -> None:
     a, b, c = (server.add_worker(i, worker) for i in (1, 2, 3))
     server.place("x", a)
     server.place("y", b)
@@ -175,7 +175,7 @@ async def test_workers_that_retire_together_do_not_give_to_one_another(server: A
     assert server.holders("x") == server.holders("y") == server.holders("both") == {c}
 
 
-async def test_a_worker_whose_data_has_no_place_stays(
+async def test_worker_whose_data_fits_nowhere_stays(
     server: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
     a = server.add_worker(1, worker)
@@ -186,7 +186,7 @@ async def test_a_worker_whose_data_has_no_place_stays(
     assert server.events(a)[-1]["action"] == "could-not-retire"
 
 
-async def test_data_that_cannot_be_copied_keeps_its_worker(
+async def test_worker_whose_data_cannot_be_copied_stays(
     server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retire_module, "FRUITLESS_PAUSE_SECONDS", 0)
@@ -213,12 +213,12 @@ async def test_a_recipient_that_leaves_is_replaced(server: Any) -> None:
     assert server.holders("x") == {c}
 
 
-async def test_data_that_no_worker_fetches_by_itself_is_asked_for(
+async def test_data_that_no_worker_fetches_is_requested(
     server: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def busy(request: Any) -> Any:
         if isinstance(request, AcquireReplicas):
-            raise ConnectionResetError  # it never finds the time
+            raise ConnectionResetError  # always busy
         return worker(request)
 
     monkeypatch.setattr(retire_module, "PATIENCE_SECONDS", 0.05)
@@ -259,9 +259,7 @@ async def test_a_worker_that_dies_while_it_retires(server: Any) -> None:
     assert list(await retire_workers(server, [a])) == [a]
 
 
-async def test_many_keys_are_placed_in_several_turns(
-    server: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_many_keys_take_several_turns(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scatter_module, "PLACED_PER_TURN_MAX", 4)
     a, b = server.add_worker(1, worker), server.add_worker(2, worker)
     data = {f"x{i}": i for i in range(10)}

@@ -1,4 +1,4 @@
-"""Large messages of peers go to a file while they come in, and nothing of it stays."""
+"""Large messages of peers are received into a file, which is removed afterwards."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ async def test_small_messages_stay_in_memory(spools: list[Any]) -> None:
         assert not spools
 
 
-async def test_a_peer_that_goes_in_the_middle_leaves_nothing(spools: list[Any]) -> None:
+async def test_peer_that_disconnects_halfway_leaves_nothing(spools: list[Any]) -> None:
     async with cluster(1) as (scheduler, _, _workers):
         comm = await connect(scheduler.address)
         data = {"x": to_serialize(np.arange(40_000_000))}
@@ -74,7 +74,7 @@ async def test_a_peer_that_goes_in_the_middle_leaves_nothing(spools: list[Any]) 
         )
 
 
-def test_where_nothing_is_known_memory_is_as_usual() -> None:
+def test_messages_of_unknown_size_stay_in_memory() -> None:
     given: Any = None
     place = ReceiveSpool(lambda: given, 100, None, lambda c, name: c.close())  # type: ignore[arg-type, return-value]
     assert place.allocate(10**6) is None

@@ -1,4 +1,4 @@
-"""Retirement of stock workers that have work: what runs is finished, what waits goes elsewhere, what stays says why."""
+"""Retirement of busy stock workers: running tasks finish, waiting tasks move, and a worker that stays reports the reason."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(90)
 
 @contextlib.asynccontextmanager
 async def cluster(n_workers: int) -> AsyncIterator[tuple[Any, Any, list[Any]]]:
-    """Scheduler, client, and workers with a thread each."""
+    """Start a scheduler, a client, and workers with one thread each."""
     async with contextlib.AsyncExitStack() as stack:
         enter = stack.enter_async_context
         scheduler = await enter(Scheduler(host="127.0.0.1", port=0, dashboard=False))
@@ -37,14 +37,14 @@ async def until(condition: Any) -> None:
 
 
 def hold(i: int) -> int:
-    """Runs until it may end; tells that it began."""
+    """Report the start, and run until released."""
     Event(f"began-{i}").set()
     Event("go").wait(timeout=30)
     return i
 
 
 async def crowded(client: Any, worker: Any, n: int) -> list[Any]:
-    """The first of these runs on the worker, the others wait there."""
+    """Submit tasks to one worker: the first of them runs, the others wait there."""
     futures = [
         client.submit(hold, i, workers=[worker.address], allow_other_workers=True, key=f"hold-{i}")
         for i in range(n)
@@ -54,7 +54,7 @@ async def crowded(client: Any, worker: Any, n: int) -> list[Any]:
     return futures
 
 
-async def test_what_runs_is_finished_and_what_waits_goes_elsewhere() -> None:
+async def test_running_tasks_finish_and_waiting_tasks_move() -> None:
     async with cluster(2) as (scheduler, client, (w0, w1)):
         scheduler.facade.periodic_callbacks["stealing"].stop()
         futures = await crowded(client, w0, 4)
@@ -73,7 +73,9 @@ async def test_what_runs_is_finished_and_what_waits_goes_elsewhere() -> None:
         assert "hold-0" in w1.data
 
 
-async def test_what_ends_while_data_moves_is_moved_too(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_results_that_finish_during_the_move_are_moved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(retire, "PATIENCE_SECONDS", 3600.0)
     async with cluster(2) as (_, client, (w0, w1)):
         (running,) = await crowded(client, w0, 1)
@@ -96,7 +98,7 @@ async def test_what_ends_while_data_moves_is_moved_too(monkeypatch: pytest.Monke
         assert await client.gather([first, running]) == [7, 0]
 
 
-async def test_long_running_task_starts_again_elsewhere(
+async def test_long_running_task_restarts_elsewhere(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with dask.config.set({"paceline.scheduler.retire-running": "200 ms"}):
@@ -113,14 +115,14 @@ async def long_runner(caplog: pytest.LogCaptureFixture) -> None:
     assert "are rescheduled: ['hold-0']" in caplog.text
 
 
-async def test_what_may_run_nowhere_else_waits_for_its_worker() -> None:
+async def test_pinned_task_waits_for_its_worker() -> None:
     async with cluster(1) as (scheduler, client, (w0,)):
         futures = [client.submit(hold, i, workers=[w0.address], key=f"hold-{i}") for i in (0, 1)]
         await Event("began-0").wait(timeout=10)
         retiring = asyncio.ensure_future(client.retire_workers([w0.address]))
         await until(lambda: scheduler.server.state.tasks["hold-1"].state == "no-worker")
         await Event("go").set()
-        assert await retiring == {}, "its data has no place to go"
+        assert await retiring == {}, "its data fits nowhere else"
         assert await client.gather(futures) == [0, 1]
 
 
@@ -137,7 +139,7 @@ async def test_worker_that_cannot_retire_reports_the_reason() -> None:
         await until(lambda: w0.status.name == "running")
 
 
-async def test_workers_with_seceded_tasks_are_waited_for_too() -> None:
+async def test_seceded_tasks_are_waited_for() -> None:
     def seceded() -> int:
         from distributed import secede
 
@@ -154,7 +156,7 @@ async def test_workers_with_seceded_tasks_are_waited_for_too() -> None:
         assert await retiring and await future == 0
 
 
-async def test_a_worker_that_stays_there_holds_nothing_any_more() -> None:
+async def test_worker_that_is_not_removed_holds_no_data() -> None:
     async with cluster(2) as (scheduler, client, (w0, w1)):
         [x] = await client.scatter([1], workers=[w0.address])
         await client.retire_workers([w0.address], close_workers=False, remove=False)

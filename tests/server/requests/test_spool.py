@@ -1,4 +1,4 @@
-"""Memory for large frames: the process's own, then a temporary file's."""
+"""Storage for large frames: process memory first, then a temporary file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def resident_nbytes() -> int:
 
 
 def fill(place: FileFrame | None, data: bytes) -> bytes | memoryview:
-    """Receive a frame, in pieces as they come from a socket."""
+    """Receive a frame in parts, as from a socket."""
     if place is None:
         return data
     for at in range(0, len(data), 100_000):
@@ -28,16 +28,16 @@ def fill(place: FileFrame | None, data: bytes) -> bytes | memoryview:
     return place.finish()
 
 
-def test_small_things_stay_in_memory(tmp_path: Path) -> None:
+def test_small_frames_stay_in_memory(tmp_path: Path) -> None:
     spool = Spool(100, str(tmp_path))
     assert spool.lane().allocate(60) is None
     assert isinstance(spool.lane().allocate(60), FileFrame)
     assert spool.lane().allocate(40) is None
     assert (spool.in_memory_nbytes, spool.spooled_nbytes) == (100, 60)
-    assert not list(tmp_path.iterdir()), "the file is unlinked from the start"
+    assert not list(tmp_path.iterdir()), "the file is unlinked at once"
 
 
-def test_frames_are_exact_and_apart(tmp_path: Path) -> None:
+def test_frames_are_exact_and_separate(tmp_path: Path) -> None:
     spool = Spool(0, str(tmp_path))
     sizes = [1, 63, 64, 65, 100_000, 3 * MB]
     places = [spool.lane().allocate(n) for n in sizes]
@@ -47,7 +47,7 @@ def test_frames_are_exact_and_apart(tmp_path: Path) -> None:
     assert all(bytes(f) == bytes([i]) * len(f) for i, f in enumerate(frames))
 
 
-def test_a_frame_larger_than_a_file_has_its_own(
+def test_frame_larger_than_a_file_has_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spool_module, "SEGMENT_NBYTES", MB)
@@ -59,7 +59,7 @@ def test_a_frame_larger_than_a_file_has_its_own(
     assert all(bytes(f) == bytes([i]) * n for i, (f, n) in enumerate(zip(frames, sizes)))
 
 
-def test_frames_of_one_reply_lie_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frames_of_one_reply_are_adjacent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spool_module, "FILE_FRAME_NBYTES", MB)
     spool = Spool(2 * MB, str(tmp_path))
     one, other = spool.lane(), spool.lane()
@@ -81,7 +81,7 @@ def test_frames_of_one_reply_lie_together(tmp_path: Path, monkeypatch: pytest.Mo
     assert spool.joined([b, c]) is None
 
 
-def test_a_full_disk_is_memory_after_all(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_full_disk_falls_back_to_memory(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     spool = Spool(0, str(tmp_path))
     assert isinstance(spool.lane().allocate(10), FileFrame)
     free = os.statvfs(tmp_path)
@@ -149,7 +149,7 @@ def test_a_segment_lives_as_long_as_its_frames(tmp_path: Path) -> None:
     assert segment() is None and not spool.trim()
 
 
-def test_what_was_written_leaves_memory(tmp_path: Path) -> None:
+def test_written_frames_leave_memory(tmp_path: Path) -> None:
     spool = Spool(0, str(tmp_path))
     before = resident_nbytes()
     frames = []
@@ -170,7 +170,7 @@ def test_first_file_is_logged_once(tmp_path: Path) -> None:
     assert told == [1]
 
 
-def test_without_a_file_it_is_memory_after_all(
+def test_missing_directory_falls_back_to_memory(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     spool = Spool(0, str(tmp_path / "nowhere"))

@@ -1,4 +1,4 @@
-"""Flows with stock workers, nannies and clients over real sockets, all in this process (nannies' workers aside)."""
+"""Requests with stock workers, nannies and clients over real sockets, all in this process (except nannies' workers)."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.timeout(90)
 
 @contextlib.asynccontextmanager
 async def cluster(n_workers: int = 2, **options: Any) -> AsyncIterator[tuple[Any, Any, list[Any]]]:
-    """Scheduler, client and workers that are called w0, w1, ..."""
+    """Start a scheduler, a client and workers that are named w0, w1, ..."""
     async with contextlib.AsyncExitStack() as stack:
         scheduler = await stack.enter_async_context(
             Scheduler(host="127.0.0.1", port=0, dashboard=False, **options)
@@ -58,7 +58,7 @@ async def test_gather_in_memory_and_in_a_file(tmp_path: Path) -> None:
         assert not list(tmp_path.iterdir())
 
 
-async def test_a_buffer_that_dask_cuts_comes_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_buffer_that_dask_shards_is_merged(monkeypatch: pytest.MonkeyPatch) -> None:
     mended = []
 
     def watched(payload: Any, spool: Any) -> Any:
@@ -83,7 +83,7 @@ async def test_a_gather_while_a_holder_dies() -> None:
         assert np.array_equal(a, b)
 
 
-async def test_a_worker_that_dropped_its_data_is_found_out() -> None:
+async def test_worker_that_dropped_its_data_is_detected() -> None:
     async with cluster() as (_, client, workers):
         x = client.submit(np.arange, 10, workers=["w0"])
         await x
@@ -127,8 +127,8 @@ async def test_run_on_an_absent_worker() -> None:
             assert await client.run(lambda: 1, workers=[absent], on_error="ignore") == {}
 
 
-@pytest.mark.violations  # it sends a worker what is no list of keys
-async def test_an_error_of_a_worker_reaches_the_client_as_it_is() -> None:
+@pytest.mark.violations  # the scheduler sends a worker an invalid list of keys
+async def test_error_of_a_worker_reaches_the_client_unchanged() -> None:
     async with cluster(1) as (_scheduler, client, workers):
         msg = {"op": "get_story", "keys_or_stimuli": 5}
         with pytest.raises(TypeError, match="must be an iterable"):
@@ -168,7 +168,7 @@ async def test_a_retired_workers_data_is_kept() -> None:
         assert any(event["action"] == "retire-workers" for _, event in log)
 
 
-async def test_a_worker_that_leaves_by_itself_hands_over_its_data() -> None:
+async def test_worker_that_closes_hands_over_its_data() -> None:
     async with cluster(2) as (_, client, workers):
         x = client.submit(np.arange, 10, workers=["w0"])
         await x
@@ -285,7 +285,7 @@ async def test_logs_versions_and_call_stacks() -> None:
         assert metadata == {"slow": "memory", "unknown": None}
 
 
-async def test_a_dump_of_the_cluster_reads_back(tmp_path: Path) -> None:
+async def test_cluster_dump_can_be_read(tmp_path: Path) -> None:
     from distributed.cluster_dump import DumpArtefact
 
     async with cluster() as (_, client, workers):
@@ -321,7 +321,7 @@ async def test_task_stream_and_task_metadata() -> None:
             await client.scheduler.stop_task_metadata(name="unknown")
 
 
-async def test_who_watches_workers_hears_of_them() -> None:
+async def test_watchers_are_notified_of_workers() -> None:
     from distributed.core import connect
 
     async with cluster(1) as (scheduler, _, workers):
@@ -344,7 +344,7 @@ async def test_terminate() -> None:
         await asyncio.wait_for(scheduler.finished(), 10)
 
 
-async def test_scaling_questions() -> None:
+async def test_scaling_requests() -> None:
     async with cluster(2) as (_scheduler, client, _workers):
         x = client.submit(int, 3, workers=["w0"], key="x")
         await x
