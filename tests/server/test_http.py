@@ -13,8 +13,8 @@ import dask.config
 import distributed
 import pytest
 from paceline.scheduler import Scheduler
+from paceline.scheduler.core.inspection.dump import jsonable
 from paceline.scheduler.server.http import metrics
-from paceline.scheduler.server.http.pages import jsonable
 from paceline.scheduler.server.http.server import HttpServer
 from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPResponse
 from tornado.websocket import websocket_connect

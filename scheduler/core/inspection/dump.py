@@ -138,6 +138,15 @@ def plain(value: Any, exclude: Collection[str] = (), depth: int = 0) -> Any:
     return repr(value)
 
 
+def jsonable(value: Any) -> Any:
+    """Return ``value`` with text in place of keys and values that JSON cannot represent."""
+    if isinstance(value, Mapping):
+        return {k if isinstance(k, str) else str(k): jsonable(v) for k, v in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [jsonable(each) for each in value]
+    return value if isinstance(value, str | int | float | None) else str(value)
+
+
 def _is_ordered_set(value: Mapping[Any, Any]) -> bool:
     """Return whether a dict without values serves as a set of entities."""
     return isinstance(next(iter(value)), _ENTITIES)

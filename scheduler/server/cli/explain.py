@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 from paceline.protocol.messages import Explain
+from paceline.scheduler.core.inspection.dump import jsonable
 from paceline.scheduler.core.inspection.explain_text import count
 
 from .options import read_key, scheduler_address, timeout_option
@@ -26,7 +27,7 @@ def command(key: str | None, address: str, as_json: bool, timeout: float) -> Non
     if not isinstance(found, Mapping):
         raise RpcError(f"{address} is not a paceline scheduler: it replied {found!r:.500}")
     if as_json:
-        click.echo(json.dumps(_jsonable(found), indent=2))
+        click.echo(json.dumps(jsonable(found), indent=2))
     else:
         click.echo("\n".join(all_lines(found) if key is None else task_lines(found)))
 
@@ -76,14 +77,3 @@ def clock(seconds: float) -> str:
     """Format a time as local date and time with milliseconds."""
     whole = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
     return f"{whole}.{int(seconds * 1000) % 1000:03d}"
-
-
-def _jsonable(value: Any) -> Any:
-    """Return ``value`` for JSON, with keys that are tuples as their ``repr``."""
-    if isinstance(value, Mapping):
-        return {k if isinstance(k, str) else repr(k): _jsonable(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_jsonable(each) for each in value]
-    if value is None or isinstance(value, str | int | float | bool):
-        return value
-    return repr(value)

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from paceline.scheduler.core.inspection.dump import jsonable
 from paceline.workers_compat.facade import pages as stock
 from tornado import web
 
@@ -84,15 +85,6 @@ async def counts(state: SchedulerState, desired: Callable[[], int]) -> dict[str,
         "workers": len(workers),
         "desired_workers": desired(),
     }
-
-
-def jsonable(value: Any) -> Any:
-    """Return ``value`` with text in place of keys and values that JSON cannot represent."""
-    if isinstance(value, dict):
-        return {k if isinstance(k, str) else str(k): jsonable(v) for k, v in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [jsonable(each) for each in value]
-    return value if isinstance(value, str | int | float | None) else str(value)
 
 
 def routes(
