@@ -1,6 +1,6 @@
-"""Attacks by messages that are short on the wire and long, or slow, to read.
+"""Attacks by messages that are short on the wire but long, or slow, to decode.
 
-They must not know how the scheduler bounds what it reads.
+The tests do not depend on how the scheduler limits decoding.
 """
 
 from __future__ import annotations

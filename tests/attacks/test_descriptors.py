@@ -1,4 +1,4 @@
-"""Floods of connections against a scheduler that may open few files."""
+"""Floods of connections against a scheduler with a low limit of open files."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 FILES_MAX = 160
 FLOOD = 400
-#: A log that grows beyond this while connections are refused grows without bounds.
+#: Maximum size of the log while connections are refused.
 LOG_MAX_NBYTES = 20_000
 FLOOD_SECONDS = 5.0
 
 
 @dataclass
 class Scheduler:
-    """A scheduler process that may open few files."""
+    """Start a scheduler process with a low limit of open files."""
 
     process: subprocess.Popen[bytes]
     address: str
@@ -103,7 +103,7 @@ def worker(address: str, *options: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def flood(port: int) -> Iterator[list[socket.socket]]:
-    """Hold many connections on which nothing is sent."""
+    """Hold many silent connections."""
     with contextlib.ExitStack() as stack:
         connections = []
         for _ in range(FLOOD):
@@ -117,7 +117,7 @@ def flood(port: int) -> Iterator[list[socket.socket]]:
 
 
 def is_up(connection: socket.socket) -> bool:
-    """Whether the other end has not closed it."""
+    """Return whether the peer has not closed the connection."""
     try:
         return connection.recv(1, socket.MSG_PEEK) != b""
     except BlockingIOError:

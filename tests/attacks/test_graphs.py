@@ -1,6 +1,6 @@
-"""Graphs and keys that break things: real processes, and the stock scheduler beside paceline.
+"""Graphs and keys that cause failures: real processes, and the stock scheduler for comparison.
 
-They must not know how paceline is built; a compiler process is found as a child of the scheduler process.
+The tests do not depend on how paceline is built; a compiler process is found as a child of the scheduler process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tests.support.real_cluster import Cluster, scheduler_command
 
 pytestmark = pytest.mark.slow
 
-#: How long an operation may take before it counts as unanswered.
+#: Timeout after which an operation counts as unanswered.
 ANSWER_SECONDS = 3.0
 
 KEYS: dict[str, Any] = {
@@ -132,7 +132,7 @@ OPERATIONS: tuple[Callable[[Any, Any], Any], ...] = (
 
 
 def outcome(client: Any, operation: Callable[[Any, Any], Any], key: Any) -> str:
-    """What a program sees: "ok" with the value, or the type of the error. Unanswered is "TimeoutError"."""
+    """Return what a program sees: "ok" with the value, or the type of the error; "TimeoutError" without an answer."""
     found = ["TimeoutError"]
 
     def run() -> None:
@@ -151,7 +151,7 @@ def outcome(client: Any, operation: Callable[[Any, Any], Any], key: Any) -> str:
 
 @contextlib.contextmanager
 def connected(cluster: Cluster) -> Iterator[Callable[[], Any]]:
-    """A function that returns a client: another one if the last was broken by what it sent."""
+    """Return a function that returns a client, and replaces it if its last message broke it."""
     from distributed import Client
 
     clients: list[Any] = []
@@ -172,7 +172,7 @@ def n_workers(client: Any) -> int:
 
 
 def released(client: Any, key: Any) -> None:
-    """Wait until the scheduler has forgotten `key`, so that operations do not meet each other's."""
+    """Wait until the scheduler has forgotten `key`, so that operations do not affect each other."""
     deadline = time.monotonic() + ANSWER_SECONDS
     with contextlib.suppress(Exception):  # no message can carry some of these keys
         while task_status(client, key) != {key: None} and time.monotonic() < deadline:
@@ -180,7 +180,7 @@ def released(client: Any, key: Any) -> None:
 
 
 def outcomes(kind: str, folder: Path) -> tuple[dict[tuple[str, str], str], list[tuple[str, str]]]:
-    """(key, operation) -> outcome; and the cases after which a worker was missing."""
+    """Return (key, operation) -> outcome, and the cases after which a worker was missing."""
     found: dict[tuple[str, str], str] = {}
     lost: list[tuple[str, str]] = []
     with (
@@ -199,10 +199,10 @@ def outcomes(kind: str, folder: Path) -> tuple[dict[tuple[str, str], str], list[
 
 
 @pytest.mark.timeout(900)
-def test_odd_keys_end_as_with_the_stock_scheduler(tmp_path: Path) -> None:
+def test_unusual_keys_have_the_outcome_of_stock(tmp_path: Path) -> None:
     found, lost = outcomes("paceline", tmp_path / "paceline")
     expected, _ = outcomes("stock", tmp_path / "stock")
-    assert lost == [], "no key costs a worker"
+    assert lost == [], "no key removes a worker"
     different = {
         case: (found[case], expected[case]) for case in found if found[case] != expected[case]
     }
@@ -238,7 +238,7 @@ class Endless:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("gives_up", ["release", "cancel"])
 def test_endless_graphs_of_one_client_do_not_block_others(tmp_path: Path, gives_up: str) -> None:
-    """Nor the client itself, once it has released or cancelled them."""
+    """The client itself is not blocked either, once it has released or cancelled the graphs."""
     with (
         Cluster(scheduler_command("paceline"), tmp_path, nannies=(False,)) as cluster,
         cluster.client() as bad,
@@ -257,7 +257,7 @@ def test_endless_graphs_of_one_client_do_not_block_others(tmp_path: Path, gives_
 
 
 @pytest.mark.timeout(300)
-def test_a_killed_compiler_costs_no_graph(tmp_path: Path) -> None:
+def test_killed_compiler_loses_no_graph(tmp_path: Path) -> None:
     import psutil
 
     with (

@@ -78,7 +78,7 @@ if any("paceline" in os.path.basename(part) for part in sys.orig_argv[:2]):
 
 
 def test_a_jump_of_the_wall_clock(start_cluster: Callable[..., Cluster], tmp_path: Path) -> None:
-    """The clock of the scheduler's host is set forward by an hour while a task runs: its worker stays."""
+    """The clock of the scheduler's host is set forward by an hour while a task runs; its worker is not removed."""
     (tmp_path / "sitecustomize.py").write_text(SITECUSTOMIZE)
     jump = tmp_path / "jump"
     cluster = start_cluster(
@@ -99,7 +99,7 @@ def test_a_jump_of_the_wall_clock(start_cluster: Callable[..., Cluster], tmp_pat
 
 
 def test_a_flood_of_malformed_frames(start_cluster: Callable[..., Cluster]) -> None:
-    """Thousands of connections that send nonsense leave a log of bounded size, with the number of suppressed lines."""
+    """Thousands of connections that send invalid bytes leave a log of bounded size, with the number of suppressed lines."""
     cluster = start_cluster("paceline", nannies=(False,))
     host, port = cluster.address.removeprefix("tcp://").split(":")
     for _ in range(6_000):

@@ -1,4 +1,4 @@
-"""Pages while the dashboard's process does not run."""
+"""Pages while the dashboard's process is not running."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from paceline.scheduler.server.http.handover import (
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-#: A busy machine is late by up to this, seconds.
+#: Possible delay on a busy machine, seconds.
 LATE_SECONDS = 30.0
 
 
 @pytest.fixture
 def port(tmp_path: Path) -> Iterator[int]:
-    """Port of the pages of a scheduler in a process of its own."""
+    """Yield the port of the pages of a scheduler in a separate process."""
     file = tmp_path / "scheduler.json"
     options = ("--host", "127.0.0.1", "--port", "0", "--dashboard-address", "127.0.0.1:0")
     process = subprocess.Popen(
@@ -52,7 +52,7 @@ def wait_for(condition: Callable[[], object], seconds: float = 60) -> None:
 
 
 def dashboards() -> list[psutil.Process]:
-    """Dashboards among our descendants."""
+    """Return the dashboards among our descendants."""
     found = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -62,7 +62,7 @@ def dashboards() -> list[psutil.Process]:
 
 
 def ask(port: int, path: str = "/status") -> socket.socket:
-    """Send a request on a connection of its own."""
+    """Send a request on a separate connection."""
     connection = socket.create_connection(
         ("127.0.0.1", port), timeout=UNRESPONSIVE_SECONDS + LATE_SECONDS
     )
@@ -71,7 +71,7 @@ def ask(port: int, path: str = "/status") -> socket.socket:
 
 
 def answer(connection: socket.socket) -> bytes:
-    """The whole answer; empty if the connection breaks."""
+    """Return the whole response; empty if the connection breaks."""
     data = b""
     with connection, contextlib.suppress(ConnectionResetError):
         while piece := connection.recv(2**16):
@@ -84,7 +84,7 @@ def get(port: int, path: str = "/status") -> bytes:
 
 
 def is_unavailable(page: bytes) -> bool:
-    """Whether a page says that the dashboard is not there, and makes browsers come again."""
+    """Return whether a page reports that the dashboard is not available, and makes browsers reload it."""
     head = page.partition(b"\r\n\r\n")[0]
     return head.startswith(b"HTTP/1.1 503") and b"\r\nRefresh: 5" in head and b"<h1>" in page
 
@@ -109,7 +109,7 @@ def test_a_stopped_dashboard_is_reported_and_started_again(port: int) -> None:
             stopped.kill()
 
 
-def test_a_dashboard_that_runs_again_in_time_goes_on(port: int) -> None:
+def test_dashboard_that_resumes_in_time_continues(port: int) -> None:
     assert b"bokeh" in get(port)
     (stopped,) = dashboards()
     stopped.send_signal(signal.SIGSTOP)
@@ -141,7 +141,7 @@ def test_connections_that_wait_for_a_dashboard_are_bounded(port: int) -> None:
         os.kill(stopped.pid, signal.SIGKILL)
 
 
-def test_a_dashboard_that_is_stopped_while_it_starts(port: int) -> None:
+def test_dashboard_stopped_during_its_start(port: int) -> None:
     page = ask(port)
     wait_for(dashboards)
     (stopped,) = dashboards()

@@ -1,4 +1,4 @@
-"""Values that no peer should send, in every field that peers fill: they cost their sender an error, and others nothing."""
+"""Invalid values in every field that peers send cause an error for their sender and do not affect others."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tornado.httpclient import AsyncHTTPClient
 
 from tests.support.fake_peers import Peer, registration
 
-#: Values that fit few fields. Pickled ones come out of stock's serialization where msgpack has no word for them.
+#: Values that are invalid for most fields. Those that msgpack cannot encode are pickled, as stock does.
 ODD: list[Any] = [
     math.nan, math.inf, -math.inf, 1e308, 5e-324, -1, 2**63, 2**64 - 1, 1.5, True, None, "", "\x00", "é",
     "x" * (KEY_NBYTES_MAX + 1), b"\xff", [], {}, [math.nan], {"a": math.nan}, {"addresses": 5}, {1: 2}, ["a", ["b", {}]],
@@ -43,7 +43,7 @@ async def scheduler() -> AsyncIterator[Scheduler]:
 
 
 class Cluster:
-    """A scheduler with a worker and a client of stock's, which must go on undisturbed."""
+    """Start a scheduler with a stock worker and client, which must not be affected."""
 
     def __init__(self, scheduler: Scheduler, worker: Any, client: Any) -> None:
         self.scheduler = scheduler
@@ -56,7 +56,7 @@ class Cluster:
         return (await AsyncHTTPClient().fetch(url, request_timeout=30)).body
 
     async def check(self, what: Any) -> None:
-        """Check that everything that others use still works."""
+        """Check that everything that other peers use still works."""
         try:
             async with asyncio.timeout(30):
                 await self._check()
@@ -81,7 +81,7 @@ class Cluster:
         assert await self.page("/metrics")
 
     async def check_pages(self, what: Any) -> None:
-        """Check pages and dumps, which cost more."""
+        """Check pages and dumps, which takes longer."""
         try:
             address = quote(self.worker.address, safe="")
             fake = quote(FAKE, safe="")
@@ -110,7 +110,7 @@ async def cluster(scheduler: Scheduler) -> AsyncIterator[Cluster]:
 
 
 def write(peer: Peer, message: Any) -> None:
-    """Send what no writer of ours would."""
+    """Send a message that no encoder of ours would write."""
     peer.write([bytes(frame) for frame in dumps(message)])
 
 
@@ -142,7 +142,7 @@ VALID: dict[str, Any] = {
 
 
 def message_of(direction: Any, op: str, name: str, value: Any) -> dict[str, Any]:
-    """A valid message but for one field."""
+    """Return a message that is valid except for one field."""
     present = {n: VALID[n] for n in fields(direction, op) if n in VALID}
     if op == "update-data":
         present["nbytes"] = {"k": 1}
@@ -154,7 +154,7 @@ WORKER_OPS = sorted(set(TABLES["worker_to_scheduler"]) - {"close-stream"})
 
 @pytest.mark.parametrize("op", WORKER_OPS)
 async def test_streams_of_workers(op: str, cluster: Cluster) -> None:
-    """Each field of each message, about a task that the worker computes."""
+    """Test each field of each message, for a task that the worker computes."""
     peer = await dial_worker(cluster.scheduler)
     state = cluster.scheduler.server.state
     for name in fields("worker_to_scheduler", op):
@@ -190,8 +190,8 @@ async def test_streams_of_clients(op: str, cluster: Cluster) -> None:
 
 
 @pytest.mark.parametrize("op", ["heartbeat_worker", "register-worker"])
-async def test_facts_about_workers(op: str, cluster: Cluster) -> None:
-    """Each fact that a worker tells of itself, and each known member of those that are maps."""
+async def test_attributes_of_workers(op: str, cluster: Cluster) -> None:
+    """Test each attribute of a registering worker, and each known member of those that are maps."""
     stream = await dial_worker(cluster.scheduler) if op == "heartbeat_worker" else None
     base = registration(FAKE, "fake")
     if op == "heartbeat_worker":
@@ -245,7 +245,7 @@ RPC_OPS = sorted(
 
 @pytest.mark.parametrize("op", RPC_OPS)
 async def test_requests(op: str, cluster: Cluster) -> None:
-    """Each field of each request that changes or asks something."""
+    """Test each field of each request that changes or queries something."""
     peers = []
     for name in fields("scheduler_rpc", op):
         if name in ("reply", "close", "serializers"):

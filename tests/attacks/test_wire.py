@@ -1,6 +1,6 @@
-"""Attacks on the wire: lengths that are only announced, replies that are not read, workers that do not read.
+"""Attacks on the wire: announced lengths without data, replies that are not read, workers that do not read.
 
-They must not know how the scheduler bounds what they use.
+The tests do not depend on how the scheduler limits memory.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from tests.support.fake_peers import registration
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 MB = 2**20
-#: What an attack may add to the memory of the scheduler process.
+#: Maximum growth of the scheduler process during an attack.
 MEMORY_NBYTES = 200 * MB
-#: Each attacker claims one message of this size.
+#: Size of the message that each attacker announces.
 CLAIM_NBYTES = 8 * 2**30
 
 
 def claim(nbytes: int = CLAIM_NBYTES) -> bytes:
-    """The first 72 bytes of a message with one large frame."""
+    """Return the first 72 bytes of a message with one large frame."""
     lengths = (8, nbytes, 8, 8, 8, 8)
     return struct.pack("<8Q", 8 * 7 + 8, len(lengths), *lengths) + b"\x80" * 8
 
 
-def test_a_claim_before_the_handshake_costs_the_connection(tmp_path: Path) -> None:
+def test_large_length_before_the_handshake_closes_the_connection(tmp_path: Path) -> None:
     with scheduler_process(tmp_path) as (process, address):
         before = peak_nbytes(process.pid)
         with contextlib.ExitStack() as stack:
@@ -53,7 +53,7 @@ def test_a_claim_before_the_handshake_costs_the_connection(tmp_path: Path) -> No
         assert "the limit is" in process.output()
 
 
-def test_a_claim_after_the_handshake_uses_what_has_arrived(tmp_path: Path) -> None:
+def test_large_length_after_the_handshake_uses_what_has_arrived(tmp_path: Path) -> None:
     with scheduler_process(tmp_path) as (process, address):
         before = peak_nbytes(process.pid)
         with contextlib.ExitStack() as stack:
@@ -68,15 +68,15 @@ def test_a_claim_after_the_handshake_uses_what_has_arrived(tmp_path: Path) -> No
         assert peak_nbytes(process.pid) - before < MEMORY_NBYTES
 
 
-def test_a_claim_of_more_than_the_disk_zeroes_no_memory(tmp_path: Path) -> None:
-    """A file system that is too small leaves memory, which must not be cleared before bytes arrive."""
+def test_length_beyond_the_disk_zeroes_no_memory(tmp_path: Path) -> None:
+    """If the file system is too small, memory is used, which must not be zeroed before bytes arrive."""
     with scheduler_process(tmp_path) as (process, address), Attacker(address) as attacker:
         before = peak_nbytes(process.pid)
         assert answer_seconds(address, lambda: attacker.socket.sendall(claim(2**35 + 2**34))) < 2
         assert peak_nbytes(process.pid) - before < MEMORY_NBYTES
 
 
-def test_replies_that_are_not_read_stop_the_requests(tmp_path: Path) -> None:
+def test_unread_replies_stop_the_requests(tmp_path: Path) -> None:
     with scheduler_process(tmp_path) as (process, address), Attacker(address) as attacker:
         attacker.ask({"op": "set_metadata", "keys": ["blob"], "value": "x" * MB})
         request = b"".join(
@@ -98,7 +98,7 @@ def test_replies_that_are_not_read_stop_the_requests(tmp_path: Path) -> None:
 
 
 def fake_worker(address: str) -> Attacker:
-    """Register a worker that will not read."""
+    """Register a worker that does not read."""
     attacker = Attacker(address)
     reply = attacker.ask(registration("tcp://127.0.0.1:1"))
     assert reply["status"] == "OK", reply
@@ -134,7 +134,7 @@ def test_a_worker_that_does_not_read_gets_its_tasks_later(tmp_path: Path) -> Non
                 keys |= {x.key for x in part if type(x) is m.ComputeTask}
 
 
-def test_a_worker_that_does_not_read_is_not_read(tmp_path: Path) -> None:
+def test_messages_of_a_worker_that_does_not_read_are_not_read(tmp_path: Path) -> None:
     with scheduler_process(tmp_path) as (process, address), fake_worker(address) as worker:
         keys = [f"{i:06}" for i in range(10_000)]
         worker.connection.become_stream("worker")

@@ -45,7 +45,7 @@ MESSAGE_MAX_NBYTES = 12_000
 
 
 class Tap:
-    """One connection through a proxy."""
+    """A connection through a proxy."""
 
     def __init__(self, place: str) -> None:
         self.place = place
@@ -90,7 +90,7 @@ class Proxy:
             sink.close()
 
 
-# ------------------------------------------------------------------ what the tasks do
+# ------------------------------------------------------------------ functions of tasks
 
 
 def leave_the_pool(seconds: float) -> int:
@@ -247,7 +247,7 @@ async def record() -> list[Tap]:
     return taps
 
 
-# ------------------------------------------------------------------ what is recorded
+# ------------------------------------------------------------------ selection
 
 
 def private_words() -> Iterator[bytes]:

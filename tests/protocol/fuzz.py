@@ -1,10 +1,10 @@
-"""Feed invalid messages to everything that reads peers' input, without end: ``make fuzz``.
+"""Feed invalid messages to all decoders of peers' input: ``make fuzz``.
 
-    python -m tests.protocol.fuzz --inputs 100000 --seed 1        so many inputs, mutated from ``corpus/``
-    python -m tests.protocol.fuzz --seconds 600                   for so long
+    python -m tests.protocol.fuzz --inputs 100000 --seed 1        number of inputs, mutated from ``corpus/``
+    python -m tests.protocol.fuzz --seconds 600                   run for some time
 
 A finding is any exception but ``RemoteProtocolError``, and an input that takes longer than ``HANG_SECONDS``. Each kind is printed
-once, with the bytes that led to it; the exit code is 1. Where atheris is installed, it makes the inputs, by coverage.
+once, with the bytes that caused it; the exit code is 1. If atheris is installed, it makes the inputs, by coverage.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ STRANGE: tuple[Any, ...] = (
 
 
 class Hang(BaseException):
-    """One input took too long."""
+    """Raised if one input takes too long."""
 
 
 # ------------------------------------------------------------------ targets
@@ -270,13 +270,11 @@ def with_atheris(atheris: Any, rounds: Rounds, inputs: int | None, seconds: floa
 
     options = [f"-runs={inputs}"] if inputs else []
     options += [f"-max_total_time={int(seconds)}"] if seconds else []
-    options += [f"-timeout={int(HANG_SECONDS)}", f"-seed={rounds.seed + 1}"]  # its 0 means any
+    options += [f"-timeout={int(HANG_SECONDS)}", f"-seed={rounds.seed + 1}"]  # its 0 means no limit
     for function in functions():
         atheris.instrument_func(function)
-    signal.setitimer(signal.ITIMER_REAL, 0)  # it has a clock of its own
-    with (
-        TemporaryDirectory() as learned
-    ):  # it writes what it finds worth keeping to the first folder
+    signal.setitimer(signal.ITIMER_REAL, 0)  # it has its own timeout
+    with TemporaryDirectory() as learned:  # it writes interesting inputs to the first folder
         atheris.Setup([sys.argv[0], *options, learned, str(CORPUS)], one)
         atheris.Fuzz()
 

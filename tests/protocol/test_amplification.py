@@ -66,7 +66,7 @@ def test_a_long_batch_shares_no_frames() -> None:
     assert len(opened) == 1 and isinstance(opened[0].msg, Payload)
 
 
-def test_claims_can_be_given_up() -> None:
+def test_claims_can_be_undone() -> None:
     claims = FrameClaims(10)
     claims.claim(1, 4)
     claims.claim(4, 6)
@@ -76,7 +76,7 @@ def test_claims_can_be_given_up() -> None:
         claims.claim(3, 4)
 
 
-def test_a_batch_that_is_read_again_opens_its_payloads() -> None:
+def test_batch_that_is_decoded_again_decodes_its_payloads() -> None:
     """An invalid message does not affect the others of its batch."""
     good = {"op": "log-event", "topic": "t", "stimulus_id": "s", "msg": {"__Serialized__": 1}}
     bad = {"op": "add-keys", "keys": 5, "stimulus_id": "s"}
@@ -85,7 +85,7 @@ def test_a_batch_that_is_read_again_opens_its_payloads() -> None:
     assert got[0].msg.frames == (b"x",)
 
 
-def test_a_handshake_is_read_without_hashing_what_is_in_it() -> None:
+def test_handshake_is_decoded_without_hashing_its_content() -> None:
     collisions = [(a * (2**61 - 1), b * (2**61 - 1)) for a in range(8) for b in range(8)]
     nested = msgpack.packb(dict.fromkeys(collisions, 0))
     offer = {**local_offer(in_place=True), "map": {"a": 1}, "nested": [["a"]], "proof": ["a", "b"]}

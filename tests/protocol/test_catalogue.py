@@ -54,13 +54,13 @@ async def start_stock() -> dict[str, Mapping[str, Any]]:
         }
 
 
-def test_every_request_is_there(stock: dict[str, Mapping[str, Any]]) -> None:
+def test_every_request_is_listed(stock: dict[str, Mapping[str, Any]]) -> None:
     assert len(stock["scheduler_rpc"]) == 94
     for direction in ("scheduler_rpc", "worker_rpc", "nanny_rpc"):
         assert set(TABLES[direction]) - CONNECTION_OPS - OUR_OPS == set(stock[direction])  # type: ignore[index]
 
 
-def test_every_stream_op_is_there(stock: dict[str, Mapping[str, Any]]) -> None:
+def test_every_stream_op_is_listed(stock: dict[str, Mapping[str, Any]]) -> None:
     up = set(TABLES["worker_to_scheduler"]) | set(TABLES["client_to_scheduler"])
     assert up - CONNECTION_OPS == set(stock["scheduler_streams"])
     assert set(TABLES["scheduler_to_worker"]) - {"close-stream"} == set(
@@ -142,7 +142,7 @@ def test_stream_messages_have_the_arguments_of_stocks_handlers(
                 assert ours - ADDED == theirs - ADDED, (name, ours ^ theirs)
 
 
-def test_workers_take_what_we_send() -> None:
+def test_workers_accept_what_we_send() -> None:
     """Return the fields of stock's event classes, which are called with all fields of a message."""
     pairs = {
         messages.ComputeTask: wsm.ComputeTaskEvent,
@@ -158,7 +158,7 @@ def test_workers_take_what_we_send() -> None:
         assert names == set(inspect.signature(theirs).parameters), ours
 
 
-def test_workers_send_what_we_take() -> None:
+def test_workers_send_what_we_accept() -> None:
     pairs = {
         messages.TaskFinished: wsm.TaskFinishedMsg,
         messages.TaskErred: wsm.TaskErredMsg,
@@ -191,7 +191,7 @@ def test_all_classes_are_exported() -> None:
 
 
 @pytest.mark.parametrize("cls", all_classes(), ids=lambda cls: cls.__name__)
-def test_classes_keep_the_rules(cls: type[Message]) -> None:
+def test_classes_follow_the_rules(cls: type[Message]) -> None:
     """Frozen, not tracked by the collector, described; named after its op; special fields exist."""
     config = cls.__struct_config__
     assert config.frozen and not config.gc and config.tag_field == "op"

@@ -183,7 +183,7 @@ def test_an_invalid_field_affects_only_its_message(change: dict[str, Any], path:
     ],
 )
 @pytest.mark.parametrize("codec", [Codec(), Codec(Agreement(encoding="in-place"))])
-def test_an_invalid_fact_of_a_finished_task_is_left_out(
+def test_invalid_field_of_a_finished_task_is_dropped(
     change: dict[str, Any], expected: dict[str, Any], codec: Codec
 ) -> None:
     """Without the message, the task would stay in processing forever."""
@@ -215,7 +215,7 @@ HEARTBEAT = {
         ("extensions", {"spans": {"x": "y"}, "mine": 1}, {"mine": 1}),
     ],
 )
-def test_an_invalid_fact_of_a_heartbeat_is_left_out(name: str, change: Any, expected: Any) -> None:
+def test_invalid_field_of_a_heartbeat_is_dropped(name: str, change: Any, expected: Any) -> None:
     codec = Codec()
     valid = decode_rpc(codec, codec.encode(HEARTBEAT))
     assert repr(valid.metrics) == repr(HEARTBEAT["metrics"]) and valid.executing == {"x": 1.0}
@@ -245,7 +245,7 @@ def test_unknown_ops_and_no_ops() -> None:
     assert messages[5] == KeepAlive()
 
 
-def test_a_message_alone_is_a_batch_of_one() -> None:
+def test_single_message_is_a_batch_of_one() -> None:
     assert Codec().decode_batch(stock_frames({"op": "keep-alive"}), UP) == [KeepAlive()]
 
 
@@ -254,7 +254,7 @@ def test_fields_of_later_releases_are_ignored() -> None:
 
 
 @pytest.mark.parametrize("index", [0, -1, 7, 2**40, "x", True, None, 1.0])
-def test_a_placeholder_that_points_nowhere(index: Any) -> None:
+def test_placeholder_without_frame(index: Any) -> None:
     erred = {"op": "task-erred", "key": "x", "exception": {"__Serialized__": index}}
     for nested in (erred, {"op": "log-event", "topic": "t", "msg": {"a": [erred["exception"]]}}):
         frames = [msgpack.packb([nested, {"op": "keep-alive"}]), b"\x81\xaenum-sub-frames\x00"]
@@ -285,7 +285,7 @@ def test_no_msgpack(frame: bytes) -> None:
             read([])
 
 
-def test_bad_text_costs_only_its_message() -> None:
+def test_invalid_text_affects_only_its_message() -> None:
     bad = b"\x82\xa2op\xaalog-event\x00"
     bad = b"\x82\xa2op\xa9log-event\xa5topic\xa2\xff\xff"
     frame = b"\x92" + bad + msgpack.packb({"op": "keep-alive"})
@@ -324,7 +324,7 @@ def test_requests_that_take_any_argument() -> None:
     assert decode_rpc(Codec(), Codec().encode(message)) == message
 
 
-def test_register_worker_with_little() -> None:
+def test_register_worker_with_few_fields() -> None:
     """A worker in another language does not need all of stock's fields."""
     message = decode_rpc(Codec(), stock_frames({"op": "register-worker", "address": "tcp://a:1"}))
     assert type(message) is RegisterWorker and message.nthreads == 1
@@ -349,7 +349,7 @@ def test_stock_reads_what_we_write() -> None:
     }
 
 
-def test_what_stock_leaves_out_is_left_out() -> None:
+def test_fields_that_stock_omits_are_omitted() -> None:
     messages = [KeyInMemory(key="x"), StreamStart(), TaskErredReport(key="y")]
     assert stock_reads(Codec().encode(messages)) == (
         {"op": "key-in-memory", "key": "x"},
@@ -464,7 +464,7 @@ def test_pickled_values_with_buffers_pass_through() -> None:
     assert not isinstance(pickled[0]["run_spec"], Pickled)
 
 
-def test_graphs_arrive_with_all_that_is_closed() -> None:
+def test_graphs_arrive_with_all_serialized_values() -> None:
     graph = {
         "op": "update-graph",
         "expr_ser": to_serialize({"x": 1}),
@@ -494,7 +494,7 @@ def test_other_messages() -> None:
 
 @pytest.mark.parametrize("codec", (Codec(), Codec(Agreement(encoding="in-place"))))
 def test_keys_of_tasks_in_a_reply_are_not_interned(codec: Codec) -> None:
-    """The interpreter's table of interned names would grow with them."""
+    """The interpreter's table of interned strings would grow with them."""
     data = {f"not-interned-{n}": (n, {"inner": [n]}) for n in range(3)}
     value = codec.decode_value([msgpack.packb({"status": "OK", "data": data})])
     assert value["data"] == {key: (n, {"inner": (n,)}) for key, (n, _) in data.items()}

@@ -1,4 +1,4 @@
-"""Two Connections in memory: all phases, and what may not be sent in which phase."""
+"""Two Connections in memory: all phases, and messages that are invalid in each phase."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from paceline.protocol.payload import pickled_payload
 
 
 class Pair:
-    """A scheduler's end and a peer's end, with bytes between them."""
+    """Return a scheduler's end and a peer's end that exchange bytes."""
 
     def __init__(self, **options: Any) -> None:
         self.listener = Connection("listener", **options)
@@ -65,7 +65,7 @@ class Pair:
         return self
 
 
-def test_a_workers_life() -> None:
+def test_phases_of_a_worker() -> None:
     pair = Pair().shake()
     (event,) = pair.up(RegisterWorker(address="tcp://a:1", reply=False))
     assert event == RequestReceived(RegisterWorker(address="tcp://a:1", reply=False), False, False)
@@ -104,7 +104,7 @@ def test_phases_of_a_client() -> None:
     assert pair.down([KeyInMemory(key="x")]) == [Batch([KeyInMemory(key="x")])]
 
 
-def test_we_dial_a_worker() -> None:
+def test_connecting_to_a_worker() -> None:
     pair = Pair(serves="worker_rpc").shake()
     request = GetData(keys=["x", ("y", 1)], who=None)
     assert pair.up(request) == [RequestReceived(request, True, False)]
@@ -119,7 +119,7 @@ def test_we_dial_a_worker() -> None:
     assert pair.connector.phase == "closed"
 
 
-def test_what_is_no_request() -> None:
+def test_invalid_requests() -> None:
     pair = Pair().shake()
     for value in ("OK", ["x"], {"status": "ok"}, {"op": 5}, None):
         (event,) = pair.up(value)
@@ -130,7 +130,7 @@ def test_what_is_no_request() -> None:
     assert type(event.message) is InvalidMessage and (event.reply, event.close) == (True, True)
 
 
-def test_nothing_follows_the_end() -> None:
+def test_no_messages_after_the_end() -> None:
     pair = Pair().shake()
     for end in (pair.listener, pair.connector):
         end.become_stream("worker")
@@ -144,7 +144,7 @@ def test_nothing_follows_the_end() -> None:
         pair.listener.become_stream("client")
 
 
-def test_what_must_not_be_sent() -> None:
+def test_messages_that_must_not_be_sent() -> None:
     pair = Pair()
     with pytest.raises(LocalProtocolError, match="handshake"):
         pair.connector.send(Identity())
@@ -180,7 +180,7 @@ def test_the_table_of_phases() -> None:
 # ------------------------------------------------------------------ handshake
 
 
-def test_what_we_announce() -> None:
+def test_announced_handshake() -> None:
     """The defaults are no codec, and a pickle protocol that every supported peer reads."""
     offer = local_offer()
     assert offer["compression"] is None

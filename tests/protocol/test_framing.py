@@ -1,4 +1,4 @@
-"""Framing: pieces of any size, memory of their own for large frames, and invalid preludes."""
+"""Framing: pieces of any size, separate memory for large frames, and invalid preludes."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_any_frames_in_any_pieces(shapes: list[list[int]], seed: int) -> None:
     assert reader.is_idle
 
 
-def test_what_was_received_is_not_overwritten() -> None:
+def test_received_frames_are_not_overwritten() -> None:
     scratch = memoryview(bytearray(1000))
     reader = FrameReader(scratch=scratch)
     data = b"".join(pack_frames([b"abc", b"defg"]))
@@ -105,7 +105,7 @@ def test_large_frames_are_received_in_place() -> None:
     assert bytes(frame[:4]) == b"abc\0"
 
 
-def test_memory_of_large_frames_can_come_from_elsewhere() -> None:
+def test_custom_memory_for_large_frames() -> None:
     given: list[bytearray] = []
 
     def allocate(nbytes: int) -> bytearray:
@@ -121,7 +121,7 @@ def test_memory_of_large_frames_can_come_from_elsewhere() -> None:
     assert small == b"small"
 
 
-def test_a_message_that_was_given_is_not_kept() -> None:
+def test_returned_message_is_not_retained() -> None:
     """The reader keeps no frames alive: a connection may be silent for hours."""
 
     class Memory(bytearray):
@@ -175,7 +175,7 @@ def test_large_frames_can_go_to_a_sink(step: int) -> None:
     assert reader.is_idle
 
 
-def test_a_sink_that_fails_ends_the_reader() -> None:
+def test_failing_sink_ends_the_reader() -> None:
     class Full(Sink):
         def write(self, data: memoryview) -> None:
             raise OSError("disk full")
@@ -206,7 +206,7 @@ def test_invalid_preludes(data: bytes, word: str) -> None:
         with pytest.raises(RemoteProtocolError, match=word):
             for i in range(0, len(data), size):
                 reader.feed(data[i : i + size])
-        with pytest.raises(RemoteProtocolError):  # it stays dead
+        with pytest.raises(RemoteProtocolError):  # it remains unusable
             reader.feed(SMALLEST)
 
 
@@ -221,7 +221,7 @@ def test_limits_can_be_raised_and_lowered() -> None:
     assert FrameReader(Limits(max_frames=2**24)).feed(prelude(8 * 5_000_001, count=5_000_000)) == []
 
 
-def test_a_claim_costs_no_memory() -> None:
+def test_announced_length_costs_no_memory() -> None:
     """Claimed frames that are never sent cost no memory: one of gigabytes, or a million small ones."""
     tracemalloc.start()
     try:
@@ -234,13 +234,13 @@ def test_a_claim_costs_no_memory() -> None:
         tracemalloc.stop()
 
 
-def test_a_frame_larger_than_all_memory() -> None:
+def test_frame_larger_than_memory() -> None:
     reader = FrameReader(Limits(max_message_nbytes=2**60))
     with pytest.raises(RemoteProtocolError, match="no memory"):
         reader.feed(prelude(16, 2**59))
 
 
-def test_a_long_prelude_in_pieces_takes_no_time() -> None:
+def test_long_prelude_in_pieces_is_fast() -> None:
     """Collecting it is linear: 8 MB in pieces of 4 kB."""
     data = prelude(8 * 1_000_001, *([0] * 1_000_000))
     reader = FrameReader()
@@ -264,7 +264,7 @@ def test_the_first_message_has_limits_of_its_own() -> None:
         FrameReader(first=HANDSHAKE_LIMITS).feed(prelude(8 * 101, *([0] * 100)))
 
 
-def test_full_limits_apply_behind_the_message_that_admits() -> None:
+def test_full_limits_apply_after_the_accepted_message() -> None:
     """A peer may send its first request together with its handshake."""
     large = b"x" * 2 * LARGE_FRAME_NBYTES
     data = b"".join(b"".join(pack_frames(f)) for f in ([b"hello"], [b"a", large], [b"b"]))

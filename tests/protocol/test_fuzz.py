@@ -109,7 +109,7 @@ def test_any_value(phase: str) -> None:
         try:
             (event,) = connection.receive_frames([msgpack.packb(value)])
         except RemoteProtocolError:
-            assert phase == "rpc"  # a placeholder that points nowhere
+            assert phase == "rpc"  # a placeholder without a frame
             continue
         if phase == "worker":  # one invalid message affects no other
             assert type(event.messages[-1]).__name__ in ("KeepAlive", "CloseStream")
@@ -129,7 +129,7 @@ def test_any_bytes() -> None:
                 reader.feed(b"")
 
 
-def test_the_fuzzer_finds_nothing() -> None:
+def test_fuzzer_has_no_findings() -> None:
     """A short run of ``make fuzz``."""
     command = [
         sys.executable,

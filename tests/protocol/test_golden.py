@@ -76,7 +76,7 @@ def typed(event: Any) -> list[Any]:
     return [event.message] if isinstance(event, RequestReceived) else []
 
 
-def test_there_are_captures() -> None:
+def test_captures_exist() -> None:
     assert len(NAMES) >= 6
     assert sum(path.stat().st_size for path in CAPTURES.glob("*.bin")) < 150_000
 
@@ -158,7 +158,7 @@ def stream_pair(way: str, kind: Any) -> tuple[Connection, Connection]:
     return pair if way == "up" else (pair[1], pair[0])
 
 
-def test_payloads_go_through_unchanged() -> None:
+def test_payloads_are_forwarded_unchanged() -> None:
     """Header and frames of every serialized value are the same bytes before and after."""
     count = 0
     for way in ("up", "down"):
@@ -188,7 +188,7 @@ def payloads(value: Any) -> Iterator[Payload]:
             yield from payloads(getattr(value, name))
 
 
-def test_the_wire_is_the_same_byte_for_byte() -> None:
+def test_encoded_bytes_are_identical() -> None:
     """Captured frames, packed again, equal what stock wrote (which joins and splits them differently)."""
     for name in NAMES:
         for way in ("up", "down"):
@@ -199,21 +199,21 @@ def test_the_wire_is_the_same_byte_for_byte() -> None:
 
 
 def test_the_handshake() -> None:
-    """What stock peers announce, on which the choices in ``handshake.py`` are based."""
+    """The handshakes that stock peers announce, on which the choices in ``handshake.py`` are based."""
     for way in ("up", "down"):
         for name, frames, event in all_events(way):
             if isinstance(event, HandshakeDone):
                 said = ValueReader(frames).read(frames[0])
                 assert set(said) == {"compression", "python", "pickle-protocol"}
                 assert said["compression"] is None
-                # the stock scheduler announces 4 where it connects, and all others announce 5
+                # the stock scheduler announces 4 when it connects, and all others announce 5
                 dialled_by_scheduler = way == "up" and name.startswith("worker")
                 assert said["pickle-protocol"] == (4 if dialled_by_scheduler else 5)
                 assert event.agreement.pickle_protocol == said["pickle-protocol"]
 
 
 def test_replies_match_the_catalogue() -> None:
-    """In order, each request has its reply; no field is unknown or of another type."""
+    """Each request is followed by its reply; no field is unknown or of another type."""
     seen = set()
     for name in NAMES:
         requests = [e.message for _, e in replay(name, "up") if isinstance(e, RequestReceived)]
@@ -242,7 +242,7 @@ def find(kind: type, way: str) -> Iterator[Any]:
                 yield message
 
 
-def test_what_is_in_them() -> None:
+def test_content_of_captures() -> None:
     finished = list(find(TaskFinished, "up"))
     assert len(finished) > 5
     assert all(m.run_id >= 0 and m.nbytes and m.startstops for m in finished)

@@ -78,7 +78,7 @@ def connected(offers: tuple[Any, Any], kind: Any = None) -> tuple[Connection, Co
     return listener, connector
 
 
-def test_what_it_looks_like() -> None:
+def test_format() -> None:
     one, two = pickled_payload(b"p", [b"x", b""]), serialized_payload({"serializer": "s"}, [b"y"])
     empty = pickled_payload(b"e")
     encoded = Codec(Agreement(encoding="in-place")).encode({"a": [one, empty], "b": {"c": two}})
@@ -93,7 +93,7 @@ def test_what_it_looks_like() -> None:
 
 @settings(deadline=None, suppress_health_check=list(HealthCheck))
 @given(nested)
-def test_values_at_any_depth_are_the_same_in_both(value: Any) -> None:
+def test_values_at_any_depth_are_equal_in_both(value: Any) -> None:
     for codec in (Codec(), Codec(Agreement(encoding="in-place"))):
         (received,) = FrameReader().feed(b"".join(pack_frames(codec.encode(value))))
         assert codec.decode_value(received) == value
@@ -104,7 +104,7 @@ def test_values_at_any_depth_are_the_same_in_both(value: Any) -> None:
     st.booleans(),
     st.integers(0, 3),
 )
-def test_in_typed_fields_too(parts: list[bytes], in_a_list: bool, depth: int) -> None:
+def test_typed_fields(parts: list[bytes], in_a_list: bool, depth: int) -> None:
     payload: Any = pickled_payload(b"spec", parts)
     annotations: Any = payload
     for _ in range(depth):
@@ -149,7 +149,7 @@ def test_compressed_and_sharded_values(name: str, sizes: list[int], shard: int) 
         assert (array == opened).all()
 
 
-def test_it_is_spoken_where_both_offer_it() -> None:
+def test_in_place_is_used_if_both_peers_offer_it() -> None:
     task = TaskErred(key="x", exception=pickled_payload(b"p", [b"1"]))
     for offers, encoding in (
         ((OFFER, OFFER), "in-place"),
@@ -254,7 +254,7 @@ def test_attributes_are_inline_or_offloaded() -> None:
     assert set(field_places(GatherReply).values()) == {"inline", "either"}
 
 
-def test_payloads_pass_verbatim() -> None:
+def test_payloads_are_forwarded_verbatim() -> None:
     """A header that is longer than necessary is forwarded unchanged."""
     payload = Payload("serialized", b"\x81\xd9\x0enum-sub-frames\x01", (b"frame",))
     codec = Codec(Agreement(encoding="in-place"))

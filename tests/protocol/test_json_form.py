@@ -49,7 +49,7 @@ values = st.recursive(
 
 
 @pytest.mark.parametrize("path", CAPTURES, ids=lambda p: p.stem)
-def test_captured_bytes_come_back(path: Path) -> None:
+def test_captured_bytes_round_trip(path: Path) -> None:
     for frames in FrameReader().feed(path.read_bytes()):
         form = frames_to_json(frames)
         (again,) = documents(dumps(form))
@@ -59,13 +59,13 @@ def test_captured_bytes_come_back(path: Path) -> None:
 
 
 @given(values)
-def test_values_come_back(value: object) -> None:
+def test_values_round_trip(value: object) -> None:
     text = dumps(to_json(value))
     assert from_json(json.loads(text)) == value
 
 
 @given(values)
-def test_frames_of_values_come_back(value: object) -> None:
+def test_frames_of_values_round_trip(value: object) -> None:
     frames = json_to_frames(to_json(value))
     form = frames_to_json(frames)
     assert [bytes(x) for x in json_to_frames(form)] == [bytes(x) for x in frames]
@@ -73,7 +73,7 @@ def test_frames_of_values_come_back(value: object) -> None:
     assert frames_to_json(in_place, "in-place") == form
 
 
-def test_what_it_looks_like() -> None:
+def test_format() -> None:
     pickled = pickled_payload(b"p", [b"\x01"])
     assert to_json({("x", 0): pickled, "n": 2**60, "f": 3.0, "i": float("inf")}) == {
         "$map": [
@@ -87,7 +87,7 @@ def test_what_it_looks_like() -> None:
 
 
 def test_unusual_header_is_kept_in_hex() -> None:
-    header = b"\x81\xd9\x0enum-sub-frames\x00"  # a longer msgpack than there need be
+    header = b"\x81\xd9\x0enum-sub-frames\x00"  # a longer msgpack encoding than necessary
     form = to_json(Payload("serialized", header))
     assert form["$serialized"]["header_hex"] == header.hex()
     assert from_json(form).header == header
@@ -109,7 +109,7 @@ def test_unusual_header_is_kept_in_hex() -> None:
         float("nan"),
     ],
 )
-def test_what_is_no_form(form: object) -> None:
+def test_invalid_forms(form: object) -> None:
     with pytest.raises(LocalProtocolError):
         json_to_frames(form)
 
@@ -132,7 +132,7 @@ def test_documents_follow_each_other() -> None:
         list(documents("{"))
 
 
-def test_long_bytes_can_be_left_out() -> None:
+def test_long_bytes_can_be_omitted() -> None:
     value = {"a": bytes(11), "b": pickled_payload(b"1", [bytes(11), b"2"]), "c": b"3"}
     form = to_json(value, max_nbytes=10_000)
     assert from_json(form) == value

@@ -37,7 +37,7 @@ def test_names_are_dasks_for_any_key(key: object) -> None:
 
 
 @pytest.mark.parametrize("key", ["", b"", (), b"\xff\xfe", ("",), "<>", "< >"])
-def test_strange_keys_have_a_name_too(key: object) -> None:
+def test_names_of_unusual_keys(key: object) -> None:
     assert isinstance(key_split(key), str)
     key_group(key)
 

@@ -38,7 +38,7 @@ def release(*keys: Any) -> dict[str, Any]:
     return {"op": "client-releases-keys", "keys": list(keys), "client": "c"}
 
 
-def test_a_short_batch_is_one() -> None:
+def test_short_batch_is_one_piece() -> None:
     pieces = received(stream("client"), [packed([release(key) for key in KEYS[:100]])])
     assert len(pieces) == 1
     assert split_batch(packed([release(*KEYS[:100])])) is None
@@ -62,14 +62,14 @@ def test_very_many_keys_in_one_message(as_set: bool) -> None:
     assert {msg.client for piece in pieces for msg in piece} == {"c"}
 
 
-def test_of_workers() -> None:
+def test_batches_of_workers() -> None:
     batch = [{"op": "add-keys", "keys": KEYS, "stimulus_id": "s"}]
     pieces = received(stream("worker"), [packed(batch)])
     assert all(type(msg) is m.AddKeys for piece in pieces for msg in piece)
     assert [key for piece in pieces for msg in piece for key in msg.keys] == KEYS
 
 
-def test_what_cannot_be_cut_stays_whole() -> None:
+def test_single_long_message_is_not_split() -> None:
     long = {"op": "something-of-a-plugin", "text": "x" * LONG_BATCH_NBYTES}
     pieces = received(stream("client"), [packed([long, release("k")])])
     (invalid,), (last,) = pieces
@@ -119,7 +119,7 @@ def test_nothing_after_close() -> None:
     assert connection.phase == "closed"
 
 
-def test_no_msgpack_at_all() -> None:
+def test_invalid_msgpack() -> None:
     connection = stream("client")
     with pytest.raises(RemoteProtocolError):
         connection.receive_frames([b"\xc1" * (LONG_BATCH_NBYTES + 1)])

@@ -1,4 +1,4 @@
-"""The observer reports each message, what it is and what is wrong with it, with bounded memory."""
+"""The observer reports each message, its type and its violations, with bounded memory."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_requests_and_their_replies() -> None:
     assert kinds(say(observer, "up", "OK")) == [("out of place", "$")]
 
 
-def test_a_failure_may_answer_anything() -> None:
+def test_error_is_a_valid_reply_to_any_request() -> None:
     observer = greeted()
     say(observer, "up", HeartbeatWorker(address="tcp://a:1"))
     failure = {
@@ -132,7 +132,7 @@ def test_get_data_is_acknowledged() -> None:
     assert (seen.kind, seen.op, seen.violations) == ("value", "get_data", [])
 
 
-def test_the_request_inside_a_broadcast_is_looked_at() -> None:
+def test_request_inside_a_broadcast_is_checked() -> None:
     observer = greeted()
     request = {"op": "broadcast", "msg": {"op": "get_logs", "n": "x"}, "workers": None}
     outer, inner = observer.observe("up", Codec().encode(request))
@@ -144,7 +144,7 @@ def test_the_request_inside_a_broadcast_is_looked_at() -> None:
     )
 
 
-def test_the_second_encoding_is_followed() -> None:
+def test_in_place_encoding_is_followed() -> None:
     offer = local_offer(in_place=True)
     observer, ends = Observer(), (Connection("listener", offer), Connection("connector", offer))
     hellos = ends[0].start(), ends[1].start()
@@ -157,7 +157,7 @@ def test_the_second_encoding_is_followed() -> None:
     assert not seen.violations
 
 
-def test_bytes_of_a_batch_are_shared_out() -> None:
+def test_bytes_of_a_batch_are_divided_among_its_messages() -> None:
     observer = greeted()
     say(observer, "up", RegisterClient(client="c", reply=False))
     frames = Codec().encode(
@@ -168,7 +168,7 @@ def test_bytes_of_a_batch_are_shared_out() -> None:
     assert seen[1].nbytes > 500 and [s.n_frames for s in seen] == [2, 0]
 
 
-def test_what_cannot_be_read() -> None:
+def test_undecodable_messages() -> None:
     observer = greeted()
     (seen,) = observer.observe("up", [b"\xc1"])
     assert (seen.kind, kinds(seen)) == ("unreadable", [("unreadable", "$")])
@@ -217,7 +217,7 @@ def test_missing_fields() -> None:
     ]
 
 
-def test_text_is_no_binary() -> None:
+def test_text_is_not_binary() -> None:
     """msgspec would accept base64 for bytes."""
     found = check_reply(1, TABLES["scheduler_rpc"]["heartbeat_worker"])
     assert [v.kind for v in found] == ["wrong type"]
@@ -255,7 +255,7 @@ def test_a_checked_connection_reports_what_it_sends() -> None:
     assert len(reports) == 1 and "$.run_id" in reports[0]
 
 
-def test_a_checked_connection_that_dialled() -> None:
+def test_checked_connection_that_connected() -> None:
     reports: list[str] = []
     ours = CheckedConnection(
         "connector", report=lambda violation, seen: reports.append(str(violation))
@@ -273,7 +273,7 @@ def test_a_checked_connection_that_dialled() -> None:
 
 
 @given(st.lists(st.lists(st.binary(max_size=60), max_size=5), max_size=4), st.integers(1, 40))
-def test_skimmed_as_a_peer_reads_it(messages: list[list[bytes]], step: int) -> None:
+def test_sniffed_frames_equal_those_of_a_peer(messages: list[list[bytes]], step: int) -> None:
     data = b"".join(b"".join(pack_frames(frames)) for frames in messages)
     sniffer = SniffingFrameReader()
     got = [m for i in range(0, len(data), step) for m in sniffer.feed(data[i : i + step])]
@@ -284,7 +284,7 @@ def test_skimmed_as_a_peer_reads_it(messages: list[list[bytes]], step: int) -> N
 @given(
     st.lists(st.lists(st.integers(0, 90), max_size=6), max_size=4), st.integers(1, 300)
 )  # fmt: skip
-def test_what_is_too_much_is_left_out(messages: list[list[int]], step: int) -> None:
+def test_oversized_parts_are_omitted(messages: list[list[int]], step: int) -> None:
     data = b"".join(b"".join(pack_frames([bytes(n) for n in sizes])) for sizes in messages)
     sniffer = SniffingFrameReader(kept_nbytes=100)
     got = [m for i in range(0, len(data), step) for m in sniffer.feed(data[i : i + step])]
@@ -303,7 +303,7 @@ def test_what_is_too_much_is_left_out(messages: list[list[int]], step: int) -> N
 @pytest.mark.parametrize(
     "words", [(0, 1, 1), (99, 1, 1), (8, 2**40), (2**60, 2**22 + 1), (16 + 2**40, 1, 2**40)]
 )
-def test_what_is_no_message(words: tuple[int, ...]) -> None:
+def test_invalid_preludes_of_sniffed_bytes(words: tuple[int, ...]) -> None:
     data = b"".join(word.to_bytes(8, "little") for word in words)
     with pytest.raises(RemoteProtocolError):
         SniffingFrameReader(Limits(max_message_nbytes=2**30)).feed(data)

@@ -57,7 +57,7 @@ def test_headers_of_pickled_payloads_are_stocks(pickled: bytes, n_buffers: int) 
     assert count_frames(header) == n_buffers
 
 
-def test_stock_opens_ours() -> None:
+def test_stock_deserializes_our_payloads() -> None:
     array = np.arange(1000)
     buffers: list[pickle.PickleBuffer] = []
     pickled = pickle.dumps(array, protocol=5, buffer_callback=buffers.append)
@@ -79,7 +79,7 @@ def packed(parts: tuple[dict[str, Any], list[Any]]) -> tuple[bytes, tuple[Any, .
 
 @pytest.mark.parametrize("name", [None, *AVAILABLE])
 @pytest.mark.parametrize("wrap", [ToPickle, to_serialize])
-def test_pickles_are_taken_out(wrap: Any, name: str | None) -> None:
+def test_pickles_are_extracted(wrap: Any, name: str | None) -> None:
     """Compressed, sharded, with out-of-band buffers: complete, and not unpickled."""
     arrays = [np.arange(30_000), np.zeros(50_000)]
     value = SimpleNamespace(arrays=arrays, text="x" * 40_000)  # a list would be taken apart
@@ -97,7 +97,7 @@ def test_pickles_are_taken_out(wrap: Any, name: str | None) -> None:
         assert name in payload_header(payload)["compression"]
 
 
-def test_buffers_are_as_writable_as_they_were() -> None:
+def test_buffers_keep_their_writability() -> None:
     frozen = np.arange(2000)
     frozen.flags.writeable = False
     for array in (np.arange(2000), frozen):
@@ -105,7 +105,7 @@ def test_buffers_are_as_writable_as_they_were() -> None:
         assert opened(payload).a.flags.writeable == array.flags.writeable
 
 
-def test_what_holds_no_pickle() -> None:
+def test_payloads_without_pickle() -> None:
     other = from_stock(to_serialize(np.arange(10)))  # family "dask"
     broken = [
         other,
@@ -150,7 +150,7 @@ def test_equality_and_size() -> None:
 # ------------------------------------------------------------------ compression
 
 
-def test_the_codecs_that_are_needed_are_here() -> None:
+def test_required_codecs_exist() -> None:
     assert {"lz4", "zstd", "zlib"} <= set(AVAILABLE)
 
 
@@ -174,7 +174,7 @@ def test_expansion_is_bounded(name: str) -> None:
         expand(name, bomb[:-5])
 
 
-def test_the_bound_is_of_all_frames_together() -> None:
+def test_expansion_is_bounded_for_all_frames_together() -> None:
     frames = [zlib.compress(bytes(600)), zlib.compress(bytes(600))]
     payload = serialized_payload({"serializer": "pickle", "compression": ("zlib", "zlib")}, frames)
     assert payload_pickle(payload, 1200)[0] == bytes(600)
@@ -224,7 +224,7 @@ def test_collections_of_stock(context: Any, size: int | None) -> None:
     np.testing.assert_equal(lists, [np.arange(9), b"x"])
 
 
-def test_no_collection() -> None:
+def test_payloads_that_are_no_collection() -> None:
     assert payload_members(pickled_payload(pickle.dumps(1))) is None
     assert payload_members(from_stock(to_serialize(1))) is None
 

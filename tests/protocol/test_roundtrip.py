@@ -160,7 +160,7 @@ def test_any_batch(direction: Any, codec: Codec) -> None:
 
 @both_codecs
 @pytest.mark.parametrize("direction", STREAM_DIRECTIONS)
-def test_the_lenient_reading_gives_the_same(direction: Any, codec: Codec) -> None:
+def test_lenient_decoding_gives_the_same(direction: Any, codec: Codec) -> None:
     @RELAXED
     @given(st.lists(STREAM_MESSAGES[direction], max_size=5))
     def check(messages: list[Message]) -> None:
@@ -195,7 +195,7 @@ def test_any_value(codec: Codec) -> None:
 
 
 @pytest.mark.parametrize("direction", STREAM_DIRECTIONS)
-def test_stock_reads_any_batch_as_we_do(direction: Any) -> None:
+def test_stock_decodes_any_batch_as_we_do(direction: Any) -> None:
     @RELAXED
     @given(st.lists(STREAM_MESSAGES[direction], max_size=4))
     def check(messages: list[Message]) -> None:

@@ -63,7 +63,7 @@ async def test_values_of_all_shapes() -> None:
     assert answers[9] == tuple(values[9])
 
 
-async def test_frames_of_no_length_anywhere() -> None:
+async def test_empty_frames_at_any_position() -> None:
     """Includes the end of the block that a reader receives at once."""
     for lengths in (
         [0],
@@ -84,7 +84,7 @@ async def test_frames_of_no_length_anywhere() -> None:
         server.close()
 
 
-def test_a_payload_keeps_its_own_memory() -> None:
+def test_payload_keeps_its_memory() -> None:
     """Large frames are not copied when they are written again."""
     large = bytes(LARGE_FRAME_NBYTES * 4)
     payload = Payload("serialized", b"\x81\xaenum-sub-frames\x01", (large,))

@@ -38,7 +38,7 @@ def test_each_op_has_a_vector():
     assert {(d, op) for d, table in TABLES.items() for op in table} <= there
 
 
-def test_most_are_captured():
+def test_most_vectors_are_captured():
     as_it_passed = [e for e in VECTORS if e["source"] == "captured" and "cut_from_batch" not in e]
     assert len(as_it_passed) > 0.9 * len(VECTORS)
 
@@ -55,13 +55,13 @@ def test_most_are_captured():
         "empty-frame",
     ],
 )
-def test_each_shape_is_there(shape):
+def test_each_shape_has_a_vector(shape):
     """The smallest message of an op is rarely a batch, and its values have one frame each."""
     assert any(e["kind"] == "shape" and e["op"].endswith(f".{shape}") for e in VECTORS)
 
 
 @pytest.mark.parametrize("entry", VECTORS, ids=lambda e: e["vector"])
-def test_bytes_and_json_are_one(entry):
+def test_bytes_and_json_agree(entry):
     data = (FOLDER / f"{entry['vector']}.bin").read_bytes()
     form = json.loads((FOLDER / f"{entry['vector']}.json").read_text())
     assert len(data) == entry["nbytes"]
@@ -90,8 +90,8 @@ def test_messages_decode_to_their_class(entry):
 @pytest.mark.parametrize(
     "entry", [e for e in VECTORS if e["kind"] == "shape"], ids=lambda e: e["vector"]
 )
-def test_shapes_are_what_stock_reads(entry, monkeypatch):
-    """They are the same after encoding them again, and after a round trip in the in-place encoding."""
+def test_stock_decodes_shapes(entry, monkeypatch):
+    """The shapes are equal after encoding them again, and after a round trip in the in-place encoding."""
     monkeypatch.setitem(sys.modules, "features", features)  # its name when vectors were captured
     frames = frames_of(entry)
     theirs = as_stock_reads(frames)
@@ -112,7 +112,7 @@ def as_stock_reads(frames):
 
 def plain(value):
     """Convert serialized values of paceline and stock to one form: the decoded header, and the frames."""
-    if isinstance(value, Payload) and value.kind == "pickled":  # stock opens these at once
+    if isinstance(value, Payload) and value.kind == "pickled":  # stock deserializes these at once
         pickled, buffers = payload_pickle(value)
         return plain(pickle.loads(pickled, buffers=buffers))
     if isinstance(value, Payload):

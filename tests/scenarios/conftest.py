@@ -1,4 +1,4 @@
-"""The flag that records scenarios anew."""
+"""The option that records scenarios again."""
 
 from __future__ import annotations
 

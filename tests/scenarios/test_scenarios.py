@@ -1,4 +1,4 @@
-"""Runs the scenarios in this folder, see ``paceline.testing.Scenario``.
+"""Run the scenarios in this folder, see ``paceline.testing.Scenario``.
 
 ``pytest tests/scenarios --record`` (or ``RECORD=1``) writes the messages that were sent into the files: read the diff.
 """
@@ -33,5 +33,5 @@ def test_unknown_command() -> None:
         Scenario().play("> fly w0")
 
 
-def test_there_are_scenarios() -> None:
+def test_scenarios_exist() -> None:
     assert len(FILES) >= 15

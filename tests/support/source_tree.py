@@ -1,6 +1,6 @@
-"""The source files of the rooms, parsed, for tests that hold the rules of the house.
+"""The parsed source files of the packages, for tests of the project's rules.
 
-It knows where rooms lie, what they are called and which floor they are on.
+Lists the packages with their folders, import names and layers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 
-# folder -> (import name, floor); the longest folder that holds a file is its room
+# folder -> (import name, layer); a file belongs to the longest folder that contains it
 ROOMS = {
     "protocol": ("paceline.protocol", 0),
     "scheduler/core": ("paceline.scheduler.core", 1),
@@ -29,7 +29,7 @@ ROOMS = {
 
 @dataclass(frozen=True)
 class Import:
-    """One import: absolute dotted name, its line, and whether only a type checker sees it."""
+    """An import: absolute dotted name, line, and whether only a type checker executes it."""
 
     name: str
     line: int
@@ -38,10 +38,10 @@ class Import:
 
 @dataclass(frozen=True)
 class Source:
-    """A Python file of a room."""
+    """A Python file of a package."""
 
     path: Path
-    folder: str  # of its room
+    folder: str  # of its package
 
     @property
     def where(self) -> str:
@@ -69,7 +69,7 @@ class Source:
         return ast.parse(self.text, str(self.path))
 
     def imports(self) -> Iterator[Import]:
-        """Every import at any depth, relative ones made absolute."""
+        """Return every import at any depth, relative ones made absolute."""
         types_only = {
             id(node)
             for block in ast.walk(self.tree)
@@ -84,7 +84,7 @@ class Source:
             elif isinstance(node, ast.ImportFrom):
                 base = self._absolute(node)
                 for alias in node.names:
-                    # `from x import y`: y may be a module; the reader decides by prefix
+                    # `from x import y`: y may be a module; the caller decides by prefix
                     yield Import(f"{base}.{alias.name}", node.lineno, id(node) in types_only)
 
     def _absolute(self, node: ast.ImportFrom) -> str:
@@ -98,7 +98,7 @@ class Source:
 
 
 def room_of(module: str) -> tuple[str, int] | None:
-    """Room and floor of one of our dotted names; None for anybody else's."""
+    """Return package and layer of a dotted name of the project; None for other names."""
     found = [
         (name, floor)
         for name, floor in ROOMS.values()
@@ -108,7 +108,7 @@ def room_of(module: str) -> tuple[str, int] | None:
 
 
 def sources() -> list[Source]:
-    """All Python files of all rooms, each in the room that holds it most closely."""
+    """Return all Python files of all packages, each in the innermost package that contains it."""
     found: dict[Path, Source] = {}
     for folder in sorted(ROOMS, key=len, reverse=True):
         for path in sorted((ROOT / folder).rglob("*.py")):
@@ -117,7 +117,7 @@ def sources() -> list[Source]:
 
 
 def project_files() -> list[Path]:
-    """Return every file of the project, without generated folders: what git would list."""
+    """Return every file of the project that git would list, without generated folders."""
     left_out = {".git", ".venv", "build", "dist", "site", "__pycache__", "paceline.egg-info"}
     left_out |= {".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis"}
     return [

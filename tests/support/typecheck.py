@@ -1,7 +1,7 @@
-"""Run mypy --strict on the rooms that promise it. It must know nothing of what is in them.
+"""Run mypy --strict on the packages that are typed strictly.
 
-The folders carry import names that their paths do not have (`protocol/` is `paceline.protocol`), so mypy is
-shown a tree of symbolic links in which paths and names agree, and its report is read back in paths of the repository.
+The folders have import names that differ from their paths (`protocol/` is `paceline.protocol`), so mypy runs on a
+tree of symbolic links in which paths and names agree. Its report is converted back to paths of the repository.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ STRICT = (
 
 
 def main(mypy: str = "mypy") -> int:
-    """Type-check the strict rooms; returns mypy's exit code."""
+    """Type-check the strict packages; return mypy's exit code."""
     with tempfile.TemporaryDirectory() as folder:
         tree = Path(folder) / "paceline"
         tree.mkdir()

@@ -1,4 +1,4 @@
-"""The documentation that follows from the code is the one that is committed, and every message has its words."""
+"""Generated documentation is current, and every message is described."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ print(json.dumps({{path.name: text for path, text in pages.items()}}))
 
 
 def generated() -> dict[str, str]:
-    """The pages as the generator writes them now, in a process of its own: its modules have short names."""
+    """Return the pages as the generator writes them now, in a separate process because its modules have short names."""
     import json
 
     folder = DOCS / "reference"
@@ -48,7 +48,7 @@ def test_every_op_has_its_place_on_the_page() -> None:
     assert [anchor for anchor in anchors if anchor not in page] == []
 
 
-def test_every_field_has_its_words() -> None:
+def test_every_field_is_described() -> None:
     page = (DOCS / "protocol.md").read_text()
     rows = [line for line in page.splitlines() if line.startswith("| `") and line.count(" | ") == 3]
     assert len(rows) > 400

@@ -1,4 +1,4 @@
-"""Rules 1 and 2: imports go down, and each room imports only what its floor allows."""
+"""Rules 1 and 2: imports go down, and each package imports only what its layer allows."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ THIRD_PARTY = {
     "paceline": set(),
 }
 
-# The clock, chance, the outside world and pickles are no business of these rooms.
+# These packages may not use the clock, random numbers, the operating system or pickles.
 FORBIDDEN = {
     *("asyncio", "time", "random", "socket", "threading", "logging", "os", "pickle", "dask"),
     *("distributed", "cloudpickle", "tornado", "subprocess", "selectors", "ssl", "multiprocessing"),
@@ -123,7 +123,7 @@ STOCK = {"dask", "distributed", "cloudpickle"}
     ],
 )
 def test_imports_without(package: str, blocked: set[str]) -> None:
-    """Every module of the room imports where the named packages are not installed."""
+    """Every module of the package can be imported without the named dependencies."""
     code = textwrap.dedent(BLOCKED_IMPORT.format(blocked=blocked, package=package))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

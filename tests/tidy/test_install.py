@@ -1,4 +1,4 @@
-"""What an installation puts where: the package `paceline`, nothing else, and all of it."""
+"""Files of an installation: the package `paceline`, complete, and nothing else."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy / name)
     command = [sys.executable, "-m", "build", "--wheel", "--outdir", str(copy / "dist"), str(copy)]
-    if int(version("setuptools").split(".")[0]) >= 77:  # what pyproject.toml asks for is at hand
+    # the requirements of pyproject.toml are installed
+    if int(version("setuptools").split(".")[0]) >= 77:
         command.append("--no-isolation")
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
@@ -92,13 +93,13 @@ def test_testing_kit_of_the_wheel(wheel: zipfile.ZipFile, tmp_path: Path) -> Non
 
 
 def test_console_script_resolves() -> None:
-    """The function that the command `paceline` calls is there."""
+    """The function that the command `paceline` calls exists."""
     import importlib
 
     module, function = CONFIG["project"]["scripts"]["paceline"].split(":")
     assert callable(getattr(importlib.import_module(module), function))
 
 
-def test_readme_is_what_the_package_shows() -> None:
+def test_readme_is_the_description_of_the_package() -> None:
     assert CONFIG["project"]["readme"] == "README.md"
     assert Path(ROOT / "LICENSE").read_text().startswith("BSD 3-Clause")

@@ -38,7 +38,7 @@ def anchors(page: Path) -> frozenset[str]:
 
 
 def broken(page: Path) -> list[str]:
-    """Return the relative links of `page` that lead nowhere."""
+    """Return the relative links of `page` that have no target."""
     found = []
     for link in _LINK.findall(_CODE.sub("", page.read_text())):
         if re.match(r"[a-z]+:", link):
@@ -57,7 +57,7 @@ def broken(page: Path) -> list[str]:
     [p for p in PAGES if PARTS not in p.parents],
     ids=lambda page: str(page.relative_to(ROOT)),
 )
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_have_targets(page: Path) -> None:
     assert broken(page) == []
 
 

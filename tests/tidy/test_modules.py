@@ -73,7 +73,7 @@ def test_examples_are_short() -> None:
     assert long == []
 
 
-def test_nothing_is_left_unfinished() -> None:
+def test_no_unfinished_code() -> None:
     found = [
         f"{source.where}:{number}: {line.strip()}"
         for source in sources()
@@ -83,7 +83,7 @@ def test_nothing_is_left_unfinished() -> None:
     assert found == []
 
 
-def test_nothing_belongs_to_one_machine() -> None:
+def test_no_paths_of_one_machine() -> None:
     found = []
     for path in project_files():
         try:

@@ -1,4 +1,4 @@
-"""Rules 3, 4, 7 and 10: who assigns a task's state, who may await, bare dicts, module-level state."""
+"""Rules 3, 4, 7 and 10: assignment of a task's state, await, bare dicts, module-level state."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ MUTATORS = {
     *("remove", "discard", "appendleft", "popleft", "sort", "reverse", "__setitem__"),
 }
 CACHES = {"lru_cache", "cache"}
-# what turns messages into bytes, and what writes down those that pass
+# modules that encode messages, and one that logs messages in transit
 CODECS = {
     "protocol/codec.py",
     "scheduler/server/wiretap/report.py",
     "scheduler/server/peers/message_checks.py",
 }
-# below the server, and yet run by an event loop: the one of a stock worker, which is what loads it
+# below the server, but loaded by a stock worker and run by its event loop
 LOADED_BY_WORKERS = {"transfer/worker_transfer.py", "transfer/wrappers.py"}
 
 
@@ -55,7 +55,7 @@ def test_state_of_a_task_is_assigned_in_transitions_only() -> None:
         if source.room == "paceline.protocol":
             continue
         if source.where == "workers_compat/dashboard/scheduler_proxy.py":
-            continue  # what a page shows of a task is no task
+            continue  # the representation of a task on a page is not a task
         for node in ast.walk(source.tree):
             for target in assigned(node):
                 if isinstance(target, ast.Attribute) and target.attr == "state":
@@ -80,7 +80,7 @@ def test_nothing_awaits_below_the_server() -> None:
 
 
 def test_no_message_is_a_bare_dict() -> None:
-    """A dict with a constant "op" is a message that nobody typed."""
+    """A dict with a constant "op" is a message without a type."""
     found = [
         f"{source.where}:{node.lineno}: {ast.unparse(node)[:80]}"
         for source in sources()
@@ -93,7 +93,7 @@ def test_no_message_is_a_bare_dict() -> None:
 
 
 def module_level(source: Source) -> Iterator[tuple[ast.stmt, str, ast.expr]]:
-    """(statement, name, value) of every assignment at module level, in `if` and `try` too."""
+    """Yield (statement, name, value) of every assignment at module level, also in `if` and `try`."""
     stack: list[ast.stmt] = list(source.tree.body)
     while stack:
         node = stack.pop()
@@ -114,7 +114,7 @@ def is_constant_name(name: str) -> bool:
 
 
 def inside_functions(node: ast.AST, inside: bool = False) -> Iterator[ast.AST]:
-    """Every node that stands in the body of a function."""
+    """Yield every node in the body of a function."""
     inside = inside or isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda))
     for child in ast.iter_child_nodes(node):
         if inside:
@@ -123,7 +123,7 @@ def inside_functions(node: ast.AST, inside: bool = False) -> Iterator[ast.AST]:
 
 
 def mutations(source: Source, tables: set[str]) -> Iterator[str]:
-    """Where a function changes one of these names: tables are filled where they stand, or by no one."""
+    """Yield the places at which a function changes one of these names. Tables are filled at module level only."""
     for node in inside_functions(source.tree):
         targets = [*assigned(node), *(node.targets if isinstance(node, ast.Delete) else [])]
         changed = [t.value for t in targets if isinstance(t, ast.Subscript)]
@@ -136,7 +136,7 @@ def mutations(source: Source, tables: set[str]) -> Iterator[str]:
 
 
 def test_no_module_level_state() -> None:
-    """Two schedulers in one process share nothing: tables are constants, caches belong to objects."""
+    """Two schedulers in one process share no state: tables are constants, caches belong to objects."""
     found = []
     tables = {
         name for source in sources() for _, name, value in module_level(source) if is_mutable(value)

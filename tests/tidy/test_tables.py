@@ -1,4 +1,4 @@
-"""Rules 5 and 6: the tables of the house are complete. Ops have handlers, pairs of states have an answer."""
+"""Rules 5 and 6: the tables are complete. Ops have handlers, and pairs of states have an entry."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from paceline.scheduler.server.requests import build_handlers
 
 
 def answer(start: str, finish: str) -> str:
-    """What the tables say of a pair: "direct", "through released", a reason why not, or nothing."""
+    """Return the entry of a pair: "direct", "through released", a reason why not, or nothing."""
     if (start, finish) in TRANSITIONS:
         return "direct"
     if (start, finish) in IMPOSSIBLE:
@@ -28,7 +28,7 @@ def answer(start: str, finish: str) -> str:
     return ""
 
 
-def test_every_pair_of_states_has_an_answer() -> None:
+def test_every_pair_of_states_has_an_entry() -> None:
     pairs = itertools.permutations(TASK_STATES, 2)
     silent = [pair for pair in pairs if pair[0] != "forgotten" and not answer(*pair)]
     assert silent == []
@@ -42,8 +42,8 @@ def test_nothing_leaves_forgotten() -> None:
     assert [pair for pair in TRANSITIONS if pair[0] == "forgotten"] == []
 
 
-def test_transitions_are_called_what_they_do() -> None:
-    """All but those that serve several pairs: they are named after what they do."""
+def test_transitions_are_named_after_their_pair() -> None:
+    """Functions that serve several pairs have another name."""
     uses = Counter(TRANSITIONS.values())
     wrong = [
         function.__name__
@@ -56,9 +56,9 @@ def test_transitions_are_called_what_they_do() -> None:
 
 # ------------------------------------------------------------------ ops
 
-# Served by nobody yet, and the issue that brings each. The peer gets an error that names the op.
+# Ops without a handler, and the issue that adds each. The peer gets an error that names the op.
 NOT_YET: dict[str, str] = {}
-# What a client's stream says of graphs and data goes by way of the graph compilers and `requests`.
+# Messages of a client's stream about graphs and data go through the graph compilers and `requests`.
 BY_THE_STREAM = {"update-graph", "update-data"}
 # Stock's scheduler plugin puts its own handlers on the facade (workers_compat/facade/stock_plugins.py).
 BY_THE_SHUFFLE_PLUGIN = {
@@ -71,7 +71,7 @@ INCOMING: tuple[Direction, ...] = ("worker_to_scheduler", "client_to_scheduler",
 
 
 def takers(cls: type[Message]) -> list[str]:
-    """Who handles a message's class: the core, machines beside it, the server's table of requests."""
+    """Return the handlers of a message's class: the core, its extensions, the server's table of requests."""
     machines = default_extensions(SchedulerConfig())
     found = [machine.name for machine in machines if cls in machine.handlers()]
     return [*found, "core"] if cls in HANDLERS else found
@@ -93,8 +93,8 @@ def test_every_op_has_a_handler_or_a_reason() -> None:
     assert silent == []
 
 
-def test_reasons_are_no_excuses() -> None:
-    """An op that is served leaves the list of those that are not, and every reason names an issue."""
+def test_reasons_are_current_and_name_an_issue() -> None:
+    """An op with a handler must be removed from the list of ops without one, and every reason names an issue."""
     served = build_handlers()
     stale = [
         op.name for op in incoming() if op.name in NOT_YET and (takers(op.cls) or op.cls in served)
@@ -104,5 +104,5 @@ def test_reasons_are_no_excuses() -> None:
 
 
 def test_no_op_has_two_handlers() -> None:
-    """A request may have a handler of the server that makes it a turn of the core; nothing else has two."""
+    """A request may have a handler of the server that makes it a turn of the core; other ops have one handler."""
     assert [op.name for op in incoming() if len(takers(op.cls)) > 1] == []

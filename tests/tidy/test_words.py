@@ -70,7 +70,7 @@ PACKAGES: tuple[str, ...] = (
     "scheduler/server/runtime",
     "scheduler/server/wiretap",
     "testing",
-    "tests/upstream",
+    "tests",
     "transfer",
     "workers_compat",
 )

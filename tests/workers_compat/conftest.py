@@ -1,4 +1,4 @@
-"""Graphs as clients send them, compiled, and opened again as workers do."""
+"""Graphs as clients send them: compile them, and deserialize the tasks as workers do."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from paceline.workers_compat.graphs.graph_table import CompileRequest
 
 
 def closed(value: Any) -> Payload:
-    """What a stock client makes of ``ToPickle``."""
+    """Return the frames of ``ToPickle`` as a stock client sends it."""
     return pickled_payload(pickle.dumps(value))
 
 
@@ -46,7 +46,7 @@ def request(graph: Any, keys: Iterable[Any] | None = None, **more: Any) -> Compi
 
 
 class Compiled:
-    """All that came of one graph."""
+    """All replies for one graph."""
 
     def __init__(self, replies: Iterable[Any]) -> None:
         self.replies = list(replies)
@@ -67,7 +67,7 @@ class Compiled:
 
     @property
     def wanted(self) -> list[Any]:
-        """What the client asked for, in the order in which it gets it."""
+        """Return the desired keys in the order in which the client gets them."""
         return [self.keys[row] for row in self.commit.rows] + self.commit.keys
 
     @property
@@ -77,11 +77,11 @@ class Compiled:
 
     @property
     def exception(self) -> BaseException:
-        """What the client's future raises."""
+        """Return the exception that the client's future raises."""
         return pickle.loads(self.failure.exception.frames[0])
 
     def needs(self, key: Any) -> list[Any]:
-        """Keys of a task's dependencies."""
+        """Return the keys of a task's dependencies."""
         numbers = self.dependencies[self.keys.index(key)]
         return [self.keys[n] if n >= 0 else self.externals[-1 - n] for n in numbers]
 
@@ -91,11 +91,11 @@ class Compiled:
         return self.group_names[groups[row]]
 
     def spec(self, key: Any) -> Any:
-        """The task as a stock worker gets it: distributed's own code reads the message."""
+        """Return the task as a stock worker gets it, by distributed's own code."""
         return stock_loads(self.frames(key))["run_spec"]
 
     def frames(self, key: Any) -> list[Any]:
-        """Frames of a message that holds this run_spec."""
+        """Return the frames of a message that contains this run_spec."""
         import msgpack
 
         for chunk in self.chunks:
@@ -130,7 +130,7 @@ def make_request():
 
 @pytest.fixture(params=[True, False], ids=["accelerated", "plain"])
 def accelerators(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[bool]:
-    """Whether the accelerators are on; if not, calls of them fail."""
+    """Enable the accelerators, or make calls of them fail."""
 
     def fail(*args: Any) -> None:
         raise AssertionError("an accelerator is used although they are switched off")
@@ -144,7 +144,7 @@ def accelerators(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 
 @pytest.fixture
 def compile(accelerators):
-    """compile(graph, keys=None, chunk_size=1000, **fields of the request) -> Compiled"""
+    """Return compile(graph, keys=None, chunk_size=1000, **fields of the request) -> Compiled."""
 
     def compile_it(graph: Any, keys: Any = None, chunk_size: int = 1000, **more: Any) -> Compiled:
         made = graph if isinstance(graph, CompileRequest) else request(graph, keys, **more)

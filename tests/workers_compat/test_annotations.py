@@ -1,4 +1,4 @@
-"""Annotations of layers and of submissions: shared sets, read as stock reads them."""
+"""Annotations of layers and of submissions: shared sets, interpreted as in stock."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_no_annotations(compile):
     assert all(not chunk.annotations and not chunk.new_annotations for chunk in c.chunks)
 
 
-def test_values_that_are_not_plain_stay_closed(compile, close):
+def test_values_of_other_types_stay_serialized(compile, close):
     c = compile(graph(), annotations=close({"meta": np.int64(3), "retries": 1}))
     one = c.annotations(("x", 0))
     assert one.retries == 1
@@ -103,13 +103,13 @@ def test_wrong_types_fail_the_graph(compile, close, value):
     assert next(iter(value)) in str(c.exception)
 
 
-def test_older_names():
+def test_former_names():
     one = annotation_set({"restrictions": ("a",), "loose_restrictions": 1})
     assert one.workers == ["a"]
     assert one.allow_other_workers is True
 
 
-def test_what_is_plain():
+def test_plain_values():
     assert is_plain({"a": [1, 2.0, None, b"x", ("t",)]})
     deep = []
     for _ in range(100):

@@ -1,4 +1,4 @@
-"""The compiler as a process: what user code does to it stays in it."""
+"""The compiler process isolates the scheduler from user code."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from paceline.workers_compat.graphs.graph_table import (
 
 
 class Child:
-    """A compiler process; requests go out through a thread, so that neither side ever waits for the other."""
+    """A compiler process; requests are sent by a thread, to avoid a deadlock."""
 
     def __init__(self, **setup):
         self.socket, theirs = socket.socketpair()
@@ -100,7 +100,7 @@ def simple(make_request, graph_id=1, n=3):
 
 
 class Runs:
-    """Runs code where it is unpickled."""
+    """Runs code on unpickling."""
 
     def __init__(self, code):
         self.code = code
@@ -135,7 +135,7 @@ def test_a_graph_with_and_without_accelerators(accelerators, make_request, as_co
     assert child.close() == (0, "set_state\n" if accelerators else "__setstate__\n")
 
 
-def test_user_code_that_raises_prints_and_exits(child, make_request):
+def test_user_code_that_raises_prints_or_exits(child, make_request):
     for code in (
         "raise SystemExit(3)",
         "raise KeyboardInterrupt",
@@ -158,7 +158,7 @@ def test_user_code_that_raises_prints_and_exits(child, make_request):
 
 def test_cancelled_graphs_end_early(child, make_request):
     others = [simple(make_request, 2, n=8_000), simple(make_request, 3), Cancel(1)]
-    child.send(simple(make_request, 1, n=60_000))  # it takes longer than to say the others
+    child.send(simple(make_request, 1, n=60_000))  # it takes longer than cancelling the others
     for other in others:
         child.send(other)
     child.send(Cancel(2))
@@ -168,8 +168,8 @@ def test_cancelled_graphs_end_early(child, make_request):
     assert isinstance(child.until_done(3)[-1], GraphCommit)
 
 
-def test_what_modules_brought_is_looked_at_once(monkeypatch):
-    """With pandas and pyarrow loaded a collection takes 20 ms: as much as ten small graphs."""
+def test_objects_of_imported_modules_are_frozen(monkeypatch):
+    """With pandas and pyarrow loaded, a full collection takes 20 ms, as long as ten small graphs."""
     frozen = []
     monkeypatch.setattr(gc, "freeze", lambda: frozen.append(True))
     child = CompilerChild(channel=None)
@@ -181,7 +181,7 @@ def test_what_modules_brought_is_looked_at_once(monkeypatch):
     assert len(frozen) == 2
 
 
-def test_a_graph_that_was_cancelled_too_late_may_come_again(child, make_request):
+def test_graph_cancelled_too_late_may_be_sent_again(child, make_request):
     first = child.compile(simple(make_request, 1))
     child.send(Cancel(1))
     second = child.compile(simple(make_request, 1))
@@ -200,7 +200,7 @@ def test_chunk_size_and_buffers(make_request):
     child.close()
 
 
-def test_the_parents_configuration_and_path(tmp_path, make_request):
+def test_configuration_and_path_of_the_parent(tmp_path, make_request):
     (tmp_path / "on_the_path_b.py").write_text("x = 1\n")
     import dask
 
@@ -219,7 +219,7 @@ def test_the_parents_configuration_and_path(tmp_path, make_request):
     child.close()
 
 
-def test_uploaded_files_and_their_successors(make_request):
+def test_uploaded_files_and_their_replacements(make_request):
     child = Child(files={"uploaded_b.py": b"def f(): return 1\n"})
 
     def version():
@@ -236,7 +236,7 @@ def test_uploaded_files_and_their_successors(make_request):
     assert "broken_b.py" in err
 
 
-def test_the_scheduler_goes_away_in_the_middle(make_request):
+def test_scheduler_ends_in_the_middle(make_request):
     child = Child()
     child.send(simple(make_request, 1, n=8_000))
     next(child._replies)
@@ -253,14 +253,14 @@ def test_a_child_that_dies(make_request):
     assert child.process.wait(20) == 7
 
 
-def test_values_that_no_pipe_carries_fail_their_graph(child, make_request):
+def test_values_that_cannot_be_sent_fail_their_graph(child, make_request):
     bad = simple(make_request)
-    # opened by the child, which finds out only when it writes
+    # decoded by the child, which fails only when it writes
     bad.user_priority = {("x", 0): 1}
     assert isinstance(child.compile(bad)[-1], GraphCommit)
 
 
-def test_threads_left_behind_do_not_keep_it_alive(make_request):
+def test_remaining_threads_do_not_keep_it_alive(make_request):
     child = Child()
     code = "import threading, time; threading.Thread(target=time.sleep, args=(60,)).start()"
     (reply,) = child.compile(running(code))
@@ -268,7 +268,7 @@ def test_threads_left_behind_do_not_keep_it_alive(make_request):
     assert child.close()[0] == 0
 
 
-def test_chunks_come_while_the_rest_is_made(child, make_request):
+def test_chunks_are_sent_while_the_rest_is_compiled(child, make_request):
     child.send(simple(make_request, 1, n=5000))
     first = next(child._replies)
     assert isinstance(first, GraphChunk)

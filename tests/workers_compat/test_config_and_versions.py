@@ -1,4 +1,4 @@
-"""Knobs from dask's configuration; what peers are told about versions."""
+"""Settings from dask's configuration, and versions that are sent to peers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from paceline.workers_compat.config.config import (
 from paceline.workers_compat.config.versions import get_versions, is_supported, version_warning
 
 
-def test_every_knob_has_a_key_that_stock_has():
+def test_every_setting_has_a_key_of_stock():
     for name, key in SchedulerConfig.dask_keys().items():
         if key.startswith("distributed."):
             assert dask.config.get(key, default="missing") != "missing", name
@@ -32,7 +32,7 @@ def test_defaults_and_units():
     assert config.idle_timeout_seconds is None
 
 
-def test_what_the_user_set():
+def test_settings_of_the_user():
     values = {
         "distributed.scheduler.bandwidth": "10 GB",
         "distributed.scheduler.worker-saturation": "inf",
@@ -57,7 +57,7 @@ def test_what_the_user_set():
 @pytest.mark.parametrize(
     "key, value", [("bandwidth", "fast"), ("worker-ttl", "soon"), ("allowed-failures", "many")]
 )
-def test_unreadable_values_name_their_key(key, value):
+def test_invalid_values_name_their_key(key, value):
     with (
         dask.config.set({f"distributed.scheduler.{key}": value}),
         pytest.raises(ConfigError, match=key),
@@ -70,7 +70,7 @@ def test_values_out_of_range():
         scheduler_config()
 
 
-def test_the_childs_configuration_is_plain():
+def test_configuration_of_the_child_is_plain():
     with dask.config.set({"x": {"f": len, "n": 1}}):
         assert plain_config()["x"] == {"n": 1}
     assert child_environment()["PYTHONSAFEPATH"] == "1"
@@ -90,7 +90,7 @@ def test_versions():
     assert not is_supported("odd")
 
 
-def test_the_warning_is_stocks():
+def test_warning_equals_stocks():
     from distributed.versions import error_message
 
     mine = get_versions()

@@ -1,4 +1,4 @@
-"""Stock clients open our errors as the exceptions that stock raises."""
+"""Stock clients deserialize our errors to the exceptions that stock raises."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from paceline.workers_compat.errors import ErrorFactory, error_message, error_pa
 
 
 def opened(payload: Payload):
-    """As a client of distributed reads it."""
+    """Deserialize an error as a client of distributed does."""
     import msgpack
 
     frames = [msgpack.packb({"value": {"__Serialized__": 1}}), payload.header, *payload.frames]
@@ -34,7 +34,7 @@ def raised():
         return error
 
 
-def test_the_shape_is_stocks():
+def test_messages_have_the_shape_of_stocks():
     error = raised()
     try:
         raise error
@@ -78,7 +78,7 @@ def test_errors_that_cannot_be_pickled_or_printed():
     assert "mute" not in repr(type(opened(error_payloads(Mute())[0])))
 
 
-def test_causes_in_a_circle():
+def test_cyclic_causes():
     a, b = ValueError("a"), ValueError("b")
     a.__cause__, b.__cause__ = b, a
     assert error_payloads(a)[2].count("ValueError") == 2
@@ -99,7 +99,7 @@ def test_killed_worker():
     assert "10.0.0.1" in str(error)
 
 
-def test_the_others():
+def test_other_errors():
     factory = ErrorFactory()
     error = opened(factory.no_worker("x", 3.0))
     assert (type(error), error.task, error.timeout) == (NoWorkerError, "x", 3.0)
@@ -134,7 +134,7 @@ for payload in (
 
 
 def test_errors_are_the_same_bytes_under_any_hash_seed():
-    """A replay from a journal makes them again, and compares."""
+    """A replay of a journal creates them again and compares."""
     import os
     import subprocess
     import sys

@@ -16,7 +16,7 @@ from paceline.workers_compat.facade.stock_calls import build_request
 
 
 class Recorder(SchedulerPlugin):
-    """Writes down what it is told."""
+    """Record the calls of all hooks."""
 
     name = "recorder"
 
@@ -57,7 +57,7 @@ class World:
 
 
 def attach(scheduler) -> SchedulerFacade:
-    """The facade of a running scheduler."""
+    """Return the facade of a running scheduler."""
     return scheduler.server.plugins.facade
 
 
@@ -79,7 +79,7 @@ def fail(x):
     raise ValueError(x)
 
 
-async def test_what_functions_see(world):
+async def test_attributes_for_functions(world):
     futures = world.client.map(inc, range(3), key="inc")
     total = world.client.submit(sum, futures, key="total")
     assert await total == 6
@@ -134,7 +134,7 @@ async def test_what_functions_see(world):
     assert found["priority"] == 3
 
 
-async def test_attributes_of_ones_own_and_knobs(world):
+async def test_custom_attributes_and_settings(world):
     def write(dask_scheduler):
         dask_scheduler._raft_comm_state = {"a": 1}
         dask_scheduler.idle_timeout = "1 hour"
@@ -148,7 +148,7 @@ async def test_attributes_of_ones_own_and_knobs(world):
         await world.client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.no_such)
 
 
-async def test_a_plugin_hears_of_everything(world):
+async def test_plugin_hooks_are_called(world):
     recorder = Recorder()
     world.facade.add_plugin(recorder)
     assert world.facade.plugins["recorder"] is recorder
@@ -209,7 +209,7 @@ async def test_forgotten_tasks_are_still_seen_by_the_hook(world):
 
 
 async def test_a_plugin_restricts_tasks_before_they_are_scheduled(world):
-    """What QuartiCal and minian do."""
+    """Restrict tasks as QuartiCal and minian do."""
     async with Worker(world.scheduler.address, name="bob", resources={"GPU": 1}) as bob:
 
         class Restrictor(SchedulerPlugin):
@@ -245,7 +245,7 @@ async def test_broken_plugin_does_not_affect_others(world, caplog):
     assert "broken plugin" in caplog.text
 
 
-async def test_only_hooks_that_are_overridden_count(world):
+async def test_only_overridden_hooks_are_called(world):
     class Quiet(SchedulerPlugin):
         def log_event(self, topic, msg):
             pass
@@ -266,7 +266,7 @@ async def test_only_hooks_that_are_overridden_count(world):
         world.facade.add_plugin(Duck(), name="duck")
 
 
-async def test_what_a_hook_does_waits_for_the_turn(world):
+async def test_actions_of_a_hook_follow_the_turn(world):
     class Acts(SchedulerPlugin):
         def transition(self, key, start, finish, *args, **kwargs):
             if finish == "memory" and key == "a":
@@ -307,7 +307,7 @@ async def test_requests_as_methods(world):
     assert set(retired) == {world.worker.address}
 
 
-async def test_handlers_of_ones_own(world):
+async def test_custom_handlers(world):
     def double(comm=None, x=0):
         return 2 * x
 
@@ -365,7 +365,7 @@ async def test_the_scheduler_closes(world):
 
 
 async def test_hooks_and_functions_get_the_scheduler_itself(world):
-    """As in stock: a hook finds the object that the program made, and what was hung on it; so do functions."""
+    """As in stock, hooks and functions receive the object that the program made, with attributes that it set."""
     scheduler, received = world.scheduler, []
 
     class Asking(SchedulerPlugin):
@@ -392,7 +392,7 @@ async def test_hooks_and_functions_get_the_scheduler_itself(world):
 
 
 async def test_a_function_closes_the_scheduler(world):
-    """`dask_scheduler.close()` ends the scheduler, not only what stands beside it."""
+    """`dask_scheduler.close()` ends the scheduler, not only the facade."""
 
     async def close(dask_scheduler):
         dask_scheduler.loop.add_callback(dask_scheduler.close)
@@ -442,7 +442,7 @@ def test_arguments_become_requests():
     assert Task is not None
 
 
-async def test_why_a_task_does_not_run(world):
+async def test_explain(world):
     future = world.client.submit(inc, 1, key="x", resources={"GPU": 1})
 
     async def ask(dask_scheduler):

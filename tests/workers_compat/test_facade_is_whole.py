@@ -1,4 +1,4 @@
-"""Every public attribute of stock's scheduler and its states is on the facade, or is absent here for a reason that is written down."""
+"""Every public attribute of stock's scheduler and its states exists on the facade, or is listed with the reason why not."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def increment(x: int) -> int:
 
 
 def things(scheduler: Any, client: Client) -> dict[str, Any]:
-    """One object of each class."""
+    """Return one object of each class."""
     ts = scheduler.tasks["increment-1"]
     (ws,) = scheduler.workers.values()
     cs = scheduler.clients[client.id]
@@ -80,7 +80,7 @@ def things(scheduler: Any, client: Client) -> dict[str, Any]:
 
 @pytest.fixture
 async def public() -> dict[str, list[str]]:
-    """Class -> public names on an object of stock's."""
+    """Return class -> public names on an object of stock's."""
     async with (
         Stock(port=0, host="127.0.0.1", dashboard_address=":0") as scheduler,
         Worker(scheduler.address) as _,
@@ -93,7 +93,7 @@ async def public() -> dict[str, list[str]]:
         return {name: [n for n in dir(each) if not n.startswith("_")] for name, each in found}
 
 
-async def test_everything_public_is_there(public: dict[str, list[str]]) -> None:
+async def test_all_public_attributes_exist(public: dict[str, list[str]]) -> None:
     async with (
         Scheduler(port=0, host="127.0.0.1", dashboard=False) as scheduler,
         Worker(scheduler.address) as _,
@@ -110,8 +110,8 @@ async def test_everything_public_is_there(public: dict[str, list[str]]) -> None:
             assert not stale, f"{name} has {sorted(stale)}, which are said to be absent"
 
 
-async def test_reach() -> None:
-    """Plugins ask workers, tell clients, subscribe them, and measure."""
+async def test_messages_of_plugins() -> None:
+    """Plugins send requests to workers and messages to clients, subscribe clients, and measure."""
     heard: list[Any] = []
     async with (
         Scheduler(port=0, host="127.0.0.1", dashboard=False) as scheduler,

@@ -86,7 +86,7 @@ def test_rows_are_numbered_through_all_chunks(compile):
     ],
     ids=["array", "matmul", "rechunk", "groupby", "timeseries", "bag", "delayed"],
 )
-def test_collections_give_what_dask_computes(compile, make):
+def test_collections_give_dasks_results(compile, make):
     collection = make()
     expected = collection.compute(scheduler="sync")
     c = compile(collection, chunk_size=5)
@@ -115,7 +115,7 @@ def test_futures_are_external_dependencies(compile):
     assert set(c.needs("more")) == {"future-a", "sum"}
 
 
-def test_wanted_keys_that_are_not_in_the_graph_come_last(compile):
+def test_desired_keys_outside_the_graph_come_last(compile):
     c = compile({"a": Alias("a", "b"), "x": Task("x", add, 1, 1)}, ["b", "a", "x"])
     assert set(c.keys) == {"a", "x"}
     assert c.wanted[-1] == "b"
@@ -127,7 +127,7 @@ def test_legacy_tuples_become_tasks(compile):
     assert c.run()["c"] == [4, 1]
 
 
-def test_the_clients_own_order_is_kept_and_may_be_no_order(compile):
+def test_order_of_the_client_is_kept_even_if_invalid(compile):
     graph = {k: Task(k, add, 1, 1) for k in ("a", "b", "c")}
     graph["b"] = Task("b", add, TaskRef("c"), 1)
     c = compile(graph, internal_priority={"a": 2, "b": 0, "c": 1})
@@ -135,7 +135,7 @@ def test_the_clients_own_order_is_kept_and_may_be_no_order(compile):
     assert c.priorities == [1, 0, 2]
 
 
-def test_a_key_that_the_order_does_not_name_comes_last(compile):
+def test_key_missing_in_the_order_comes_last(compile):
     c = compile(
         {"a": Task("a", add, TaskRef("b"), 1), "b": DataNode("b", 1)}, internal_priority={"a": 0}
     )
@@ -155,7 +155,7 @@ def test_a_cycle_is_an_error(compile, own_order):
     assert "Cycle detected" in str(c.exception)
 
 
-def test_a_deep_chain_in_no_order(compile):
+def test_deep_chain_without_order(compile):
     n = 5000
     graph = {i: Task(i, add, TaskRef(i + 1), 1) for i in range(n)}
     graph[n] = DataNode(n, 0)
@@ -181,7 +181,7 @@ def test_all_kinds_of_keys(compile):
     assert c.run() == {k: 1 + i for i, k in enumerate(keys)}
 
 
-def test_numpys_scalars_in_keys_become_pythons(compile):
+def test_numpy_scalars_in_keys_become_python_numbers(compile):
     key = ("x", np.int64(3), np.str_("a"))
     c = compile({key: Task(key, add, 1, 1)}, [key])
     assert c.keys == [("x", 3, "a")]
@@ -191,7 +191,7 @@ def test_numpys_scalars_in_keys_become_pythons(compile):
 
 
 @pytest.mark.parametrize("key", [None, frozenset("a"), 2**64, -(2**63) - 1, object])
-def test_keys_that_no_wire_carries_are_errors(compile, key):
+def test_keys_that_cannot_be_sent_are_errors(compile, key):
     c = compile({key: Task(key, add, 1, 1)}, [key])
     assert isinstance(c.exception, TypeError | OverflowError)
 
@@ -208,7 +208,7 @@ def test_validate_checks_every_key(compile):
     assert isinstance(compile(graph, ["b"], validate=True).exception, TypeError)
 
 
-def test_what_the_commit_repeats(compile, close):
+def test_fields_of_the_commit(compile, close):
     c = compile(
         {"a": Task("a", add, 1, 1)},
         user_priority={"a": 3},
@@ -251,7 +251,7 @@ def test_missing_module_gives_the_error_of_stock(compile):
     assert pickle.loads(c.failure.traceback.frames[0]) is None or c.failure.traceback.frames
 
 
-def test_stocks_words_are_still_the_same():
+def test_error_texts_of_stock_are_unchanged():
     import inspect
 
     from distributed.scheduler import Scheduler
@@ -272,7 +272,7 @@ class Raises:
 @pytest.mark.parametrize(
     "what", ["SystemExit(3)", "KeyboardInterrupt", "MemoryError", "RecursionError"]
 )
-def test_nothing_that_a_graph_raises_gets_out(compile, what):
+def test_all_exceptions_of_a_graph_are_caught(compile, what):
     payload = serialized_payload(
         {"serializer": "pickle", "writeable": ()}, [pickle.dumps(Raises(what))]
     )
@@ -289,7 +289,7 @@ def test_broken_pickles(compile, data):
 
 def test_a_task_that_cannot_be_pickled_fails_its_graph(compile):
     class Made:
-        """A graph that is made on this side."""
+        """A class that exists only in this process."""
 
     Made.__reduce__ = lambda self: (make_unpicklable, ())
     c = compile({"a": Task("a", len, Made())}, ["a"])
@@ -349,8 +349,8 @@ def test_rows_do_not_depend_on_the_hash_seed(tmp_path, make_request):
     assert len(outputs[0]) > 1000
 
 
-def test_messages_as_stock_workers_read_them(compile):
-    """The header says all that distributed's reader asks of it."""
+def test_stock_workers_can_read_messages(compile):
+    """Check all header fields that distributed's reader requires."""
     c = compile({"a": Task("a", np.add, np.arange(1000), np.arange(1000))}, ["a"])
     spec = stock_loads(c.frames("a"))["run_spec"]
     assert isinstance(spec, Task)

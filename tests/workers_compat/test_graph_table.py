@@ -1,4 +1,4 @@
-"""Messages between scheduler and compiler: what goes in comes out, in whatever pieces."""
+"""Messages between scheduler and compiler round-trip in pieces of any size."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_large_buffers_are_not_copied():
 
 
 @pytest.mark.parametrize("step", [1, 7, 8, 9, 1000, 65_536, 10**9])
-def test_the_reader_takes_any_pieces(step):
+def test_reader_accepts_any_pieces(step):
     messages = [
         b"".join(encode_reply(reply)) for reply in REPLIES if step > 1 or reply != REPLIES[1]
     ]
@@ -132,7 +132,7 @@ def test_the_reader_takes_any_pieces(step):
     assert got == list(map(received, map(list, zip(messages, strict=True))))
 
 
-def test_lies_are_refused():
+def test_invalid_lengths_are_refused():
     with pytest.raises(RemoteProtocolError):
         FrameReader().feed(b"\xff" * 16)
     (message,) = received(encode_reply(REPLIES[0]))
@@ -147,7 +147,7 @@ def test_lies_are_refused():
         decode_reply([message[:1] + b"\xc1" + message[2:]])
 
 
-def test_what_the_pipe_cannot_carry_is_an_error():
+def test_values_that_cannot_be_encoded_are_errors():
     with pytest.raises(TypeError):
         encode_reply(GraphCommit(1, [], "c", user_priority=object()))
 

@@ -1,4 +1,4 @@
-"""The scheduler's own profile: taken while somebody asks."""
+"""The profile of the scheduler's event loop, taken while a client requests it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def mine(monkeypatch):
     monkeypatch.setattr(loop_profile, "SAFE", True)
     monkeypatch.setattr(
         loop_profile, "OMITTED", ()
-    )  # this file's name ends as those that are left out
+    )  # the name of this file ends like those that are left out
     with dask.config.set({"distributed.worker.profile.cycle": "20ms"}):
         found = LoopProfile()
         yield found
@@ -23,7 +23,7 @@ def mine(monkeypatch):
 
 
 def spin_until(done) -> None:
-    """This thread is what is sampled: it must not sleep."""
+    """Run in the sampled thread without sleeping."""
     deadline = time.monotonic() + 20
     while not done() and time.monotonic() < deadline:
         sum(range(10_000))
@@ -33,14 +33,14 @@ def frames(tree) -> set:
     return {tree["description"]["name"]}.union(*map(frames, tree["children"].values()))
 
 
-def test_what_a_thread_does(mine):
+def test_profile_shows_the_functions_of_a_thread(mine):
     assert mine.get()["count"] == 0
     spin_until(lambda: mine.get()["count"] > 5)
     assert "spin_until" in frames(mine.get())
     assert mine.get(start=time.time() + 100)["count"] == 0
 
 
-def test_its_periods_one_after_another(mine):
+def test_consecutive_periods(mine):
     log = Periods(mine)
     spin_until(lambda: len(log) > 1 and any("spin_until" in frames(tree) for _, tree in log))
     first, second, *_ = mine.periods()
@@ -49,7 +49,7 @@ def test_its_periods_one_after_another(mine):
     assert any("spin_until" in frames(tree) for _, tree in log)
 
 
-def test_no_samples_where_python_stops_at_them(mine, monkeypatch):
+def test_no_samples_if_sampling_is_unsafe(mine, monkeypatch):
     monkeypatch.setattr(loop_profile, "SAFE", False)
     assert mine.get()["count"] == 0 and mine.periods() == []
     assert not mine.running
@@ -70,7 +70,7 @@ def test_profiling_stops_without_requests(mine, monkeypatch):
     assert not mine.running
 
 
-def test_no_profiles_at_all():
+def test_profiling_can_be_disabled():
     with dask.config.set({"distributed.worker.profile.enabled": False}):
         quiet = LoopProfile()
         assert quiet.get()["count"] == 0

@@ -1,4 +1,4 @@
-"""The active memory manager with real workers: the core's own policy, and one that a user wrote for stock's."""
+"""The active memory manager with real workers: the core's policy, and a policy written for stock."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KEY = "distributed.scheduler.active-memory-manager."
 
 
 class TwoCopies(ActiveMemoryManagerPolicy):
-    """Two copies of keys that begin with "precious"."""
+    """Keep two replicas of keys that begin with "precious"."""
 
     def __init__(self, prefix="precious"):
         self.prefix = prefix
@@ -49,7 +49,7 @@ async def until(predicate):
             await asyncio.sleep(0.02)
 
 
-async def test_surplus_copies_go():
+async def test_surplus_replicas_are_dropped():
     async with cluster(interval="50ms") as (_, client):
         assert await client.amm.running()
         (x,) = await client.scatter([1], broadcast=True)
@@ -74,7 +74,7 @@ async def test_off_by_configuration():
         assert await client.amm.running()
 
 
-async def test_a_policy_of_the_users():
+async def test_policy_of_a_user():
     policies = [{"class": f"{__name__}.TwoCopies", "prefix": "gold"}]
     async with cluster(interval="50ms", policies=policies) as (scheduler, client):
         assert isinstance(scheduler.facade.extensions["amm"], ActiveMemoryManagerExtension)
@@ -90,8 +90,8 @@ async def test_a_policy_of_the_users():
         assert await client.amm.running()
 
 
-async def test_a_manager_of_the_moment():
-    """What distributed's documentation shows: a policy that is run once, through ``run_on_scheduler``."""
+async def test_temporary_manager():
+    """The example of distributed's documentation: a policy that runs once, through ``run_on_scheduler``."""
     async with cluster(start=False) as (_, client):
         gold = client.submit(int, 1, key="gold-1")
         await gold
@@ -110,7 +110,7 @@ async def test_a_manager_of_the_moment():
         await until(two_copies)
 
 
-async def test_rebalance_and_retire_keep_everything():
+async def test_rebalance_and_retire_lose_nothing():
     config = {"distributed.worker.memory.rebalance.measure": "managed"}
     config["distributed.worker.memory.rebalance.sender-min"] = 0.0
     config["distributed.worker.memory.rebalance.sender-recipient-gap"] = 0.0

@@ -47,12 +47,12 @@ def ordered(graph):
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_the_order_is_dasks(name):
+def test_order_equals_dasks(name):
     graph = GRAPHS[name]
     assert ordered(graph) == dask_order(graph)
 
 
-def test_the_order_of_an_array_program_is_one_of_dasks():
+def test_order_of_an_array_program_is_one_of_dasks():
     x = da.ones((40, 40), chunks=8)
     graph = convert_legacy_graph(dict((x @ x.T).sum().__dask_graph__()))
     index = GraphIndex(graph)

@@ -1,4 +1,4 @@
-"""The page of a performance report, drawn from facts alone."""
+"""The page of a performance report, rendered from plain data."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ def test_a_page_with_all_tabs():
         assert f'"title":"{title}"' in page
 
 
-def test_plots_may_change_what_a_monitor_gives():
+def test_plots_may_change_the_data_of_a_monitor():
     monitor = PastMonitor({"time": [1.0]}, {})
     monitor.range_query(0)["time"][0] = 1000.0
     assert monitor.range_query(0) == {"time": [1.0]}
     assert monitor.count == 1
-    assert monitor.range_query(1) == {"time": []}  # what is drawn already is not drawn again
+    assert monitor.range_query(1) == {"time": []}  # plots that exist already are not drawn again
 
 
-async def test_a_child_draws():
+async def test_child_draws_the_page():
     page = await flow.draw(vars(facts()))
     assert "Dask Performance Report" in page
 

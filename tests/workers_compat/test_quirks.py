@@ -41,7 +41,7 @@ QUIRKS = (
         "whatever the reason was; the reason is its __cause__. Programs search for this text.",
         "distributed.scheduler:Scheduler.update_graph",
         "paceline.workers_compat.graphs.compiler:UNREADABLE",
-        "workers_compat/test_graph.py:test_stocks_words_are_still_the_same",
+        "workers_compat/test_graph.py:test_error_texts_of_stock_are_unchanged",
     ),
     Quirk(
         2,
@@ -73,7 +73,7 @@ QUIRKS = (
         "the last to the first by text: x-9 before x-10.",
         "dask.order:order",
         "paceline.workers_compat.graphs.ordering:GraphIndex.ordered",
-        "workers_compat/test_ordering.py:test_the_order_is_dasks",
+        "workers_compat/test_ordering.py:test_order_equals_dasks",
     ),
     Quirk(
         6,
@@ -89,7 +89,7 @@ QUIRKS = (
         "allow_other_workers; current clients do not send them.",
         "distributed.scheduler:Scheduler._apply_annotations",
         "paceline.workers_compat.graphs.annotations:annotation_set",
-        "workers_compat/test_annotations.py:test_older_names",
+        "workers_compat/test_annotations.py:test_former_names",
     ),
     Quirk(
         8,
@@ -119,7 +119,7 @@ QUIRKS = (
         "A second plugin of the same name replaces the first with a warning, without its close being called.",
         "distributed.scheduler:Scheduler.add_plugin",
         "paceline.workers_compat.facade.plugins:Plugins.add",
-        "workers_compat/test_facade.py:test_only_hooks_that_are_overridden_count",
+        "workers_compat/test_facade.py:test_only_overridden_hooks_are_called",
     ),
 )
 

@@ -111,7 +111,7 @@ async def test_a_worker_is_lost_in_the_middle(world):
 
 
 async def test_shuffle_waits_for_a_worker(world):
-    """A shuffle that begins again while no worker runs waits for one (distributed#8088)."""
+    """A shuffle that restarts while no worker runs waits for one (distributed#8088)."""
     future = world.client.compute(by_p2p(frame(5).map_partitions(slow)))
     shuffle = await begun(world)
     while len(shuffle.participating_workers) < 2:
@@ -124,8 +124,8 @@ async def test_shuffle_waits_for_a_worker(world):
         assert await future == 5 * 144
 
 
-async def test_a_worker_comes_back_under_its_address(world):
-    """What it had of the shuffle is lost with it: the shuffle begins again, and no row is missing (distributed#7798)."""
+async def test_worker_returns_under_its_address(world):
+    """Its part of the shuffle is lost with the worker: the shuffle restarts, and no row is missing (distributed#7798)."""
     future = world.client.compute(by_p2p(frame().map_partitions(slow)))
     shuffle = await begun(world)
     while len(shuffle.participating_workers) < 3:
@@ -145,9 +145,9 @@ async def test_a_worker_comes_back_under_its_address(world):
     ids=["not-reached", "closing"],
 )
 async def test_barrier_retries_unanswered_workers(world, error, delay_seconds):
-    """One worker that is slow to answer the barrier, and then not reached, fails nothing (distributed#8595).
+    """A worker that is slow to answer the barrier, and then unreachable, fails nothing (distributed#8595).
 
-    Nor does one that closes: its connections are closed already, while it is still among the workers.
+    The same applies to a worker that is closing: its connections are closed while it is still registered.
     """
     deaf = world.workers[1]
     handler, calls = deaf.handlers["shuffle_inputs_done"], []
@@ -165,7 +165,7 @@ async def test_barrier_retries_unanswered_workers(world, error, delay_seconds):
 
 
 async def test_tasks_are_stolen_in_the_middle(world):
-    """What a shuffle has sent to one worker may run on another, or stays where the shuffle wants it."""
+    """Tasks may run on another worker than the one that the shuffle sent data to, or stay where the shuffle needs them."""
     world.scheduler.facade.periodic_callbacks["stealing"].callback_time = 50
     steals = world.state.stealing
     future = world.client.compute(
@@ -176,18 +176,18 @@ async def test_tasks_are_stolen_in_the_middle(world):
     assert await future == 10 * 144
     assert steals.rounds
     (runs,) = world.plugin._shuffles.values()
-    assert len(runs) == 1, "it began again"
+    assert len(runs) == 1, "the shuffle restarted"
 
 
-async def test_transfers_behind_an_alias_begin_again(world):
-    """dask fuses a transfer with its input, and leaves an alias for the barrier to depend on."""
+async def test_transfers_behind_an_alias_restart(world):
+    """dask fuses a transfer with its input, so the barrier depends on an alias."""
     x = da.ones((40, 40), chunks=(20, 40)).map_blocks(slow, dtype=float)
     total = x.rechunk((40, 20), method="p2p").sum()
     future = world.client.compute(total, optimize_graph=True)
     shuffle = await begun(world)
     barrier = world.scheduler.facade.tasks[f"shuffle-barrier-{shuffle.id}"]
     aliases = [ts for ts in barrier.dependencies if len(ts.dependencies) == 1]
-    assert aliases, "dask fuses no longer"
+    assert aliases, "dask no longer fuses them"
     recommended = world.plugin._restart_recommendations(shuffle.id)
     begun_again = {ts.key for alias in aliases for ts in alias.dependencies}
     running = {
@@ -200,8 +200,8 @@ async def test_transfers_behind_an_alias_begin_again(world):
 
 
 @pytest.mark.parametrize("asks", ["shuffle_get", "shuffle_barrier"])
-async def test_a_barrier_that_finds_no_shuffle(world, asks):
-    """All transfers are taken for done, and their shuffle is gone: it begins again, once (stock: an error)."""
+async def test_barrier_without_shuffle(world, asks):
+    """All transfers have finished and their shuffle is gone: it restarts once (on stock: an error)."""
     plugin, loop = world.plugin, asyncio.get_running_loop()
     kind = type(world.workers[0].plugins["shuffle"])
     done, gone = kind.barrier, []
@@ -212,7 +212,7 @@ async def test_a_barrier_that_finds_no_shuffle(world, asks):
         plugin._clean_on_scheduler(shuffle_id, "test")
 
     def loses_it(self, shuffle_id, run_ids):
-        """The barrier's worker asks for the run: it had none, or the scheduler has it no more."""
+        """The worker of the barrier requests the run, which it or the scheduler does not have any more."""
         if not gone:
             gone.append(shuffle_id)
             loop.call_soon_threadsafe(lose, shuffle_id)
@@ -226,8 +226,8 @@ async def test_a_barrier_that_finds_no_shuffle(world, asks):
     assert gone and plugin._restarts[gone[0]] == 1
 
 
-async def test_all_at_once_after_the_barrier(world):
-    """Output is there, and what remains of the shuffle with a worker is lost: it is all done again."""
+async def test_everything_restarts_after_the_barrier(world):
+    """Outputs exist, and the worker with the rest of the shuffle is lost: everything is computed again."""
     with dask.config.set({"dataframe.shuffle.method": "p2p"}):
         shuffled = frame().shuffle("id")
     parts = world.client.persist(shuffled)
@@ -237,7 +237,7 @@ async def test_all_at_once_after_the_barrier(world):
     assert total == 20 * 144
 
 
-async def test_workers_of_a_shuffle_stay(world):
+async def test_workers_of_a_shuffle_are_kept(world):
     future = world.client.compute(by_p2p(frame().map_partitions(slow)))
     shuffle = await begun(world)
     while len(shuffle.participating_workers) < 3:
@@ -260,7 +260,7 @@ async def test_restart_ends_shuffles(world):
     assert world.state.plugins is None
 
 
-async def test_heartbeats_bring_progress(world):
+async def test_heartbeats_update_progress(world):
     future = world.client.compute(by_p2p(frame().map_partitions(slow)))
     shuffle = await begun(world)
     while not world.workers[0].plugins["shuffle"].shuffle_runs._active_runs:
@@ -271,7 +271,7 @@ async def test_heartbeats_bring_progress(world):
 
 
 class Writer(SchedulerPlugin):
-    """Writes where plugins may: before a graph is scheduled, at transitions, when a worker is lost."""
+    """A plugin that writes attributes: before a graph is scheduled, at transitions, when a worker is lost."""
 
     name = "writer"
 
@@ -298,7 +298,7 @@ class Writer(SchedulerPlugin):
             scheduler.tasks[key].retries = 5
 
 
-async def test_what_plugins_write_is_in_the_journal(tmp_path: Path):
+async def test_writes_of_plugins_are_in_the_journal(tmp_path: Path):
     journal = tmp_path / "run.journal"
     async with make_world(journal=str(journal)) as world:
         bob = world.workers[1].address
@@ -324,7 +324,7 @@ async def test_what_plugins_write_is_in_the_journal(tmp_path: Path):
     assert report.differs_after is None
 
 
-async def test_a_plugin_takes_ops_of_streams(world):
+async def test_plugin_handles_stream_ops(world):
     seen = []
 
     def take(worker, what, nested=None):

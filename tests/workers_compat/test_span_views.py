@@ -1,4 +1,4 @@
-"""Spans as stock's programs look at them: a real scheduler, a stock worker and a stock client in this process."""
+"""Spans as stock's programs read them: a real scheduler, a stock worker and a stock client in this process."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def test_times_and_sums(world):
     assert found.active_cpu_seconds == pytest.approx((found.stop - found.enqueued) * 2)
 
 
-async def test_a_default_span_for_each_time_of_work(world):
+async def test_default_span_for_each_busy_period(world):
     ev1, ev2 = Event(), Event()
     y = world.client.submit(ev1.wait, key="y")
     z = world.client.submit(inc, 1, key="z")
@@ -134,7 +134,7 @@ async def test_tasks_of_one_group_in_two_spans(world, default):
     assert world.worker.state.tasks["x", 1].annotations["span"] == found.annotation
 
 
-async def test_metrics_come_with_heartbeats(world):
+async def test_heartbeats_update_metrics(world):
     with span("foo") as foo:
         await world.client.submit(inc, 1, key="x-1")
         with span("bar") as bar:
@@ -220,7 +220,7 @@ async def test_the_cluster_over_time(world):
     assert [n for _, n in world.facade.total_nthreads_history] == [0, 2, 6, 2]
 
 
-async def test_views_go_with_their_spans(world):
+async def test_views_are_removed_with_their_spans(world):
     for i in range(5):
         with span(f"s{i}"):
             await world.client.submit(inc, i, key="abcde"[i])

@@ -1,4 +1,4 @@
-"""Pickles of tasks open on a stock worker, and large values are stored once."""
+"""Stock workers can unpickle tasks, and large values are stored once."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def add(*values):
 
 @pytest.fixture
 def by_value():
-    """This module travels by value, as ``__main__`` does."""
+    """Pickle this module by value, like ``__main__``."""
     module = sys.modules[__name__]
     main = "__main__"
     functions = [add, Holder, closing_over]
@@ -54,7 +54,7 @@ def closing_over(array, data):
 
 
 def send(tasks):
-    """All tasks through one pickler, and back through distributed's own reader."""
+    """Pickle all tasks with one pickler, and read them with distributed's own reader."""
     pickler, shared = SpecPickler(), SharedBuffers()
     head = msgpack.packb({"run_spec": {"__Pickled__": 1}})
     sent = []
@@ -91,7 +91,7 @@ def test_all_kinds_of_nodes():
     assert got[1].args[2] == {"plain": [1]}
 
 
-def test_functions_by_value_are_cloudpickled_once(by_value, monkeypatch):
+def test_functions_are_cloudpickled_once(by_value, monkeypatch):
     made = []
     original = cloudpickle.Pickler
 
@@ -106,7 +106,7 @@ def test_functions_by_value_are_cloudpickled_once(by_value, monkeypatch):
     assert made == [add]
 
 
-def test_a_worker_needs_nothing_of_ours(by_value, tmp_path):
+def test_workers_do_not_import_paceline(by_value, tmp_path):
     import pickle
 
     data, buffers = SpecPickler().dumps(Task("x", add, 1, 2))
@@ -137,7 +137,7 @@ def test_fifty_equal_arrays():
     assert got[7](()) == BIG // 64
 
 
-def test_arrays_of_one_size_and_other_content():
+def test_arrays_of_equal_size_and_different_content():
     arrays = [np.zeros(100_000) for _ in range(4)]
     for i, array in enumerate(arrays):
         array[1000 + i] = 1
@@ -239,13 +239,13 @@ def test_identity_within_a_task_is_kept():
     assert got[0].args[1]["again"] is got[0].args[0]
 
 
-def test_what_only_cloudpickle_can_pickle():
+def test_values_that_only_cloudpickle_can_pickle():
     got, _, _ = send([Task("a", len, {}.keys()), Task("b", add, 1, 2)])
     assert list(got[0].args[0]) == []
     assert got[1](()) == 3
 
 
-def test_what_nothing_can_pickle_raises_and_leaves_the_pickler_whole():
+def test_values_that_cannot_be_pickled_leave_the_pickler_intact():
     pickler = SpecPickler()
     with pytest.raises(TypeError):
         pickler.dumps(Task("a", len, bytes(100_000), threading.Lock()))
@@ -258,7 +258,7 @@ def test_what_nothing_can_pickle_raises_and_leaves_the_pickler_whole():
 
 @pytest.mark.parametrize("where", ["importable", "by value"])
 def test_speed(where, request):
-    """A budget several times what it takes, so that it fails for a change of method, not for a busy machine."""
+    """The limit is several times the usual duration, so that a busy machine does not fail the test."""
     if where == "by value":
         request.getfixturevalue("by_value")
     tasks = [Task(("x", i), add if where == "by value" else max, i, 0) for i in range(5000)]
@@ -272,7 +272,7 @@ def test_speed(where, request):
     assert best / len(tasks) < 30e-6
 
 
-def test_tasks_with_one_function_begin_alike_and_open_alike():
+def test_tasks_with_one_function_share_a_prefix():
     tasks = [Task(("x", i), add, TaskRef(("y", i)), i, [f"text {i}"], kw=add) for i in range(4)]
     got, _, _ = send(tasks)
     assert got == tasks
@@ -281,7 +281,7 @@ def test_tasks_with_one_function_begin_alike_and_open_alike():
     assert second[:60] == third[:60] != first[:60]
 
 
-def test_a_function_that_has_no_opening_is_pickled_each_time(by_value):
+def test_function_without_shared_prefix_is_pickled_each_time(by_value):
     array = np.zeros(100_000)
     closure = closing_over(array, b"x" * 100_000)
     tasks = [Task(i, closure, i) for i in range(3)]

@@ -1,4 +1,4 @@
-"""What programs reach for in stock's ``Scheduler``, on a real one with stock workers and a stock client."""
+"""Attributes of stock's ``Scheduler`` that programs use, on a real one with stock workers and a stock client."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def client(scheduler):
         yield made
 
 
-async def test_knobs_are_turned_on_the_object_and_from_within(scheduler, client, worker):
+async def test_settings_can_be_changed_on_the_object(scheduler, client, worker):
     scheduler.WORKER_SATURATION = math.inf
     assert scheduler.server.state.config.worker_saturation == math.inf
     assert scheduler.server.state.workers[worker.address].task_slots == math.inf
@@ -50,7 +50,7 @@ async def test_knobs_are_turned_on_the_object_and_from_within(scheduler, client,
         scheduler.WORKER_SATURATION = 0
 
 
-async def test_parts_of_the_tick_are_stopped_and_started(scheduler):
+async def test_periodic_callbacks_can_be_stopped_and_started(scheduler):
     for name in ("worker-ttl", "idle-timeout", "no-workers-timeout"):
         callback = scheduler.periodic_callbacks[name]
         assert callback.is_running()
@@ -74,7 +74,7 @@ async def test_addresses(scheduler, worker):
     assert scheduler.get_worker_service_addr(worker.address, "dashboard") == ("127.0.0.1", port)
 
 
-async def test_looking_things_up(scheduler, client, worker):
+async def test_lookups(scheduler, client, worker):
     [x] = await client.scatter([1])
     assert scheduler.get_who_has([x.key]) == {x.key: [worker.address]}
     assert scheduler.get_has_what() == {worker.address: [x.key]}
@@ -129,7 +129,7 @@ async def test_idle_since(scheduler, client, worker):
     assert since is not None and scheduler.check_idle() == since
 
 
-async def test_the_stream_of_a_worker_is_cut(scheduler, worker):
+async def test_stream_of_a_worker_is_closed(scheduler, worker):
     stream = scheduler.stream_comms[worker.address]
     assert not stream.closed()
     stream.abort()
@@ -138,7 +138,7 @@ async def test_the_stream_of_a_worker_is_cut(scheduler, worker):
     assert stream.closed()
 
 
-async def test_a_restart_waits_for_what_plugins_do_about_lost_workers(scheduler, client, worker):
+async def test_restart_waits_for_actions_of_plugins_on_lost_workers(scheduler, client, worker):
     class Slow(SchedulerPlugin):
         removed = asyncio.Event()
         proceed = asyncio.Event()
@@ -165,11 +165,11 @@ async def test_stories_in_a_dump_are_those_of_the_scheduler(scheduler, client, w
     assert dump.dump["scheduler"]["memory"]["process"] > 0
 
 
-async def test_how_long_connecting_may_take():
+async def test_connect_timeout():
     with dask.config.set({"distributed.comm.timeouts.connect": "7s"}):
         async with Scheduler(port=0, host="127.0.0.1", dashboard_address=":0") as scheduler:
             assert scheduler.server.pool.connect_seconds == 7
-    with socket.socket() as silent:  # takes connections and says nothing
+    with socket.socket() as silent:  # accepts connections and never replies
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"

@@ -1,4 +1,4 @@
-"""Calls that stock's scheduler takes from within are taken here: by position, by name, with ``comm``, and to be awaited."""
+"""Stock's method calls inside the scheduler work here: by position, by name, with ``comm``, and awaited."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Call = tuple[str, Any, Any]
 
 @pytest.fixture
 async def calls() -> AsyncIterator[list[Call]]:
-    """(name, stock's function, the function here) of each public method and each handler."""
+    """Yield (name, stock's function, the function here) of each public method and each handler."""
     quick = {"distributed.comm.timeouts.connect": "100ms"}  # some calls are to a closed port
     with dask.config.set(quick):
         async with (
@@ -45,7 +45,7 @@ async def calls() -> AsyncIterator[list[Call]]:
             found = [
                 (name, getattr(stock, name), getattr(here, name))
                 for name in methods
-                # test_facade_is_whole has the rest
+                # test_facade_is_whole tests the others
                 if hasattr(here, name) and name not in OTHER_CALLS
             ]
             for op in set(stock.handlers).difference(OTHER_CALLS):
@@ -54,7 +54,7 @@ async def calls() -> AsyncIterator[list[Call]]:
 
 
 def refusals(theirs: inspect.Signature, ours: inspect.Signature) -> Iterator[str]:
-    """What the one signature takes and the other does not."""
+    """Return the differences between two signatures."""
     positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     taken = ours.parameters
     extra = any(p.kind is p.VAR_KEYWORD for p in taken.values())
@@ -76,7 +76,7 @@ def refusals(theirs: inspect.Signature, ours: inspect.Signature) -> Iterator[str
             yield f"a call without {name}"
 
 
-async def test_arguments_are_taken_as_in_stock(calls: list[Call]) -> None:
+async def test_arguments_are_accepted_as_in_stock(calls: list[Call]) -> None:
     problems = {
         name: list(refusals(inspect.signature(stock), inspect.signature(here)))
         for name, stock, here in calls
@@ -103,7 +103,7 @@ def test_the_comparison_sees_differences() -> None:
     assert found(more, stock) == ["further keyword arguments"]
 
 
-#: A call of each coroutine method that does no harm -> positional and keyword arguments.
+#: A harmless call of each coroutine method -> positional and keyword arguments.
 AWAITED: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "broadcast": ((), {"msg": {"op": "identity"}}),
     "delete_worker_data": (("tcp://127.0.0.1:1", [], "test"), {}),
@@ -216,7 +216,7 @@ async def test_feeds_write_to_the_connection_that_is_passed() -> None:
         assert comm.aborted and comm.written == [7, 7]
 
 
-async def test_a_worker_that_is_not_there_is_removed_already() -> None:
+async def test_worker_that_does_not_exist_is_already_removed() -> None:
     async with (
         Scheduler(port=0, host="127.0.0.1", dashboard=False) as scheduler,
         Worker(scheduler.address, name="alice") as worker,

@@ -32,13 +32,13 @@ def closed(value: Any) -> Payload:
 PLAIN = {"a": [1, 2.5, None, True, "x", b"y", ("t", {3}), frozenset([4])]}
 
 
-def test_plain_data_is_read_all_the_same(shut: None) -> None:
+def test_plain_data_is_still_deserialized(shut: None) -> None:
     assert not is_allowed()
     assert deserialize(closed(PLAIN)) == PLAIN
 
 
 @pytest.mark.parametrize("value", [collections.OrderedDict(), len, ValueError(1), [range(3)]])
-def test_what_names_a_class_stays_closed(shut: None, value: Any) -> None:
+def test_pickles_with_classes_stay_serialized(shut: None, value: Any) -> None:
     payload = closed(value)
     assert deserialize(payload) is payload
     with pytest.raises(
@@ -49,12 +49,12 @@ def test_what_names_a_class_stays_closed(shut: None, value: Any) -> None:
         unpickle(pickle.dumps(value), "a thing")
 
 
-def test_damaged_ones_stay_closed(shut: None) -> None:
+def test_damaged_pickles_stay_serialized(shut: None) -> None:
     payload = pickled_payload(b"\x80\x05no pickle", [])
     assert deserialize(payload) is payload
 
 
-def test_by_default_all_is_opened() -> None:
+def test_everything_is_deserialized_by_default() -> None:
     check_allowed("a thing")
     assert deserialize(closed(len)) is len
     assert deserialize(5) == 5

@@ -1,4 +1,4 @@
-"""A real scheduler in this process, stock workers and a stock client: stealing as plugins and programs know it."""
+"""Work stealing as plugins and programs see it: a real scheduler in this process, stock workers and a stock client."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from paceline.workers_compat.config.config import ConfigError, scheduler_config
 
 @pytest.fixture
 async def world():
-    """Two workers with a thread each; the balance is looked at when a test says so."""
+    """Start two workers with one thread each; stealing runs only when a test requests it."""
     async with (
         Scheduler(port=0, host="127.0.0.1", dashboard=False) as scheduler,
         Worker(scheduler.address, nthreads=1, name="a") as a,
@@ -33,7 +33,7 @@ def hold(i, event):
 
 
 async def crowd(client, a, n=6):
-    """Tasks that wait on one worker while another has nothing to do; and what lets them go."""
+    """Submit tasks that wait on one worker while another is idle; yield what releases them."""
     event = Event("go-" + str(time.monotonic()))
     futures = client.map(
         hold, range(n), event=event, workers=[a.address], allow_other_workers=True, pure=False
@@ -43,7 +43,7 @@ async def crowd(client, a, n=6):
     return futures, event
 
 
-async def test_what_it_shows(world):
+async def test_state_of_the_extension(world):
     facade, client, a, b = world
     stealing = facade.extensions["stealing"]
     futures, event = await crowd(client, a)
@@ -97,7 +97,7 @@ async def test_events_have_stocks_shape(world):
     assert len(heard) == len(events)
 
 
-async def test_the_switch(world):
+async def test_stealing_can_be_switched(world):
     facade, _, _, _ = world
     stealing, callback = facade.extensions["stealing"], facade.periodic_callbacks["stealing"]
     assert not callback.is_running() and callback.callback_time == 1000
@@ -118,7 +118,7 @@ async def test_the_switch(world):
     assert not facade.server.state.stealing.running
 
 
-async def test_one_task_by_hand(world):
+async def test_move_one_task_by_hand(world):
     facade, client, a, b = world
     stealing = facade.extensions["stealing"]
     futures, event = await crowd(client, a, 3)
@@ -141,13 +141,13 @@ async def test_a_cluster_with_stealing_off():
             assert "stealing" not in facade.periodic_callbacks
 
 
-def test_the_extension_has_stocks_names():
+def test_extension_has_the_names_of_stocks():
     from paceline.workers_compat.facade.work_stealing import WorkStealing
 
     own = {*dir(WorkStealing), "scheduler"}
     of_stock = {name for name in dir(StockStealing) if not name.startswith("_")}
     of_stock |= {name for name in StockStealing.__annotations__ if not name.startswith("_")}
-    # what stock does with its structures, which do not exist here, and hooks of a plugin
+    # stock's internal structures, which do not exist here, and hooks of a plugin
     inner = {
         "add_client", "add_worker", "before_close", "close", "get_task_duration", "idempotent", "log_event",
         "move_task_confirm", "name", "put_key_in_stealable", "recalculate_cost", "remove_client",
@@ -165,7 +165,7 @@ def test_interval(text, seconds):
         assert scheduler_config().work_stealing_interval_seconds == seconds
 
 
-def test_an_interval_that_is_none():
+def test_invalid_interval():
     soon = dask.config.set({"distributed.scheduler.work-stealing-interval": "soon"})
     with soon, pytest.raises(ConfigError, match="work-stealing-interval"):
         scheduler_config()

@@ -112,7 +112,7 @@ class FakeServer:
         await asyncio.sleep(0)
         answer = self.answers.get(address)
         if answer is None:
-            raise ConnectionRefusedError(f"nobody at {address}")
+            raise ConnectionRefusedError(f"no listener at {address}")
         async with asyncio.timeout(timeout):
             reply = answer(request)
             if asyncio.iscoroutine(reply):
