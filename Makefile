@@ -32,8 +32,11 @@ $(VENV)/.installed-%: $(BIN)/python pyproject.toml
 demo: $(call STAMP,demo)  ## scheduler, two workers, a client with a progress bar; exits by itself
 	@$(BIN)/python examples/demo.py
 
+# tests that start no processes and use no ports run in parallel; 5 means that none was selected
+PARALLEL = tests/core tests/protocol tests/scenarios tests/simulation tests/tidy
 test: $(call STAMP,test)  ## all tests that are not marked slow
-	$(BIN)/python -m pytest -m "not slow" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 -m "not slow" $(PARALLEL) $(PYTEST_ARGS) || test $$? = 5
+	$(BIN)/python -m pytest -m "not slow" $(PARALLEL:%=--ignore=%) $(PYTEST_ARGS)
 
 test-all: $(call STAMP,test)  ## all tests, including the slow ones, coverage, test-oldest
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
