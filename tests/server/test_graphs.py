@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import cloudpickle
@@ -12,15 +15,40 @@ from dask._expr import LLGExpr
 from paceline.protocol import messages as m
 from paceline.protocol.payload import serialized_payload
 from paceline.scheduler.core.stimuli import GraphCommit
+from paceline.scheduler.server.runtime import child_process
+from paceline.scheduler.server.runtime.template import Template
 from paceline.scheduler.server.scheduler import Scheduler
 
 from tests.support.fake_peers import Peer, client, worker
 
 LARGE = 30_000
+SERVE = """
+import socket, sys
+import paceline.workers_compat.graphs.compiler_process
+from paceline.scheduler.server.runtime.template import serve
+serve(socket.socket(fileno=int(sys.argv[1])))
+"""
+
+
+@pytest.fixture(scope="module")
+def template() -> Iterator[Template]:
+    """Return a template that is not a fork of this process, which has threads."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs:
+        fd = theirs.fileno()
+        process = subprocess.Popen([sys.executable, "-c", SERVE, str(fd)], pass_fds=[fd])
+    made = Template(process.pid, ours)
+    yield made
+    made.stop()
+    process.wait()
 
 
 @pytest.fixture
-async def scheduler() -> AsyncIterator[Scheduler]:
+async def scheduler(
+    template: Template, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Scheduler]:
+    """Start a scheduler whose graph compilers are forked, as those of the command are."""
+    monkeypatch.setattr(child_process, "spawn", template.spawn)
     options = {"host": "127.0.0.1", "port": 0, "dashboard": False}
     async with Scheduler(**options, compile_in_threads=False) as made:
         yield made

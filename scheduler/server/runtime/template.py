@@ -87,7 +87,7 @@ class ForkedProcess:
 
 
 class Template:
-    """The scheduler's end of the channel to the template process. See ``start``."""
+    """The scheduler's end of the channel to the template process `pid`, which runs ``serve``."""
 
     def __init__(self, pid: int, channel: socket.socket) -> None:
         self._pid = pid
@@ -117,7 +117,7 @@ class Template:
         ours.close()
         try:
             _set_up()
-            _serve(theirs)
+            serve(theirs)
         except BaseException:
             traceback.print_exc()
         finally:
@@ -166,7 +166,7 @@ def _set_up() -> None:
     setproctitle("paceline template")
 
 
-def _serve(channel: socket.socket) -> None:
+def serve(channel: socket.socket) -> None:
     """Fork a child for each request, and report exit codes, until ``channel`` is closed."""
     statuses: dict[int, int] = {}  # pid -> pipe for its exit code
     wake, wake_end = os.pipe()
