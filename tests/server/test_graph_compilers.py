@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from paceline.protocol.payload import serialized_payload
 from paceline.scheduler.core.stimuli import GraphChunk, GraphCommit, GraphFailed, GraphRestarted
-from paceline.scheduler.server.compilers import pool
+from paceline.scheduler.server.compilers import pool, process
 from paceline.scheduler.server.compilers.pool import ProcessGraphCompilers
 from paceline.scheduler.server.compilers.threads import ThreadGraphCompilers
 from paceline.workers_compat.graphs.graph_table import CompileRequest
@@ -267,6 +267,24 @@ async def test_a_graph_without_progress_fails_with_the_setting_to_raise(
     assert "made no progress for 0.3 s" in stuck[-1].text
     assert "paceline.graph-compiler.timeout" in stuck[-1].text
     assert type(behind[-1]) is GraphCommit
+
+
+async def test_limits_hold_while_all_processes_are_full(
+    processes: ProcessGraphCompilers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(process, "GRAPHS_AHEAD_MAX", 1)
+    processes._timeout_seconds = 0.3
+    stuck = [
+        asyncio.ensure_future(
+            compiled(processes, request(10 + i, Runs(ENDLESS), ["x"], client=f"stuck-{i}"))
+        )
+        for i in range(pool.PROCESSES_MAX)
+    ]
+    expr, keys = expression(3)
+    waiting = await compiled(processes, request(20, expr, keys, client="waiting"))
+    assert type(waiting[-1]) is GraphCommit
+    for task in stuck:
+        assert type((await task)[-1]) is GraphFailed
 
 
 async def test_a_graph_past_the_memory_limit_fails_alone(

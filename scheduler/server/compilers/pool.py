@@ -167,7 +167,7 @@ class ProcessGraphCompilers:
             if len(self._processes) >= PROCESSES_MAX and not any(
                 process.accepts_more for process in self._processes
             ):
-                return
+                break
             del self._queues[client]
             while queue and self._place(queue[0]):
                 queue.popleft()
