@@ -70,7 +70,7 @@ def test_tasks_without_allowed_worker_fail(make_env: MakeEnv) -> None:
 
 
 def test_tasks_without_any_worker_fail(make_env: MakeEnv) -> None:
-    """One task is queued, the other waits for it."""
+    """Fail both tasks: the first is queued, the second waits for it."""
     env = make_env(no_workers_timeout_seconds=10)
     env.submit({"x": []})
     env.submit({"y": ["x"]})

@@ -300,7 +300,7 @@ def test_transition_through_released(start: str, finish: str) -> None:
 
 @pytest.mark.parametrize("pair", [p for p in IMPOSSIBLE if p[0] != "forgotten"])
 def test_impossible_transitions(pair: tuple[str, str]) -> None:
-    """It is refused or releases the task; the task never reaches the requested state."""
+    """Refuse the transition or release the task, which never reaches the requested state."""
     start, finish = pair
     env = Env()
     env.client("alice")

@@ -212,7 +212,7 @@ def test_multi_lock_of_a_client_that_closes(kind: str, request: pytest.FixtureRe
 
 
 def test_waiters_are_served_in_order(paceline: Cluster) -> None:
-    """One client has 200 waiters for a lock and 200 for a queue, served first come, first served.
+    """Serve 200 waiters of a client for a lock, and 200 for a queue, first come, first served.
 
     Each waiter has its own connection, and on a busy machine adjacent requests overtake each other.
     """

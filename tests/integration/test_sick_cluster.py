@@ -39,7 +39,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def test_dump_of_a_sick_cluster(tmp_path: Path, start_cluster: Callable[..., Cluster]) -> None:
-    """One worker is stopped and one was killed: dump in both formats, locally and by the scheduler."""
+    """Dump in both formats, locally and by the scheduler, with a stopped and a killed worker."""
     cluster = start_cluster("paceline", nannies=(False, False, False), config=CONFIG)
     _, well, still, dead = cluster.processes
     with Client(cluster.address) as client:

@@ -66,7 +66,7 @@ class Report:
 
 
 class Soak:
-    """One soak."""
+    """A soak of `seconds` with the random choices of `seed`."""
 
     def __init__(self, cluster: RelayedCluster, seed: int, seconds: float) -> None:
         self._cluster = cluster
