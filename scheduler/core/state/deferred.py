@@ -56,7 +56,14 @@ class Deferred:
         self.commits: deque[PendingGraph] = deque()
 
     def __bool__(self) -> bool:
-        return any(vars(self).values())
+        return bool(
+            self.recommendations
+            or self.releases
+            or self.worker_removals
+            or self.client_removals
+            or self.teardown
+            or self.commits
+        )
 
     def push(self, recs: dict[TaskState, str]) -> None:
         """Defer the recommendations `recs`; the last one, which is next in its turn, goes first."""
@@ -70,6 +77,8 @@ class Deferred:
 
     def clear(self) -> None:
         """Drop all deferred work except `teardown`."""
-        for name, queue in vars(self).items():
-            if name != "teardown":
-                queue.clear()
+        self.recommendations.clear()
+        self.releases.clear()
+        self.worker_removals.clear()
+        self.client_removals.clear()
+        self.commits.clear()
