@@ -35,7 +35,7 @@ from .child_process import ChildProcess
 
 logger = logging.getLogger("distributed.scheduler")
 
-#: Modules that children need beside those of the scheduler.
+#: Modules that children need beside those of the scheduler. The template imports them.
 MODULES = ("paceline.workers_compat.graphs.compiler_process",)
 #: Time within which the template must have forked a child, seconds.
 FORK_SECONDS = 10.0
@@ -98,8 +98,6 @@ class Template:
         """Fork the template process. Return None if this process cannot be forked safely."""
         if sys.platform != "linux":
             return None
-        for module in MODULES:
-            importlib.import_module(module)
         if threading.active_count() > 1:  # NumPy's threads end themselves before a fork
             logger.info("Child processes import modules again: a preload has started threads")
             return None
@@ -154,6 +152,9 @@ class Template:
 
 def _set_up() -> None:
     """Make this process, just forked from the scheduler's, one that can only fork."""
+    for module in MODULES:
+        importlib.import_module(module)
+    gc.freeze()  # a collection in a child would write to pages that all children share
     os.setsid()  # Ctrl-C in a terminal reaches the scheduler only
     os.environ.update(config.child_environment())
     for number in (signal.SIGINT, signal.SIGTERM):
