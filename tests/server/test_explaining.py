@@ -65,5 +65,5 @@ def test_the_address_is_in_a_file(tmp_path: Path) -> None:
     file = tmp_path / "scheduler.json"
     file.write_text("{}")
     result = CliRunner().invoke(main.main, ["explain", "x", "--scheduler-file", str(file)])
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "holds no address" in result.output

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import click
+import dask
 import distributed
 import pytest
 from click.testing import CliRunner
 from paceline.scheduler import Scheduler
 from paceline.scheduler.server.cli import doctor, status
 from paceline.scheduler.server.cli.main import main, what_next
+from paceline.scheduler.server.wiretap import command as wiretap
+
+from tests.support.real_cluster import PACELINE, Cluster, scheduler_command
 
 
 def test_bar_shows_each_state_that_has_tasks() -> None:
@@ -108,40 +115,88 @@ def test_suggested_commands() -> None:
     assert "Scheduler at" not in text and "dashboard at" not in text
 
 
-@pytest.mark.parametrize("command", ["status", "doctor", "explain"])
+@pytest.fixture(scope="module")
+def real_scheduler(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with closing(Cluster(scheduler_command("paceline"), tmp_path_factory.mktemp("c"))) as cluster:
+        cluster.start_scheduler()
+        yield cluster
+
+
+@pytest.mark.parametrize(
+    "command", [["status", "--once"], ["doctor"], ["explain"], ["explain", "x"]], ids=" ".join
+)
 def test_each_command_takes_the_address_in_the_same_ways(
-    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    command: list[str], real_scheduler: Cluster, tmp_path: Path
+) -> None:
+    address, file = real_scheduler.address, str(real_scheduler.scheduler_file)
+    (tmp_path / "dask.yaml").write_text(f"scheduler-address: {address}")
+    reply = {
+        "status": f"{address}   0 workers",
+        "doctor": f"The scheduler at {address} replies",
+        "explain": "x" if "x" in command else "Workers: 0",
+    }
+    for arguments, variables in [
+        ([address], {}),
+        (["--address", address], {}),
+        (["--scheduler-file", file], {}),
+        ([], {"DASK_SCHEDULER_ADDRESS": address}),
+        ([], {"DASK_CONFIG": str(tmp_path)}),
+        (["--address", address], {"DASK_SCHEDULER_ADDRESS": "tcp://127.0.0.1:1"}),
+    ]:
+        run = subprocess.run(
+            [*PACELINE, *command, *arguments],
+            env=os.environ | variables,
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert run.returncode == 0, run.stdout + run.stderr
+        assert reply[command[0]] in run.stdout
+
+
+@pytest.mark.parametrize("command", ["status", "doctor", "explain", "wiretap"])
+def test_each_command_reports_a_missing_or_contradictory_address(
+    command: str, tmp_path: Path
 ) -> None:
     address, file = "tcp://127.0.0.1:1", tmp_path / "scheduler.json"
-    file.write_text(json.dumps({"address": address}))
-
-    def run(*arguments: str, variable: str | None = None) -> Any:
-        environment = {"DASK_SCHEDULER_ADDRESS": variable}
-        return CliRunner().invoke(main, [command, *arguments, "--timeout", "2"], env=environment)
-
-    ways = [
-        run(address),
-        run("--address", address),
-        run("--scheduler-file", str(file)),
-        run(variable=address),
-    ]
-    ways.append(run("--address", address, variable="tcp://127.0.0.1:2"))
-    for result in ways:
-        assert result.exit_code == 1 and f"Cannot connect to {address}" in result.output, (
-            result.output
-        )
-    for several in [
-        (address, "--address", address),
-        ("--address", address, "--scheduler-file", str(file)),
-    ]:
-        result = run(*several)
-        assert result.exit_code == 2 and "More than one scheduler address" in result.output
-    if command != "doctor":  # without an address it checks this machine
-        result = run()
-        assert result.exit_code == 2 and "No scheduler address" in result.output
     file.write_text("[]")
-    result = run("--scheduler-file", str(file))
-    assert result.exit_code == 1 and "holds no address" in result.output
+    from_file = ("--scheduler-file", str(file))
+    cases: list[tuple[tuple[str, ...], str]] = [
+        ((address, "--address", address), "More than one scheduler address"),
+        (("--address", address, *from_file), "More than one scheduler address"),
+        ((address, *from_file), "More than one scheduler address"),
+        (from_file, "holds no address"),
+        (("--scheduler-file", str(tmp_path / "none")), "does not exist"),
+        (("--address", "127.0.0.1"), "'127.0.0.1' is not a scheduler address"),
+        (("--address", ""), "'' is not a scheduler address"),
+    ]
+    if command != "doctor":  # without an address it checks this machine
+        cases.append(((), "No scheduler address. Pass the argument ADDRESS, --address or"))
+    for arguments, words in cases:
+        result = CliRunner().invoke(main, [command, *arguments])
+        assert (result.exit_code, words in result.output) == (2, True), result.output
+    with dask.config.set({"scheduler-address": 8786}):
+        result = CliRunner().invoke(main, [command])
+    assert result.exit_code == 2 and "'8786' is not a scheduler address" in result.output
+
+
+def test_wiretap_forwards_to_the_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    address, file = "tcp://127.0.0.1:1", tmp_path / "scheduler.json"
+    file.write_text(json.dumps({"address": address}))
+    forwarded = []
+    monkeypatch.setattr(
+        wiretap, "run", lambda listen, forward, **options: forwarded.append(forward)
+    )
+    for arguments in [
+        (address,),
+        ("--address", address),
+        ("--forward", address),
+        ("--scheduler-file", str(file)),
+    ]:
+        assert CliRunner().invoke(main, ["wiretap", *arguments]).exit_code == 0
+    with dask.config.set({"scheduler-address": address}):
+        assert CliRunner().invoke(main, ["wiretap", "--key", "tcp://x"]).exit_code == 0
+    assert forwarded == [address] * 5
 
 
 def test_explain_takes_the_address_after_the_key() -> None:

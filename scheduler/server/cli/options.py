@@ -5,14 +5,14 @@ from __future__ import annotations
 import ast
 import functools
 import json
-import os
 from collections.abc import Callable
 from typing import Any, Final
 
 import click
+from paceline.workers_compat.addressing import split_host_port
 from paceline.workers_compat.config import config
 
-#: The environment variable that stock clients read too.
+#: The environment variable of the setting ``scheduler-address``, which stock clients read too.
 ADDRESS_VARIABLE: Final = "DASK_SCHEDULER_ADDRESS"
 #: Ways to name the scheduler, for help texts and errors.
 WAYS: Final = "the argument ADDRESS, --address or --scheduler-file"
@@ -50,18 +50,17 @@ def timeout_option(seconds: float) -> Callable[[Command], Command]:
     return click.option("--timeout", type=float, default=seconds, show_default=True, help=text)
 
 
-def scheduler_address(required: bool = True) -> Callable[[Command], Command]:
+def scheduler_address(*names: str, required: bool = True) -> Callable[[Command], Command]:
     """Add the argument ADDRESS and the options ``--address`` and ``--scheduler-file`` to a command.
 
-    The command receives one parameter, ``address``; it is None if none was given and ``required``
-    is false.
+    ``names`` are further names of ``--address``. The command receives one parameter, ``address``;
+    it is None if none was given and ``required`` is false.
     """
 
     def decorate(command: Command) -> Command:
         @click.argument("address", required=False)
         @click.option(
-            "--address",
-            "address_option",
+            *("--address", *names, "address_option"),
             help="Address of the scheduler, for example tcp://127.0.0.1:8786  "
             f"[env var: {ADDRESS_VARIABLE}]",
         )
@@ -94,24 +93,32 @@ def scheduler_address(required: bool = True) -> Callable[[Command], Command]:
 def find_address(*given: str | None) -> str | None:
     """Return the address of the argument, the option, or the scheduler file.
 
-    If all are None, return that of the environment or the configuration.
+    If all are None, return that of the configuration, which includes the environment; None if there
+    is none. Raises UsageError.
     """
     found = [each for each in given if each is not None]
     if len(found) > 1:
         raise click.UsageError(f"More than one scheduler address. Pass only one of {WAYS}.")
     if found:
-        return found[0] if given[-1] is None else read_scheduler_file(found[0])
-    return os.environ.get(ADDRESS_VARIABLE) or config.get("scheduler-address") or None
+        address = found[0] if given[-1] is None else read_scheduler_file(found[0])
+    elif not (address := str(config.get("scheduler-address") or "")):
+        return None
+    try:
+        split_host_port(address)
+    except ValueError as error:
+        text = f"{address!r} is not a scheduler address, for example tcp://127.0.0.1:8786: {error}"
+        raise click.UsageError(text) from error
+    return address
 
 
 def read_scheduler_file(path: str) -> str:
-    """Return the address in a scheduler file. Raises ClickException if there is none."""
+    """Return the address in a scheduler file. Raises UsageError if there is none."""
     try:
         with open(path) as file:
             address: str = json.load(file)["address"].strip()
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         text = f"The scheduler file {path} holds no address: {error!r}"
-        raise click.ClickException(text) from error
+        raise click.UsageError(text) from error
     return address
 
 

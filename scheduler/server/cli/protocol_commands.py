@@ -7,7 +7,7 @@ from typing import Any, BinaryIO
 
 import click
 
-from .options import read_key, tls_options
+from .options import read_key, scheduler_address, tls_options
 
 
 @click.command()
@@ -17,24 +17,22 @@ from .options import read_key, tls_options
     show_default=True,
     help="Address that peers connect to, tcp:// or tls://",
 )
-@click.option(
-    "--forward",
-    required=True,
-    help="Address to forward to, for example tcp://127.0.0.1:8786 or tls://...",
-)
+@scheduler_address("--forward")
 @click.option(
     "--serves",
     type=click.Choice(["scheduler", "worker", "nanny"]),
     default="scheduler",
     show_default=True,
-    help="Kind of server at the forward address",
+    help="Kind of server at ADDRESS",
 )
 @click.option(
     "--op", "ops", multiple=True, help="Show only ops that match this name or pattern; repeatable"
 )
 @click.option("--peer", help="Show only peers whose name or address contains this")
 @click.option(
-    "--key", help="Show only messages with this key: a pattern, or a tuple such as ('x', 0)"
+    "--key",
+    "pattern",
+    help="Show only messages with this key: a pattern, or a tuple such as ('x', 0)",
 )
 @click.option(
     "--jsonl",
@@ -47,24 +45,25 @@ from .options import read_key, tls_options
 @tls_options
 def wiretap(
     listen: str,
-    forward: str,
+    address: str,
     serves: str,
     ops: tuple[str, ...],
     peer: str | None,
-    key: str | None,
+    pattern: str | None,
     **output: Any,
 ) -> None:
     """Show the messages between peers and a scheduler, and check them against the catalogue.
 
-    Let workers and clients connect to it instead of the scheduler. Bytes are forwarded unchanged.
+    Let workers and clients connect to it instead of the scheduler. Bytes are forwarded unchanged to
+    ADDRESS.
     The exit code is 1 if a message violates the catalogue.
     """
     from paceline.scheduler.server.wiretap.command import run
     from paceline.scheduler.server.wiretap.report import Filter
 
     directions: Any = (f"{serves}_rpc",)
-    chosen = Filter(ops, peer, read_key(key))
-    sys.exit(run(listen, forward, serves=directions, chosen=chosen, **output))
+    chosen = Filter(ops, peer, read_key(pattern))
+    sys.exit(run(listen, address, serves=directions, chosen=chosen, **output))
 
 
 @click.command()
