@@ -12,14 +12,8 @@ from typing import Any
 import click
 from distributed.preloading import process_preloads, validate_preload_argv
 
-
-def validate_argv(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
-    """Validate options for a preload's click command. Raise click.UsageError, also without one."""
-    if not value and not ctx.params.get("preload"):
-        return value
-    return validate_preload_argv(ctx, param, value)
-
-
+#: Validate options for a preload's click command. Raise click.UsageError, also without one.
+validate_argv: Callable[[click.Context, click.Parameter, Any], Any] = validate_preload_argv
 #: Import modules, given the argument of their ``dask_setup``, their names, paths, URLs or source
 #: texts, and arguments for a click-decorated ``dask_setup``. The result has the coroutines
 #: ``start()`` and ``teardown()``.

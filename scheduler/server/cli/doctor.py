@@ -16,7 +16,6 @@ import msgspec
 from paceline.protocol import messages as m
 from paceline.protocol.messages import worker_rpc
 from paceline.scheduler.core.inspection.explain_text import count
-from paceline.workers_compat.config import config, versions
 
 from .options import scheduler_address, timeout_option
 from .rpc_client import RpcError, call_scheduler
@@ -47,6 +46,8 @@ class Finding:
 
 def examine(address: str | None, timeout: float) -> list[Finding]:
     """Return the findings about this machine, and about a cluster if there is an address."""
+    from paceline.workers_compat.config import config
+
     found = [*own_versions(), *open_files(0), *settings(config.get)]
     if address is None:
         return found
@@ -68,6 +69,8 @@ def examine(address: str | None, timeout: float) -> list[Finding]:
 
 def own_versions() -> list[Finding]:
     """Check the installed versions."""
+    from paceline.workers_compat.config import versions
+
     packages = versions.get_versions()["packages"]
     release = str(packages.get("distributed"))
     about = ", ".join(
@@ -133,6 +136,8 @@ def clocks(workers: Mapping[str, Mapping[str, Any]]) -> list[Finding]:
 
 def peer_versions(address: str, timeout: float) -> list[Finding]:
     """Check whether the scheduler, its workers and this machine have the same releases."""
+    from paceline.workers_compat.config import versions
+
     scheduler = call_scheduler(address, m.Versions(), timeout)
     call = msgspec.to_builtins(worker_rpc.WorkerVersions())
     request = m.Broadcast(msg=call, on_error="return")
@@ -167,7 +172,12 @@ def mixed(name: str, by_release: Mapping[str, list[str]]) -> Finding:
 
 
 def _below(seconds: float) -> Callable[[Any], bool]:
-    return lambda value: (config.seconds(value) or seconds) < seconds
+    def is_below(value: Any) -> bool:
+        from paceline.workers_compat.config import config
+
+        return (config.seconds(value) or seconds) < seconds
+
+    return is_below
 
 
 def _is_off(value: Any) -> bool:
@@ -223,6 +233,8 @@ def settings(get: Callable[[str], Any]) -> list[Finding]:
 
 def unknown_variables(environment: Mapping[str, str]) -> list[str]:
     """Return variables that look like settings of distributed but are not."""
+    from paceline.workers_compat.config import config
+
     known = [f"{key}." for key in config.default_keys()]
     out = []
     for name in sorted(environment):

@@ -13,6 +13,7 @@ import asyncio
 import atexit
 import contextlib
 import errno
+import gc
 import logging
 import os
 import re
@@ -62,6 +63,8 @@ class DefaultGroup(click.Group):
 
 def validate_preload_argv(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
     """Validate options that are passed to a preload. Raises ClickException."""
+    if not value and not ctx.params.get("preload"):
+        return value
     from paceline.workers_compat.config import preloads
 
     try:
@@ -72,6 +75,8 @@ def validate_preload_argv(ctx: click.Context, param: click.Parameter, value: Any
 
 def validate_duration(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     """Validate a duration option and report an invalid one before the scheduler starts."""
+    if value is None:
+        return None
     from paceline.workers_compat.config import config
 
     try:
@@ -292,6 +297,7 @@ def set_process_title(title: str) -> None:
 
 def run_scheduler(**options: Any) -> None:
     """Run a scheduler until it has finished or a signal arrives."""
+    gc.disable()  # for the imports; GcPolicy collects from then on
     from paceline.scheduler.server.runtime import child_process
     from paceline.scheduler.server.runtime.template import Template
     from paceline.scheduler.server.scheduler import Scheduler
@@ -324,6 +330,8 @@ def run_scheduler(**options: Any) -> None:
     finally:
         if template is not None:
             template.stop()
+        gc.freeze()  # the interpreter does not traverse these objects when it ends
+        gc.enable()
         logger.info("End scheduler")
 
 

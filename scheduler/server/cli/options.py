@@ -9,8 +9,6 @@ from collections.abc import Callable
 from typing import Any, Final
 
 import click
-from paceline.workers_compat.addressing import split_host_port
-from paceline.workers_compat.config import config
 
 #: The environment variable of the setting ``scheduler-address``, which stock clients read too.
 ADDRESS_VARIABLE: Final = "DASK_SCHEDULER_ADDRESS"
@@ -96,6 +94,9 @@ def find_address(*given: str | None) -> str | None:
     If all are None, return that of the configuration, which includes the environment; None if there
     is none. Raises UsageError.
     """
+    from paceline.workers_compat.addressing import split_host_port
+    from paceline.workers_compat.config import config
+
     found = [each for each in given if each is not None]
     if len(found) > 1:
         raise click.UsageError(f"More than one scheduler address. Pass only one of {WAYS}.")

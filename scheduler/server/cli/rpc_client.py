@@ -9,8 +9,6 @@ from typing import Any, Final
 import click
 from paceline.protocol.connection import Connection, HandshakeDone, Value
 from paceline.protocol.framing import FrameReader, pack_frames
-from paceline.workers_compat.addressing import split_address, split_host_port
-from paceline.workers_compat.security import shared_secret
 
 #: Bytes read at a time.
 READ_NBYTES: Final = 2**16
@@ -29,6 +27,8 @@ def call_scheduler(address: str, request: Any, timeout: float = 30.0) -> Any:
     Raises:
         RpcError: the scheduler cannot be reached, does not reply in time, or replies with an error.
     """
+    from paceline.workers_compat.addressing import split_address
+
     if "://" not in address:
         address = f"tcp://{address}"
     scheme, _ = split_address(address)
@@ -48,6 +48,8 @@ def call_scheduler(address: str, request: Any, timeout: float = 30.0) -> Any:
 
 
 def _connect(address: str, encrypted: bool, timeout: float) -> socket.socket:
+    from paceline.workers_compat.addressing import split_host_port
+
     host, port = split_host_port(address)
     sock = socket.create_connection((host, port), timeout=timeout)
     if not encrypted:
@@ -67,6 +69,8 @@ def _connect(address: str, encrypted: bool, timeout: float) -> socket.socket:
 
 
 def _exchange(sock: socket.socket, request: Any, deadline: float) -> Any:
+    from paceline.workers_compat.security import shared_secret
+
     secret = shared_secret.configured()
     connection = Connection(
         "connector", secret.proof(shared_secret.CONNECTOR) if secret is not None else None

@@ -218,6 +218,7 @@ def _run(module: str, fds: list[int]) -> NoReturn:
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGCHLD, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
+        gc.enable()  # the scheduler's command has disabled it
         code = importlib.import_module(module).main(fds) or 0
     except BaseException:
         traceback.print_exc()
