@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import pickle
 import subprocess
 import sys
 import threading
@@ -14,6 +15,8 @@ import numpy as np
 import pytest
 from dask._task_spec import Alias, DataNode, Dict, List, Task, TaskRef
 from distributed.protocol.core import loads as stock_loads
+from distributed.shuffle._core import P2PBarrierTask, ShuffleId, p2p_barrier
+from distributed.shuffle._shuffle import DataFrameShuffleSpec
 from paceline.protocol.payload import pickled_header
 from paceline.workers_compat.graphs.shared_buffers import IN_BAND_MIN_NBYTES, SharedBuffers
 from paceline.workers_compat.graphs.spec_pickler import SpecPickler
@@ -107,8 +110,6 @@ def test_functions_are_cloudpickled_once(by_value, monkeypatch):
 
 
 def test_workers_do_not_import_paceline(by_value, tmp_path):
-    import pickle
-
     data, buffers = SpecPickler().dumps(Task("x", add, 1, 2))
     path = tmp_path / "task"
     path.write_bytes(pickle.dumps((data, [bytes(b) for b in buffers])))
@@ -231,6 +232,36 @@ def test_a_dataframe():
     assert inline < 100_000
     assert shared.nbytes < 4_000_000
     pd.testing.assert_frame_equal(got[3].args[0], frame)
+
+
+def test_scheduler_reads_a_shuffle_without_pandas(tmp_path):
+    """Its dataframe stays pickled in the scheduler, which sends it on to workers."""
+    pd = pytest.importorskip("pandas")
+    meta = pd.DataFrame({"a": [1], "s": ["text"]})
+    spec = DataFrameShuffleSpec(ShuffleId("id"), True, 4, "a", meta, [0, 3], True)
+    barrier = P2PBarrierTask("shuffle-barrier-id", p2p_barrier, "id", spec=spec)
+    ((received,), _, _) = send([barrier])
+    pd.testing.assert_frame_equal(received.spec.meta, meta)
+    data, buffers = SpecPickler().dumps(barrier)
+    path = tmp_path / "task"
+    path.write_bytes(pickle.dumps((data, [bytes(b) for b in buffers])))
+    script = """
+import pickle, sys
+from paceline.protocol.payload import pickled_payload
+from paceline.workers_compat.security.unpickling import deserialize_outer, serialize_value
+spec = deserialize_outer(pickled_payload(*pickle.load(open(sys.argv[1], "rb"))), "a task").spec
+run = spec.create_new_run({i: spec.pick_worker(i, ["x", "y"]) for i in spec.output_partitions}, None)
+pickle.dump(bytes(serialize_value(run.run_spec).header), open(sys.argv[1], "wb"))
+print(run.run_spec.worker_for, "pandas" in sys.modules)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(path)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "{0: 'x', 3: 'y'} False"
+    run_spec = stock_loads(
+        [msgpack.packb({"r": {"__Pickled__": 1}}), pickle.loads(path.read_bytes())]
+    )
+    pd.testing.assert_frame_equal(run_spec["r"].spec.meta, meta)
 
 
 def test_identity_within_a_task_is_kept():

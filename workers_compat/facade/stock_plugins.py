@@ -19,7 +19,7 @@ from distributed.active_memory_manager import ActiveMemoryManagerExtension
 from distributed.diagnostics.task_stream import TaskStreamPlugin
 from distributed.protocol.pickle import dumps
 from distributed.scheduler import CollectTaskMetaDataPlugin
-from distributed.shuffle._core import barrier_key
+from distributed.shuffle._core import P2PBarrierTask, barrier_key
 from distributed.shuffle._exceptions import P2PConsistencyError
 from distributed.shuffle._scheduler_plugin import ShuffleSchedulerPlugin
 from distributed.shuffle._worker_plugin import ShuffleWorkerPlugin
@@ -89,6 +89,12 @@ class SuspendedShufflePlugin(ShuffleSchedulerPlugin):
         if not self._restart_missing(id):
             raise P2PConsistencyError(f"No active shuffle with {id=!r} found")
         return None
+
+    def _retrieve_spec(self, shuffle_id: Any) -> Any:
+        """See stock. The metadata of a dataframe stays pickled: pandas is not imported here."""
+        task = self.scheduler.tasks[barrier_key(shuffle_id)].outer_run_spec()
+        assert isinstance(task, P2PBarrierTask)
+        return task.spec
 
     def _restart_missing(self, id: Any, worker: str | None = None) -> bool:
         """Run the transfers of a shuffle again if tasks that need it are processing without it.

@@ -28,7 +28,11 @@ from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.stimuli import WriteTask
 from paceline.workers_compat.errors import WORKER_DEFAULTS, stock_worker_state
 from paceline.workers_compat.graphs.annotations import pickled_unless_plain
-from paceline.workers_compat.security.unpickling import deserialize, deserialize_or_raise
+from paceline.workers_compat.security.unpickling import (
+    deserialize,
+    deserialize_or_raise,
+    deserialize_outer,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +187,12 @@ class TaskView(StateView):
     @property
     def run_spec(self) -> Any:
         """Unpickle its specification; None for scattered data. Raise if unpickling is disabled."""
+        return deserialize_or_raise(self.core.run_spec_payload(), "a task's specification")
+
+    def outer_run_spec(self) -> Any:
+        """Return ``run_spec`` with each ``NestedPickle`` in it still pickled."""
         payload = self.core.run_spec_payload()
-        return deserialize_or_raise(payload, "a task's specification (a P2P barrier's?)")
+        return deserialize_outer(payload, "the specification of a P2P barrier")
 
     def run_spec_names(self, name: bytes) -> bool:
         """Return whether the pickle of its specification contains `name`, without unpickling it."""

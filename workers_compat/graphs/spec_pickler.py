@@ -22,6 +22,8 @@ import cloudpickle
 from dask._task_spec import Task, TaskRef
 from dask.utils import apply
 from distributed.protocol.pickle import dumps as stock_dumps
+from distributed.protocol.pickle import loads as stock_loads
+from distributed.shuffle._shuffle import DataFrameShuffleSpec
 
 from . import accelerators
 from .accelerators.shared_openings import START, SharedOpenings
@@ -33,6 +35,20 @@ RENEW_PICKLER_NBYTES = 262_144
 
 _TASK_SLOTS = tuple(Task.get_all_slots())
 _task_state = operator.attrgetter(*_TASK_SLOTS)
+
+
+class NestedPickle:
+    """A value as a pickle of its own. Unpickling it returns the value, also in stock processes.
+
+    ``unpickling.deserialize_outer`` leaves it as it is, so that the scheduler need not import what
+    the value needs.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
+    def __reduce__(self) -> Any:
+        return stock_loads, (self.data,)
 
 
 class ByValue:
@@ -70,6 +86,9 @@ class TaskPickler(_pickle.Pickler):
             return TaskRef, (obj.key,)
         if kind is FunctionType or issubclass(kind, type):
             return self._known.reduced(obj)
+        if kind is DataFrameShuffleSpec:
+            meta = NestedPickle(stock_dumps(obj.meta))
+            return copyreg.__newobj__, (kind,), {**vars(obj), "meta": meta}  # type: ignore[attr-defined]
         return NotImplemented
 
 

@@ -19,10 +19,11 @@ from typing import Any
 import cloudpickle
 import dask.config
 from distributed.diagnostics.plugin import SchedulerPlugin, _get_plugin_name
+from distributed.protocol.pickle import loads as stock_loads
 from distributed.protocol.serialize import Serialize, Serialized, ToPickle
 from paceline.protocol.keys import INT_MAX, INT_MIN
 from paceline.protocol.payload import Payload, payload_pickle, pickled_payload, serialized_payload
-from paceline.workers_compat.graphs.spec_pickler import stock_pickle
+from paceline.workers_compat.graphs.spec_pickler import NestedPickle, stock_pickle
 
 
 class UnpicklingDisabledError(ValueError):
@@ -99,6 +100,24 @@ def deserialize_or_raise(value: Any, what: str) -> Any:
     if isinstance(found, Payload):
         check_allowed(what)
     return found
+
+
+class _OuterUnpickler(pickle.Unpickler):
+    """Unpickles all but the values that are pickled as ``NestedPickle``."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        found = super().find_class(module, name)
+        return NestedPickle if found is stock_loads else found
+
+
+def deserialize_outer(value: Any, what: str) -> Any:
+    """Return the unpickled ``Payload`` `value`, with each ``NestedPickle`` in it still pickled.
+
+    Raise UnpicklingDisabledError, whose text contains `what`, if unpickling is disabled.
+    """
+    check_allowed(what)
+    data, buffers = payload_pickle(value)
+    return _OuterUnpickler(io.BytesIO(data), buffers=buffers).load()
 
 
 def serialize_result(value: Any) -> Payload:
