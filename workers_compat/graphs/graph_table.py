@@ -4,9 +4,10 @@ The scheduler sends ``ChildSetup`` first and receives ``CompilerReady``. Each ``
 answered, in order, by ``GraphChunk`` messages, one ``GraphCommit`` or ``GraphFailed`` (neither
 after ``Cancel``) and ``GraphDone``. All but the last can be fed to the core unchanged.
 
-They are framed as Dask's messages are (``protocol.framing``). Frame 0 of a request is a pickle.
-Frame 0 of a reply is its kind, one byte, and a msgpack body. The other frames are buffers, which
-are neither copied nor parsed.
+They are framed as Dask's messages are (``protocol.framing``). Frame 0 of a request is a pickle,
+and frame 1 has the keys of a ``CompileRequest`` in msgpack, which takes the event loop a third of
+the time. Frame 0 of a reply is its kind, one byte, and a msgpack body. The other frames are
+buffers, which are neither copied nor parsed.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from paceline.protocol.errors import RemoteProtocolError
 from paceline.protocol.framing import Frames, pack_frames
 from paceline.protocol.payload import Payload
 from paceline.scheduler.core.stimuli import GraphChunk, GraphCommit, GraphFailed
+
+_plain_encoder = msgspec.msgpack.Encoder()
 
 # Messages
 
@@ -131,25 +134,32 @@ class _RequestPickler(pickle.Pickler):
 
 def encode_request(request: Request) -> Frames:
     """Return the pieces of a request, to be written in order. Frames of payloads are not copied."""
+    packed = b""
+    if isinstance(request, CompileRequest):
+        packed = _plain_encoder.encode((request.keys, request.internal_priority))
+        request = replace(request, keys=[], internal_priority=None)
     file = io.BytesIO()
     pickler = _RequestPickler(file)
     pickler.fast = True  # no memo, which would cost more than it saves
     pickler.dump(request)
-    return pack_frames([file.getvalue(), *pickler.buffers])
+    return pack_frames([file.getvalue(), packed, *pickler.buffers])
 
 
 def decode_request(frames: Frames) -> Request:
     """Decode a request. Raises RemoteProtocolError."""
     try:
-        return pickle.loads(frames[0], buffers=frames[1:])  # type: ignore[no-any-return]
+        request: Request = pickle.loads(frames[0], buffers=frames[2:])
+        if isinstance(request, CompileRequest):
+            keys, request.internal_priority = msgspec.msgpack.decode(frames[1])
+            request.keys = as_keys(keys)
     except Exception as error:
         raise RemoteProtocolError(f"cannot decode a request: {error}") from error
+    return request
 
 
 # Replies: msgpack, because user code runs in the compiler process
 
 _PAYLOAD_EXT = 1
-_plain_encoder = msgspec.msgpack.Encoder()
 
 
 def _encode_hook(value: Any) -> Any:
