@@ -31,10 +31,10 @@ START = """
 import decimal, os, signal, socket, subprocess, sys, time
 from paceline.scheduler.server.runtime.template import Template
 
-def child():
+def child(module="forked"):
     ours, theirs = socket.socketpair()
     ours.settimeout(20)
-    process = template.spawn("forked", [theirs.fileno()])
+    process = template.spawn(module, [theirs.fileno()])
     theirs.close()
     return process, ours, eval(ours.recv(100)) if ours else None
 
@@ -147,3 +147,56 @@ def test_a_module_that_cannot_be_imported(tmp_path):
         tmp_path,
     )
     assert "No module named 'no_such_module'" in errors
+
+
+def test_template_becomes_the_graph_compiler(tmp_path):
+    """It has its own module imported. Later children are new interpreters."""
+    output, errors = run(
+        """
+        from paceline.scheduler.server.runtime import template as module
+        module.MODULE = "forked"
+        template.stop()
+        template = Template.start()
+        a, a_socket, (a_pid, a_parent, _) = child()
+        assert a.pid == a_pid and a_parent == os.getpid()
+        assert isinstance(template.spawn("json.tool", []), subprocess.Popen)
+        try:
+            a.wait(0.01)
+        except subprocess.TimeoutExpired:
+            print("still running")
+        template.stop()
+        assert a.poll() is None
+        a_socket.send(b"7")
+        assert a.wait(20) == 7 and a.poll() == 7
+        a.kill()  # does nothing: it has ended
+        """,
+        tmp_path,
+    )
+    assert output == "still running\n"
+    assert "The template process has ended" not in errors
+
+
+def test_template_with_children_forks_the_graph_compiler(tmp_path):
+    """It has to report their exit codes."""
+    run(
+        """
+        from paceline.scheduler.server.runtime import template as module
+        template.stop()
+        open("other.py", "w").write(open("forked.py").read())
+        module.MODULE = "other"
+        template = Template.start()
+        first, first_socket, (_, template_pid, _) = child()
+        second, second_socket, (_, parent, _) = child("other")
+        assert parent == template_pid != os.getpid()
+        first_socket.send(b"3")
+        assert first.wait(20) == 3
+        second.kill()
+        assert second.wait(20) == -signal.SIGKILL
+        third, third_socket, (pid, _, _) = child("other")
+        assert pid == template_pid, "it has no children left"
+        third.kill()
+        assert third.wait(20) == -signal.SIGKILL
+        template.stop()
+        """,
+        tmp_path,
+    )

@@ -1,7 +1,7 @@
 """Start and end child processes that run a module of this package.
 
-Used by the graph compilers, the dashboard and performance reports. ``template.py`` starts them
-without importing anything again.
+Used by the graph compilers, the dashboard and performance reports. ``template.py`` starts the first
+ones without importing anything again.
 """
 
 from __future__ import annotations

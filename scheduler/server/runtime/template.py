@@ -1,10 +1,14 @@
-"""The template process: forks child processes that share the modules imported before it.
+"""The template process: becomes the graph compiler, and forks other child processes before that.
 
 It is forked from the scheduler's process before that has threads, an event loop, sockets or user
 code. A child is then ready in milliseconds, and its memory consists of the pages that it changes.
 The template ends when the scheduler closes the channel to it, or ends.
 
-Without a template (``Template.start`` returns None) children are started by
+If the template forked the graph compiler and stayed, it would keep a copy of each page that both
+the scheduler and the compiler have changed: about 13 MB. So it runs the compiler itself, unless it
+has forked other children, whose exit codes it reports. Further children are new interpreters.
+
+Without a template (``Template.start`` returns None) all children are started by
 ``child_process.spawn``.
 """
 
@@ -14,6 +18,7 @@ import contextlib
 import gc
 import importlib
 import logging
+import math
 import os
 import select
 import signal
@@ -22,6 +27,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 import traceback
 import warnings
 from collections.abc import Sequence
@@ -35,10 +41,12 @@ from .child_process import ChildProcess
 
 logger = logging.getLogger("distributed.scheduler")
 
-#: Modules that children need beside those of the scheduler. The template imports them.
-MODULES = ("paceline.workers_compat.graphs.compiler_process",)
+#: The module that the template runs itself. It is imported before.
+MODULE = "paceline.workers_compat.graphs.compiler_process"
 #: Time within which the template must have forked a child, seconds.
 FORK_SECONDS = 10.0
+#: Interval at which ``FormerTemplate.wait`` checks whether it has ended, seconds.
+WAIT_SECONDS = 0.001
 #: Length of a request: the name of a module.
 REQUEST_NBYTES = 512
 #: Descriptors that a child may inherit.
@@ -86,12 +94,43 @@ class ForkedProcess:
                 os.kill(self.pid, signal.SIGKILL)
 
 
+class FormerTemplate:
+    """The template process, when it runs a module."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self._returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """See ``Popen.poll``."""
+        if self._returncode is None:
+            ended, status = os.waitpid(self.pid, os.WNOHANG)
+            if ended:
+                self._returncode = os.waitstatus_to_exitcode(status)
+        return self._returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """See ``Popen.wait``."""
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        while (code := self.poll()) is None:
+            if time.monotonic() >= deadline:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
+            time.sleep(WAIT_SECONDS)
+        return code
+
+    def kill(self) -> None:
+        """See ``Popen.kill``."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+
 class Template:
     """The scheduler's end of the channel to the template process `pid`, which runs ``serve``."""
 
     def __init__(self, pid: int, channel: socket.socket) -> None:
         self._pid = pid
         self._channel = channel
+        self._has_become_child = False
 
     @classmethod
     def start(cls) -> Template | None:
@@ -115,17 +154,19 @@ class Template:
         ours.close()
         try:
             _set_up()
-            serve(theirs)
+            serve(theirs, MODULE)
         except BaseException:
             traceback.print_exc()
         finally:
             os._exit(0)
 
     def spawn(self, module: str, fds: Sequence[int]) -> ChildProcess:
-        """Fork a process that runs ``module.main(fds)``. Raises OSError.
+        """Start a process that runs ``module.main(fds)``. Raises OSError.
 
-        If the template has ended, a new interpreter is started instead.
+        If the template has ended or become a child, a new interpreter is started.
         """
+        if self._has_become_child:
+            return child_process.spawn(module, fds)
         status, child_status = os.pipe()
         try:
             socket.send_fds(self._channel, [module.encode()], [child_status, *fds])
@@ -135,9 +176,12 @@ class Template:
         finally:
             os.close(child_status)
         pid = NUMBER.unpack(reply)[0] if reply else 0
-        if pid > 0:
+        if pid > 0 and pid != self._pid:
             return ForkedProcess(pid, status)
         os.close(status)
+        if pid == self._pid:
+            self._has_become_child = True
+            return FormerTemplate(pid)
         if reply:
             raise OSError(-pid, os.strerror(-pid))
         logger.warning("The template process has ended; starting a new interpreter")
@@ -146,14 +190,14 @@ class Template:
     def stop(self) -> None:
         """Let the template process end. Children that still run are not affected."""
         self._channel.close()
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(self._pid, 0)
+        if not self._has_become_child:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(self._pid, 0)
 
 
 def _set_up() -> None:
     """Make this process, just forked from the scheduler's, one that can only fork."""
-    for module in MODULES:
-        importlib.import_module(module)
+    importlib.import_module(MODULE)
     gc.freeze()  # a collection in a child would write to pages that all children share
     os.setsid()  # Ctrl-C in a terminal reaches the scheduler only
     os.environ.update(config.child_environment())
@@ -167,8 +211,11 @@ def _set_up() -> None:
     setproctitle("paceline template")
 
 
-def serve(channel: socket.socket) -> None:
-    """Fork a child for each request, and report exit codes, until ``channel`` is closed."""
+def serve(channel: socket.socket, own_module: str = "") -> None:
+    """Fork a child for each request, and report exit codes, until ``channel`` is closed.
+
+    Run ``own_module`` in this process if no forked child is left, and do not return.
+    """
     statuses: dict[int, int] = {}  # pid -> pipe for its exit code
     wake, wake_end = os.pipe()
     os.set_blocking(wake_end, False)
@@ -185,10 +232,11 @@ def serve(channel: socket.socket) -> None:
         if not name:
             return
         status, *inherited = fds
-        try:
-            pid = os.fork()
-        except OSError as error:
-            pid = -(error.errno or 0) or -1
+        pid = 0
+        if name.decode() == own_module and not statuses:
+            channel.send(NUMBER.pack(os.getpid()))
+        else:
+            pid = _fork()
         if pid == 0:
             for fd in (channel.detach(), wake, wake_end, status, *statuses.values()):
                 os.close(fd)
@@ -200,6 +248,14 @@ def serve(channel: socket.socket) -> None:
         else:
             os.close(status)
         channel.send(NUMBER.pack(pid))
+
+
+def _fork() -> int:
+    """Fork this process. Return the process id, 0 in the child, or a negative error number."""
+    try:
+        return os.fork()
+    except OSError as error:
+        return -(error.errno or 0) or -1
 
 
 def _report_exits(statuses: dict[int, int]) -> None:
