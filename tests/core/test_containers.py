@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 from random import Random
 
+import pytest
 from paceline.scheduler.core.state.containers import (
     LoadBuckets,
     PriorityQueue,
@@ -82,6 +83,17 @@ def test_priority_queue() -> None:
     assert [item.priority for item in queue] == sorted(item.priority for item in members)
     # removed items are dropped from the heap
     assert len(queue._heap) + len(queue._run) <= max(64, 2 * len(members) + 1)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_members_discarded_in_order_leave_a_priority_queue_at_once(reverse: bool) -> None:
+    queue: PriorityQueue[Item] = PriorityQueue()
+    members = [Item((n,)) for n in range(1000)]
+    for item in members:
+        queue.add(item)
+    for n_left, item in zip(range(999, -1, -1), members[:: -1 if reverse else 1], strict=True):
+        queue.discard(item)
+        assert len(queue) == len(queue._run) == n_left
 
 
 def test_small_set() -> None:

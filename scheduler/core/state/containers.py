@@ -87,8 +87,8 @@ class PriorityQueue(Generic[T]):
     """Members ordered by their attribute ``priority``, ties by arrival.
 
     Adding, popping and removing cost O(log n), or O(1) for members added in order: those are kept
-    in a deque, the others in a heap. Removed members stay as stale entries until these are more
-    than half.
+    in a deque, the others in a heap. Members removed in the order of the deque, or in its reverse,
+    leave it at once. Others stay as stale entries until these are more than half.
 
     Attributes:
         members: member -> number of its arrival; public because it is tested after each turn.
@@ -117,9 +117,14 @@ class PriorityQueue(Generic[T]):
         """Remove `item` if present."""
         if self.members.pop(item, None) is None:
             return
-        n_entries = len(self._heap) + len(self._run)
+        run = self._run
+        while run and not self._is_live(run[0]):
+            run.popleft()
+        while run and not self._is_live(run[-1]):
+            run.pop()
+        n_entries = len(self._heap) + len(run)
         if n_entries > 64 and n_entries > 2 * len(self.members):
-            self._run = deque([e for e in self._run if self._is_live(e)])
+            self._run = deque([e for e in run if self._is_live(e)])
             self._heap = [e for e in self._heap if self._is_live(e)]
             heapq.heapify(self._heap)
 
@@ -145,7 +150,7 @@ class PriorityQueue(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         """Iterate in order of priority."""
-        for entry in sorted([*self._run, *self._heap], key=lambda e: e[:2]):
+        for entry in heapq.merge(self._run, sorted(self._heap)):  # the run may be very long
             if self._is_live(entry):
                 yield entry[2]
 
