@@ -138,6 +138,7 @@ def activate(turn: Turn, graph: PendingGraph, rows: range) -> None:
     ready = graph.ready
     needed = graph.needed
     is_new = graph.is_new
+    last = priority_of(ready[-1]) if ready else ()
     recs: Recs = {}
     for row in rows:
         ts = graph.tasks[row]
@@ -152,6 +153,10 @@ def activate(turn: Turn, graph: PendingGraph, rows: range) -> None:
         transition(turn, ts, "waiting", recs)
         if recs.get(ts) == "processing":
             del recs[ts]
+            priority = priority_of(ts)
+            if priority < last:
+                graph.sorts_ready = True
+            last = priority
             ready.append(ts)
         if recs:  # released external dependencies run too
             run(turn, recs)
@@ -169,8 +174,9 @@ def prune(turn: Turn, graph: PendingGraph, rows: range) -> None:
 
 
 def sort_ready(turn: Turn, graph: PendingGraph) -> None:
-    """Sort the tasks to dispatch by priority."""
-    graph.ready.sort(key=priority_of)
+    """Sort the tasks to dispatch by priority, unless the graph compiler has done so."""
+    if graph.sorts_ready:
+        graph.ready.sort(key=priority_of)
 
 
 # -- dispatch: tasks that can run to workers

@@ -47,6 +47,7 @@ class PendingGraph:
         says_more: per annotation set, whether it has more than a value and a span.
         needed: per row, whether *activate* moves it to waiting.
         ready: tasks for *dispatch*.
+        sorts_ready: whether `ready` is not in the order of priorities.
         new_tasks: tasks created by this graph.
         collisions: rows whose key is known with other dependencies.
         warned_groups: groups for which a collision was logged.
@@ -86,6 +87,7 @@ class PendingGraph:
     external_tasks: list[TaskState] = field(default_factory=list)
     needed: bytearray = field(default_factory=bytearray)
     ready: list[TaskState] = field(default_factory=list)
+    sorts_ready: bool = False
     new_tasks: list[TaskState] = field(default_factory=list)
     collisions: dict[int, None] = field(default_factory=dict)
     warned_groups: dict[TaskGroup, None] = field(default_factory=dict)
