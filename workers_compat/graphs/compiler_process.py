@@ -199,10 +199,11 @@ class CompilerChild:
         dask.config.update(dask.config.config, setup.config, priority="new")
         import_dependencies()
         from . import accelerators
-        from .accelerators import fast_unpickle
+        from .accelerators import fast_docstrings, fast_unpickle
 
         if accelerators.are_enabled():
             fast_unpickle.install()
+            fast_docstrings.install()
         for name, data in setup.files.items():
             self._upload(name, data)
         self._collect_and_freeze()

@@ -1,6 +1,7 @@
 """Faster versions of parts of dask in which the graph compiler spends most of its time.
 
 - ``fast_order``: ``dask.order.order`` with helpers that count instead of building sets.
+- ``fast_docstrings``: the edits of docstrings while dask is imported.
 - ``fast_unpickle``: ``Task.__setstate__`` without the loop over slot names.
 - ``shared_openings``: pickles of tasks with the same function share their first bytes.
 
