@@ -298,11 +298,15 @@ def set_process_title(title: str) -> None:
 def run_scheduler(**options: Any) -> None:
     """Run a scheduler until it has finished or a signal arrives."""
     gc.disable()  # for the imports; GcPolicy collects from then on
+    from paceline.scheduler.server import requests
     from paceline.scheduler.server.runtime import child_process
     from paceline.scheduler.server.runtime.template import Template
     from paceline.scheduler.server.scheduler import Scheduler
     from paceline.workers_compat.config import config
 
+    # imports of this process write to pages that it shares with the template after the fork
+    make_loop = loop_factory(config.get("distributed.admin.event-loop"))
+    requests.import_modules()
     template = Template.start()
     spawn = template.spawn if template is not None else child_process.spawn
 
@@ -321,9 +325,7 @@ def run_scheduler(**options: Any) -> None:
         logger.info("Stopped scheduler at %r", scheduler.address)
 
     try:
-        with asyncio.Runner(
-            loop_factory=loop_factory(config.get("distributed.admin.event-loop"))
-        ) as runner:
+        with asyncio.Runner(loop_factory=make_loop) as runner:
             runner.run(run())
     except (ImportError, ValueError, OSError) as error:  # invalid options
         raise click.ClickException(advice(error, options)) from error

@@ -10,8 +10,14 @@ from __future__ import annotations
 
 from importlib import import_module
 from pkgutil import iter_modules
+from types import ModuleType
 
 from .api import Handler
+
+
+def import_modules() -> list[ModuleType]:
+    """Import and return all modules of this package."""
+    return [import_module(f"{__name__}.{info.name}") for info in iter_modules(__path__)]
 
 
 def build_handlers() -> dict[type, Handler]:
@@ -21,10 +27,9 @@ def build_handlers() -> dict[type, Handler]:
         ValueError: two modules serve the same request.
     """
     table: dict[type, Handler] = {}
-    for info in iter_modules(__path__):
-        module = import_module(f"{__name__}.{info.name}")
+    for module in import_modules():
         found: dict[type, Handler] = getattr(module, "HANDLERS", {})
         if twice := table.keys() & found.keys():
-            raise ValueError(f"requests/{info.name}.py has second handlers for {twice}")
+            raise ValueError(f"{module.__name__} has second handlers for {twice}")
         table |= found
     return table

@@ -41,7 +41,7 @@ from .child_process import ChildProcess
 
 logger = logging.getLogger("distributed.scheduler")
 
-#: The module that the template runs itself. It is imported before.
+#: The module that the template runs itself.
 MODULE = "paceline.workers_compat.graphs.compiler_process"
 #: Time within which the template must have forked a child, seconds.
 FORK_SECONDS = 10.0
@@ -140,7 +140,8 @@ class Template:
         if threading.active_count() > 1:  # NumPy's threads end themselves before a fork
             logger.info("Child processes import modules again: a preload has started threads")
             return None
-        gc.freeze()  # a collection would write to shared pages
+        importlib.import_module(MODULE)  # before the fork, as imports write to shared pages
+        gc.freeze()  # so do collections
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         sys.stdout.flush()
         sys.stderr.flush()
@@ -197,8 +198,6 @@ class Template:
 
 def _set_up() -> None:
     """Make this process, just forked from the scheduler's, one that can only fork."""
-    importlib.import_module(MODULE)
-    gc.freeze()  # a collection in a child would write to pages that all children share
     os.setsid()  # Ctrl-C in a terminal reaches the scheduler only
     os.environ.update(config.child_environment())
     for number in (signal.SIGINT, signal.SIGTERM):
