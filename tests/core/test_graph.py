@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from paceline.protocol import messages as m
+from paceline.protocol.keys import Key
+from paceline.scheduler.core.state.pending_graph import FREED_ROWS_MAX
 from paceline.scheduler.core.stimuli import (
     AnnotationSet,
+    Continue,
     DataPlaced,
     GraphChunk,
     GraphCommit,
@@ -297,6 +300,25 @@ def test_computations_gather_while_the_cluster_is_busy(duo: Env) -> None:
     duo.work()
     duo.submit({"c": []})
     assert [[g.name for g in c.groups] for c in duo.state.computations] == [["a", "b"], ["c"]]
+
+
+def test_rows_of_a_large_graph_are_freed_over_several_turns(duo: Env) -> None:
+    duo.checks = False
+    keys: list[Key] = [("x", n) for n in range(2 * FREED_ROWS_MAX + 1)]
+    *chunks, commit = duo.rows(dict.fromkeys(keys, ()), keys[:1])
+    for message in (*chunks, commit):
+        duo.turn(message, "alice")
+    (graph,) = duo.state.deferred.commits
+    n_rows = {len(graph.keys)}
+    while duo.wants_continue:
+        duo.turn(Continue())
+        n_rows.add(len(graph.keys))
+    assert n_rows == {2 * FREED_ROWS_MAX + 1, FREED_ROWS_MAX + 1, 1, 0}
+    assert not graph.tasks and not duo.state.deferred and not duo.state.graphs
+    assert len(duo.state.tasks) == 1, "the others are not needed"
+    duo.checks = True
+    duo.submit({"y": []})
+    assert duo.states("y") == ["processing"]
 
 
 def test_run_specs_keep_their_buffers(duo: Env) -> None:

@@ -159,11 +159,14 @@ def run_commits(turn: Turn) -> None:
     budget = state.config.turn_tasks_max
     while state.deferred.commits and budget > 0:
         graph = state.deferred.commits[0]
-        turn.stimulus_id = graph.stimulus_id
-        budget -= _run_commit(turn, graph, budget)
+        if graph.stage != "done":
+            turn.stimulus_id = graph.stimulus_id
+            budget -= _run_commit(turn, graph, budget)
         if graph.stage == "done":
-            state.deferred.commits.popleft()
             state.graphs.pop(graph.graph_id, None)
+            if graph.free_rows():
+                break
+            state.deferred.commits.popleft()
     if state.deferred.commits:
         turn.wants_continue()
 

@@ -19,6 +19,9 @@ STAGES_OF_A_ROW = 5
 #: Dependencies that count as one more row of a turn's budget.
 EDGES_A_ROW = 16
 
+#: Rows that ``free_rows`` removes at a time, which takes about 2 ms.
+FREED_ROWS_MAX = 10_000
+
 #: Graphs with at most this number of dependencies are budgeted by rows alone.
 EDGES_FREE = 10_000
 
@@ -41,7 +44,7 @@ class PendingGraph:
         n_edges: number of dependencies of all rows.
         commit: the GraphCommit, once it has arrived.
         stimulus_id: id of the commit's stimulus.
-        stage: name of the current stage; "done" after the last.
+        stage: name of the current stage; "done" after the last, when only ``free_rows`` is left.
         cursor: number of rows that the stage has processed.
         tasks: row -> TaskState, filled by *insert*.
         says_more: per annotation set, whether it has more than a value and a span.
@@ -125,7 +128,22 @@ class PendingGraph:
         """Return the tasks that the commit under way has not reached, or not finished with."""
         if self.stage == "dispatch":
             return self.ready[self.cursor :]
-        return self.tasks if self.stage != "release_pins" or self.dropped else []
+        if self.stage == "done" or (self.stage == "release_pins" and not self.dropped):
+            return []
+        return self.tasks
+
+    def free_rows(self) -> bool:
+        """Remove the last rows of a graph that is done, and return whether there are more.
+
+        Its tasks may have been forgotten meanwhile. Freeing 1 M at once takes 0.2 s.
+        """
+        columns: tuple[list[Any], ...] = (
+            *(self.keys, self.dependencies, self.run_specs, self.priorities),
+            *(self.tasks, self.new_tasks, self.ready),
+        )
+        for column in columns:
+            del column[-FREED_ROWS_MAX:]
+        return bool(self.keys)
 
     def fits(self, budget: int) -> bool:
         """Return whether all stages together fit into one turn."""
