@@ -20,15 +20,24 @@ from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.stealing import recall
 
 from .config import SchedulerConfig
-from .extension import Extension, Registry, handlers_of
+from .extension import Extension
 from .ports import ErrorPort, PluginPort
 from .stimuli import ClientRemoved, ReleaseAll, RequestGone, Stimulus, TimerDue, WorkerRemoved
-from .turn import Outbox, Turn
+from .turn import Outbox, Registry, Turn
 
-#: Handlers of the core, by class of messages and stimuli.
-HANDLERS = handlers_of(
-    *(clients, commands, commit, memory_manager, recall, replicas, stealing, tasks, timers, workers)
-)
+#: Message class -> handler, over the modules of the core.
+HANDLERS: Registry = {
+    **clients.HANDLERS,
+    **commands.HANDLERS,
+    **commit.HANDLERS,
+    **memory_manager.HANDLERS,
+    **recall.HANDLERS,
+    **replicas.HANDLERS,
+    **stealing.HANDLERS,
+    **tasks.HANDLERS,
+    **timers.HANDLERS,
+    **workers.HANDLERS,
+}
 
 #: With ``validate``, tasks checked per turn on average: 10,000 tasks are checked every 400th turn.
 CHECKED_PER_TURN = 25
@@ -63,7 +72,11 @@ class SchedulerCore:
         self.handlers: Registry = dict(HANDLERS)
         for extension in extensions:
             self.handlers.update(extension.handlers())
-        self.handlers.update(handlers_of(self))
+        self.handlers[TimerDue] = self.handle_timer_due
+        self.handlers[WorkerRemoved] = self.handle_worker_removed
+        self.handlers[ClientRemoved] = self.handle_client_removed
+        self.handlers[ReleaseAll] = self.handle_release_all
+        self.handlers[RequestGone] = self.handle_request_gone
 
     def handle(self, stimulus: Stimulus, now: float, outbox: Outbox | None = None) -> Outbox:
         """Handle ``stimulus`` in one turn and return its output, which is added to ``outbox``.

@@ -1,22 +1,17 @@
-"""A turn of the core: the stimulus being handled, and its output. Observers of turns."""
+"""A turn of the core: the stimulus being handled, its output, and the type of handlers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 from paceline.protocol.keys import Key
 from paceline.protocol.messages import Event, FreeKeys, Message
+from paceline.scheduler.core.state.model import ClientState
+from paceline.scheduler.core.state.scheduler_state import SchedulerState
 
 from .instructions import LogLine, SetTimer, WantsContinue
-
-if TYPE_CHECKING:
-    from paceline.scheduler.core.state.model import ClientState
-    from paceline.scheduler.core.state.scheduler_state import SchedulerState
-
-    from .stimuli import Stimulus
-
 
 #: Budget of turns that need not end early.
 NO_BUDGET = 2**62
@@ -46,7 +41,7 @@ class Outbox:
         )
 
 
-@dataclass(slots=True, eq=False, repr=False)
+@dataclass(slots=True, init=False, eq=False, repr=False)
 class Turn:
     """The turn of one stimulus: its source and time, and methods to produce output.
 
@@ -65,9 +60,29 @@ class Turn:
     now: float
     source: str
     stimulus_id: str
-    request_id: int = 0
-    budget: int = NO_BUDGET
-    _compute_id: str = ""
+    request_id: int
+    budget: int
+    _compute_id: str
+
+    # written out, so that mypyc compiles it
+    def __init__(
+        self,
+        state: SchedulerState,
+        outbox: Outbox,
+        now: float,
+        source: str,
+        stimulus_id: str,
+        request_id: int = 0,
+        budget: int = NO_BUDGET,
+    ) -> None:
+        self.state = state
+        self.outbox = outbox
+        self.now = now
+        self.source = source
+        self.stimulus_id = stimulus_id
+        self.request_id = request_id
+        self.budget = budget
+        self._compute_id = ""
 
     @property
     def compute_id(self) -> str:
@@ -142,20 +157,7 @@ class Turn:
             self.outbox.records.append(("log-event", name, event))
 
 
-class TurnObserver:
-    """Called by the driver around turns, batches and flushes.
-
-    Subclasses override the methods they need.
-    """
-
-    def before_turn(self, stimulus: Stimulus, now: float) -> None:
-        """Observe ``stimulus`` before the core handles it at the time ``now``."""
-
-    def after_turn(self, stimulus: Stimulus) -> None:
-        """Observe ``stimulus`` after the core has handled it or has raised an exception."""
-
-    def after_batch(self, source: str, messages: Sequence[Any]) -> None:
-        """Observe that the core has handled the messages of one batch of a stream."""
-
-    def before_flush(self, outbox: Outbox) -> None:
-        """Observe the messages in ``outbox`` before they are sent."""
+#: Handles the messages of one class; the turn has source, stimulus_id, request_id and time.
+Handler: TypeAlias = Callable[[Turn, Any], None]
+#: Message class -> its handler.
+Registry: TypeAlias = dict[type[Any], Handler]

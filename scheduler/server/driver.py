@@ -22,7 +22,7 @@ from paceline.scheduler.server.runtime.clock import SteadyClock
 if TYPE_CHECKING:
     from paceline.protocol.messages import Message
     from paceline.scheduler.core.core import SchedulerCore
-    from paceline.scheduler.core.turn import TurnObserver
+    from paceline.scheduler.core.turn_observer import TurnObserver
     from paceline.scheduler.server.runtime.gc_policy import GcPolicy
 
 logger = logging.getLogger("distributed.scheduler")

@@ -16,7 +16,8 @@ from paceline.scheduler.core.lifecycle.transitions import (
     Recs,
     transition,
 )
-from paceline.scheduler.core.state.model import TASK_STATES, TaskState
+from paceline.scheduler.core.state.model import TaskState
+from paceline.scheduler.core.state.task_states import TASK_STATES
 from paceline.scheduler.core.stimuli import AnnotationSet
 from paceline.scheduler.core.turn import Outbox, Turn
 from paceline.testing import Env, fake_error

@@ -16,8 +16,9 @@ from typing import Any
 from distributed.diagnostics.plugin import SchedulerPlugin
 from paceline.scheduler.core.handlers.commands import write_task
 from paceline.scheduler.core.ports import TurnWrites
-from paceline.scheduler.core.state.model import TASK_STATES, TaskState
+from paceline.scheduler.core.state.model import TaskState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
+from paceline.scheduler.core.state.task_states import TASK_STATES
 from paceline.scheduler.core.stimuli import WriteTask
 from paceline.workers_compat.security.unpickling import deserialize, plugin_name
 

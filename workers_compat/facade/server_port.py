@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from paceline.scheduler.core.core import SchedulerCore
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
-from paceline.scheduler.core.turn import TurnObserver
+from paceline.scheduler.core.turn_observer import TurnObserver
 
 
 class FacadeDriver(Protocol):

@@ -23,7 +23,7 @@ from paceline.scheduler.core.stimuli import (
     GraphFailed,
     GraphRestarted,
 )
-from paceline.scheduler.core.turn import Turn
+from paceline.scheduler.core.turn import Registry, Turn
 
 from . import stages
 from .insert import insert
@@ -285,3 +285,13 @@ def _computation(turn: Turn, commit: GraphCommit) -> Computation:
     if commit.global_annotations:
         computation.annotations.update(commit.global_annotations)
     return computation
+
+
+#: Message class -> handler.
+HANDLERS: Registry = {
+    GraphChunk: handle_graph_chunk,
+    GraphRestarted: handle_graph_restarted,
+    GraphDropped: handle_graph_dropped,
+    GraphFailed: handle_graph_failed,
+    GraphCommit: handle_graph_commit,
+}

@@ -38,7 +38,7 @@ def observe_spans(turn: Turn, graph: PendingGraph) -> None:
     commit = graph.commit
     assert commit is not None
     known = turn.state.task_groups
-    groups = [known[name] for name, _ in reversed(graph.group_names) if name in known]
+    groups = [known[name] for name, _ in graph.group_names[::-1] if name in known]
     tree = turn.state.spans
     tree.observe(
         [(group, graph.spans.get(group)) for group in groups],

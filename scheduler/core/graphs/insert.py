@@ -8,8 +8,9 @@ from paceline.scheduler.core.graphs.graph_spans import note_span
 from paceline.scheduler.core.inspection.queries import address_or_host
 from paceline.scheduler.core.lifecycle import accounting
 from paceline.scheduler.core.lifecycle.new_tasks import add_task, get_group
-from paceline.scheduler.core.state.model import ACTIVE_STATES, TaskGroup, TaskState
+from paceline.scheduler.core.state.model import TaskGroup, TaskState
 from paceline.scheduler.core.state.pending_graph import PendingGraph
+from paceline.scheduler.core.state.task_states import ACTIVE_STATES
 from paceline.scheduler.core.stimuli import AnnotationSet
 from paceline.scheduler.core.turn import Turn
 

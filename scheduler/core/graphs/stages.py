@@ -20,9 +20,10 @@ from paceline.scheduler.core.lifecycle.recommendations import (
     release_desire,
 )
 from paceline.scheduler.core.lifecycle.transitions import fill_slots, run, transition
-from paceline.scheduler.core.state.model import ACTIVE_STATES, TaskState
+from paceline.scheduler.core.state.model import TaskState
 from paceline.scheduler.core.state.pending_graph import PendingGraph
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
+from paceline.scheduler.core.state.task_states import ACTIVE_STATES
 from paceline.scheduler.core.stimuli import GraphCommit
 from paceline.scheduler.core.turn import Turn
 

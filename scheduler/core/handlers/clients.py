@@ -24,7 +24,7 @@ from paceline.scheduler.core.lifecycle.transitions import fill_slots, run
 from paceline.scheduler.core.state.model import ClientState, TaskState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.stimuli import ClientJoined, ClientRemoved, ReleaseAll, RetryKeys
-from paceline.scheduler.core.turn import Turn
+from paceline.scheduler.core.turn import Registry, Turn
 
 #: Name of the client that holds keys submitted with ``fire_and_forget``.
 FIRE_AND_FORGET = "fire-and-forget"
@@ -383,3 +383,18 @@ def handle_release_all(turn: Turn, message: ReleaseAll) -> None:
     _to_all_clients(turn, m.Restart())
     if state.plugins is not None:
         state.plugins.restart()
+
+
+#: Message class -> handler.
+HANDLERS: Registry = {
+    ClientJoined: handle_client_joined,
+    ClientRemoved: handle_client_removed,
+    m.CloseClient: handle_close_client,
+    m.ClientDesiresKeys: handle_client_desires_keys,
+    m.ClientReleasesKeys: handle_client_releases_keys,
+    m.CancelKeys: handle_cancel_keys,
+    m.ReportKey: handle_report_key,
+    m.HeartbeatClient: handle_heartbeat_client,
+    RetryKeys: handle_retry_keys,
+    ReleaseAll: handle_release_all,
+}

@@ -25,7 +25,7 @@ from paceline.scheduler.core.stimuli import (
     RestrictionsSet,
     WriteTask,
 )
-from paceline.scheduler.core.turn import Turn
+from paceline.scheduler.core.turn import Registry, Turn
 
 #: Attributes of a task that commands may write.
 WRITABLE = (
@@ -204,3 +204,14 @@ def handle_configure(turn: Turn, command: Configure) -> None:
             ws.task_slots = placement.task_slots(state, ws.nthreads)
             placement.update_idle(state, ws)
         transitions.fill_slots(turn)
+
+
+#: Message class -> handler.
+HANDLERS: Registry = {
+    WriteTask: handle_write_task,
+    RestrictionsSet: handle_set_restrictions,
+    MakeTransitions: handle_make_transitions,
+    MetadataSet: handle_set_metadata,
+    LogEventCommand: handle_log_event,
+    Configure: handle_configure,
+}

@@ -12,7 +12,7 @@ from paceline.scheduler.core.lifecycle.recommendations import Recs, is_wanted
 from paceline.scheduler.core.lifecycle.transitions import become_data, fill_slots, run
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.stimuli import DataPlaced, ReplicasAdded, ReplicasLost
-from paceline.scheduler.core.turn import Turn
+from paceline.scheduler.core.turn import Registry, Turn
 
 from .clients import client_desires_keys
 
@@ -132,3 +132,14 @@ def handle_data_placed(turn: Turn, placed: DataPlaced) -> None:
             recs[ts] = "released"
     run(turn, recs)
     fill_slots(turn)
+
+
+#: Message class -> handler.
+HANDLERS: Registry = {
+    m.AddKeys: handle_add_keys,
+    ReplicasAdded: handle_replicas_added,
+    m.ReleaseWorkerData: handle_release_worker_data,
+    ReplicasLost: handle_replicas_lost,
+    m.RequestRefreshWhoHas: handle_request_refresh_who_has,
+    DataPlaced: handle_data_placed,
+}

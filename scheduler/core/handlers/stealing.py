@@ -10,7 +10,7 @@ from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.stealing.balancer import balance
 from paceline.scheduler.core.stealing.recall import IN_FLIGHT_MAX, send_steal_request
 from paceline.scheduler.core.stimuli import BalanceWork, ConfigureStealing, RecallTask
-from paceline.scheduler.core.turn import Turn
+from paceline.scheduler.core.turn import Registry, Turn
 
 
 def handle_configure_stealing(turn: Turn, command: ConfigureStealing) -> None:
@@ -93,3 +93,11 @@ def recall_tasks(turn: Turn, ws: WorkerState, tasks: Iterable[TaskState]) -> Non
             turn, ts, ws, None, accounting.expected_duration(state, ts.group.prefix), 0.0
         )
     ensure_balance_timer(turn)
+
+
+#: Message class -> handler.
+HANDLERS: Registry = {
+    ConfigureStealing: handle_configure_stealing,
+    BalanceWork: handle_balance_work,
+    RecallTask: handle_recall_task,
+}

@@ -8,7 +8,7 @@ from paceline.scheduler.core.lifecycle.failures import Failure
 from paceline.scheduler.core.lifecycle.recommendations import Recs
 from paceline.scheduler.core.lifecycle.transitions import fill_slots, run, transition
 from paceline.scheduler.core.policy import placement
-from paceline.scheduler.core.turn import Turn
+from paceline.scheduler.core.turn import Registry, Turn
 
 
 def handle_task_finished(turn: Turn, message: TaskFinished) -> None:
@@ -108,3 +108,13 @@ def handle_reschedule(turn: Turn, message: Reschedule) -> None:
 
 def handle_keep_alive(turn: Turn, message: KeepAlive) -> None:
     """Accept the message; ``last_seen`` follows from heartbeats."""
+
+
+#: Message class -> handler.
+HANDLERS: Registry = {
+    TaskFinished: handle_task_finished,
+    TaskErred: handle_task_erred,
+    LongRunning: handle_long_running,
+    Reschedule: handle_reschedule,
+    KeepAlive: handle_keep_alive,
+}

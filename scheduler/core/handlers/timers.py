@@ -15,7 +15,7 @@ from paceline.scheduler.core.policy import placement
 from paceline.scheduler.core.state.model import TaskState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.stimuli import Continue, IdleCheck, Tick
-from paceline.scheduler.core.turn import Turn
+from paceline.scheduler.core.turn import Registry, Turn
 
 from .clients import CLIENT_HEARTBEAT_FACTOR, check_retained
 from .workers import refresh_no_workers
@@ -169,3 +169,11 @@ def format_seconds(n: float) -> str:
     if n >= 1e-3:
         return f"{n * 1e3:.2f} ms"
     return f"{n * 1e6:.2f} us"
+
+
+#: Message class -> handler.
+HANDLERS: Registry = {
+    Continue: handle_continue,
+    Tick: handle_tick,
+    IdleCheck: handle_check_idle,
+}

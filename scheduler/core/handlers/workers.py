@@ -15,8 +15,8 @@ from paceline.scheduler.core.lifecycle.recommendations import Recs, priority_of
 from paceline.scheduler.core.lifecycle.removal import begin_worker_removal, lose_data
 from paceline.scheduler.core.lifecycle.transitions import fill_slots, run
 from paceline.scheduler.core.policy import placement
-from paceline.scheduler.core.state.containers import FixedSet
 from paceline.scheduler.core.state.deferred import WorkerRemoval
+from paceline.scheduler.core.state.fixed_set import FixedSet
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.spans import add_metric
@@ -29,7 +29,7 @@ from paceline.scheduler.core.stimuli import (
     WorkerJoined,
     WorkerRemoved,
 )
-from paceline.scheduler.core.turn import Turn
+from paceline.scheduler.core.turn import Registry, Turn
 
 from .stealing import recall_tasks
 
@@ -432,3 +432,16 @@ def _some(keys: list[Key]) -> str:
     shown = "{" + ", ".join(map(repr, keys[:KEYS_IN_LOG_LINE])) + "}"
     more = len(keys) - KEYS_IN_LOG_LINE
     return f"{shown} and {more} more" if more > 0 else shown
+
+
+#: Message class -> handler.
+HANDLERS: Registry = {
+    WorkerJoined: handle_worker_joined,
+    WorkerHeartbeat: handle_worker_heartbeat,
+    m.SetResources: handle_set_resources,
+    m.WorkerStatusChange: handle_worker_status_change,
+    SetWorkerStatus: handle_set_worker_status,
+    CloseWorker: handle_close_worker,
+    WorkerBackpressured: handle_worker_backpressured,
+    WorkerRemoved: handle_worker_removed,
+}

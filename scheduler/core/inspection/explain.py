@@ -13,8 +13,9 @@ from typing import Any, Final
 
 from paceline.protocol.keys import Key
 from paceline.scheduler.core.policy.placement import is_rootish, workers_with_free_slots
-from paceline.scheduler.core.state.model import ACTIVE_STATES, TaskState, WorkerState, add_up
+from paceline.scheduler.core.state.model import TaskState, WorkerState, add_up
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
+from paceline.scheduler.core.state.task_states import ACTIVE_STATES
 from paceline.scheduler.core.state.worker_loads import is_available
 
 from .explain_text import SILENT_SECONDS, describe, summary

@@ -15,8 +15,6 @@ from typing import Any
 
 from paceline.scheduler.core.lifecycle import accounting
 from paceline.scheduler.core.state.model import (
-    ACTIVE_STATES,
-    TASK_STATES,
     ClientState,
     TaskGroup,
     TaskPrefix,
@@ -25,6 +23,7 @@ from paceline.scheduler.core.state.model import (
     add_up,
 )
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
+from paceline.scheduler.core.state.task_states import ACTIVE_STATES, TASK_STATES
 from paceline.scheduler.core.state.worker_loads import is_available
 
 #: Relative tolerance, and tolerance in seconds, of sums of floating-point numbers.

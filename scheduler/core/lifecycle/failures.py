@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from paceline.protocol.messages import TaskErred, TaskErredReport
 from paceline.protocol.payload import Payload
-from paceline.scheduler.core.state.model import ErredTask, TaskState, WorkerState
+from paceline.scheduler.core.state.event_log import ErredTask
+from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.turn import Turn
 

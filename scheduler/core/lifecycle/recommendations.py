@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from paceline.scheduler.core.state.model import ACTIVE_STATES, ClientState, TaskState
+from paceline.scheduler.core.state.model import ClientState, TaskState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
+from paceline.scheduler.core.state.task_states import ACTIVE_STATES
 from paceline.scheduler.core.turn import Turn
 
 from . import accounting

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import Any
 
 from paceline.protocol.messages import CancelledKeys
-from paceline.scheduler.core.state.model import ACTIVE_STATES, TaskState, WorkerState
+from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.small_set import without_item
+from paceline.scheduler.core.state.task_states import ACTIVE_STATES
 from paceline.scheduler.core.turn import Turn
 
 from . import accounting
@@ -40,12 +40,10 @@ def enter(ts: TaskState, state: str) -> None:
             dts.waiters_count += 1
 
 
-def inputs_exceed(state: SchedulerState, ts: TaskState, sizes: Collection[int], limit: int) -> bool:
-    """Return whether the inputs of `ts`, of these sizes, are larger than `limit` bytes.
-
-    Unknown sizes are negative.
-    """
-    if min(sizes) >= 0:
+def inputs_exceed(state: SchedulerState, ts: TaskState, limit: int) -> bool:
+    """Return whether the inputs of `ts` are larger than `limit` bytes."""
+    sizes = [dts.nbytes for dts in ts.dependencies]
+    if min(sizes) >= 0:  # unknown sizes are negative
         return sum(sizes) > limit
     return accounting.inputs_nbytes(state, ts) > limit
 

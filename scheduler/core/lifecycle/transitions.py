@@ -32,13 +32,8 @@ from typing import Any
 
 from paceline.protocol.messages import KeyInMemory, LostData, TaskFinished, TaskRetried
 from paceline.scheduler.core.policy import placement
-from paceline.scheduler.core.state.model import (
-    ACTIVE_STATES,
-    TASK_STATES,
-    TaskGroup,
-    TaskState,
-    WorkerState,
-)
+from paceline.scheduler.core.state.model import TaskGroup, TaskState, WorkerState
+from paceline.scheduler.core.state.task_states import ACTIVE_STATES, TASK_STATES
 from paceline.scheduler.core.turn import Turn
 
 from . import accounting, steps
@@ -388,7 +383,7 @@ def _dispatch(turn: Turn, ts: TaskState, ws: WorkerState, recs: Recs) -> None:
         ws.actors[ts] = None
     message = compute_message(turn, ts)
     limit = ws.memory_limit if ts.dependencies and state.config.memory_terminate else 0
-    if limit and steps.inputs_exceed(state, ts, message.nbytes.values(), limit):
+    if limit and steps.inputs_exceed(state, ts, limit):
         _refuse(turn, ts, ws, recs)
         return
     ts.state = "processing"

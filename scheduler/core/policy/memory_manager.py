@@ -16,7 +16,7 @@ from paceline.scheduler.core.lifecycle import accounting
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.stimuli import MoveReplicas
-from paceline.scheduler.core.turn import Turn
+from paceline.scheduler.core.turn import Registry, Turn
 
 from .memory import measured
 
@@ -146,3 +146,9 @@ def drop(turn: Turn, ws: WorkerState, tasks: Iterable[TaskState]) -> None:
         keys.append(ts.key)
     if keys:
         turn.to_worker(ws.address, RemoveReplicas(keys=keys, stimulus_id=turn.stimulus_id))
+
+
+#: Message class -> handler.
+HANDLERS: Registry = {
+    MoveReplicas: handle_move_replicas,
+}

@@ -1,4 +1,4 @@
-"""The event log: events by topic, and the clients that subscribed to each topic."""
+"""The event log: events by topic, the clients that subscribed to them, and errors of tasks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections import deque
 from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
+
+from paceline.protocol.keys import Key
 
 #: Topics with events. Every worker and client ever connected has one, and users add more. The topic
 #: whose last event is oldest is dropped first.
@@ -100,3 +102,21 @@ class EventLog:
             self.topics.clear()
         else:
             self.topics.pop(topic, None)
+
+
+@dataclass(slots=True)
+class ErredTask:
+    """An entry in the history of errors, shown on the dashboard's exceptions page.
+
+    Attributes:
+        key: the task that failed.
+        timestamp: seconds since the epoch.
+        erred_on: addresses of workers.
+        exception_text, traceback_text: the error as text.
+    """
+
+    key: Key
+    timestamp: float
+    erred_on: tuple[str, ...]
+    exception_text: str
+    traceback_text: str

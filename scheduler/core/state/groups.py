@@ -7,7 +7,8 @@ from typing import Any, Final
 
 from paceline.protocol.payload import Payload
 
-from .model import TASK_STATES, TaskGroup, add_up
+from .model import TaskGroup, add_up
+from .task_states import TASK_STATES
 
 
 @dataclass(slots=True, eq=False)

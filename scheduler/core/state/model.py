@@ -10,100 +10,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import KeysView, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from paceline.protocol.keys import Key
 from paceline.protocol.payload import Payload
 
 from .small_set import SmallSet
-
-T = TypeVar("T")
+from .task_states import ACTIVE_STATES, TASK_STATES
 
 
 def add_up(sums: dict[Any, Any], more: Mapping[Any, Any]) -> None:
     """Add the values of `more` to those of `sums`, key by key."""
     for key, value in more.items():
         sums[key] = sums.get(key, 0) + value
-
-
-#: The states of a task, as Dask names them.
-TASK_STATES = (
-    "released",
-    "waiting",
-    "no-worker",
-    "queued",
-    "processing",
-    "memory",
-    "erred",
-    "forgotten",
-)
-#: States in which a task is among the ``waiters`` of its dependencies.
-ACTIVE_STATES = frozenset({"waiting", "no-worker", "queued", "processing"})
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class TaskGroup:
-    """Tasks whose keys differ only in their index, such as ``('x-123', 0)`` and ``('x-123', 1)``.
-
-    Attributes:
-        name: the common part of the keys.
-        prefix: the TaskPrefix of the group.
-        states: state -> number of tasks in it; forgotten tasks stay counted.
-        n_added: number of tasks ever added; ``len(group)``.
-        dependency_table: groups that the tasks depend on, in order of arrival.
-        nbytes_total: bytes ever reported for the results, less corrections.
-        duration: total run time of the tasks in seconds.
-        start, stop: earliest start and latest stop of the tasks in seconds since the epoch; 0
-            before the first.
-        all_durations: action -> seconds.
-        type_counts: type name of a result -> number of tasks.
-        last_worker, last_worker_tasks_left: where the next root-ish tasks go if queuing is off,
-            and how many of them.
-        span_id: id of the span that the group belongs to.
-    """
-
-    name: str
-    prefix: TaskPrefix
-    states: dict[str, int] = field(default_factory=lambda: dict.fromkeys(TASK_STATES, 0))
-    n_added: int = 0
-    dependency_table: dict[TaskGroup, None] = field(default_factory=dict)
-    nbytes_total: int = 0
-    duration: float = 0.0
-    start: float = 0.0
-    stop: float = 0.0
-    all_durations: dict[str, float] = field(default_factory=dict)
-    type_counts: dict[str, int] = field(default_factory=dict)
-    last_worker: WorkerState | None = None
-    last_worker_tasks_left: int = 0
-    span_id: str | None = None
-
-    def __len__(self) -> int:
-        return self.n_added
-
-    def __bool__(self) -> bool:
-        return True
-
-    def __repr__(self) -> str:
-        counts = " ".join(f"{k}: {v}" for k, v in self.states.items() if v)
-        return f"<{self.name or 'no-group'}: {counts}>"
-
-    @property
-    def dependencies(self) -> KeysView[TaskGroup]:
-        return self.dependency_table.keys()
-
-    @property
-    def types(self) -> KeysView[str]:
-        return self.type_counts.keys()
-
-    @property
-    def done(self) -> bool:
-        """Return whether no task of the group is waiting, queued or running."""
-        return not any(self.states[state] for state in ACTIVE_STATES)
-
-    @property
-    def empty(self) -> bool:
-        """Return whether all tasks of the group are forgotten."""
-        return self.states["forgotten"] == self.n_added
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -184,6 +103,71 @@ class TaskPrefix:
         return sum(group.duration for group in self.groups)
 
 
+@dataclass(slots=True, eq=False, repr=False)
+class TaskGroup:
+    """Tasks whose keys differ only in their index, such as ``('x-123', 0)`` and ``('x-123', 1)``.
+
+    Attributes:
+        name: the common part of the keys.
+        prefix: the TaskPrefix of the group.
+        states: state -> number of tasks in it; forgotten tasks stay counted.
+        n_added: number of tasks ever added; ``len(group)``.
+        dependency_table: groups that the tasks depend on, in order of arrival.
+        nbytes_total: bytes ever reported for the results, less corrections.
+        duration: total run time of the tasks in seconds.
+        start, stop: earliest start and latest stop of the tasks in seconds since the epoch; 0
+            before the first.
+        all_durations: action -> seconds.
+        type_counts: type name of a result -> number of tasks.
+        last_worker, last_worker_tasks_left: where the next root-ish tasks go if queuing is off,
+            and how many of them.
+        span_id: id of the span that the group belongs to.
+    """
+
+    name: str
+    prefix: TaskPrefix
+    states: dict[str, int] = field(default_factory=lambda: dict.fromkeys(TASK_STATES, 0))
+    n_added: int = 0
+    dependency_table: dict[TaskGroup, None] = field(default_factory=dict)
+    nbytes_total: int = 0
+    duration: float = 0.0
+    start: float = 0.0
+    stop: float = 0.0
+    all_durations: dict[str, float] = field(default_factory=dict)
+    type_counts: dict[str, int] = field(default_factory=dict)
+    last_worker: WorkerState | None = None
+    last_worker_tasks_left: int = 0
+    span_id: str | None = None
+
+    def __len__(self) -> int:
+        return self.n_added
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        counts = " ".join(f"{k}: {v}" for k, v in self.states.items() if v)
+        return f"<{self.name or 'no-group'}: {counts}>"
+
+    @property
+    def dependencies(self) -> KeysView[TaskGroup]:
+        return self.dependency_table.keys()
+
+    @property
+    def types(self) -> KeysView[str]:
+        return self.type_counts.keys()
+
+    @property
+    def done(self) -> bool:
+        """Return whether no task of the group is waiting, queued or running."""
+        return not any(self.states[state] for state in ACTIVE_STATES)
+
+    @property
+    def empty(self) -> bool:
+        """Return whether all tasks of the group are forgotten."""
+        return self.states["forgotten"] == self.n_added
+
+
 @dataclass(slots=True)
 class TaskDetails:
     """Attributes that few tasks have, stored apart to keep TaskState small.
@@ -217,18 +201,7 @@ class TaskDetails:
     worker_losses: int = 0
 
 
-class _Detail(Generic[T]):
-    """An attribute of TaskDetails, read from the task; None if the task has no details."""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, ts: TaskState, owner: type) -> T | None:
-        value: T | None = getattr(ts.details, self._name, None)
-        return value
-
-
-@dataclass(slots=True, eq=False, repr=False)
+@dataclass(slots=True, init=False, eq=False, repr=False)
 class TaskState:
     """A task. It compares and hashes by identity; ``key`` is unique in ``SchedulerState.tasks``.
 
@@ -266,27 +239,59 @@ class TaskState:
 
     key: Key
     group: TaskGroup
-    run_spec: bytes | Payload | None = None
-    state: str = "released"
-    priority: tuple[float, float, float] | None = None
-    dependencies: tuple[TaskState, ...] = ()
-    dependents: SmallSet[TaskState] = ()
-    who_wants: SmallSet[ClientState] = ()
-    who_has: SmallSet[WorkerState] = ()
-    processing_on: WorkerState | None = None
-    waiting_count: int = 0
-    waiters_count: int = 0
-    nbytes: int = -1
-    run_id: int = 0
-    type: str | None = None
-    retries: int = 0
-    suspicious: int = 0
-    actor: bool = False
-    data_producer: bool = False
-    has_lost_dependencies: bool = False
-    queueable: bool = True
-    annotations: Any = None
-    details: TaskDetails | None = None
+    run_spec: bytes | Payload | None
+    state: str
+    priority: tuple[float, float, float] | None
+    dependencies: tuple[TaskState, ...]
+    dependents: SmallSet[TaskState]
+    who_wants: SmallSet[ClientState]
+    who_has: SmallSet[WorkerState]
+    processing_on: WorkerState | None
+    waiting_count: int
+    waiters_count: int
+    nbytes: int
+    run_id: int
+    type: str | None
+    retries: int
+    suspicious: int
+    actor: bool
+    data_producer: bool
+    has_lost_dependencies: bool
+    queueable: bool
+    annotations: Any
+    details: TaskDetails | None
+
+    # written out, so that mypyc compiles it
+    def __init__(
+        self,
+        key: Key,
+        group: TaskGroup,
+        run_spec: bytes | Payload | None = None,
+        state: str = "released",
+    ) -> None:
+        self.key = key
+        self.group = group
+        self.run_spec = run_spec
+        self.state = state
+        self.priority = None
+        self.dependencies = ()
+        self.dependents = ()
+        self.who_wants = ()
+        self.who_has = ()
+        self.processing_on = None
+        self.waiting_count = 0
+        self.waiters_count = 0
+        self.nbytes = -1
+        self.run_id = 0
+        self.type = None
+        self.retries = 0
+        self.suspicious = 0
+        self.actor = False
+        self.data_producer = False
+        self.has_lost_dependencies = False
+        self.queueable = True
+        self.annotations = None
+        self.details = None
 
     def __repr__(self) -> str:
         return f"<TaskState {self.key!r} {self.state}>"
@@ -322,17 +327,46 @@ class TaskState:
             self.details = TaskDetails()
         return self.details
 
-    # None without details
-    exception = _Detail[Payload]()
-    traceback = _Detail[Payload]()
-    exception_text = _Detail[str]()
-    traceback_text = _Detail[str]()
-    exception_blame = _Detail["TaskState"]()
-    erred_on = _Detail[dict[str, None]]()
-    host_restrictions = _Detail[dict[str, None]]()
-    worker_restrictions = _Detail[dict[str, None]]()
-    resource_restrictions = _Detail[dict[str, float]]()
-    metadata = _Detail[dict[str, Any]]()
+    # details of a task that has none are None
+    @property
+    def exception(self) -> Payload | None:
+        return self.details.exception if self.details is not None else None
+
+    @property
+    def traceback(self) -> Payload | None:
+        return self.details.traceback if self.details is not None else None
+
+    @property
+    def exception_text(self) -> str | None:
+        return self.details.exception_text if self.details is not None else None
+
+    @property
+    def traceback_text(self) -> str | None:
+        return self.details.traceback_text if self.details is not None else None
+
+    @property
+    def exception_blame(self) -> TaskState | None:
+        return self.details.exception_blame if self.details is not None else None
+
+    @property
+    def erred_on(self) -> dict[str, None] | None:
+        return self.details.erred_on if self.details is not None else None
+
+    @property
+    def host_restrictions(self) -> dict[str, None] | None:
+        return self.details.host_restrictions if self.details is not None else None
+
+    @property
+    def worker_restrictions(self) -> dict[str, None] | None:
+        return self.details.worker_restrictions if self.details is not None else None
+
+    @property
+    def resource_restrictions(self) -> dict[str, float] | None:
+        return self.details.resource_restrictions if self.details is not None else None
+
+    @property
+    def metadata(self) -> dict[str, Any] | None:
+        return self.details.metadata if self.details is not None else None
 
     @property
     def loose_restrictions(self) -> bool:
@@ -460,21 +494,3 @@ class WorkerState:
             f"<WorkerState {self.address!r}{name}, status: {self.status}, "
             f"memory: {len(self.has_what)}, processing: {len(self.processing)}>"
         )
-
-
-@dataclass(slots=True)
-class ErredTask:
-    """An entry in the history of errors, shown on the dashboard's exceptions page.
-
-    Attributes:
-        key: the task that failed.
-        timestamp: seconds since the epoch.
-        erred_on: addresses of workers.
-        exception_text, traceback_text: the error as text.
-    """
-
-    key: Key
-    timestamp: float
-    erred_on: tuple[str, ...]
-    exception_text: str
-    traceback_text: str

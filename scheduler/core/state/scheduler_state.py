@@ -17,10 +17,10 @@ from paceline.scheduler.core.config import SchedulerConfig
 
 from .containers import PriorityQueue
 from .deferred import Deferred
-from .event_log import EventLog
+from .event_log import ErredTask, EventLog
 from .groups import Computation
 from .locality import SharedMemoryDomains
-from .model import ClientState, ErredTask, TaskGroup, TaskPrefix, TaskState, WorkerState
+from .model import ClientState, TaskGroup, TaskPrefix, TaskState, WorkerState
 from .pending_graph import PendingGraph
 from .spans import SpanTree
 from .stealing import StealingState

@@ -18,7 +18,7 @@ from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.stealing import InFlightSteal
 from paceline.scheduler.core.state.worker_loads import is_available
-from paceline.scheduler.core.turn import Turn
+from paceline.scheduler.core.turn import Registry, Turn
 
 #: Requests in flight at a time.
 IN_FLIGHT_MAX = 10_000
@@ -123,3 +123,9 @@ def _move(turn: Turn, ts: TaskState, thief: WorkerState) -> None:
         thief.actors[ts] = None
     state.loads.touch(thief)
     turn.to_worker(thief.address, compute_message(turn, ts))
+
+
+#: Message class -> handler.
+HANDLERS: Registry = {
+    StealResponse: handle_steal_response,
+}

@@ -38,7 +38,8 @@ from paceline.protocol.payload import Payload
 from paceline.scheduler.core.config import SchedulerConfig
 from paceline.scheduler.core.ports import TurnWrites
 from paceline.scheduler.core.stimuli import Stimulus
-from paceline.scheduler.core.turn import Outbox, TurnObserver
+from paceline.scheduler.core.turn import Outbox
+from paceline.scheduler.core.turn_observer import TurnObserver
 
 logger = logging.getLogger("distributed.scheduler")
 

@@ -15,7 +15,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from paceline.scheduler.core.stimuli import stimulus_name
-from paceline.scheduler.core.turn import TurnObserver
+from paceline.scheduler.core.turn_observer import TurnObserver
 
 if TYPE_CHECKING:
     from paceline.scheduler.core.stimuli import Stimulus
