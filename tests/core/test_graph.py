@@ -321,6 +321,21 @@ def test_rows_of_a_large_graph_are_freed_over_several_turns(duo: Env) -> None:
     assert duo.states("y") == ["processing"]
 
 
+def test_rows_of_a_large_graph_that_is_dropped_while_inserted_are_freed(duo: Env) -> None:
+    duo.checks = False
+    keys: list[Key] = [("x", n) for n in range(2 * FREED_ROWS_MAX)]
+    *chunks, commit = duo.rows(dict.fromkeys(keys, ()), keys[:1], chunk_size=1000)
+    for message in (*chunks, commit):
+        duo.turn(message, "alice")
+    (graph,) = duo.state.deferred.commits
+    n_inserted = len(duo.state.tasks)
+    assert 0 < n_inserted < len(keys) and len(graph.chunks) == len(chunks) - n_inserted // 1000
+    duo.turn(GraphDropped(graph.graph_id))
+    while duo.wants_continue:
+        duo.turn(Continue())
+    assert not graph.chunks and not graph.keys and not duo.state.tasks and not duo.state.deferred
+
+
 def test_run_specs_keep_their_buffers(duo: Env) -> None:
     chunk = GraphChunk(
         1, ["x", "y"], [0, 1], [("x", "x"), ("y", "y")], [[], []], [], [b"sx", b"sy"], [0, 1],

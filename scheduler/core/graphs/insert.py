@@ -11,39 +11,55 @@ from paceline.scheduler.core.lifecycle.new_tasks import add_task, get_group
 from paceline.scheduler.core.state.model import TaskGroup, TaskState
 from paceline.scheduler.core.state.pending_graph import PendingGraph
 from paceline.scheduler.core.state.task_states import ACTIVE_STATES
-from paceline.scheduler.core.stimuli import AnnotationSet
+from paceline.scheduler.core.stimuli import AnnotationSet, GraphChunk
 from paceline.scheduler.core.turn import Turn
 
 
 def insert(turn: Turn, graph: PendingGraph, rows: range) -> None:
     """Create the tasks of ``rows``, or complete those that are known already."""
+    first = rows.start
+    while first < rows.stop:
+        chunk = graph.chunks[0]
+        end = graph.first_row + len(chunk.keys)
+        last = min(rows.stop, end)
+        _insert_rows(turn, graph, chunk, range(first, last))
+        if last == end:
+            graph.chunks.popleft()
+            graph.first_row = end
+        first = last
+
+
+def _insert_rows(turn: Turn, graph: PendingGraph, chunk: GraphChunk, rows: range) -> None:
+    """Insert ``rows``, which are in ``chunk``."""
     state = turn.state
     tasks = graph.tasks
     externals = graph.external_tasks
     collisions = graph.collisions
     groups: dict[int, TaskGroup] = {}  # groups are not removed within a turn
+    producers = frozenset(chunk.data_producers)
     usual_priority = _usual_priority(graph)
     for row in rows:
+        position = row - graph.first_row
         key = graph.keys[row]
         dependencies = tuple(
             [tasks[n] if n >= 0 else externals[-1 - n] for n in graph.dependencies[row]]
         )
         ts = state.tasks.get(key)
-        number = graph.annotations.get(row)
+        number = chunk.annotations.get(position)
         if ts is None:
-            group_number = graph.groups[row]
+            group_number = chunk.groups[position]
             group = groups.get(group_number)
             if group is None:
                 group = groups[group_number] = _group_of(turn, graph, group_number)
-            ts = add_task(state, key, group, graph.run_specs[row] or None)
+            ts = add_task(state, key, group, graph.run_spec(chunk, position))
             graph.new_tasks.append(ts)
-            _specify(turn, graph, row, ts, number)
+            _specify(turn, graph, ts, number, position in producers)
         else:
             if graph.placeholder_client is not None:  # it may be about to be forgotten
                 accounting.add_desire(ts, graph.placeholder_client)
             if ts.run_spec is None:
-                ts.run_spec = graph.run_specs[row] or None
-                _specify(turn, graph, row, ts, number)
+                ts.run_spec = graph.run_spec(chunk, position)
+                _specify(turn, graph, ts, number, position in producers)
             elif not _same_dependencies(ts, dependencies):
                 collisions[row] = None
                 _warn_collision(turn, graph, ts, dependencies)
@@ -57,12 +73,14 @@ def insert(turn: Turn, graph: PendingGraph, rows: range) -> None:
             accounting.add_dependencies(ts, dependencies)
         if ts.priority is None:
             if usual_priority is None or (number is not None and graph.says_more[number]):
-                ts.priority = _priority(ts, graph, row, number)
+                ts.priority = _priority(ts, graph, chunk.priorities[position], number)
             else:
-                ts.priority = usual_priority, graph.generation, graph.priorities[row]
+                ts.priority = usual_priority, graph.generation, chunk.priorities[position]
 
 
-def _specify(turn: Turn, graph: PendingGraph, row: int, ts: TaskState, number: int | None) -> None:
+def _specify(
+    turn: Turn, graph: PendingGraph, ts: TaskState, number: int | None, data_producer: bool
+) -> None:
     """Apply annotation set ``number``, and whether ``ts`` produces data."""
     if number is not None:
         said = graph.annotation_sets[number]
@@ -74,7 +92,7 @@ def _specify(turn: Turn, graph: PendingGraph, row: int, ts: TaskState, number: i
             note_span(graph, ts, said)
     elif ts.group.span_id is not None:
         graph.other_spans.append((ts, None))
-    ts.data_producer = row in graph.data_producers
+    ts.data_producer = data_producer
 
 
 def _same_dependencies(ts: TaskState, dependencies: tuple[TaskState, ...]) -> bool:
@@ -107,7 +125,7 @@ def _usual_priority(graph: PendingGraph) -> float | None:
 
 
 def _priority(
-    ts: TaskState, graph: PendingGraph, row: int, number: int | None
+    ts: TaskState, graph: PendingGraph, place: int, number: int | None
 ) -> tuple[float, float, float]:
     user: Any = None if number is None else graph.annotation_sets[number].priority
     if user is None:
@@ -116,7 +134,7 @@ def _priority(
         user = commit.user_priority
         if isinstance(user, dict):
             user = user.get(ts.key, 0)
-    return -user, graph.generation, graph.priorities[row]
+    return -user, graph.generation, place
 
 
 def _annotate(turn: Turn, ts: TaskState, annotations: AnnotationSet) -> None:

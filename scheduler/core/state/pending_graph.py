@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,13 +32,16 @@ class PendingGraph:
     """Rows of one graph by number; see ``GraphChunk`` for the columns.
 
     A commit processes the rows in stages (``graphs.commit.STAGES``). Any turn can end between two
-    rows.
+    rows. Columns that only *insert* needs stay in their chunks: a list of 1 M elements takes
+    milliseconds to grow, and lists that are filled together grow in the same turn.
 
     Attributes:
         graph_id, client: number of the graph, and name of its client.
-        keys, groups, group_names, dependencies, run_specs, priorities, data_producers: columns of
-            the rows.
-        annotations, annotation_sets: row -> number of its annotation set, and the sets.
+        keys, dependencies: columns of the rows.
+        chunks: chunks with rows that *insert* has not processed.
+        first_row: number of the first row of ``chunks[0]``.
+        group_names: name and prefix of each group.
+        annotation_sets: annotations that the rows refer to by number.
         external_dependencies, external_tasks: dependencies outside of the graph, as keys and as
             tasks.
         buffers: out-of-band buffers of the specifications.
@@ -69,15 +73,12 @@ class PendingGraph:
     graph_id: int
     client: str
     keys: list[Key] = field(default_factory=list)
-    groups: list[int] = field(default_factory=list)
-    group_names: list[tuple[Any, str]] = field(default_factory=list)
     dependencies: list[list[int]] = field(default_factory=list)
+    chunks: deque[GraphChunk] = field(default_factory=deque)
+    first_row: int = 0
+    group_names: list[tuple[Any, str]] = field(default_factory=list)
     n_edges: int = 0
     external_dependencies: list[Key] = field(default_factory=list)
-    run_specs: list[bytes | Payload] = field(default_factory=list)
-    priorities: list[int] = field(default_factory=list)
-    data_producers: set[int] = field(default_factory=set)
-    annotations: dict[int, int] = field(default_factory=dict)
     annotation_sets: list[AnnotationSet] = field(default_factory=list)
     says_more: list[bool] = field(default_factory=list)
     buffers: list[bytes] = field(default_factory=list)
@@ -138,11 +139,14 @@ class PendingGraph:
         Its tasks may have been forgotten meanwhile. Freeing 1 M at once takes 0.2 s.
         """
         columns: tuple[list[Any], ...] = (
-            *(self.keys, self.dependencies, self.run_specs, self.priorities),
+            *(self.keys, self.dependencies),
             *(self.tasks, self.new_tasks, self.ready),
         )
         for column in columns:
             del column[-FREED_ROWS_MAX:]
+        n_rows = 0
+        while self.chunks and n_rows < FREED_ROWS_MAX:  # of a graph dropped during *insert*
+            n_rows += len(self.chunks.pop().keys)
         return bool(self.keys)
 
     def fits(self, budget: int) -> bool:
@@ -179,22 +183,21 @@ class PendingGraph:
         return keys
 
     def add(self, chunk: GraphChunk) -> None:
-        """Append the columns of `chunk`."""
-        first = len(self.keys)
+        """Append the rows of `chunk`."""
+        self.chunks.append(chunk)
         self.keys += chunk.keys
-        self.groups += chunk.groups
-        self.group_names += [(name, prefix) for name, prefix in chunk.new_groups]
         self.dependencies += chunk.dependencies
         self.n_edges += sum(map(len, chunk.dependencies))
+        self.group_names += [(name, prefix) for name, prefix in chunk.new_groups]
         self.external_dependencies += chunk.new_externals
-        self.priorities += chunk.priorities
         self.buffers += chunk.buffers
-        specs: list[Any] = list(chunk.run_specs)
-        for row, ids in chunk.spec_buffers.items():
-            specs[row] = Payload("pickled", specs[row], tuple(self.buffers[i] for i in ids))
-        self.run_specs += specs
-        self.data_producers.update(first + row for row in chunk.data_producers)
-        for row, number in chunk.annotations.items():
-            self.annotations[first + row] = number
         self.annotation_sets += chunk.new_annotations
         self.says_more += [each.says_more for each in chunk.new_annotations]
+
+    def run_spec(self, chunk: GraphChunk, position: int) -> bytes | Payload | None:
+        """Return the run_spec of the row at `position` of `chunk`; None if it has none."""
+        header = chunk.run_specs[position]
+        buffers = chunk.spec_buffers.get(position)
+        if buffers is None:
+            return header or None
+        return Payload("pickled", header, tuple([self.buffers[i] for i in buffers]))
