@@ -295,7 +295,7 @@ class Driver:
         if self._waiting:
             self._check_predicates()
         if self._gc_policy is not None:
-            self._gc_policy.after_flush(len(self.core.state.tasks))
+            self._gc_policy.after_flush(self._n_tasks_and_rows())
 
     def _want_continue(self, _: Any) -> None:
         # two iterations of the loop, so that readable sockets are read before the core continues
@@ -353,7 +353,12 @@ class Driver:
         self._tick = self._loop.call_later(TICK_INTERVAL_SECONDS, self._on_tick)
         self.feed(stimuli.Tick())
         if self._gc_policy is not None:
-            self._gc_policy.on_tick(len(self.core.state.tasks), self.n_stimuli)
+            self._gc_policy.on_tick(self._n_tasks_and_rows(), self.n_stimuli)
+
+    def _n_tasks_and_rows(self) -> int:
+        """Return the number of tasks, and of rows of graphs that are being received or inserted."""
+        state = self.core.state
+        return len(state.tasks) + sum([len(graph.keys) for graph in state.graphs.values()])
 
     def close(self) -> None:
         """Send what is in the outbox and ignore all later stimuli."""

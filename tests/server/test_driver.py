@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from paceline.protocol import messages as m
@@ -15,6 +17,7 @@ from paceline.scheduler.server.driver import CoreError, Driver
 
 class FakeState:
     tasks: dict[Any, Any] = {}
+    graphs: dict[int, Any] = {}
 
 
 class FakeCore:
@@ -117,3 +120,13 @@ async def test_wait_for(driver: Driver) -> None:
     await settle()
     driver.feed(lambda outbox, s: found.append(1))
     assert await waiting
+
+
+async def test_rows_of_pending_graphs_count_for_garbage_collection() -> None:
+    core = FakeCore()
+    core.state.tasks = {"x": None}
+    core.state.graphs = {1: SimpleNamespace(keys=["a", "b"]), 2: SimpleNamespace(keys=["c"])}
+    policy = Mock()
+    driver = Driver(core, close_scheduler=lambda reason: None, gc_policy=policy)  # type: ignore[arg-type]
+    driver.flush()
+    policy.after_flush.assert_called_once_with(4)

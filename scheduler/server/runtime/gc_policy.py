@@ -6,7 +6,7 @@ hardly needs it, because forgotten tasks are freed by reference counts. So the a
 is disabled if the process runs only the scheduler, and
 
 - the youngest generation is collected between turns once enough was allocated (milliseconds), and
-  less and less often while there are many tasks and no garbage is found,
+  less and less often while there are many tasks or rows of graphs and no garbage is found,
 - objects that survive this while there are many tasks are frozen, so that no later collection
   traverses them,
 - objects that are not frozen are collected from time to time when there are few tasks and few
@@ -95,7 +95,10 @@ class GcPolicy:
             gc.enable()
 
     def after_flush(self, n_tasks: int) -> None:
-        """Collect the youngest generation if enough was allocated. Called between turns."""
+        """Collect the youngest generation if enough was allocated. Called between turns.
+
+        `n_tasks` includes the rows of graphs that are being received: they live about as long.
+        """
         count = gc.get_count()[0]
         if count < YOUNG_COLLECT_ALLOCATIONS:
             return
@@ -128,7 +131,7 @@ class GcPolicy:
         gc.collect(0)  # resets the counter; there is nothing left to collect
 
     def on_tick(self, n_tasks: int, n_stimuli: int) -> None:
-        """Collect the older generations if there are few tasks and few stimuli."""
+        """Collect the older generations if there are few tasks (as above) and few stimuli."""
         busy = n_stimuli - self._n_stimuli > IDLE_MAX_STIMULI_A_TICK
         self._n_stimuli = n_stimuli
         now = time.perf_counter()
