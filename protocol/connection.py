@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Literal
 
+from msgspec.structs import force_setattr
 from paceline.protocol.messages.base import (
     CloseRequest,
     CloseStream,
@@ -30,7 +31,8 @@ from .compression import Buffer
 from .errors import LocalProtocolError
 from .framing import Frames, frame_nbytes
 from .handshake import Agreement, local_offer, negotiate, read_handshake
-from .long_batch import LONG_BATCH_NBYTES, split_batch
+from .long_batch import LONG_BATCH_NBYTES, Piece, split_batch
+from .messages import UpdateGraph
 from .payload import FrameClaims
 from .values import ScalarReader, ValueSerializer
 
@@ -259,11 +261,13 @@ class Connection:
         more = self._decoded(pieces, frames[1:])
         return [Batch(next(more), more)]
 
-    def _decoded(self, pieces: Iterator[bytes], others: Sequence[Buffer]) -> Iterator[list[Any]]:
+    def _decoded(self, pieces: Iterator[Piece], others: Sequence[Buffer]) -> Iterator[list[Any]]:
         """Decode a long batch piece by piece."""
         claims = FrameClaims(1 + len(others))
         for piece in pieces:
-            messages = self.codec.decode_batch([piece, *others], self._in, claims)
+            messages = self.codec.decode_batch([piece.frame, *others], self._in, claims)
+            if piece.keys is not None and type(messages[0]) is UpdateGraph:
+                force_setattr(messages[0], "keys", piece.keys)
             ends = self._ends(messages)
             yield messages
             if ends:

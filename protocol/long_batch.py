@@ -2,17 +2,19 @@
 
 A peer that releases 200,000 futures, or has fetched 200,000 results, sends one frame of megabytes.
 Decoding it at once takes a fifth of a second. Here only its outline is decoded first; each piece is
-a frame of its own.
+a frame of its own. The keys of a long ``update-graph`` are not decoded here at all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from .compression import Buffer
+from .packed_keys import PackedKeys
 
 #: Longer frames are split.
 LONG_BATCH_NBYTES = 128 * 2**10
@@ -26,18 +28,31 @@ PIECE_KEYS = 1_000
 #: Ops whose list of keys can be split into several messages with the same effect.
 SPLIT_OPS = frozenset(("add-keys", "cancel-keys", "client-desires-keys", "client-releases-keys"))
 
-_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+#: The op whose keys the event loop does not need.
+PACKED_OP = "update-graph"
+
+_ERRORS = (msgspec.MsgspecError, ValueError, RecursionError)
 _RAWS = msgspec.msgpack.Decoder(list[msgspec.Raw])
 _FIELDS = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
 _TEXT = msgspec.msgpack.Decoder(str)
 _ENCODER = msgspec.msgpack.Encoder()
 
 
-def split_batch(frame: Buffer) -> Iterator[bytes] | None:
-    """Return frames that together have the messages of `frame`; None if it cannot be split.
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Part of a long batch.
 
-    Each frame is a list of messages, which may refer to the other frames of the message as before.
+    Attributes:
+        frame: a list of messages, which may refer to the other frames of the message as before.
+        keys: keys that the only message lacks, or None.
     """
+
+    frame: bytes
+    keys: PackedKeys | None = None
+
+
+def split_batch(frame: Buffer) -> Iterator[Piece] | None:
+    """Return pieces that together have the messages of `frame`; None if it cannot be split."""
     if memoryview(frame).nbytes <= LONG_BATCH_NBYTES:
         return None
     try:
@@ -47,13 +62,13 @@ def split_batch(frame: Buffer) -> Iterator[bytes] | None:
     return _pieces(raws) if raws else None
 
 
-def _pieces(raws: list[msgspec.Raw]) -> Iterator[bytes]:
+def _pieces(raws: list[msgspec.Raw]) -> Iterator[Piece]:
     part: list[Any] = []
     nbytes = 0
     for raw in raws:
         size = memoryview(raw).nbytes
         if part and (nbytes + size > PIECE_NBYTES or len(part) == PIECE_MESSAGES_MAX):
-            yield _ENCODER.encode(part)
+            yield Piece(_ENCODER.encode(part))
             part = []
             nbytes = 0
         if size > PIECE_NBYTES:
@@ -62,26 +77,23 @@ def _pieces(raws: list[msgspec.Raw]) -> Iterator[bytes]:
             part.append(raw)
             nbytes += size
     if part:
-        yield _ENCODER.encode(part)
+        yield Piece(_ENCODER.encode(part))
 
 
-def _split_message(raw: msgspec.Raw) -> Iterator[bytes]:
+def _split_message(raw: msgspec.Raw) -> Iterator[Piece]:
     """Yield one long message, split if it has a list of keys that can be sent in parts."""
     try:
         fields = _FIELDS.decode(raw)
-        keys = _list_of_keys(fields["keys"]) if _TEXT.decode(fields["op"]) in SPLIT_OPS else []
+        op = _TEXT.decode(fields["op"])
+        keys = PackedKeys(fields["keys"]) if op in SPLIT_OPS or op == PACKED_OP else None
     except (*_ERRORS, KeyError):
-        keys = []
-    if len(keys) <= PIECE_KEYS:
-        yield _ENCODER.encode([raw])
-        return
-    for first in range(0, len(keys), PIECE_KEYS):
-        yield _ENCODER.encode([{**fields, "keys": keys[first : first + PIECE_KEYS]}])
-
-
-def _list_of_keys(keys: msgspec.Raw) -> list[msgspec.Raw]:
-    """Return the keys of a list, or of a set as stock encodes it."""
-    try:
-        return _RAWS.decode(keys)
-    except _ERRORS:
-        return _RAWS.decode(_FIELDS.decode(keys)["as-list"])
+        keys = None
+    if keys is None or len(keys) <= PIECE_KEYS:
+        yield Piece(_ENCODER.encode([raw]))
+    elif op == PACKED_OP:
+        yield Piece(_ENCODER.encode([{**fields, "keys": []}]), keys)
+    else:
+        raws = _RAWS.decode(keys.raw)
+        for first in range(0, len(raws), PIECE_KEYS):
+            part = {**fields, "keys": raws[first : first + PIECE_KEYS]}
+            yield Piece(_ENCODER.encode([part]))

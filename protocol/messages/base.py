@@ -14,7 +14,7 @@ from paceline.protocol.limits import Name, Seconds
 
 #: A task key, which the codec checks and makes hashable.
 Key: TypeAlias = Annotated[Any, "key"]
-#: Several task keys: a list or, on the wire, a set.
+#: Several task keys: a list or, on the wire, a set. Those of a large graph are ``PackedKeys``.
 Keys: TypeAlias = Annotated[Any, "keys"]
 
 #: Meanings of fields that several messages have. The docstring of a message describes its other

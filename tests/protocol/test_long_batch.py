@@ -11,6 +11,7 @@ from paceline.protocol.codec import Codec
 from paceline.protocol.connection import Batch, Connection
 from paceline.protocol.errors import RemoteProtocolError
 from paceline.protocol.long_batch import LONG_BATCH_NBYTES, PIECE_KEYS, PIECE_NBYTES, split_batch
+from paceline.protocol.packed_keys import PackedKeys
 
 KEYS: list[Any] = [("some-name-of-a-task", i) for i in range(20_000)]
 
@@ -60,6 +61,45 @@ def test_very_many_keys_in_one_message(as_set: bool) -> None:
     assert found == ["before", *KEYS, "after"]
     assert max(len(msg.keys) for piece in pieces for msg in piece) == PIECE_KEYS
     assert {msg.client for piece in pieces for msg in piece} == {"c"}
+
+
+@pytest.mark.parametrize("as_set", [False, True])
+def test_wanted_keys_of_a_large_graph_are_not_decoded(as_set: bool) -> None:
+    wanted = [*KEYS, ("nested", (1, 2)), "text", b"bytes", 1.5]
+    keys: Any = {"__Set__": True, "as-list": wanted} if as_set else wanted
+    graph = {"op": "update-graph", "expr_ser": {"__Serialized__": 1}, "keys": keys, "client": "c"}
+    frames: list[Any] = [packed([release("before"), graph, release("after")])]
+    frames += [packed({"num-sub-frames": 0})]
+    (before,), (message,), (after,) = received(stream("client"), frames)
+    assert before.keys == ["before"] and after.keys == ["after"]
+    assert type(message) is m.UpdateGraph and message.client == "c"
+    assert type(message.keys) is PackedKeys and len(message.keys) == len(wanted)
+    assert list(message.keys) == wanted and ("nested", (1, 2)) in message.keys
+    (whole,) = Codec().decode_batch([packed([graph]), *frames[1:]], "client_to_scheduler")
+    assert list(message.keys) == whole.keys
+
+
+def test_few_wanted_keys_of_a_large_graph_are_a_list() -> None:
+    graph = {
+        "op": "update-graph", "expr_ser": {"__Serialized__": 1}, "keys": ["x" * 50_000] * 3,
+    }  # fmt: skip
+    frames: list[Any] = [packed([graph]), packed({"num-sub-frames": 0})]
+    ((message,),) = received(stream("client"), frames)
+    assert message.keys == graph["keys"]
+
+
+@pytest.mark.parametrize("keys", [17, {"as-list": "x" * PIECE_NBYTES}, {"x": KEYS}, None])
+def test_wanted_keys_of_another_type(keys: Any) -> None:
+    graph = {"op": "update-graph", "expr_ser": {"__Serialized__": 1}, "keys": keys}
+    graph["code"] = "x" * LONG_BATCH_NBYTES
+    frames: list[Any] = [packed([graph]), packed({"num-sub-frames": 0})]
+    pieces = received(stream("client"), frames)
+    assert [type(msg).__name__ for piece in pieces for msg in piece] == ["InvalidMessage"]
+
+
+def test_keys_that_are_not_utf8() -> None:
+    keys = PackedKeys(msgspec.Raw(packed(KEYS).replace(b"task", b"t\xffsk")))
+    assert len(keys) == len(KEYS) and list(keys) == []
 
 
 def test_batches_of_workers() -> None:

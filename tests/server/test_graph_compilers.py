@@ -7,7 +7,9 @@ import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
+import msgspec
 import pytest
+from paceline.protocol.packed_keys import PackedKeys
 from paceline.protocol.payload import serialized_payload
 from paceline.scheduler.core.stimuli import GraphChunk, GraphCommit, GraphFailed, GraphRestarted
 from paceline.scheduler.server.compilers import pool, process
@@ -75,6 +77,34 @@ async def test_broken_pickle_fails_only_its_graph(compilers: Any) -> None:
     assert type(failed[-1]) is GraphFailed
     assert failed[-1].keys == ["x"]
     assert type(good[-1]) is GraphCommit
+
+
+def packed_keys(keys: list[Any], word: bytes = b"inc") -> PackedKeys:
+    return PackedKeys(msgspec.Raw(msgspec.msgpack.encode(keys).replace(b"inc", word)))
+
+
+async def test_graph_whose_wanted_keys_were_not_decoded(compilers: Any) -> None:
+    expr, keys = expression(20)
+    req = request(1, expr, keys)
+    req.keys = packed_keys(keys)
+    chunk, commit = await compiled(compilers, req)
+    assert sorted(chunk.keys[row] for row in commit.rows) == sorted(keys)
+    broken = request(2, None, [])
+    broken.expr_ser = serialized_payload({"serializer": "pickle", "writeable": []}, [b"nonsense"])
+    broken.keys = packed_keys(keys)
+    (failed,) = await compiled(compilers, broken)
+    assert type(failed) is GraphFailed and failed.keys == keys
+
+
+async def test_wanted_keys_that_cannot_be_decoded_affect_no_other_graph(compilers: Any) -> None:
+    expr, keys = expression(20)
+    bad = request(1, expr, [])
+    bad.keys = packed_keys(keys, b"\xffnc")
+    ended, good = await asyncio.gather(
+        compiled(compilers, bad), compiled(compilers, request(2, expr, keys, client="d"))
+    )
+    assert type(ended[-1]) in (GraphCommit, GraphFailed)
+    assert type(good[-1]) is GraphCommit and len(good[-1].rows) == 20
 
 
 async def test_dead_child_fails_its_graph_and_is_restarted() -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 
+import msgspec
 import pytest
 from paceline.protocol.errors import RemoteProtocolError
 from paceline.protocol.framing import FrameReader, Frames
+from paceline.protocol.packed_keys import PackedKeys
 from paceline.protocol.payload import Payload, pickled_payload
 from paceline.scheduler.core.stimuli import AnnotationSet, GraphChunk, GraphCommit, GraphFailed
 from paceline.workers_compat.graphs.graph_table import (
@@ -84,6 +86,14 @@ def received(pieces: Frames) -> Frames:
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda r: type(r).__name__)
 def test_requests(request_):
     assert decode_request(received(encode_request(request_))) == request_
+
+
+def test_packed_keys_of_a_request():
+    keys = [("x", (n, "y")) for n in range(20)]
+    packed = PackedKeys(msgspec.Raw(msgspec.msgpack.encode(keys)))
+    request = CompileRequest(1, "c", PAYLOAD, packed, internal_priority={"x": 1})
+    expected = CompileRequest(1, "c", PAYLOAD, keys, internal_priority={"x": 1})
+    assert decode_request(received(encode_request(request))) == expected
 
 
 @pytest.mark.parametrize("reply", REPLIES, ids=lambda r: type(r).__name__)

@@ -87,7 +87,9 @@ def _without_exit(error: BaseException) -> RuntimeError:
 def failed(request: CompileRequest, error: BaseException) -> GraphFailed:
     """Return the failure of a graph in the form that stock clients deserialize."""
     exception, traceback, text = error_payloads(error)
-    return GraphFailed(request.graph_id, request.keys, request.client, exception, traceback, text)
+    return GraphFailed(
+        request.graph_id, list(request.keys), request.client, exception, traceback, text
+    )
 
 
 def _compile(

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import io
 import pickle
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -22,10 +22,12 @@ import msgspec
 from paceline.protocol.compression import Buffer
 from paceline.protocol.errors import RemoteProtocolError
 from paceline.protocol.framing import Frames, pack_frames
+from paceline.protocol.packed_keys import PackedKeys, decode_array
 from paceline.protocol.payload import Payload
 from paceline.scheduler.core.stimuli import GraphChunk, GraphCommit, GraphFailed
 
 _plain_encoder = msgspec.msgpack.Encoder()
+_compile_keys = msgspec.msgpack.Decoder(tuple[msgspec.Raw, Any])
 
 # Messages
 
@@ -50,7 +52,7 @@ class CompileRequest:
     graph_id: int
     client: str
     expr_ser: Payload
-    keys: list[Any]
+    keys: Collection[Any]
     internal_priority: dict[Any, int] | None = None
     submitting_task: Any = None
     user_priority: Any = 0
@@ -136,7 +138,8 @@ def encode_request(request: Request) -> Frames:
     """Return the pieces of a request, to be written in order. Frames of payloads are not copied."""
     packed = b""
     if isinstance(request, CompileRequest):
-        packed = _plain_encoder.encode((request.keys, request.internal_priority))
+        keys = request.keys.raw if isinstance(request.keys, PackedKeys) else request.keys
+        packed = _plain_encoder.encode((keys, request.internal_priority))
         request = replace(request, keys=[], internal_priority=None)
     file = io.BytesIO()
     pickler = _RequestPickler(file)
@@ -150,8 +153,8 @@ def decode_request(frames: Frames) -> Request:
     try:
         request: Request = pickle.loads(frames[0], buffers=frames[2:])
         if isinstance(request, CompileRequest):
-            keys, request.internal_priority = msgspec.msgpack.decode(frames[1])
-            request.keys = as_keys(keys)
+            keys, request.internal_priority = _compile_keys.decode(frames[1])
+            request.keys = as_keys(decode_array(keys))
     except Exception as error:
         raise RemoteProtocolError(f"cannot decode a request: {error}") from error
     return request

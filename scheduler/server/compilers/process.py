@@ -253,4 +253,6 @@ def compile_failure(request: CompileRequest, text: str) -> GraphFailed:
     """Return the failure of a graph that was not compiled because of ``text``."""
     error = RuntimeError(f"Failed to compile the task graph: {text}")
     exception, traceback, _ = errors.error_payloads(error)
-    return GraphFailed(request.graph_id, request.keys, request.client, exception, traceback, text)
+    return GraphFailed(
+        request.graph_id, list(request.keys), request.client, exception, traceback, text
+    )

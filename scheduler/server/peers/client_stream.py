@@ -105,6 +105,8 @@ class ClientStream(Stream):
             released |= graph.released
             if graph.outcome is not None:
                 continue
+            if len(released) < len(graph.keys):  # PackedKeys are decoded only if necessary
+                break
             if not released.issuperset(graph.keys) or self._is_wanted_by_others(graph.keys):
                 break
             self._drop(graph)
@@ -149,7 +151,7 @@ class ClientStream(Stream):
         fields = msgspec.structs.asdict(message)
         del fields["stimulus_id"]
         request = CompileRequest(
-            **{**fields, "client": self.name, "keys": list(message.keys)},
+            **{**fields, "client": self.name},
             graph_id=graph_id,
             received_at=self._driver.clock(),
             validate=server.state.validate,
