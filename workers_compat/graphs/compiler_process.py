@@ -199,11 +199,12 @@ class CompilerChild:
         dask.config.update(dask.config.config, setup.config, priority="new")
         import_dependencies()
         from . import accelerators
-        from .accelerators import fast_docstrings, fast_unpickle
+        from .accelerators import fast_docstrings, fast_unpickle, optional_imports
 
         if accelerators.are_enabled():
             fast_unpickle.install()
             fast_docstrings.install()
+            optional_imports.install()
         for name, data in setup.files.items():
             self._upload(name, data)
         self._collect_and_freeze()

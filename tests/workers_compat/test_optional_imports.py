@@ -1,0 +1,73 @@
+"""``optional_imports`` hides modules from ``dask.array`` only, and graphs are the same."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import dask.array as da
+import numpy as np
+import pytest
+from dask.base import collections_to_expr
+
+INSTALL = """
+import sys
+from paceline.workers_compat.graphs.accelerators import optional_imports
+optional_imports.install()
+"""
+#: Prints the graphs and the results of pickled expressions.
+COMPUTE = """
+import pickle, sys
+from dask.core import flatten
+from dask.threaded import get
+for data in pickle.load(open(sys.argv[1], "rb")):
+    expr = pickle.loads(data)
+    graph = expr.__dask_graph__()
+    for key in sorted(graph, key=str):
+        print(key, graph[key], sorted(graph[key].dependencies, key=str))
+    for result in get(graph, list(flatten(expr.__dask_keys__()))):
+        print(getattr(result, "todense", lambda: result)())
+"""
+
+
+def run(code: str, *args: str) -> str:
+    command = [sys.executable, "-c", code, *args]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_modules_are_hidden_only_from_dask_array() -> None:
+    code = """
+import dask.array
+assert not optional_imports.OPTIONAL & set(sys.modules), set(sys.modules)
+assert "pandas" not in sys.modules
+for name in sys.argv[1:]:
+    __import__(name)
+print(sorted(optional_imports.OPTIONAL & set(sys.modules)) == sys.argv[1:])
+"""
+    for name in ("scipy", "xarray"):
+        pytest.importorskip(name)
+    assert run(INSTALL + code, "scipy.fftpack", "scipy.sparse", "xarray") == "True\n"
+
+
+def test_imported_modules_are_used() -> None:
+    pytest.importorskip("xarray")
+    code = "import xarray, dask.array.core; print(dask.array.core.xr is xarray)"
+    assert run(INSTALL + code) == "True\n"
+
+
+def test_the_same_graphs_and_results(tmp_path: Path) -> None:
+    scipy_sparse = pytest.importorskip("scipy.sparse")
+    xarray = pytest.importorskip("xarray")
+    x = da.ones((8, 6), chunks=(4, 3))
+    named = xarray.DataArray(x, dims=("a", "b")).groupby("a").mean()
+    csr = scipy_sparse.csr_array
+    sparse = x.map_blocks(csr, meta=csr(np.ones((1, 1)))).map_blocks(np.negative)
+    collections = (x.sum(), da.fft.fft(x.rechunk((8, 6))), named, sparse)
+    path = tmp_path / "expressions"
+    exprs = [collections_to_expr((each,)).optimize() for each in collections]
+    path.write_bytes(pickle.dumps([pickle.dumps(expr) for expr in exprs]))
+    plain, hidden = (run(code, str(path)) for code in (COMPUTE, INSTALL + COMPUTE))
+    assert len(plain.splitlines()) > 50
+    assert plain == hidden
