@@ -266,8 +266,9 @@ class Connection:
         claims = FrameClaims(1 + len(others))
         for piece in pieces:
             messages = self.codec.decode_batch([piece.frame, *others], self._in, claims)
-            if piece.keys is not None and type(messages[0]) is UpdateGraph:
-                force_setattr(messages[0], "keys", piece.keys)
+            if piece.packed and type(messages[0]) is UpdateGraph:
+                for name, value in piece.packed.items():
+                    force_setattr(messages[0], name, value)
             ends = self._ends(messages)
             yield messages
             if ends:

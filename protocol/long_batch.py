@@ -2,13 +2,13 @@
 
 A peer that releases 200,000 futures, or has fetched 200,000 results, sends one frame of megabytes.
 Decoding it at once takes a fifth of a second. Here only its outline is decoded first; each piece is
-a frame of its own. The keys of a long ``update-graph`` are not decoded here at all.
+a frame of its own. The keys of a long ``update-graph`` are not decoded here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -28,8 +28,10 @@ PIECE_KEYS = 1_000
 #: Ops whose list of keys can be split into several messages with the same effect.
 SPLIT_OPS = frozenset(("add-keys", "cancel-keys", "client-desires-keys", "client-releases-keys"))
 
-#: The op whose keys the event loop does not need.
+#: The op whose keys, and the order of these, the event loop does not need.
 PACKED_OP = "update-graph"
+#: First byte of a map with a length of 2 or 4 bytes.
+_LONG_MAPS = (0xDE, 0xDF)
 
 _ERRORS = (msgspec.MsgspecError, ValueError, RecursionError)
 _RAWS = msgspec.msgpack.Decoder(list[msgspec.Raw])
@@ -44,11 +46,11 @@ class Piece:
 
     Attributes:
         frame: a list of messages, which may refer to the other frames of the message as before.
-        keys: keys that the only message lacks, or None.
+        packed: fields that the only message lacks, by name. They are not decoded.
     """
 
     frame: bytes
-    keys: PackedKeys | None = None
+    packed: Mapping[str, Any] = field(default_factory=dict)
 
 
 def split_batch(frame: Buffer) -> Iterator[Piece] | None:
@@ -91,9 +93,20 @@ def _split_message(raw: msgspec.Raw) -> Iterator[Piece]:
     if keys is None or len(keys) <= PIECE_KEYS:
         yield Piece(_ENCODER.encode([raw]))
     elif op == PACKED_OP:
-        yield Piece(_ENCODER.encode([{**fields, "keys": []}]), keys)
+        yield _with_packed_keys(fields, keys)
     else:
         raws = _RAWS.decode(keys.raw)
         for first in range(0, len(raws), PIECE_KEYS):
             part = {**fields, "keys": raws[first : first + PIECE_KEYS]}
             yield Piece(_ENCODER.encode([part]))
+
+
+def _with_packed_keys(fields: dict[str, msgspec.Raw], keys: PackedKeys) -> Piece:
+    """Return the message of `fields`, without its keys and their order if that is long."""
+    packed: dict[str, Any] = {"keys": keys}
+    others: dict[str, Any] = {**fields, "keys": []}
+    priority = fields.get("internal_priority")
+    if priority is not None and memoryview(priority)[0] in _LONG_MAPS:
+        packed["internal_priority"] = priority
+        others["internal_priority"] = None
+    return Piece(_ENCODER.encode([others]), packed)

@@ -1,4 +1,4 @@
-"""A long list of keys that is decoded when it is needed, which the event loop hardly ever does."""
+"""Keys that are decoded when they are needed, which the event loop hardly ever does."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ _SET_START = b"\x82\xa7__Set__\xc3\xa7as-list"
 #: First byte of an array with a length of 2 or 4 bytes -> number of these bytes.
 _LENGTH_NBYTES = {0xDC: 2, 0xDD: 4}
 _SET = msgspec.msgpack.Decoder(dict[str, msgspec.Raw])
-_LIST = msgspec.msgpack.Decoder(list[Any])
+_ANY = msgspec.msgpack.Decoder()
 
 
-def decode_array(raw: msgspec.Raw) -> list[Any]:
-    """Return the elements of an array of keys; none if they cannot be decoded.
+def decode_or(raw: msgspec.Raw, default: Any) -> Any:
+    """Return the decoded `raw`, or `default` if it cannot be decoded.
 
     A text may not be UTF-8, for example. No task has such a key.
     """
     try:
-        return _LIST.decode(raw)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return []
+        return _ANY.decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, TypeError, RecursionError):
+        return default
 
 
 class PackedKeys(Collection[Key]):
-    """Keys in msgpack. They are decoded once (see ``decode_array``); their number is known before.
+    """Keys in msgpack. They are decoded once (see ``decode_or``); their number is known before.
 
     Args:
         raw: an array, or a set as stock encodes it.
@@ -61,7 +61,7 @@ class PackedKeys(Collection[Key]):
 
     def __iter__(self) -> Iterator[Key]:
         if self._keys is None:
-            self._keys = [normalize_key(key) for key in decode_array(self.raw)]
+            self._keys = [normalize_key(key) for key in decode_or(self.raw, [])]
         return iter(self._keys)
 
     def __contains__(self, key: object) -> bool:

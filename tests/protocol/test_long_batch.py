@@ -11,7 +11,7 @@ from paceline.protocol.codec import Codec
 from paceline.protocol.connection import Batch, Connection
 from paceline.protocol.errors import RemoteProtocolError
 from paceline.protocol.long_batch import LONG_BATCH_NBYTES, PIECE_KEYS, PIECE_NBYTES, split_batch
-from paceline.protocol.packed_keys import PackedKeys
+from paceline.protocol.packed_keys import PackedKeys, decode_or
 
 KEYS: list[Any] = [("some-name-of-a-task", i) for i in range(20_000)]
 
@@ -68,6 +68,7 @@ def test_wanted_keys_of_a_large_graph_are_not_decoded(as_set: bool) -> None:
     wanted = [*KEYS, ("nested", (1, 2)), "text", b"bytes", 1.5]
     keys: Any = {"__Set__": True, "as-list": wanted} if as_set else wanted
     graph = {"op": "update-graph", "expr_ser": {"__Serialized__": 1}, "keys": keys, "client": "c"}
+    graph["internal_priority"] = order = {key: n for n, key in enumerate(wanted)}
     frames: list[Any] = [packed([release("before"), graph, release("after")])]
     frames += [packed({"num-sub-frames": 0})]
     (before,), (message,), (after,) = received(stream("client"), frames)
@@ -77,6 +78,8 @@ def test_wanted_keys_of_a_large_graph_are_not_decoded(as_set: bool) -> None:
     assert list(message.keys) == wanted and ("nested", (1, 2)) in message.keys
     (whole,) = Codec().decode_batch([packed([graph]), *frames[1:]], "client_to_scheduler")
     assert list(message.keys) == whole.keys
+    assert type(message.internal_priority) is msgspec.Raw
+    assert decode_or(message.internal_priority, None) == whole.internal_priority == order
 
 
 def test_few_wanted_keys_of_a_large_graph_are_a_list() -> None:
@@ -100,6 +103,15 @@ def test_wanted_keys_of_another_type(keys: Any) -> None:
 def test_keys_that_are_not_utf8() -> None:
     keys = PackedKeys(msgspec.Raw(packed(KEYS).replace(b"task", b"t\xffsk")))
     assert len(keys) == len(KEYS) and list(keys) == []
+
+
+@pytest.mark.parametrize("priority", [None, {}, {"a": 1}, 5])
+def test_short_order_of_many_keys_is_decoded(priority: Any) -> None:
+    graph = {"op": "update-graph", "expr_ser": {"__Serialized__": 1}, "keys": KEYS}
+    graph["internal_priority"] = priority
+    frames: list[Any] = [packed([graph]), packed({"num-sub-frames": 0})]
+    ((message,),) = received(stream("client"), frames)
+    assert message.internal_priority == priority and len(message.keys) == len(KEYS)
 
 
 def test_batches_of_workers() -> None:

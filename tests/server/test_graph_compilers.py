@@ -89,6 +89,11 @@ async def test_graph_whose_wanted_keys_were_not_decoded(compilers: Any) -> None:
     req.keys = packed_keys(keys)
     chunk, commit = await compiled(compilers, req)
     assert sorted(chunk.keys[row] for row in commit.rows) == sorted(keys)
+    req = request(3, expr, keys)
+    order = {key: 20 - n for n, key in enumerate(keys)}
+    req.internal_priority = msgspec.Raw(msgspec.msgpack.encode(order))
+    chunk, _ = await compiled(compilers, req)
+    assert dict(zip(chunk.keys, chunk.priorities, strict=True)) == order
     broken = request(2, None, [])
     broken.expr_ser = serialized_payload({"serializer": "pickle", "writeable": []}, [b"nonsense"])
     broken.keys = packed_keys(keys)
@@ -100,6 +105,7 @@ async def test_wanted_keys_that_cannot_be_decoded_affect_no_other_graph(compiler
     expr, keys = expression(20)
     bad = request(1, expr, [])
     bad.keys = packed_keys(keys, b"\xffnc")
+    bad.internal_priority = msgspec.Raw(b"\x81\xa1\xff\x01")
     ended, good = await asyncio.gather(
         compiled(compilers, bad), compiled(compilers, request(2, expr, keys, client="d"))
     )

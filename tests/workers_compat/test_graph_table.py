@@ -94,6 +94,8 @@ def test_packed_keys_of_a_request():
     request = CompileRequest(1, "c", PAYLOAD, packed, internal_priority={"x": 1})
     expected = CompileRequest(1, "c", PAYLOAD, keys, internal_priority={"x": 1})
     assert decode_request(received(encode_request(request))) == expected
+    request.internal_priority = msgspec.Raw(msgspec.msgpack.encode(expected.internal_priority))
+    assert decode_request(received(encode_request(request))) == expected
 
 
 @pytest.mark.parametrize("reply", REPLIES, ids=lambda r: type(r).__name__)

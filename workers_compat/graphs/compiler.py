@@ -14,6 +14,7 @@ from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
 from itertools import zip_longest
 from typing import Any
 
+import msgspec
 from dask._expr import LLGExpr
 from dask._task_spec import DataNode, Task, convert_legacy_graph
 from dask.core import validate_key
@@ -28,6 +29,7 @@ from paceline.protocol.keys import (
     key_nbytes,
     key_split,
 )
+from paceline.protocol.packed_keys import decode_or
 from paceline.protocol.payload import Payload, payload_header, payload_pickle, pickled_header
 from paceline.scheduler.core.stimuli import GraphChunk, GraphCommit, GraphFailed
 from paceline.workers_compat.errors import error_payloads
@@ -103,9 +105,12 @@ def _compile(
     index = GraphIndex(graph)
     del graph
     needed = index.reachable(wanted)
+    given: Any = request.internal_priority
+    if isinstance(given, msgspec.Raw):  # this is not a compiler process
+        given = request.internal_priority = decode_or(given, None)
     check_priorities(request)
-    if request.internal_priority:
-        priorities = index.given(request.internal_priority, needed)
+    if given:
+        priorities = index.given(given, needed)
     else:
         # expressions other than LLGExpr cull themselves and are ordered as a whole
         priorities = index.ordered(needed if culled else list(range(index.size)))

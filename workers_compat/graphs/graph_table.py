@@ -22,12 +22,12 @@ import msgspec
 from paceline.protocol.compression import Buffer
 from paceline.protocol.errors import RemoteProtocolError
 from paceline.protocol.framing import Frames, pack_frames
-from paceline.protocol.packed_keys import PackedKeys, decode_array
+from paceline.protocol.packed_keys import PackedKeys, decode_or
 from paceline.protocol.payload import Payload
 from paceline.scheduler.core.stimuli import GraphChunk, GraphCommit, GraphFailed
 
 _plain_encoder = msgspec.msgpack.Encoder()
-_compile_keys = msgspec.msgpack.Decoder(tuple[msgspec.Raw, Any])
+_two_raws = msgspec.msgpack.Decoder(tuple[msgspec.Raw, msgspec.Raw])
 
 # Messages
 
@@ -39,7 +39,8 @@ class CompileRequest:
     Attributes:
         graph_id: unique within a scheduler; every reply contains it.
         expr_ser: the serialized expression.
-        internal_priority: key -> place, if the client has ordered the graph itself.
+        internal_priority: key -> place, if the client has ordered the graph itself; a long map may
+            be in msgpack.
         submitting_task: key of the task that sent the graph, or None.
         user_priority: a number, or a number per key.
         actors: True, the keys of tasks that create actors, or None.
@@ -53,7 +54,7 @@ class CompileRequest:
     client: str
     expr_ser: Payload
     keys: Collection[Any]
-    internal_priority: dict[Any, int] | None = None
+    internal_priority: dict[Any, int] | msgspec.Raw | None = None
     submitting_task: Any = None
     user_priority: Any = 0
     actors: Any = None
@@ -153,8 +154,9 @@ def decode_request(frames: Frames) -> Request:
     try:
         request: Request = pickle.loads(frames[0], buffers=frames[2:])
         if isinstance(request, CompileRequest):
-            keys, request.internal_priority = _compile_keys.decode(frames[1])
-            request.keys = as_keys(decode_array(keys))
+            keys, internal_priority = _two_raws.decode(frames[1])
+            request.keys = as_keys(decode_or(keys, []))
+            request.internal_priority = decode_or(internal_priority, None)
     except Exception as error:
         raise RemoteProtocolError(f"cannot decode a request: {error}") from error
     return request
