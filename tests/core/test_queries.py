@@ -10,6 +10,7 @@ from paceline.scheduler.core.config import SchedulerConfig
 from paceline.scheduler.core.inspection import queries
 from paceline.scheduler.core.lifecycle import accounting
 from paceline.scheduler.core.policy import scaling
+from paceline.scheduler.core.state.event_log import EventLog
 from paceline.scheduler.core.state.model import TaskGroup, TaskPrefix, TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 
@@ -19,7 +20,7 @@ A, B = "tcp://10.0.0.1:1000", "tcp://10.0.0.2:1000"
 @pytest.fixture
 def state() -> SchedulerState:
     """Build workers alice (1 thread) and bob (2, paused); tasks ("x", 0) on alice, ("x", 1) on both, "y" running."""
-    state = SchedulerState(SchedulerConfig(), events=None, errors=None)  # type: ignore[arg-type]
+    state = SchedulerState(SchedulerConfig(), EventLog(), errors=None)  # type: ignore[arg-type]
     add_worker(state, A, "alice", 1)
     add_worker(state, B, "bob", 2, status="paused")
     for key, on in ((("x", 0), [A]), (("x", 1), [A, B])):

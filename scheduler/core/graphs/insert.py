@@ -117,7 +117,7 @@ def _group_of(turn: Turn, graph: PendingGraph, number: int) -> TaskGroup:
     return get_group(turn.state, name, prefix, graph.computation)
 
 
-def _usual_priority(graph: PendingGraph) -> float | None:
+def _usual_priority(graph: PendingGraph) -> int | float | None:
     """Return the first item of priorities without annotations; None if it differs by task."""
     assert graph.commit is not None
     user = graph.commit.user_priority
@@ -126,7 +126,7 @@ def _usual_priority(graph: PendingGraph) -> float | None:
 
 def _priority(
     ts: TaskState, graph: PendingGraph, place: int, number: int | None
-) -> tuple[float, float, float]:
+) -> tuple[float, ...]:
     user: Any = None if number is None else graph.annotation_sets[number].priority
     if user is None:
         commit = graph.commit

@@ -115,7 +115,7 @@ def _check_no_workers(turn: Turn) -> None:
         fill_slots(turn)
 
 
-def _fail_late(turn: Turn, ts: TaskState, timeout: float, recs: Recs) -> None:
+def _fail_late(turn: Turn, ts: TaskState, timeout: int | float, recs: Recs) -> None:
     """Mark `ts` as erred, which was in no-worker for too long, or queued without workers."""
     state = turn.state
     since = state.no_workers_since

@@ -111,7 +111,7 @@ def huge_inputs_failure(turn: Turn, ts: TaskState, ws: WorkerState) -> Failure:
     )
 
 
-def format_nbytes(n: float) -> str:
+def format_nbytes(n: int | float) -> str:
     """Return `n` bytes as text in the style of dask: ``1.00 MiB``."""
     for power, unit in zip((5, 4, 3, 2, 1), ("PiB", "TiB", "GiB", "MiB", "kiB"), strict=True):
         if n >= 1024**power * 0.9:

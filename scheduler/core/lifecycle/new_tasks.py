@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from paceline.protocol.keys import Key, key_group, key_split
 from paceline.protocol.payload import Payload
 from paceline.scheduler.core.state.groups import Computation
@@ -27,7 +29,7 @@ def add_task(
 
 
 def get_group(
-    state: SchedulerState, name: str, prefix_name: str, computation: Computation | None = None
+    state: SchedulerState, name: Any, prefix_name: str, computation: Computation | None = None
 ) -> TaskGroup:
     """Return the group `name`; create it and its prefix if they are missing."""
     group = state.task_groups.get(name)

@@ -108,7 +108,7 @@ class TaskGroup:
     """Tasks whose keys differ only in their index, such as ``('x-123', 0)`` and ``('x-123', 1)``.
 
     Attributes:
-        name: the common part of the keys.
+        name: the common part of the keys; of any type that a key has as its first element.
         prefix: the TaskPrefix of the group.
         states: state -> number of tasks in it; forgotten tasks stay counted.
         n_added: number of tasks ever added; ``len(group)``.
@@ -124,7 +124,7 @@ class TaskGroup:
         span_id: id of the span that the group belongs to.
     """
 
-    name: str
+    name: Any
     prefix: TaskPrefix
     states: dict[str, int] = field(default_factory=lambda: dict.fromkeys(TASK_STATES, 0))
     n_added: int = 0
@@ -241,7 +241,7 @@ class TaskState:
     group: TaskGroup
     run_spec: bytes | Payload | None
     state: str
-    priority: tuple[float, float, float] | None
+    priority: tuple[float, ...] | None
     dependencies: tuple[TaskState, ...]
     dependents: SmallSet[TaskState]
     who_wants: SmallSet[ClientState]
@@ -301,7 +301,7 @@ class TaskState:
         return self.group.prefix
 
     @property
-    def group_key(self) -> str:
+    def group_key(self) -> Any:
         return self.group.name
 
     @property

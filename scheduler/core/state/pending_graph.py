@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
+from paceline.protocol.compression import Buffer
 from paceline.protocol.keys import Key
 from paceline.protocol.payload import Payload
 from paceline.scheduler.core.stimuli import AnnotationSet, GraphChunk, GraphCommit
@@ -81,7 +82,7 @@ class PendingGraph:
     external_dependencies: list[Key] = field(default_factory=list)
     annotation_sets: list[AnnotationSet] = field(default_factory=list)
     says_more: list[bool] = field(default_factory=list)
-    buffers: list[bytes] = field(default_factory=list)
+    buffers: list[Buffer] = field(default_factory=list)
 
     commit: GraphCommit | None = None
     stimulus_id: str = ""

@@ -110,7 +110,7 @@ class SchedulerState:
         self.unrunnable: dict[TaskState, float] = {}
         self.queued: PriorityQueue[TaskState] = PriorityQueue()
         self.replicated_tasks: dict[TaskState, None] = {}
-        self.task_groups: dict[str, TaskGroup] = {}
+        self.task_groups: dict[Any, TaskGroup] = {}
         self.task_prefixes: dict[str, TaskPrefix] = {}
         self.idle_prefixes: dict[str, None] = {}
         self.dropped_prefixes = TaskPrefix("(other)")

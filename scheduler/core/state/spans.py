@@ -44,7 +44,7 @@ DEFAULT: Final = ("default",)
 SpanPath = tuple[tuple[str, ...], tuple[str, ...]]
 
 
-def add_metric(sums: dict[Any, float], name: Any, value: float) -> None:
+def add_metric(sums: dict[Any, float], name: Any, value: int | float) -> None:
     """Add `value` to the metric `name`: (context, prefix, activity, unit), or a string.
 
     If `sums` holds ``METRIC_NAMES_MAX`` metrics, those of further prefixes are summed under the
@@ -307,7 +307,7 @@ class SpanTree:
         span.over = span.over or Totals()
         span.over.add_group(group)
 
-    def add_metrics(self, data: Mapping[Any, float]) -> None:
+    def add_metrics(self, data: Mapping[Any, Any]) -> None:
         """Add metrics of a heartbeat: (context, span id, prefix, activity, unit) -> increment."""
         for name, value in data.items():
             if not isinstance(name, tuple) or len(name) < 2:
