@@ -32,7 +32,7 @@ from paceline.scheduler.server.http.server import HttpServer
 from paceline.scheduler.server.journal.build_core import build_core
 from paceline.scheduler.server.journal.journal import JournalWriter
 from paceline.scheduler.server.requests.state import RequestState
-from paceline.scheduler.server.runtime import child_process, shutdown_notice
+from paceline.scheduler.server.runtime import build, child_process, shutdown_notice
 from paceline.scheduler.server.runtime.gc_policy import GcPolicy
 from paceline.scheduler.server.runtime.measures import LoopLag
 from paceline.workers_compat import addressing, stock_classes
@@ -77,11 +77,14 @@ class Scheduler:
         compile_in_threads: compile graphs in threads; ``not own_process`` if None.
 
     Attributes:
+        build: name, version and kind of build of the scheduler, for example "paceline 0.1.0
+            (compiled)".
         services: {"dashboard": server}, as in stock.
     """
 
     default_port = 8786
     time_started = 0.0
+    build = ""
     _phase = "init"
     _server: Server | None = None
     _loop_lag: LoopLag | None = None
@@ -246,6 +249,7 @@ class Scheduler:
             address=self.address,
             services={name: service.port for name, service in self.services.items()},
             started=self.time_started,
+            build=self.build,
         )
 
     # start
@@ -295,6 +299,7 @@ class Scheduler:
         if self._connect_seconds:
             server.pool.connect_seconds = self._connect_seconds
         self.time_started = server.now()
+        self.build = f"paceline {build.description()}"
         self._loop_lag = LoopLag()
         self._loop_lag.on_tick = server.measures.on_tick
         http = self._start_http(server, self._loop_lag)
@@ -360,6 +365,7 @@ class Scheduler:
         return self._loop_lag.seconds if self._loop_lag is not None else 0.0
 
     def _log_addresses(self) -> None:
+        logger.info("Running %s", self.build)
         for contact in self.contact_addresses:
             logger.info("  Scheduler at: %25s", contact)
         for name, service in self.services.items():

@@ -19,6 +19,7 @@ from click.testing import CliRunner
 from distributed import Client
 from paceline.scheduler.server.cli import main
 from paceline.scheduler.server.cli.options import read_key
+from paceline.scheduler.server.runtime.build import COMPILED
 
 COMMAND = [sys.executable, "-m", "paceline.scheduler.server.cli.main"]
 
@@ -142,7 +143,9 @@ def test_options_reach_the_scheduler(monkeypatch: Any) -> None:
     assert main.listen_options("tcp://h:1", None, None, None)["port"] is None
     lists = main.listen_options("", "1,2", None, "tcp,tls")
     assert (lists["port"], lists["protocol"]) == ([1, 2], ["tcp", "tls"])
-    assert CliRunner().invoke(main.main, ["--version"]).output.startswith("paceline, version ")
+    version = CliRunner().invoke(main.main, ["--version"]).output
+    assert version.startswith("paceline, version ")
+    assert version.endswith(f" ({'compiled' if COMPILED else 'pure Python'})\n")
 
 
 def test_keys_are_parsed_from_the_command_line() -> None:

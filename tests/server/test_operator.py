@@ -19,6 +19,7 @@ from click.testing import CliRunner
 from paceline.scheduler import Scheduler
 from paceline.scheduler.server.cli import doctor, status
 from paceline.scheduler.server.cli.main import main, what_next
+from paceline.scheduler.server.runtime import build
 from paceline.scheduler.server.wiretap import command as wiretap
 
 from tests.support.real_cluster import PACELINE, Cluster, scheduler_command
@@ -57,6 +58,7 @@ async def test_status_and_doctor_of_a_cluster() -> None:
         await distributed.wait(futures)
         snapshot = await asyncio.to_thread(status.fetch, scheduler.address, 30)
         text = status.format_text(snapshot)
+        assert f"paceline {build.description()}" in text
         assert "1 worker, " in text and "7 / 7" in text and "alice" in text
         found = await asyncio.to_thread(doctor.examine, scheduler.address, 30)
     words = doctor.text(found)

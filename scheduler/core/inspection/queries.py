@@ -143,11 +143,12 @@ def identity(
     address: str = "",
     services: dict[str, int] | None = None,
     started: float = 0.0,
+    build: str = "",
 ) -> dict[str, Any]:
     """Describe the scheduler and the first ``n_workers`` workers, or all if it is -1.
 
     The other arguments are facts of the server, as stock names them: ``services`` is name -> port,
-    ``started`` seconds since the epoch.
+    ``started`` seconds since the epoch. Stock has no ``build``, the version and kind of build.
     """
     count = len(state.workers) if n_workers == -1 else max(0, n_workers)
     return {
@@ -156,6 +157,7 @@ def identity(
         "address": address,
         "services": services or {},
         "started": started,
+        "build": build,
         "n_workers": len(state.workers),
         "total_threads": state.total_nthreads,
         "total_memory": state.total_memory,

@@ -73,6 +73,15 @@ def validate_preload_argv(ctx: click.Context, param: click.Parameter, value: Any
         raise click.ClickException(PRELOAD_HINT.format(error)) from error
 
 
+def print_version(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+    """Print the version and the kind of build, and exit."""
+    if value and not ctx.resilient_parsing:
+        from paceline.scheduler.server.runtime import build
+
+        click.echo(f"paceline, version {build.description()}")
+        ctx.exit()
+
+
 def validate_duration(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     """Validate a duration option and report an invalid one before the scheduler starts."""
     if value is None:
@@ -143,7 +152,14 @@ def main() -> None:
     help="Record every stimulus in this file, for `paceline replay`",
 )
 @click.argument("preload_argv", nargs=-1, type=click.UNPROCESSED, callback=validate_preload_argv)
-@click.version_option(package_name="paceline", prog_name="paceline")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=print_version,
+    help="Show the version and the kind of build, and exit",
+)
 def scheduler(
     host: str,
     port: str | None,

@@ -115,7 +115,8 @@ def headline(now: Snapshot, before: Snapshot | None) -> str:
     lines = [
         f"{identity['address']}   {count(len(workers), 'worker')}, "
         f"{count(identity.get('total_threads', 0), 'thread')}, "
-        f"{format_nbytes(used)} of {format_nbytes(identity.get('total_memory', 0))}",
+        f"{format_nbytes(used)} of {format_nbytes(identity.get('total_memory', 0))}"
+        f"   {identity.get('build') or 'dask scheduler'}",
         counts + (f"   {speed:,.0f} tasks/s" if speed is not None else ""),
     ]
     return "\n".join(lines)
