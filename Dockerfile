@@ -6,8 +6,10 @@
 
 FROM python:3.12-slim AS build
 ARG EXTRAS="[dashboard]"
+# compiles the core of the scheduler
+RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev
 WORKDIR /src
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml setup.py README.md LICENSE ./
 COPY paceline paceline
 COPY protocol protocol
 COPY scheduler scheduler

@@ -14,7 +14,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 p
 BIN = $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all test-slow test-oldest programs coverage lint typecheck format bench bench-smoke bench-programs reference vectors docs wheel clean fuzz
+.PHONY: help demo test test-compiled test-all test-slow test-oldest programs coverage lint typecheck format bench bench-smoke bench-programs reference vectors docs wheel clean fuzz
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -38,9 +38,19 @@ test: $(call STAMP,test)  ## all tests that are not marked slow
 	$(BIN)/python -m pytest -n 2 -m "not slow" $(PARALLEL) $(PYTEST_ARGS) || test $$? = 5
 	$(BIN)/python -m pytest -m "not slow" $(PARALLEL:%=--ignore=%) $(PYTEST_ARGS)
 
-test-all: $(call STAMP,test)  ## all tests, including the slow ones, coverage, test-oldest
+# in a copy, because extensions beside the sources would replace them
+COMPILED = build/compiled
+COMPILED_TESTS ?= tests/core tests/scenarios tests/simulation tests/integration/test_same_as_stock.py
+test-compiled:  ## tests on the compiled core; needs a C compiler
+	rm -rf $(COMPILED) && mkdir -p $(COMPILED) && git ls-files -z | xargs -0 cp --parents -t $(COMPILED)
+	PACELINE_COMPILED=1 $(MAKE) -C $(COMPILED) .venv/.installed-test VENV=.venv
+	cd $(COMPILED) && .venv/bin/paceline --version | grep compiled
+	cd $(COMPILED) && .venv/bin/python -m pytest -n 2 -m "not slow" $(COMPILED_TESTS) $(PYTEST_ARGS)
+
+test-all: $(call STAMP,test)  ## all tests, including the slow ones, coverage, test-compiled, test-oldest
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 	$(MAKE) coverage test-oldest
+	$(MAKE) test-compiled COMPILED_TESTS="--ignore=tests/tidy tests"
 
 test-slow: $(call STAMP,test)  ## only the slow tests
 	$(BIN)/python -m pytest -m slow $(PYTEST_ARGS)

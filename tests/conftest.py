@@ -12,11 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from paceline.scheduler.server.runtime.build import COMPILED
 
 from tests.support.real_cluster import IMPORTABLE, Cluster, overridden, scheduler_command
 
 # Starting a cluster takes seconds, so tests that do not damage it share one.
 CLUSTERS = pytest.StashKey[list[Cluster]]()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip tests marked `pure` if the core is compiled."""
+    if COMPILED:
+        for item in items:
+            if item.get_closest_marker("pure"):
+                item.add_marker(pytest.mark.skip(reason="the core is compiled"))
 
 
 @pytest.hookimpl(wrapper=True)

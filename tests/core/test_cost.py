@@ -100,6 +100,7 @@ def cost(graph: Graph) -> float:
     return count.bytecodes / len(graph)
 
 
+@pytest.mark.pure  # counts bytecodes
 @pytest.mark.parametrize("shape", [apart, groups, merge, spread, layers, tree])
 def test_cost_of_a_task_does_not_depend_on_number_of_tasks(shape: Callable[[int], Graph]) -> None:
     assert cost(shape(MANY)) < 1.15 * cost(shape(FEW))

@@ -54,6 +54,7 @@ def test_desires_for_an_absent_client_are_ignored(duo: Env) -> None:
     assert list(duo.state.tasks) == ["x"]
 
 
+@pytest.mark.pure
 def test_metrics_of_further_prefixes_are_summed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spans, "METRIC_NAMES_MAX", 3)
     monkeypatch.setattr(spans, "OTHER_METRICS_MAX", 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from paceline.scheduler.core.state import spans as spans_module
 from paceline.scheduler.core.state.model import TaskGroup, TaskPrefix
 from paceline.scheduler.core.state.spans import Span, SpanTree, intervals
@@ -162,6 +163,7 @@ def test_computation_includes_graphs_submitted_while_busy(duo: Env) -> None:
     assert [group.name for group in second.groups] == ["z"]
 
 
+@pytest.mark.pure
 def test_finished_groups_are_kept_for_a_while(duo: Env, monkeypatch: Any) -> None:
     monkeypatch.setattr(spans_module, "GROUPS_OVER_MAX", 2)
     duo.submit({"keep": []})  # one span for all
@@ -219,6 +221,7 @@ def group(name: str) -> TaskGroup:
     return made
 
 
+@pytest.mark.pure
 def test_number_of_spans_is_limited(monkeypatch: Any) -> None:
     monkeypatch.setattr(spans_module, "SPANS_MAX", 3)
     tree = SpanTree()
@@ -230,6 +233,7 @@ def test_number_of_spans_is_limited(monkeypatch: Any) -> None:
     tree.add_metrics({("execute", "p0", "x", "y", "seconds"): 1.0})
 
 
+@pytest.mark.pure
 def test_number_of_default_spans_is_limited(monkeypatch: Any) -> None:
     monkeypatch.setattr(spans_module, "DEFAULT_SPANS_MAX", 2)
     tree = SpanTree()
@@ -272,6 +276,7 @@ def test_threads_over_time() -> None:
     assert intervals([(2.0, 2.0)], log) == []
 
 
+@pytest.mark.pure
 def test_the_log_of_threads_is_bounded(monkeypatch: Any) -> None:
     monkeypatch.setattr(spans_module, "THREADS_LOG_MAX", 4)
     tree = SpanTree()

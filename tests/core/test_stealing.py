@@ -205,6 +205,7 @@ def test_no_task_is_skipped_among_many(two: Env, monkeypatch: Any) -> None:
     assert asked(two) == []
 
 
+@pytest.mark.pure
 def test_one_round_examines_a_bounded_number_of_tasks(two: Env, monkeypatch: Any) -> None:
     weighed: list[Any] = []
     monkeypatch.setattr(balancer, "TASKS_MAX", 50)

@@ -308,6 +308,7 @@ def test_inputs_of_unknown_size_count_with_the_default(env: Env) -> None:
 
 
 @pytest.mark.parametrize("limit", [0, 10_000, 1_000_000])
+@pytest.mark.pure
 def test_many_inputs_are_counted_without_lookups(
     env: Env, monkeypatch: pytest.MonkeyPatch, limit: int
 ) -> None:

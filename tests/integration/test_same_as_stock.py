@@ -8,15 +8,19 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
+import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from paceline.scheduler.server.runtime.build import COMPILED
 
 from tests.support.real_cluster import Cluster, overridden, scheduler_command
+from tests.support.source_tree import ROOT
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(100)]
 
@@ -78,9 +82,39 @@ def assert_same(actual: object, expected: object, where: str = "result") -> None
 def test_journal_of_all_programs_replays(cluster: str, request: pytest.FixtureRequest) -> None:
     """A replay of the journal of all programs above, in a new core, gives the messages that were sent while they ran."""
     journal = request.getfixturevalue(cluster).folder / "run.journal"
-    command = [*scheduler_command("paceline"), "replay", str(journal)]
-    environment = {**os.environ, "PYTHONHASHSEED": "3"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=90)
+    replay(scheduler_command("paceline"), journal, {"PYTHONHASHSEED": "3"})
+
+
+@pytest.mark.skipif(not COMPILED, reason="the core is not compiled")
+@pytest.mark.skipif(overridden(), reason="another command stands in paceline's place")
+def test_pure_python_gives_the_outputs_of_the_compiled_core(
+    paceline: Cluster, tmp_path: Path
+) -> None:
+    """The same journal, replayed by the Python sources without the extensions."""
+    for name in ("paceline", "protocol", "scheduler", "workers_compat"):
+        folder = tmp_path / "paceline" / ("" if name == "paceline" else name)
+        shutil.copytree(ROOT / name, folder, ignore=shutil.ignore_patterns("*.so", "*.pyd"))
+    command = (sys.executable, "-m", "paceline.scheduler")
+    environment = {"PYTHONPATH": str(tmp_path)}
+    version = subprocess.check_output(
+        [*command, "--version"], env={**os.environ, **environment}, cwd=tmp_path, text=True
+    )
+    assert "(pure Python)" in version
+    replay(command, paceline.folder / "run.journal", environment, tmp_path)
+
+
+def replay(
+    command: tuple[str, ...], journal: Path, environment: dict[str, str], cwd: Path | None = None
+) -> None:
+    """Replay a journal in a new process. Its outputs must be those of the recorded run."""
+    done = subprocess.run(
+        [*command, "replay", str(journal)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+        cwd=cwd,
+        timeout=90,
+    )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     assert "The outputs are the same as in the run" in done.stdout, done.stdout[-2000:]
 

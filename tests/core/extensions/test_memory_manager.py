@@ -36,6 +36,7 @@ def with_copies(world: Any, count: int) -> dict[str, set[int]]:
     return dropped
 
 
+@pytest.mark.pure
 def test_it_runs_until_stopped(world: Any) -> None:
     dropped = with_copies(world, 3)
     assert ask(world, "running") is False
@@ -52,6 +53,7 @@ def test_it_runs_until_stopped(world: Any) -> None:
     assert ask(world, "running") is False
 
 
+@pytest.mark.pure
 def test_it_runs_periodically(world: Any) -> None:
     ask(world, "start")
     world.advance(60)
@@ -60,6 +62,7 @@ def test_it_runs_periodically(world: Any) -> None:
     assert dropped["w0"] | dropped["w1"] == {0}
 
 
+@pytest.mark.pure
 def test_once(world: Any) -> None:
     dropped = with_copies(world, 3)
     assert ask(world, "run_once") is None
@@ -67,6 +70,7 @@ def test_once(world: Any) -> None:
     assert ask(world, "running") is False
 
 
+@pytest.mark.pure
 def test_many_take_several_turns(new_world: Callable[..., Any]) -> None:
     world = new_world(turn_tasks_max=10)
     dropped = with_copies(world, 35)

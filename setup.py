@@ -1,0 +1,106 @@
+"""Compilation of the core by mypyc. Everything else about the package is in ``pyproject.toml``.
+
+The modules in ``COMPILED`` become C extensions if a C compiler is installed. Their Python sources
+are installed beside them and are used otherwise. ``PACELINE_PURE=1`` builds without extensions. An
+editable installation is compiled only with ``PACELINE_COMPILED=1``, because a change of a source
+file would have no effect.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from contextlib import chdir
+from pathlib import Path
+
+from setuptools import Distribution, Extension, setup
+from setuptools.command.build_ext import build_ext
+
+ROOT = Path(__file__).resolve().parent
+COMPILED = ("scheduler/core/**/*.py",)
+#: Modules that stay interpreted: base classes of interpreted classes, subclasses of built-in ones,
+#: dataclasses that msgspec decodes into or whose annotations are read, and code that runs rarely.
+INTERPRETED = (
+    "scheduler/core/**/__init__.py",
+    "scheduler/core/config.py",
+    "scheduler/core/extension.py",
+    "scheduler/core/inspection/*.py",
+    "scheduler/core/ports.py",
+    "scheduler/core/state/fixed_set.py",
+    "scheduler/core/stimuli.py",
+    "scheduler/core/turn_observer.py",
+)
+#: All modules whose types mypyc reads. Their import name is ``paceline.<path>``.
+TYPED = ("protocol/**/*.py", "scheduler/core/**/*.py")
+#: Commands that build extensions. Others, such as egg_info, read only metadata.
+COMMANDS = {"bdist_wheel", "build", "build_ext", "editable_wheel", "install"}
+
+
+def is_wanted() -> bool:
+    """Return whether this run of setup.py builds extensions, if it can."""
+    if os.environ.get("PACELINE_PURE") == "1" or not COMMANDS & set(sys.argv):
+        return False
+    return "editable_wheel" not in sys.argv or os.environ.get("PACELINE_COMPILED") == "1"
+
+
+def obstacle() -> str | None:
+    """Return what is missing for extensions, or None."""
+    try:
+        import mypyc.build  # noqa: F401
+    except ImportError:
+        return "mypyc is not installed"
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder, "probe.c")
+        source.write_text("#include <Python.h>\nPyObject *PyInit_probe(void) { return NULL; }\n")
+        command = build_ext(Distribution({"ext_modules": [Extension("probe", [str(source)])]}))
+        command.build_temp = command.build_lib = folder
+        command.finalize_options()
+        try:
+            command.run()
+        except Exception as error:
+            return f"there is no C compiler that works: {error}"
+    return None
+
+
+def sources(patterns: tuple[str, ...]) -> set[str]:
+    """Return the paths of the modules that match `patterns`, below their top-level package."""
+    found = (path.relative_to(ROOT) for pattern in patterns for path in ROOT.glob(pattern))
+    return {str("paceline" / path) for path in found}
+
+
+def extensions() -> list[Extension]:
+    """Convert the compiled modules to C, in a tree of links in which paths are import names."""
+    from mypyc.build import mypycify
+
+    tree = ROOT / "build" / "tree"
+    package = tree / "paceline"
+    package.mkdir(parents=True, exist_ok=True)
+    for name in ("protocol", "scheduler"):
+        (package / name).unlink(missing_ok=True)
+        (package / name).symlink_to(ROOT / name)
+    (package / "__init__.py").touch()
+    options = ("namespace-packages", "explicit-package-bases", "ignore-missing-imports")
+    with chdir(tree):
+        found: list[Extension] = mypycify(
+            [
+                *("--config-file=", "--follow-imports=skip"),
+                *(f"--{option}" for option in options),
+                *sorted(sources(TYPED)),
+            ],
+            only_compile_paths=sorted(sources(COMPILED) - sources(INTERPRETED)),
+            group_name="paceline.compiled",
+            opt_level="2",
+            debug_level="0",
+            target_dir=str(ROOT / "build" / "c"),
+        )
+    return found
+
+
+ext_modules: list[Extension] = []
+if is_wanted():
+    if missing := obstacle():
+        print(f"paceline: building without C extensions, because {missing}", file=sys.stderr)
+    else:
+        ext_modules = extensions()
+setup(ext_modules=ext_modules)
