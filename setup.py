@@ -18,7 +18,14 @@ from setuptools import Distribution, Extension, setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
-COMPILED = ("scheduler/core/**/*.py",)
+COMPILED = (
+    "protocol/checked.py",
+    "protocol/connection.py",
+    "protocol/framing.py",
+    "protocol/keys.py",
+    "protocol/sniffing.py",
+    "scheduler/core/**/*.py",
+)
 #: Modules that stay interpreted: base classes of interpreted classes, subclasses of built-in ones,
 #: dataclasses that msgspec decodes into or whose annotations are read, and code that runs rarely.
 INTERPRETED = (

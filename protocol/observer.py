@@ -18,8 +18,9 @@ from .codec import RAW_LIST
 from .compression import Buffer
 from .errors import RemoteProtocolError
 from .handshake import IN_PLACE, Encoding, local_offer, negotiate, offers_in_place
+from .omitted_frame import OmittedFrame
 from .payload import Payload
-from .sniffing import OmittedFrame, real_nbytes, wire_nbytes
+from .sniffing import real_nbytes, wire_nbytes
 from .values import PAYLOAD_KINDS, READ_ERRORS, ScalarReader, ValueReader
 
 Way = Literal["up", "down"]

@@ -11,27 +11,12 @@ from collections.abc import Sequence
 
 from .compression import Buffer
 from .framing import LARGE_FRAME_NBYTES, FrameReader, Limits, frame_nbytes
+from .omitted_frame import OmittedFrame
 
 #: Bytes of frames that are kept of one message, the first ones.
 KEPT_MAX_NBYTES = 16 * 2**20
 
 _U64 = 8
-
-
-class OmittedFrame(bytes):
-    """Replaces a frame that was not kept; it is empty.
-
-    Attributes:
-        omitted_nbytes: size of the frame.
-    """
-
-    omitted_nbytes: int
-
-    def __new__(cls, nbytes: int) -> OmittedFrame:
-        """Return the replacement of a frame of `nbytes`."""
-        frame = super().__new__(cls)
-        frame.omitted_nbytes = nbytes
-        return frame
 
 
 def real_nbytes(frame: Buffer) -> int:

@@ -14,9 +14,10 @@ from paceline.protocol.catalogue import TABLES
 from paceline.protocol.errors import ProtocolError
 from paceline.protocol.json_form import dumps, to_json
 from paceline.protocol.observer import ObservedMessage
+from paceline.protocol.omitted_frame import OmittedFrame
 from paceline.protocol.payload import Payload
 from paceline.protocol.plans import PLANS
-from paceline.protocol.sniffing import OmittedFrame, real_nbytes
+from paceline.protocol.sniffing import real_nbytes
 from paceline.scheduler.core.inspection.explain_text import count as plural
 
 from .proxy import TappedConnection
