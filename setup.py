@@ -106,8 +106,12 @@ def extensions() -> list[Extension]:
 
 ext_modules: list[Extension] = []
 if is_wanted():
-    if missing := obstacle():
+    missing = obstacle()
+    if not missing:
+        try:
+            ext_modules = extensions()
+        except SystemExit:  # mypyc has printed the errors
+            missing = "mypyc reports errors"
+    if missing:
         print(f"paceline: building without C extensions, because {missing}", file=sys.stderr)
-    else:
-        ext_modules = extensions()
 setup(ext_modules=ext_modules)

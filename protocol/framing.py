@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import contextlib
 import mmap
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from struct import Struct
-from typing import Protocol
+from typing import Any, Protocol
 
 from .compression import Buffer
 from .errors import RemoteProtocolError
@@ -338,16 +339,16 @@ def map_memory(nbytes: int) -> mmap.mmap:
         OSError: the system refuses the size.
     """
     mapped = mmap.mmap(-1, nbytes, **_PRIVATE)
-    if nbytes >= HUGE_FRAME_NBYTES and hasattr(mmap, "MADV_HUGEPAGE"):
+    if sys.platform == "linux" and nbytes >= HUGE_FRAME_NBYTES and hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):  # a kernel without them
             mapped.madvise(mmap.MADV_HUGEPAGE)
     return mapped
 
 
 #: Private pages, allocated when they are written to.
-_PRIVATE: dict[str, int] = (
-    {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_ANONYMOUS") else {}
-)
+_PRIVATE: dict[str, Any] = {}
+if sys.platform != "win32":
+    _PRIVATE["flags"] = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
 
 
 def _numbers(count: int) -> Struct:
