@@ -150,7 +150,7 @@ def test_a_module_that_cannot_be_imported(tmp_path):
 
 
 def test_template_becomes_the_graph_compiler(tmp_path):
-    """It has its own module imported. Later children are new interpreters."""
+    """Run the compiler in the template process. Later children are new interpreters."""
     output, errors = run(
         """
         from paceline.scheduler.server.runtime import template as module
@@ -177,7 +177,7 @@ def test_template_becomes_the_graph_compiler(tmp_path):
 
 
 def test_template_with_children_forks_the_graph_compiler(tmp_path):
-    """It has to report their exit codes."""
+    """Keep the template, which reports the exit codes of its children."""
     run(
         """
         from paceline.scheduler.server.runtime import template as module
