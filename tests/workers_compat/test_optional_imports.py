@@ -1,4 +1,4 @@
-"""``optional_imports`` hides modules from ``dask.array`` only, and graphs are the same."""
+"""``optional_imports`` hides modules from certain modules only, and graphs are the same."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from dask.base import collections_to_expr
 
-INSTALL = """
+IMPORT = """
 import sys
 from paceline.workers_compat.graphs.accelerators import optional_imports
-optional_imports.install()
 """
+INSTALL = IMPORT + "optional_imports.hide(optional_imports.COMPILER)\n"
 #: Prints the graphs and the results of pickled expressions.
 COMPUTE = """
 import pickle, sys
@@ -40,15 +40,43 @@ def run(code: str, *args: str) -> str:
 def test_modules_are_hidden_only_from_dask_array() -> None:
     code = """
 import dask.array
-assert not optional_imports.OPTIONAL & set(sys.modules), set(sys.modules)
+hidden = set(optional_imports.COMPILER["dask.array"])
+assert not hidden & set(sys.modules), set(sys.modules)
 assert "pandas" not in sys.modules
 for name in sys.argv[1:]:
     __import__(name)
-print(sorted(optional_imports.OPTIONAL & set(sys.modules)) == sys.argv[1:])
+print(sorted(hidden & set(sys.modules)) == sys.argv[1:])
 """
     for name in ("scipy", "xarray"):
         pytest.importorskip(name)
     assert run(INSTALL + code, "scipy.fftpack", "scipy.sparse", "xarray") == "True\n"
+
+
+def test_pandas_is_hidden_only_from_scikit_learn() -> None:
+    for name in ("sklearn", "pandas"):
+        pytest.importorskip(name)
+    code = """
+import sklearn.model_selection
+assert "pandas" not in sys.modules
+import pandas
+from sklearn.preprocessing import StandardScaler
+scaler = StandardScaler().set_output(transform="pandas")
+print(type(scaler.fit_transform(pandas.DataFrame({"x": [1.0, 2.0]}))).__name__)
+"""
+    assert run(INSTALL + code) == "DataFrame\n"
+
+
+def test_numpy_is_hidden_only_from_distributed() -> None:
+    code = """
+optional_imports.hide(optional_imports.SCHEDULER)
+import distributed
+from distributed.protocol.utils import host_array_from_buffers
+assert "numpy" not in sys.modules
+assert bytes(host_array_from_buffers([b"ab", b"c"])) == b"abc"
+import numpy
+print(numpy.arange(3))
+"""
+    assert run(IMPORT + code) == "[0 1 2]\n"
 
 
 def test_imported_modules_are_used() -> None:

@@ -204,7 +204,7 @@ class CompilerChild:
         if accelerators.are_enabled():
             fast_unpickle.install()
             fast_docstrings.install()
-            optional_imports.install()
+            optional_imports.hide(optional_imports.COMPILER)
         for name, data in setup.files.items():
             self._upload(name, data)
         self._collect_and_freeze()

@@ -314,6 +314,9 @@ def set_process_title(title: str) -> None:
 def run_scheduler(**options: Any) -> None:
     """Run a scheduler until it has finished or a signal arrives."""
     gc.disable()  # for the imports; GcPolicy collects from then on
+    from paceline.workers_compat.graphs.accelerators import optional_imports
+
+    optional_imports.hide(optional_imports.SCHEDULER)
     from paceline.scheduler.server import requests
     from paceline.scheduler.server.runtime import child_process
     from paceline.scheduler.server.runtime.template import Template

@@ -3,7 +3,7 @@
 - ``fast_order``: ``dask.order.order`` with helpers that count instead of building sets.
 - ``fast_docstrings``: the edits of docstrings while dask is imported.
 - ``fast_unpickle``: ``Task.__setstate__`` without the loop over slot names.
-- ``optional_imports``: ``dask.array`` without the optional modules that it imports.
+- ``optional_imports``: packages without the optional modules that they import.
 - ``shared_openings``: pickles of tasks with the same function share their first bytes.
 
 Each gives the result of dask's own code, and falls back to that code if the installed dask differs
