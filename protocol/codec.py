@@ -96,11 +96,9 @@ _UNTYPED: Mapping[type, tuple[str, ...]] = MappingProxyType(
 RAW_LIST = msgspec.msgpack.Decoder(list[msgspec.Raw])
 
 
-class _OpOnly(msgspec.Struct, gc=False):
-    op: str = ""
-
-
-_OP_ONLY = msgspec.msgpack.Decoder(_OpOnly)
+# a class statement would lose its options when mypyc compiles it
+_OpOnly: Any = msgspec.defstruct("_OpOnly", [("op", str, "")], gc=False)
+_OP_ONLY: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(_OpOnly)
 
 
 class Codec:
@@ -200,7 +198,7 @@ class Codec:
         except READ_ERRORS as error:
             raise RemoteProtocolError(f"unexpected value: {error}") from error
 
-    def as_message(self, raw: dict[str, Any], direction: Direction) -> Received:
+    def as_message(self, raw: dict[Any, Any], direction: Direction) -> Received:
         """Return the typed message for `raw`, a decoded map.
 
         A request with an argument that its class does not declare is an ``InvalidMessage``.
@@ -295,7 +293,7 @@ class Codec:
                 messages.append(InvalidMessage("", "$", "expected a map", {"message": value}))
         return messages
 
-    def _with_keys(self, message: Message, raw: dict[str, Any]) -> Received:
+    def _with_keys(self, message: Message, raw: dict[Any, Any]) -> Received:
         """Convert the lists of keys of a leniently decoded message to lists, and check its keys."""
         for name in PLANS[type(message)].keys_fields:
             keys = getattr(message, name)
@@ -425,7 +423,7 @@ def _plain_keys(keys: list[Any]) -> list[Any]:
 def _op_of(raw: Buffer) -> str:
     """Return the op of a message that cannot be decoded otherwise, or "" if it has none."""
     try:
-        return _OP_ONLY.decode(raw).op
+        return str(_OP_ONLY.decode(raw).op)
     except READ_ERRORS:
         return ""
 

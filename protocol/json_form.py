@@ -31,6 +31,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgpack
@@ -53,10 +54,11 @@ _SCALARS = (int, float, str, bytes, bytearray, memoryview)
 _MARKS = frozenset(("$bytes", "$map", "$set", "$serialized", "$pickled", "$int", "$float", "$ext"))
 
 
-class _WireSet(tuple[Any, ...]):
+@dataclass(frozen=True, slots=True)
+class _WireSet:
     """The elements of a set, in the order of the wire."""
 
-    __slots__ = ()
+    elements: Sequence[Any]
 
 
 class _WireReader(ValueReader):
@@ -174,9 +176,10 @@ def _form(value: Any, max_nbytes: float, depth: int) -> Any:
         return {"$ext": [-1, value.to_bytes().hex()]}
     if isinstance(value, set | frozenset):
         value = _WireSet(sorted(value, key=repr))
-    if not isinstance(value, list | tuple):
+    elements = value.elements if isinstance(value, _WireSet) else value
+    if not isinstance(elements, list | tuple):
         raise LocalProtocolError(f"a value of type {type(value).__name__} has no JSON form")
-    forms = [_form(x, max_nbytes, depth) for x in value]
+    forms = [_form(x, max_nbytes, depth) for x in elements]
     return {"$set": forms} if isinstance(value, _WireSet) else forms
 
 

@@ -74,7 +74,8 @@ class Payload:
             self.kind == other.kind and self.header == other.header and self.frames == other.frames
         )
 
-    __hash__ = object.__hash__
+    def __hash__(self) -> int:
+        return object.__hash__(self)
 
     def __repr__(self) -> str:
         return f"<Payload {self.kind}: {len(self.frames)} frames, {self.nbytes} bytes>"
@@ -120,13 +121,12 @@ class FrameClaims:
         del self._ranges[n_claims:]
 
 
-class _SubFrames(msgspec.Struct, gc=False, rename={"count": "num-sub-frames"}):
-    """The part of a header that is needed to find its frames."""
-
-    count: int
-
-
-_SUB_FRAMES = msgspec.msgpack.Decoder(_SubFrames)
+#: The part of a header that is needed to find its frames. A class statement would lose its options
+#: when mypyc compiles it.
+_SubFrames: Any = msgspec.defstruct(
+    "_SubFrames", [("count", int)], gc=False, rename={"count": "num-sub-frames"}
+)
+_SUB_FRAMES: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(_SubFrames)
 
 
 def count_frames(header: Buffer) -> int:
@@ -136,7 +136,7 @@ def count_frames(header: Buffer) -> int:
         RemoteProtocolError: the header does not contain it.
     """
     try:
-        count = _SUB_FRAMES.decode(header).count
+        count: int = _SUB_FRAMES.decode(header).count
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RemoteProtocolError(f"the header of a payload is corrupt: {error}") from error
     if count < 0:

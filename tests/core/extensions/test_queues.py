@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from paceline.protocol import messages as m
+from paceline.protocol.payload import pickled_payload
 from paceline.scheduler.extensions import queues
 
 
@@ -240,13 +241,14 @@ def test_erred_future_comes_with_its_error(new_world: Any) -> None:
     ts = world.state.tasks["x"]
     ts.state = "erred"
     details = ts.ensure_details()
-    details.exception, details.traceback, details.exception_blame = b"error", b"trace", ts
+    error, trace = pickled_payload(b"error"), pickled_payload(b"trace")
+    details.exception, details.traceback, details.exception_blame = error, trace, ts
     put_key(world, "x")
     record = get(world).reply
     assert (record["state"], record["exception"], record["traceback"]) == (
         "erred",
-        b"error",
-        b"trace",
+        error,
+        trace,
     )
 
 
