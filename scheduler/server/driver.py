@@ -21,7 +21,6 @@ from paceline.scheduler.server.runtime.clock import SteadyClock
 
 if TYPE_CHECKING:
     from paceline.protocol.messages import Message
-    from paceline.scheduler.core.core import SchedulerCore
     from paceline.scheduler.core.turn_observer import TurnObserver
     from paceline.scheduler.server.runtime.gc_policy import GcPolicy
 
@@ -40,6 +39,15 @@ SHARE_MIN_MESSAGES = 16
 
 #: Creates a NamedTuple without a Python call.
 _new_tuple = tuple.__new__
+
+
+class CorePort(Protocol):
+    """The scheduler core: ``SchedulerCore``."""
+
+    @property
+    def state(self) -> Any: ...
+
+    def handle(self, stimulus: Stimulus, now: float, outbox: Outbox) -> Any: ...
 
 
 class StreamPort(Protocol):
@@ -79,7 +87,7 @@ class Driver:
 
     def __init__(
         self,
-        core: SchedulerCore,
+        core: CorePort,
         *,
         close_scheduler: Callable[[str], None],
         gc_policy: GcPolicy | None = None,

@@ -18,8 +18,9 @@ from paceline.scheduler.core import instructions
 from paceline.scheduler.server.comm.backends import backends
 from paceline.scheduler.server.comm.transport import Comm, Transport
 from paceline.scheduler.server.peers.message_checks import connection_factory
+from paceline.scheduler.server.peers.outgoing_rpc import OutgoingRpc
 from paceline.scheduler.server.peers.peer import HandshakeHandler, Peer
-from paceline.scheduler.server.peers.pool import OutgoingRpc, Pool
+from paceline.scheduler.server.peers.pool import Pool
 from paceline.scheduler.server.requests import diagnostics, replicate
 from paceline.scheduler.server.requests.api import ServerApi, op_name, worker_address
 from paceline.scheduler.server.requests.restart import restart_workers

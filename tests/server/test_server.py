@@ -12,6 +12,7 @@ import pytest
 from distributed.core import clean_exception
 from paceline.protocol import messages as m
 from paceline.protocol.payload import Payload, payload_pickle
+from paceline.scheduler.core.turn_observer import TurnObserver
 from paceline.scheduler.server.scheduler import Scheduler
 
 from tests.support.fake_peers import Peer, client, registration, worker
@@ -236,13 +237,12 @@ async def test_flood_does_not_block_others(scheduler: Scheduler, monkeypatch: An
         handle(turn, message)
 
     handlers[m.ReportKey] = noting  # the loop's profiler replaces methods that the driver calls
-    flush = scheduler.server.driver.flush
 
-    def counting() -> None:
-        turns.append(len(order))
-        flush()
+    class Counting(TurnObserver):
+        def before_flush(self, outbox: Any) -> None:
+            turns.append(len(order))
 
-    scheduler.server.driver.flush = counting  # type: ignore[method-assign]
+    scheduler.server.driver.add_observer(Counting())
     for start in range(0, 4000, 2000):
         flood.say([m.ReportKey(key=i) for i in range(start, start + 2000)])
     flood.say([m.ReportKey(key="last")])

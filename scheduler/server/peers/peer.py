@@ -8,7 +8,7 @@ Each connection is a ``Peer``, whose current handler receives its events:
   after the request that turns the connection into a stream (``requests/registration.py`` sets
   these),
 - ``ReadOnce`` while a request handler reads the next message itself, as for ``register_nanny``,
-- ``pool.OutgoingRpc`` for connections that the scheduler opens.
+- ``outgoing_rpc.OutgoingRpc`` for connections that the scheduler opens.
 """
 
 from __future__ import annotations
@@ -121,7 +121,9 @@ class Peer:
         if not self.closed:
             self.comm.write(self.connection.send(value))
 
-    reply = send
+    def reply(self, value: Any) -> None:
+        """Write the reply to a request."""
+        self.send(value)
 
     @property
     def can_write(self) -> bool:
