@@ -28,6 +28,25 @@ def normalize_key(obj: Any) -> Any:
     return obj
 
 
+def normalize_keys(values: list[Any]) -> list[Any]:
+    """Replace the lists in `values`, decoded keys, with tuples, and return `values`.
+
+    Tuples share equal first elements.
+    """
+    shared: dict[str, str] = {}
+    for row, value in enumerate(values):
+        if type(value) is list:
+            if value and type(value[0]) is str:
+                value[0] = shared.setdefault(value[0], value[0])
+            key = tuple(value)
+            try:
+                hash(key)
+            except TypeError:  # it contains lists
+                key = normalize_key(value)
+            values[row] = key
+    return values
+
+
 def check_key(key: Any) -> None:
     """Check that `key` can name a task or a shared object: every peer can encode and find it.
 

@@ -22,6 +22,7 @@ import msgspec
 from paceline.protocol.compression import Buffer
 from paceline.protocol.errors import RemoteProtocolError
 from paceline.protocol.framing import Frames, pack_frames
+from paceline.protocol.keys import normalize_key, normalize_keys
 from paceline.protocol.packed_keys import PackedKeys, decode_or
 from paceline.protocol.payload import Payload
 from paceline.scheduler.core.stimuli import GraphChunk, GraphCommit, GraphFailed
@@ -155,7 +156,7 @@ def decode_request(frames: Frames) -> Request:
         request: Request = pickle.loads(frames[0], buffers=frames[2:])
         if isinstance(request, CompileRequest):
             keys, internal_priority = _two_raws.decode(frames[1])
-            request.keys = as_keys(decode_or(keys, []))
+            request.keys = normalize_keys(decode_or(keys, []))
             request.internal_priority = decode_or(internal_priority, None)
     except Exception as error:
         raise RemoteProtocolError(f"cannot decode a request: {error}") from error
@@ -219,45 +220,22 @@ def decode_reply(frames: Frames) -> Reply:
     except msgspec.MsgspecError as error:
         raise RemoteProtocolError(str(error)) from error
     if isinstance(reply, GraphChunk):
-        reply.keys = as_keys(reply.keys)
+        reply.keys = normalize_keys(reply.keys)
         if reply.new_externals:
-            reply.new_externals = as_keys(reply.new_externals)
+            reply.new_externals = normalize_keys(reply.new_externals)
         reply.new_groups = [
-            (as_key(name) if type(name) is list else name, prefix)
+            (normalize_key(name) if type(name) is list else name, prefix)
             for name, prefix in reply.new_groups
         ]
         for annotations in reply.new_annotations:
             if annotations.workers:
-                annotations.workers = as_keys(annotations.workers)
+                annotations.workers = normalize_keys(annotations.workers)
         reply.buffers = frames[1:]  # type: ignore[assignment]
     elif isinstance(reply, GraphCommit):
-        reply.keys = as_keys(reply.keys)
-        reply.submitting_task = as_key(reply.submitting_task)
+        reply.keys = normalize_keys(reply.keys)
+        reply.submitting_task = normalize_key(reply.submitting_task)
         if isinstance(reply.actors, list):
-            reply.actors = as_keys(reply.actors)
+            reply.actors = normalize_keys(reply.actors)
     elif isinstance(reply, GraphFailed):
-        reply.keys = as_keys(reply.keys)
+        reply.keys = normalize_keys(reply.keys)
     return reply  # type: ignore[no-any-return]
-
-
-def as_keys(values: list[Any]) -> list[Any]:
-    """Return decoded keys with tuples in place of lists. Tuples share equal first elements."""
-    shared: dict[str, str] = {}
-    for row, value in enumerate(values):
-        if type(value) is list:
-            if value and type(value[0]) is str:
-                value[0] = shared.setdefault(value[0], value[0])
-            key = tuple(value)
-            try:
-                hash(key)
-            except TypeError:  # it contains lists
-                key = as_key(value)
-            values[row] = key
-    return values
-
-
-def as_key(value: Any) -> Any:
-    """Return one decoded key with tuples in place of lists, at any depth."""
-    if type(value) is list:
-        return tuple([as_key(element) for element in value])
-    return value
