@@ -1,4 +1,6 @@
-"""Compilation of the core by mypyc. Everything else about the package is in ``pyproject.toml``.
+"""Compilation by mypyc of the modules that every message or task passes through.
+
+Everything else about the package is in ``pyproject.toml``.
 
 The modules in ``COMPILED`` become C extensions if a C compiler is installed. Their Python sources
 are installed beside them and are used otherwise. ``PACELINE_PURE=1`` builds without extensions. An
@@ -20,11 +22,24 @@ from setuptools.command.build_ext import build_ext
 ROOT = Path(__file__).resolve().parent
 COMPILED = (
     "protocol/checked.py",
+    "protocol/codec.py",
     "protocol/connection.py",
     "protocol/framing.py",
+    "protocol/json_form.py",
     "protocol/keys.py",
+    "protocol/observer.py",
+    "protocol/payload.py",
+    "protocol/plans.py",
     "protocol/sniffing.py",
+    "protocol/values.py",
     "scheduler/core/**/*.py",
+    "scheduler/server/driver.py",
+    "scheduler/server/peers/client_stream.py",
+    "scheduler/server/peers/outgoing_rpc.py",
+    "scheduler/server/peers/peer.py",
+    "scheduler/server/peers/streams.py",
+    "scheduler/server/peers/unregistered_stream.py",
+    "scheduler/server/runtime/clock.py",
 )
 #: Modules that stay interpreted: base classes of interpreted classes, subclasses of built-in ones,
 #: dataclasses that msgspec decodes into or whose annotations are read, and code that runs rarely.
@@ -38,8 +53,8 @@ INTERPRETED = (
     "scheduler/core/stimuli.py",
     "scheduler/core/turn_observer.py",
 )
-#: All modules whose types mypyc reads. Their import name is ``paceline.<path>``.
-TYPED = ("protocol/**/*.py", "scheduler/core/**/*.py")
+#: Other modules whose types mypyc reads. Their import name is ``paceline.<path>``.
+TYPED = ("protocol/**/*.py", "scheduler/core/**/*.py", "scheduler/server/peers/slow_peers.py")
 #: Commands that build extensions. Others, such as egg_info, read only metadata.
 COMMANDS = {"bdist_wheel", "build", "build_ext", "editable_wheel", "install"}
 
@@ -93,7 +108,7 @@ def extensions() -> list[Extension]:
             [
                 *("--config-file=", "--follow-imports=skip"),
                 *(f"--{option}" for option in options),
-                *sorted(sources(TYPED)),
+                *sorted(sources(TYPED) | sources(COMPILED)),
             ],
             only_compile_paths=sorted(sources(COMPILED) - sources(INTERPRETED)),
             group_name="paceline.compiled",
