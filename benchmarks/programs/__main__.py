@@ -162,12 +162,25 @@ def ratios(theirs: Costs, ours: Costs) -> list[float]:
     return [b / a for a, b in zip(astuple(theirs), astuple(ours))]
 
 
+def summary(each: dict[str, list[float]]) -> dict[str, list[float]]:
+    """Return geometric means of the ratios per module and of all, and their maxima."""
+    modules: dict[str, list[list[float]]] = {}
+    for name, module in programs().items():
+        if name in each:
+            modules.setdefault(module, []).append(each[name])
+    groups = {f"*{module}*, {len(found)} programs": found for module, found in modules.items()}
+    groups["**geometric mean**"] = found = list(each.values())
+    means = {
+        title: [statistics.geometric_mean(column) for column in zip(*group)]
+        for title, group in groups.items()
+    }
+    return means | {"**maximum**": [max(column) for column in zip(*found)]}
+
+
 def table(rows: dict[str, tuple[Costs, Costs, bool]], repeat: int) -> str:
     """Return a Markdown table of ratios, with their geometric means and maxima."""
     each = {name: ratios(theirs, ours) for name, (theirs, ours, _) in rows.items()}
-    columns = list(zip(*each.values()))
-    each["**geometric mean**"] = [statistics.geometric_mean(column) for column in columns]
-    each["**maximum**"] = [max(column) for column in columns]
+    each |= summary(each)
     text = f"Ratios paceline / stock of {len(rows)} programs, medians of {repeat} runs each:\n\n"
     text += f"| program | {' | '.join(TITLES)} | stock, s | results |\n"
     text += "|---|" + "--:|" * (len(TITLES) + 1) + "---|\n"
