@@ -17,11 +17,14 @@ from paceline.scheduler.core import instructions, stimuli
 from paceline.scheduler.core.extension import ExtensionErrorReply
 from paceline.scheduler.core.stimuli import Stimulus, stimulus_name
 from paceline.scheduler.core.turn import Outbox
+from paceline.scheduler.server.durable.recorder import Recorder
 from paceline.scheduler.server.runtime.clock import SteadyClock
 
 if TYPE_CHECKING:
+    from paceline.protocol.framing import Frames
     from paceline.protocol.messages import Message
     from paceline.scheduler.core.turn_observer import TurnObserver
+    from paceline.scheduler.server.durable.replay import Past
     from paceline.scheduler.server.runtime.gc_policy import GcPolicy
 
 logger = logging.getLogger("distributed.scheduler")
@@ -76,10 +79,12 @@ class Driver:
         core: the scheduler core. Only the driver calls its ``handle``.
         close_scheduler: called with a reason when the core requests a shutdown.
         gc_policy: called after each flush and tick. None leaves garbage collection to Python.
+        recorder: records turns, if the scheduler is durable.
 
     Attributes:
         worker_streams, client_streams: address or name -> stream; kept by ``peers``.
         instructions: class of an instruction -> function that carries it out.
+        last_request_id: number of the last request to the core.
         messages_left: number of stream messages that may still be handled in this wake-up.
         record_sinks: called with the records of a flush, if there are any.
         observers: called around turns, batches and flushes; see ``add_observer``.
@@ -91,8 +96,10 @@ class Driver:
         *,
         close_scheduler: Callable[[str], None],
         gc_policy: GcPolicy | None = None,
+        recorder: Recorder | None = None,
     ) -> None:
         self.core = core
+        self._recorder = recorder or Recorder()
         self.clock = SteadyClock()
         self.worker_streams: dict[str, StreamPort] = {}
         self.client_streams: dict[str, ClientStreamPort] = {}
@@ -111,8 +118,8 @@ class Driver:
         self._flush_scheduled = False
         self._closed = False
         self._replies: dict[int, asyncio.Future[Any]] = {}
-        self._last_request_id = 0
-        self._timers: set[asyncio.TimerHandle] = set()
+        self.last_request_id = 0
+        self._timers: dict[int, tuple[float, asyncio.TimerHandle]] = {}
         self._tick: asyncio.TimerHandle | None = None
         self._waiting: dict[asyncio.Future[bool], Callable[[], bool]] = {}
         self.instructions: dict[type, Callable[[Any], None]] = {
@@ -126,24 +133,39 @@ class Driver:
     # stimuli
 
     def feed(
-        self, message: Any, source: str = "", stimulus_id: str | None = None, request_id: int = 0
+        self,
+        message: Any,
+        source: str = "",
+        stimulus_id: str | None = None,
+        request_id: int = 0,
+        frames: Frames | None = None,
     ) -> None:
-        """Handle one stimulus now. Its output is sent at the end of this wake-up."""
+        """Handle one stimulus now. Its output is sent at the end of this wake-up.
+
+        ``frames`` are those of a graph compiler's message, if ``message`` was decoded from them.
+        """
         if self._closed:
             return
         now = self.clock()
         if not stimulus_id:
             stimulus_id = f"{stimulus_name(message)}-{now}"
-        self._turn(Stimulus(source, message, stimulus_id, request_id), now)
+        self._turn(Stimulus(source, message, stimulus_id, request_id), now, frames)
         if self._after_turn:
             self._run_after_turn(now)
         self._schedule_flush()
 
-    def feed_batch(self, source: str, messages: Sequence[Any]) -> None:
-        """Handle the messages of one batch of a stream, one turn each."""
+    def feed_batch(self, source: str, messages: Sequence[Any], connection: int = 0) -> None:
+        """Handle the messages of one batch of a stream, one turn each.
+
+        ``connection`` is the number of the stream's comm.
+        """
         if self._closed:
             return
         now = self.clock()
+        recorder = self._recorder
+        has_hooks = recorder.is_durable and self.core.state.plugins is not None
+        if not has_hooks:
+            recorder.batch(connection, len(messages), now)
         handle = self._handle
         outbox = self._outbox
         after_turn = self._after_turn
@@ -152,10 +174,14 @@ class Driver:
             if not stimulus_id:
                 stimulus_id = f"{stimulus_name(message)}-{now}"
             stimulus = _new_tuple(Stimulus, (source, message, stimulus_id, 0))
+            if has_hooks:
+                recorder.batch(connection, 1, now)
             try:
                 handle(stimulus, now, outbox)
             except Exception:
                 self._core_failed(stimulus)
+            if has_hooks:
+                recorder.hook_writes()
             if after_turn:
                 self._run_after_turn(now)
         self.n_stimuli += len(messages)
@@ -209,8 +235,14 @@ class Driver:
 
         The reply may come some turns later. Cancelling the future feeds ``RequestGone``.
         """
-        self._last_request_id += 1
-        request_id = self._last_request_id
+        self.last_request_id += 1
+        request_id = self.last_request_id
+        future = self.reply_to_come(request_id)
+        self.feed(message, source, stimulus_id, request_id)
+        return future
+
+    def reply_to_come(self, request_id: int) -> asyncio.Future[Any]:
+        """Return a future of the reply to a request of the core."""
 
         def done(_: object) -> None:
             if self._replies.pop(request_id, None) is not None:
@@ -218,10 +250,10 @@ class Driver:
 
         future = self._replies[request_id] = self._loop.create_future()
         future.add_done_callback(done)
-        self.feed(message, source, stimulus_id, request_id)
         return future
 
-    def _reply(self, request_id: int, value: Any) -> None:
+    def reply(self, request_id: int, value: Any) -> None:
+        """Set the result of a request's future. Do nothing if nobody waits for it."""
         future = self._replies.pop(request_id, None)
         if future is None or future.done():
             return
@@ -233,12 +265,17 @@ class Driver:
         else:
             future.set_result(value)
 
-    def _turn(self, stimulus: Stimulus, now: float) -> None:
+    def _turn(self, stimulus: Stimulus, now: float, frames: Frames | None = None) -> None:
         self.n_stimuli += 1
+        if frames is None:
+            self._recorder.stimulus(stimulus, now)
+        else:
+            self._recorder.compiled(stimulus.source, stimulus.stimulus_id, now, frames)
         try:
             self._handle(stimulus, now, self._outbox)
         except Exception:
             self._core_failed(stimulus)
+        self._recorder.hook_writes()
 
     def _schedule_flush(self) -> None:
         if not self._flush_scheduled:
@@ -276,7 +313,7 @@ class Driver:
             stimulus.source,
             stimulus.stimulus_id,
         )
-        self._reply(stimulus.request_id, CoreError(stimulus_name(stimulus.message)))
+        self.reply(stimulus.request_id, CoreError(stimulus_name(stimulus.message)))
 
     # output
 
@@ -284,12 +321,14 @@ class Driver:
         """Send the messages in the outbox, clients first, and carry out its instructions."""
         self._flush_scheduled = False
         outbox, self._outbox = self._outbox, Outbox()
+        if outbox:
+            self._recorder.flushed()
         for observer in self.observers:
             observer.before_flush(outbox)
         if outbox.clients:
             _send(self.client_streams, outbox.clients)
         for request_id, value in outbox.replies:
-            self._reply(request_id, value)
+            self.reply(request_id, value)
         if outbox.workers:
             _send(self.worker_streams, outbox.workers)
         for instruction in outbox.instructions:
@@ -311,11 +350,11 @@ class Driver:
 
     def _set_timer(self, instruction: instructions.SetTimer) -> None:
         def due() -> None:
-            self._timers.discard(handle)
+            del self._timers[instruction.timer_id]
             self.feed(stimuli.TimerDue(instruction.timer_id))
 
         handle = self._loop.call_later(max(0.0, instruction.when - self.clock()), due)
-        self._timers.add(handle)
+        self._timers[instruction.timer_id] = (instruction.when, handle)
 
     def _log_line(self, instruction: instructions.LogLine) -> None:
         logging.getLogger(instruction.logger).log(instruction.level, "%s", instruction.text)
@@ -353,6 +392,28 @@ class Driver:
 
     # time
 
+    def continue_from(self, past: Past) -> None:
+        """Continue what another process did: its time, timers, numbers and unsent output."""
+        self.clock = SteadyClock(since=past.now)
+        self.n_stimuli = past.n_turns
+        self.n_core_errors = past.n_errors
+        self.last_request_id = past.last_request_id
+        self._outbox = past.outbox
+        for timer_id, when in past.timers.items():
+            if timer_id in self.core.state.timers:
+                self._set_timer(instructions.SetTimer(when, timer_id))
+        self._want_continue(None)
+        self._schedule_flush()
+
+    def capture(self, past: Past) -> None:
+        """Add to ``past`` what another process needs for ``continue_from``."""
+        past.now = self.clock()
+        past.n_turns = self.n_stimuli
+        past.n_errors = self.n_core_errors
+        past.last_request_id = self.last_request_id
+        past.outbox = self._outbox
+        past.timers = {timer_id: when for timer_id, (when, _) in self._timers.items()}
+
     def start(self) -> None:
         """Start feeding ``Tick`` stimuli."""
         self._tick = self._loop.call_later(TICK_INTERVAL_SECONDS, self._on_tick)
@@ -376,7 +437,7 @@ class Driver:
         self._closed = True
         if self._tick is not None:
             self._tick.cancel()
-        for timer in self._timers:
+        for _, timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
         for future in self._waiting:

@@ -25,6 +25,8 @@ from paceline.scheduler.server.comm.transport import Listener
 from paceline.scheduler.server.comm.websocket import WebSocketBackend
 from paceline.scheduler.server.compilers.pool import GraphCompilers, ProcessGraphCompilers
 from paceline.scheduler.server.compilers.threads import ThreadGraphCompilers
+from paceline.scheduler.server.durable.durability import Durability
+from paceline.scheduler.server.durable.keeper_channel import KeeperChannel
 from paceline.scheduler.server.http.build import start_http
 from paceline.scheduler.server.http.dashboard import Dashboard
 from paceline.scheduler.server.http.jupyter import serve_jupyter
@@ -72,6 +74,7 @@ class Scheduler:
         security: a ``Security`` object of distributed, or its keywords; the configuration if None.
         journal: write every stimulus to this file.
         jupyter: serve Jupyter on the dashboard's port, to everyone who can connect to it.
+        keeper: the keeper of this process, whose log is written and continued.
         own_process: manage garbage collection and the process's title; use processes of ``spawn``.
         timeout: time limit for connecting to a worker; the configuration if None.
         compile_in_threads: compile graphs in threads; ``not own_process`` if None.
@@ -116,6 +119,7 @@ class Scheduler:
         journal: str | None = None,
         jupyter: bool = False,
         own_process: bool = False,
+        keeper: KeeperChannel | None = None,
         spawn: child_process.Spawn = child_process.spawn,
         compile_in_threads: bool | None = None,
         timeout: Any = None,
@@ -143,15 +147,14 @@ class Scheduler:
         self._http_prefix = http_prefix or ""
         self._dashboard = bool(dashboard_address) if dashboard is None else dashboard
         self._journal_path = journal
-        self._spawn = spawn if own_process else None
+        self._keeper, self._spawn = keeper, spawn if own_process else None
         in_threads = not own_process if compile_in_threads is None else compile_in_threads
         self._compile_in_threads = in_threads and unpickling.is_allowed()
         self.preloads = self._load_preloads(preload, preload_argv)
         self._listeners: list[Listener] = []
         self._finished = asyncio.Event()
         self._start_lock = asyncio.Lock()
-        self._connect_seconds = dask_config.seconds(timeout)
-        self.jupyter = jupyter
+        self._connect_seconds, self.jupyter = dask_config.seconds(timeout), jupyter
 
     def _load_preloads(self, modules: Any, argv: Any) -> Any:
         modules = modules or dask_config.get("distributed.scheduler.preload", [])
@@ -250,6 +253,7 @@ class Scheduler:
             services={name: service.port for name, service in self.services.items()},
             started=self.time_started,
             build=self.build,
+            restarts=self.server.n_restarts,
         )
 
     # start
@@ -285,8 +289,11 @@ class Scheduler:
             self._gc_policy = GcPolicy()
             self._gc_policy.start()
         path = self._journal_path
+        secret = shared_secret.configured()
+        durability = Durability.open(self._keeper, self._config, self.id, secret)
+        past = durability.past if durability is not None else None
         self._server = server = Server(
-            build_core(self._config),
+            build_core(self._config) if past is None else past.core,
             self,
             graph_compilers=compilers,
             request_state=RequestState(),
@@ -294,11 +301,14 @@ class Scheduler:
             gc_policy=self._gc_policy,
             journal=JournalWriter(path, self._config) if path else None,
             tls=self._tls,
-            secret=shared_secret.configured(),
+            secret=secret,
+            durability=durability,
         )
         if self._connect_seconds:
             server.pool.connect_seconds = self._connect_seconds
-        self.time_started = server.now()
+        if durability is not None:
+            self.id = durability.start.id
+        self.time_started = server.now() if durability is None else durability.start.time
         self.build = f"paceline {build.description()}"
         self._loop_lag = LoopLag()
         self._loop_lag.on_tick = server.measures.on_tick
@@ -315,8 +325,13 @@ class Scheduler:
         plugins = [plugin for plugin in server.plugins.by_name.values() if hasattr(plugin, "start")]
         starting = [plugin.start(self) for plugin in plugins]
         await asyncio.gather(*filter(inspect.isawaitable, starting))
+        if durability is not None:
+            await durability.continue_connections(server)
         server.driver.start()
-        server.start_memory_manager()
+        if past is None:
+            server.start_memory_manager()
+        if durability is not None:
+            server.spawn(durability.watch(server), "connection to the keeper")
         self._loop_lag.start()
         self._set_title(self.address)
 
@@ -382,7 +397,7 @@ class Scheduler:
             return
         temporary = f"{self.scheduler_file}.{os.getpid()}.tmp"
         with open(temporary, "w") as file:
-            json.dump(self.identity(), file, indent=2)
+            json.dump(self.identity(n_workers=0), file, indent=2)
         os.replace(temporary, self.scheduler_file)  # in one step: other processes poll for it
         atexit.register(self._remove_scheduler_file)
 

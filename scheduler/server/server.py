@@ -7,17 +7,16 @@ import itertools
 import logging
 from collections import defaultdict
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from paceline.protocol import messages as m
 from paceline.protocol.framing import HANDSHAKE_LIMITS
-from paceline.protocol.handshake import local_offer
 from paceline.protocol.messages.extension_rpc import AmmHandler
 from paceline.scheduler.core import instructions
 from paceline.scheduler.server.comm.backends import backends
 from paceline.scheduler.server.comm.transport import Comm, Transport
-from paceline.scheduler.server.peers.message_checks import connection_factory
+from paceline.scheduler.server.durable.recorder import Recorder
+from paceline.scheduler.server.peers.connections import Connections
 from paceline.scheduler.server.peers.outgoing_rpc import OutgoingRpc
 from paceline.scheduler.server.peers.peer import HandshakeHandler, Peer
 from paceline.scheduler.server.peers.pool import Pool
@@ -30,9 +29,7 @@ from paceline.workers_compat.config import config
 from paceline.workers_compat.facade import stock_plugins
 from paceline.workers_compat.facade.plugins import Plugins
 from paceline.workers_compat.facade.scheduler_facade import SchedulerFacade
-from paceline.workers_compat.security.shared_secret import CONNECTOR, LISTENER, Secret
 from paceline.workers_compat.security.tls_config import Tls
-from paceline.workers_compat.security.unpickling import read_scalar, serialize_value
 
 from .driver import Driver
 from .requests import build_handlers
@@ -40,15 +37,14 @@ from .requests import build_handlers
 if TYPE_CHECKING:
     from paceline.scheduler.core.core import SchedulerCore
     from paceline.scheduler.server.compilers.pool import GraphCompilers
+    from paceline.scheduler.server.durable.durability import Durability
     from paceline.scheduler.server.journal.journal import JournalWriter
     from paceline.scheduler.server.requests.api import Handler, OwningScheduler
     from paceline.scheduler.server.requests.state import RequestState
     from paceline.scheduler.server.runtime.gc_policy import GcPolicy
+    from paceline.workers_compat.security.shared_secret import Secret
 
 logger = logging.getLogger("distributed.scheduler")
-
-#: The handshake that accepted connections receive. Stock peers ignore the second encoding.
-OFFER: Mapping[str, Any] = MappingProxyType(local_offer(in_place=True))
 
 
 class Server(ServerApi):
@@ -59,6 +55,7 @@ class Server(ServerApi):
         blocked_handlers: ops that are refused.
         journal: records every stimulus, or None.
         secret: the secret that peers must know, or None.
+        durability: records what happens; None for a scheduler that is not durable.
 
     Attributes:
         pool: the outgoing connections.
@@ -76,8 +73,11 @@ class Server(ServerApi):
         journal: JournalWriter | None = None,
         tls: Tls | None = None,
         secret: Secret | None = None,
+        durability: Durability | None = None,
     ) -> None:
         super().__init__()
+        self.durability = durability
+        self.recorder = durability.recorder if durability is not None else Recorder()
         self._log_limits = LogLimits()
         self.core = core
         self.state = core.state
@@ -85,7 +85,10 @@ class Server(ServerApi):
         self.request_state = request_state
         self.plugins: Plugins = SchedulerFacade(self, scheduler).plugin_host
         self.driver: Driver = Driver(
-            core, close_scheduler=self._close_scheduler, gc_policy=gc_policy
+            core,
+            close_scheduler=self._close_scheduler,
+            gc_policy=gc_policy,
+            recorder=self.recorder,
         )
         self.driver.instructions[instructions.RestartSilentWorkers] = self._restart_silent
         self.driver.record_sinks.append(self.plugins.on_records)
@@ -94,47 +97,43 @@ class Server(ServerApi):
         if journal is not None:
             self.driver.add_observer(journal)
             self.plugins.writes = journal.turn_writes
+        elif durability is not None:
+            self.plugins.writes = durability.recorder.turn_writes
         self.secret = secret
         tls = tls or Tls()
         self.transport: Transport = Transport(
             self._opened,
-            backends(tls),
-            handshake_limits=HANDSHAKE_LIMITS,
+            backends(tls, durability.backend if durability is not None else None),
+            HANDSHAKE_LIMITS,
             require_encryption=tls.required,
+            scratch=durability.scratch if durability is not None else None,
         )
         self.pool = Pool(self)
         self.graph_compilers = graph_compilers
         self.handlers: dict[type, Handler] = build_handlers()
         self.rpc_counts: defaultdict[type[Any], int] = defaultdict(int)
-        stock_plugins.SuspendedShufflePlugin(self.plugins)
+        self.recorder.shuffles = stock_plugins.SuspendedShufflePlugin(self.plugins)
         shuffle_plugin = stock_plugins.shuffle_worker_plugin()
         request_state.worker_plugins[stock_plugins.SHUFFLE] = shuffle_plugin
         request_state.worker_plugins.update(config.worker_plugins())
         self._block(blocked_handlers)
         self.core_types: frozenset[type] = frozenset(core.handlers)
-        self._new_connection = connection_factory()
+        self._connections = Connections(secret)
         self.graph_ids = itertools.count(1)
+
+    @property
+    def n_restarts(self) -> int:
+        """The number of scheduler processes that ran before this one."""
+        return self.durability.n_restarts if self.durability is not None else 0
 
     def _opened(self, comm: Comm) -> Peer:
         """Start the handshake on a new connection."""
         outgoing = comm.facts.outgoing
-        connection = self._new_connection(
-            "connector" if outgoing else "listener",
-            offer=self._offer(outgoing),
-            read_scalar=read_scalar,
-            serialize_value=serialize_value,
-        )
+        connection = self._connections.outgoing() if outgoing else self._connections.accepted()
         peer = Peer(self, comm, connection)
         peer.handler = OutgoingRpc(peer) if outgoing else HandshakeHandler(peer)
         comm.write(connection.start())
         return peer
-
-    def _offer(self, outgoing: bool) -> Mapping[str, Any] | None:
-        """Return the handshake to send, or None for the default one."""
-        offer = None if outgoing else OFFER
-        if self.secret is None:
-            return offer
-        return {**(offer or {}), **self.secret.proof(CONNECTOR if outgoing else LISTENER)}
 
     async def rpc_call(
         self, address: str, request: Any, timeout: float | None = None, **options: Any

@@ -39,7 +39,7 @@ async def compiled(compilers: Any, req: CompileRequest) -> list[Any]:
     replies: list[Any] = []
     done = asyncio.get_running_loop().create_future()
 
-    def take(reply: Any) -> None:
+    def take(reply: Any, frames: Any) -> None:
         replies.append(reply)
         if isinstance(reply, GraphCommit | GraphFailed) and not done.done():
             done.set_result(None)
@@ -146,7 +146,7 @@ async def test_stuck_graph_does_not_block_those_behind_it() -> None:
     try:
         expr, keys = expression(3)
         await compiled(compilers, request(1, expr, keys))  # the child has started
-        compilers.compile(request(2, Slow(), ["x"]), lambda reply: None)
+        compilers.compile(request(2, Slow(), ["x"]), lambda reply, frames: None)
         started = loop.time()
         done = await compiled(compilers, request(3, expr, keys, client="d"))
         assert type(done[-1]) is GraphCommit
@@ -202,7 +202,7 @@ async def test_cancelled_graph_that_does_not_end_costs_its_child(
         expr, keys = expression(3)
         await compiled(compilers, request(1, expr, keys))  # the child has started
         heard: list[Any] = []
-        compilers.compile(request(2, Endless(), ["x"]), heard.append)
+        compilers.compile(request(2, Endless(), ["x"]), lambda reply, frames: heard.append(reply))
         behind = asyncio.ensure_future(compiled(compilers, request(3, expr, keys)))
         if not others_wait:
             behind.cancel()
@@ -233,7 +233,7 @@ async def test_cancel_does_not_end_a_starting_child(
         first = list(compilers._processes)
         expr, keys = expression(3)
         heard: list[Any] = []
-        compilers.compile(request(1, expr, keys), heard.append)
+        compilers.compile(request(1, expr, keys), lambda reply, frames: heard.append(reply))
         compilers.cancel(1)
         await asyncio.sleep(0.05)  # many times the timeout; imports in a child take longer
         monkeypatch.setattr(pool, "CANCELLED_SECONDS", 1000.0)
@@ -282,7 +282,9 @@ async def test_endless_graphs_of_one_client_occupy_one_process(
     processes: ProcessGraphCompilers,
 ) -> None:
     for graph_id in range(10, 20):
-        processes.compile(request(graph_id, Runs(ENDLESS), ["x"], client="bad"), lambda reply: None)
+        processes.compile(
+            request(graph_id, Runs(ENDLESS), ["x"], client="bad"), lambda reply, frames: None
+        )
     expr, keys = expression(3)
     for graph_id in range(20, 24):
         replies = await compiled(processes, request(graph_id, expr, keys, client=f"{graph_id}"))
@@ -358,7 +360,7 @@ async def test_chunks_of_a_dead_compiler_are_dropped(processes: ProcessGraphComp
     replies: list[Any] = []
     done = asyncio.get_running_loop().create_future()
 
-    def take(reply: Any) -> None:
+    def take(reply: Any, frames: Any) -> None:
         if not replies:
             (at_work,) = [each for each in processes._processes if 10 in each.graphs]
             at_work.process.kill()
@@ -422,7 +424,7 @@ async def test_a_process_whose_memory_stays_high_is_replaced_when_idle(
 async def test_cancelled_graphs_send_nothing(compilers: Any) -> None:
     expr, keys = expression(2000)
     heard: list[Any] = []
-    compilers.compile(request(1, expr, keys), heard.append)
+    compilers.compile(request(1, expr, keys), lambda reply, frames: heard.append(reply))
     compilers.cancel(1)
     done = await compiled(compilers, request(2, expr, keys))
     assert type(done[-1]) is GraphCommit

@@ -268,7 +268,7 @@ def _names(names: Any) -> list[str]:
 def _send(streams: Mapping[str, Any], name: str, direction: Any, messages: Any) -> None:
     stream = streams.get(name)
     if stream is not None:
-        stream.send([build_message(direction, message) for message in messages])
+        stream.send_own([build_message(direction, message) for message in messages])
 
 
 def _stock_replies(replies: dict[str, Any]) -> dict[str, Any]:

@@ -9,8 +9,10 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Iterable
+from dataclasses import fields
 from time import time
 from typing import Any
 
@@ -19,7 +21,7 @@ from distributed.active_memory_manager import ActiveMemoryManagerExtension
 from distributed.diagnostics.task_stream import TaskStreamPlugin
 from distributed.protocol.pickle import dumps
 from distributed.scheduler import CollectTaskMetaDataPlugin
-from distributed.shuffle._core import P2PBarrierTask, barrier_key
+from distributed.shuffle._core import P2PBarrierTask, ShuffleRunSpec, barrier_key
 from distributed.shuffle._exceptions import P2PConsistencyError
 from distributed.shuffle._scheduler_plugin import ShuffleSchedulerPlugin
 from distributed.shuffle._worker_plugin import ShuffleWorkerPlugin
@@ -51,6 +53,12 @@ def _fused(task: Any) -> Any:
     if source.state not in ("processing", "memory") or not task.run_spec_names(b"Alias"):
         return None
     return source if isinstance(task.run_spec, Alias) else None
+
+
+def _run_ids() -> Any:
+    """Return the iterator from which stock numbers the runs of all shuffles of this process."""
+    (field,) = (each for each in fields(ShuffleRunSpec) if each.name == "run_id")
+    return field.default_factory.args[0]  # type: ignore[union-attr]
 
 
 class SuspendedShufflePlugin(ShuffleSchedulerPlugin):
@@ -142,6 +150,35 @@ class SuspendedShufflePlugin(ShuffleSchedulerPlugin):
         if finish == "forgotten" and not self._shuffles:
             self._restarts.clear()
             self._host.suspend(SHUFFLE)
+
+    def fingerprint(self) -> object:
+        """Return a value that differs if the state that ``state`` returns does."""
+        runs = {run for each in self._shuffles.values() for run in each}
+        return {
+            (run.id, run.run_id, run.archived, len(run.participating_workers)) for run in runs
+        }, self._restarts.total()
+
+    def state(self) -> dict[str, Any]:
+        """Return the state of all shuffles, which can be pickled."""
+        return {
+            "active_shuffles": self.active_shuffles,
+            "_shuffles": dict(self._shuffles),
+            "_archived_by_stimulus": dict(self._archived_by_stimulus),
+            "_restarts": self._restarts,
+            "next_run_id": next(copy.copy(_run_ids())),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Continue the shuffles of another process. Workers expect new runs to have new numbers."""
+        self.active_shuffles = state["active_shuffles"]
+        self._shuffles.update(state["_shuffles"])
+        self._archived_by_stimulus.update(state["_archived_by_stimulus"])
+        self._restarts = state["_restarts"]
+        run_ids = _run_ids()
+        while next(run_ids) < state["next_run_id"] - 1:
+            pass
+        if self._shuffles:
+            self._host.resume(SHUFFLE)
 
     def restart(self, scheduler: Any) -> None:
         """See stock. All tasks are forgotten."""

@@ -144,11 +144,13 @@ def identity(
     services: dict[str, int] | None = None,
     started: float = 0.0,
     build: str = "",
+    restarts: int = 0,
 ) -> dict[str, Any]:
     """Describe the scheduler and the first ``n_workers`` workers, or all if it is -1.
 
     The other arguments are facts of the server, as stock names them: ``services`` is name -> port,
-    ``started`` seconds since the epoch. Stock has no ``build``, the version and kind of build.
+    ``started`` seconds since the epoch. Stock has no ``build``, the version and kind of build, and
+    no ``restarts``, how often the process of a durable scheduler was replaced.
     """
     count = len(state.workers) if n_workers == -1 else max(0, n_workers)
     return {
@@ -158,6 +160,7 @@ def identity(
         "services": services or {},
         "started": started,
         "build": build,
+        "restarts": restarts,
         "n_workers": len(state.workers),
         "total_threads": state.total_nthreads,
         "total_memory": state.total_memory,

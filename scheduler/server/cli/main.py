@@ -20,12 +20,16 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from . import doctor, explain, protocol_commands, status
 from .options import read_key, tls_options
+
+if TYPE_CHECKING:
+    from paceline.scheduler.server.durable.keeper_channel import KeeperChannel
 
 logger = logging.getLogger("distributed.scheduler")
 
@@ -151,6 +155,11 @@ def main() -> None:
     type=click.Path(dir_okay=False),
     help="Record every stimulus in this file, for `paceline replay`",
 )
+@click.option(
+    "--durable",
+    type=click.Path(file_okay=False),
+    help="Survive the death of the scheduler process: keep what it needs in this folder",
+)
 @click.argument("preload_argv", nargs=-1, type=click.UNPROCESSED, callback=validate_preload_argv)
 @click.option(
     "--version",
@@ -167,6 +176,7 @@ def scheduler(
     protocol: str | None,
     security: dict[str, str] | None,
     pid_file: str | None,
+    durable: str | None,
     **options: Any,
 ) -> None:
     """Launch a scheduler."""
@@ -177,7 +187,7 @@ def scheduler(
         write_pid_file(pid_file)
     set_process_title("dask scheduler [not started]")
     raise_file_limit()
-    run_scheduler(**address, **options, security=security)
+    run_scheduler(**address, **options, durable=durable, security=security)
 
 
 @main.command()
@@ -311,8 +321,11 @@ def set_process_title(title: str) -> None:
     setproctitle.setproctitle(title)
 
 
-def run_scheduler(**options: Any) -> None:
-    """Run a scheduler until it has finished or a signal arrives."""
+def run_scheduler(*, durable: str | None = None, **options: Any) -> None:
+    """Run a scheduler until it has finished or a signal arrives.
+
+    ``durable`` is the folder of the log; with it, this process becomes the keeper.
+    """
     gc.disable()  # for the imports; GcPolicy collects from then on
     from paceline.workers_compat.graphs.accelerators import optional_imports
 
@@ -326,12 +339,26 @@ def run_scheduler(**options: Any) -> None:
     # imports of this process write to pages that it shares with the template after the fork
     make_loop = loop_factory(config.get("distributed.admin.event-loop"))
     requests.import_modules()
-    template = Template.start()
-    spawn = template.spawn if template is not None else child_process.spawn
+    durable = durable or config.get("paceline.scheduler.durable")
 
-    async def run() -> None:
+    def serve(keeper: KeeperChannel | None) -> None:
+        template = keeper.template if keeper is not None else Template.start()
+        spawn = template.spawn if template is not None else child_process.spawn
+        try:
+            with asyncio.Runner(loop_factory=make_loop) as runner:
+                runner.run(run(spawn, keeper))
+        except (ImportError, ValueError, OSError) as error:  # invalid options
+            raise click.ClickException(advice(error, options)) from error
+        finally:
+            if template is not None:
+                template.stop()
+            gc.freeze()  # the interpreter does not traverse these objects when it ends
+            gc.enable()
+            logger.info("End scheduler")
+
+    async def run(spawn: child_process.Spawn, keeper: KeeperChannel | None) -> None:
         logger.info(RULE)
-        scheduler = Scheduler(own_process=True, spawn=spawn, **options)
+        scheduler = Scheduler(own_process=True, spawn=spawn, keeper=keeper, **options)
         logger.info(RULE)
         signalled = asyncio.create_task(wait_for_signal())
         finished = asyncio.create_task(start_and_finish(scheduler))
@@ -343,17 +370,28 @@ def run_scheduler(**options: Any) -> None:
         signalled.cancel()
         logger.info("Stopped scheduler at %r", scheduler.address)
 
+    serve(start_keeper(durable, options, serve) if durable else None)
+
+
+def start_keeper(
+    folder: str, options: Mapping[str, Any], serve: Callable[[KeeperChannel], None]
+) -> KeeperChannel:
+    """Make this process the keeper, and return in the scheduler processes that it forks.
+
+    A standby calls ``serve`` when it becomes the scheduler process.
+
+    Raises:
+        ClickException: the scheduler cannot be durable with these options.
+    """
+    from paceline.scheduler.server.durable import keeper
+
     try:
-        with asyncio.Runner(loop_factory=make_loop) as runner:
-            runner.run(run())
-    except (ImportError, ValueError, OSError) as error:  # invalid options
-        raise click.ClickException(advice(error, options)) from error
-    finally:
-        if template is not None:
-            template.stop()
-        gc.freeze()  # the interpreter does not traverse these objects when it ends
-        gc.enable()
-        logger.info("End scheduler")
+        keeper.check(options)
+        channel = keeper.start(Path(folder))
+    except (keeper.DurableError, OSError) as error:
+        raise click.ClickException(f"--durable: {error}") from error
+    channel.serve = serve
+    return channel
 
 
 def advice(error: Exception, options: Mapping[str, Any]) -> str:

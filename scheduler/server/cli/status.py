@@ -111,12 +111,14 @@ def headline(now: Snapshot, before: Snapshot | None) -> str:
     used = sum(w.get("metrics", {}).get("memory", 0) for w in workers)
     totals = now.totals
     speed = rate(now, before)
+    n_restarts = identity.get("restarts")
+    restarts = f", {count(n_restarts, 'restart')}" if n_restarts else ""
     counts = ", ".join(f"{n:,} {state}" for state, n in totals.items() if n) or "no tasks"
     lines = [
         f"{identity['address']}   {count(len(workers), 'worker')}, "
         f"{count(identity.get('total_threads', 0), 'thread')}, "
         f"{format_nbytes(used)} of {format_nbytes(identity.get('total_memory', 0))}"
-        f"   {identity.get('build') or 'dask scheduler'}",
+        f"   {identity.get('build') or 'dask scheduler'}{restarts}",
         counts + (f"   {speed:,.0f} tasks/s" if speed is not None else ""),
     ]
     return "\n".join(lines)

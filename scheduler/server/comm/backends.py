@@ -13,10 +13,13 @@ from .transport import CommBackend
 from .websocket import WebSocketBackend
 
 
-def backends(tls: Tls) -> Callable[[str], CommBackend]:
-    """Return a function from a scheme to its backend, which raises if the scheme is unknown."""
+def backends(tls: Tls, tcp: CommBackend | None = None) -> Callable[[str], CommBackend]:
+    """Return a function from a scheme to its backend, which raises if the scheme is unknown.
+
+    ``tcp`` replaces the backend of ``tcp://``.
+    """
     own: dict[str, CommBackend] = {
-        "tcp": TcpBackend(),
+        "tcp": tcp or TcpBackend(),
         "tls": TlsBackend(tls),
         "ws": WebSocketBackend("ws", tls),
         "wss": WebSocketBackend("wss", tls),

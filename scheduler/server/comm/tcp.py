@@ -57,13 +57,17 @@ class TcpComm(Comm, asyncio.BufferedProtocol):
             self.scheme,
             self.facts.outgoing,
         )
+        self.begin()
+
+    def begin(self) -> None:
+        """Report the new connection."""
         self._owner.connection_made(self)
 
     def buffer_updated(self, nbytes: int) -> None:
         if not self._closing:
             self._process(self._reader.buffer_updated, nbytes)
 
-    def _process(self, read: Callable[..., list[Any]], *args: int) -> None:
+    def _process(self, read: Callable[..., list[Any]], *args: Any) -> None:
         try:
             messages = read(*args)
         except RemoteProtocolError as error:

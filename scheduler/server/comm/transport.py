@@ -90,9 +90,17 @@ class Comm(ABC):
         facts: what is known of the peer.
         events: receives the events. Set when the connection opens.
         coming: the incomplete message's frame lengths and its frames so far; None if unknown.
+        number: of a connection that is recorded (``durable``), else 0.
+        is_stream: whether it is the stream of a worker or client.
+        has_replied: data was written since the last request was done.
+        n_messages: number of messages of the stream that are in what was written so far.
     """
 
     events: CommEvents
+    number = 0
+    is_stream = False
+    has_replied = False
+    n_messages = 0
 
     def __init__(self, owner: Transport, facts: PeerFacts) -> None:
         self.facts = facts
@@ -204,10 +212,11 @@ class Transport:
         backends: Callable[[str], CommBackend],
         handshake_limits: Limits | None = None,
         require_encryption: bool = False,
+        scratch: memoryview | None = None,
     ) -> None:
         self.limits = Limits()
         self.handshake_limits = handshake_limits
-        self.scratch = memoryview(bytearray(SCRATCH_NBYTES))
+        self.scratch = scratch or memoryview(bytearray(SCRATCH_NBYTES))
         self.comms: set[Comm] = set()
         self._opened = opened
         self._backends = backends

@@ -361,7 +361,7 @@ class ProcessGraphCompilers:
         else:
             if job.n_chunks:
                 job.n_chunks = 0
-                job.on_reply(GraphRestarted(job.graph_id))
+                job.on_reply(GraphRestarted(job.graph_id), None)
             return True
         return False
 
@@ -409,7 +409,7 @@ class ProcessGraphCompilers:
                 is_chunk = isinstance(reply, GraphChunk)
                 job.answered = not is_chunk
                 job.n_chunks += is_chunk
-                job.on_reply(reply)
+                job.on_reply(reply, message)
 
     def _handle_ready(self, process: CompilerProcess) -> None:
         process.ready = True

@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 from paceline.protocol.errors import RemoteProtocolError
-from paceline.protocol.framing import FrameReader
+from paceline.protocol.framing import FrameReader, Frames
 from paceline.scheduler.core.stimuli import GraphFailed
 from paceline.scheduler.server.runtime.child_process import ChildProcess
 from paceline.workers_compat import errors
@@ -32,8 +32,8 @@ WAITING_MESSAGES_MAX = 8
 #: Graphs that one process may have at a time: the one that it compiles, and those that wait in it.
 GRAPHS_AHEAD_MAX = 16
 
-#: Called with each reply about a graph.
-OnReply = Callable[[Any], None]
+#: Called with each reply about a graph, and the frames of the message that it was decoded from.
+OnReply = Callable[[Any, "Frames | None"], None]
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ class CompileJob:
     def fail(self, text: str) -> None:
         """Reply that the graph could not be compiled, for the reason in ``text``."""
         self.answered = True
-        self.on_reply(compile_failure(self.request, text))
+        self.on_reply(compile_failure(self.request, text), None)
 
 
 @dataclass(slots=True, eq=False)

@@ -73,7 +73,7 @@ class ThreadGraphCompilers:
     ) -> None:
         slots.release()
         if graph_id not in self._cancelled:
-            on_reply(reply)
+            on_reply(reply, None)
 
     def _done(self, graph_id: int) -> None:
         self._live.discard(graph_id)

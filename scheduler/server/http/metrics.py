@@ -60,6 +60,8 @@ GAUGES: Final = {
         "Bytes that wait to be sent because a peer has not read them"
     ),
     "paceline_connections": "Open connections of all kinds",
+    "paceline_durable": "Whether the scheduler survives the death of its process",
+    "paceline_restart_seconds": "Duration of the last restart of a durable scheduler's process",
 }
 #: Name without namespace and without "_total" -> description.
 COUNTERS: Final = {
@@ -85,6 +87,7 @@ COUNTERS: Final = {
     "semaphore_release": "Leases released so far, per semaphore",
     "paceline_stimuli": "Counted since the server started",
     "paceline_internal_errors": "Counted since the server started",
+    "paceline_restarts": "Processes of a durable scheduler that were replaced",
     "paceline_sampled_messages": "Stimuli of sampled turns, by op",
 }
 PREFIX: Final = ("task_prefix_name",)
@@ -238,6 +241,11 @@ class SchedulerMetrics:
             "paceline_internal_errors": driver.n_core_errors,
             "paceline_sampled_messages": self._server.measures.ops,
         }
+        durability = self._server.durability
+        if durability is not None:
+            values["paceline_durable"] = durability.is_complete
+            values["paceline_restarts"] = durability.n_restarts
+            values["paceline_restart_seconds"] = durability.restart_seconds
         if monitor.monitor_gil_contention:
             values["scheduler_gil_contention_seconds"] = monitor.cumulative_gil_contention
         if self._state.config.work_stealing:  # as in stock

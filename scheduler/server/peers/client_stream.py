@@ -17,12 +17,17 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from paceline.protocol import messages as m
 from paceline.scheduler.core import stimuli
+from paceline.scheduler.server.durable.past_connection import CompilingGraph, data_placed
 from paceline.workers_compat.graphs.graph_table import CompileRequest
 
 from .slow_peers import SlowClientBuffer
 from .streams import Stream
 
 if TYPE_CHECKING:
+    from paceline.protocol.framing import Frames
+    from paceline.scheduler.server.durable.past_connection import PastConnection
+    from paceline.scheduler.server.durable.replay import Past
+
     from .peer import Peer
 
 logger = logging.getLogger("distributed.scheduler")
@@ -38,8 +43,10 @@ class PendingUpdateGraph:
 
     Attributes:
         keys: the keys that the client wants of it.
+        message: the ``UpdateGraph`` message.
         started: when it was submitted to the graph compilers (``time.perf_counter``).
         outcome: its commit, its failure or ``GraphDropped``, once there is one.
+        outcome_frames: the outcome as the graph compiler sent it, if it did.
         is_fed: the outcome was fed to the core. The blocked messages follow.
         blocked_messages: messages that arrived after it and before the next graph.
         released: keys that these messages release or cancel.
@@ -48,8 +55,10 @@ class PendingUpdateGraph:
 
     graph_id: int
     keys: Collection[Any]
+    message: Any = None
     started: float = field(default_factory=time.perf_counter)
     outcome: Any = None
+    outcome_frames: Frames | None = None
     is_fed: bool = False
     blocked_messages: list[Any] = field(default_factory=list)
     released: set[Any] = field(default_factory=set)
@@ -81,7 +90,7 @@ class ClientStream(Stream):
     def feed_core(self, messages: list[Any]) -> None:
         """Feed messages that the core handles, or block them behind the newest graph."""
         if not self._graphs:
-            self._driver.feed_batch(self.name, messages)
+            super().feed_core(messages)
             return
         self._graphs[-1].block(messages)
         self._n_waiting += len(messages)
@@ -134,9 +143,10 @@ class ClientStream(Stream):
 
     def handle_other(self, message: Any) -> None:
         if type(message) is m.UpdateGraph:
-            self._update_graph(message)
+            self._recorder.other(self.peer.comm.number)
+            self._update_graph(message, next(self.peer.server.graph_ids))
         elif type(message) is m.UpdateData:
-            self._update_data(message)
+            self.feed_core([data_placed(message, self.name)])
         else:
             super().handle_other(message)
 
@@ -145,9 +155,8 @@ class ClientStream(Stream):
         """The number of the client's graphs that are being compiled."""
         return sum(1 for graph in self._graphs if graph.graph_id and graph.outcome is None)
 
-    def _update_graph(self, message: Any) -> None:
+    def _update_graph(self, message: Any, graph_id: int) -> None:
         server = self.peer.server
-        graph_id = next(server.graph_ids)
         fields = msgspec.structs.asdict(message)
         del fields["stimulus_id"]
         request = CompileRequest(
@@ -156,21 +165,49 @@ class ClientStream(Stream):
             received_at=self._driver.clock(),
             validate=server.state.validate,
         )
-        self._graphs.append(PendingUpdateGraph(graph_id, request.keys))
+        self._graphs.append(PendingUpdateGraph(graph_id, request.keys, message))
         self._n_waiting += 1
         self._pause_if_many_wait()
         server.graph_compilers.compile(request, self._compiled)
 
-    def _compiled(self, reply: Any) -> None:
+    def continue_from(self, messages: list[Any], unwritten: list[Any], n_written: int) -> None:
+        """See ``Stream``. Graphs that were being compiled are compiled again."""
+        super().continue_from([], unwritten, n_written)
+        waiting: list[Any] = []
+        for message in messages:
+            if type(message) is not CompilingGraph:
+                waiting.append(message)
+                continue
+            self._handle(waiting)
+            waiting = []
+            self._driver.feed(stimuli.GraphRestarted(message.graph_id), self.name)
+            self._update_graph(message.message, message.graph_id)
+        self._handle(waiting)
+
+    def capture(self, connection: PastConnection, past: Past) -> None:
+        """See ``EventHandler``. The messages behind graphs precede those of the inbox."""
+        for graph in self._graphs:
+            if not graph.is_fed:
+                connection.messages.append(CompilingGraph(graph.graph_id, graph.message))
+            connection.messages += graph.blocked_messages
+        super().capture(connection, past)
+
+    def _compiled(self, reply: Any, frames: Frames | None = None) -> None:
         """Handle a reply of the graph compilers: a chunk of a graph, or its outcome."""
         if self.ended:
             return
+        self._recorder.handling(self.peer.comm.number)
+        self._feed_compiled(reply, frames)
+        self._recorder.handling(0)
+
+    def _feed_compiled(self, reply: Any, frames: Frames | None) -> None:
         if type(reply) in (stimuli.GraphChunk, stimuli.GraphRestarted):
-            self._driver.feed(reply, self.name)
+            self._driver.feed(reply, self.name, frames=frames)
             return
         for graph in self._graphs:
             if graph.graph_id == reply.graph_id:
                 graph.outcome = reply
+                graph.outcome_frames = frames
                 self.peer.server.measures.compiles.observe(time.perf_counter() - graph.started)
                 break
         if self._unblock(max(0, self._driver.messages_left)):
@@ -188,7 +225,10 @@ class ClientStream(Stream):
             if not graph.is_fed:
                 graph.is_fed = True
                 self._driver.feed(
-                    graph.outcome, self.name, stimulus_id=f"update-graph-{self._driver.clock()}"
+                    graph.outcome,
+                    self.name,
+                    stimulus_id=f"update-graph-{self._driver.clock()}",
+                    frames=graph.outcome_frames,
                 )
             blocked = graph.blocked_messages
             unblocked, graph.blocked_messages = blocked[:count], blocked[count:]
@@ -198,7 +238,7 @@ class ClientStream(Stream):
             if unblocked:
                 count -= len(unblocked)
                 self._n_waiting -= len(unblocked)
-                self._driver.feed_batch(self.name, unblocked)
+                super().feed_core(unblocked)
             if graphs and graphs[0] is graph:
                 break
         if self._n_waiting <= WAITING_MESSAGES_MAX // 2:
@@ -209,10 +249,6 @@ class ClientStream(Stream):
         """See ``Stream``. Messages that were blocked by graphs precede those of the inbox."""
         more = self._unblock(count)
         return super().handle_deferred(count) or more
-
-    def _update_data(self, message: Any) -> None:
-        who_has = {key: list(addresses) for key, addresses in message.who_has.items()}
-        self.feed_core([stimuli.DataPlaced(who_has, dict(message.nbytes), client=self.name)])
 
     # the end
 

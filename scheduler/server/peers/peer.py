@@ -17,7 +17,7 @@ import asyncio
 import inspect
 import logging
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from paceline.protocol import connection as c
 from paceline.protocol import messages as m
@@ -38,6 +38,8 @@ from .receive_spool import ReceiveSpool
 
 if TYPE_CHECKING:
     from paceline.scheduler.server.comm.transport import Comm
+    from paceline.scheduler.server.durable.past_connection import PastConnection
+    from paceline.scheduler.server.durable.replay import Past
 
 logger = logging.getLogger("distributed.scheduler")
 
@@ -65,6 +67,9 @@ class EventHandler:
     def closed(self, reason: str) -> None:
         """Handle the end of the connection."""
 
+    def capture(self, connection: PastConnection, past: Past) -> None:
+        """Add to ``connection`` what another process needs to continue it."""
+
 
 class Peer:
     """A connection. Implements ``CommEvents``.
@@ -72,6 +77,7 @@ class Peer:
     Attributes:
         handler: receives its events.
         write_paused: more than the high-water mark waits to be written.
+        n_read: number of messages that ``read`` was called for.
         receive_spool: receives large messages. None before the handshake and for outgoing
             connections.
     """
@@ -83,6 +89,7 @@ class Peer:
         self.connection = connection
         self.closed = False
         self.write_paused = False
+        self.n_read = 0
         self._resumes_soon = False
         self._pauses: set[str] = set()
         self._wake = asyncio.Event()
@@ -103,6 +110,12 @@ class Peer:
         except Exception:
             logger.exception("Internal error while reading from %s", self.address)
             self.comm.abort("internal error")
+
+    def become_stream(self, kind: Literal["worker", "client"], name: str) -> None:
+        """Make the connection the stream of a worker or client, whose registration is accepted."""
+        self.connection.become_stream(kind)
+        self.comm.is_stream = True
+        self.server.recorder.stream(self.comm.number, kind, name)
 
     def admit(self) -> None:
         """Accept messages of full size. Large ones are received into files."""
@@ -154,6 +167,11 @@ class Peer:
         if not self._pauses:
             self.comm.resume_reading()
 
+    def apply_pauses(self) -> None:
+        """Stop reading if there is a reason, after the comm was connected."""
+        if self._pauses:
+            self.comm.pause_reading()
+
     def paused(self) -> None:
         """See ``EventHandler``."""
         self.write_paused = True
@@ -186,6 +204,7 @@ class Peer:
         Raises:
             OSError: the connection has ended.
         """
+        self.n_read += 1
         previous = self.handler
         read_once = ReadOnce(self.server.loop.create_future(), previous)
         self.handler = read_once
@@ -211,6 +230,9 @@ class ReadOnce(EventHandler):
         if not self.future.done():
             self.future.set_exception(ConnectionError(reason))
         self._previous.closed(reason)
+
+    def capture(self, connection: PastConnection, past: Past) -> None:
+        self._previous.capture(connection, past)
 
 
 class HandshakeHandler(EventHandler):
@@ -249,6 +271,8 @@ class RpcHandler(EventHandler):
         self._peer = peer
         self._waiting: deque[c.RequestReceived] = deque()
         self._unread = False
+        self._event: Any = None
+        self._request_id = 0
         self._task: asyncio.Future[Any] | None = None
 
     def event(self, event: Any) -> None:
@@ -265,6 +289,15 @@ class RpcHandler(EventHandler):
     def resumed(self) -> None:
         self._unread = False
         self._run_waiting()
+
+    def capture(self, connection: PastConnection, past: Past) -> None:
+        task = self._task
+        if task is not None:
+            connection.requests.append(self._event)
+            connection.request_id = self._request_id
+            if self._request_id and task.done() and not task.cancelled() and not task.exception():
+                past.replies[self._request_id] = task.result()
+        connection.requests += self._waiting
 
     def closed(self, reason: str) -> None:
         self._waiting.clear()
@@ -289,6 +322,8 @@ class RpcHandler(EventHandler):
             return
         peer.server.rpc_counts[kind] += 1
         handler = peer.server.handlers.get(kind)
+        recorder = peer.server.recorder
+        previous = recorder.handling(peer.comm.number)
         try:
             if isinstance(message, m.InvalidMessage) and message.cls in REGISTRATIONS:
                 result = self._refuse_registration(message)
@@ -298,10 +333,11 @@ class RpcHandler(EventHandler):
                 result = handler(peer.server, message, peer)
         except Exception as error:
             result = self._error_reply(message, error)
+        recorder.handling(previous)
         if asyncio.isfuture(result):
-            self._wait(event, result)
+            self.wait_for(event, result, peer.server.driver.last_request_id)
         elif inspect.iscoroutine(result):
-            self._wait(event, peer.server.loop.create_task(result))
+            self.wait_for(event, peer.server.loop.create_task(result))
         else:
             self._reply(event, result)
 
@@ -341,12 +377,19 @@ class RpcHandler(EventHandler):
             peer.comm.drop(reason)
         return NO_REPLY
 
-    def _wait(self, event: c.RequestReceived, task: asyncio.Future[Any]) -> None:
+    def wait_for(
+        self, event: c.RequestReceived, task: asyncio.Future[Any], request_id: int = 0
+    ) -> None:
+        """Reply to a request with the result of `task`.
+
+        ``request_id`` is that of the core if `task` is its reply.
+        """
+        self._event, self._request_id = event, request_id
         self._task = task
         task.add_done_callback(lambda done: self._done(event, done))
 
     def _done(self, event: c.RequestReceived, task: asyncio.Future[Any]) -> None:
-        self._task = None
+        self._task = self._event = None
         if task.cancelled():
             if self._peer.closed:
                 return
@@ -364,6 +407,9 @@ class RpcHandler(EventHandler):
                 peer.send(result)
             except Exception as error:
                 peer.send(self._error_reply(event.message, error))
+        peer.server.recorder.done(peer.comm.number, 1 + peer.n_read)
+        peer.n_read = 0
+        peer.comm.has_replied = False
         if event.close:
             peer.comm.close()
         elif peer.handler is self and not peer.can_write:

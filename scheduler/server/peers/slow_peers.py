@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import msgspec
@@ -48,17 +48,32 @@ KEY_REPORTS: frozenset[type] = frozenset(
 
 
 class _Kept(NamedTuple):
-    """A buffered message, its estimated size without payloads, and the payloads in it."""
+    """A buffered message, its estimated size without payloads, the payloads in it, its number."""
 
     message: Any
     nbytes: int
     payloads: list[Payload]
+    number: int = 0
 
 
 class SlowWorkerBuffer(deque[Any]):
-    """Messages for a worker that reads slowly. ``add`` appends a list of messages."""
+    """Messages for a worker that reads slowly.
 
-    add = deque.extend
+    Attributes:
+        first: number of the oldest message; messages of a stream are numbered from 0.
+    """
+
+    first = 0
+
+    def add(self, messages: list[Any], number: int = 0) -> None:
+        """Append ``messages``, the first of which has this number."""
+        if not self:
+            self.first = number
+        self.extend(messages)
+
+    def numbered(self) -> Iterable[tuple[int, Any]]:
+        """Return the messages with their numbers."""
+        return enumerate(self, self.first)
 
     @property
     def excess(self) -> str | None:
@@ -67,7 +82,9 @@ class SlowWorkerBuffer(deque[Any]):
 
     def take(self, count: int) -> list[Any]:
         """Remove and return up to ``count`` messages, oldest first."""
-        return [self.popleft() for _ in range(min(count, len(self)))]
+        taken = [self.popleft() for _ in range(min(count, len(self)))]
+        self.first += len(taken)
+        return taken
 
 
 class SlowClientBuffer:
@@ -90,16 +107,26 @@ class SlowClientBuffer:
     def __len__(self) -> int:
         return len(self._kept)
 
+    def numbered(self) -> Iterable[tuple[int, Any]]:
+        """Return the messages with their numbers."""
+        return [(kept.number, kept.message) for kept in self._kept.values()]
+
     @property
     def excess(self) -> str | None:
         """The limit that is exceeded, as text, or None."""
         return f"{KEPT_MAX_NBYTES} bytes of messages" if self.nbytes > KEPT_MAX_NBYTES else None
 
-    def add(self, messages: list[Any]) -> None:
-        """Append ``messages``."""
-        for message in messages:
+    @property
+    def first(self) -> int:
+        """The number of the oldest message; messages of a stream are numbered from 0."""
+        return next(iter(self._kept.values())).number
+
+    def add(self, messages: list[Any], number: int = 0) -> None:
+        """Append ``messages``, the first of which has this number."""
+        for position, message in enumerate(messages, number):
             is_report = type(message) in KEY_REPORTS
             kept = _report(message) if is_report else _Kept(message, *_measure(message))
+            kept = kept._replace(number=position)
             if is_report:
                 slot: Any = ("key", message.key)
                 if slot in self._kept:

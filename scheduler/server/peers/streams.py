@@ -9,6 +9,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.protocol import messages as m
@@ -21,6 +22,9 @@ from .peer import EventHandler
 from .slow_peers import SlowClientBuffer, SlowWorkerBuffer, UnreadTimer
 
 if TYPE_CHECKING:
+    from paceline.scheduler.server.durable.past_connection import PastConnection
+    from paceline.scheduler.server.durable.replay import Past
+
     from .peer import Peer
 
 logger = logging.getLogger("distributed.scheduler")
@@ -60,6 +64,8 @@ class Stream(EventHandler, ABC):
         self.name = name
         self.ended = False
         self._driver = peer.server.driver
+        self._recorder = peer.server.recorder
+        self._n_messages = 0
         self._inbox: deque[Any] = deque()
         self._n_undecoded = 0
         self._connection_lost = False
@@ -77,14 +83,16 @@ class Stream(EventHandler, ABC):
         peer = self.peer
         if peer.closed or peer.connection.phase == "closed":
             return
-        first = 0
+        first, before = 0, self._n_messages
+        self._n_messages += len(messages)
         while first < len(messages) and not self._buffer and peer.can_write:
             part = messages if len(messages) <= BATCH_MESSAGES_MAX else messages[first:]
-            self._write(part[:BATCH_MESSAGES_MAX])
-            first += BATCH_MESSAGES_MAX
+            part = part[:BATCH_MESSAGES_MAX]
+            first += len(part)
+            self._write(part, before + first)
         if first >= len(messages):
             return
-        self._buffer.add(messages[first:])
+        self._buffer.add(messages[first:], before + first)
         peer.pause_reading("unread messages")
         peer.resume_soon()
         if self._buffer.excess is not None:
@@ -96,14 +104,23 @@ class Stream(EventHandler, ABC):
         if not self._buffer:
             return
         while self._buffer and self.peer.can_write:
-            self._write(self._buffer.take(BATCH_MESSAGES_MAX))
+            messages = self._buffer.take(BATCH_MESSAGES_MAX)
+            self._write(messages, self._n_messages if not self._buffer else self._buffer.first)
         if self._buffer:
             self.peer.resume_soon()
         else:
             self.peer.resume_reading("unread messages")
 
-    def _write(self, messages: list[Any]) -> None:
-        """Write one batch. Leave out messages that cannot be encoded."""
+    def send_own(self, messages: list[Any]) -> None:
+        """Send ``messages`` that are not the core's."""
+        self._recorder.sent(self.peer.comm.number, messages)
+        self.send(messages)
+
+    def _write(self, messages: list[Any], n_messages: int) -> None:
+        """Write one batch, with which ``n_messages`` of the stream are written.
+
+        Leave out messages that cannot be encoded.
+        """
         peer = self.peer
         if peer.closed or peer.connection.phase == "closed":
             return
@@ -112,10 +129,11 @@ class Stream(EventHandler, ABC):
         except LocalProtocolError:
             if len(messages) > 1:
                 for message in messages:
-                    self._write([message])
+                    self._write([message], n_messages)
             else:
                 logger.exception("Internal error: cannot send %r to %s", messages[0], self.name)
         else:
+            peer.comm.n_messages = n_messages
             peer.comm.write(frames)
 
     def close_when_written(self) -> None:
@@ -128,6 +146,38 @@ class Stream(EventHandler, ABC):
         self.ended = True
         self.unregister()
         self.peer.server.loop.call_later(LINGER_SECONDS, self.peer.comm.close)
+
+    def continue_from(self, messages: list[Any], unwritten: list[Any], n_written: int) -> None:
+        """Continue a stream of another process of the scheduler.
+
+        Args:
+            messages: messages that were not handled.
+            unwritten: messages that were not written; None for those that need not be.
+            n_written: number of messages that were written before them.
+        """
+        self._n_messages = n_written
+        for is_dropped, run in groupby(unwritten, lambda message: message is None):
+            if is_dropped:
+                self._n_messages += len(list(run))
+            else:
+                self.send(list(run))
+        self._handle(messages)
+
+    def capture(self, connection: PastConnection, past: Past) -> None:
+        """See ``EventHandler``."""
+        connection.kind, connection.name = self.ROLE, self.name
+        connection.is_closed = self.peer.closed
+        while any(type(message) is _Undecoded for message in self._inbox):
+            position = next(i for i, each in enumerate(self._inbox) if type(each) is _Undecoded)
+            inbox = list(self._inbox)
+            pieces = [message for piece in inbox[position].pieces for message in piece]
+            self._inbox = deque([*inbox[:position], *pieces, *inbox[position + 1 :]])
+        connection.messages += self._inbox
+        connection.n_written = self._buffer.first if self._buffer else self._n_messages
+        unwritten: list[Any] = [None] * (self._n_messages - connection.n_written)
+        for number, message in self._buffer.numbered():
+            unwritten[number - connection.n_written] = message
+        connection.unwritten += unwritten
 
     # received messages
 
@@ -197,10 +247,11 @@ class Stream(EventHandler, ABC):
 
     def feed_core(self, messages: list[Any]) -> None:
         """Feed messages that the core handles."""
-        self._driver.feed_batch(self.name, messages)
+        self._driver.feed_batch(self.name, messages, self.peer.comm.number)
 
     def handle_other(self, message: Any) -> None:
         """Handle a message that the core does not handle."""
+        self._recorder.other(self.peer.comm.number)
         kind = type(message)
         plugins = self.peer.server.plugins
         if kind is m.CloseStream:
@@ -267,9 +318,9 @@ class WorkerStream(Stream):
 
     def handle_late(self, messages: list[Any]) -> None:
         """Feed the events of a removed worker, which logs why it closes."""
-        events = [message for message in messages if type(message) is m.LogEvent]
-        if events:
-            self._driver.feed_batch(self.name, events)
+        for message in messages:
+            if type(message) is m.LogEvent:
+                self._driver.feed(message, self.name)
 
     def paused(self) -> None:
         self._unread_timer.start()

@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.protocol import connection as c
 from paceline.protocol.catalogue import TABLES, Direction
+from paceline.scheduler.server.durable.past_connection import NO_SUCCESSION, PastConnection
 
 from .peer import EventHandler
 
 if TYPE_CHECKING:
+    from paceline.scheduler.server.durable.replay import Past
+
     from .peer import Peer
 
 logger = logging.getLogger("distributed.scheduler")
@@ -45,6 +48,9 @@ class UnregisteredStream(EventHandler):
         for raw in value if isinstance(value, list | tuple) else (value,):
             if not self._handle(raw):
                 return
+
+    def capture(self, connection: PastConnection, past: Past) -> None:
+        connection.fault = NO_SUCCESSION
 
     def closed(self, reason: str) -> None:
         logger.info("Connection to %s has been closed.", self._peer.address)

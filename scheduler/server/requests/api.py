@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from paceline.scheduler.core.state.scheduler_state import SchedulerState
     from paceline.scheduler.server.comm.transport import Transport
     from paceline.scheduler.server.compilers.pool import GraphCompilers
+    from paceline.scheduler.server.durable.recorder import Recorder
     from paceline.scheduler.server.runtime.measures import Measures
     from paceline.workers_compat.facade.plugins import Plugins
     from paceline.workers_compat.security.shared_secret import Secret
@@ -87,6 +88,7 @@ class ServerApi(ABC):
             its ``worker_plugins``; the scheduler's ``close`` calls its ``close``.
         handlers: message class -> handler of an RPC request.
         rpc_counts: message class -> number of requests.
+        recorder: records what a successor needs, if the scheduler is durable.
         core_types: message classes that the core or an extension handles.
         secret: the secret that peers must know, or None.
     """
@@ -104,6 +106,7 @@ class ServerApi(ABC):
     handlers: dict[type, Handler]
     rpc_counts: defaultdict[type[Any], int]
     core_types: frozenset[type]
+    recorder: Recorder
     graph_ids: Iterator[int]
 
     def __init__(self) -> None:

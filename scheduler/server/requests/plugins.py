@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from paceline.protocol import messages as r
@@ -26,6 +27,7 @@ async def register_worker_plugin(
     if name in plugins and idempotent:
         return {}
     plugins[name] = plugin
+    server.recorder.plugin("worker", name, plugin)
     return await broadcast(server, worker_rpc.PluginAdd(plugin=plugin, name=name))
 
 
@@ -38,6 +40,7 @@ async def register_nanny_plugin(
     if name in state.nanny_plugins and idempotent:
         return {}
     state.nanny_plugins[name] = plugin
+    server.recorder.plugin("nanny", name, plugin)
     async with state.nannies_changed:
         if state.starting_nannies:
             logger.info("Waiting for Nannies to start %s", state.starting_nannies)
@@ -49,6 +52,7 @@ async def unregister_worker_plugin(server: ServerApi, name: str) -> dict[str, An
     """Remove a plugin from all workers. Return address -> reply. Raise ValueError if unknown."""
     if server.request_state.worker_plugins.pop(name, None) is None:
         raise ValueError(f"The worker plugin {name} does not exist")
+    server.recorder.plugin("worker", name, None)
     return await broadcast(server, worker_rpc.PluginRemove(name=name))
 
 
@@ -56,6 +60,7 @@ async def unregister_nanny_plugin(server: ServerApi, name: str) -> dict[str, Any
     """Remove a plugin from all nannies. Return address -> reply. Raise ValueError if unknown."""
     if server.request_state.nanny_plugins.pop(name, None) is None:
         raise ValueError(f"The nanny plugin {name} does not exist")
+    server.recorder.plugin("nanny", name, None)
     return await broadcast(server, nanny_rpc.NannyPluginRemove(name=name), nanny=True)
 
 
@@ -66,10 +71,15 @@ async def handle_register_nanny(server: ServerApi, request: r.RegisterNanny, pee
     """
     address = request.address
     state = server.request_state
-    async with state.nannies_changed:
-        state.starting_nannies.add(address)
+    peer.reply({"status": "OK", "nanny-plugins": dict(state.nanny_plugins)})
+    return await nanny_started(server, address, peer)
+
+
+async def nanny_started(server: ServerApi, address: str, peer: Peer) -> NoReply:
+    """Wait until the worker of a nanny is up or has failed."""
+    state = server.request_state
+    state.starting_nannies.add(address)
     try:
-        peer.reply({"status": "OK", "nanny-plugins": dict(state.nanny_plugins)})
         await peer.read()
     except OSError as error:
         logger.info("Lost connection to nanny %s while it started: %s", address, error)
@@ -100,11 +110,31 @@ async def register_scheduler_plugin(
         if inspect.isawaitable(result):
             await result
     host.add(instance, name, bool(idempotent))
+    server.recorder.plugin("scheduler", name, plugin)
 
 
 def unregister_scheduler_plugin(server: ServerApi, name: str) -> None:
     """Remove a plugin from the scheduler. Raise ValueError if it is unknown."""
     server.plugins.remove(name)
+    server.recorder.plugin("scheduler", name, None)
+
+
+async def restore_plugins(server: ServerApi, plugins: Mapping[tuple[str, str], bytes]) -> None:
+    """Register plugins, (kind, name) -> pickle, that another process of the scheduler had.
+
+    Plugins of the scheduler start again. Log their errors.
+    """
+    state = server.request_state
+    for (kind, name), plugin in plugins.items():
+        if kind == "worker":
+            state.worker_plugins[name] = plugin
+        elif kind == "nanny":
+            state.nanny_plugins[name] = plugin
+        else:
+            try:
+                await register_scheduler_plugin(server, plugin, name)
+            except Exception:
+                logger.exception("The scheduler plugin %s cannot be started again", name)
 
 
 HANDLERS: dict[type, Handler] = {

@@ -47,7 +47,7 @@ def handle_register_worker(server: ServerApi, request: m.RegisterWorker, peer: P
         "worker-plugins": dict(server.request_state.worker_plugins),
     }
     peer.send({**reply, **warning})
-    peer.connection.become_stream("worker")
+    peer.become_stream("worker", address)
     peer.handler = WorkerStream(peer, address)
     joined = stimuli.WorkerJoined(address, addresses.address_host(address), request)
     server.send_stimulus(joined, address, request.stimulus_id)
@@ -59,7 +59,7 @@ def handle_register_client(server: ServerApi, request: m.RegisterClient, peer: P
     logger.info("Receive client connection: %s", request.client)
     known = {a: ws.versions for a, ws in server.state.workers.items()}
     warning = versions.version_warning(known, request.versions)
-    peer.connection.become_stream("client")
+    peer.become_stream("client", request.client)
     peer.send([m.StreamStart(**warning)])
     peer.handler = ClientStream(peer, request.client)
     server.send_stimulus(stimuli.ClientJoined(request.client, request.versions), request.client)
@@ -69,6 +69,7 @@ def handle_register_client(server: ServerApi, request: m.RegisterClient, peer: P
 def handle_connection_stream(server: ServerApi, request: m.ConnectionStream, peer: Peer) -> NoReply:
     """Make the connection a stream without a registration."""
     peer.handler = UnregisteredStream(peer, request.extra or {})
+    server.recorder.stream(peer.comm.number, "unregistered", "")
     return NO_REPLY
 
 

@@ -24,10 +24,11 @@ class SteadyClock:
         self,
         wall: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
+        since: float = 0.0,
     ) -> None:
         self._wall = wall
         self._monotonic = monotonic
-        self._now = wall()
+        self._now = max(since, wall())
         self._monotonic_seconds = monotonic()
 
     def __call__(self) -> float:

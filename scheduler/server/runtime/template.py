@@ -130,11 +130,17 @@ class Template:
     def __init__(self, pid: int, channel: socket.socket) -> None:
         self._pid = pid
         self._channel = channel
+        channel.settimeout(FORK_SECONDS)
         self._has_become_child = False
 
     @classmethod
-    def start(cls) -> Template | None:
-        """Fork the template process. Return None if this process cannot be forked safely."""
+    def start(cls, fds: Sequence[int] = (), *, is_kept: bool = False) -> Template | None:
+        """Fork the template process. Return None if this process cannot be forked safely.
+
+        Args:
+            fds: descriptors that the template closes.
+            is_kept: whether it only forks; a process that is not its parent may use it.
+        """
         if sys.platform != "linux":
             return None
         if threading.active_count() > 1:  # NumPy's threads end themselves before a fork
@@ -150,12 +156,13 @@ class Template:
             pid = os.fork()
         if pid:
             theirs.close()
-            ours.settimeout(FORK_SECONDS)
             return cls(pid, ours)
         ours.close()
+        for fd in fds:
+            os.close(fd)
         try:
             _set_up()
-            serve(theirs, MODULE)
+            serve(theirs, "" if is_kept else MODULE)
         except BaseException:
             traceback.print_exc()
         finally:
@@ -187,6 +194,19 @@ class Template:
             raise OSError(-pid, os.strerror(-pid))
         logger.warning("The template process has ended; starting a new interpreter")
         return child_process.spawn(module, fds)
+
+    @property
+    def pid(self) -> int:
+        """The process id of the template."""
+        return self._pid
+
+    def fileno(self) -> int:
+        """Return the descriptor of the channel."""
+        return self._channel.fileno()
+
+    def close(self) -> None:
+        """Close this end of the channel. The template ends when all of its copies are closed."""
+        self._channel.close()
 
     def stop(self) -> None:
         """Let the template process end. Children that still run are not affected."""
@@ -227,7 +247,10 @@ def serve(channel: socket.socket, own_module: str = "") -> None:
             _report_exits(statuses)
         if channel.fileno() not in ready:
             continue
-        name, fds, _, _ = socket.recv_fds(channel, REQUEST_NBYTES, FDS_MAX)
+        try:
+            name, fds, _, _ = socket.recv_fds(channel, REQUEST_NBYTES, FDS_MAX)
+        except ConnectionResetError:  # the scheduler died before it read a reply
+            return
         if not name:
             return
         status, *inherited = fds

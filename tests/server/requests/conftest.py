@@ -21,6 +21,7 @@ from paceline.scheduler.core.stimuli import (
     WorkerRemoved,
 )
 from paceline.scheduler.core.turn import Outbox
+from paceline.scheduler.server.durable.recorder import Recorder
 from paceline.scheduler.server.journal.build_core import build_core
 from paceline.scheduler.server.requests.api import RemoteError, ServerApi
 from paceline.scheduler.server.requests.state import RequestState
@@ -69,6 +70,7 @@ class FakeServer:
         self.request_state = RequestState()
         self.request_state.random.seed(0)
         self.driver = SimpleNamespace(client_streams={})
+        self.recorder = Recorder()
         self.plugins = Plugins(self.state)
         self.answers: dict[str, Answer] = {}
         self.asked: list[tuple[str, Any]] = []

@@ -1,0 +1,116 @@
+"""Continue a connection that a scheduler process before this one has accepted."""
+
+from __future__ import annotations
+
+import logging
+import socket
+from typing import TYPE_CHECKING, Any
+
+from paceline.protocol import messages as m
+from paceline.protocol.connection import RequestReceived
+from paceline.scheduler.server.peers.client_stream import ClientStream
+from paceline.scheduler.server.peers.peer import HandshakeHandler, Peer, RpcHandler
+from paceline.scheduler.server.peers.streams import WorkerStream
+from paceline.scheduler.server.requests.plugins import nanny_started
+
+if TYPE_CHECKING:
+    from paceline.scheduler.server.requests.api import ServerApi
+
+    from .durable_comm import DurableComm
+    from .past_connection import PastConnection
+    from .replay import Past
+
+logger = logging.getLogger("distributed.scheduler")
+
+#: Requests that are not handled again if they were under way: their connections are closed, so that
+#: the peers see an error at once.
+NOT_REPEATED = frozenset({m.RunFunction, m.Broadcast, m.Feed})
+
+
+class Adoption:
+    """Continues one connection: creates its peer and handler, then handles what was read.
+
+    Args:
+        comm: the comm, which is not connected yet.
+    """
+
+    def __init__(
+        self, server: ServerApi, past: Past, connection: PastConnection, comm: DurableComm
+    ) -> None:
+        self.comm = comm
+        self.peer = Peer(server, comm, connection.connection)
+        comm.events = self.peer
+        self._server = server
+        self._past = past
+        self._connection = connection
+        self._stream: WorkerStream | ClientStream | None = None
+        self._fault = connection.fault
+        if connection.kind:
+            self._continue_stream(connection)
+        elif connection.connection.phase == "handshake":
+            self.peer.handler = HandshakeHandler(self.peer)
+        else:
+            self.peer.handler = RpcHandler(self.peer)
+
+    def _continue_stream(self, connection: PastConnection) -> None:
+        known: Any = {"worker": self._server.state.workers, "client": self._server.state.clients}
+        name = connection.name
+        if self._past.streams[connection.kind, name] is not connection:
+            self._fault = "its peer has registered again"
+        elif name not in known[connection.kind]:
+            self._fault = "its peer was removed"
+        else:
+            stream_class = WorkerStream if connection.kind == "worker" else ClientStream
+            self._stream = self.peer.handler = stream_class(self.peer, name)
+
+    def begin(self) -> None:
+        """Send what was not sent, and handle what was not handled."""
+        connection = self._connection
+        if self._fault:
+            logger.warning("Closing the connection to %s: %s", self.peer.address, self._fault)
+            self.comm.abort(self._fault)
+        elif self._stream is not None:
+            self._stream.continue_from(
+                list(connection.messages), list(connection.unwritten), connection.n_written
+            )
+        elif connection.requests:
+            self._continue_requests(connection)
+        elif not connection.written:
+            self.comm.write(connection.start)
+
+    async def connect(self, sock: socket.socket) -> None:
+        """Connect the comm to its socket, and complete the peer."""
+        await self._server.loop.connect_accepted_socket(lambda: self.comm, sock)
+        if self.peer.connection.phase != "handshake" and not self.peer.closed:
+            self.peer.admit()
+        self.peer.apply_pauses()
+
+    def _continue_requests(self, connection: PastConnection) -> None:
+        """Reply to the requests that are not done."""
+        handler = self.peer.handler
+        assert isinstance(handler, RpcHandler)
+        for number, request in enumerate(connection.requests):
+            decoded = type(request) is not list
+            for event in [request] if decoded else connection.connection.receive_frames(request):
+                if number or not self._continue_request(connection, handler, event):
+                    handler.event(event)
+
+    def _continue_request(
+        self, connection: PastConnection, handler: RpcHandler, event: Any
+    ) -> bool:
+        """Continue the oldest request. Return False if it is to be handled from its start."""
+        message = event.message if type(event) is RequestReceived else None
+        if connection.request_id:
+            driver = self._server.driver
+            future = driver.reply_to_come(connection.request_id)
+            handler.wait_for(event, future, connection.request_id)
+            if connection.request_id in self._past.replies:
+                driver.reply(connection.request_id, self._past.replies[connection.request_id])
+        elif connection.has_replied and type(message) is m.RegisterNanny:
+            started = nanny_started(self._server, message.address, self.peer)
+            handler.wait_for(event, self._server.loop.create_task(started))
+        elif connection.has_replied or type(message) in NOT_REPEATED:
+            self.comm.abort(f"the request {message!r:.50} cannot be repeated")
+        else:
+            return False
+        return True

@@ -1,0 +1,265 @@
+"""A durable scheduler: its log, the state that it continues from, and its connections."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import os
+import pickle
+import socket
+import time
+import warnings
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from paceline.scheduler.server.peers.connections import Connections
+from paceline.scheduler.server.requests.plugins import restore_plugins
+from paceline.scheduler.server.runtime import build
+from paceline.workers_compat.config import config as dask_config
+
+from . import standby
+from .adoption import Adoption
+from .counters import Transferred, transferred
+from .durable_comm import DurableBackend, DurableComm
+from .log import Log
+from .past_connection import NOT_KEPT
+from .recorder import START, LogRecorder, dump
+from .replay import Past, Replay, RunStart
+
+if TYPE_CHECKING:
+    from paceline.protocol.connection import Connection
+    from paceline.scheduler.core.config import SchedulerConfig
+    from paceline.scheduler.server.requests.api import ServerApi
+    from paceline.workers_compat.security.shared_secret import Secret
+
+    from .keeper_channel import KeeperChannel
+    from .past_connection import PastConnection
+
+#: Default of ``paceline.scheduler.standby-turns``: turns after which a standby is forked.
+STANDBY_TURNS = 10_000
+#: Shortest interval between two forks, seconds.
+STANDBY_SECONDS = 2.0
+#: Largest message of the keeper.
+KEEPER_NBYTES = 64
+#: Interval at which the scheduler notes that its event loop runs, seconds.
+ALIVE_SECONDS = 0.25
+
+logger = logging.getLogger("distributed.scheduler")
+
+
+class Durability:
+    """Records what the scheduler does, and continues what a process before this one did.
+
+    Args:
+        keeper: the channel to the keeper.
+        start: identity and configuration, unless a process before this one has recorded its own.
+        new_connection: returns the protocol's end of an accepted connection.
+
+    Attributes:
+        start: identity and configuration of the scheduler.
+        past: the state to continue from; None for the first process.
+        restart_seconds: time from the death of the process before this one until the connections
+            were continued; 0 for the first process.
+        is_complete: whether the log is written; if not, the scheduler is not durable any more.
+
+    Raises:
+        OSError: the folder of the log cannot be used.
+        RecoveryError: the log contradicts itself.
+    """
+
+    def __init__(
+        self,
+        keeper: KeeperChannel,
+        start: RunStart,
+        new_connection: Callable[[], Connection],
+    ) -> None:
+        self.start = start
+        self.past: Past | None = None
+        self._forked_at = 0.0
+        self._forked_turns, self._forked_segment = 0, 1
+        turns = dask_config.get("paceline.scheduler.standby-turns")
+        self._standby_turns = STANDBY_TURNS if turns is None else int(turns)
+        self.restart_seconds = 0.0
+        self.is_complete = True
+        self._keeper = keeper
+        self._log = Log(keeper.folder, keeper.position)
+        self.recorder = LogRecorder(self._log, keeper.kept.progress)
+        self.recorder.on_failure = self._give_up
+        self._sockets = {
+            number: socket.socket(fileno=fd) for number, fd in keeper.kept.connections.items()
+        }
+        if keeper.is_successor:
+            self._replay(new_connection)
+        if self.past is None:
+            self._log.append(START, 0, dump(start))
+        else:
+            self.start = self.past.start
+        self.backend = DurableBackend(self.recorder, keeper)
+        self.scratch = memoryview(keeper.kept.scratch)
+
+    @classmethod
+    def open(
+        cls, keeper: KeeperChannel | None, config: SchedulerConfig, id: str, secret: Secret | None
+    ) -> Durability | None:
+        """Return the log of a scheduler with this configuration and id; None without a keeper."""
+        if keeper is None:
+            return None
+        start = RunStart(build.description(), config, id, time.time())
+        return cls(keeper, start, Connections(secret).accepted)
+
+    @property
+    def n_restarts(self) -> int:
+        """The number of scheduler processes that ran before this one."""
+        return len(self._keeper.kept.deaths)
+
+    # what was
+
+    def _replay(self, new_connection: Callable[[], Connection]) -> None:
+        """Read the log. Add to it what a process read from a socket last, before it died."""
+        counters = {number: _counters(sock) for number, sock in self._sockets.items()}
+        replay = Replay(counters, new_connection, self._keeper.past)
+        for record in self._log:
+            replay.record(record)
+        self.past = getattr(replay, "past", None)
+        if self.past is None:
+            return
+        for past in self.past.connections.values():
+            missing = past.counters.read - past.read
+            if past.number not in self._sockets or missing == 0:
+                continue
+            if 0 < missing <= len(self._keeper.kept.scratch):
+                data = memoryview(self._keeper.kept.scratch)[:missing]
+                self.recorder.read(past.number, data)
+                past.receive(data)
+            else:
+                past.fault = f"the log has {-missing} bytes more than were read"
+
+    # what continues
+
+    async def continue_connections(self, server: ServerApi) -> None:
+        """Continue all connections, once the server has been set up."""
+        past = self.past
+        if past is None:
+            return
+        driver = server.driver
+        driver.continue_from(past)
+        server.graph_ids = itertools.count(past.last_graph_id + 1)
+        await restore_plugins(server, past.plugins)
+        if past.shuffles and self.recorder.shuffles is not None:
+            self.recorder.shuffles.restore(pickle.loads(past.shuffles))
+        adopted = []
+        for number, sock in self._sockets.items():
+            known = past.connections.get(number)
+            if known is None or known.is_closed:
+                self._discard(number, sock)
+            else:
+                if number == self._keeper.poisonous:
+                    self._set_aside(known)
+                comm = DurableComm(server.transport, self.recorder, self._keeper, known)
+                adopted.append((Adoption(server, past, known, comm), sock))
+        for adoption, _ in adopted:
+            self.recorder.handling(adoption.comm.number)
+            adoption.begin()
+        self.recorder.handling(0)
+        self.recorder.commit()
+        for adoption, sock in adopted:
+            await adoption.connect(sock)
+        self.restart_seconds = time.time() - self._keeper.kept.deaths[-1].time
+        logger.info(
+            "Continuing %d connections after %d turns, %.2f s after the scheduler process %s",
+            len(adopted),
+            past.n_turns,
+            self.restart_seconds,
+            self._keeper.kept.deaths[-1].how,
+        )
+
+    def _discard(self, number: int, sock: socket.socket) -> None:
+        """Close a connection that was about to be closed, or of which nothing is known."""
+        sock.close()
+        self.recorder.closed(number)
+        self._keeper.release(number)
+
+    def _set_aside(self, past: PastConnection) -> None:
+        """Write the input that ended several processes to a file; its connection is closed."""
+        path = self._keeper.folder / f"set-aside-{past.number}.pickle"
+        path.write_bytes(dump([list(past.requests), list(past.messages)]))
+        past.fault = f"the scheduler died repeatedly of its messages, which are now in {path}"
+
+    async def watch(self, server: ServerApi) -> None:
+        """Report that the scheduler serves its peers, and note that it does until it is closed."""
+        loop = asyncio.get_running_loop()
+        ended = asyncio.Event()
+        loop.add_reader(self._keeper.channel, self._on_keeper, ended)
+        self._keeper.ready()
+        try:
+            while not ended.is_set():
+                self._keeper.kept.progress.alive()
+                self._reap_standbys()
+                if self._wants_standby(server):
+                    loop.call_soon(self._fork_standby, server)  # outside of tasks
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(ended.wait(), ALIVE_SECONDS)
+        finally:
+            loop.remove_reader(self._keeper.channel)
+        logger.error("The keeper process has ended. Without it nothing outlives the scheduler")
+        await server.scheduler.close(reason="the-keeper-process-has-ended")
+
+    def _on_keeper(self, ended: asyncio.Event) -> None:
+        """Handle a message of the keeper, or its end."""
+        try:
+            has_no_standby = self._keeper.channel.recv(KEEPER_NBYTES)
+        except ConnectionResetError:
+            has_no_standby = b""
+        if has_no_standby:
+            self._forked_turns = -self._standby_turns
+        else:
+            ended.set()
+
+    def _wants_standby(self, server: ServerApi) -> bool:
+        """Return whether a successor would have to repeat much that the last standby has."""
+        if not self.is_complete or time.monotonic() - self._forked_at < STANDBY_SECONDS:
+            return False
+        n_turns = server.driver.n_stimuli - self._forked_turns
+        return n_turns >= self._standby_turns or self._log.position.segment > self._forked_segment
+
+    def _fork_standby(self, server: ServerApi) -> None:
+        """Fork a standby from this process, between two turns."""
+        self.recorder.commit()
+        position = self._log.position
+        self._forked_at = time.monotonic()
+        self._forked_turns, self._forked_segment = server.driver.n_stimuli, position.segment
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with ours, theirs, warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of threads, which it does not use
+            pid = os.fork()
+            if pid == 0:
+                standby.run(theirs, server, self.start, position, self._keeper)
+            self._keeper.standbys.append(pid)
+            self._keeper.standby(ours, position.segment)
+        self._log.forget_old()
+
+    def _reap_standbys(self) -> None:
+        """Reap standbys that have ended because there is a newer one."""
+        for pid in list(self._keeper.standbys):
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                self._keeper.standbys.remove(pid)
+
+    def _give_up(self, error: OSError) -> None:
+        """Go on without a log."""
+        logger.error(
+            "The scheduler is NO LONGER DURABLE: the log in %s cannot be written: %s",
+            self._keeper.folder,
+            error,
+        )
+        self.is_complete = False
+        self._keeper.give_up()
+
+
+def _counters(sock: socket.socket) -> Transferred:
+    """Return the counters of a connection."""
+    try:
+        return transferred(sock)
+    except OSError:  # it has been reset
+        return NOT_KEPT

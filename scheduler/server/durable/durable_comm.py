@@ -1,0 +1,165 @@
+"""The comm of ``tcp://`` in a durable scheduler: what it reads and writes is in the log.
+
+All data is read into the buffer of the transport, which the keeper shares. So what the process has
+read last is there, even if it is killed before it is in the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from paceline.protocol.framing import pack_frames
+from paceline.scheduler.server.comm.accepting import SocketAcceptor, SocketListener, in_tasks
+from paceline.scheduler.server.comm.sockets import bind_sockets, bound
+from paceline.scheduler.server.comm.tcp import JOIN_MAX_NBYTES, TcpBackend, TcpComm
+from paceline.scheduler.server.comm.transport import Buffer, Listener, Transport
+
+from .past_connection import NOT_KEPT, PastConnection
+
+if TYPE_CHECKING:
+    from paceline.protocol.connection import Connection
+
+    from .keeper_channel import KeeperChannel
+    from .recorder import LogRecorder
+
+#: Larger replies are not kept: one that is cut off ends with its connection. Messages of streams
+#: are all kept.
+KEPT_MAX_NBYTES = 8 * 2**20
+#: Time after which the memory of large output is released, if the socket has accepted it, seconds.
+FORGET_SECONDS = 1.0
+
+
+class DurableComm(TcpComm):
+    """An accepted connection that is recorded.
+
+    Args:
+        past: a connection that a scheduler process before this one has accepted.
+
+    Attributes:
+        n_read, n_written: bytes so far.
+        recent: what was written last, at least what the socket has not accepted.
+    """
+
+    def __init__(
+        self,
+        owner: Transport,
+        recorder: LogRecorder,
+        keeper: KeeperChannel,
+        past: PastConnection | None = None,
+    ) -> None:
+        super().__init__(owner, outgoing=False)
+        self._recorder = recorder
+        self._keeper = keeper
+        self._past = past
+        self.n_read = self.n_written = 0
+        self.recent: list[Buffer] = []
+        if past is not None:
+            self.number = past.number
+            self.n_read, self.n_written = past.read, past.written
+            self.facts = past.facts
+            self.is_stream = bool(past.kind)
+            self._reader = past.reader
+            self._out = [bytes(past.unsent)] if past.unsent else []
+            self._out_nbytes = len(past.unsent)
+        self.get_buffer = lambda sizehint: owner.scratch
+
+    def begin(self) -> None:
+        if self._past is None:
+            self.number = self._keeper.keep(self._transport.get_extra_info("socket"))
+            self._recorder.opened(self.number, self.facts)
+            super().begin()
+            return
+        self._past = None
+        self._owner.comms.add(self)
+        self.flush()
+        if self._closing:
+            self.hang_up()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        data = self._owner.scratch[:nbytes]
+        self.n_read += nbytes
+        self._recorder.read(self.number, data)
+        if not self._closing:
+            self._recorder.handling(self.number)
+            self._process(self._reader.feed, data)
+            self._recorder.handling(0)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._recorder.closed(self.number)
+        self._keeper.release(self.number)
+        super().connection_lost(error)
+
+    def collect(self, frames: Sequence[Buffer]) -> None:
+        pieces = pack_frames(frames)
+        nbytes = sum(map(len, pieces))
+        if self.is_stream or nbytes <= KEPT_MAX_NBYTES:
+            data = bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
+            self._recorder.wrote(self.number, self.n_messages, data)
+            pieces = [data]
+        else:
+            self._recorder.wrote_unkept(self.number, nbytes)
+        self.has_replied = True
+        self.n_written += nbytes
+        self._out += pieces
+        self._out_nbytes += nbytes
+
+    def flush(self) -> None:
+        self._recorder.commit()
+        if self._transport is not None:
+            self._remember_output()
+        super().flush()
+
+    def _remember_output(self) -> None:
+        """Add what is about to be written to ``recent``."""
+        self._forget_sent()
+        if self.is_stream or self._out_nbytes <= KEPT_MAX_NBYTES:
+            self.recent += self._out
+        else:
+            self.recent.clear()
+        if self._out_nbytes > JOIN_MAX_NBYTES:
+            asyncio.get_running_loop().call_later(FORGET_SECONDS, self._forget_sent)
+
+    def _forget_sent(self) -> None:
+        if self._transport is None or not self._transport.get_write_buffer_size():
+            self.recent.clear()
+
+    def capture(self, connection: Connection) -> PastConnection:
+        """Return what another process needs to continue the connection."""
+        return PastConnection(
+            self.number,
+            self.facts,
+            NOT_KEPT,
+            connection,
+            self._reader,
+            read=self.n_read,
+            written=self.n_written,
+            has_replied=self.has_replied,
+            unsent=bytearray(b"".join([*self.recent, *self._out])),
+        )
+
+
+class DurableBackend(TcpBackend):
+    """Listens with ``tcp://``; connections that are accepted are recorded."""
+
+    def __init__(self, recorder: LogRecorder, keeper: KeeperChannel) -> None:
+        self._recorder = recorder
+        self._keeper = keeper
+
+    async def listen(self, transport: Transport, host: str, port: int) -> Listener:
+        name = f"{host}:{port}"
+        sockets = self._keeper.listening(name) or bind_sockets(host, port)
+        self._keeper.listen(name, sockets)
+        accept = in_tasks(lambda sock: self.accept(transport, sock))
+        acceptors = [SocketAcceptor(sock, accept) for sock in sockets]
+        return SocketListener(acceptors, self.scheme, *bound(sockets))
+
+    async def accept(self, transport: Transport, sock: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        comm = DurableComm(transport, self._recorder, self._keeper)
+        try:
+            await loop.connect_accepted_socket(lambda: comm, sock)
+        except OSError:  # closed by the peer
+            sock.close()

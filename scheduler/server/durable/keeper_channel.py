@@ -1,0 +1,158 @@
+"""The scheduler's end of the channel to the keeper."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import socket
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from paceline.scheduler.server.runtime.template import Template
+
+from .kept import (
+    GIVE_UP,
+    HEAD,
+    KEEP,
+    LISTEN,
+    READY,
+    RELEASE,
+    STANDBY,
+    WAKE_NBYTES,
+    WAKE_SOCKETS_MAX,
+    Kept,
+)
+from .log import Position
+
+if TYPE_CHECKING:
+    from .replay import Past
+
+#: Deaths in a row while input of the same connection was handled, after which it is closed.
+DEATHS_MAX = 3
+
+
+class KeeperChannel:
+    """The scheduler's end of the channel to the keeper. Implements ``KeeperPort``.
+
+    Args:
+        channel: socket to the keeper; it ends when the keeper does.
+        kept: what the keeper holds; its descriptors are valid in this process, too.
+        folder: the folder of the log.
+        template: starts child processes.
+
+    Attributes:
+        past, position: the state to continue from, and the position in the log to which it belongs;
+            None to start from the beginning of the log.
+        standbys: ids of processes that this one has forked.
+        ancestors: objects of the processes that this one is a copy of. If they were deleted, they
+            would close descriptors, which have other meanings here.
+        serve: runs a scheduler with a channel until it ends.
+    """
+
+    def __init__(
+        self, channel: socket.socket, kept: Kept, folder: Path, template: Template | None = None
+    ) -> None:
+        self.channel = channel
+        self.kept = kept
+        self.folder = folder
+        self.template = template
+        self.past: Past | None = None
+        self.position: Position | None = None
+        self.standbys: list[int] = []
+        self.ancestors: list[Any] = []
+        self.serve: Callable[[KeeperChannel], None] = lambda channel: None
+        self._last_number = kept.last_number
+
+    @property
+    def is_successor(self) -> bool:
+        """Return whether another scheduler process ran before this one."""
+        return bool(self.kept.deaths)
+
+    def keep(self, sock: Any) -> int:
+        self._last_number += 1
+        message = HEAD.pack(KEEP, self._last_number)
+        socket.send_fds(self.channel, [message], [sock.fileno()])
+        return self._last_number
+
+    def release(self, number: int) -> None:
+        self.channel.send(HEAD.pack(RELEASE, number))
+
+    def listen(self, name: str, sockets: Sequence[socket.socket]) -> None:
+        """Let the keeper hold the sockets that listen at ``name``."""
+        fds = [sock.fileno() for sock in sockets]
+        socket.send_fds(self.channel, [HEAD.pack(LISTEN, 0) + name.encode()], fds)
+
+    def listening(self, name: str) -> list[socket.socket]:
+        """Return the sockets that the scheduler before this one listened on at ``name``."""
+        return [socket.socket(fileno=fd) for fd in self.kept.listening.pop(name, ())]
+
+    @property
+    def fds(self) -> list[int]:
+        """The descriptor of the channel, and those of the sockets."""
+        return [self.channel.fileno(), *self.kept.fds]
+
+    def ready(self) -> None:
+        """Report that the scheduler serves its peers."""
+        self.kept.progress.alive()
+        self.channel.send(HEAD.pack(READY, 0))
+
+    def give_up(self) -> None:
+        """Let the keeper close its duplicates and end with this process: the log is incomplete."""
+        self.channel.send(HEAD.pack(GIVE_UP, 0))
+
+    def standby(self, sock: socket.socket, segment: int) -> None:
+        """Pass the socket of a new standby to the keeper.
+
+        Once it is ready, segments of the log before ``segment`` are not needed.
+        """
+        socket.send_fds(self.channel, [HEAD.pack(STANDBY, segment)], [sock.fileno()])
+
+    def receive_successor(self, sock: socket.socket) -> tuple[KeeperChannel, socket.socket] | None:
+        """Return the channel of a process that is to continue, and the socket of its standby.
+
+        Wait until the keeper sends them. Return None if it does not need this process.
+        """
+        connections: dict[int, int] = {}
+        while True:
+            message, fds, _, _ = socket.recv_fds(sock, WAKE_NBYTES, WAKE_SOCKETS_MAX)
+            if not message:
+                return None
+            content = pickle.loads(message)
+            if type(content) is list:
+                connections.update(zip(content, fds, strict=True))
+                continue
+            channel, next_sock, template, *listening = fds
+            kept = Kept(
+                connections,
+                {
+                    name: [listening.pop(0) for _ in range(n)]
+                    for name, n in content.listening.items()
+                },
+                content.last_number,
+                content.deaths,
+                self.kept.scratch,
+                self.kept.progress,
+            )
+            successor = KeeperChannel(
+                socket.socket(fileno=channel),
+                kept,
+                self.folder,
+                Template(content.template_pid, socket.socket(fileno=template)),
+            )
+            successor.serve = self.serve
+            return successor, socket.socket(fileno=next_sock)
+
+    def close(self) -> None:
+        """Close all descriptors."""
+        if self.template is not None:
+            self.template.close()
+        self.channel.close()
+        for fd in self.fds[1:]:
+            os.close(fd)
+
+    @property
+    def poisonous(self) -> int:
+        """The number of the connection whose input has ended ``DEATHS_MAX`` processes, or 0."""
+        found = {death.connection for death in self.kept.deaths[-DEATHS_MAX:]}
+        return found.pop() if len(found) == 1 and len(self.kept.deaths) >= DEATHS_MAX else 0

@@ -1,0 +1,180 @@
+"""The log: records in memory-mapped segment files, which survive the death of the process.
+
+A segment starts with a line that holds the format version, padded to ``START_NBYTES``. Records
+follow: length of the body and CRC (both u32), kind (u32) and connection (u32), then the body, all
+little endian. A length of zero with a CRC of zero ends the segment. The body is written before the
+header, so that a record is there as a whole or not at all, even if the process is killed between
+the two. Records do not cross segments.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from struct import Struct
+from typing import NamedTuple
+
+#: First line of a segment.
+MAGIC = b"paceline-log-1\n"
+#: Position of the first record in a segment.
+START_NBYTES = 64
+#: Size of a segment. A larger record gets a segment of its own size.
+SEGMENT_NBYTES = 64 * 2**20
+#: File name of a segment.
+SEGMENT_NAME = "segment-{:08d}.log"
+
+_HEADER = Struct("<IIII")
+
+Buffer = bytes | bytearray | memoryview
+
+
+class LogError(Exception):
+    """A folder does not contain a log of this format."""
+
+
+class Record(NamedTuple):
+    """A record of the log.
+
+    Attributes:
+        kind: a number of ``records.Kind``.
+        connection: number of the connection that it concerns, or 0.
+        body: its content, in memory that is valid as long as the log is open.
+    """
+
+    kind: int
+    connection: int
+    body: memoryview
+
+
+class LogSegment:
+    """A segment file, mapped into memory."""
+
+    def __init__(self, path: Path, nbytes: int = 0) -> None:
+        self.path = path
+        descriptor = os.open(path, os.O_RDWR | (os.O_CREAT | os.O_EXCL if nbytes else 0), 0o600)
+        try:
+            if nbytes:
+                os.posix_fallocate(descriptor, 0, nbytes)
+            self._map = mmap.mmap(descriptor, 0)
+        finally:
+            os.close(descriptor)
+        self.view = memoryview(self._map)
+        self.end = START_NBYTES
+        if nbytes:
+            self.view[: len(MAGIC)] = MAGIC
+        elif len(self.view) < START_NBYTES or bytes(self.view[: len(MAGIC)]) != MAGIC:
+            raise LogError(f"{path} is not a segment of this release's log")
+
+    @property
+    def is_complete(self) -> bool:
+        """Return whether nothing follows the last record that was read."""
+        return not any(self.view[self.end : self.end + _HEADER.size])
+
+    def records(self) -> Iterator[Record]:
+        """Return the records up to the first incomplete one, and set ``end`` behind the last."""
+        view, limit = self.view, len(self.view)
+        while self.end + _HEADER.size <= limit:
+            length, checksum, kind, connection = _HEADER.unpack_from(view, self.end)
+            start = self.end + _HEADER.size
+            body = view[start : start + length]
+            if not kind or len(body) < length or checksum != _checksum(kind, connection, body):
+                return
+            self.end = start + length
+            yield Record(kind, connection, body)
+
+
+def _checksum(kind: int, connection: int, body: Buffer) -> int:
+    return zlib.crc32(body, kind << 24 ^ connection & 0xFFFFFFFF)
+
+
+class Position(NamedTuple):
+    """A position between two records of a log: the number of the segment, and a byte in it."""
+
+    segment: int
+    nbytes: int
+
+
+class Log:
+    """The log in a folder. Read all of it first; then records can be appended.
+
+    Args:
+        folder: contains the segments.
+        since: position of the first record to read; None for all.
+
+    Raises:
+        OSError: a file cannot be read or created.
+        LogError: a file is not a segment.
+    """
+
+    def __init__(self, folder: Path, since: Position | None = None) -> None:
+        self._folder = folder
+        first = since.segment if since is not None else 1
+        self._segments = [
+            LogSegment(path)
+            for path in sorted(folder.glob("segment-*.log"))
+            if segment_number(path) >= first
+        ]
+        if since is not None:
+            self._segments[0].end = since.nbytes
+        self._last = segment_number(self._segments[-1].path) if self._segments else 0
+
+    def __iter__(self) -> Iterator[Record]:
+        """Return all complete records, oldest first."""
+        for segment in self._segments:
+            yield from segment.records()
+            if segment is not self._segments[-1] and not segment.is_complete:
+                raise LogError(f"{segment.path} is damaged at byte {segment.end}")
+
+    @property
+    def position(self) -> Position:
+        """The position behind the last record."""
+        return Position(self._last, self._segments[-1].end if self._segments else START_NBYTES)
+
+    def forget_old(self) -> None:
+        """Unmap all segments but the last one. Their files stay."""
+        del self._segments[:-1]
+
+    def append(self, kind: int, connection: int, body: Buffer) -> None:
+        """Append a record.
+
+        Raises:
+            OSError: the disk is full.
+        """
+        length = len(body)
+        segment = self._segments[-1] if self._segments else None
+        if segment is None or segment.end + _HEADER.size + length > len(segment.view):
+            segment = self._begin_segment(length)
+        start = segment.end
+        end = start + _HEADER.size + length
+        segment.view[start + _HEADER.size : end] = body
+        checksum = _checksum(kind, connection, body)
+        _HEADER.pack_into(segment.view, start, length, checksum, kind, connection)
+        segment.end = end
+
+    def _begin_segment(self, length: int) -> LogSegment:
+        nbytes = max(SEGMENT_NBYTES, START_NBYTES + _HEADER.size + length)
+        path = self._folder / SEGMENT_NAME.format(self._last + 1)
+        segment = LogSegment(path, nbytes)
+        self._segments.append(segment)
+        self._last += 1
+        return segment
+
+
+def segment_number(path: Path) -> int:
+    """Return the number in the name of a segment."""
+    return int(path.stem.rpartition("-")[2])
+
+
+def remove_segments(folder: Path, before: int | None = None) -> int:
+    """Remove the segments in ``folder`` with numbers less than ``before``. Return their number."""
+    paths: Sequence[Path] = [
+        path
+        for path in folder.glob("segment-*.log")
+        if before is None or segment_number(path) < before
+    ]
+    for path in paths:
+        path.unlink()
+    return len(paths)

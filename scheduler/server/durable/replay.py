@@ -1,0 +1,276 @@
+"""Repeat what a scheduler process did before it died, from the log, without sockets or clock."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from paceline.protocol import messages as m
+from paceline.scheduler.core.instructions import SetTimer
+from paceline.scheduler.core.stimuli import (
+    GraphCommit,
+    GraphDropped,
+    GraphFailed,
+    Stimulus,
+    TimerDue,
+    stimulus_name,
+)
+from paceline.scheduler.core.turn import Outbox
+from paceline.scheduler.server.journal.build_core import build_core
+from paceline.scheduler.server.journal.replay import ReplayedPlugins
+from paceline.workers_compat.graphs.graph_table import decode_reply
+
+from . import recorder as r
+from .counters import Transferred
+from .past_connection import NOT_KEPT, CompilingGraph, PastConnection, RecoveryError
+
+if TYPE_CHECKING:
+    from paceline.protocol.connection import Connection
+    from paceline.scheduler.core.core import SchedulerCore
+
+    from .log import Record
+
+
+@dataclass(frozen=True, slots=True)
+class RunStart:
+    """What the first scheduler process wrote into the log when it started.
+
+    Attributes:
+        release: version of paceline; another one cannot read the log.
+        config: the ``SchedulerConfig``.
+        id: identity of the scheduler.
+        time: start, seconds since the epoch.
+    """
+
+    release: str
+    config: Any
+    id: str
+    time: float
+
+
+@dataclass(slots=True)
+class Past:
+    """The state of a scheduler when its process died.
+
+    Attributes:
+        connections: number -> connection, for those that are open.
+        now: time of the last turn, seconds since the epoch.
+        timers: number of a timer -> when it is due.
+        replies: request_id -> reply of the core.
+        plugins: (kind, name) -> pickled plugin.
+        shuffles: pickled state of P2P shuffles, if there were any.
+        last_request_id, last_graph_id: the highest numbers that were used.
+        outbox: output that was not sent to streams.
+        streams: (kind, name) -> connection of the worker or client that registered last.
+        n_turns: number of turns.
+        n_errors: number of turns that failed.
+    """
+
+    start: RunStart
+    core: SchedulerCore
+    connections: dict[int, PastConnection] = field(default_factory=dict)
+    now: float = 0.0
+    timers: dict[int, float] = field(default_factory=dict)
+    replies: dict[int, Any] = field(default_factory=dict)
+    plugins: dict[tuple[str, str], bytes] = field(default_factory=dict)
+    shuffles: bytes = b""
+    last_request_id: int = 0
+    last_graph_id: int = 0
+    outbox: Outbox = field(default_factory=Outbox)
+    streams: dict[tuple[str, str], PastConnection] = field(default_factory=dict)
+    n_turns: int = 0
+    n_errors: int = 0
+
+
+class Replay:
+    """Handles the records of a log, one after the other.
+
+    Args:
+        counters: number of each connection that the keeper holds -> what the kernel counted.
+        new_connection: returns the protocol's end of an accepted connection.
+        past: the state to start from; None for that of the first record.
+
+    Attributes:
+        past: the state after the records so far. Not set before the first record.
+
+    Raises:
+        RecoveryError: the log contradicts itself.
+    """
+
+    past: Past
+
+    def __init__(
+        self,
+        counters: Mapping[int, Transferred],
+        new_connection: Callable[[], Connection],
+        past: Past | None = None,
+    ) -> None:
+        if past is not None:
+            self.past = past
+            for number, connection in past.connections.items():
+                connection.attach(counters.get(number, NOT_KEPT))
+        self._counters = counters
+        self._new_connection = new_connection
+        self._parts: dict[int, Callable[..., None]] = {
+            r.BATCH: self._batch,
+            r.OTHER: self._other,
+            r.STIMULUS: self._stimulus,
+            r.COMPILED: self._compiled,
+            r.WRITES: lambda writes: None,
+            r.FLUSHED: self._flushed,
+            r.SENT: self._sent,
+            r.WROTE: self._wrote,
+            r.WROTE_UNKEPT: self._wrote_unkept,
+            r.STREAM: self._stream,
+            r.DONE: self._done,
+            r.PLUGIN: self._plugin,
+            r.SHUFFLES: self._shuffles,
+        }
+
+    def record(self, record: Record) -> None:
+        """Handle the next record."""
+        kind, number, body = record
+        if kind == r.START:
+            start = pickle.loads(body)
+            self.past = Past(start, build_core(start.config))
+        elif kind == r.STEP:
+            self._step(pickle.loads(body))
+        elif kind == r.OPENED:
+            counters = self._counters.get(number, NOT_KEPT)
+            connection = PastConnection(
+                number, pickle.loads(body), counters, self._new_connection()
+            )
+            self.past.connections[number] = connection
+        elif (past := self.past.connections.get(number)) is not None:
+            if kind == r.READ:
+                past.receive(body)
+            else:
+                past.is_closed = True
+                self._forget(past)
+
+    def _forget(self, past: PastConnection) -> None:
+        """Forget a connection that is closed and whose messages have been handled."""
+        if past.is_closed and not past.messages:
+            self.past.connections.pop(past.number, None)
+
+    def _step(self, parts: list[tuple[Any, ...]]) -> None:
+        for index, (kind, *values) in enumerate(parts):
+            following = parts[index + 1] if index + 1 < len(parts) else (0,)
+            state = self.past.core.state
+            if following[0] == r.WRITES:
+                state.plugins = ReplayedPlugins(state, pickle.loads(following[1]))
+            self._parts[kind](*values)
+            state.plugins = None
+
+    # turns
+
+    def _handle(self, stimulus: Stimulus, now: float) -> None:
+        past = self.past
+        past.now = now
+        past.n_turns += 1
+        try:
+            past.core.handle(stimulus, now, past.outbox)
+        except Exception:  # as in the process that died, which has logged it
+            past.n_errors += 1
+
+    def _batch(self, number: int, count: int, now: float) -> None:
+        past = self._connection(number)
+        for message in past.take(count):
+            stimulus_id = getattr(message, "stimulus_id", None)
+            stimulus_id = stimulus_id or f"{stimulus_name(message)}-{now}"
+            self._handle(Stimulus(past.name, message, stimulus_id), now)
+        self._forget(past)
+
+    def _stimulus(self, number: int, now: float, pickled: bytes) -> None:
+        stimulus = Stimulus(*pickle.loads(pickled))
+        past = self.past
+        if stimulus.request_id:
+            past.last_request_id = max(past.last_request_id, stimulus.request_id)
+            if number in past.connections:
+                past.connections[number].request_id = stimulus.request_id
+        if type(stimulus.message) is TimerDue:
+            past.timers.pop(stimulus.message.timer_id, None)
+        self._end_graph(stimulus.source, stimulus.message)
+        self._handle(stimulus, now)
+
+    def _compiled(self, client: str, stimulus_id: str, now: float, frames: list[bytes]) -> None:
+        reply = decode_reply([*frames])
+        self._end_graph(client, reply)
+        self._handle(Stimulus(client, reply, stimulus_id), now)
+
+    def _end_graph(self, client: str, outcome: Any) -> None:
+        """Remove the graph of an outcome from those that are being compiled."""
+        past = self.past.streams.get(("client", client))
+        if past is not None and type(outcome) in (GraphCommit, GraphFailed, GraphDropped):
+            past.end_graph(outcome.graph_id)
+
+    def _other(self, number: int) -> None:
+        past = self._connection(number)
+        index, message = past.find_other(self.past.core.handlers)
+        if type(message) is m.UpdateGraph:
+            self.past.last_graph_id += 1
+            past.messages[index] = CompilingGraph(self.past.last_graph_id, message)
+        else:
+            del past.messages[index]
+            self._forget(past)
+
+    # connections
+
+    def _connection(self, number: int) -> PastConnection:
+        past = self.past.connections.get(number)
+        if past is None:
+            raise RecoveryError(f"there is no connection {number}")
+        return past
+
+    def _stream(self, number: int, kind: str, name: str) -> None:
+        past = self._connection(number)
+        past.become_stream(kind, name)
+        self.past.streams[kind, name] = past
+
+    def _done(self, number: int, n_messages: int) -> None:
+        past = self.past.connections.get(number)
+        if past is not None:
+            self.past.replies.pop(past.request_id, None)
+            past.request_done(n_messages)
+
+    def _plugin(self, kind: str, name: str, plugin: bytes | None) -> None:
+        if plugin is None:
+            self.past.plugins.pop((kind, name), None)
+        else:
+            self.past.plugins[kind, name] = plugin
+
+    def _shuffles(self, state: bytes) -> None:
+        self.past.shuffles = state
+
+    # output
+
+    def _flushed(self) -> None:
+        outbox, self.past.outbox = self.past.outbox, Outbox()
+        for kind, batches in (("client", outbox.clients), ("worker", outbox.workers)):
+            for name, messages in batches.items():
+                stream = self.past.streams.get((kind, name))
+                if stream is not None:
+                    stream.unwritten += messages
+        if outbox.replies:
+            waiting = {past.request_id for past in self.past.connections.values()}
+            self.past.replies.update(each for each in outbox.replies if each[0] in waiting)
+        for instruction in outbox.instructions:
+            if type(instruction) is SetTimer:
+                self.past.timers[instruction.timer_id] = instruction.when
+
+    def _sent(self, number: int, messages: bytes) -> None:
+        past = self.past.connections.get(number)
+        if past is not None:
+            past.unwritten += pickle.loads(messages)
+
+    def _wrote(self, number: int, n_messages: int, data: bytes) -> None:
+        past = self.past.connections.get(number)
+        if past is not None:
+            past.wrote(data, n_messages)
+
+    def _wrote_unkept(self, number: int, nbytes: int) -> None:
+        past = self.past.connections.get(number)
+        if past is not None:
+            past.wrote_gap(nbytes)
