@@ -1,0 +1,263 @@
+"""A durable scheduler whose process dies, with stock workers and clients."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from distributed import Client, Event
+from distributed.diagnostics.plugin import SchedulerPlugin
+
+from benchmarks.chaos.workloads import WORKLOADS
+from tests.support.real_cluster import IMPORTABLE, PACELINE, Cluster
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.timeout(120),
+    pytest.mark.skipif(sys.platform != "linux", reason="a durable scheduler needs Linux"),
+]
+
+StartDurable = Callable[..., Cluster]
+
+
+@pytest.fixture
+def start_durable(start_cluster: Callable[..., Cluster], tmp_path: Path) -> StartDurable:
+    """Start a cluster whose scheduler is durable."""
+
+    def start(*, nanny: bool = False, **config: str) -> Cluster:
+        return start_cluster(
+            nannies=(nanny, False),
+            nthreads=2,
+            options=["--durable", str(tmp_path / "log")],
+            # a connection that is continued has no record of what was sent before
+            config={**IMPORTABLE, "PACELINE_CHECK_MESSAGES": "", **config},
+        )
+
+    return start
+
+
+def pid(folder: Path, name: str = "scheduler") -> int:
+    return int((folder / "log" / f"{name}.pid").read_text())
+
+
+def kill(folder: Path, name: str = "scheduler") -> None:
+    os.kill(pid(folder, name), signal.SIGKILL)
+
+
+def wait_for_text(cluster: Cluster, text: str) -> None:
+    """Wait until the scheduler's log contains a text."""
+    deadline = time.monotonic() + 60
+    while text not in cluster.processes[0].output():
+        assert time.monotonic() < deadline, f"{text!r} is not logged"
+        time.sleep(0.05)
+
+
+def inc(x: int) -> int:
+    return x + 1
+
+
+@pytest.mark.parametrize("name", ["futures", "shuffle", "queues", "locks", "coordination"])
+def test_work_goes_on(name: str, start_durable: StartDurable, tmp_path: Path) -> None:
+    cluster = start_durable(nanny=name == "futures")
+    ended = threading.Event()
+    problems: list[str] = []
+    with Client(cluster.address, set_as_default=False) as client:
+        before = sorted(client.scheduler_info()["workers"])
+
+        def work() -> None:
+            while not ended.is_set():
+                problems.extend(WORKLOADS[name](client, tmp_path, random.Random(1)))
+
+        thread = threading.Thread(target=work)
+        thread.start()
+        for seconds in (0.5, 0.9, 1.3):
+            time.sleep(seconds)
+            kill(tmp_path)
+        ended.set()
+        thread.join(60)
+        assert not thread.is_alive()
+        assert problems == []
+        assert sorted(client.scheduler_info()["workers"]) == before
+        assert client.submit(inc, 1).result(timeout=30) == 2
+        assert client.status == "running"
+
+
+def test_standby_continues(start_durable: StartDurable, tmp_path: Path) -> None:
+    cluster = start_durable(DASK_PACELINE__SCHEDULER__STANDBY_TURNS="100")
+    with Client(cluster.address, set_as_default=False) as client:
+        for number in range(4):
+            problems = WORKLOADS["futures"](client, tmp_path, random.Random(number))
+            problems += WORKLOADS["coordination"](client, tmp_path, random.Random(number))
+            assert problems == []
+            time.sleep(2)
+            killed = pid(tmp_path)
+            kill(tmp_path)
+        while pid(tmp_path) == killed:
+            time.sleep(0.01)
+        kill(tmp_path)  # the one that the last standby left behind must continue
+        assert client.submit(inc, 1).result(timeout=30) == 2
+        assert client.scheduler_info()["restarts"] == 5
+        assert len(client.scheduler_info()["workers"]) == 2
+
+
+def test_dead_standby_is_replaced(start_durable: StartDurable, tmp_path: Path) -> None:
+    cluster = start_durable(DASK_PACELINE__SCHEDULER__STANDBY_TURNS="50")
+    with Client(cluster.address, set_as_default=False) as client:
+        assert WORKLOADS["futures"](client, tmp_path, random.Random(1)) == []
+        scheduler = psutil.Process(pid(tmp_path))
+        deadline = time.monotonic() + 60
+        while not (standbys := scheduler.children()):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        standbys[-1].kill()
+        wait_for_text(cluster, "forking another one")
+        time.sleep(3)
+        kill(tmp_path)
+        assert client.submit(inc, 1).result(timeout=30) == 2
+
+
+def test_requests_under_way_are_answered_or_fail_at_once(
+    start_durable: StartDurable, tmp_path: Path
+) -> None:
+    cluster = start_durable()
+    with Client(cluster.address) as client:
+        errors: list[BaseException] = []
+
+        def run_for_long() -> None:
+            try:
+                client.run_on_scheduler(time.sleep, 100)
+            except OSError as error:
+                errors.append(error)
+
+        running = threading.Thread(target=run_for_long)
+        event = Event("event")
+        waiting = client.submit(Event.wait, event, 60)
+        time.sleep(0.5)
+        running.start()
+        time.sleep(0.5)
+        kill(tmp_path)
+        running.join(30)
+        assert len(errors) == 1
+        event.set()
+        assert waiting.result(timeout=30) is True
+
+
+def test_hang_is_ended(start_durable: StartDurable) -> None:
+    cluster = start_durable(DASK_PACELINE__SCHEDULER__HANG_TIMEOUT="2s")
+    with Client(cluster.address) as client:
+        future = client.submit(inc, 1)
+        assert future.result(timeout=30) == 2
+        with pytest.raises(OSError):
+            client.run_on_scheduler(time.sleep, 100)
+        assert client.submit(inc, future).result(timeout=30) == 3
+    assert "has not run for" in cluster.processes[0].output()
+
+
+class DiesOf(SchedulerPlugin):
+    """Kills the scheduler process with the first transition of a key."""
+
+    name = "dies-of"
+
+    def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
+        if key == "poison":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_connection_whose_input_is_deadly_is_closed(
+    start_durable: StartDurable, tmp_path: Path
+) -> None:
+    cluster = start_durable()
+    with Client(cluster.address, set_as_default=False) as client:
+        client.register_plugin(DiesOf())
+        kept = client.submit(inc, 1)
+        assert kept.result(timeout=30) == 2
+        with Client(cluster.address, set_as_default=False) as other:
+            other.scatter([1], direct=True)
+            deadly = other.submit(inc, 1, key="poison")
+            wait_for_text(cluster, "died repeatedly of its messages")
+            del deadly
+        assert kept.status == "finished"
+        assert client.submit(inc, kept).result(timeout=30) == 3
+    (path,) = (tmp_path / "log").glob("set-aside-*.pickle")
+    assert b"poison" in path.read_bytes() or pickle.loads(path.read_bytes())
+
+
+def test_scheduler_ends_with_its_keeper(start_durable: StartDurable, tmp_path: Path) -> None:
+    cluster = start_durable()
+    scheduler = pid(tmp_path)
+    kill(tmp_path, "keeper")
+    wait_for_text(cluster, "The keeper process has ended")
+    deadline = time.monotonic() + 30
+    while Path(f"/proc/{scheduler}").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_folder_has_one_keeper(start_durable: StartDurable, tmp_path: Path) -> None:
+    start_durable()
+    second = subprocess.run(
+        [*PACELINE, "--port", "0", "--durable", str(tmp_path / "log")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert second.returncode == 1
+    assert "another scheduler uses" in second.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (["--protocol", "tls"], "only tcp:// connections can be kept"),
+        (["--host", "ws://127.0.0.1"], "only tcp:// connections can be kept"),
+        (["--journal", "run.journal"], "cannot be combined with --journal"),
+    ],
+)
+def test_options_that_cannot_be_kept_are_refused(
+    options: list[str], reason: str, tmp_path: Path
+) -> None:
+    command = [*PACELINE, "--port", "0", "--durable", str(tmp_path / "log"), *options]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert ended.returncode == 1
+    assert reason in ended.stderr
+    assert not (tmp_path / "log").exists()
+
+
+def test_restarts_are_shown(start_durable: StartDurable, tmp_path: Path) -> None:
+    cluster = start_durable()
+    kill(tmp_path)
+    with Client(cluster.address) as client:
+        assert client.scheduler_info()["restarts"] == 1
+        page = f"http://127.0.0.1:{client.scheduler_info()['services']['dashboard']}/metrics"
+    with urllib.request.urlopen(page, timeout=30) as reply:
+        lines = dict(line.split(" ", 1) for line in reply.read().decode().splitlines())
+    assert lines["dask_paceline_restarts_total"] == "1.0"
+    assert lines["dask_paceline_durable"] == "1.0"
+    assert 0 < float(lines["dask_paceline_restart_seconds"]) < 60
+    shown = subprocess.run(
+        [*PACELINE, "status", cluster.address, "--once"], capture_output=True, text=True, timeout=60
+    )
+    assert "1 restart" in shown.stdout, shown.stderr
+
+
+def test_end_leaves_no_log(start_durable: StartDurable, tmp_path: Path) -> None:
+    cluster = start_durable()
+    kill(tmp_path)
+    with Client(cluster.address) as client:
+        assert client.submit(inc, 1).result(timeout=30) == 2
+    cluster.close()
+    assert [path.name for path in (tmp_path / "log").iterdir()] == ["lock"]
+    assert cluster.processes[0].popen.returncode == 0

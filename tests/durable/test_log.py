@@ -1,0 +1,135 @@
+"""The log in memory-mapped segments."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import Any
+
+import pytest
+from paceline.scheduler.core.stimuli import Stimulus, Tick
+from paceline.scheduler.server.durable import log as log_module
+from paceline.scheduler.server.durable import recorder as r
+from paceline.scheduler.server.durable.kept import Progress
+from paceline.scheduler.server.durable.log import Log, LogError, remove_segments
+
+SEGMENT_NBYTES = 4096
+
+
+@pytest.fixture(autouse=True)
+def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(log_module, "SEGMENT_NBYTES", SEGMENT_NBYTES)
+
+
+def read(folder: Path) -> list[tuple[int, int, bytes]]:
+    return [(kind, number, bytes(body)) for kind, number, body in Log(folder)]
+
+
+def filled(folder: Path, count: int, nbytes: int = 100) -> list[tuple[int, int, bytes]]:
+    """Append records, and return them."""
+    log = Log(folder)
+    list(log)
+    records = [(1 + i % 5, i, bytes([i % 256]) * nbytes) for i in range(count)]
+    for record in records:
+        log.append(*record)
+    return records
+
+
+def segment(folder: Path, number: int = 1) -> Path:
+    return folder / f"segment-{number:08d}.log"
+
+
+def test_records_are_read_in_order_from_several_segments(tmp_path: Path) -> None:
+    records = filled(tmp_path, 100)
+    assert len(list(tmp_path.glob("segment-*.log"))) > 1
+    assert read(tmp_path) == records
+
+
+def test_empty_body_and_large_record(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    log.append(4, 7, b"")
+    log.append(3, 8, memoryview(b"x" * (3 * SEGMENT_NBYTES)))
+    log.append(4, 9, b"")
+    assert [(kind, number, len(body)) for kind, number, body in Log(tmp_path)] == [
+        (4, 7, 0),
+        (3, 8, 3 * SEGMENT_NBYTES),
+        (4, 9, 0),
+    ]
+
+
+def test_records_are_appended_after_those_of_another_process(tmp_path: Path) -> None:
+    assert read(tmp_path) == []
+    first = filled(tmp_path, 3)
+    second = filled(tmp_path, 4)
+    assert read(tmp_path) == first + second
+
+
+@pytest.mark.parametrize("position", [0, 5, 16, 60])
+def test_damaged_last_record_ends_the_log(tmp_path: Path, position: int) -> None:
+    records = filled(tmp_path, 3)
+    last = log_module.START_NBYTES + 2 * (16 + 100)
+    data = bytearray(segment(tmp_path).read_bytes())
+    data[last + position] ^= 0xFF
+    segment(tmp_path).write_bytes(data)
+    assert read(tmp_path) == records[:2]
+
+
+def test_claimed_length_is_checked(tmp_path: Path) -> None:
+    records = filled(tmp_path, 2)
+    data = bytearray(segment(tmp_path).read_bytes())
+    data[log_module.START_NBYTES + 116 : log_module.START_NBYTES + 120] = b"\xff" * 4
+    segment(tmp_path).write_bytes(data)
+    assert read(tmp_path) == records[:1]
+
+
+def test_damage_before_the_last_segment_is_an_error(tmp_path: Path) -> None:
+    filled(tmp_path, 100)
+    data = bytearray(segment(tmp_path).read_bytes())
+    data[log_module.START_NBYTES + 20] ^= 0xFF
+    segment(tmp_path).write_bytes(data)
+    with pytest.raises(LogError, match=r"segment-00000001.log is damaged at byte 64"):
+        read(tmp_path)
+
+
+@pytest.mark.parametrize("content", [b"", b"something else" * 100])
+def test_other_file_is_refused(tmp_path: Path, content: bytes) -> None:
+    segment(tmp_path).write_bytes(content)
+    with pytest.raises((LogError, ValueError)):
+        Log(tmp_path)
+
+
+def test_remove_segments(tmp_path: Path) -> None:
+    filled(tmp_path, 100)
+    (tmp_path / "other").write_text("stays")
+    assert remove_segments(tmp_path) > 1
+    assert [path.name for path in tmp_path.iterdir()] == ["other"]
+    assert remove_segments(tmp_path) == 0
+
+
+class FullLog:
+    """A log on a disk that is full after some records."""
+
+    def __init__(self, left: int) -> None:
+        self.left = left
+        self.appended: list[Any] = []
+
+    def append(self, *record: Any) -> None:
+        if not self.left:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self.left -= 1
+        self.appended.append(record)
+
+
+def test_full_disk_is_reported_once_and_ends_the_recording() -> None:
+    log = FullLog(1)
+    recorder = r.LogRecorder(log, Progress())  # type: ignore[arg-type]
+    errors: list[OSError] = []
+    recorder.on_failure = errors.append
+    recorder.read(1, b"data")
+    recorder.stimulus(Stimulus("", Tick(), "tick"), 1.0)
+    recorder.commit()
+    recorder.read(1, b"more")
+    log.left = 10
+    recorder.closed(1)
+    assert [record[0] for record in log.appended] == [r.READ]
+    assert [error.errno for error in errors] == [errno.ENOSPC]

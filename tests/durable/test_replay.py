@@ -1,0 +1,149 @@
+"""A log leads to the state of the scheduler that wrote it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed import Client, Event, Lock, Queue, Variable, Worker
+from distributed.diagnostics.plugin import SchedulerPlugin
+from paceline.scheduler import Scheduler
+from paceline.scheduler.core.inspection import queries
+from paceline.scheduler.core.inspection.invariants import validate_state
+from paceline.scheduler.server.durable.keeper_channel import KeeperChannel
+from paceline.scheduler.server.durable.kept import Kept
+from paceline.scheduler.server.durable.log import Log
+from paceline.scheduler.server.durable.replay import Past, Replay
+from paceline.scheduler.server.peers.connections import Connections
+
+
+class Prioritize(SchedulerPlugin):
+    """Write an attribute of each task within a hook."""
+
+    def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
+        if finish == "waiting":
+            self.scheduler.tasks[key].metadata = {"seen": True}
+
+    async def start(self, scheduler: Any) -> None:
+        self.scheduler = scheduler
+
+
+@pytest.fixture
+async def scheduler(tmp_path: Path) -> AsyncIterator[Scheduler]:
+    """A scheduler that writes a log. Its keeper is a socket."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        keeper = KeeperChannel(theirs, Kept(), tmp_path)
+        async with Scheduler(
+            host="127.0.0.1", dashboard_address=":0", keeper=keeper, compile_in_threads=True
+        ) as scheduler:
+            yield scheduler
+
+
+def replayed(scheduler: Scheduler, folder: Path) -> Past:
+    """Return the state to which the log leads, once all output was committed."""
+    scheduler.server.transport.flush()
+    scheduler.server.recorder.commit()
+    replay = Replay({}, Connections(None).accepted)
+    for record in Log(folder):
+        replay.record(record)
+    return replay.past
+
+
+def described(state: Any) -> dict[str, Any]:
+    """Return what is compared of a state."""
+    return {
+        "tasks": {key: (ts.state, ts.priority, ts.run_id) for key, ts in state.tasks.items()},
+        "stories": {key: queries.story(state, key) for key in state.tasks},
+        "holders": {
+            key: sorted(ws.address for ws in ts.who_has or ()) for key, ts in state.tasks.items()
+        },
+        "wanted": {
+            name: sorted(ts.key for ts in cs.wants_what) for name, cs in state.clients.items()
+        },
+        "workers": {
+            address: (
+                ws.nthreads,
+                ws.nbytes,
+                ws.status,
+                ws.last_seen,
+                sorted(t.key for t in ws.processing),
+            )
+            for address, ws in state.workers.items()
+        },
+        "counter": state.transition_counter,
+    }
+
+
+def slow(x: int, seconds: float = 0.01) -> int:
+    import time
+
+    time.sleep(seconds)
+    return x + 1
+
+
+async def work_with_futures(client: Client) -> list[Any]:
+    futures = client.map(slow, range(100))
+    total = client.submit(sum, futures)
+    assert await total == 5050
+    failed = client.submit(lambda: 1 / 0)
+    await asyncio.wait([asyncio.ensure_future(failed._state.wait())])
+    del futures
+    return [total, failed, client.submit(slow, 1, 1)]
+
+
+async def work_with_coordination(client: Client) -> list[Any]:
+    variable = Variable("variable", client=client)
+    await (await Queue("queue", client=client)).put(1)
+    future = client.submit(slow, 5)
+    await variable.set(future)
+    await Event("event", client=client).set()
+    lock = Lock("lock")
+    await lock.acquire()
+    await client.publish_dataset(data=future)
+    return [future, lock, asyncio.ensure_future(Lock("lock").acquire())]
+
+
+async def work_with_a_plugin(client: Client) -> list[Any]:
+    await client.register_plugin(Prioritize(), name="prioritize")
+    futures = client.map(slow, range(20), priority=3, retries=1)
+    await client.gather(futures)
+    await client.scatter({"scattered": [1, 2, 3]})
+    return futures
+
+
+@pytest.mark.parametrize(
+    "work",
+    [work_with_futures, work_with_coordination, work_with_a_plugin],
+    ids=lambda f: f.__name__,
+)
+async def test_log_leads_to_the_same_state(
+    work: Callable[[Client], Any], scheduler: Scheduler, tmp_path: Path
+) -> None:
+    address = scheduler.address
+    async with (
+        Worker(address, nthreads=2),
+        Worker(address, nthreads=1),
+        Client(address, asynchronous=True, set_as_default=True) as client,
+    ):
+        kept = await work(client)
+        await asyncio.sleep(0.3)
+        past = replayed(scheduler, tmp_path)
+        live = scheduler.server
+        assert described(past.core.state) == described(live.state)
+        validate_state(past.core.state)
+        assert past.n_errors == 0
+        assert past.last_request_id == live.driver.last_request_id
+        for name, stream in live.driver.worker_streams.items():
+            known = past.streams["worker", name]
+            assert (known.n_written, list(known.unwritten)) == (stream._n_messages, [])
+            assert known.number == stream.peer.comm.number
+        waiting = [each for each in past.connections.values() if each.request_id]
+        assert len(waiting) == (work is work_with_coordination)
+        for each in kept:
+            if isinstance(each, asyncio.Future):
+                each.cancel()

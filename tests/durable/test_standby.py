@@ -1,0 +1,127 @@
+"""The standby: a copy of the scheduler process, which continues it."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+from distributed import Client, Worker
+from paceline.protocol import messages as m
+from paceline.scheduler import Scheduler
+from paceline.scheduler.server.durable.counters import Transferred
+from paceline.scheduler.server.durable.log import Log
+from paceline.scheduler.server.durable.past_connection import PastConnection
+from paceline.scheduler.server.durable.replay import Past, Replay
+from paceline.scheduler.server.durable.standby import capture
+from paceline.scheduler.server.peers.connections import Connections
+from paceline.scheduler.server.peers.slow_peers import SlowClientBuffer, SlowWorkerBuffer
+
+from .test_replay import replayed, scheduler, slow
+
+__all__ = ["scheduler"]
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="a durable scheduler needs Linux")
+
+
+def described(past: Past) -> dict[object, object]:
+    """Return what a successor continues, except the core."""
+    connections = {
+        number: (
+            each.kind,
+            each.name,
+            each.read,
+            each.written,
+            list(each.messages),
+            [message for message in each.unwritten if message is not None],
+            each.n_written + len(each.unwritten),
+            len(each.requests),
+            each.request_id,
+            each.connection.phase,
+        )
+        for number, each in past.connections.items()
+    }
+    return {
+        "connections": connections,
+        "streams": {key: each.number for key, each in past.streams.items()},
+        "timers": {timer: past.timers[timer] for timer in past.core.state.timers},
+        "plugins": past.plugins,
+        "numbers": (past.last_request_id, past.last_graph_id, past.n_errors),
+    }
+
+
+async def test_capture_equals_what_the_log_leads_to(scheduler: Scheduler, tmp_path: Path) -> None:
+    address = scheduler.address
+    async with (
+        Worker(address, nthreads=2),
+        Worker(address, nthreads=1),
+        Client(address, asynchronous=True) as client,
+    ):
+        futures = client.map(slow, range(50))
+        await client.gather(futures)
+        later = client.submit(slow, 1, 2)
+        lock = asyncio.ensure_future(client.run_on_scheduler(asyncio.sleep, 2))
+        await asyncio.sleep(0.3)
+        past = replayed(scheduler, tmp_path)
+        assert scheduler._server is not None and scheduler._server.durability is not None
+        captured = capture(scheduler._server, scheduler._server.durability.start)
+        assert described(captured) == described(past)
+        await lock
+        del later
+
+
+async def test_log_continues_a_capture(scheduler: Scheduler, tmp_path: Path) -> None:
+    """What happens after a capture, repeated on it, leads to the same as the whole log."""
+    address = scheduler.address
+    async with Worker(address, nthreads=1), Client(address, asynchronous=True) as client:
+        futures = client.map(slow, range(10))
+        await client.gather(futures)
+        past = replayed(scheduler, tmp_path)  # as a capture, with a core of its own
+        position = Log(tmp_path)
+        n_before = len(list(position))
+        more = client.map(slow, range(10, 20))
+        await client.gather(more)
+        whole = replayed(scheduler, tmp_path)
+        replay = Replay({}, Connections(None).accepted, past)
+        for record in list(Log(tmp_path))[n_before:]:
+            replay.record(record)
+        assert described(replay.past) == described(whole)
+        assert list(replay.past.core.state.tasks) == list(whole.core.state.tasks)
+
+
+def test_records_are_read_from_a_position(tmp_path: Path) -> None:
+    log = Log(tmp_path)
+    log.append(1, 1, b"first")
+    position = log.position
+    log.append(2, 2, b"second")
+    assert [bytes(body) for _, _, body in Log(tmp_path, position)] == [b"second"]
+    log.forget_old()
+    log.append(3, 3, b"third")
+    assert [bytes(body) for _, _, body in Log(tmp_path)] == [b"first", b"second", b"third"]
+
+
+@pytest.mark.parametrize(
+    ("accepted", "unsent", "fault"),
+    [(100, b"", ""), (97, b"789", ""), (90, b"0123456789", ""), (80, b"", "20 bytes of output")],
+)
+def test_output_that_the_socket_has_not_accepted(accepted: int, unsent: bytes, fault: str) -> None:
+    connection = Connections(None).accepted()
+    past = PastConnection(1, None, Transferred(0, 0), connection, written=100)  # type: ignore[arg-type]
+    past.unsent = bytearray(b"0123456789")
+    past.attach(Transferred(0, accepted))
+    assert past.fault.startswith(fault) and bool(past.fault) == bool(fault)
+    if not fault:
+        assert past.unsent == unsent
+
+
+def test_buffers_number_their_messages() -> None:
+    worker, client = SlowWorkerBuffer(), SlowClientBuffer("c")
+    messages = [m.KeyInMemory(key=key) for key in ("a", "b", "c", "b")]
+    for buffer in (worker, client):
+        buffer.add(messages, 5)
+        assert buffer.first == 5
+    assert [number for number, _ in worker.numbered()] == [5, 6, 7, 8]
+    assert [number for number, _ in client.numbered()] == [5, 7, 8]
+    assert (len(worker.take(2)), worker.first) == (2, 7)
+    assert (len(client.take(1)), client.first) == (1, 7)
