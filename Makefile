@@ -14,7 +14,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 p
 BIN = $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-compiled test-all test-slow test-oldest programs coverage lint typecheck format bench bench-smoke bench-programs reference vectors docs wheel clean fuzz
+.PHONY: help demo test test-compiled test-all test-slow test-oldest programs coverage lint typecheck format bench bench-smoke bench-programs chaos reference vectors docs wheel clean fuzz
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -91,6 +91,9 @@ bench-smoke: $(call STAMP,test)  ## a short run of the benchmarks, to check that
 BENCH_PROGRAMS_ARGS ?= --write docs/programs.md
 bench-programs: $(call STAMP,programs)  ## programs as users write them, on both schedulers; writes docs/programs.md
 	$(BIN)/python -m benchmarks.programs $(BENCH_PROGRAMS_ARGS)
+
+chaos: $(call STAMP,test)  ## kill a durable scheduler again and again while stock workers and clients compute
+	$(BIN)/python -m benchmarks.chaos $(CHAOS_ARGS)
 
 reference: $(call STAMP,test)  ## docs/protocol.md and the other pages generated from the code
 	$(BIN)/python docs/reference

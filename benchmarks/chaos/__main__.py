@@ -1,0 +1,113 @@
+"""Command `python -m benchmarks.chaos`: kill the scheduler process while clients compute."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import random
+import shlex
+import signal
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from distributed import Client
+
+from ..per_task import START_TIMEOUT_SECONDS, running_scheduler
+from ..quality import real_workers
+from . import workloads
+
+#: Time that the last runs of the workloads may take after the last kill.
+JOIN_SECONDS = 300
+#: Time after which released tasks must be forgotten.
+SETTLE_SECONDS = 2
+
+
+def scheduler_pid(folder: Path) -> int:
+    """Return the id of the scheduler process, not of its keeper."""
+    return int((folder / "scheduler.pid").read_text())
+
+
+def compute_until_killed(
+    client: Client, address: str, work: Path, log: Path, options: argparse.Namespace
+) -> dict[str, Any]:
+    """Run the workloads and kill the scheduler. Return the result of each workload."""
+    ended = threading.Event()
+    results: dict[str, Any] = {}
+
+    def run(name: str, seed: int) -> None:
+        results[name] = workloads.run(name, address, work, seed, lambda: not ended.is_set())
+
+    threads = [
+        threading.Thread(target=run, args=(name, seed), daemon=True)
+        for seed, name in enumerate(options.only or workloads.WORKLOADS)
+    ]
+    for thread in threads:
+        thread.start()
+    choice = random.Random(options.seed)
+    for _ in range(options.kills):
+        time.sleep(options.interval * choice.uniform(0.5, 1.5))
+        os.kill(scheduler_pid(log), signal.SIGKILL)
+    ended.set()
+    for thread in threads:
+        thread.join(JOIN_SECONDS)
+    return results
+
+
+def chaos(options: argparse.Namespace, log: Path, work: Path) -> dict[str, Any]:
+    """Run the benchmark. Return what was counted and what went wrong."""
+    command = [*shlex.split(options.paceline), "--durable", str(log)]
+    os.environ["PYTHONPATH"] = str(Path(__file__).parents[2])  # workers import the workloads
+    with contextlib.ExitStack() as stack:
+        _, port = stack.enter_context(running_scheduler(command))
+        address = f"tcp://127.0.0.1:{port}"
+        stack.enter_context(real_workers(address, options.workers, options.threads))
+        client = stack.enter_context(
+            Client(address, timeout=START_TIMEOUT_SECONDS, set_as_default=False)
+        )
+        client.wait_for_workers(options.workers, timeout=START_TIMEOUT_SECONDS)
+        before = sorted(client.scheduler_info(n_workers=-1)["workers"])
+        results = compute_until_killed(client, address, work, log, options)
+        after = sorted(client.scheduler_info(n_workers=-1)["workers"])
+        time.sleep(SETTLE_SECONDS)
+        left = client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.tasks))
+    problems = [each for result in results.values() for each in result["problems"]]
+    missing = set(options.only or workloads.WORKLOADS) - results.keys()
+    problems += [f"{name} did not end" for name in missing]
+    if before != after:
+        problems.append(f"workers changed from {before} to {after}")
+    if left:
+        problems.append(f"tasks are left: {left[:10]}")
+    return {
+        "kills": options.kills,
+        "runs": {name: result["runs"] for name, result in results.items()},
+        "problems": problems,
+    }
+
+
+def main() -> None:
+    """Run with the options of the command line. Exit with 1 if anything was lost."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.chaos", description=__doc__)
+    parser.add_argument("--kills", type=int, default=10, help="how often")
+    parser.add_argument("--interval", type=float, default=10, help="mean time between, seconds")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--only", nargs="+", choices=workloads.WORKLOADS, metavar="WORKLOAD")
+    parser.add_argument("--paceline", default=f"{Path(sys.executable).with_name('paceline')}")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        work = Path(folder, "work")
+        work.mkdir()
+        result = chaos(options, Path(folder, "log"), work)
+    print(json.dumps(result, indent=2))
+    sys.exit(1 if result["problems"] else 0)
+
+
+if __name__ == "__main__":
+    main()
