@@ -235,9 +235,7 @@ class Keeper:
                 sources += [each.sock for each in (self._standby, self._next_standby) if each]
                 ready = select.select(sources, [], [], CHECK_SECONDS)[0]
                 if channel in ready:
-                    message, fds, _, _ = socket.recv_fds(
-                        channel, MESSAGE_NBYTES, MESSAGE_SOCKETS_MAX
-                    )
+                    message, fds = _receive(channel)
                     if message:
                         self._handle(message, fds)
                         continue
@@ -255,7 +253,7 @@ class Keeper:
         upcoming = self._next_standby
         if upcoming is not None and upcoming.sock in ready:
             self._next_standby = None
-            data = upcoming.sock.recv(MESSAGE_NBYTES)
+            data, _ = _receive(upcoming.sock)
             if data:
                 upcoming.pid = int.from_bytes(data, "little")
                 if self._standby is not None:
@@ -265,14 +263,12 @@ class Keeper:
                 remove_segments(self._folder, before=upcoming.segment)
             else:
                 upcoming.sock.close()
-                if channel is not None:
-                    channel.send(b"standby")
+                _request_standby(channel)
         elif self._standby is not None and self._standby.sock in ready:
             logger.error("The standby process %d has ended; forking another one", self._standby.pid)
             self._standby.sock.close()
             self._standby = None
-            if channel is not None:
-                channel.send(b"standby")
+            _request_standby(channel)
 
     def _reap_orphans(self) -> None:
         """Reap processes whose parent has died. The scheduler process itself is not reaped here."""
@@ -355,6 +351,22 @@ class Keeper:
         temporary = self._folder / f"{name}.tmp"
         temporary.write_text(f"{pid}\n")
         temporary.replace(self._folder / name)
+
+
+def _receive(sock: socket.socket) -> tuple[bytes, list[int]]:
+    """Return the next message and its descriptors; b"" if the other process has ended."""
+    try:
+        message, fds, _, _ = socket.recv_fds(sock, MESSAGE_NBYTES, MESSAGE_SOCKETS_MAX)
+    except ConnectionResetError:  # it had not read everything
+        return b"", []
+    return message, fds
+
+
+def _request_standby(channel: socket.socket | None) -> None:
+    """Request a standby from the scheduler process, unless that has ended."""
+    if channel is not None:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            channel.send(b"standby")
 
 
 def _lock(folder: Path) -> int:
