@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import random
@@ -11,7 +12,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -126,6 +127,67 @@ def test_dead_standby_is_replaced(start_durable: StartDurable, tmp_path: Path) -
         time.sleep(3)
         kill(tmp_path)
         assert client.submit(inc, 1).result(timeout=30) == 2
+
+
+def wait_for_standby(folder: Path) -> int:
+    """Wait until the scheduler has a standby. Return the process id of that."""
+    deadline = time.monotonic() + 60
+    while True:
+        for process in reversed(psutil.Process(pid(folder)).children()):
+            with contextlib.suppress(psutil.NoSuchProcess):  # ended, or about to
+                if "standby" in process.cmdline()[0]:
+                    return process.pid
+        assert time.monotonic() < deadline, "there is no standby"
+        time.sleep(0.1)
+
+
+@contextlib.contextmanager
+def stopped_keeper(folder: Path) -> Iterator[None]:
+    """Stop the keeper, so that it notices only at the end what happened."""
+    os.kill(pid(folder, "keeper"), signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid(folder, "keeper"), signal.SIGCONT)
+
+
+@pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGSTOP], ids=lambda each: each.name)
+def test_standby_that_does_not_answer_is_replaced(
+    stop: signal.Signals, start_durable: StartDurable, tmp_path: Path
+) -> None:
+    cluster = start_durable(DASK_PACELINE__SCHEDULER__STANDBY_TURNS="50")
+    with Client(cluster.address, set_as_default=False) as client:
+        kept = client.map(inc, range(100))
+        client.gather(kept)
+        standby = wait_for_standby(tmp_path)
+        with stopped_keeper(tmp_path):
+            os.kill(standby, stop)
+            kill(tmp_path)
+        assert client.submit(inc, kept[-1]).result(timeout=30) == 101
+        assert client.scheduler_info()["restarts"] == 1
+    assert f"The standby process {standby} " in cluster.processes[0].output()
+    with pytest.raises(ProcessLookupError):
+        os.kill(standby, 0)
+
+
+def test_end_without_standby_and_without_the_start_of_the_log(
+    start_durable: StartDurable, tmp_path: Path
+) -> None:
+    cluster = start_durable(DASK_PACELINE__SCHEDULER__STANDBY_TURNS="50")
+    with Client(cluster.address, set_as_default=False) as client:
+        data = [client.scatter(bytes(40_000_000), hash=False) for _ in range(2)]
+        deadline = time.monotonic() + 60
+        while (tmp_path / "log" / "segment-00000001.log").exists():
+            assert time.monotonic() < deadline, "the log is not trimmed"
+            time.sleep(0.1)
+        with stopped_keeper(tmp_path):
+            os.kill(wait_for_standby(tmp_path), signal.SIGKILL)
+            kill(tmp_path)
+        scheduler = cluster.processes[0]
+        assert scheduler.popen.wait(30) == 1
+        assert "No standby answers, and the log does not go back to the start" in scheduler.output()
+        assert "Traceback" not in scheduler.output()
+        del data
 
 
 def test_requests_under_way_are_answered_or_fail_at_once(

@@ -54,8 +54,8 @@ STARTS_MAX = 3
 #: Largest message on the channel, and the number of sockets in it.
 MESSAGE_NBYTES = 4096
 MESSAGE_SOCKETS_MAX = 64
-#: Time within which a standby that was woken must have left another one, seconds.
-WAKE_SECONDS = 10.0
+#: Time within which a standby must be ready, and have left another one when it was woken, seconds.
+WAKE_SECONDS = 5.0
 #: Option of ``prctl``: orphaned descendants become children of this process.
 PR_SET_CHILD_SUBREAPER = 36
 #: Interval at which the keeper checks whether the event loop of the scheduler runs, seconds.
@@ -168,11 +168,14 @@ class Keeper:
         while True:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             template = Template.start([*self._fds(), ours.fileno(), theirs.fileno()], is_kept=True)
-            if self._standby is not None:
-                self._wake(self._standby, theirs, template)
-            elif self._fork() == 0:
-                ours.close()
-                return KeeperChannel(theirs, self._kept, self._folder, template)
+            if not self._wake_standby(theirs, template):
+                if self._is_trimmed:
+                    logger.error("No standby answers, and the log does not go back to the start")
+                    self.exit_code = 1
+                    break
+                if self._fork() == 0:
+                    ours.close()
+                    return KeeperChannel(theirs, self._kept, self._folder, template)
             theirs.close()
             if template is not None:
                 template.close()
@@ -203,27 +206,73 @@ class Keeper:
         signal.signal(signal.SIGINT, signal.default_int_handler)
         return 0
 
-    def _wake(self, standby: Standby, channel: socket.socket, template: Template | None) -> None:
-        """Let a standby become the scheduler process, and wait for the standby that it leaves."""
-        kept = self._kept
+    def _wake_standby(self, channel: socket.socket, template: Template | None) -> bool:
+        """Let a standby become the scheduler process. Return False if there is none that answers.
+
+        Args:
+            channel: its end of the channel.
+            template: starts its child processes.
+        """
+        while self._standby is not None or self._next_standby is not None:
+            upcoming = self._next_standby
+            if self._standby is None and upcoming is not None:
+                if select.select([upcoming.sock], [], [], WAKE_SECONDS)[0]:
+                    self._handle_standbys([upcoming.sock], None)
+                else:
+                    upcoming.sock.close()
+                    self._next_standby = None
+            standby, self._standby = self._standby, None
+            if standby is not None and self._wake(standby, channel, template):
+                return True
+        return False
+
+    def _wake(self, standby: Standby, channel: socket.socket, template: Template | None) -> bool:
+        """Let a standby become the scheduler process, and wait for the standby that it leaves.
+
+        Kill it if it does not answer, unless there is no other way to continue than to wait for it.
+        Return whether it is the scheduler process.
+        """
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        standby.sock.settimeout(WAKE_SECONDS)
+        try:
+            with standby.sock, theirs:
+                self._send_sockets(standby.sock, [channel, theirs], template)
+            has_answered = bool(select.select([ours], [], [], WAKE_SECONDS)[0])
+            data = _receive(ours)[0] if has_answered else b""
+        except OSError as error:
+            logger.warning("The standby process %d cannot be woken: %s", standby.pid, error)
+            ours.close()
+            return False
+        can_wait = not has_answered and self._is_trimmed and self._next_standby is None
+        if not data and not can_wait:
+            logger.error("The standby process %d does not answer; killing it", standby.pid)
+            ours.close()
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(standby.pid, signal.SIGKILL)
+            return False
+        if self._next_standby is not None:
+            self._next_standby.sock.close()  # it ends
+        self._pid = standby.pid
+        following = Standby(ours, standby.segment, int.from_bytes(data, "little"))
+        self._standby, self._next_standby = (following, None) if data else (None, following)
+        return True
+
+    def _send_sockets(
+        self, sock: socket.socket, channels: list[socket.socket], template: Template | None
+    ) -> None:
+        """Send a standby its channels and duplicates of all sockets that are held."""
+        kept = self._kept
         numbers = list(kept.connections)
         for first in range(0, len(numbers), WAKE_SOCKETS_MAX):
             part = numbers[first : first + WAKE_SOCKETS_MAX]
             fds = [kept.connections[number] for number in part]
-            socket.send_fds(standby.sock, [pickle.dumps(part)], fds)
+            socket.send_fds(sock, [pickle.dumps(part)], fds)
         assert template is not None  # Linux has one
         listening = {name: len(fds) for name, fds in kept.listening.items()}
         last = Awakening(listening, kept.last_number, kept.deaths, template.pid)
-        fds = [channel.fileno(), theirs.fileno(), template.fileno()]
+        fds = [*(each.fileno() for each in channels), template.fileno()]
         fds += [fd for found in kept.listening.values() for fd in found]
-        socket.send_fds(standby.sock, [pickle.dumps(last)], fds)
-        theirs.close()
-        standby.sock.close()
-        self._pid = standby.pid
-        self._standby, self._next_standby = None, Standby(ours, standby.segment)
-        ready = select.select([ours], [], [], WAKE_SECONDS)[0]
-        self._handle_standbys(ready, None)
+        socket.send_fds(sock, [pickle.dumps(last)], fds)
 
     def _serve(self, channel: socket.socket) -> int:
         """Handle messages until the scheduler process has ended. Return its exit code."""
@@ -259,7 +308,7 @@ class Keeper:
                 if self._standby is not None:
                     self._standby.sock.close()  # it ends
                 self._standby = upcoming
-                self._is_trimmed = True
+                self._is_trimmed = upcoming.segment > 1
                 remove_segments(self._folder, before=upcoming.segment)
             else:
                 upcoming.sock.close()
@@ -279,9 +328,10 @@ class Keeper:
                     os.waitpid(pid, os.WNOHANG)
 
     def _check_progress(self) -> None:
-        """Kill the scheduler process if its event loop has not run for long."""
+        """Kill the scheduler process if its event loop has not run, or not begun, for long."""
         seconds = self._kept.progress.idle_seconds()
-        if self._was_ready and seconds > self._hang_seconds:
+        has_begun = self._was_ready or self._kept.deaths
+        if has_begun and seconds > self._hang_seconds:
             logger.error(
                 "The event loop of the scheduler process %d has not run for %.0f s; killing it",
                 self._pid,
@@ -294,8 +344,11 @@ class Keeper:
         kind, number = HEAD.unpack_from(message)
         kept = self._kept
         if kind == KEEP:
-            kept.connections[number] = fds[0]
             kept.last_number = number
+            if fds:
+                kept.connections[number] = fds[0]
+            else:
+                logger.error("Connection %d cannot be kept: too many open files", number)
         elif kind == RELEASE:
             fd = kept.connections.pop(number, None)
             if fd is not None:
@@ -331,13 +384,10 @@ class Keeper:
             self.exit_code = 1
             return False
         logger.error("The scheduler process %d %s; starting another one", self._pid, how)
-        if self._is_trimmed and self._standby is None:
-            logger.error("There is no standby, and the log does not go back to the start: ending")
-            self.exit_code = 1
-            return False
         progress = self._kept.progress
         self._kept.deaths.append(Death(how, time.time(), progress.connection))
         progress.connection = 0
+        progress.alive()  # the next one has the same time
         return True
 
     def _forward(self, number: int, frame: FrameType | None) -> None:
