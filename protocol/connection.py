@@ -195,12 +195,25 @@ class Connection:
             remote = read_handshake(frames)
             agreement = negotiate(self._offer, remote)
             self.agreement = agreement
-            self.codec = Codec(
-                agreement, read_scalar=self._read_scalar, serialize_value=self._serialize_value
-            )
+            self.codec = self._agreed_codec(agreement)
             self._move("handshake")
             return [HandshakeDone(agreement, remote)]
         return []
+
+    def resume(self, phase: Phase, agreement: Agreement | None) -> None:
+        """Continue a connection of another process, which had reached `phase`."""
+        self._started = True
+        self.agreement = agreement
+        if agreement is not None:
+            self.codec = self._agreed_codec(agreement)
+        self.phase = phase
+        if (phase, self.role) in _STREAMS:
+            self._in, self._out = _STREAMS[phase, self.role]
+
+    def _agreed_codec(self, agreement: Agreement) -> Codec:
+        return Codec(
+            agreement, read_scalar=self._read_scalar, serialize_value=self._serialize_value
+        )
 
     def become_stream(self, kind: Literal["worker", "client"]) -> None:
         """Switch to batches in both directions, after a registration was accepted (or sent).

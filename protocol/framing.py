@@ -127,6 +127,29 @@ class FrameReader:
         """
         return None if self._lengths is None else (self._lengths, self._frames)
 
+    def captured(self) -> tuple[bytes, bool, str | None]:
+        """Return the incomplete message, whether ``admit`` was called, and the error, or None.
+
+        A message that is received into a file cannot be continued, which is such an error.
+        """
+        error = self._error
+        if self._sink is not None:
+            error = "a message that was being received into a file cannot be continued"
+        pieces: list[Buffer] = []
+        if self._lengths is not None:
+            pieces = [pack_prelude(self._lengths), *self._frames]
+            if self._large is not None:
+                pieces.append(self._large[: self._filled])
+        return b"".join([*pieces, self._rest]), self._admitted_limits is None, error
+
+    def resume(self, unread: bytes, is_admitted: bool, error: str | None) -> None:
+        """Continue what another reader has ``captured``."""
+        if is_admitted:
+            self.admit()
+        if error is None:
+            self.feed(unread)
+        self._error = error
+
     def admit(self) -> list[Frames]:
         """Apply the limits of an admitted peer, and return the messages that are complete.
 

@@ -69,8 +69,13 @@ class SchedulerCore:
         self.state = SchedulerState(config, events, errors, plugins)
         self.extensions = {extension.name: extension for extension in extensions}
         self._unchecked_turns = 0
-        self.handlers: Registry = dict(HANDLERS)
-        for extension in extensions:
+        self.handlers: Registry = {}
+        self.register_handlers()
+
+    def register_handlers(self) -> None:
+        """Register the handlers of the core and its extensions, which snapshots do not contain."""
+        self.handlers = dict(HANDLERS)
+        for extension in self.extensions.values():
             self.handlers.update(extension.handlers())
         self.handlers[TimerDue] = self.handle_timer_due
         self.handlers[WorkerRemoved] = self.handle_worker_removed
