@@ -8,6 +8,7 @@ from paceline.scheduler.core.graphs import commit
 from paceline.scheduler.core.handlers import (
     clients,
     commands,
+    reconciliation,
     replicas,
     stealing,
     tasks,
@@ -32,6 +33,7 @@ HANDLERS: Registry = {
     **commit.HANDLERS,
     **memory_manager.HANDLERS,
     **recall.HANDLERS,
+    **reconciliation.HANDLERS,
     **replicas.HANDLERS,
     **stealing.HANDLERS,
     **tasks.HANDLERS,

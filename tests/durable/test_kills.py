@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,39 +21,16 @@ from distributed import Client, Event
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 from benchmarks.chaos.workloads import WORKLOADS
-from tests.support.real_cluster import IMPORTABLE, PACELINE, Cluster
+from tests.support.durable_processes import kill, pid, stopped_keeper
+from tests.support.real_cluster import PACELINE, Cluster
+
+from .conftest import StartDurable
 
 pytestmark = [
     pytest.mark.integration,
     pytest.mark.timeout(120),
     pytest.mark.skipif(sys.platform != "linux", reason="a durable scheduler needs Linux"),
 ]
-
-StartDurable = Callable[..., Cluster]
-
-
-@pytest.fixture
-def start_durable(start_cluster: Callable[..., Cluster], tmp_path: Path) -> StartDurable:
-    """Start a cluster whose scheduler is durable."""
-
-    def start(*, nanny: bool = False, **config: str) -> Cluster:
-        return start_cluster(
-            nannies=(nanny, False),
-            nthreads=2,
-            options=["--durable", str(tmp_path / "log")],
-            # a connection that is continued has no record of what was sent before
-            config={**IMPORTABLE, "PACELINE_CHECK_MESSAGES": "", **config},
-        )
-
-    return start
-
-
-def pid(folder: Path, name: str = "scheduler") -> int:
-    return int((folder / "log" / f"{name}.pid").read_text())
-
-
-def kill(folder: Path, name: str = "scheduler") -> None:
-    os.kill(pid(folder, name), signal.SIGKILL)
 
 
 def wait_for_text(cluster: Cluster, text: str) -> None:
@@ -139,16 +115,6 @@ def wait_for_standby(folder: Path) -> int:
                     return process.pid
         assert time.monotonic() < deadline, "there is no standby"
         time.sleep(0.1)
-
-
-@contextlib.contextmanager
-def stopped_keeper(folder: Path) -> Iterator[None]:
-    """Stop the keeper, so that it notices only at the end what happened."""
-    os.kill(pid(folder, "keeper"), signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(pid(folder, "keeper"), signal.SIGCONT)
 
 
 @pytest.mark.parametrize("stop", [signal.SIGKILL, signal.SIGSTOP], ids=lambda each: each.name)

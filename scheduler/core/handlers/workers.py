@@ -386,6 +386,7 @@ def _unregister(state: SchedulerState, ws: WorkerState) -> None:
     state.total_memory -= ws.memory_limit
     state.total_nthreads -= ws.nthreads
     state.aliases.pop(ws.name, None)
+    state.comparisons.by_worker.pop(ws.address, None)
     state.domains.forget(ws)
     state.loads.remove(ws)
     state.running.pop(ws, None)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.protocol.keys import Key
 from paceline.scheduler.core.config import SchedulerConfig
 
+from .comparison import Comparisons
 from .containers import PriorityQueue
 from .deferred import Deferred
 from .event_log import ErredTask, EventLog
@@ -77,6 +78,7 @@ class SchedulerState:
         timers: number -> function that is called with the turn in which the timer is due; the
             driver has the clock.
         timer_ids: source of the numbers of timers.
+        comparisons: comparisons of the state of workers with the scheduler's.
         transition_counter, idle_transition_counter: number of transitions made, and its value at
             the last check for idleness.
         transition_log: the latest transitions: (key, start, finish, {key: recommendation},
@@ -140,6 +142,7 @@ class SchedulerState:
         self.dropped_graphs: dict[int, None] = {}
         self.timers: dict[int, Callable[[Any], None]] = {}
         self.timer_ids = itertools.count(1)
+        self.comparisons = Comparisons()
         self.no_workers_since: float | None = None
         self.idle_since: float | None = None
         self.worker_added_count = 0

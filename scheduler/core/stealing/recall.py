@@ -23,6 +23,9 @@ from paceline.scheduler.core.turn import Registry, Turn
 #: Requests in flight at a time.
 IN_FLIGHT_MAX = 10_000
 
+#: Key of requests that only show that a worker has handled all earlier messages (``Comparison``).
+BARRIER_KEY = "paceline-barrier"
+
 #: Worker-side states in which a worker has given the task back, and in which it keeps it.
 GIVEN_BACK = frozenset({"ready", "constrained", "waiting"})
 KEPT = frozenset({"memory", "executing", "long-running", "cancelled", "resumed"})
@@ -62,6 +65,10 @@ def handle_steal_response(turn: Turn, message: StealResponse) -> None:
     state = turn.state
     ts = state.tasks.get(message.key)
     if ts is None:
+        comparison = state.comparisons.by_worker.get(turn.source)
+        if message.key == BARRIER_KEY and comparison is not None and comparison.barriers:
+            comparison.barriers.popleft()(turn)
+            return
         text = f"Key released between request and confirm: {message.key}"
         turn.log(10, text, "distributed.stealing")
         return

@@ -25,6 +25,7 @@ from .counters import Transferred, transferred
 from .durable_comm import DurableBackend, DurableComm
 from .log import Log
 from .past_connection import NOT_KEPT
+from .reconcile import reconcile
 from .recorder import START, LogRecorder, dump
 from .replay import Past, Replay, RunStart
 
@@ -193,6 +194,8 @@ class Durability:
         ended = asyncio.Event()
         loop.add_reader(self._keeper.channel, self._on_keeper, ended)
         self._keeper.ready()
+        if self.past is not None:
+            server.spawn(reconcile(server), "comparison with the workers")
         try:
             while not ended.is_set():
                 self._keeper.kept.progress.alive()

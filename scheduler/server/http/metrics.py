@@ -88,6 +88,7 @@ COUNTERS: Final = {
     "paceline_stimuli": "Counted since the server started",
     "paceline_internal_errors": "Counted since the server started",
     "paceline_restarts": "Processes of a durable scheduler that were replaced",
+    "paceline_repairs": "Differences to workers that were repaired after a restart",
     "paceline_sampled_messages": "Stimuli of sampled turns, by op",
 }
 PREFIX: Final = ("task_prefix_name",)
@@ -105,6 +106,7 @@ LABELS: Final = {
     "paceline_waiting": ("for",),
     "paceline_outgoing_buffer_bytes": ("peers", "of"),
     "paceline_sampled_messages": ("op",),
+    "paceline_repairs": ("kind",),
     **{name: ("name",) for name in (*GAUGES, *COUNTERS) if name.startswith("semaphore_")},
 }
 
@@ -246,6 +248,7 @@ class SchedulerMetrics:
             values["paceline_durable"] = durability.is_complete
             values["paceline_restarts"] = durability.n_restarts
             values["paceline_restart_seconds"] = durability.restart_seconds
+            values["paceline_repairs"] = dict(self._state.comparisons.repair_counts)
         if monitor.monitor_gil_contention:
             values["scheduler_gil_contention_seconds"] = monitor.cumulative_gil_contention
         if self._state.config.work_stealing:  # as in stock
