@@ -1,0 +1,141 @@
+"""Command `python -m benchmarks.chaos.silence`: measure how long a killed scheduler is silent.
+
+The scheduler has zero workers and keeps many finished tasks. With `--load`, a client computes
+graphs meanwhile and checks that none of them fails. After each kill, `identity` is requested on
+several connections that were opened before: the first and the last reply are what peers notice.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import itertools
+import json
+import os
+import random
+import shlex
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from distributed import Client, wait
+from distributed.comm import connect
+from distributed.core import send_recv
+
+from ..graphs import SHAPES
+from ..per_task import START_TIMEOUT_SECONDS, running_scheduler, zero_workers
+from .__main__ import scheduler_pid
+
+#: Connections on which a reply is requested after each kill.
+N_PROBES = 20
+#: Time within which the graphs of the load must be done after the last kill.
+JOIN_SECONDS = 300
+
+
+async def silences(address: str, folder: Path, options: argparse.Namespace) -> list[list[float]]:
+    """Kill the scheduler repeatedly.
+
+    Return, for each kill, the seconds until each connection had its reply.
+    """
+    comms = [await connect(address) for _ in range(N_PROBES)]
+    found = []
+    choice = random.Random(options.seed)
+
+    async def reply_seconds(comm: Any, since: float) -> float:
+        await send_recv(comm, op="identity")
+        return time.monotonic() - since
+
+    for _ in range(options.kills):
+        await asyncio.sleep(options.interval * choice.uniform(0.5, 1.5))
+        os.kill(scheduler_pid(folder), signal.SIGKILL)
+        killed = time.monotonic()
+        found.append(await asyncio.gather(*(reply_seconds(comm, killed) for comm in comms)))
+    for comm in comms:
+        await comm.close()
+    return found
+
+
+@contextlib.contextmanager
+def load(client: Client, n_tasks: int, problems: list[str]) -> Iterator[list[int]]:
+    """Compute graphs of ``n_tasks`` tasks until the context is left. Yield the number of each."""
+    ended = threading.Event()
+    done: list[int] = []
+
+    def run() -> None:
+        for number in itertools.count():
+            if ended.is_set():
+                return
+            graph, keys = SHAPES["tree"](n_tasks, f"load-{number}")
+            futures = client.get(graph, keys, sync=False)
+            wait(futures, timeout=JOIN_SECONDS)
+            problems.extend(f"{each.key} is {each.status}" for each in futures if not each.done())
+            problems.extend(f"{each.key} failed" for each in futures if each.status != "finished")
+            done.append(number)
+
+    thread = threading.Thread(target=run, daemon=True)
+    if n_tasks:
+        thread.start()
+    yield done
+    ended.set()
+    if n_tasks:
+        thread.join(JOIN_SECONDS)
+        if thread.is_alive():
+            problems.append("a graph was not computed")
+
+
+def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Run the benchmark. Return medians and maxima in seconds, and what went wrong."""
+    command = [*shlex.split(options.paceline), "--durable", str(folder)]
+    problems: list[str] = []
+    with contextlib.ExitStack() as stack:
+        _, port = stack.enter_context(running_scheduler(command))
+        address = f"tcp://127.0.0.1:{port}"
+        stack.enter_context(zero_workers(port, options.workers))
+        client = stack.enter_context(Client(address, timeout=START_TIMEOUT_SECONDS))
+        graph, keys = SHAPES["embarrassing"](options.tasks, "kept")
+        kept = client.get(graph, keys, sync=False)
+        wait(kept)
+        with load(client, options.load, problems) as done:
+            found = asyncio.run(silences(address, folder, options))
+        if any(future.status != "finished" for future in kept):
+            problems.append("a future is not finished")
+        n_workers = len(client.scheduler_info(n_workers=-1)["workers"])
+        if n_workers != options.workers:
+            problems.append(f"{n_workers} workers are left")
+    first, last = sorted(map(min, found)), sorted(map(max, found))
+    return {
+        "kills": options.kills,
+        "tasks": options.tasks,
+        "workers": options.workers,
+        "graphs": len(done),
+        "first_reply_seconds": {"median": first[len(first) // 2], "max": first[-1]},
+        "last_reply_seconds": {"median": last[len(last) // 2], "max": last[-1]},
+        "problems": problems,
+    }
+
+
+def main() -> None:
+    """Run with the options of the command line. Exit with 1 if anything was lost."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.chaos.silence", description=__doc__)
+    parser.add_argument("--kills", type=int, default=10, help="how often")
+    parser.add_argument("--interval", type=float, default=5, help="mean time between, seconds")
+    parser.add_argument("--tasks", type=int, default=100_000, help="finished tasks that are kept")
+    parser.add_argument("--workers", type=int, default=1000, help="number of zero workers")
+    parser.add_argument("--load", type=int, default=0, help="tasks per graph computed meanwhile")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--paceline", default=f"{Path(sys.executable).with_name('paceline')}")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        result = measure(options, Path(folder))
+    print(json.dumps(result, indent=2))
+    sys.exit(1 if result["problems"] else 0)
+
+
+if __name__ == "__main__":
+    main()
