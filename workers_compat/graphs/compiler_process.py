@@ -11,7 +11,6 @@ import contextlib
 import gc
 import importlib
 import os
-import select
 import shutil
 import signal
 import sys
@@ -19,6 +18,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Sequence
+from multiprocessing.connection import wait
 from typing import Any
 
 from paceline.protocol.framing import FrameReader
@@ -63,7 +63,7 @@ class Channel:
 
     def has_data(self, seconds: float) -> bool:
         """Wait up to `seconds` for data or the end, and return whether there is any."""
-        return bool(select.select([self._fd], [], [], seconds)[0])
+        return bool(wait([self._fd], seconds))
 
     def receive(self, block: bool) -> list[Any]:
         """Return requests that have arrived. Wait for one if `block`; empty if it closed."""

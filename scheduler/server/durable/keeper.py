@@ -17,13 +17,13 @@ import fcntl
 import logging
 import os
 import pickle
-import select
 import signal
 import socket
 import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from multiprocessing.connection import wait
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -216,7 +216,7 @@ class Keeper:
         while self._standby is not None or self._next_standby is not None:
             upcoming = self._next_standby
             if self._standby is None and upcoming is not None:
-                if select.select([upcoming.sock], [], [], WAKE_SECONDS)[0]:
+                if wait([upcoming.sock], WAKE_SECONDS):
                     self._handle_standbys([upcoming.sock], None)
                 else:
                     upcoming.sock.close()
@@ -237,7 +237,7 @@ class Keeper:
         try:
             with standby.sock, theirs:
                 self._send_sockets(standby.sock, [channel, theirs], template)
-            has_answered = bool(select.select([ours], [], [], WAKE_SECONDS)[0])
+            has_answered = bool(wait([ours], WAKE_SECONDS))
             data = _receive(ours)[0] if has_answered else b""
         except OSError as error:
             logger.warning("The standby process %d cannot be woken: %s", standby.pid, error)
@@ -282,13 +282,13 @@ class Keeper:
             while True:
                 sources: list[Any] = [channel, process]
                 sources += [each.sock for each in (self._standby, self._next_standby) if each]
-                ready = select.select(sources, [], [], CHECK_SECONDS)[0]
+                ready = wait(sources, CHECK_SECONDS)
                 if channel in ready:
                     message, fds = _receive(channel)
                     if message:
                         self._handle(message, fds)
                         continue
-                    select.select([process], [], [])  # it is about to end
+                    wait([process])  # it is about to end
                     ready.append(process)
                 if process in ready:  # and its last message has been handled
                     return os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])

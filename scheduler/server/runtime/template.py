@@ -20,7 +20,6 @@ import importlib
 import logging
 import math
 import os
-import select
 import signal
 import socket
 import struct
@@ -31,6 +30,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Sequence
+from multiprocessing.connection import wait
 from typing import NoReturn
 
 from paceline.workers_compat.config import config
@@ -78,7 +78,7 @@ class ForkedProcess:
     def wait(self, timeout: float | None = None) -> int:
         """See ``Popen.wait``."""
         if self._returncode is None:
-            if not select.select([self._status], [], [], timeout)[0]:
+            if not wait([self._status], timeout):
                 raise subprocess.TimeoutExpired(str(self.pid), timeout or 0)
             data = os.read(self._status, NUMBER.size)
             os.close(self._status)
@@ -241,11 +241,11 @@ def serve(channel: socket.socket, own_module: str = "") -> None:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake_end)
     while True:
-        ready = select.select([channel.fileno(), wake], [], [])[0]
+        ready = wait([channel, wake])
         if wake in ready:
             os.read(wake, 4096)
             _report_exits(statuses)
-        if channel.fileno() not in ready:
+        if channel not in ready:
             continue
         try:
             name, fds, _, _ = socket.recv_fds(channel, REQUEST_NBYTES, FDS_MAX)
