@@ -23,7 +23,15 @@ from paceline.scheduler.core.stealing import recall
 from .config import SchedulerConfig
 from .extension import Extension
 from .ports import ErrorPort, PluginPort
-from .stimuli import ClientRemoved, ReleaseAll, RequestGone, Stimulus, TimerDue, WorkerRemoved
+from .stimuli import (
+    ClientRemoved,
+    ReleaseAll,
+    RequestGone,
+    SetAside,
+    Stimulus,
+    TimerDue,
+    WorkerRemoved,
+)
 from .turn import Outbox, Registry, Turn
 
 #: Message class -> handler, over the modules of the core.
@@ -80,6 +88,7 @@ class SchedulerCore:
         for extension in self.extensions.values():
             self.handlers.update(extension.handlers())
         self.handlers[TimerDue] = self.handle_timer_due
+        self.handlers[SetAside] = self.handle_set_aside
         self.handlers[WorkerRemoved] = self.handle_worker_removed
         self.handlers[ClientRemoved] = self.handle_client_removed
         self.handlers[ReleaseAll] = self.handle_release_all
@@ -122,6 +131,11 @@ class SchedulerCore:
         callback = self.state.timers.pop(due.timer_id, None)
         if callback is not None:
             callback(turn)
+
+    def handle_set_aside(self, turn: Turn, message: SetAside) -> None:
+        """Cancel a timer whose function must not be called. Ignore other stimuli."""
+        if type(message.message) is TimerDue:
+            turn.cancel_timer(message.message.timer_id)
 
     def handle_worker_removed(self, turn: Turn, message: WorkerRemoved) -> None:
         """Remove a worker, and notify the extensions."""

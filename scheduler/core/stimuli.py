@@ -456,6 +456,17 @@ class Tick:
 
 
 @dataclass(slots=True)
+class SetAside:
+    """A stimulus that ended several processes of the scheduler, and is not handled.
+
+    Attributes:
+        message: its message.
+    """
+
+    message: Any
+
+
+@dataclass(slots=True)
 class TimerDue:
     """A timer set by ``turn.call_at`` is due.
 

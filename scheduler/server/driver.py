@@ -60,6 +60,9 @@ class StreamPort(Protocol):
 
     def close_when_written(self) -> None: ...
 
+    @property
+    def number(self) -> int: ...
+
     def handle_deferred(self, count: int) -> bool: ...
 
 
@@ -223,8 +226,13 @@ class Driver:
             return
         share = max(SHARE_MIN_MESSAGES, WAKE_UP_MESSAGES_MAX // len(deferred))
         for stream in deferred:
-            if self.messages_left <= 0 or stream.handle_deferred(share):
+            if self.messages_left <= 0:
                 self._deferred[stream] = None
+                continue
+            previous = self._recorder.handling(stream.number)
+            if stream.handle_deferred(share):
+                self._deferred[stream] = None
+            self._recorder.handling(previous)
         if self._deferred:
             self._schedule_flush()
 
@@ -267,6 +275,9 @@ class Driver:
 
     def _turn(self, stimulus: Stimulus, now: float, frames: Frames | None = None) -> None:
         self.n_stimuli += 1
+        if self._recorder.is_set_aside(stimulus):
+            self.reply(stimulus.request_id, CoreError(stimulus_name(stimulus.message)))
+            stimulus = stimulus._replace(message=stimuli.SetAside(stimulus.message))
         if frames is None:
             self._recorder.stimulus(stimulus, now)
         else:
@@ -346,7 +357,15 @@ class Driver:
 
     def _want_continue(self, _: Any) -> None:
         # two iterations of the loop, so that readable sockets are read before the core continues
-        self._loop.call_soon(lambda: self._loop.call_soon(self.feed, stimuli.Continue()))
+        self._loop.call_soon(lambda: self._loop.call_soon(self._continue))
+
+    def _continue(self) -> None:
+        """Continue deferred work, on behalf of the client whose graph is being committed."""
+        commits = self.core.state.deferred.commits
+        stream = self.client_streams.get(commits[0].client) if commits else None
+        previous = self._recorder.handling(stream.number if stream is not None else 0)
+        self.feed(stimuli.Continue())
+        self._recorder.handling(previous)
 
     def _set_timer(self, instruction: instructions.SetTimer) -> None:
         def due() -> None:
@@ -393,7 +412,10 @@ class Driver:
     # time
 
     def continue_from(self, past: Past) -> None:
-        """Continue what another process did: its time, timers, numbers and unsent output."""
+        """Continue what another process did: its time, timers, numbers and unsent output.
+
+        Nothing is sent before ``resume``.
+        """
         self.clock = SteadyClock(since=past.now)
         self.n_stimuli = past.n_turns
         self.n_core_errors = past.n_errors
@@ -402,8 +424,13 @@ class Driver:
         for timer_id, when in past.timers.items():
             if timer_id in self.core.state.timers:
                 self._set_timer(instructions.SetTimer(when, timer_id))
-        self._want_continue(None)
+        self._flush_scheduled = True
+
+    def resume(self) -> None:
+        """Send output and continue deferred work, once all streams are there."""
+        self._flush_scheduled = False
         self._schedule_flush()
+        self._want_continue(None)
 
     def capture(self, past: Past) -> None:
         """Add to ``past`` what another process needs for ``continue_from``."""

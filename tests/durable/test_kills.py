@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import pickle
 import random
 import signal
 import subprocess
@@ -13,12 +12,10 @@ import threading
 import time
 import urllib.request
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 from distributed import Client, Event
-from distributed.diagnostics.plugin import SchedulerPlugin
 
 from benchmarks.chaos.workloads import WORKLOADS
 from tests.support.durable_processes import kill, pid, stopped_keeper
@@ -191,35 +188,6 @@ def test_hang_is_ended(start_durable: StartDurable) -> None:
             client.run_on_scheduler(time.sleep, 100)
         assert client.submit(inc, future).result(timeout=30) == 3
     assert "has not run for" in cluster.processes[0].output()
-
-
-class DiesOf(SchedulerPlugin):
-    """Kills the scheduler process with the first transition of a key."""
-
-    name = "dies-of"
-
-    def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
-        if key == "poison":
-            os.kill(os.getpid(), signal.SIGKILL)
-
-
-def test_connection_whose_input_is_deadly_is_closed(
-    start_durable: StartDurable, tmp_path: Path
-) -> None:
-    cluster = start_durable()
-    with Client(cluster.address, set_as_default=False) as client:
-        client.register_plugin(DiesOf())
-        kept = client.submit(inc, 1)
-        assert kept.result(timeout=30) == 2
-        with Client(cluster.address, set_as_default=False) as other:
-            other.scatter([1], direct=True)
-            deadly = other.submit(inc, 1, key="poison")
-            wait_for_text(cluster, "died repeatedly of its messages")
-            del deadly
-        assert kept.status == "finished"
-        assert client.submit(inc, kept).result(timeout=30) == 3
-    (path,) = (tmp_path / "log").glob("set-aside-*.pickle")
-    assert b"poison" in path.read_bytes() or pickle.loads(path.read_bytes())
 
 
 def test_scheduler_ends_with_its_keeper(start_durable: StartDurable, tmp_path: Path) -> None:

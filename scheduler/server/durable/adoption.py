@@ -68,6 +68,8 @@ class Adoption:
         connection = self._connection
         if self._fault:
             logger.warning("Closing the connection to %s: %s", self.peer.address, self._fault)
+            if self._stream is not None:
+                self._stream.end()  # before other turns
             self.comm.abort(self._fault)
         elif self._stream is not None:
             self._stream.continue_from(

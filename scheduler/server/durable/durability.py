@@ -88,6 +88,8 @@ class Durability:
         self._log = Log(keeper.folder, keeper.position)
         self.recorder = LogRecorder(self._log, keeper.kept.progress)
         self.recorder.on_failure = self._give_up
+        self.recorder.poisonous_stimulus = keeper.poisonous_stimulus
+        self.recorder.on_set_aside = self._set_aside_stimulus
         self._sockets = {
             number: socket.socket(fileno=fd) for number, fd in keeper.kept.connections.items()
         }
@@ -165,6 +167,7 @@ class Durability:
             adoption.begin()
         self.recorder.handling(0)
         self.recorder.commit()
+        driver.resume()
         for adoption, sock in adopted:
             await adoption.connect(sock)
         self.restart_seconds = time.time() - self._keeper.kept.deaths[-1].time
@@ -187,6 +190,17 @@ class Durability:
         path = self._keeper.folder / f"set-aside-{past.number}.pickle"
         path.write_bytes(dump([list(past.requests), list(past.messages)]))
         past.fault = f"the scheduler died repeatedly of its messages, which are now in {path}"
+
+    def _set_aside_stimulus(self, name: str, pickled: bytes) -> None:
+        """Write a stimulus that ended several processes to a file; it is not handled."""
+        path = self._keeper.folder / f"set-aside-{name}.pickle"
+        if not path.exists():
+            path.write_bytes(pickled)
+            logger.error(
+                "The scheduler died repeatedly of %s, which is now in %s; going on without it",
+                name,
+                path,
+            )
 
     async def watch(self, server: ServerApi) -> None:
         """Report that the scheduler serves its peers, and note that it does until it is closed."""

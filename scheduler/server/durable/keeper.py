@@ -385,8 +385,9 @@ class Keeper:
             return False
         logger.error("The scheduler process %d %s; starting another one", self._pid, how)
         progress = self._kept.progress
-        self._kept.deaths.append(Death(how, time.time(), progress.connection))
-        progress.connection = 0
+        death = Death(how, time.time(), progress.connection, progress.stimulus)
+        self._kept.deaths.append(death)
+        progress.connection = progress.stimulus = 0
         progress.alive()  # the next one has the same time
         return True
 

@@ -21,6 +21,7 @@ from .kept import (
     STANDBY,
     WAKE_NBYTES,
     WAKE_SOCKETS_MAX,
+    Death,
     Kept,
 )
 from .log import Position
@@ -154,5 +155,17 @@ class KeeperChannel:
     @property
     def poisonous(self) -> int:
         """The number of the connection whose input has ended ``DEATHS_MAX`` processes, or 0."""
-        found = {death.connection for death in self.kept.deaths[-DEATHS_MAX:]}
-        return found.pop() if len(found) == 1 and len(self.kept.deaths) >= DEATHS_MAX else 0
+        return self._cause.connection
+
+    @property
+    def poisonous_stimulus(self) -> int:
+        """The digest of the stimulus without a connection that has ended them, or 0."""
+        return 0 if self._cause.connection else self._cause.stimulus
+
+    @property
+    def _cause(self) -> Death:
+        """The last death, if it had the same cause as ``DEATHS_MAX`` - 1 before it."""
+        last = self.kept.deaths[-DEATHS_MAX:]
+        connections = {death.connection for death in last}
+        causes = connections if connections != {0} else {death.stimulus for death in last}
+        return last[-1] if len(last) == DEATHS_MAX and len(causes) == 1 else Death("", 0.0, 0)

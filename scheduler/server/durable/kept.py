@@ -28,11 +28,13 @@ class Death(NamedTuple):
         how: the way it ended, as text.
         time: seconds since the epoch.
         connection: number of the connection whose input it was handling, or 0.
+        stimulus: digest of the stimulus of the server that it was handling, or 0.
     """
 
     how: str
     time: float
     connection: int
+    stimulus: int = 0
 
 
 class Awakening(NamedTuple):
@@ -72,6 +74,15 @@ class Progress:
     @connection.setter
     def connection(self, number: int) -> None:
         self._words[1] = number
+
+    @property
+    def stimulus(self) -> int:
+        """Digest of the stimulus of the server that is being handled, or 0."""
+        return self._words[2]
+
+    @stimulus.setter
+    def stimulus(self, digest: int) -> None:
+        self._words[2] = digest
 
 
 @dataclass

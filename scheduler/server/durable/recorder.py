@@ -14,11 +14,13 @@ from __future__ import annotations
 import copyreg
 import io
 import pickle
+import zlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from paceline.protocol.payload import Payload
 from paceline.scheduler.core.ports import TurnWrites
+from paceline.scheduler.core.stimuli import stimulus_name
 
 if TYPE_CHECKING:
     from paceline.protocol.compression import Buffer
@@ -46,7 +48,7 @@ STEP: Final = 5
 BATCH: Final = 1
 #: (connection): the server handled the first message of a stream that is not for the core.
 OTHER: Final = 2
-#: (connection of the request or 0, time, pickled stimulus).
+#: (connection of the request or 0, time, pickled source and message, stimulus_id, request_id).
 STIMULUS: Final = 3
 #: (client, stimulus_id, time, frames): the core handled a reply of a graph compiler.
 COMPILED: Final = 4
@@ -100,11 +102,15 @@ class Recorder:
     def stimulus(self, stimulus: Stimulus, now: float) -> None:
         """Record a stimulus of the server."""
 
+    def is_set_aside(self, stimulus: Stimulus) -> bool:
+        """Return whether this stimulus has ended several processes, and is not to be handled."""
+        return False
+
     def compiled(self, client: str, stimulus_id: str, now: float, frames: Frames) -> None:
         """Record a reply of a graph compiler."""
 
     def hook_writes(self) -> None:
-        """Record what plugins wrote within the turn."""
+        """Record what plugins wrote within the turn, which has ended."""
 
     def flushed(self) -> None:
         """Record that the outbox is sent."""
@@ -138,6 +144,8 @@ class LogRecorder(Recorder):
     Attributes:
         turn_writes: what plugins write within the current turn.
         plugins: (kind, name) -> pickle, for the plugins that were added.
+        poisonous_stimulus: digest of the stimulus that is not to be handled, or 0.
+        on_set_aside: called with the name and the pickle of a stimulus that was not handled.
         on_failure: called once if the log cannot be written. Nothing is recorded after that.
     """
 
@@ -149,6 +157,8 @@ class LogRecorder(Recorder):
         self._log = log
         self.plugins: dict[tuple[str, str], bytes] = {}
         self.on_failure: Callable[[OSError], None] = lambda error: None
+        self.poisonous_stimulus = 0
+        self.on_set_aside: Callable[[str, bytes], None] = lambda name, pickled: None
         self._failed = False
         self._fingerprint: object = None
         self._step: list[tuple[Any, ...]] = []
@@ -202,13 +212,26 @@ class LogRecorder(Recorder):
     def stimulus(self, stimulus: Stimulus, now: float) -> None:
         self.turn_writes.begin()
         number = self._progress.connection if stimulus.request_id else 0
-        self._step.append((STIMULUS, number, now, dump(tuple(stimulus))))
+        source, message, stimulus_id, request_id = stimulus
+        pickled = dump((source, message))
+        self._progress.stimulus = zlib.crc32(pickled)
+        self._step.append((STIMULUS, number, now, pickled, stimulus_id, request_id))
+
+    def is_set_aside(self, stimulus: Stimulus) -> bool:
+        if not self.poisonous_stimulus:
+            return False
+        pickled = dump((stimulus.source, stimulus.message))
+        if zlib.crc32(pickled) != self.poisonous_stimulus:
+            return False
+        self.on_set_aside(stimulus_name(stimulus.message), pickled)
+        return True
 
     def compiled(self, client: str, stimulus_id: str, now: float, frames: Frames) -> None:
         self.turn_writes.begin()
         self._step.append((COMPILED, client, stimulus_id, now, list(map(bytes, frames))))
 
     def hook_writes(self) -> None:
+        self._progress.stimulus = 0
         if self.turn_writes.made:
             self._step.append((WRITES, dump(self.turn_writes.made)))
 

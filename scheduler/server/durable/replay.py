@@ -183,8 +183,11 @@ class Replay:
             self._handle(Stimulus(past.name, message, stimulus_id), now)
         self._forget(past)
 
-    def _stimulus(self, number: int, now: float, pickled: bytes) -> None:
-        stimulus = Stimulus(*pickle.loads(pickled))
+    def _stimulus(
+        self, number: int, now: float, pickled: bytes, stimulus_id: str, request_id: int
+    ) -> None:
+        source, message = pickle.loads(pickled)
+        stimulus = Stimulus(source, message, stimulus_id, request_id)
         past = self.past
         if stimulus.request_id:
             past.last_request_id = max(past.last_request_id, stimulus.request_id)

@@ -74,6 +74,11 @@ class Stream(EventHandler, ABC):
 
     # called by the driver
 
+    @property
+    def number(self) -> int:
+        """Number of the comm."""
+        return self.peer.comm.number
+
     def send(self, messages: list[Any]) -> None:
         """Send ``messages`` in order, or buffer them while the peer reads slowly.
 
