@@ -51,6 +51,7 @@ INTERPRETED = (
     "scheduler/core/ports.py",
     "scheduler/core/state/fixed_set.py",
     "scheduler/core/stimuli.py",
+    "scheduler/core/task_policy.py",
     "scheduler/core/turn_observer.py",
 )
 #: Other modules whose types mypyc reads. Their import name is ``paceline.<path>``.

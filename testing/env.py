@@ -57,6 +57,9 @@ class FakeErrors:
     def memory_error(self, text: str) -> Payload:
         return fake_error("MemoryError")
 
+    def timeout_error(self, text: str) -> Payload:
+        return fake_error(f"TimeoutError({text})")
+
     def actor_lost(self) -> Payload:
         return fake_error("ActorLost")
 

@@ -202,6 +202,9 @@ class ErrorFactory:
     def memory_error(self, text: str) -> Payload:
         return _error_payload(MemoryError(text))
 
+    def timeout_error(self, text: str) -> Payload:
+        return _error_payload(TimeoutError(text))
+
     def actor_lost(self) -> Payload:
         return _error_payload(RuntimeError("Worker holding Actor was lost"))
 

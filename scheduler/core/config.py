@@ -58,6 +58,8 @@ class SchedulerConfig:
     client_grace_nbytes: int = setting(2**30, "paceline.scheduler.client-grace-bytes")
     # seconds to wait for running tasks of a retiring worker; stock does not wait
     retire_running_seconds: float = setting(30.0, "paceline.scheduler.retire-running")
+    # whether a worker with a run that was given up and does not end is restarted by its nanny
+    restart_stuck_workers: bool = setting(False, "paceline.scheduler.restart-stuck-workers")
     events_cleanup_delay_seconds: float = setting(
         3600.0, "distributed.scheduler.events-cleanup-delay"
     )

@@ -47,6 +47,13 @@ class RestartSilentWorkers:
 
 
 @dataclass(slots=True)
+class RestartStuckWorker:
+    """Drain a worker with a thread that does not end, and restart it through its nanny."""
+
+    address: str
+
+
+@dataclass(slots=True)
 class SetTimer:
     """Feed ``TimerDue(timer_id)`` at ``when`` (seconds since the epoch)."""
 

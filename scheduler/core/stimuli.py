@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 from paceline.protocol.messages import HeartbeatWorker, RegisterWorker
 from paceline.protocol.payload import Payload
 
+from .task_policy import TaskPolicy
+
 
 class Stimulus(NamedTuple):
     """An input of the core, handled in one turn.
@@ -45,6 +47,7 @@ class AnnotationSet:
         resources: resource name -> amount needed, or None.
         retries: how often the task may err before it stays erred, or None.
         priority: the user's priority; higher runs earlier; None if not annotated.
+        policy: timeout, deadline and the like; None if the tasks have no policies.
         span: names and ids of the span of the tasks, from the root down, or None.
         value_less_span: ``value`` without the span, if it has one.
     """
@@ -57,11 +60,17 @@ class AnnotationSet:
     priority: float | None = None
     span: tuple[tuple[str, ...], tuple[str, ...]] | None = None
     value_less_span: Any = None
+    policy: TaskPolicy | None = None
 
     @property
     def says_more(self) -> bool:
-        """Return whether the set has retries, a priority or restrictions."""
-        return self.retries is not None or self.priority is not None or self.restricts
+        """Return whether the set has retries, a priority, policies or restrictions."""
+        return (
+            self.retries is not None
+            or self.priority is not None
+            or self.policy is not None
+            or self.restricts
+        )
 
     @property
     def restricts(self) -> bool:

@@ -22,7 +22,7 @@ from paceline.scheduler.server.peers.peer import HandshakeHandler, Peer
 from paceline.scheduler.server.peers.pool import Pool
 from paceline.scheduler.server.requests import diagnostics, replicate
 from paceline.scheduler.server.requests.api import ServerApi, op_name, worker_address
-from paceline.scheduler.server.requests.restart import restart_workers
+from paceline.scheduler.server.requests.restart import restart_stuck_worker, restart_workers
 from paceline.scheduler.server.runtime.log_limits import LogLimits
 from paceline.scheduler.server.runtime.measures import Measures
 from paceline.workers_compat.config import config
@@ -91,6 +91,7 @@ class Server(ServerApi):
             recorder=self.recorder,
         )
         self.driver.instructions[instructions.RestartSilentWorkers] = self._restart_silent
+        self.driver.instructions[instructions.RestartStuckWorker] = self._restart_stuck
         self.driver.record_sinks.append(self.plugins.on_records)
         self.measures = Measures(self.driver)
         self._journal = journal
@@ -166,6 +167,10 @@ class Server(ServerApi):
             self, instruction.addresses, wait_for_workers=False, on_error="return"
         )
         self.spawn(restart, "restart of silent workers")
+
+    def _restart_stuck(self, instruction: instructions.RestartStuckWorker) -> None:
+        """Drain a worker with a thread that does not end, and let its nanny restart it."""
+        self.spawn(restart_stuck_worker(self, instruction.address), "restart of a stuck worker")
 
     def _close_scheduler(self, reason: str) -> None:
         self.spawn(self.scheduler.close(reason=reason), "close")

@@ -17,6 +17,7 @@ from typing import Any
 import dask.config
 from dask.utils import parse_bytes, parse_timedelta
 from paceline.scheduler.core.config import MEASURES
+from paceline.workers_compat.graphs.policies import option_name
 
 #: Sections in which unknown keys are reported.
 SECTIONS = ("distributed.scheduler", "distributed.comm", "paceline")
@@ -27,6 +28,7 @@ ANY_KEYS = (
     "distributed.scheduler.active-memory-manager.policies",
     "distributed.scheduler.dashboard",
     "distributed.scheduler.default-task-durations",
+    "paceline.scheduler.policies",
     "paceline.transfer",
 )
 #: Problems that are listed; of further ones, only the number is.
@@ -189,6 +191,14 @@ VALUE_TYPES: dict[str, ValueType] = {
     "paceline.scheduler.client-grace": DURATION,
     "paceline.scheduler.client-grace-bytes": SIZE,
     "paceline.scheduler.dump-timeout": DURATION,
+    "paceline.scheduler.policies": ValueType(
+        'a mapping of prefixes to policies, as {"read-*": {timeout: "5m"}}',
+        lambda value: all(
+            isinstance(options, Mapping) and all(map(option_name, options))
+            for options in dict(value).values()
+        ),
+    ),
+    "paceline.scheduler.restart-stuck-workers": BOOL,
     "paceline.scheduler.retire-running": DURATION,
     "paceline.scheduler.durable": TEXT,
     "paceline.scheduler.hang-timeout": DURATION,

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from html import escape
 from typing import Any
 
+from paceline.scheduler.core.state.containers import add_up
 from paceline.scheduler.core.state.groups import Computation
-from paceline.scheduler.core.state.model import add_up
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.spans import Span, intervals
 from paceline.scheduler.core.state.task_states import TASK_STATES

@@ -11,13 +11,18 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+import dask.config
 from paceline.protocol.payload import Payload, pickled_payload
 from paceline.scheduler.core.stimuli import AnnotationSet
 
+from . import policies
 from .spec_pickler import stock_pickle
 
 #: Values that are nested deeper than this are pickled.
 PLAIN_DEPTH_MAX = 32
+
+#: Annotations from the configuration for tasks that match no pattern.
+NO_OPTIONS: dict[str, Any] = {}
 
 _ATOMS = (str, int, float, bool, bytes, type(None))
 _MSGPACK_INT = range(-(1 << 63), 1 << 64)
@@ -27,25 +32,39 @@ class AnnotationTable:
     """The distinct annotation sets of one graph, numbered from 0 in order of appearance."""
 
     def __init__(
-        self, by_type: Mapping[str, Mapping[Any, Any]], submission: Mapping[str, Any] | None
+        self,
+        by_type: Mapping[str, Mapping[Any, Any]],
+        submission: Mapping[str, Any] | None,
+        received_at: float = 0.0,
     ) -> None:
+        """Hold the annotations of a graph that arrived at `received_at`, seconds since the epoch.
+
+        `by_type` has the annotations of layers: name -> key -> value.
+        """
         self._by_type = by_type
         self._submission = dict(submission or {})
+        self._received_at = received_at
+        self._has_policies = bool(dask.config.get(policies.CONFIG_KEY, default=None))
+        self._configured: dict[str, dict[str, Any]] = {}
         # if nothing depends on the key, all tasks have the same annotations
         depends_on_key = any(by_type.values()) or any(map(callable, self._submission.values()))
-        self._is_uniform = not depends_on_key
+        self._is_uniform = not depends_on_key and not self._has_policies
         self._uniform_number: int | None = None
         # with the values, which are kept alive because they are identified by their ids
         self._by_identity: dict[tuple[Any, ...], tuple[int, dict[str, Any]]] = {}
-        self._by_content: dict[bytes, int] = {}
+        self._by_content: dict[tuple[str, bytes], int] = {}
         self._sets: list[AnnotationSet] = []
         self._n_taken = 0
 
     def __bool__(self) -> bool:
-        return bool(self._by_type or self._submission)
+        return bool(self._by_type or self._submission or self._has_policies)
 
-    def number(self, key: Any) -> int | None:
-        """Return the number of the annotation set of `key`, or None if it has no annotations."""
+    def number(self, key: Any, prefix: str) -> int | None:
+        """Return the number of the annotation set of `key`, or None if it has no annotations.
+
+        Raises:
+            TypeError, ValueError: an annotation is wrong; the text names the `prefix` of the task.
+        """
         if self._uniform_number is not None:
             return self._uniform_number
         found = {
@@ -56,12 +75,14 @@ class AnnotationTable:
             value = values.get(key)
             if value is not None:
                 found[name] = value
-        if not found:
+        options = self._options(prefix) if self._has_policies else NO_OPTIONS
+        if not found and not options:
             return None
-        identity = tuple([(name, id(value)) for name, value in found.items()])
+        identity = (id(options), *[(name, id(value)) for name, value in found.items()])
         known = self._by_identity.get(identity)
         if known is None:
-            known = self._by_identity[identity] = self._by_value(found), found
+            number = self._by_value(found, options, prefix)
+            known = self._by_identity[identity] = number, found
         number, _ = known
         if self._is_uniform:
             self._uniform_number = number
@@ -73,22 +94,41 @@ class AnnotationTable:
         self._n_taken = len(self._sets)
         return new
 
-    def _by_value(self, found: dict[str, Any]) -> int:
+    def _options(self, prefix: str) -> dict[str, Any]:
+        """Return what the configuration sets for tasks of `prefix`."""
+        options = self._configured.get(prefix)
+        if options is None:
+            options = self._configured[prefix] = policies.configured(prefix) or NO_OPTIONS
+        return options
+
+    def _by_value(self, found: dict[str, Any], options: dict[str, Any], prefix: str) -> int:
         data, buffers = stock_pickle(found)
-        content = b"".join((data, *buffers))
+        content = prefix if options else "", b"".join((data, *buffers))
         number = self._by_content.get(content)
         if number is None:
             number = self._by_content[content] = len(self._sets)
-            self._sets.append(annotation_set(found))
+            try:
+                self._sets.append(annotation_set(found, options, self._received_at))
+            except (TypeError, ValueError) as error:
+                text = f"{error} (annotations of the tasks {prefix!r})"
+                kind = TypeError if isinstance(error, TypeError) else ValueError
+                raise kind(text) from error
         return number
 
 
-def annotation_set(found: Mapping[str, Any]) -> AnnotationSet:
+def annotation_set(
+    found: Mapping[str, Any], options: Mapping[str, Any] = NO_OPTIONS, received_at: float = 0.0
+) -> AnnotationSet:
     """Interpret the annotations of one task as stock's ``_apply_annotations`` does.
 
-    Raises TypeError or ValueError if a value is of the wrong type, or NaN.
+    `options` are annotations from the configuration, which are not sent to workers. `received_at`
+    is the time at which the graph arrived, in seconds since the epoch.
+
+    Raises TypeError or ValueError if a value is of the wrong type, NaN or out of its range.
     """
     out = AnnotationSet(value=pickled_unless_plain(dict(found)))
+    found = {**options, **found} if options else found
+    out.policy = policies.task_policy(found, received_at)
     for name, value in found.items():
         if name in ("restrictions", "workers"):
             out.workers = plain_workers(value)
@@ -101,15 +141,13 @@ def annotation_set(found: Mapping[str, Any]) -> AnnotationSet:
             if any(map(math.isnan, out.resources.values())):
                 raise ValueError(f"the annotation 'resources' must not contain NaN: {value!r}")
         elif name == "retries":
-            if not isinstance(value, int):
-                raise TypeError(f"the annotation 'retries' must be an int, not {value!r}")
-            out.retries = int(value)
+            out.retries = plain_count(name, value)
         elif name == "priority":
             out.priority = plain_number(value)
         elif name == "span":
             out.span = span_path(value)
             out.value_less_span = pickled_unless_plain(
-                {n: v for n, v in found.items() if n != "span"}
+                {n: v for n, v in found.items() if n != "span" and n not in options}
             )
     return out
 
@@ -130,6 +168,15 @@ def plain_workers(value: Any) -> list[Any]:
     if isinstance(value, list | tuple):
         return list(value)
     return [value]
+
+
+def plain_count(name: str, value: Any) -> int:
+    """Return a number of times, which is not negative. Raises TypeError or ValueError."""
+    if not isinstance(value, int):
+        raise TypeError(f"the annotation {name!r} must be an int, not {value!r}")
+    if value < 0:
+        raise ValueError(f"the annotation {name!r} must be 0 or more, not {value!r}")
+    return int(value)
 
 
 def plain_number(value: Any) -> float:

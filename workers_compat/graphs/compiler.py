@@ -134,7 +134,9 @@ def _compile(
         global_annotations=readable_annotations(submission),
         n_tasks=len(needed) if culled else index.size,
     )
-    table = _Table(request.graph_id, index, AnnotationTable(by_type, submission))
+    table = _Table(
+        request.graph_id, index, AnnotationTable(by_type, submission, request.received_at)
+    )
     yield from table.chunks(in_order, priorities, chunk_size)
     yield commit
 
@@ -356,6 +358,7 @@ class _Table:
         self._n_externals = 0
         self._groups: dict[str, int] = {}
         self._heads: dict[Any, int] = {}
+        self._prefixes: list[str] = []
         self._buffers = SharedBuffers()
         self._pickler = SpecPickler()
 
@@ -405,7 +408,7 @@ class _Table:
         if spec.data_producer:
             chunk.data_producers.append(here)
         if self._is_annotated:
-            number = self._annotations.number(index.keys[place])
+            number = self._annotations.number(index.keys[place], self._prefixes[chunk.groups[-1]])
             if number is not None:
                 chunk.annotations[here] = number
         return len(header)
@@ -442,5 +445,6 @@ class _Table:
         number = self._groups.get(name)
         if number is None:
             number = self._groups[name] = len(self._groups)
-            chunk.new_groups.append((name, key_split(key)))
+            self._prefixes.append(key_split(key))
+            chunk.new_groups.append((name, self._prefixes[-1]))
         return number

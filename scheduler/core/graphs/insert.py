@@ -10,8 +10,11 @@ from paceline.scheduler.core.lifecycle import accounting
 from paceline.scheduler.core.lifecycle.new_tasks import add_task, get_group
 from paceline.scheduler.core.state.model import TaskGroup, TaskState
 from paceline.scheduler.core.state.pending_graph import PendingGraph
+from paceline.scheduler.core.state.policies import TaskPolicies
+from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.task_states import ACTIVE_STATES
 from paceline.scheduler.core.stimuli import AnnotationSet, GraphChunk
+from paceline.scheduler.core.task_policy import TaskPolicy
 from paceline.scheduler.core.turn import Turn
 
 
@@ -140,6 +143,8 @@ def _priority(
 def _annotate(turn: Turn, ts: TaskState, annotations: AnnotationSet) -> None:
     if annotations.retries is not None:
         ts.retries = annotations.retries
+    if annotations.policy is not None:
+        _apply_policy(turn.state, ts, annotations.policy)
     if not annotations.restricts:
         return
     details = ts.ensure_details()
@@ -157,6 +162,15 @@ def _annotate(turn: Turn, ts: TaskState, annotations: AnnotationSet) -> None:
     details.loose_restrictions = annotations.allow_other_workers
     if annotations.resources is not None:
         details.resource_restrictions = annotations.resources
+
+
+def _apply_policy(state: SchedulerState, ts: TaskState, policy: TaskPolicy) -> None:
+    """Set the policies of `ts`."""
+    ts.ensure_details().policies = TaskPolicies(policy)
+    if policy.timeout_seconds:
+        state.policies.has_timeouts = True
+    if policy.deadline:
+        state.policies.set_alarm(policy.deadline, ts)
 
 
 def _warn_collision(

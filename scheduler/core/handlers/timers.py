@@ -17,8 +17,9 @@ from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.stimuli import Continue, IdleCheck, Tick
 from paceline.scheduler.core.turn import Registry, Turn
 
+from .availability import refresh_no_workers
 from .clients import CLIENT_HEARTBEAT_FACTOR, check_retained
-from .workers import refresh_no_workers
+from .policies import check_policies
 
 #: Heartbeats that a worker must have missed before it is removed.
 MISSED_HEARTBEATS = 10
@@ -46,6 +47,7 @@ def handle_tick(turn: Turn, message: Tick) -> None:
     check_retained(turn)
     if config.watch_idle:
         _check_idle(turn)
+    check_policies(turn)
 
 
 def handle_check_idle(turn: Turn, message: IdleCheck) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -11,7 +11,7 @@ from paceline.protocol.keys import Key
 from paceline.protocol.limits import WorkerStatus
 from paceline.scheduler.core.instructions import DropWorkerConnection
 from paceline.scheduler.core.lifecycle import accounting
-from paceline.scheduler.core.lifecycle.recommendations import Recs, priority_of
+from paceline.scheduler.core.lifecycle.recommendations import Recs
 from paceline.scheduler.core.lifecycle.removal import begin_worker_removal, lose_data
 from paceline.scheduler.core.lifecycle.transitions import fill_slots, run
 from paceline.scheduler.core.policy import placement
@@ -31,6 +31,8 @@ from paceline.scheduler.core.stimuli import (
 )
 from paceline.scheduler.core.turn import Registry, Turn
 
+from .availability import availability_changed, refresh_no_workers, use_worker
+from .extra_runs import refresh_extra_runs
 from .stealing import recall_tasks
 
 #: Members of ``host_info`` that the scheduler maintains; workers cannot change them.
@@ -97,31 +99,7 @@ def handle_worker_joined(turn: Turn, joined: WorkerJoined) -> None:
     placement.update_idle(state, ws)
     if state.plugins is not None:
         state.plugins.add_worker(joined.address)
-    _use_worker(turn, ws)
-
-
-def _use_worker(turn: Turn, ws: WorkerState) -> None:
-    if is_available(ws):
-        recs: Recs = {}
-        schedule_unrunnable(turn, [ws], recs)
-        run(turn, recs)
-        fill_slots(turn)
-
-
-def schedule_unrunnable(turn: Turn, workers: Iterable[WorkerState], recs: Recs) -> None:
-    """Recommend the tasks in no-worker that ``workers``, which became available, can run."""
-    state = turn.state
-    if not state.unrunnable:
-        return
-    available = dict.fromkeys(workers)
-    runnable = []
-    for ts in state.unrunnable:
-        valid = placement.valid_workers(state, ts)
-        if valid is None or ts.loose_restrictions or any(ws in valid for ws in available):
-            runnable.append(ts)
-    runnable.sort(key=priority_of, reverse=True)
-    for ts in runnable:
-        recs[ts] = "processing"
+    use_worker(turn, ws)
 
 
 # ------------------------------------------------------------------ heartbeats, resources, status
@@ -142,7 +120,7 @@ def _heartbeat(turn: Turn, ws: WorkerState, message: m.RegisterWorker | m.Heartb
     _learn_bandwidth(state, ws, metrics.get("bandwidth") or {})
     ws.last_seen = turn.now
     if isinstance(message, m.HeartbeatWorker):
-        _update_executing(state, ws, message)
+        _update_executing(turn, ws, message)
     totals = state.cumulative_worker_metrics
     for name, value in (metrics.get("digests_total_since_heartbeat") or {}).items():
         add_metric(totals, name, value)
@@ -159,15 +137,20 @@ def _heartbeat(turn: Turn, ws: WorkerState, message: m.RegisterWorker | m.Heartb
         set_resources(state, ws, message.resources)
 
 
-def _update_executing(state: SchedulerState, ws: WorkerState, heartbeat: m.HeartbeatWorker) -> None:
+def _update_executing(turn: Turn, ws: WorkerState, heartbeat: m.HeartbeatWorker) -> None:
     """Update from ``heartbeat`` what `ws` executes, and the metrics of its spans."""
+    state = turn.state
     if heartbeat.executing is not None:
         ws.executing = {}
+        ws.executing_at = turn.now
         for key, seconds in heartbeat.executing.items():
             ts = state.tasks.get(key)
             if ts is not None:
                 ws.executing[ts] = seconds
-                accounting.add_exec_time(state, ts.group.prefix, seconds)
+                if not ws.extra_runs or key not in ws.extra_runs:
+                    accounting.add_exec_time(state, ts.group.prefix, seconds)
+        if ws.extra_runs:
+            refresh_extra_runs(turn, ws, heartbeat.executing)
     extensions = heartbeat.extensions
     if extensions and extensions.get("spans"):
         state.spans.add_metrics(extensions["spans"])
@@ -245,7 +228,7 @@ def handle_set_resources(turn: Turn, message: m.SetResources) -> None:
     set_resources(turn.state, ws, message.resources or {})
     turn.reply(turn.request_id, "OK")
     recall_tasks(turn, ws, [ts for ts in ws.processing if _exceeds_resources(ts, ws)])
-    _use_worker(turn, ws)
+    use_worker(turn, ws)
 
 
 def _exceeds_resources(ts: TaskState, ws: WorkerState) -> bool:
@@ -290,7 +273,7 @@ def handle_worker_backpressured(turn: Turn, message: WorkerBackpressured) -> Non
     ws = turn.state.workers.get(message.address)
     if ws is not None and ws.backpressured != message.backpressured:
         ws.backpressured = message.backpressured
-        _availability_changed(turn, ws)
+        availability_changed(turn, ws)
 
 
 def change_status(turn: Turn, ws: WorkerState, status: str) -> None:
@@ -308,27 +291,7 @@ def change_status(turn: Turn, ws: WorkerState, status: str) -> None:
             "stimulus_id": turn.stimulus_id,
         },
     )
-    _availability_changed(turn, ws)
-
-
-def _availability_changed(turn: Turn, ws: WorkerState) -> None:
-    state = turn.state
-    if is_available(ws):
-        state.running[ws] = None
-        placement.update_idle(state, ws)
-        _use_worker(turn, ws)
-    else:
-        state.running.pop(ws, None)
-        state.loads.remove(ws)
-    refresh_no_workers(state, turn.now)
-
-
-def refresh_no_workers(state: SchedulerState, now: float) -> None:
-    """Update `no_workers_since`, the time since which tasks wait and no worker is running."""
-    if state.running or not (len(state.queued) or state.unrunnable):
-        state.no_workers_since = None
-    elif state.no_workers_since is None:
-        state.no_workers_since = now
+    availability_changed(turn, ws)
 
 
 # ------------------------------------------------------------------ removal

@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from paceline.protocol.keys import Key
 from paceline.scheduler.core.policy.placement import is_rootish, workers_with_free_slots
-from paceline.scheduler.core.state.model import TaskState, WorkerState, add_up
+from paceline.scheduler.core.state.containers import add_up
+from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.task_states import ACTIVE_STATES
 from paceline.scheduler.core.state.worker_loads import is_available
@@ -114,6 +115,9 @@ def _facts(state: SchedulerState, ts: TaskState, now: float) -> dict[str, Any]:
     elif ts.state == "released":
         out["has_run_spec"] = ts.run_spec is not None
         out["lost_dependencies"] = ts.has_lost_dependencies
+    found = policy_facts(ts, now)
+    if found is not None:
+        out["policies"] = found
     if ts.state == "no-worker" or limits is not None:
         out["workers"] = candidates(state, ts)
     return out
@@ -223,6 +227,33 @@ def _roots(missing: Iterable[TaskState]) -> tuple[list[TaskState], bool]:
     return out, True
 
 
+# ------------------------------------------------------------------ policies
+
+
+def policy_facts(ts: TaskState, now: float) -> dict[str, Any] | None:
+    """Return what the policies of ``ts`` do next; None if it is not active or has none.
+
+    Returns:
+        "timeout_seconds", and "times_out_in" (seconds from now; None unless it executes);
+        "deadline" as text, and "deadline_in" (seconds from now). None if there is no such policy.
+    """
+    policies = ts.details.policies if ts.details is not None else None
+    if policies is None or ts.state not in ACTIVE_STATES:
+        return None
+    policy = policies.policy
+    out: dict[str, Any] = {
+        "timeout_seconds": policy.timeout_seconds or None,
+        "times_out_in": None,
+        "deadline": policy.deadline_text or None,
+        "deadline_in": policy.deadline - now if policy.deadline else None,
+    }
+    ws = ts.processing_on
+    if ws is not None and policy.timeout_seconds and ts in ws.executing:
+        running = ws.executing[ts] + now - ws.executing_at
+        out["times_out_in"] = policy.timeout_seconds - running
+    return out
+
+
 # ------------------------------------------------------------------ which workers may run it
 
 
@@ -277,8 +308,10 @@ def exclusions(state: SchedulerState, ts: TaskState, ws: WorkerState) -> list[di
     out: list[dict[str, Any]] = []
     if ws.status != "running":
         out.append({"kind": "status", "status": ws.status})
-    elif not is_available(ws):
+    elif ws.backpressured:
         out.append({"kind": "backpressured"})
+    elif not is_available(ws):
+        out.append({"kind": "occupied", "keys": list(islice(ws.extra_runs, EXAMPLES_MAX))})
     named = ts.worker_restrictions or {}
     hosts = ts.host_restrictions or {}
     if named or hosts:

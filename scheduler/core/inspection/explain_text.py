@@ -29,6 +29,7 @@ def describe(facts: Facts) -> list[str]:
     if facts["state"] is None:
         return out
     out += _restrictions(facts)
+    out += policy_sentences(facts.get("policies"))
     out += _wanted(facts)
     if facts["state"] == "waiting":
         out += _root_causes(facts["waits_for"])
@@ -105,6 +106,8 @@ def _no_worker(key: str, facts: Facts) -> str:
         parts.append(_statuses(facts["cluster"]))
     if reasons.get("backpressured"):
         parts.append(f"{count(reasons['backpressured'], 'worker')} not reading from the connection")
+    if reasons.get("occupied"):
+        parts.append(f"{count(reasons['occupied'], 'worker')} busy with runs that were given up")
     return f"{found}: {'; '.join(parts)}." if parts else f"{found}."
 
 
@@ -246,12 +249,29 @@ def _restrictions(facts: Facts) -> list[str]:
     return out
 
 
+def policy_sentences(policies: Facts | None) -> list[str]:
+    """Describe what the policies of the task do next."""
+    out: list[str] = []
+    if policies is None:
+        return out
+    if policies["timeout_seconds"]:
+        text = f"It fails when it has been executing for {seconds(policies['timeout_seconds'])}"
+        left = policies["times_out_in"]
+        out.append(f"{text}." if left is None else f"{text}, in {seconds(max(0.0, left))}.")
+    if policies["deadline"]:
+        left = seconds(max(0.0, policies["deadline_in"]))
+        out.append(f"It fails at its deadline, {policies['deadline']}, in {left}.")
+    return out
+
+
 def _reason(reason: Facts) -> str:
     kind = reason["kind"]
     if kind == "status":
         return f"is {reason['status']}"
     if kind == "backpressured":
         return "does not read from its connection"
+    if kind == "occupied":
+        return f"executes only runs that were given up: {named(map(show, reason['keys']))}"
     if kind == "worker":
         return "is not among the workers that the task is restricted to"
     return f"has {reason['has']:g} of {reason['resource']}, {reason['needs']:g} needed"

@@ -14,17 +14,17 @@ from math import ceil, inf, isclose
 from typing import Any
 
 from paceline.scheduler.core.lifecycle import accounting
+from paceline.scheduler.core.state.containers import add_up
 from paceline.scheduler.core.state.model import (
     ClientState,
     TaskGroup,
     TaskPrefix,
     TaskState,
     WorkerState,
-    add_up,
 )
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.task_states import ACTIVE_STATES, TASK_STATES
-from paceline.scheduler.core.state.worker_loads import is_available
+from paceline.scheduler.core.state.worker_loads import is_available, usable_threads
 
 #: Relative tolerance, and tolerance in seconds, of sums of floating-point numbers.
 SECONDS_TOLERANCE = 1e-6
@@ -237,6 +237,8 @@ def _worker_tasks(view: View, ws: WorkerState) -> None:
     for ts in ws.actors:
         there = ts.processing_on is ws or ws in ts.who_has
         assert ts.actor and there, f"{ts!r} is no actor of it"
+    twice = [ts for ts in ws.processing if ts.key in ws.extra_runs]
+    assert not twice, f"{twice} are processing and count as extra runs"
     nbytes = sum(accounting.data_nbytes(view.state, ts) for ts in ws.has_what)
     assert ws.nbytes == nbytes, f"nbytes is {ws.nbytes}, not {nbytes}"
 
@@ -284,10 +286,11 @@ def _worker_load(view: View, ws: WorkerState) -> None:
     if not available or loads.are_slots_dirty(ws):
         return
     idle = ws in loads.idle or loads.is_dirty(ws)
-    assert idle or len(ws.processing) >= ws.nthreads, "fewer tasks than threads, and not idle"
+    n_threads = usable_threads(ws)
+    assert idle or len(ws.processing) >= n_threads, "fewer tasks than threads, and not idle"
     saturation = view.state.config.worker_saturation
     full = inf if saturation == inf else max(ceil(saturation * ws.nthreads), 1)
-    has_slot = len(ws.processing) - len(ws.long_running) < full
+    has_slot = len(ws.processing) - len(ws.long_running) + len(ws.extra_runs) < full
     assert (ws in loads.idle_task_count) == has_slot, f"idle_task_count differs: {has_slot=}"
 
 

@@ -6,16 +6,18 @@ processing_on/processing with occupancy, and dependencies/dependents.
 
 from __future__ import annotations
 
+from paceline.scheduler.core.state.containers import add_up
 from paceline.scheduler.core.state.model import (
     ClientState,
     TaskGroup,
     TaskPrefix,
     TaskState,
     WorkerState,
-    add_up,
 )
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.small_set import with_item, without_item
+
+from .extra_runs import remove_extra_run
 
 #: Transfers of a task with more dependencies than this are not counted as work of its worker.
 NEEDS_MAX = 20_000
@@ -314,6 +316,8 @@ def occupancy(state: SchedulerState, ws: WorkerState) -> float:
 def start_processing(state: SchedulerState, ts: TaskState, ws: WorkerState) -> None:
     """Assign `ts` to `ws`; its missing dependencies count as transfers."""
     ws.processing[ts] = None
+    if ws.extra_runs:  # the worker resumes a run that it was asked to forget
+        remove_extra_run(state, ws, ts.key)
     ts.processing_on = ws
     prefix = ts.group.prefix
     seconds = prefix.duration_average

@@ -38,6 +38,8 @@ def compute_message(turn: Turn, ts: TaskState) -> ComputeTask:
             who_has[key] = _addresses(holders)
         nbytes[key] = dts.nbytes
     details = ts.details
+    if details is not None and details.policies is not None:
+        details.policies.sent_at = turn.now
     return ComputeTask(
         key=ts.key,
         run_id=ts.run_id,

@@ -14,7 +14,12 @@ from typing import Any
 from paceline.scheduler.core.lifecycle.accounting import data_nbytes, expected_duration, occupancy
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
-from paceline.scheduler.core.state.worker_loads import LoadClass, has_free_slot, is_available
+from paceline.scheduler.core.state.worker_loads import (
+    LoadClass,
+    has_free_slot,
+    is_available,
+    usable_threads,
+)
 
 #: Dependencies considered when placing a task; of more, an evenly spaced sample is taken.
 SAMPLE_MAX = 10_000
@@ -70,7 +75,7 @@ def load_class(state: SchedulerState, ws: WorkerState) -> LoadClass:
     """Classify the current load of `ws` as ``"idle"``, ``"saturated"`` or ``""``."""
     if not is_available(ws):
         return ""
-    n, nthreads = len(ws.processing), ws.nthreads
+    n, nthreads = len(ws.processing), usable_threads(ws)
     if n < nthreads:
         return "idle"
     seconds = occupancy(state, ws)
@@ -229,7 +234,7 @@ def _starts_soonest(
     best: WorkerState | None = None
     best_cost: tuple[float, ...] = ()
     for ws in candidates:
-        start = occupancy(state, ws) / ws.nthreads + (total - local.get(ws, 0)) / bandwidth
+        start = occupancy(state, ws) / usable_threads(ws) + (total - local.get(ws, 0)) / bandwidth
         cost = (len(ws.actors), start, ws.nbytes) if ts.actor else (start, ws.nbytes)
         if best is None or cost < best_cost:
             best, best_cost = ws, cost
@@ -252,7 +257,7 @@ def start_estimate(state: SchedulerState, ts: TaskState, ws: WorkerState) -> tup
 
     Actors are preceded by the number of actors on `ws`.
     """
-    start = occupancy(state, ws) / ws.nthreads + fetch_seconds(state, ts, ws)
+    start = occupancy(state, ws) / usable_threads(ws) + fetch_seconds(state, ts, ws)
     return (len(ws.actors), start, ws.nbytes) if ts.actor else (start, ws.nbytes)
 
 

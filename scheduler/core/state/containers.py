@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
+
+
+def add_up(sums: dict[Any, Any], more: Mapping[Any, Any]) -> None:
+    """Add the values of `more` to those of `sums`, key by key."""
+    for key, value in more.items():
+        sums[key] = sums.get(key, 0) + value
 
 
 class LoadBuckets(Generic[T]):

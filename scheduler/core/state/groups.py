@@ -7,7 +7,8 @@ from typing import Any, Final
 
 from paceline.protocol.payload import Payload
 
-from .model import TaskGroup, add_up
+from .containers import add_up
+from .model import TaskGroup
 from .task_states import TASK_STATES
 
 

@@ -8,21 +8,17 @@ are properties. Paired attributes (such as ``who_has`` and ``has_what``) are cha
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import KeysView, Mapping
+from collections.abc import KeysView
 from dataclasses import dataclass, field
 from typing import Any
 
 from paceline.protocol.keys import Key
 from paceline.protocol.payload import Payload
 
+from .containers import add_up
+from .policies import TaskPolicies
 from .small_set import SmallSet
 from .task_states import ACTIVE_STATES, TASK_STATES
-
-
-def add_up(sums: dict[Any, Any], more: Mapping[Any, Any]) -> None:
-    """Add the values of `more` to those of `sums`, key by key."""
-    for key, value in more.items():
-        sums[key] = sums.get(key, 0) + value
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -185,6 +181,7 @@ class TaskDetails:
             restrictions.
         metadata: metadata that the worker reported with the finished task.
         worker_losses: number of workers lost unexpectedly while the task was processing there.
+        policies: the policies of the task, and what they have done; None without policies.
     """
 
     exception: Payload | None = None
@@ -199,6 +196,7 @@ class TaskDetails:
     loose_restrictions: bool = False
     metadata: dict[str, Any] | None = None
     worker_losses: int = 0
+    policies: TaskPolicies | None = None
 
 
 @dataclass(slots=True, init=False, eq=False, repr=False)
@@ -423,6 +421,8 @@ class WorkerState:
         long_running: the tasks in `processing` that seceded from the thread pool.
         executing: task -> seconds, as of the last heartbeat; some of the tasks may have finished
             since.
+        executing_at: time of that heartbeat; 0 before the first.
+        extra_runs: keys of runs that occupy threads besides those of `processing`.
         has_what: tasks whose results the worker holds, in order.
         nbytes: size of those results in bytes.
         needs_what: dependency that the worker lacks -> number of its processing tasks that need
@@ -462,6 +462,8 @@ class WorkerState:
     processing: dict[TaskState, None] = field(default_factory=dict)
     long_running: dict[TaskState, None] = field(default_factory=dict)
     executing: dict[TaskState, float] = field(default_factory=dict)
+    executing_at: float = 0.0
+    extra_runs: dict[Key, None] = field(default_factory=dict)
     has_what: dict[TaskState, None] = field(default_factory=dict)
     nbytes: int = 0
     needs_what: dict[TaskState, int] = field(default_factory=dict)

@@ -23,6 +23,7 @@ from .groups import Computation
 from .locality import SharedMemoryDomains
 from .model import ClientState, TaskGroup, TaskPrefix, TaskState, WorkerState
 from .pending_graph import PendingGraph
+from .policies import Policies
 from .spans import SpanTree
 from .stealing import StealingState
 from .worker_loads import WorkerLoads
@@ -78,6 +79,7 @@ class SchedulerState:
         timers: number -> function that is called with the turn in which the timer is due; the
             driver has the clock.
         timer_ids: source of the numbers of timers.
+        policies: timeouts, deadlines and other policies of tasks.
         comparisons: comparisons of the state of workers with the scheduler's.
         transition_counter, idle_transition_counter: number of transitions made, and its value at
             the last check for idleness.
@@ -142,13 +144,13 @@ class SchedulerState:
         self.dropped_graphs: dict[int, None] = {}
         self.timers: dict[int, Callable[[Any], None]] = {}
         self.timer_ids = itertools.count(1)
+        self.policies = Policies()
         self.comparisons = Comparisons()
         self.no_workers_since: float | None = None
         self.idle_since: float | None = None
         self.worker_added_count = 0
         self.worker_removed_count = 0
-        self.client_added_count = 0
-        self.client_removed_count = 0
+        self.client_added_count = self.client_removed_count = 0
 
     @property
     def total_occupancy(self) -> float:

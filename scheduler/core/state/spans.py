@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from .containers import add_up
 from .groups import Totals, _identity, note_code
-from .model import add_up
 
 if TYPE_CHECKING:
     from .model import TaskGroup

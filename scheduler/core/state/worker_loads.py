@@ -18,13 +18,21 @@ LoadClass = Literal["idle", "saturated", ""]
 
 
 def is_available(ws: WorkerState) -> bool:
-    """Return whether `ws` can be sent new tasks: it is running and not backpressured."""
-    return ws.status == "running" and not ws.backpressured
+    """Return whether `ws` can be sent new tasks: it is running, not backpressured, has a thread."""
+    if ws.status != "running" or ws.backpressured:
+        return False
+    return not ws.extra_runs or len(ws.extra_runs) < ws.nthreads
+
+
+def usable_threads(ws: WorkerState) -> int:
+    """Return the number of threads of `ws` for the tasks in `processing`, at least 1."""
+    return max(1, ws.nthreads - len(ws.extra_runs)) if ws.extra_runs else ws.nthreads
 
 
 def has_free_slot(ws: WorkerState) -> bool:
     """Return whether `ws` is available and has fewer tasks than slots; seceded tasks take none."""
-    return len(ws.processing) - len(ws.long_running) < ws.task_slots and is_available(ws)
+    taken = len(ws.processing) - len(ws.long_running) + len(ws.extra_runs)
+    return taken < ws.task_slots and is_available(ws)
 
 
 class WorkerLoads:

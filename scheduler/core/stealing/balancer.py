@@ -23,7 +23,7 @@ from paceline.scheduler.core.policy import placement
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.stealing import COST_MULTIPLIERS
-from paceline.scheduler.core.state.worker_loads import is_available
+from paceline.scheduler.core.state.worker_loads import is_available, usable_threads
 from paceline.scheduler.core.turn import Turn
 
 from .recall import IN_FLIGHT_MAX, send_steal_request
@@ -145,7 +145,7 @@ class Loads:
 
     def is_unoccupied(self, ws: WorkerState) -> bool:
         """Return whether the worker is idle, as ``placement.load_class`` defines it."""
-        nthreads = ws.nthreads
+        nthreads = usable_threads(ws)
         return self.tasks(ws) < nthreads or self.seconds(ws) < nthreads * self._idle_below
 
 
@@ -214,7 +214,7 @@ class Thieves:
         return bool(self._members)
 
     def _rank(self, ws: WorkerState) -> tuple[float, int, int]:
-        return self.loads.seconds(ws) / ws.nthreads, ws.nbytes, ws.index
+        return self.loads.seconds(ws) / usable_threads(ws), ws.nbytes, ws.index
 
     def add_task(self, ws: WorkerState) -> None:
         """Update the load of ``ws``, chosen for a task, and remove it if it is no longer idle."""

@@ -78,6 +78,7 @@ _LEAF, _LIST, _TUPLE, _DICT = range(4)
 MODULES = (
     "paceline.protocol.messages",
     "paceline.scheduler.core.stimuli",
+    "paceline.scheduler.core.task_policy",
     "paceline.scheduler.extensions",
 )
 

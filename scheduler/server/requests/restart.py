@@ -15,6 +15,7 @@ from paceline.scheduler.core.stimuli import ReleaseAll, WorkerRemoved
 
 from .api import Handler, ServerApi, calls
 from .broadcast import call_each
+from .retire import retire_workers
 
 logger = logging.getLogger("distributed.scheduler")
 
@@ -85,6 +86,23 @@ async def restart_workers(
     present = {ws.nanny for ws in state.workers.values() if ws.nanny}
     missing = [a for a, ws in old.items() if ws.nanny and ws.nanny not in present]
     return {**out, **dict.fromkeys(missing, "timed out")}
+
+
+async def restart_stuck_worker(server: ServerApi, address: str) -> None:
+    """Move the data of a worker, wait for the tasks that it runs, and let its nanny restart it.
+
+    The worker is not restarted if its data cannot be moved.
+    """
+    stimulus_id = f"restart-stuck-worker-{time.time()}"
+    logger.warning("Restarting worker %s, which runs a task that was given up", address)
+    if await retire_workers(server, [address], remove=False, stimulus_id=stimulus_id):
+        await restart_workers(
+            server,
+            [address],
+            wait_for_workers=False,
+            on_error="return",
+            stimulus_id=stimulus_id,
+        )
 
 
 async def _stop(

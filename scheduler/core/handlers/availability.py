@@ -1,0 +1,59 @@
+"""Workers that become available or unavailable, and the tasks that wait for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from paceline.scheduler.core.lifecycle.recommendations import Recs, priority_of
+from paceline.scheduler.core.lifecycle.transitions import fill_slots, run
+from paceline.scheduler.core.policy import placement
+from paceline.scheduler.core.state.model import WorkerState
+from paceline.scheduler.core.state.scheduler_state import SchedulerState
+from paceline.scheduler.core.state.worker_loads import is_available
+from paceline.scheduler.core.turn import Turn
+
+
+def use_worker(turn: Turn, ws: WorkerState) -> None:
+    """Send unrunnable and queued tasks to `ws` if it is available."""
+    if is_available(ws):
+        recs: Recs = {}
+        schedule_unrunnable(turn, [ws], recs)
+        run(turn, recs)
+        fill_slots(turn)
+
+
+def schedule_unrunnable(turn: Turn, workers: Iterable[WorkerState], recs: Recs) -> None:
+    """Recommend the tasks in no-worker that ``workers``, which became available, can run."""
+    state = turn.state
+    if not state.unrunnable:
+        return
+    available = dict.fromkeys(workers)
+    runnable = []
+    for ts in state.unrunnable:
+        valid = placement.valid_workers(state, ts)
+        if valid is None or ts.loose_restrictions or any(ws in valid for ws in available):
+            runnable.append(ts)
+    runnable.sort(key=priority_of, reverse=True)
+    for ts in runnable:
+        recs[ts] = "processing"
+
+
+def availability_changed(turn: Turn, ws: WorkerState) -> None:
+    """Update the tables that depend on whether `ws` is available, and send it tasks if it is."""
+    state = turn.state
+    if is_available(ws):
+        state.running[ws] = None
+        placement.update_idle(state, ws)
+        use_worker(turn, ws)
+    else:
+        state.running.pop(ws, None)
+        state.loads.remove(ws)
+    refresh_no_workers(state, turn.now)
+
+
+def refresh_no_workers(state: SchedulerState, now: float) -> None:
+    """Update `no_workers_since`, the time since which tasks wait and no worker is running."""
+    if state.running or not (len(state.queued) or state.unrunnable):
+        state.no_workers_since = None
+    elif state.no_workers_since is None:
+        state.no_workers_since = now

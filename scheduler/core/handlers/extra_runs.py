@@ -1,0 +1,46 @@
+"""Runs that go on although the scheduler has given them up.
+
+A thread of a worker cannot be stopped. Until the run ends, its worker has a thread less for other
+tasks. Heartbeats report what a worker executes, including runs that it was asked to forget.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+from paceline.protocol.keys import Key
+from paceline.scheduler.core.instructions import RestartStuckWorker
+from paceline.scheduler.core.lifecycle.extra_runs import add_extra_run, remove_extra_run
+from paceline.scheduler.core.state.model import WorkerState
+from paceline.scheduler.core.state.worker_loads import is_available
+from paceline.scheduler.core.turn import Turn
+
+from .availability import use_worker
+from .stealing import recall_tasks
+
+
+def give_up_run(turn: Turn, ws: WorkerState, key: Key) -> None:
+    """Ask `ws` to forget its run of `key`, which may go on and then occupies a thread."""
+    state = turn.state
+    turn.free_keys(ws.address, key)
+    add_extra_run(state, ws, key)
+    _recall_if_occupied(turn, ws)
+    is_first = len(ws.extra_runs) == 1
+    if state.config.restart_stuck_workers and is_first and ws.nanny and ws.status == "running":
+        turn.instruct(RestartStuckWorker(ws.address))
+
+
+def refresh_extra_runs(turn: Turn, ws: WorkerState, executing: Container[Key]) -> None:
+    """Update which extra runs occupy threads of `ws`, from what its heartbeat reports."""
+    ended = [key for key in ws.extra_runs if key not in executing]
+    for key in ended:
+        remove_extra_run(turn.state, ws, key)
+    if ended:
+        use_worker(turn, ws)
+    _recall_if_occupied(turn, ws)
+
+
+def _recall_if_occupied(turn: Turn, ws: WorkerState) -> None:
+    """Ask `ws` to give back the tasks that it has not started if all its threads are occupied."""
+    if ws.extra_runs and ws.processing and ws.status == "running" and not is_available(ws):
+        recall_tasks(turn, ws, reversed(ws.processing))

@@ -1,0 +1,127 @@
+"""Timeouts and deadlines of tasks, which are checked with each tick.
+
+The time that a run takes is known from heartbeats, which report since when each task executes. If a
+worker sends none, its tasks are assumed to execute since its last heartbeat, or since they were
+sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from paceline.scheduler.core.inspection.queries import heartbeat_interval
+from paceline.scheduler.core.lifecycle.failures import Failure
+from paceline.scheduler.core.lifecycle.recommendations import Recs
+from paceline.scheduler.core.lifecycle.removal import blamed_tasks
+from paceline.scheduler.core.lifecycle.transitions import fill_slots, run, transition
+from paceline.scheduler.core.state.model import TaskState, WorkerState
+from paceline.scheduler.core.state.policies import TaskPolicies
+from paceline.scheduler.core.state.task_states import ACTIVE_STATES
+from paceline.scheduler.core.turn import Turn
+
+from .extra_runs import give_up_run
+
+#: A worker is silent after this many heartbeat intervals and seconds without a heartbeat.
+SILENT_INTERVALS, SILENT_SECONDS = 2, 0.5
+
+
+def check_policies(turn: Turn) -> None:
+    """Check the timeouts and deadlines of all tasks."""
+    policies = turn.state.policies
+    if policies.has_timeouts:
+        _check_timeouts(turn)
+    if policies.alarms and policies.alarms[0][0] <= turn.now:
+        for ts in policies.due(turn.now, turn.budget):
+            _check_task(turn, ts)
+
+
+def policies_of(ts: TaskState) -> TaskPolicies | None:
+    """Return the policies of `ts`, or None if it has none."""
+    return ts.details.policies if ts.details is not None else None
+
+
+# ------------------------------------------------------------------ timeouts
+
+
+def _check_timeouts(turn: Turn) -> None:
+    """Give up the runs that take longer than their timeouts."""
+    state = turn.state
+    silence = SILENT_SECONDS + SILENT_INTERVALS * heartbeat_interval(len(state.workers))
+    late: list[tuple[TaskState, WorkerState, float]] = []
+    for ws in state.workers.values():
+        silent = turn.now - ws.last_seen > silence
+        tasks: Iterable[TaskState] = blamed_tasks(ws) if silent else ws.executing
+        for ts in tasks:
+            policies = policies_of(ts)
+            if policies is None or not policies.policy.timeout_seconds:
+                continue
+            if ts.processing_on is ws and (silent or ws.executing_at >= policies.sent_at):
+                seconds = running_seconds(ts, ws, turn.now)
+                if seconds >= policies.policy.timeout_seconds:
+                    late.append((ts, ws, seconds))
+    for ts, ws, seconds in late:
+        if ts.processing_on is ws:
+            policies = policies_of(ts)
+            assert policies is not None
+            text = (
+                f"Task {ts.key!r} was executing for {seconds:.1f} s on {ws.address}, "
+                f"longer than its timeout of {policies.policy.timeout_seconds:g} s"
+            )
+            _fail(turn, ts, text)
+    if late:
+        fill_slots(turn)
+
+
+def running_seconds(ts: TaskState, ws: WorkerState, now: float) -> float:
+    """Return the seconds for which `ws` has been executing `ts`, or an upper bound if unknown."""
+    policies = policies_of(ts)
+    started = ws.executing_at - ws.executing.get(ts, 0.0)
+    return now - (started if policies is None else max(started, policies.sent_at))
+
+
+# ------------------------------------------------------------------ alarms
+
+
+def _check_task(turn: Turn, ts: TaskState) -> None:
+    """Check `ts`, whose alarm is due."""
+    policies = policies_of(ts)
+    if policies is None or turn.state.tasks.get(ts.key) is not ts:
+        return
+    if ts.state not in ACTIVE_STATES:
+        return
+    deadline = policies.policy.deadline
+    if deadline and turn.now >= deadline:
+        ws = ts.processing_on
+        where = f" on {ws.address}" if ws is not None else ""
+        when = policies.policy.deadline_text
+        _fail(turn, ts, f"Task {ts.key!r} was {ts.state}{where} at its deadline, {when}")
+        fill_slots(turn)
+
+
+def _fail(turn: Turn, ts: TaskState, text: str) -> None:
+    """Mark `ts` as erred with a TimeoutError; give up its run."""
+    ws = ts.processing_on
+    turn.log(30, text)
+    failure = Failure(
+        cause=ts,
+        worker=ws.address if ws is not None else None,
+        exception=turn.state.errors.timeout_error(text),
+        exception_text=f"TimeoutError({text!r})",
+    )
+    recs: Recs = {}
+    is_running = ws is not None and may_be_running(ts, ws)
+    transition(turn, ts, "erred", recs, failure)
+    if ws is not None and turn.state.workers.get(ws.address) is ws:
+        if is_running:
+            give_up_run(turn, ws, ts.key)
+        else:
+            turn.free_keys(ws.address, ts.key)
+    run(turn, recs)
+
+
+def may_be_running(ts: TaskState, ws: WorkerState) -> bool:
+    """Return whether `ts` may occupy a thread of `ws`, to which it was sent."""
+    policies = policies_of(ts)
+    if ts in ws.long_running:
+        return False
+    return ts in ws.executing or (policies is not None and ws.executing_at < policies.sent_at)

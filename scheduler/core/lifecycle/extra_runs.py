@@ -1,0 +1,36 @@
+"""Runs that occupy threads of workers besides those of ``WorkerState.processing``.
+
+They reduce the number of tasks that a worker is sent; without a thread left it is not available.
+"""
+
+from __future__ import annotations
+
+from paceline.protocol.keys import Key
+from paceline.scheduler.core.state.model import WorkerState
+from paceline.scheduler.core.state.scheduler_state import SchedulerState
+from paceline.scheduler.core.state.worker_loads import is_available
+
+
+def add_extra_run(state: SchedulerState, ws: WorkerState, key: Key) -> None:
+    """Record that a run of `key` that is not in `processing` occupies a thread of `ws`."""
+    ws.extra_runs[key] = None
+    refresh_running(state, ws)
+
+
+def remove_extra_run(state: SchedulerState, ws: WorkerState, key: Key) -> None:
+    """Record that the run of `key` no longer occupies a thread of `ws`, if it did."""
+    if key in ws.extra_runs:
+        del ws.extra_runs[key]
+        refresh_running(state, ws)
+
+
+def refresh_running(state: SchedulerState, ws: WorkerState) -> None:
+    """Add `ws` to the running workers if it is available, or remove it."""
+    if state.workers.get(ws.address) is not ws:
+        return
+    if is_available(ws):
+        state.running.setdefault(ws, None)
+        state.loads.touch(ws)
+    else:
+        state.running.pop(ws, None)
+        state.loads.remove(ws)

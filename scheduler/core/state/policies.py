@@ -1,0 +1,58 @@
+"""State of the policies: of each task that has some, and what is due when."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+from typing import Any
+
+from paceline.scheduler.core.task_policy import TaskPolicy
+
+#: Number of alarms from which those of forgotten tasks are removed when the number has doubled.
+ALARMS_MIN = 1_000
+
+
+@dataclass(slots=True, eq=False)
+class TaskPolicies:
+    """The policies of one task, and what they have done.
+
+    Attributes:
+        policy: what the user set.
+        sent_at: time at which the task was last sent to a worker; 0 before.
+    """
+
+    policy: TaskPolicy
+    sent_at: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class Policies:
+    """What the policies of all tasks need.
+
+    Attributes:
+        has_timeouts: whether any task ever had a timeout.
+        alarms: heap of (time, number, task); a task is checked at the time.
+        alarm_count: number of alarms ever.
+        alarms_max: number of alarms at which those of forgotten tasks are removed.
+    """
+
+    has_timeouts: bool = False
+    alarms: list[tuple[float, int, Any]] = field(default_factory=list)
+    alarm_count: int = 0
+    alarms_max: int = ALARMS_MIN
+
+    def set_alarm(self, when: float, ts: Any) -> None:
+        """Check the task `ts` at `when`, in seconds since the epoch."""
+        if len(self.alarms) >= self.alarms_max:
+            self.alarms = [alarm for alarm in self.alarms if alarm[2].state != "forgotten"]
+            heapq.heapify(self.alarms)
+            self.alarms_max = max(ALARMS_MIN, 2 * len(self.alarms))
+        self.alarm_count += 1
+        heapq.heappush(self.alarms, (when, self.alarm_count, ts))
+
+    def due(self, now: float, limit: int) -> list[Any]:
+        """Remove and return up to `limit` tasks whose alarm is due, each once."""
+        found: dict[Any, None] = {}
+        while self.alarms and self.alarms[0][0] <= now and len(found) < limit:
+            found[heapq.heappop(self.alarms)[2]] = None
+        return list(found)
