@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 from typing import Any
 
@@ -64,22 +65,42 @@ def test_records_are_appended_after_those_of_another_process(tmp_path: Path) -> 
     assert read(tmp_path) == first + second
 
 
-@pytest.mark.parametrize("position", [0, 5, 16, 60])
-def test_damaged_last_record_ends_the_log(tmp_path: Path, position: int) -> None:
+def change(folder: Path, position: int, data: bytes) -> None:
+    """Overwrite bytes of the last of three records of 100 bytes."""
+    start = log_module.START_NBYTES + 2 * (16 + 100) + position
+    content = bytearray(segment(folder).read_bytes())
+    content[start : start + len(data)] = data
+    segment(folder).write_bytes(content)
+
+
+@pytest.mark.parametrize("written", [0, 4, 8, 12])
+def test_incomplete_last_record_ends_the_log(tmp_path: Path, written: int) -> None:
+    """The process was killed after it had written the body and a part of the header."""
     records = filled(tmp_path, 3)
-    last = log_module.START_NBYTES + 2 * (16 + 100)
-    data = bytearray(segment(tmp_path).read_bytes())
-    data[last + position] ^= 0xFF
-    segment(tmp_path).write_bytes(data)
+    change(tmp_path, written, bytes(16 - written))
     assert read(tmp_path) == records[:2]
 
 
-def test_claimed_length_is_checked(tmp_path: Path) -> None:
-    records = filled(tmp_path, 2)
-    data = bytearray(segment(tmp_path).read_bytes())
-    data[log_module.START_NBYTES + 116 : log_module.START_NBYTES + 120] = b"\xff" * 4
-    segment(tmp_path).write_bytes(data)
-    assert read(tmp_path) == records[:1]
+@pytest.mark.parametrize("position", [0, 5, 12, 16, 60])
+def test_damaged_record_is_an_error(tmp_path: Path, position: int) -> None:
+    filled(tmp_path, 3)
+    change(tmp_path, position, b"\xff" * 4)
+    with pytest.raises(LogError, match=r"segment-00000001.log is damaged at byte 296"):
+        read(tmp_path)
+
+
+def test_segment_that_cannot_be_allocated_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = Log(tmp_path)
+
+    def fallocate(*args: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", fallocate)
+    with pytest.raises(OSError, match="No space left"):
+        log.append(1, 1, b"data")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_damage_before_the_last_segment_is_an_error(tmp_path: Path) -> None:

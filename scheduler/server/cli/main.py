@@ -331,6 +331,7 @@ def run_scheduler(*, durable: str | None = None, **options: Any) -> None:
 
     optional_imports.hide(optional_imports.SCHEDULER)
     from paceline.scheduler.server import requests
+    from paceline.scheduler.server.durable.log import RecoveryError
     from paceline.scheduler.server.runtime import child_process
     from paceline.scheduler.server.runtime.template import Template
     from paceline.scheduler.server.scheduler import Scheduler
@@ -347,6 +348,9 @@ def run_scheduler(*, durable: str | None = None, **options: Any) -> None:
         try:
             with asyncio.Runner(loop_factory=make_loop) as runner:
                 runner.run(run(spawn, keeper))
+        except RecoveryError as error:
+            logger.error("The scheduler cannot continue from its log: %s", error)
+            raise SystemExit(1) from error
         except (ImportError, ValueError, OSError) as error:  # invalid options
             raise click.ClickException(advice(error, options)) from error
         finally:

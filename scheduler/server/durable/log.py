@@ -1,10 +1,10 @@
 """The log: records in memory-mapped segment files, which survive the death of the process.
 
 A segment starts with a line that holds the format version, padded to ``START_NBYTES``. Records
-follow: length of the body and CRC (both u32), kind (u32) and connection (u32), then the body, all
-little endian. A length of zero with a CRC of zero ends the segment. The body is written before the
-header, so that a record is there as a whole or not at all, even if the process is killed between
-the two. Records do not cross segments.
+follow: length of the body and CRC (both u32), connection (u32) and kind (u32), then the body, all
+little endian. A kind of zero ends the segment. The body is written before the header, and the kind
+last. So a record is there as a whole or not at all, even if the process is killed in between, and
+one whose CRC is wrong was damaged later. Records do not cross segments.
 """
 
 from __future__ import annotations
@@ -31,8 +31,12 @@ _HEADER = Struct("<IIII")
 Buffer = bytes | bytearray | memoryview
 
 
-class LogError(Exception):
-    """A folder does not contain a log of this format."""
+class RecoveryError(Exception):
+    """The log contradicts itself or the kernel."""
+
+
+class LogError(RecoveryError):
+    """A folder does not contain a log of this format, or a segment is damaged."""
 
 
 class Record(NamedTuple):
@@ -57,8 +61,13 @@ class LogSegment:
         descriptor = os.open(path, os.O_RDWR | (os.O_CREAT | os.O_EXCL if nbytes else 0), 0o600)
         try:
             if nbytes:
+                # a write to a mapped page for which the disk has no space would kill the process
                 os.posix_fallocate(descriptor, 0, nbytes)
             self._map = mmap.mmap(descriptor, 0)
+        except OSError:
+            if nbytes:
+                path.unlink()
+            raise
         finally:
             os.close(descriptor)
         self.view = memoryview(self._map)
@@ -74,14 +83,20 @@ class LogSegment:
         return not any(self.view[self.end : self.end + _HEADER.size])
 
     def records(self) -> Iterator[Record]:
-        """Return the records up to the first incomplete one, and set ``end`` behind the last."""
+        """Return the records up to the first incomplete one, and set ``end`` behind the last.
+
+        Raises:
+            LogError: a record is damaged.
+        """
         view, limit = self.view, len(self.view)
         while self.end + _HEADER.size <= limit:
-            length, checksum, kind, connection = _HEADER.unpack_from(view, self.end)
+            length, checksum, connection, kind = _HEADER.unpack_from(view, self.end)
             start = self.end + _HEADER.size
             body = view[start : start + length]
-            if not kind or len(body) < length or checksum != _checksum(kind, connection, body):
+            if not kind:
                 return
+            if len(body) < length or checksum != _checksum(kind, connection, body):
+                raise LogError(f"{self.path} is damaged at byte {self.end}")
             self.end = start + length
             yield Record(kind, connection, body)
 
@@ -122,7 +137,11 @@ class Log:
         self._last = segment_number(self._segments[-1].path) if self._segments else 0
 
     def __iter__(self) -> Iterator[Record]:
-        """Return all complete records, oldest first."""
+        """Return all complete records, oldest first.
+
+        Raises:
+            LogError: a record is damaged, or missing before the last segment.
+        """
         for segment in self._segments:
             yield from segment.records()
             if segment is not self._segments[-1] and not segment.is_complete:
@@ -151,7 +170,7 @@ class Log:
         end = start + _HEADER.size + length
         segment.view[start + _HEADER.size : end] = body
         checksum = _checksum(kind, connection, body)
-        _HEADER.pack_into(segment.view, start, length, checksum, kind, connection)
+        _HEADER.pack_into(segment.view, start, length, checksum, connection, kind)
         segment.end = end
 
     def _begin_segment(self, length: int) -> LogSegment:

@@ -12,6 +12,7 @@ from paceline.protocol.framing import HANDSHAKE_LIMITS, FrameReader
 from paceline.scheduler.core.stimuli import DataPlaced
 
 from .counters import Transferred
+from .log import RecoveryError
 
 if TYPE_CHECKING:
     from paceline.protocol.compression import Buffer
@@ -29,10 +30,6 @@ class CompilingGraph(NamedTuple):
 
     graph_id: int
     message: Any
-
-
-class RecoveryError(Exception):
-    """The log contradicts itself or the kernel."""
 
 
 #: Of connections that the keeper does not hold: nothing of them is written again.

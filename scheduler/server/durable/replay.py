@@ -24,7 +24,8 @@ from paceline.workers_compat.graphs.graph_table import decode_reply
 
 from . import recorder as r
 from .counters import Transferred
-from .past_connection import NOT_KEPT, CompilingGraph, PastConnection, RecoveryError
+from .log import RecoveryError
+from .past_connection import NOT_KEPT, CompilingGraph, PastConnection
 
 if TYPE_CHECKING:
     from paceline.protocol.connection import Connection
