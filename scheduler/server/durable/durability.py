@@ -168,8 +168,7 @@ class Durability:
         self.recorder.handling(0)
         self.recorder.commit()
         driver.resume()
-        for adoption, sock in adopted:
-            await adoption.connect(sock)
+        await asyncio.gather(*(adoption.connect(sock) for adoption, sock in adopted))
         self.restart_seconds = time.time() - self._keeper.kept.deaths[-1].time
         logger.info(
             "Continuing %d connections after %d turns, %.2f s after the scheduler process %s",
