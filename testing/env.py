@@ -14,7 +14,7 @@ from paceline.scheduler.core.config import SchedulerConfig
 from paceline.scheduler.core.core import SchedulerCore
 from paceline.scheduler.core.inspection.invariants import validate_state
 from paceline.scheduler.core.instructions import LogLine, WantsContinue
-from paceline.scheduler.core.policy import placement
+from paceline.scheduler.core.policy import fairness
 from paceline.scheduler.core.state.event_log import EventLog
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
@@ -183,8 +183,8 @@ class Env:
         if state.deferred:
             assert self.wants_continue, "work is deferred without a request for Continue"
         if not self.wants_continue:
-            idle = len(state.queued) and len(placement.workers_with_free_slots(state))
-            assert not idle, "tasks are queued while workers have free slots"
+            choice = fairness.next_task(state)
+            assert choice is None, f"{choice} is queued, and could run"
 
     def go_on(self) -> None:
         """Send ``Continue`` until the core does not ask for it."""

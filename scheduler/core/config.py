@@ -5,7 +5,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from math import isnan
+from types import MappingProxyType
 from typing import Any
 
 #: Ways to measure the memory of a worker: see ``memory.MemoryUse``.
@@ -20,10 +23,45 @@ MEASURES = (
     "unmanaged_recent",
 )
 
+#: Settings of a share group, with the values of those that are not configured.
+NO_CAP = -1.0
+SHARE_DEFAULTS: Mapping[str, float] = MappingProxyType(
+    {
+        "weight": 1.0,
+        "class": 0.0,
+        "threads": NO_CAP,
+        "tasks": NO_CAP,
+        "memory": NO_CAP,
+    }
+)
+
 
 def setting(default: Any, key: str) -> Any:
     """Return a field that is read from dask's configuration under ``key``."""
     return field(default=default, metadata={"dask": key})
+
+
+def check_group_settings(name: str, settings: Any) -> None:
+    """Check the settings of the share group `name`.
+
+    Raises:
+        ValueError: an unknown setting, or a value out of range.
+    """
+    if not isinstance(settings, dict):
+        raise ValueError(f"share group {name!r} must be a mapping of settings; got {settings!r}")
+    for key, value in settings.items():
+        if key not in SHARE_DEFAULTS:
+            raise ValueError(
+                f"share group {name!r} has the unknown setting {key!r}; "
+                f"use {', '.join(SHARE_DEFAULTS)}"
+            )
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or isnan(value):
+            raise ValueError(f"{key} of share group {name!r} must be a number; got {value!r}")
+        if key == "weight" and not 0 < value < float("inf"):
+            raise ValueError(f"weight of share group {name!r} must be > 0; got {value!r}")
+        if key in ("threads", "tasks", "memory") and value < 0 and value != NO_CAP:
+            raise ValueError(f"{key} of share group {name!r} must be >= 0; got {value!r}")
 
 
 @dataclass(slots=True)
@@ -88,6 +126,16 @@ class SchedulerConfig:
     work_stealing_interval_seconds: float = setting(
         1.0, "distributed.scheduler.work-stealing-interval"
     )
+    # how several groups of clients share the cluster: see docs/sharing.md
+    shares_enabled: bool = setting(True, "paceline.shares.enabled")
+    shares_half_life_seconds: float = setting(60.0, "paceline.shares.half-life")
+    shares_groups: dict[str, dict[str, float]] = field(
+        default_factory=dict, metadata={"dask": "paceline.shares.groups"}
+    )
+    shares_clients: dict[str, str] = field(
+        default_factory=dict, metadata={"dask": "paceline.shares.clients"}
+    )
+    shares_annotations: bool = setting(False, "paceline.shares.annotations")
     computations_max: int = setting(100, "distributed.diagnostics.computations.max-history")
     erred_tasks_max: int = setting(100, "distributed.diagnostics.erred-tasks.max-history")
     turn_tasks_max: int = 2000
@@ -112,10 +160,13 @@ class SchedulerConfig:
             ("retire_running_seconds", self.retire_running_seconds >= 0, ">= 0"),
             ("work_stealing_interval_seconds", self.work_stealing_interval_seconds > 0, "> 0"),
             ("turn_tasks_max", self.turn_tasks_max >= 1, "at least 1"),
+            ("shares_half_life_seconds", self.shares_half_life_seconds > 0, "> 0"),
         ):
             if not holds:
                 value = getattr(self, name)
                 raise ValueError(f"`{keys.get(name, name)}` must be {rule}; got {value!r}")
+        for group, settings in self.shares_groups.items():
+            check_group_settings(group, settings)
 
     @classmethod
     def dask_keys(cls) -> dict[str, str]:

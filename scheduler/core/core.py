@@ -10,6 +10,7 @@ from paceline.scheduler.core.handlers import (
     commands,
     reconciliation,
     replicas,
+    shares,
     stealing,
     tasks,
     timers,
@@ -43,6 +44,7 @@ HANDLERS: Registry = {
     **recall.HANDLERS,
     **reconciliation.HANDLERS,
     **replicas.HANDLERS,
+    **shares.HANDLERS,
     **stealing.HANDLERS,
     **tasks.HANDLERS,
     **timers.HANDLERS,
@@ -108,7 +110,10 @@ class SchedulerCore:
             raise KeyError(f"the core has no handler for {type(message).__name__}")
         state = self.state
         budget = state.config.turn_tasks_max
-        handler(Turn(state, outbox, now, source, stimulus_id, request_id, budget), message)
+        turn = Turn(state, outbox, now, source, stimulus_id, request_id, budget)
+        handler(turn, message)
+        if state.shares.recall_due:
+            stealing.recall_excess(turn)
         if state.validate:
             self._validate()
         return outbox

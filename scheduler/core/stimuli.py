@@ -48,6 +48,7 @@ class AnnotationSet:
         retries: how often the task may err before it stays erred, or None.
         priority: the user's priority; higher runs earlier; None if not annotated.
         policy: timeout, deadline and the like; None if the tasks have no policies.
+        group: name of a share group, or None.
         span: names and ids of the span of the tasks, from the root down, or None.
         value_less_span: ``value`` without the span, if it has one.
     """
@@ -61,16 +62,13 @@ class AnnotationSet:
     span: tuple[tuple[str, ...], tuple[str, ...]] | None = None
     value_less_span: Any = None
     policy: TaskPolicy | None = None
+    group: str | None = None
 
     @property
     def says_more(self) -> bool:
-        """Return whether the set has retries, a priority, policies or restrictions."""
-        return (
-            self.retries is not None
-            or self.priority is not None
-            or self.policy is not None
-            or self.restricts
-        )
+        """Return whether the set has more than annotations that workers receive."""
+        more = (self.retries, self.priority, self.policy, self.group)
+        return self.restricts or any(each is not None for each in more)
 
     @property
     def restricts(self) -> bool:
@@ -396,6 +394,14 @@ class Configure:
 
 
 @dataclass(slots=True)
+class SetShare:
+    """Change settings (``config.SHARE_DEFAULTS``) of a share group while the scheduler runs."""
+
+    group: str
+    settings: dict[str, float]
+
+
+@dataclass(slots=True)
 class IdleCheck:
     """Check for idleness now."""
 
@@ -477,11 +483,7 @@ class SetAside:
 
 @dataclass(slots=True)
 class TimerDue:
-    """A timer set by ``turn.call_at`` is due.
-
-    Attributes:
-        timer_id: number of the timer; unknown ones are ignored.
-    """
+    """The timer number ``timer_id``, set by ``turn.call_at``, is due; unknown ones are ignored."""
 
     timer_id: int
 

@@ -274,6 +274,23 @@ def a_steal_that_nobody_looks_at(env: Env) -> None:
     env.state.stealing.timer = 0
 
 
+@breaks(61)
+def a_share_group_that_counts_a_task_too_many(env: Env) -> None:
+    env.state.shares.account("alice").share.n_processing += 1
+
+
+@breaks(61)
+def an_account_with_bytes_of_no_task(env: Env) -> None:
+    env.state.shares.account("alice").nbytes += 1
+
+
+@breaks(61)
+def more_tasks_on_workers_than_a_cap_allows(env: Env) -> None:
+    share = env.state.shares.account("alice").share
+    share.max_tasks = share.n_processing - 1
+    share.is_capped = True
+
+
 @pytest.mark.parametrize("name", BREAKS)
 def test_broken_state_is_detected(name: str) -> None:
     number, function = BREAKS[name]

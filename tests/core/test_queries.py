@@ -53,7 +53,9 @@ def add_task(state: SchedulerState, key: Any, status: str) -> TaskState:
     prefix = state.task_prefixes.setdefault(name, TaskPrefix(name))
     group = state.task_groups.setdefault(name, TaskGroup(name, prefix))
     prefix.group_table[group] = None
-    ts = TaskState(key, group, run_spec=pickled_header(b"spec"), state=status)
+    ts = TaskState(
+        key, group, state.shares.account("c"), run_spec=pickled_header(b"spec"), state=status
+    )
     group.states[status] += 1
     group.n_added += 1
     state.tasks[key] = ts

@@ -48,6 +48,7 @@ from paceline.testing import FakeErrors, Rows, compile_rows
 from tests.simulation.sim_checks import check_empty, check_settled
 from tests.simulation.sim_client import ModelClient
 from tests.simulation.sim_memory import LOOK_SECONDS, Pressure
+from tests.simulation.sim_shares import ShareSettings
 from tests.simulation.sim_time import Agenda, Link
 from tests.simulation.sim_worker import Job, ModelWorker
 from tests.simulation.sim_workload import Graph, Workload
@@ -86,12 +87,16 @@ class World:
         self.workload = Workload(rng, hazards)
         self.worker_class = worker_class
         self.hazards = hazards
+        self.share_settings = ShareSettings(self, seed)
         config = SchedulerConfig(
             turn_tasks_max=rng.choice([1, 3, 10, 2000]),
             worker_saturation=rng.choice([1.1, 1.0, 2.5, float("inf")]),
             allowed_failures=rng.choice([0, 1, 3]),
             worker_ttl_seconds=None,
             no_workers_timeout_seconds=rng.choice([None, None, 4.0]),
+            shares_clients=self.share_settings.clients,
+            shares_groups=self.share_settings.groups,
+            shares_half_life_seconds=5.0,
         )
         machines = [MemoryManager(LOOK_SECONDS, config.amm_measure)]
         self.core = SchedulerCore(config, FakeErrors(), EventLog(100), machines)
@@ -126,6 +131,7 @@ class World:
         self.story.append(f"{self.agenda.now:.3f} {source}: {message}")
         outbox = self.core.handle(Stimulus(source, message, name), self.agenda.now)
         self._check(count)
+        self.share_settings.check(message, outbox)
         for instruction in outbox.instructions:
             self._carry_out(instruction)
         for name, messages in outbox.clients.items():
@@ -359,6 +365,7 @@ class World:
         if self.stealing:
             self.feed(ConfigureStealing(True, rng.choice(STEALING_SECONDS)))
         self.pressure.begin()
+        self.share_settings.begin()
         self.later(1.0, self._tick)
 
     def _tick(self) -> None:
@@ -467,6 +474,7 @@ class World:
         """Stop all faults and finish what was started."""
         self.faults = False
         self.pressure.end()
+        self.share_settings.end()
         self.feed(ConfigureStealing(False))
         self.add_worker(resources={"gpu": 2})
         for worker in list(self.workers.values()):

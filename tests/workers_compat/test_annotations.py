@@ -96,11 +96,19 @@ def test_values_of_other_types_stay_serialized(compile, close):
     assert stock_loads(frames)["annotations"] == {"meta": 3, "retries": 1}
 
 
-@pytest.mark.parametrize("value", [{"retries": "3"}, {"resources": ["GPU"]}, {"priority": "high"}])
+@pytest.mark.parametrize(
+    "value", [{"retries": "3"}, {"resources": ["GPU"]}, {"priority": "high"}, {"group": 5}]
+)
 def test_wrong_types_fail_the_graph(compile, close, value):
     c = compile(graph(), annotations=close(value))
     assert isinstance(c.exception, TypeError)
     assert next(iter(value)) in str(c.exception)
+
+
+def test_share_group():
+    assert annotation_set({"group": "batch"}).group == "batch"
+    with pytest.raises(TypeError, match="'group' must be the name of a group, not ''"):
+        annotation_set({"group": ""})
 
 
 def test_former_names():

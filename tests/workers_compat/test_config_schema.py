@@ -43,6 +43,9 @@ INVALID: dict[str, Any] = {
     "distributed.comm.compression": 7,
     "distributed.comm.offload": [],
     "paceline.scheduler.client-grace": "a while",
+    "paceline.shares.groups": {"batch": {"weight": 0}},
+    "paceline.shares.clients": {"batch-*": 5},
+    "paceline.shares.half-life": "long",
 }
 
 
@@ -55,6 +58,8 @@ def test_error_has_the_key_and_the_accepted_values(key: str) -> None:
 
 
 VALID: dict[str, Any] = {
+    "paceline.shares.groups": {"batch": {"weight": 2, "memory": "10 GiB"}},
+    "paceline.shares.clients": {"batch-*": "batch"},
     "distributed.scheduler.bandwidth": "1 GB",
     "distributed.scheduler.worker-ttl": None,
     "distributed.scheduler.allowed-failures": "inf",

@@ -52,6 +52,10 @@ def read_value(name: str, found: Any, default: Any) -> Any:
     """Convert ``found`` for the field ``name``, whose last word is its unit."""
     if name == "default_task_durations_seconds":
         return {prefix: float(parse_timedelta(text)) for prefix, text in (found or {}).items()}
+    if name == "shares_groups":
+        return {group: _share_settings(each) for group, each in (found or {}).items()}
+    if name == "shares_clients":
+        return {str(pattern): str(group) for pattern, group in (found or {}).items()}
     if found is None:
         return None if default is None or name == "worker_ttl_seconds" else copy.copy(default)
     if name == "work_stealing_interval_seconds":
@@ -65,6 +69,14 @@ def read_value(name: str, found: Any, default: Any) -> Any:
     if name == "memory_terminate":
         return found if found is False else float(found)
     return _as_number(found, default)
+
+
+def _share_settings(settings: Any) -> dict[str, float]:
+    """Return the settings of a share group with its memory in bytes."""
+    return {
+        name: int(parse_bytes(value)) if name == "memory" else value
+        for name, value in dict(settings).items()
+    }
 
 
 def _as_number(found: Any, default: Any) -> Any:

@@ -16,7 +16,7 @@ from typing import Any
 
 import dask.config
 from dask.utils import parse_bytes, parse_timedelta
-from paceline.scheduler.core.config import MEASURES
+from paceline.scheduler.core.config import MEASURES, check_group_settings
 from paceline.workers_compat.graphs.policies import option_name
 
 #: Sections in which unknown keys are reported.
@@ -76,6 +76,13 @@ def _is_text(value: Any) -> bool:
 
 def _is_list_of_texts(value: Any) -> bool:
     return isinstance(value, str | list | tuple) and all(isinstance(each, str) for each in value)
+
+
+def _are_share_groups(value: Any) -> bool:
+    for group, settings in dict(value).items():
+        plain = {n: parse_bytes(v) if n == "memory" else v for n, v in settings.items()}
+        check_group_settings(group, plain)
+    return True
 
 
 DURATION = ValueType('a duration, as "5 minutes", "500ms" or 300 (seconds)', _is_duration)
@@ -188,6 +195,17 @@ VALUE_TYPES: dict[str, ValueType] = {
     "paceline.http.idle-timeout": DURATION,
     "paceline.http.token": TEXT,
     "paceline.http.token-file": FILE,
+    "paceline.shares.annotations": BOOL,
+    "paceline.shares.clients": ValueType(
+        "a mapping of patterns of client names to groups, as {batch-*: batch}",
+        lambda value: all(isinstance(each, str) for each in dict(value).values()),
+    ),
+    "paceline.shares.enabled": BOOL,
+    "paceline.shares.groups": ValueType(
+        "a mapping of groups to settings, as {batch: {weight: 2, threads: 40, memory: 10 GiB}}",
+        _are_share_groups,
+    ),
+    "paceline.shares.half-life": DURATION,
     "paceline.scheduler.client-grace": DURATION,
     "paceline.scheduler.client-grace-bytes": SIZE,
     "paceline.scheduler.dump-timeout": DURATION,

@@ -135,21 +135,33 @@ def annotation_set(
         elif name in ("loose_restrictions", "allow_other_workers"):
             out.allow_other_workers = bool(value)
         elif name == "resources":
-            if not isinstance(value, dict):
-                raise TypeError(f"the annotation 'resources' must be a dict, not {value!r}")
-            out.resources = {str(what): float(amount) for what, amount in value.items()}
-            if any(map(math.isnan, out.resources.values())):
-                raise ValueError(f"the annotation 'resources' must not contain NaN: {value!r}")
+            out.resources = resource_amounts(value)
         elif name == "retries":
             out.retries = plain_count(name, value)
         elif name == "priority":
             out.priority = plain_number(value)
+        elif name == "group":
+            if not isinstance(value, str) or not value:
+                raise TypeError(
+                    f"the annotation 'group' must be the name of a group, not {value!r}"
+                )
+            out.group = value
         elif name == "span":
             out.span = span_path(value)
             out.value_less_span = pickled_unless_plain(
                 {n: v for n, v in found.items() if n != "span" and n not in options}
             )
     return out
+
+
+def resource_amounts(value: Any) -> dict[str, float]:
+    """Return the amounts of a ``resources`` annotation; raise TypeError or ValueError."""
+    if not isinstance(value, dict):
+        raise TypeError(f"the annotation 'resources' must be a dict, not {value!r}")
+    amounts = {str(what): float(amount) for what, amount in value.items()}
+    if any(map(math.isnan, amounts.values())):
+        raise ValueError(f"the annotation 'resources' must not contain NaN: {value!r}")
+    return amounts
 
 
 def span_path(value: Any) -> tuple[tuple[str, ...], tuple[str, ...]] | None:

@@ -12,6 +12,7 @@ from paceline.protocol.messages import CancelledKeys, TaskErredReport
 from paceline.scheduler.core.lifecycle import accounting
 from paceline.scheduler.core.lifecycle.recommendations import Recs, release_desire
 from paceline.scheduler.core.lifecycle.transitions import run
+from paceline.scheduler.core.state.accounts import Account
 from paceline.scheduler.core.state.groups import Computation, note_code
 from paceline.scheduler.core.state.model import ClientState, TaskState
 from paceline.scheduler.core.state.pending_graph import PendingGraph
@@ -222,6 +223,7 @@ def _begin(turn: Turn, graph: PendingGraph, budget: int) -> bool:
         return False
     graph.external_tasks = [ts for ts in externals if ts is not None]
     graph.generation = _next_generation(state, commit)
+    graph.account = _account(state, commit)
     graph.needed = bytearray(len(graph.keys))
     graph.computation = _computation(turn, commit)
     if not graph.fits(budget):
@@ -272,6 +274,12 @@ def _next_generation(state: SchedulerState, commit: GraphCommit) -> float:
         state.generation += 1
         state.last_graph_at = commit.received_at
     return state.generation or 1.0
+
+
+def _account(state: SchedulerState, commit: GraphCommit) -> Account:
+    """Return the account of the tasks of a graph: that of the submitting task, or the client's."""
+    parent = state.tasks.get(commit.submitting_task)
+    return state.shares.account(commit.client) if parent is None else parent.account
 
 
 def _computation(turn: Turn, commit: GraphCommit) -> Computation:

@@ -6,8 +6,9 @@ from typing import Any
 
 from paceline.scheduler.core.graphs.graph_spans import note_span
 from paceline.scheduler.core.inspection.queries import address_or_host
-from paceline.scheduler.core.lifecycle import accounting
+from paceline.scheduler.core.lifecycle import accounting, charges
 from paceline.scheduler.core.lifecycle.new_tasks import add_task, get_group
+from paceline.scheduler.core.state.accounts import Account
 from paceline.scheduler.core.state.model import TaskGroup, TaskState
 from paceline.scheduler.core.state.pending_graph import PendingGraph
 from paceline.scheduler.core.state.policies import TaskPolicies
@@ -38,9 +39,11 @@ def _insert_rows(turn: Turn, graph: PendingGraph, chunk: GraphChunk, rows: range
     tasks = graph.tasks
     externals = graph.external_tasks
     collisions = graph.collisions
+    account = graph.account
+    assert account is not None
     groups: dict[int, TaskGroup] = {}  # groups are not removed within a turn
     producers = frozenset(chunk.data_producers)
-    usual_priority = _usual_priority(graph)
+    usual_priority = _usual_priority(state, graph)
     for row in rows:
         position = row - graph.first_row
         key = graph.keys[row]
@@ -54,7 +57,7 @@ def _insert_rows(turn: Turn, graph: PendingGraph, chunk: GraphChunk, rows: range
             group = groups.get(group_number)
             if group is None:
                 group = groups[group_number] = _group_of(turn, graph, group_number)
-            ts = add_task(state, key, group, graph.run_spec(chunk, position))
+            ts = add_task(state, key, group, account, graph.run_spec(chunk, position))
             graph.new_tasks.append(ts)
             _specify(turn, graph, ts, number, position in producers)
         else:
@@ -62,6 +65,7 @@ def _insert_rows(turn: Turn, graph: PendingGraph, chunk: GraphChunk, rows: range
                 accounting.add_desire(ts, graph.placeholder_client)
             if ts.run_spec is None:
                 ts.run_spec = graph.run_spec(chunk, position)
+                charges.set_account(state, ts, account)
                 _specify(turn, graph, ts, number, position in producers)
             elif not _same_dependencies(ts, dependencies):
                 collisions[row] = None
@@ -76,7 +80,7 @@ def _insert_rows(turn: Turn, graph: PendingGraph, chunk: GraphChunk, rows: range
             accounting.add_dependencies(ts, dependencies)
         if ts.priority is None:
             if usual_priority is None or (number is not None and graph.says_more[number]):
-                ts.priority = _priority(ts, graph, chunk.priorities[position], number)
+                ts.priority = _priority(state, ts, graph, chunk.priorities[position], number)
             else:
                 ts.priority = usual_priority, graph.generation, chunk.priorities[position]
 
@@ -85,11 +89,14 @@ def _specify(
     turn: Turn, graph: PendingGraph, ts: TaskState, number: int | None, data_producer: bool
 ) -> None:
     """Apply annotation set ``number``, and whether ``ts`` produces data."""
+    state = turn.state
     if number is not None:
         said = graph.annotation_sets[number]
         ts.annotations = said.value
         if graph.says_more[number]:
             _annotate(turn, ts, said)
+            if said.group is not None:
+                charges.set_account(state, ts, _annotated_account(turn, graph, number, said.group))
         group = ts.group
         if group.span_id is not None or graph.spans.get(group) is not said.span:
             note_span(graph, ts, said)
@@ -120,15 +127,17 @@ def _group_of(turn: Turn, graph: PendingGraph, number: int) -> TaskGroup:
     return get_group(turn.state, name, prefix, graph.computation)
 
 
-def _usual_priority(graph: PendingGraph) -> int | float | None:
+def _usual_priority(state: SchedulerState, graph: PendingGraph) -> int | float | None:
     """Return the first item of priorities without annotations; None if it differs by task."""
     assert graph.commit is not None
     user = graph.commit.user_priority
+    if user and not isinstance(user, dict):
+        state.shares.has_user_priorities = True
     return None if isinstance(user, dict) else -user
 
 
 def _priority(
-    ts: TaskState, graph: PendingGraph, place: int, number: int | None
+    state: SchedulerState, ts: TaskState, graph: PendingGraph, place: int, number: int | None
 ) -> tuple[float, ...]:
     user: Any = None if number is None else graph.annotation_sets[number].priority
     if user is None:
@@ -137,7 +146,30 @@ def _priority(
         user = commit.user_priority
         if isinstance(user, dict):
             user = user.get(ts.key, 0)
+    if user:
+        state.shares.has_user_priorities = True
     return -user, graph.generation, place
+
+
+def _annotated_account(turn: Turn, graph: PendingGraph, number: int, group: str) -> Account:
+    """Return the account of tasks with annotation set `number`, which names a share group.
+
+    It is that of the graph, and the log has a warning, if the configuration allows no annotations.
+    """
+    account = graph.annotated_accounts.get(number)
+    if account is None:
+        account = graph.account
+        assert account is not None
+        if turn.state.config.shares_annotations:
+            account = turn.state.shares.account(account.client, group)
+        else:
+            turn.log(
+                30,
+                f"Ignoring the annotation group={group!r} of tasks of {graph.client}; to allow it, "
+                "set paceline.shares.annotations",
+            )
+        graph.annotated_accounts[number] = account
+    return account
 
 
 def _annotate(turn: Turn, ts: TaskState, annotations: AnnotationSet) -> None:

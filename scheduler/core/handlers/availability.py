@@ -48,6 +48,7 @@ def availability_changed(turn: Turn, ws: WorkerState) -> None:
     else:
         state.running.pop(ws, None)
         state.loads.remove(ws)
+        fill_slots(turn)  # tasks that were to follow their data to this worker
     refresh_no_workers(state, turn.now)
 
 

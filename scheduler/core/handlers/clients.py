@@ -203,7 +203,7 @@ def client_desires_keys(turn: Turn, keys: Iterable[Key], client: str) -> None:
             if not has_prefix(key) or unknown_hashes[hash(key)] > EQUAL_HASHES_MAX:
                 turn.to_client(client, m.CancelledKeys(keys=[key], reason="invalid key"))
                 continue
-            ts = new_task(state, key)
+            ts = new_task(state, key, client)
         accounting.add_desire(ts, cs)
         report_to(turn, ts, client)
         if client == FIRE_AND_FORGET:

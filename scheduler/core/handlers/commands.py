@@ -7,14 +7,16 @@ called the hook, and a replay applies it at the same call.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from paceline.scheduler.core.inspection.queries import address_or_host
 from paceline.scheduler.core.lifecycle import accounting, transitions
 from paceline.scheduler.core.lifecycle.recommendations import Recs
 from paceline.scheduler.core.lifecycle.transitions import IMPOSSIBLE
-from paceline.scheduler.core.policy import placement
+from paceline.scheduler.core.policy import fairness, placement
 from paceline.scheduler.core.state.model import TaskState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.stimuli import (
@@ -81,9 +83,29 @@ def write_task(state: SchedulerState, write: WriteTask) -> None:
         return
     if write.field not in WRITABLE:
         raise AssertionError(f"commands cannot write the attribute {write.field!r} of a task")
+    _change(state, ts, partial(_write, state, ts, write))
+
+
+def _change(state: SchedulerState, ts: TaskState, change: Callable[[], None]) -> None:
+    """Call `change`, and move `ts` to its new position if it is queued."""
+    queued, held = ts in state.queued, state.queued.is_held(ts)
+    if queued:
+        state.queued.discard(ts)
+    change()
+    if not queued:
+        return
+    place = fairness.place_of(state, ts)
+    if held or isinstance(place, tuple):
+        state.queued.hold(ts, place)
+    else:
+        state.queued.add(ts)
+
+
+def _write(state: SchedulerState, ts: TaskState, write: WriteTask) -> None:
     value = write.value
     if write.field == "priority":
-        _write_priority(state, ts, tuple(value))
+        ts.priority = tuple(value)
+        state.shares.has_user_priorities |= bool(ts.priority[0])
     elif write.field in _ON_TASK:
         setattr(ts, write.field, value)
     elif write.field == "worker_restrictions":
@@ -94,16 +116,6 @@ def write_task(state: SchedulerState, write: WriteTask) -> None:
         ts.ensure_details().host_restrictions = dict.fromkeys(value or ()) or None
     else:
         setattr(ts.ensure_details(), write.field, value)
-
-
-def _write_priority(state: SchedulerState, ts: TaskState, priority: Any) -> None:
-    """Set the priority, and move a queued task to its new position."""
-    queued = ts in state.queued
-    if queued:
-        state.queued.discard(ts)
-    ts.priority = priority
-    if queued:
-        state.queued.add(ts)
 
 
 def _restrict(state: SchedulerState, ts: TaskState, addresses: Any) -> None:
@@ -125,12 +137,13 @@ def handle_set_restrictions(turn: Turn, message: RestrictionsSet) -> None:
         ts = state.tasks.get(key)
         if ts is None:
             continue
-        _restrict(state, ts, addresses)
+        _change(state, ts, partial(_restrict, state, ts, addresses))
         if ts.state == "queued" and ts.worker_restrictions:
             recs[ts] = "waiting"
         elif ts.state == "no-worker":
             recs[ts] = "processing"
     transitions.run(turn, recs)
+    transitions.fill_slots(turn)
 
 
 def handle_make_transitions(turn: Turn, command: MakeTransitions) -> None:

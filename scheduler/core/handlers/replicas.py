@@ -8,8 +8,9 @@ from paceline.protocol import messages as m
 from paceline.protocol.keys import Key, has_prefix
 from paceline.scheduler.core.lifecycle import accounting
 from paceline.scheduler.core.lifecycle.new_tasks import new_task
+from paceline.scheduler.core.lifecycle.placed_data import become_data
 from paceline.scheduler.core.lifecycle.recommendations import Recs, is_wanted
-from paceline.scheduler.core.lifecycle.transitions import become_data, fill_slots, run
+from paceline.scheduler.core.lifecycle.transitions import fill_slots, run
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.stimuli import DataPlaced, ReplicasAdded, ReplicasLost
 from paceline.scheduler.core.turn import Registry, Turn
@@ -119,7 +120,7 @@ def handle_data_placed(turn: Turn, placed: DataPlaced) -> None:
             if not has_prefix(key):
                 turn.log(40, f"Ignoring data under the invalid key {key!r}")
                 continue
-            ts = new_task(state, key)
+            ts = new_task(state, key, placed.client)
         placed_tasks.append(ts)
         become_data(turn, ts, placed.nbytes.get(key, -1), ws_list, recs)
         report = m.KeyInMemory(key=key, workers=[ws.address for ws in ws_list])

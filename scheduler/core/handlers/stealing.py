@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from itertools import islice
 
 from paceline.scheduler.core.lifecycle import accounting
+from paceline.scheduler.core.lifecycle.recommendations import priority_of
 from paceline.scheduler.core.policy import placement
+from paceline.scheduler.core.state.accounts import ShareGroup
 from paceline.scheduler.core.state.model import TaskState, WorkerState
+from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.stealing.balancer import balance
 from paceline.scheduler.core.stealing.recall import IN_FLIGHT_MAX, send_steal_request
 from paceline.scheduler.core.stimuli import BalanceWork, ConfigureStealing, RecallTask
@@ -93,6 +97,53 @@ def recall_tasks(turn: Turn, ws: WorkerState, tasks: Iterable[TaskState]) -> Non
             turn, ts, ws, None, accounting.expected_duration(state, ts.group.prefix), 0.0
         )
     ensure_balance_timer(turn)
+
+
+def recall_excess(turn: Turn) -> None:
+    """Ask workers to give back the tasks beyond their slots, because another group has work now.
+
+    They are queued when they come back. Those that were sent last are asked for, or with user
+    priorities those of the lowest priority. Many are asked for in several turns.
+    """
+    state = turn.state
+    in_flight = state.stealing.in_flight
+    if len(in_flight) > IN_FLIGHT_MAX // 2:
+        return  # continued when answers arrive
+    state.shares.recall_due = False
+    budget = state.config.turn_tasks_max
+    for ws in state.workers.values():
+        n_seceded = len(ws.long_running)
+        excess = len(ws.processing) - n_seceded - ws.task_slots + state.stealing.tasks.get(ws, 0)
+        if excess <= 0:
+            continue
+        if budget <= 0:
+            state.shares.recall_due = True
+            turn.wants_continue()
+            return
+        recalled = list(islice(_not_begun(state, ws), min(int(excess), budget)))
+        recall_tasks(turn, ws, recalled)
+        budget -= len(recalled)
+    state.shares.unheld = state.shares.recall_due
+
+
+def _not_begun(state: SchedulerState, ws: WorkerState) -> Iterable[TaskState]:
+    """Yield the tasks that `ws` has probably not begun, the last ones first."""
+    tasks: Iterable[TaskState] = reversed(ws.processing)
+    if state.shares.has_user_priorities:
+        tasks = sorted(tasks, key=priority_of, reverse=True)
+    for ts in tasks:
+        is_waiting = ts not in ws.executing and ts not in ws.long_running and not ts.actor
+        if is_waiting and state.stealing.live(ts) is None:
+            yield ts
+
+
+def recall_capped(turn: Turn, share: ShareGroup) -> None:
+    """Ask workers for the tasks of `share`, whose cap was lowered, that they have not begun."""
+    state = turn.state
+    for ws in state.workers.values():
+        tasks = [ts for ts in _not_begun(state, ws) if ts.account.share is share]
+        if tasks:
+            recall_tasks(turn, ws, tasks)
 
 
 #: Message class -> handler.

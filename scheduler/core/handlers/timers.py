@@ -37,8 +37,12 @@ def handle_continue(turn: Turn, message: Continue) -> None:
 
 def handle_tick(turn: Turn, message: Tick) -> None:
     """Check every timeout of the core, and refresh worker loads."""
-    placement.refresh_idle(turn.state)
-    config = turn.state.config
+    state = turn.state
+    placement.refresh_idle(state)
+    state.shares.advance(turn.now)
+    for share in state.shares.drop_absent(state.clients):
+        state.queued.forget_group(share)
+    config = state.config
     if config.watch_worker_ttl:
         _check_worker_ttl(turn)
     if config.watch_no_workers:

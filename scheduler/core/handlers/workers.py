@@ -10,7 +10,7 @@ from paceline.protocol import messages as m
 from paceline.protocol.keys import Key
 from paceline.protocol.limits import WorkerStatus
 from paceline.scheduler.core.instructions import DropWorkerConnection
-from paceline.scheduler.core.lifecycle import accounting
+from paceline.scheduler.core.lifecycle import accounting, charges
 from paceline.scheduler.core.lifecycle.recommendations import Recs
 from paceline.scheduler.core.lifecycle.removal import begin_worker_removal, lose_data
 from paceline.scheduler.core.lifecycle.transitions import fill_slots, run
@@ -149,6 +149,7 @@ def _update_executing(turn: Turn, ws: WorkerState, heartbeat: m.HeartbeatWorker)
                 ws.executing[ts] = seconds
                 if not ws.extra_runs or key not in ws.extra_runs:
                     accounting.add_exec_time(state, ts.group.prefix, seconds)
+                    charges.note_executing(state, ts, ws, seconds)
         if ws.extra_runs:
             refresh_extra_runs(turn, ws, heartbeat.executing)
     extensions = heartbeat.extensions

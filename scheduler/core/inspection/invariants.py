@@ -14,6 +14,7 @@ from math import ceil, inf, isclose
 from typing import Any
 
 from paceline.scheduler.core.lifecycle import accounting
+from paceline.scheduler.core.policy import fairness
 from paceline.scheduler.core.state.containers import add_up
 from paceline.scheduler.core.state.model import (
     ClientState,
@@ -25,6 +26,8 @@ from paceline.scheduler.core.state.model import (
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.task_states import ACTIVE_STATES, TASK_STATES
 from paceline.scheduler.core.state.worker_loads import is_available, usable_threads
+
+from .share_invariants import check_accounts, check_groups
 
 #: Relative tolerance, and tolerance in seconds, of sums of floating-point numbers.
 SECONDS_TOLERANCE = 1e-6
@@ -139,8 +142,11 @@ def _collections(view: View, ts: TaskState) -> None:
     """Check that queued and unrunnable hold exactly the tasks in queued and no-worker."""
     assert (ts in view.state.queued) == (ts.state == "queued"), "queued differs"
     assert (ts in view.state.unrunnable) == (ts.state == "no-worker"), "unrunnable differs"
-    restricted = ts.worker_restrictions or ts.host_restrictions or ts.resource_restrictions
-    assert not (ts.state == "queued" and restricted), "a restricted task is queued"
+    if ts.state == "queued":
+        place = fairness.place_of(view.state, ts)
+        found = view.state.queued.place(ts)
+        if isinstance(place, tuple) or isinstance(found, tuple):
+            assert found == place, f"restricted to {place}, and queued for {found}"
 
 
 def _runnable(view: View, ts: TaskState) -> None:
@@ -397,6 +403,12 @@ def _held_rows(view: View, state: SchedulerState) -> None:
         assert held, f"graph {graph.graph_id} is being committed, and is not held"
 
 
+def _shares(view: View, state: SchedulerState) -> None:
+    """Check that share groups count their tasks, threads and bytes, and stay below their caps."""
+    check_groups(state)
+    check_accounts(state)
+
+
 def _steals(view: View, state: SchedulerState) -> None:
     """Check that tasks asked back are on their victims, or requests void, and sums add up."""
     stealing_state = state.stealing
@@ -439,7 +451,7 @@ INVARIANTS: Mapping[str, Mapping[int, Callable[[View, Any], None]]] = {
     "prefix": {41: _prefix_known},
     "state": {
         50: _group_counts, 51: _prefix_counts, 52: _totals, 53: _network, 54: _held_rows,
-        60: _steals,
+        60: _steals, 61: _shares,
     },
 }  # fmt: skip
 

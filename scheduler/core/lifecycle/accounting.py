@@ -52,6 +52,7 @@ def set_nbytes(state: SchedulerState, ts: TaskState, nbytes: int) -> None:
     ts.group.nbytes_total += nbytes - (ts.nbytes if ts.nbytes >= 0 else 0)
     if ts.who_has:
         before = data_nbytes(state, ts)
+        ts.account.nbytes += (nbytes - before) * len(ts.who_has)
         for ws in ts.who_has:
             ws.nbytes += nbytes - before
     ts.nbytes = nbytes
@@ -67,8 +68,10 @@ def add_replica(state: SchedulerState, ts: TaskState, ws: WorkerState) -> None:
         _take_network(state, ws, nbytes)
     has_what[ts] = None
     ws.nbytes += nbytes
+    ts.account.nbytes += nbytes
     holders = ts.who_has
     if holders:
+        ts.account.moved_nbytes += nbytes
         ts.who_has = with_item(holders, ws)
         if len(ts.who_has) == 2:
             state.replicated_tasks[ts] = None
@@ -84,7 +87,9 @@ def remove_replica(state: SchedulerState, ts: TaskState, ws: WorkerState) -> Non
     if ts not in ws.has_what:
         return
     del ws.has_what[ts]
-    ws.nbytes -= data_nbytes(state, ts)
+    nbytes = data_nbytes(state, ts)
+    ws.nbytes -= nbytes
+    ts.account.nbytes -= nbytes
     if len(ts.who_has) == 2:
         state.replicated_tasks.pop(ts, None)
     ts.who_has = without_item(ts.who_has, ws)
@@ -101,6 +106,7 @@ def remove_all_data(state: SchedulerState, ws: WorkerState) -> list[TaskState]:
             remove_replica(state, ts, ws)
             continue
         ts.who_has = ()
+        ts.account.nbytes -= data_nbytes(state, ts)
         if ts.dependents:
             _data_is_gone(ts)
         alone.append(ts)
@@ -114,6 +120,7 @@ def remove_all_replicas(state: SchedulerState, ts: TaskState) -> None:
     if not ts.who_has:
         return
     nbytes = data_nbytes(state, ts)
+    ts.account.nbytes -= nbytes * len(ts.who_has)
     for ws in ts.who_has:
         ws.nbytes -= nbytes
         del ws.has_what[ts]
@@ -315,7 +322,6 @@ def occupancy(state: SchedulerState, ws: WorkerState) -> float:
 
 def start_processing(state: SchedulerState, ts: TaskState, ws: WorkerState) -> None:
     """Assign `ts` to `ws`; its missing dependencies count as transfers."""
-    ws.processing[ts] = None
     if ws.extra_runs:  # the worker resumes a run that it was asked to forget
         remove_extra_run(state, ws, ts.key)
     ts.processing_on = ws
@@ -328,7 +334,11 @@ def start_processing(state: SchedulerState, ts: TaskState, ws: WorkerState) -> N
         ws.unknown_duration_total += 1
     counts[prefix] = counts.get(prefix, 0) + 1
     prefix.processing_count += 1
-    state.compute_occupancy += seconds if seconds >= 0 else expected_duration(state, prefix)
+    if seconds < 0:
+        seconds = expected_duration(state, prefix)
+    state.compute_occupancy += seconds
+    ws.processing[ts] = seconds
+    state.shares.start_task(ts.account.share, ws, seconds)
     if ts.dependencies:
         _add_needs(state, ts, ws)
     if ts.details is not None:
@@ -341,7 +351,7 @@ def stop_processing(state: SchedulerState, ts: TaskState) -> WorkerState:
     assert ws is not None, ts
     ts.processing_on = None
     processing = ws.processing
-    del processing[ts]
+    state.shares.refund(ts.account.share, processing.pop(ts))
     if ws.long_running and ts in ws.long_running:
         del ws.long_running[ts]
     else:
@@ -384,6 +394,7 @@ def start_long_running(state: SchedulerState, ts: TaskState, ws: WorkerState) ->
 
 def _leave_prefix_count(state: SchedulerState, ts: TaskState, ws: WorkerState) -> None:
     prefix = ts.group.prefix
+    state.shares.end_task(ts.account.share, ws)
     counts = ws.task_prefix_count
     if prefix not in counts:
         counts = ws.unknown_duration_count

@@ -6,22 +6,28 @@ from typing import Any
 
 from paceline.protocol.keys import Key, key_group, key_split
 from paceline.protocol.payload import Payload
+from paceline.scheduler.core.state.accounts import Account
 from paceline.scheduler.core.state.groups import Computation
 from paceline.scheduler.core.state.model import TaskGroup, TaskPrefix, TaskState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 
 
-def new_task(state: SchedulerState, key: Key, run_spec: bytes | Payload | None = None) -> TaskState:
-    """Create a task in state released, and its group if it is the first task of it."""
+def new_task(state: SchedulerState, key: Key, client: str) -> TaskState:
+    """Create a task of `client` in state released, and its group if it is the first task of it."""
     group = get_group(state, key_group(key), key_split(key))
-    return add_task(state, key, group, run_spec)
+    return add_task(state, key, group, state.shares.account(client), None)
 
 
 def add_task(
-    state: SchedulerState, key: Key, group: TaskGroup, run_spec: bytes | Payload | None
+    state: SchedulerState,
+    key: Key,
+    group: TaskGroup,
+    account: Account,
+    run_spec: bytes | Payload | None,
 ) -> TaskState:
     """Create a task of `group` in state released."""
-    ts = TaskState(key, group, run_spec)
+    ts = TaskState(key, group, account, run_spec)
+    account.n_tasks += 1
     group.n_added += 1
     group.states["released"] += 1
     state.tasks[key] = ts

@@ -8,7 +8,8 @@ long turn.
 from __future__ import annotations
 
 from paceline.protocol.messages import FreeKeys
-from paceline.scheduler.core.state.containers import PriorityQueue, take
+from paceline.scheduler.core.state.containers import take
+from paceline.scheduler.core.state.fair_queue import FairQueue
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.turn import Turn
 
@@ -38,7 +39,8 @@ def forget_everything(turn: Turn) -> None:
     for cs in state.clients.values():
         cs.wants_what = {}
     state.tasks = {}
-    state.queued = PriorityQueue()
+    state.shares.forget_tasks()
+    state.queued = FairQueue(state.shares)
     state.unrunnable = {}
     state.replicated_tasks = {}
     state.task_metadata.clear()

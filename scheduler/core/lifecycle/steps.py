@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from paceline.protocol.messages import CancelledKeys
-from paceline.scheduler.core.state.model import TaskState, WorkerState
+from paceline.scheduler.core.state.model import TaskGroup, TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.small_set import without_item
 from paceline.scheduler.core.state.task_states import ACTIVE_STATES
@@ -38,6 +38,13 @@ def enter(ts: TaskState, state: str) -> None:
     elif state in ACTIVE_STATES:
         for dts in ts.dependencies:
             dts.waiters_count += 1
+
+
+def count_move(group: TaskGroup, start: str, finish: str) -> None:
+    """Count the move of a task of `group` from state `start` to `finish`."""
+    group.states[start] -= 1
+    group.states[finish] += 1
+    group.prefix.state_counts[finish] += 1
 
 
 def inputs_exceed(state: SchedulerState, ts: TaskState, limit: int) -> bool:
@@ -128,6 +135,7 @@ def forget(turn: Turn, ts: TaskState, recs: Recs, detail: Any = None) -> None:
             del cs.wants_what[ts]
         ts.who_wants = ()
     del state.tasks[ts.key]
+    ts.account.n_tasks -= 1
     if state.task_metadata:
         state.task_metadata.pop(ts.key, None)
     ts.processing_on = None

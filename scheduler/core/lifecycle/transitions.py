@@ -27,16 +27,16 @@ and continued with ``Continue`` (``lifecycle/deferred.py``).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from paceline.protocol.messages import KeyInMemory, LostData, TaskFinished, TaskRetried
-from paceline.scheduler.core.policy import placement
-from paceline.scheduler.core.state.model import TaskGroup, TaskState, WorkerState
+from paceline.scheduler.core.policy import fairness, placement
+from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.task_states import ACTIVE_STATES, TASK_STATES
 from paceline.scheduler.core.turn import Turn
 
-from . import accounting, steps
+from . import accounting, charges, steps
 from .failures import Failure, clear_failure, huge_inputs_failure, inherited_failure, report_erred
 from .outgoing import compute_message
 from .recommendations import (
@@ -99,7 +99,7 @@ def transition(turn: Turn, ts: TaskState, finish: str, recs: Recs, detail: Any =
     actual = ts.state
     group = ts.group
     if actual != start:
-        _count(group, start, actual)
+        steps.count_move(group, start, actual)
     stimulus_id = turn.stimulus_id
     if plugins is not None:
         plugins.transition(ts, start, actual, stimulus_id, detail, edges)
@@ -191,6 +191,11 @@ def transition_waiting_processing(turn: Turn, ts: TaskState, recs: Recs, detail:
     if ts.waiting_count:
         return
     state = turn.state
+    shares = state.shares
+    share = ts.account.share
+    if shares.holds(share) or (share.n_queued and fairness.is_outranked(state, ts)):
+        _hold(turn, ts)
+        return
     ws: WorkerState | None
     if placement.is_rootish(state, ts):
         if ts.queueable and not math.isinf(state.config.worker_saturation):
@@ -201,8 +206,10 @@ def transition_waiting_processing(turn: Turn, ts: TaskState, recs: Recs, detail:
                 return
         else:
             ws = placement.place_rootish_together(state, ts)
+            shares.unheld = True
     else:
         ws = placement.place_non_rootish(state, ts)
+        shares.unheld = True
     if ws is None:
         steps.enter(ts, "no-worker")
         state.unrunnable[ts] = turn.now
@@ -210,19 +217,38 @@ def transition_waiting_processing(turn: Turn, ts: TaskState, recs: Recs, detail:
     _dispatch(turn, ts, ws, recs)
 
 
+def _hold(turn: Turn, ts: TaskState) -> None:
+    """Queue the ready task `ts` until it is the turn of its share group."""
+    state = turn.state
+    if fairness.can_run(state, ts) or placement.is_rootish(state, ts):
+        place = fairness.place_of(state, ts)
+        steps.enter(ts, "queued")
+        state.queued.hold(ts, place)
+    else:
+        steps.enter(ts, "no-worker")
+        state.unrunnable[ts] = turn.now
+
+
 def transition_queued_processing(turn: Turn, ts: TaskState, recs: Recs, detail: Any) -> None:
-    """Send the task to a worker with a free slot; without one it stays queued."""
-    ws = placement.place_rootish_queued(turn.state)
+    """Send the task to worker `detail`, or one with a free slot; without one it stays queued."""
+    ws = detail or fairness.worker_for(turn.state, ts)
     if ws is not None and all(d.who_has for d in ts.dependencies):
-        turn.state.queued.discard(ts)
         _dispatch(turn, ts, ws, recs)
+        turn.state.queued.discard(ts)
 
 
 def transition_no_worker_processing(turn: Turn, ts: TaskState, recs: Recs, detail: Any) -> None:
     """Send the task to a worker that may run it; without one it stays."""
-    ws = placement.place_non_rootish(turn.state, ts)
+    state = turn.state
+    if state.shares.holds(ts.account.share):
+        if fairness.can_run(state, ts):
+            del state.unrunnable[ts]
+            _hold(turn, ts)
+        return
+    ws = placement.place_non_rootish(state, ts)
     if ws is not None and all(d.who_has for d in ts.dependencies):
-        turn.state.unrunnable.pop(ts, None)
+        state.shares.unheld = True
+        state.unrunnable.pop(ts, None)
         _dispatch(turn, ts, ws, recs)
 
 
@@ -238,8 +264,12 @@ def transition_processing_memory(
     assert ws is not None
     group = ts.group
     accounting.stop_processing(state, ts)
+    account = ts.account
+    account.n_finished += 1
     for startstop in detail.startstops:
         accounting.add_duration(state, group, startstop.action, startstop.start, startstop.stop)
+        if startstop.action == "compute":
+            charges.charge(state, account, startstop.stop - startstop.start)
     if detail.nbytes is not None:
         accounting.set_nbytes(state, ts, detail.nbytes)
     state.loads.touch(ws)
@@ -327,49 +357,7 @@ def transition_erred_released(turn: Turn, ts: TaskState, recs: Recs, detail: Any
     release_unneeded_dependencies(turn, ts, recs)  # they may have been retried only for this task
 
 
-# ------------------------------------------------------------------ data that was not computed
-
-
-def become_data(
-    turn: Turn, ts: TaskState, nbytes: int, workers: Iterable[WorkerState], recs: Recs
-) -> None:
-    """Move `ts` to memory without running it: its data was put on workers.
-
-    This follows scatter and update_data. If the task is running, waiting or erred, the data
-    replaces its result. `nbytes` is -1 if the size is unknown.
-    """
-    state = turn.state
-    start = ts.state
-    if start == "processing":
-        ws = steps.leave_worker(state, ts)
-        if ws is not None:
-            turn.free_keys(ws.address, ts.key)
-    elif start == "erred":
-        clear_failure(turn, ts, recs)
-    state.queued.discard(ts)
-    state.unrunnable.pop(ts, None)
-    if nbytes >= 0:
-        accounting.set_nbytes(state, ts, nbytes)
-    for ws in workers:
-        accounting.add_replica(state, ts, ws)
-    if start != "memory":
-        steps.enter(ts, "memory")
-        _count(ts.group, start, "memory")
-        release_unneeded_dependencies(turn, ts, recs)
-        state.transition_counter += 1
-        state.transition_log.append((ts.key, start, "memory", {}, turn.stimulus_id, turn.now))
-    recommend_ready_dependents(ts, recs)
-    end_fire_and_forget(state, ts, recs)
-
-
 # ------------------------------------------------------------------ shared steps
-
-
-def _count(group: TaskGroup, start: str, finish: str) -> None:
-    """Count the move of a task of `group` from state `start` to `finish`."""
-    group.states[start] -= 1
-    group.states[finish] += 1
-    group.prefix.state_counts[finish] += 1
 
 
 def _dispatch(turn: Turn, ts: TaskState, ws: WorkerState, recs: Recs) -> None:
@@ -393,7 +381,7 @@ def _dispatch(turn: Turn, ts: TaskState, ws: WorkerState, recs: Recs) -> None:
 def _refuse(turn: Turn, ts: TaskState, ws: WorkerState, recs: Recs) -> None:
     """Mark `ts` as erred on its way to `ws`, which cannot hold its inputs."""
     start, ts.state = ts.state, "processing"
-    _count(ts.group, start, "processing")
+    steps.count_move(ts.group, start, "processing")
     transition(turn, ts, "erred", recs, huge_inputs_failure(turn, ts, ws))
     counts = ts.group.states  # the transition under way counts the move from where it started
     counts["erred"] -= 1
@@ -414,22 +402,23 @@ def _recall_dependents(turn: Turn, ts: TaskState, recs: Recs) -> None:
 
 
 def fill_slots(turn: Turn) -> None:
-    """Send queued tasks to workers with free slots, the highest priority first.
+    """Send queued tasks to workers with free slots, in the order of ``fairness.next_task``.
 
     Call this after carrying out the recommendations of a stimulus, so that tasks that became ready
     are placed before new roots.
     """
     state = turn.state
-    queued = state.queued
-    if not queued.members:
+    if not state.queued.waiting:
         return
     recs: Recs = {}
     for _ in range(state.config.turn_tasks_max):
-        ts = queued.peek() if state.loads.has_free_slots() else None
-        if ts is None:
+        choice = fairness.next_task(state)
+        if choice is None:
             return
-        transition(turn, ts, "processing", recs)
-        if ts.state == "queued":  # the data of a dependency is being lost
+        ts, ws = choice
+        if ws is not None:
+            transition(turn, ts, "processing", recs, ws)
+        if ts.state == "queued":  # the data of a dependency is being lost, or no worker can run it
             transition(turn, ts, "waiting", recs)
         if recs:
             run(turn, recs)

@@ -97,10 +97,10 @@ class PriorityQueue(Generic[T]):
         else:
             heapq.heappush(self._heap, entry)
 
-    def discard(self, item: T) -> None:
-        """Remove `item` if present."""
+    def discard(self, item: T) -> bool:
+        """Remove `item` if present. Return whether it was."""
         if self.members.pop(item, None) is None:
-            return
+            return False
         run = self._run
         while run and not self._is_live(run[0]):
             run.popleft()
@@ -111,6 +111,7 @@ class PriorityQueue(Generic[T]):
             self._run = deque([e for e in run if self._is_live(e)])
             self._heap = [e for e in self._heap if self._is_live(e)]
             heapq.heapify(self._heap)
+        return True
 
     def _is_live(self, entry: tuple[Any, int, T]) -> bool:
         return self.members.get(entry[2]) == entry[1]

@@ -15,6 +15,7 @@ from typing import Any
 from paceline.protocol.keys import Key
 from paceline.protocol.payload import Payload
 
+from .accounts import Account
 from .containers import add_up
 from .policies import TaskPolicies
 from .small_set import SmallSet
@@ -205,12 +206,11 @@ class TaskState:
 
     Attributes:
         key: the key of the task.
-        group: the TaskGroup; never changes.
+        group, account: the TaskGroup, which never changes, and the Account that pays for the task.
         run_spec: the header frame of the pickled specification, or the whole payload if it has
             buffers; None for pure data and for keys whose graph has not arrived.
         state: one of TASK_STATES; assigned only in the transitions.
-        priority: (-user priority, generation, position in dask's order); None before a graph set
-            one.
+        priority: (-user priority, generation, position in dask's order); None without a graph.
         dependencies: tasks whose results the task takes; fixed by its graph, less forgotten ones.
         dependents: tasks that take the result.
         who_wants: clients with a future of the task.
@@ -227,8 +227,7 @@ class TaskState:
         actor: whether the task creates an actor.
         data_producer: whether the specification is marked as only producing data, which makes the
             task root-ish.
-        has_lost_dependencies: whether a dependency was forgotten, so that the task can never run
-            again.
+        has_lost_dependencies: whether a dependency was forgotten; the task can never run again.
         queueable: whether the task may be held back on the scheduler.
         annotations: the annotations sent to the worker, plain or serialized, or None; shared by
             tasks that are annotated alike.
@@ -237,6 +236,7 @@ class TaskState:
 
     key: Key
     group: TaskGroup
+    account: Account
     run_spec: bytes | Payload | None
     state: str
     priority: tuple[float, ...] | None
@@ -264,11 +264,13 @@ class TaskState:
         self,
         key: Key,
         group: TaskGroup,
+        account: Account,
         run_spec: bytes | Payload | None = None,
         state: str = "released",
     ) -> None:
         self.key = key
         self.group = group
+        self.account = account
         self.run_spec = run_spec
         self.state = state
         self.priority = None
@@ -417,7 +419,7 @@ class WorkerState:
         status: running, paused, closing, closing_gracefully, init or closed.
         server_id, pid, local_directory, services, nanny, versions, extra: as sent at registration.
         index: number of workers that registered before.
-        processing: tasks sent to the worker and not finished, in order.
+        processing: tasks sent to the worker and not finished, in order -> expected seconds.
         long_running: the tasks in `processing` that seceded from the thread pool.
         executing: task -> seconds, as of the last heartbeat; some of the tasks may have finished
             since.
@@ -459,7 +461,7 @@ class WorkerState:
     extra: dict[str, Any] = field(default_factory=dict)
     index: int = 0
     address_tuple: tuple[str, ...] = ()
-    processing: dict[TaskState, None] = field(default_factory=dict)
+    processing: dict[TaskState, float] = field(default_factory=dict)
     long_running: dict[TaskState, None] = field(default_factory=dict)
     executing: dict[TaskState, float] = field(default_factory=dict)
     executing_at: float = 0.0

@@ -11,6 +11,7 @@ from paceline.protocol.keys import Key
 from paceline.protocol.payload import Payload
 from paceline.scheduler.core.stimuli import AnnotationSet, GraphChunk, GraphCommit
 
+from .accounts import Account
 from .groups import Computation
 from .model import ClientState, TaskGroup, TaskState
 from .spans import SpanPath
@@ -69,6 +70,8 @@ class PendingGraph:
         spans: group -> span that its first annotated task names.
         other_spans: tasks that may name another span than their group's, with their annotations.
         generation: generation of its priorities.
+        account: account of its tasks, from the begin of its commit.
+        annotated_accounts: number of an annotation set that names a share group -> account.
     """
 
     graph_id: int
@@ -104,6 +107,8 @@ class PendingGraph:
     spans: dict[TaskGroup, SpanPath] = field(default_factory=dict)
     other_spans: list[tuple[TaskState, AnnotationSet | None]] = field(default_factory=list)
     generation: float = 0.0
+    account: Account | None = None
+    annotated_accounts: dict[int, Account] = field(default_factory=dict)
 
     def next_rows(
         self, n: int, budget: int, *, backwards: bool = False, counts_edges: bool = True

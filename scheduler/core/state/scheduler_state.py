@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 from paceline.protocol.keys import Key
 from paceline.scheduler.core.config import SchedulerConfig
 
+from .accounts import Shares
 from .comparison import Comparisons
-from .containers import PriorityQueue
 from .deferred import Deferred
 from .event_log import ErredTask, EventLog
+from .fair_queue import FairQueue
 from .groups import Computation
 from .locality import SharedMemoryDomains
 from .model import ClientState, TaskGroup, TaskPrefix, TaskState, WorkerState
@@ -52,7 +53,8 @@ class SchedulerState:
         loads: workers by load: idle, saturated, and those with free slots.
         unrunnable: task in state no-worker -> time at which it entered it, in seconds since the
             epoch.
-        queued: tasks in state queued, by priority.
+        shares: share groups, and the accounts of clients in them.
+        queued: tasks in state queued, by share group and priority.
         replicated_tasks: tasks that several workers hold.
         task_groups, task_prefixes: by name.
         idle_prefixes: names of prefixes without groups, the least recently used first.
@@ -112,7 +114,8 @@ class SchedulerState:
         self.running: dict[WorkerState, None] = {}
         self.loads = WorkerLoads(self.workers)
         self.unrunnable: dict[TaskState, float] = {}
-        self.queued: PriorityQueue[TaskState] = PriorityQueue()
+        self.shares = Shares(config)
+        self.queued = FairQueue(self.shares)
         self.replicated_tasks: dict[TaskState, None] = {}
         self.task_groups: dict[Any, TaskGroup] = {}
         self.task_prefixes: dict[str, TaskPrefix] = {}
@@ -123,8 +126,7 @@ class SchedulerState:
         self.computations: deque[Computation] = deque(maxlen=config.computations_max)
         self.erred_tasks: deque[ErredTask] = deque(maxlen=config.erred_tasks_max)
         self.transition_log: deque[tuple[Any, ...]] = deque(maxlen=config.low_level_log_length)
-        self.transition_counter = 0
-        self.idle_transition_counter = 0
+        self.transition_counter = self.idle_transition_counter = 0
         self.run_ids = itertools.count(1)
         self.generation = 0.0
         self.last_graph_at = 0.0

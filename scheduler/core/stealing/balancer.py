@@ -6,6 +6,10 @@ come first. Each task goes to the idle worker (thief) on which it would start so
 soon enough: its victim is asked to give it back (``recall.py``). Workers that accept no tasks, and
 those whose tasks wait for resources, are victims too.
 
+Priorities are kept: no task moves while its victim keeps one of a higher user priority of the same
+share group, or of a higher priority class, that it has not begun and that could move
+(``priorities.py``).
+
 No data is kept per task between rounds. A round considers a bounded number of tasks; the next one
 continues where it stopped. Levels and costs are those of stock's ``distributed/stealing.py``.
 """
@@ -26,6 +30,7 @@ from paceline.scheduler.core.state.stealing import COST_MULTIPLIERS
 from paceline.scheduler.core.state.worker_loads import is_available, usable_threads
 from paceline.scheduler.core.turn import Turn
 
+from .priorities import StealPriorities, uses_priorities
 from .recall import IN_FLIGHT_MAX, send_steal_request
 
 T = TypeVar("T")
@@ -93,19 +98,25 @@ def stealable(state: SchedulerState, ws: WorkerState) -> list[list[TaskState]]:
 
 
 def _candidates(
-    state: SchedulerState, ws: WorkerState, offset: int, budget: int
+    state: SchedulerState,
+    ws: WorkerState,
+    offset: int,
+    budget: int,
+    priorities: StealPriorities | None,
 ) -> tuple[list[list[TaskState]], int]:
     """Return the tasks of ``ws`` that can move by level, and the offset at which to continue.
 
     The offset is 0 if no task is left. The latest tasks come first, because the earlier ones run
-    next; ``offset`` of them are skipped, and up to ``budget`` tasks are considered.
+    next; ``offset`` of them are skipped, and up to ``budget`` tasks are considered. With
+    ``priorities``, those of the highest priority come first.
     """
     levels: list[list[TaskState]] = [[] for _ in COST_MULTIPLIERS]
     in_flight = state.stealing.in_flight
     long_running = ws.long_running
     executing = ws.executing
     has_threads = ws in state.loads.idle
-    for ts in islice(reversed(ws.processing), offset, None):
+    order = priorities.order(ws) if priorities else reversed(ws.processing)
+    for ts in islice(order, offset, None):
         if budget <= 0:
             return levels, offset
         offset += 1
@@ -117,6 +128,8 @@ def _candidates(
         found = cost_level(state, ts)
         if found is not None:
             levels[found[1]].append(ts)
+        elif priorities:
+            priorities.keep(ts)
     return levels, 0
 
 
@@ -319,24 +332,34 @@ def _ask_for_tasks(
     state = turn.state
     stealing_state = state.stealing
     quota = max(TASKS_PER_WORKER_MIN, TASKS_MAX // len(victims))
+    priorities = StealPriorities() if uses_priorities(state) else None
     candidates = []
     for victim in victims:
-        levels, offset = _candidates(state, victim, stealing_state.offsets.pop(victim, 0), quota)
-        if offset:
+        first = stealing_state.offsets.pop(victim, 0) if priorities is None else 0
+        levels, offset = _candidates(state, victim, first, quota, priorities)
+        if offset and priorities is None:
             stealing_state.offsets[victim] = offset
         candidates.append(levels)
+    tasks: Iterable[tuple[int, TaskState]] = [
+        (level, ts)
+        for level in range(len(COST_MULTIPLIERS))
+        for ts in chain.from_iterable(levels[level] for levels in candidates)
+    ]
+    if priorities is not None:
+        tasks = priorities.sort(tasks)
     asked: list[tuple[object, ...]] = []
-    for level in range(len(COST_MULTIPLIERS)):
-        for ts in chain.from_iterable(levels[level] for levels in candidates):
-            if not thieves or len(stealing_state.in_flight) >= IN_FLIGHT_MAX:
-                return asked
-            thief = thieves.choose(ts)
-            if thief is None:
-                continue
-            request = _ask_if_worth_it(turn, ts, level, thief, loads)
-            if request is not None:
-                asked.append(request)
-                thieves.add_task(thief)
+    for level, ts in tasks:
+        if not thieves or len(stealing_state.in_flight) >= IN_FLIGHT_MAX:
+            return asked
+        if priorities is not None and priorities.is_outranked(ts):
+            continue
+        thief = thieves.choose(ts)
+        request = None if thief is None else _ask_if_worth_it(turn, ts, level, thief, loads)
+        if request is not None and thief is not None:
+            asked.append(request)
+            thieves.add_task(thief)
+        elif priorities is not None:
+            priorities.keep(ts)
     return asked
 
 

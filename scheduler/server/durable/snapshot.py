@@ -44,9 +44,11 @@ from paceline.protocol.framing import HANDSHAKE_LIMITS, FrameReader
 from paceline.protocol.payload import Payload
 from paceline.scheduler.core.config import SchedulerConfig
 from paceline.scheduler.core.core import SchedulerCore
+from paceline.scheduler.core.state.accounts import Account, ShareGroup, Shares
 from paceline.scheduler.core.state.containers import LoadBuckets, PriorityQueue
 from paceline.scheduler.core.state.deferred import Deferred
 from paceline.scheduler.core.state.event_log import EventLog
+from paceline.scheduler.core.state.fair_queue import FairQueue, ShareQueue
 from paceline.scheduler.core.state.fixed_set import FixedSet
 from paceline.scheduler.core.state.locality import SharedMemoryDomains
 from paceline.scheduler.core.state.model import TaskGroup, TaskPrefix, TaskState
@@ -76,15 +78,20 @@ OMITTED: dict[type, frozenset[str]] = {
 CONSTRUCTORS: dict[type, Callable[[], Any]] = {
     Deferred: Deferred,
     EventLog: EventLog,
+    FairQueue: lambda: FairQueue(Shares(SchedulerConfig())),
     LoadBuckets: LoadBuckets,
     Payload: partial(Payload, "pickled", b""),
     PriorityQueue: PriorityQueue,
     SchedulerCore: lambda: SchedulerCore(SchedulerConfig(), None, EventLog()),  # type: ignore[arg-type]
     SchedulerState: lambda: SchedulerState(SchedulerConfig(), EventLog(), None),  # type: ignore[arg-type]
+    ShareQueue: lambda: ShareQueue(ShareGroup("", 0)),
     SharedMemoryDomains: lambda: SharedMemoryDomains({}),
+    Shares: lambda: Shares(SchedulerConfig()),
     SpanTree: SpanTree,
     StealingState: lambda: StealingState(0.0, {}),
-    TaskState: partial(TaskState, "", TaskGroup("", TaskPrefix(""))),
+    TaskState: partial(
+        TaskState, "", TaskGroup("", TaskPrefix("")), Account("", ShareGroup("", 0))
+    ),
     WorkerLoads: lambda: WorkerLoads({}),
 }
 

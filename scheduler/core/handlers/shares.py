@@ -1,0 +1,57 @@
+"""Share groups: change their weights, caps and priority classes while the scheduler runs."""
+
+from __future__ import annotations
+
+from paceline.scheduler.core.config import check_group_settings
+from paceline.scheduler.core.lifecycle.transitions import fill_slots
+from paceline.scheduler.core.state.accounts import ShareGroup
+from paceline.scheduler.core.state.scheduler_state import SchedulerState
+from paceline.scheduler.core.stimuli import SetShare
+from paceline.scheduler.core.turn import Registry, Turn
+
+from .stealing import recall_capped
+
+
+def handle_set_share(turn: Turn, command: SetShare) -> None:
+    """Change settings of a share group.
+
+    The group counts as configured afterwards, and is kept without clients. Ask workers to give
+    back tasks if the group exceeds a cap, and send queued tasks that it now allows.
+    """
+    state = turn.state
+    try:
+        check_group_settings(command.group, command.settings)
+    except ValueError as error:
+        turn.log(30, f"Ignoring the settings of a share group: {error}")
+        return
+    configured = state.config.shares_groups
+    configured[command.group] = {**configured.get(command.group, {}), **command.settings}
+    share = state.shares.group(command.group)
+    state.shares.configure(share, command.settings)
+    _count_threads(state, share)
+    share.tasks_over, share.threads_over = share.n_processing, share.n_threads
+    turn.log_event(
+        "scheduler", {"action": "set-share", "group": share.name, "settings": share.settings}
+    )
+    if share.is_capped and share.cap_reached():
+        recall_capped(turn, share)
+    fill_slots(turn)
+
+
+def _count_threads(state: SchedulerState, share: ShareGroup) -> None:
+    """Count the threads that the tasks of `share` can occupy, if there is a cap."""
+    share.tasks_on.clear()
+    share.n_threads = 0
+    if share.max_threads < 0:
+        return
+    removed = [removal.ws for removal in state.deferred.worker_removals]
+    for ws in (*state.workers.values(), *removed):
+        for ts in ws.processing:
+            if ts.account.share is share and ts not in ws.long_running:
+                share.enter_worker(ws)
+
+
+#: Message class -> handler.
+HANDLERS: Registry = {
+    SetShare: handle_set_share,
+}

@@ -1,0 +1,59 @@
+"""Checks of share groups and accounts, for ``invariants.py``."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from paceline.scheduler.core.lifecycle import accounting
+from paceline.scheduler.core.state.accounts import Account, ShareGroup
+from paceline.scheduler.core.state.containers import add_up
+from paceline.scheduler.core.state.model import WorkerState
+from paceline.scheduler.core.state.scheduler_state import SchedulerState
+
+
+def check_groups(state: SchedulerState) -> None:
+    """Assert that share groups count their tasks and threads, and stay below their caps."""
+    n_processing, n_threads = _on_workers(state)
+    n_queued = Counter(ts.account.share for ts in state.queued)
+    n_held = Counter(ts.account.share for q in state.queued.waiting.values() for ts in q.places)
+    for share in state.shares.groups.values():
+        n = n_processing.get(share, 0)
+        assert share.n_processing == n, f"{share!r} counts {share.n_processing} processing, not {n}"
+        assert share.n_queued == n_queued[share], f"{share!r} counts {share.n_queued} queued"
+        assert share.n_held == n_held[share], f"{share!r} counts {share.n_held} held"
+        is_active = bool(n or n_queued[share])
+        assert (share in state.shares.active) == is_active, f"{share!r}: {is_active=}"
+        if share.max_threads >= 0:
+            threads = n_threads.get(share, 0)
+            assert share.n_threads == threads, f"{share!r} counts {share.n_threads} threads"
+            assert threads <= max(share.max_threads, share.threads_over), f"{share!r}: {threads=}"
+        if share.max_tasks >= 0:
+            assert n <= max(share.max_tasks, share.tasks_over), f"{share!r} has {n} tasks"
+
+
+def _on_workers(state: SchedulerState) -> tuple[dict[ShareGroup, int], dict[ShareGroup, int]]:
+    """Return the tasks of each group that have not seceded, and the threads they can occupy."""
+    n_processing: dict[ShareGroup, int] = {}
+    n_threads: dict[ShareGroup, int] = {}
+    removed = [ts.processing_on for ts in state.tasks.values() if ts.processing_on is not None]
+    workers: dict[WorkerState, None] = dict.fromkeys((*state.workers.values(), *removed))
+    for ws in workers:
+        here: dict[ShareGroup, int] = {}
+        for ts in ws.processing:
+            if ts not in ws.long_running:
+                add_up(here, {ts.account.share: 1})
+        add_up(n_processing, here)
+        add_up(n_threads, {share: min(n, ws.nthreads) for share, n in here.items()})
+    return n_processing, n_threads
+
+
+def check_accounts(state: SchedulerState) -> None:
+    """Assert that accounts count their tasks and the bytes of these on all workers."""
+    n_tasks = Counter(ts.account for ts in state.tasks.values())
+    nbytes: dict[Account, int] = {}
+    for ts in state.tasks.values():
+        add_up(nbytes, {ts.account: accounting.data_nbytes(state, ts) * len(ts.who_has)})
+    for account in dict.fromkeys((*state.shares.accounts.values(), *n_tasks)):
+        assert account.n_tasks == n_tasks[account], f"{account!r} counts {account.n_tasks} tasks"
+        assert account.nbytes == nbytes.get(account, 0), f"{account!r} has {account.nbytes} bytes"
+        assert account in account.share.accounts, f"{account!r} is not in its group"

@@ -1,0 +1,34 @@
+"""Charge tasks to accounts: the account of a task, and the time that it has taken."""
+
+from __future__ import annotations
+
+from paceline.scheduler.core.state.accounts import Account
+from paceline.scheduler.core.state.model import TaskState, WorkerState
+from paceline.scheduler.core.state.scheduler_state import SchedulerState
+
+from .accounting import data_nbytes
+
+
+def set_account(state: SchedulerState, ts: TaskState, account: Account) -> None:
+    """Charge `ts`, which is neither queued nor on a worker, to `account`, also for its data."""
+    nbytes = data_nbytes(state, ts) * len(ts.who_has)
+    ts.account.n_tasks -= 1
+    ts.account.nbytes -= nbytes
+    ts.account = account
+    account.n_tasks += 1
+    account.nbytes += nbytes
+
+
+def charge(state: SchedulerState, account: Account, seconds: float) -> None:
+    """Charge `seconds` of compute time of a finished task to `account`."""
+    if seconds > 0:
+        account.thread_seconds += seconds
+        account.share.usage += seconds * state.shares.scale
+
+
+def note_executing(state: SchedulerState, ts: TaskState, ws: WorkerState, seconds: float) -> None:
+    """Charge the time by which `ts` has been executing on `ws` for longer than was expected."""
+    expected = ws.processing.get(ts, seconds)
+    if seconds > expected:
+        ws.processing[ts] = seconds
+        ts.account.share.usage += (seconds - expected) * state.shares.scale

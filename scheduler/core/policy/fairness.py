@@ -1,0 +1,299 @@
+"""Choose the next queued task: the share group whose turn it is, its task, and the worker.
+
+A group of the highest priority class goes first, among these the one with the least usage for its
+weight. Within a group the highest priority goes first, with one exception for locality: a slot is
+given to tasks whose data is on that worker, before tasks whose data is elsewhere and that would
+start sooner where it is. Tasks of a higher user priority never wait for those of a lower one.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any, TypeAlias
+
+from paceline.scheduler.core.lifecycle.accounting import (
+    data_nbytes,
+    expected_duration,
+    occupancy,
+)
+from paceline.scheduler.core.state.accounts import ShareGroup
+from paceline.scheduler.core.state.fair_queue import Place, ShareQueue
+from paceline.scheduler.core.state.model import TaskState, WorkerState
+from paceline.scheduler.core.state.scheduler_state import SchedulerState
+from paceline.scheduler.core.state.worker_loads import has_free_slot, is_available
+
+from . import placement
+
+#: Dependencies considered to find the worker that has most of a task's data.
+DEPENDENCIES_MAX = 100
+#: Workers with free slots, and workers whose tasks could run elsewhere, that are compared.
+WORKERS_COMPARED_MAX = 20
+#: Seconds by which a task has to start sooner on a worker that lacks its data.
+MOVE_SECONDS = 0.1
+
+#: A task and the worker to send it to; None if no worker can run it any more.
+Choice: TypeAlias = tuple[TaskState, WorkerState | None]
+
+
+# ------------------------------------------------------------------ entering the queue
+
+
+def place_of(state: SchedulerState, ts: TaskState) -> Place:
+    """Return what the ready task `ts` waits for while it is held."""
+    details = ts.details
+    if details is not None and (
+        details.worker_restrictions or details.host_restrictions or details.resource_restrictions
+    ):
+        return (
+            tuple(details.worker_restrictions or ()),
+            tuple(details.host_restrictions or ()),
+            tuple((details.resource_restrictions or {}).items()),
+            details.loose_restrictions,
+        )
+    if not ts.dependencies or ts.actor or placement.is_rootish(state, ts):
+        return None
+    return _main_holder(state, ts)
+
+
+def is_outranked(state: SchedulerState, ts: TaskState) -> bool:
+    """Return whether a queued task of the share group of `ts` has a higher user priority."""
+    if not state.shares.has_user_priorities or ts.priority is None or not state.shares.enabled:
+        return False
+    queue = state.queued.waiting.get(ts.account.share)
+    first = None if queue is None else queue.roots.peek()
+    return first is not None and first.priority is not None and first.priority[0] < ts.priority[0]
+
+
+def _main_holder(state: SchedulerState, ts: TaskState) -> WorkerState | None:
+    """Return the running worker that has most bytes of the inputs of `ts`, or None."""
+    local: dict[WorkerState, int] = {}
+    for dts in ts.dependencies[:DEPENDENCIES_MAX]:
+        nbytes = data_nbytes(state, dts)
+        for ws in dts.who_has:
+            if ws in state.running:
+                local[ws] = local.get(ws, 0) + nbytes
+    best: WorkerState | None = None
+    most = 0
+    for ws, nbytes in local.items():
+        if nbytes > most:
+            best, most = ws, nbytes
+    return best
+
+
+# ------------------------------------------------------------------ leaving the queue
+
+
+def next_task(state: SchedulerState) -> Choice | None:
+    """Return the queued task to send next and its worker, or None if none can be sent now."""
+    waiting = state.queued.waiting
+    if not state.loads.has_free_slots() or not waiting:
+        return None
+    passed: dict[ShareGroup, None] = {}
+    while len(passed) < len(waiting):
+        queue = _whose_turn(waiting, passed)
+        choice = _choose(state, queue)
+        if choice is not None:
+            return choice
+        passed[queue.share] = None
+    return None
+
+
+def _whose_turn(
+    waiting: dict[ShareGroup, ShareQueue], passed: dict[ShareGroup, None]
+) -> ShareQueue:
+    """Return the queue of the group that is first, without those in `passed`."""
+    best: ShareQueue | None = None
+    best_class = 0
+    best_usage = 0.0
+    for share, queue in waiting.items():
+        if passed and share in passed:
+            continue
+        usage = share.usage / share.weight
+        if (
+            best is None
+            or share.priority_class > best_class
+            or (share.priority_class == best_class and usage < best_usage)
+        ):
+            best, best_class, best_usage = queue, share.priority_class, usage
+    assert best is not None
+    return best
+
+
+def may_start(ts: TaskState) -> bool:
+    """Return whether the caps of its share group let `ts` start.
+
+    A group at its cap of memory runs tasks one by one, if they use intermediate results or other
+    tasks wait for them. Otherwise it could not finish, and free its memory.
+    """
+    share = ts.account.share
+    if not share.is_capped:
+        return True
+    cap = share.cap_reached()
+    if cap != "memory":
+        return not cap
+    if share.n_processing:
+        return False
+    return ts.waiters_count > 0 or any(not dts.who_wants for dts in ts.dependencies)
+
+
+def _choose(state: SchedulerState, queue: ShareQueue) -> Choice | None:
+    """Return the next task of a group and its worker, or None if all have to wait."""
+    least = state.loads.least_loaded()
+    assert least is not None
+    root = queue.roots.peek()
+    is_capped = queue.share.is_capped
+    if not queue.places and not is_capped:
+        return None if root is None else (root, least)
+    found: list[tuple[Any, TaskState, WorkerState | None]] = []
+    for ts in (root, queue.anywhere.peek()):
+        if ts is not None:
+            found.append((ts.priority, ts, _for_actor(state) if ts.actor else least))
+    if queue.near:
+        _add_local(state, queue, found)
+    for heap in queue.restricted.values():
+        ts = heap.peek()
+        if ts is not None:
+            _add_restricted(state, ts, found)
+    if queue.near and (not found or state.shares.has_user_priorities):
+        _add_remote(state, queue, least, found)
+    if is_capped:
+        found = [each for each in found if each[2] is None or may_start(each[1])]
+    if not found:
+        return None
+    best = found[0]
+    for each in found:
+        if each[0] < best[0]:
+            best = each
+    return best[1], best[2]
+
+
+def _for_actor(state: SchedulerState) -> WorkerState | None:
+    """Return the worker with a free slot and the fewest actors."""
+    best: WorkerState | None = None
+    for ws in state.loads.idle_task_count.loads:
+        if best is None or len(ws.actors) < len(best.actors):
+            best = ws
+    return best
+
+
+def _add_local(
+    state: SchedulerState,
+    queue: ShareQueue,
+    found: list[tuple[Any, TaskState, WorkerState | None]],
+) -> None:
+    """Add the first task near each worker with a free slot."""
+    near = queue.near
+    free = state.loads.idle_task_count.loads
+    n = 0
+    for ws in free if len(free) < len(near) else near:
+        if ws in near and ws in free:
+            ts = near[ws].peek()
+            if ts is not None:
+                found.append((ts.priority, ts, ws))
+                n += 1
+                if n == WORKERS_COMPARED_MAX:
+                    break
+
+
+def _add_remote(
+    state: SchedulerState,
+    queue: ShareQueue,
+    least: WorkerState,
+    found: list[tuple[Any, TaskState, WorkerState | None]],
+) -> None:
+    """Add tasks whose data is on full workers: those that should run on `least` all the same.
+
+    These are tasks that start sooner there, tasks of workers that accept none, and those whose
+    user priority is higher than that of all tasks in `found`.
+    """
+    user_priority = min([each[0][0] for each in found]) if found else None
+    free = state.loads.idle_task_count.loads
+    compared = queue.near.items()
+    if user_priority is None and not state.shares.has_user_priorities:
+        compared = islice(compared, WORKERS_COMPARED_MAX)  # type: ignore[assignment]
+    for ws, heap in compared:
+        ts = heap.peek()
+        if ts is None or ws in free:
+            continue
+        if user_priority is None:
+            if is_available(ws) and not _starts_sooner(state, ts, least, ws, heap.members):
+                continue
+        elif ts.priority is None or ts.priority[0] >= user_priority:
+            continue
+        found.append((ts.priority, ts, least))
+
+
+def _starts_sooner(
+    state: SchedulerState,
+    ts: TaskState,
+    elsewhere: WorkerState,
+    ws: WorkerState,
+    waiting: dict[TaskState, int],
+) -> bool:
+    """Return whether `ts` would start sooner on the free worker `elsewhere` than on `ws`.
+
+    The tasks `waiting` for `ws` in the queue count as its work.
+    """
+    seconds = len(waiting) * expected_duration(state, ts.group.prefix)
+    wait = (occupancy(state, ws) + seconds) / ws.nthreads
+    return placement.fetch_seconds(state, ts, elsewhere) + MOVE_SECONDS < wait
+
+
+# ------------------------------------------------------------------ restricted tasks
+
+
+def _add_restricted(
+    state: SchedulerState,
+    ts: TaskState,
+    found: list[tuple[Any, TaskState, WorkerState | None]],
+) -> None:
+    """Add the restricted task `ts` if a worker has a slot and the resources for it, or none can."""
+    ws = worker_for_restricted(state, ts)
+    if ws is not None or not can_run(state, ts):
+        found.append((ts.priority, ts, ws))
+
+
+def can_run(state: SchedulerState, ts: TaskState) -> bool:
+    """Return whether any running worker may run `ts`."""
+    valid = placement.valid_workers(state, ts)
+    return bool(state.running) and (valid is None or bool(valid) or ts.loose_restrictions)
+
+
+def worker_for_restricted(state: SchedulerState, ts: TaskState) -> WorkerState | None:
+    """Return the worker with a free slot and free resources on which `ts` starts soonest."""
+    valid = placement.valid_workers(state, ts)
+    if not valid:
+        loose = valid is None or ts.loose_restrictions
+        return state.loads.least_loaded() if loose else None
+    best: WorkerState | None = None
+    best_cost: tuple[float, ...] = ()
+    for ws in valid:
+        if has_free_slot(ws) and _has_resources(state, ts, ws):
+            cost = placement.start_estimate(state, ts, ws)
+            if best is None or cost < best_cost:
+                best, best_cost = ws, cost
+    return best
+
+
+def _has_resources(state: SchedulerState, ts: TaskState, ws: WorkerState) -> bool:
+    """Return whether `ws` has the resources that `ts` needs, or soon has: see ``task_slots``."""
+    saturation = state.config.worker_saturation
+    for resource, amount in (ts.resource_restrictions or {}).items():
+        supplied = ws.resources.get(resource, 0.0)
+        used = ws.used_resources.get(resource, 0.0)
+        if used + amount > max(saturation * supplied, supplied + amount):
+            return False
+    return True
+
+
+def worker_for(state: SchedulerState, ts: TaskState) -> WorkerState | None:
+    """Return a worker with a free slot for the queued task `ts`, whosever turn it is, or None."""
+    least = state.loads.least_loaded()
+    if least is None or not may_start(ts):
+        return None
+    place = state.queued.place(ts)
+    if place is None:
+        return least
+    if isinstance(place, WorkerState):
+        return place if place in state.loads.idle_task_count else least
+    return worker_for_restricted(state, ts)

@@ -1,0 +1,460 @@
+"""Share groups: which tasks are held, in which order they are sent, caps, and accounting."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from paceline.protocol import messages as m
+from paceline.protocol.keys import Key
+from paceline.scheduler.core.config import SchedulerConfig
+from paceline.scheduler.core.state.accounts import ABSENT_MAX, group_name
+from paceline.scheduler.core.stimuli import (
+    AnnotationSet,
+    BalanceWork,
+    DataPlaced,
+    ReleaseAll,
+    RestrictionsSet,
+    SetShare,
+    WriteTask,
+)
+from paceline.scheduler.core.turn import Outbox
+from paceline.testing import Env, Graph
+
+MakeEnv = Callable[..., Env]
+ID = "123e4567-e89b-12d3-a456-426614174000"
+
+
+def tasks(name: str, n: int) -> Graph:
+    return {(name, i): [] for i in range(n)}
+
+
+def counts(env: Env) -> Counter[Any]:
+    """Return the number of tasks on workers by task group."""
+    return Counter(ts.group.name for ws in env.state.workers.values() for ts in ws.processing)
+
+
+def sent(env: Env) -> list[Key]:
+    """Return the keys sent to workers since the last call."""
+    box, env.outbox = env.outbox, Outbox()
+    found = [each for messages in box.workers.values() for each in messages]
+    return [each.key for each in found if type(each) is m.ComputeTask]
+
+
+def share(env: Env, client: str) -> Any:
+    return env.state.shares.account(client).share
+
+
+@pytest.fixture
+def four(make_env: MakeEnv) -> Env:
+    """Return an environment with four workers of one thread and the clients alice and bob."""
+    env = make_env(worker_saturation=1.0)
+    env.client("bob")
+    env.join("w0", "w1", "w2", "w3")
+    env.take()
+    return env
+
+
+# ------------------------------------------------------------------ groups
+
+
+def test_group_of_a_client_is_the_name_that_its_user_gave_it() -> None:
+    assert group_name(f"Client-{ID}") == f"Client-{ID}"
+    assert group_name(f"Client-alice-{ID}") == "alice"
+    assert group_name(f"Client-team-a-{ID}") == "team-a"
+    assert group_name("alice") == "alice"
+
+
+def test_patterns_map_clients_to_groups(make_env: MakeEnv) -> None:
+    env = make_env(shares_clients={"batch-*": "batch", "Client-*": "guests"})
+    assert share(env, f"Client-batch-7-{ID}").name == "batch"
+    assert share(env, f"Client-{ID}").name == "guests"
+    assert share(env, "fire-and-forget").name == "fire-and-forget"
+
+
+@pytest.mark.parametrize(
+    ("settings", "error"),
+    [
+        ({"weight": 0}, "weight of share group 'a' must be > 0; got 0"),
+        ({"weight": "2"}, "weight of share group 'a' must be a number; got '2'"),
+        ({"tasks": -2}, "tasks of share group 'a' must be >= 0; got -2"),
+        ({"cores": 1}, "unknown setting 'cores'"),
+        (5, "must be a mapping of settings; got 5"),
+    ],
+)
+def test_invalid_settings_are_refused(settings: Any, error: str) -> None:
+    with pytest.raises(ValueError, match=error):
+        SchedulerConfig(shares_groups={"a": settings}).check()
+
+
+def test_annotations_name_a_group_if_configured(make_env: MakeEnv) -> None:
+    annotations = {"x": AnnotationSet(group="urgent")}
+    env = make_env(shares_annotations=True)
+    env.submit({"x": [], "y": []}, annotations=annotations)
+    assert env.task("x").account.share.name == "urgent"
+    assert env.task("y").account.share.name == "alice"
+    env = make_env()
+    env.submit({"x": [], "y": []}, annotations=annotations)
+    assert env.task("x").account.share.name == "alice"
+    assert any("paceline.shares.annotations" in text for _, text in env.lines)
+
+
+def test_tasks_of_a_task_count_for_its_client(four: Env) -> None:
+    four.submit({"outer": []}, client="bob")
+    name = f"Client-worker-{ID}"
+    four.client(name)
+    four.submit({"inner": []}, client=name, commit={"submitting_task": "outer"})
+    assert four.task("inner").account is four.task("outer").account
+
+
+def test_key_that_was_desired_first_counts_for_the_client_of_its_graph(four: Env) -> None:
+    four.desire("x", client="bob")
+    four.submit({"x": []})
+    assert four.task("x").account.client == "alice"
+
+
+# ------------------------------------------------------------------ order
+
+
+def test_nothing_is_held_while_one_group_has_work(four: Env) -> None:
+    four.submit(tasks("a", 8))
+    assert sum(counts(four).values()) == 8
+
+
+def test_slots_are_divided_equally(four: Env) -> None:
+    four.submit(tasks("a", 40), client="alice")
+    four.submit(tasks("b", 40), client="bob")
+    four.finish(*[ts.key for ws in four.state.workers.values() for ts in ws.processing])
+    for _ in range(6):
+        four.finish(*[ts.key for ws in four.state.workers.values() for ts in ws.processing])
+        assert counts(four)["b"] >= 2
+    finished = Counter(ts.group.name for ts in four.state.tasks.values() if ts.state == "memory")
+    assert abs(finished["a"] - finished["b"]) <= 4
+
+
+def test_slots_are_divided_by_weight(make_env: MakeEnv) -> None:
+    env = make_env(worker_saturation=1.0, shares_groups={"b": {"weight": 2}, "c": {"weight": 4}})
+    env.client("a", "b", "c")
+    env.join(*(f"w{i}" for i in range(7)))
+    for name in "abc":
+        env.submit(tasks(name, 300), client=name)
+    for _ in range(60):
+        env.finish(*[ts.key for ws in env.state.workers.values() for ts in ws.processing])
+    done = Counter(ts.group.name for ts in env.state.tasks.values() if ts.state == "memory")
+    assert [round(done[name] / 60) for name in "abc"] == [1, 2, 4]
+
+
+def test_light_user_goes_before_heavy_one_until_usage_has_decayed(four: Env) -> None:
+    four.tick()
+    four.submit(tasks("a", 40), client="alice")
+    four.finish(*tasks("a", 4), seconds=100.0)
+    four.submit(tasks("b", 40), client="bob")
+    four.finish(("a", 4), ("a", 5), seconds=1.0)
+    assert counts(four) == {"a": 2, "b": 2}
+    before = four.state.shares.rank(share(four, "alice"))
+    four.tick(60.0)
+    assert four.state.shares.rank(share(four, "alice")) == pytest.approx(before / 2)
+    four.tick(1e5)
+    assert four.state.shares.rank(share(four, "alice")) < 1e-3
+    assert four.state.shares.scale == 1.0  # divided before it overflows
+
+
+def test_higher_class_goes_first(make_env: MakeEnv) -> None:
+    env = make_env(worker_saturation=1.0, shares_groups={"bob": {"class": 1}})
+    env.client("bob")
+    env.join("w0")
+    env.submit(tasks("a", 3))
+    env.submit(tasks("b", 3), client="bob")
+    sent(env)
+    env.work()
+    assert [key[0] for key in sent(env)] == ["b", "b", "b", "a", "a"]
+
+
+def test_tasks_that_have_not_begun_are_recalled(four: Env) -> None:
+    graph = tasks("a", 8)
+    four.submit(graph)
+    for address in four.state.workers:
+        key = four.processing(address)[0]
+        four.beat(address, executing={key: 1.0})
+    sent(four)
+    four.submit({"b": []}, client="bob")
+    assert four.states("b") == ["queued"]
+    asked = four.state.stealing.in_flight
+    assert sorted(ts.key for ts in asked) == [("a", i) for i in range(4, 8)]
+    for ts, steal in list(asked.items()):
+        answer = m.StealResponse(key=ts.key, state="ready", stimulus_id=steal.stimulus_id)
+        four.feed(answer, steal.victim.address)
+    assert four.states(("a", 4)) == ["queued"]
+    four.finish(("a", 0))
+    assert four.states("b") == ["processing"]
+    four.work()
+    assert {ts.state for ts in four.state.tasks.values()} == {"memory"}
+
+
+def test_group_that_is_alone_again_is_not_held(four: Env) -> None:
+    four.submit(tasks("b", 4), client="bob")
+    four.submit(tasks("a", 6))
+    assert share(four, "alice").n_held == 6
+    four.finish(*tasks("b", 4))
+    assert share(four, "alice").n_held == 2
+    four.finish(("a", 0), ("a", 1))
+    four.submit(tasks("c", 8))
+    assert sum(counts(four).values()) == 4 + 8
+
+
+def test_switched_off(make_env: MakeEnv) -> None:
+    env = make_env(shares_enabled=False, shares_groups={"bob": {"tasks": 0}})
+    env.client("bob")
+    env.join("w0")
+    env.submit(tasks("a", 2))
+    env.submit(tasks("b", 2), client="bob")
+    assert counts(env) == {"a": 2, "b": 2}
+
+
+# ------------------------------------------------------------------ locality
+
+
+def contended(env: Env) -> None:
+    """Give bob a task on each worker, so that the tasks of alice are held."""
+    env.submit(tasks("b", 4), client="bob")
+
+
+def test_task_follows_its_data(four: Env) -> None:
+    four.feed(DataPlaced({"d0": ["w0"], "d1": ["w1"]}, {"d0": 10**9, "d1": 10**9}))
+    contended(four)
+    four.submit({"x0": ["d0"], "x1": ["d1"]})
+    assert four.states("x0", "x1") == ["queued", "queued"]
+    on_w1 = four.processing("w1")[0]
+    four.finish(on_w1)
+    assert four.processing("w1") == ["x1"]
+    assert four.states("x0") == ["queued"]
+    four.finish(four.processing("w0")[0])
+    assert four.processing("w0") == ["x0"]
+
+
+def test_task_moves_if_it_would_start_sooner_elsewhere(four: Env) -> None:
+    four.feed(DataPlaced({"d0": ["w0"]}, {"d0": 8}))
+    contended(four)
+    four.submit({"x0": ["d0"]})
+    four.finish(four.processing("w3")[0], seconds=100.0)
+    assert four.where("x0") == "w3"
+
+
+def test_task_moves_if_the_worker_with_its_data_pauses(four: Env) -> None:
+    four.feed(DataPlaced({"d0": ["w0"]}, {"d0": 10**12}))
+    contended(four)
+    four.submit({"x0": ["d0"]})
+    four.finish(four.processing("w3")[0])
+    assert four.states("x0") == ["queued"]
+    four.status("w0", "paused")
+    assert four.where("x0") == "w3"
+
+
+# ------------------------------------------------------------------ restrictions
+
+
+def restricted(*workers: str, **more: Any) -> AnnotationSet:
+    return AnnotationSet(workers=list(workers) or None, **more)
+
+
+def test_restricted_tasks_do_not_block_others(four: Env) -> None:
+    contended(four)
+    four.submit({"x": [], "y": []}, annotations={"x": restricted("w0")})
+    four.finish(four.processing("w1")[0])
+    assert four.states("x", "y") == ["queued", "processing"]
+    four.finish(four.processing("w0")[0])
+    assert four.where("x") == "w0"
+
+
+def test_held_task_becomes_unrunnable_without_its_worker(four: Env) -> None:
+    contended(four)
+    four.submit({"x": [], "y": []}, annotations={"x": restricted("w0"), "y": restricted("w9")})
+    assert four.states("x", "y") == ["queued", "no-worker"]
+    four.lose("w0", expected=True)
+    four.finish(four.processing("w1")[0])
+    assert four.states("x") == ["no-worker"]
+    four.submit(tasks("c", 9), client="bob")
+    four.join("w0", "w9")
+    four.work()
+    assert four.states("x", "y") == ["memory", "memory"]
+
+
+def test_held_task_waits_for_resources(four: Env) -> None:
+    four.join("gpu", resources={"GPU": 1}, nthreads=8)
+    contended(four)
+    four.submit(tasks("c", 8), client="bob")
+    gpu = AnnotationSet(resources={"GPU": 1})
+    graph = tasks("x", 5)
+    four.submit(graph, annotations=dict.fromkeys(graph, gpu))
+    n = len([key for key in four.processing("gpu") if key in graph])
+    four.work()
+    assert n <= 2
+    assert set(four.states(*graph)) == {"memory"}
+
+
+def test_actor_is_held_like_a_task(four: Env) -> None:
+    contended(four)
+    four.submit({"x": []}, commit={"actors": True})
+    assert four.states("x") == ["queued"]
+    four.finish(four.processing("w2")[0])
+    assert four.where("x") == "w2"
+
+
+def test_restrictions_change_while_a_task_is_held(four: Env) -> None:
+    contended(four)
+    four.submit({"x": [], "y": []})
+    four.feed(RestrictionsSet({"x": ["w2"]}))
+    four.feed(WriteTask("y", "worker_restrictions", ["w3"]))
+    four.finish(four.processing("w3")[0])
+    assert four.where("y") == "w3"
+    four.finish(four.processing("w2")[0])
+    assert four.where("x") == "w2"
+
+
+# ------------------------------------------------------------------ caps
+
+
+@pytest.mark.parametrize(
+    ("cap", "n", "expected"), [("tasks", 3, 3), ("threads", 1, 1), ("tasks", 0, 0)]
+)
+def test_group_at_its_cap_waits(make_env: MakeEnv, cap: str, n: int, expected: int) -> None:
+    env = make_env(shares_groups={"alice": {cap: n}})
+    env.client("bob")
+    env.join("w0", "w1", nthreads=2)
+    env.submit(tasks("a", 10))
+    assert counts(env)["a"] == expected
+    env.submit(tasks("b", 10), client="bob")
+    assert counts(env)["a"] == expected  # others get what the group may not use
+    assert sum(counts(env).values()) == 6
+    if expected:
+        env.work()
+        assert {ts.state for ts in env.state.tasks.values()} == {"memory"}
+
+
+def test_cap_changes_at_run_time(four: Env) -> None:
+    four.submit(tasks("a", 8))
+    four.feed(SetShare("alice", {"tasks": 2}))
+    for ts, steal in list(four.state.stealing.in_flight.items()):
+        answer = m.StealResponse(key=ts.key, state="ready", stimulus_id=steal.stimulus_id)
+        four.feed(answer, steal.victim.address)
+    assert counts(four)["a"] == 2
+    four.feed(SetShare("alice", {"tasks": -1, "threads": 3}))
+    assert counts(four)["a"] == 3
+    four.feed(SetShare("alice", {"threads": -1}))
+    assert counts(four)["a"] == 4
+    four.feed(SetShare("alice", {"weight": -1}))
+    assert "must be > 0" in four.lines[-1][1]
+
+
+def test_group_at_its_cap_of_memory_runs_what_can_free_memory(make_env: MakeEnv) -> None:
+    env = make_env(shares_groups={"alice": {"memory": 100}})
+    env.join("w0", "w1")
+    env.submit({"x": [], "y": [], "sum": ["x", "y"], "z": []}, want=["sum", "z"])
+    env.finish("z", nbytes=1000)
+    env.work()
+    assert env.states("sum") == ["memory"]
+    env.submit({"more": []})
+    assert env.states("more") == ["queued"]
+    env.release("z", "sum")
+    assert env.states("more") == ["processing"]
+
+
+def test_seceded_task_does_not_count_for_a_cap(make_env: MakeEnv) -> None:
+    env = make_env(shares_groups={"alice": {"tasks": 1}})
+    env.join("w0")
+    env.submit({"outer": []})
+    env.submit({"inner": []}, commit={"submitting_task": "outer"})
+    assert env.states("inner") == ["queued"]
+    env.feed(m.LongRunning(key="outer", run_id=env.task("outer").run_id), "w0")
+    assert env.states("inner") == ["processing"]
+
+
+# ------------------------------------------------------------------ user priorities
+
+
+def test_higher_user_priority_is_not_overtaken_in_the_queue(make_env: MakeEnv) -> None:
+    env = make_env(worker_saturation=1.0)
+    env.join("w0")
+    graph = tasks("a", 8)
+    env.submit(graph, commit={"user_priority": 5})
+    assert env.states(("a", 7)) == ["queued"]
+    env.submit({"low": []})
+    assert env.states("low") == ["queued"]
+    sent(env)
+    env.work()
+    assert sent(env)[-1] == "low"
+
+
+def test_higher_user_priority_is_not_overtaken_by_stealing(make_env: MakeEnv) -> None:
+    env = make_env(worker_saturation=1.0)
+    env.join("w0")
+    env.feed(DataPlaced({"d": ["w0"]}, {"d": 10**12}))
+    high, low = {"busy": [], "high": ["d"]}, tasks("low", 2)
+    env.submit(high, commit={"user_priority": 5})
+    env.submit(low)
+    env.join("w1")
+    env.beat("w0", executing={"busy": 1.0})
+    env.feed(BalanceWork())
+    assert not env.state.stealing.in_flight  # "high" does not pay to move, so "low" stays too
+    env.finish("high")
+    env.feed(BalanceWork())
+    assert env.state.stealing.in_flight
+
+
+# ------------------------------------------------------------------ ends, and accounting
+
+
+def test_held_tasks_leave_the_queue(four: Env) -> None:
+    contended(four)
+    four.submit({"x": [], "y": ["x"], "z": []}, want=["y", "z"])
+    four.release("z")
+    assert four.states("z") == ["forgotten"]
+    four.cancel("y")
+    assert four.states("x", "y") == ["forgotten", "forgotten"]
+    assert not share(four, "alice").n_queued
+
+
+def test_client_leaves_while_its_tasks_are_held(four: Env) -> None:
+    contended(four)
+    four.submit(tasks("a", 4))
+    four.leave("alice")
+    assert not len(four.state.queued)
+    assert list(four.state.shares.active) == [share(four, "bob")]
+
+
+def test_restart_forgets_held_tasks(four: Env) -> None:
+    contended(four)
+    four.submit(tasks("a", 4))
+    four.feed(ReleaseAll())
+    assert not len(four.state.queued) and not four.state.shares.active
+    four.submit(tasks("a", 8))
+    assert sum(counts(four).values()) == 8
+
+
+def test_usage_is_counted_by_client(four: Env) -> None:
+    four.tick()
+    four.submit({"x": [], "y": ["x"]}, want=["x", "y"])
+    four.finish("x", nbytes=100, seconds=2.0)
+    four.fetched("w1", "x")
+    four.tick(10.0)
+    account = four.state.shares.account("alice")
+    assert (account.n_tasks, account.n_finished, account.thread_seconds) == (2, 1, 2.0)
+    assert (account.nbytes, account.moved_nbytes, account.byte_seconds) == (200, 100, 2000.0)
+    four.finish("y", seconds=1.0)
+    four.leave("alice")
+    assert (account.n_tasks, account.nbytes, account.thread_seconds) == (0, 0, 3.0)
+
+
+def test_accounts_of_clients_that_left_are_merged(four: Env) -> None:
+    shares = four.state.shares
+    for i in range(2 * ABSENT_MAX + 5):
+        account = shares.account(f"Client-{i:08x}{ID[8:]}")
+        account.thread_seconds = 1.0
+    four.tick()
+    four.tick()
+    assert len(shares.accounts) <= ABSENT_MAX + 5
+    assert len(shares.groups) <= 2 * ABSENT_MAX + 5
+    rest = [*shares.accounts.values(), *(each.former for each in shares.groups.values())]
+    assert sum(each.thread_seconds for each in rest) == 2 * ABSENT_MAX + 5
