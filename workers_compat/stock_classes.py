@@ -7,6 +7,12 @@ from typing import Any
 
 from distributed import LocalCluster, scheduler
 from distributed.core import Status
+from distributed.deploy.spec import ProcessInterface
+
+__all__ = ["LocalCluster", "ProcessInterface", "Status"]
+
+#: Where a durable scheduler listens by default.
+LOCAL_HOST = "127.0.0.1"
 
 
 def status(name: str) -> Status:
@@ -14,23 +20,37 @@ def status(name: str) -> Status:
     return Status[name]
 
 
-def local_cluster(scheduler_class: type, protocols: tuple[str, ...]) -> type[LocalCluster]:
+def local_cluster(
+    scheduler_class: type, protocols: tuple[str, ...], durable_class: type
+) -> type[LocalCluster]:
     """Return a ``LocalCluster`` that starts a scheduler of `scheduler_class`.
 
-    The first of the `protocols` that the scheduler supports replaces any other.
+    The first of the `protocols` that the scheduler supports replaces any other. A durable scheduler
+    is one of `durable_class`, and supports the first of them.
     """
 
     class PacelineLocalCluster(LocalCluster):
         """Workers on this machine, and paceline's scheduler in this process.
 
-        Options as of distributed's ``LocalCluster``.
+        Options as of distributed's ``LocalCluster``. With `durable`, the folder of a log, the
+        scheduler runs in processes of its own, whose death the workers and clients do not notice.
         """
+
+        def __init__(self, *args: Any, durable: Any = None, **kwargs: Any) -> None:
+            self._durable = durable
+            super().__init__(*args, **kwargs)
 
         def _start(self) -> Any:
             spec = self.scheduler_spec
             spec["cls"] = scheduler_class
+            supported = protocols
+            if self._durable:
+                spec["cls"], supported = durable_class, protocols[:1]
+                spec["options"]["durable"] = self._durable
+                if not spec["options"].get("host") and not spec["options"].get("interface"):
+                    spec["options"]["host"] = LOCAL_HOST  # as for worker processes
             protocol = spec["options"].get("protocol") or ""
-            if isinstance(protocol, str) and protocol and protocol.split("://")[0] not in protocols:
+            if isinstance(protocol, str) and protocol and protocol.split("://")[0] not in supported:
                 spec["options"]["protocol"] = f"{protocols[0]}://"
                 for worker in (self.new_spec, *self.worker_spec.values()):
                     if str(worker.get("options", {}).get("protocol")) == protocol:

@@ -25,8 +25,9 @@ from paceline.scheduler.server.comm.transport import Listener
 from paceline.scheduler.server.comm.websocket import WebSocketBackend
 from paceline.scheduler.server.compilers.pool import GraphCompilers, ProcessGraphCompilers
 from paceline.scheduler.server.compilers.threads import ThreadGraphCompilers
-from paceline.scheduler.server.durable.durability import Durability
+from paceline.scheduler.server.durable.durability import NOT_DURABLE, Durability
 from paceline.scheduler.server.durable.keeper_channel import KeeperChannel
+from paceline.scheduler.server.durable.scheduler_process import SchedulerProcess
 from paceline.scheduler.server.http.build import start_http
 from paceline.scheduler.server.http.dashboard import Dashboard
 from paceline.scheduler.server.http.jupyter import serve_jupyter
@@ -54,7 +55,7 @@ CLOSE_SECONDS = 2.0
 DASHBOARD_PORT = 8787
 
 #: Options of stock that are not implemented.
-NOT_IMPLEMENTED = ("service_kwargs", "services")
+NOT_IMPLEMENTED = ("durable", "service_kwargs", "services")
 #: Options of stock without a meaning here. This one detects endless transitions in stock's tests.
 IGNORED = ("loop", "transition_counter_max")
 
@@ -480,6 +481,8 @@ def _core_config(
 def _check_options(options: dict[str, Any]) -> None:
     """Check the configuration, and keyword arguments that ``Scheduler`` does not implement."""
     for name, value in options.items():
+        if name == "durable" and value:
+            raise ValueError(f"durable= is not possible: {NOT_DURABLE}")
         if name == "extensions":
             warnings.warn(f"the option {name}= has no effect on paceline", stacklevel=3)
         elif name in NOT_IMPLEMENTED and value:
@@ -491,4 +494,6 @@ def _check_options(options: dict[str, Any]) -> None:
 
 
 #: A scheduler and workers on this machine, with the options of distributed's class of this name.
-LocalCluster = stock_classes.local_cluster(Scheduler, ("tcp", "tls", "ws", "wss", "inproc"))
+LocalCluster = stock_classes.local_cluster(
+    Scheduler, ("tcp", "tls", "ws", "wss", "inproc"), SchedulerProcess
+)

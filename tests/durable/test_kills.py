@@ -257,3 +257,14 @@ def test_end_leaves_no_log(start_durable: StartDurable, tmp_path: Path) -> None:
     cluster.close()
     assert [path.name for path in (tmp_path / "log").iterdir()] == ["lock"]
     assert cluster.processes[0].popen.returncode == 0
+
+
+def test_repeated_signals_end_the_scheduler(start_durable: StartDurable, tmp_path: Path) -> None:
+    """A signal that arrives when the scheduler does not handle it any more is no death."""
+    cluster = start_durable()
+    process = cluster.processes[0]
+    while process.running:
+        process.terminate()
+        time.sleep(0.005)
+    assert "starting another one" not in process.output()
+    assert [path.name for path in (tmp_path / "log").iterdir()] == ["lock"]

@@ -117,6 +117,11 @@ def child_environment() -> dict[str, str]:
     return environment
 
 
+def inherited() -> dict[str, str]:
+    """Return the environment variable that passes this configuration to dask in a child process."""
+    return {"DASK_INTERNAL_INHERIT_CONFIG": dask.config.serialize(dask.config.global_config)}
+
+
 def graph_compiler_timeout_seconds() -> float | None:
     """Return the time without progress after which a graph compiler is stopped, if any."""
     return seconds(get("paceline.graph-compiler.timeout", GRAPH_COMPILER_TIMEOUT)) or None

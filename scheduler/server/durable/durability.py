@@ -47,6 +47,12 @@ KEEPER_NBYTES = 64
 #: Interval at which the scheduler notes that its event loop runs, seconds.
 ALIVE_SECONDS = 0.25
 
+#: Why a scheduler in a program cannot be durable.
+NOT_DURABLE = (
+    "a scheduler inside a program ends with it. Use LocalCluster(durable=DIR) or the command "
+    "paceline --durable DIR"
+)
+
 logger = logging.getLogger("distributed.scheduler")
 
 
@@ -108,6 +114,8 @@ class Durability:
     ) -> Durability | None:
         """Return the log of a scheduler with this configuration and id; None without a keeper."""
         if keeper is None:
+            if dask_config.get("paceline.scheduler.durable"):
+                logger.warning("paceline.scheduler.durable has no effect here: %s", NOT_DURABLE)
             return None
         start = RunStart(build.description(), config, id, time.time())
         return cls(keeper, start, Connections(secret).accepted)

@@ -145,6 +145,7 @@ class Keeper:
         self._next_standby: Standby | None = None
         self._is_trimmed = False
         self._failed_starts = 0
+        self._is_ending = False
         hang_seconds = config.seconds(config.get("paceline.scheduler.hang-timeout"))
         self._hang_seconds = HANG_SECONDS if hang_seconds is None else hang_seconds
         self.exit_code = 0
@@ -365,6 +366,8 @@ class Keeper:
         elif kind == READY:
             self._was_ready = True
             self._failed_starts = 0
+            if self._is_ending:  # the signal came before this process could handle it
+                os.kill(self._pid, signal.SIGTERM)
         else:
             self._has_given_up = True
             for fd in kept.connections.values():
@@ -375,7 +378,7 @@ class Keeper:
         """Return whether to start another scheduler process after one ended with ``code``."""
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
         never_ready = not self._kept.deaths and not self._was_ready
-        if code == 0 or never_ready or self._has_given_up:
+        if code == 0 or never_ready or self._has_given_up or self._is_ending:
             self.exit_code = code if code >= 0 else 128 - code
             return False
         self._failed_starts += not self._was_ready
@@ -393,6 +396,7 @@ class Keeper:
 
     def _forward(self, number: int, frame: FrameType | None) -> None:
         """Pass a signal on to the scheduler process, which handles SIGTERM and SIGINT."""
+        self._is_ending = True
         if number == signal.SIGHUP:
             number = signal.SIGTERM
         with contextlib.suppress(ProcessLookupError):
