@@ -10,6 +10,7 @@ import pytest
 from paceline.protocol import messages as m
 from paceline.protocol.keys import Key
 from paceline.scheduler.core.config import SchedulerConfig
+from paceline.scheduler.core.inspection.explain import explain
 from paceline.scheduler.core.state.accounts import ABSENT_MAX, group_name
 from paceline.scheduler.core.stimuli import (
     AnnotationSet,
@@ -401,6 +402,37 @@ def test_higher_user_priority_is_not_overtaken_by_stealing(make_env: MakeEnv) ->
     env.finish("high")
     env.feed(BalanceWork())
     assert env.state.stealing.in_flight
+
+
+# ------------------------------------------------------------------ explanations
+
+
+def explained(env: Env, key: Key) -> str:
+    return str(explain(env.state, key, env.now)["summary"])
+
+
+def test_explain_names_groups_and_caps(four: Env) -> None:
+    contended(four)
+    four.feed(DataPlaced({"d0": ["w0"]}, {"d0": 10**9}))
+    four.submit({"x": [], "y": ["d0"], "z": []}, annotations={"z": restricted("w1")})
+    assert "its share group alice takes turns with bob" in explained(four, "x")
+    assert "waits for a free slot" in explained(four, "x")
+    assert "waits for a slot of w0, which has its data" in explained(four, "y")
+    assert "slot or resources of a worker that may run it" in explained(four, "z")
+    four.feed(SetShare("bob", {"class": 1}))
+    assert "groups of a higher priority class than alice have work" in explained(four, "x")
+    four.feed(SetShare("alice", {"tasks": 0}))
+    assert "alice has reached its cap of 0 tasks, with 0 tasks on workers" in explained(four, "x")
+    four.feed(SetShare("alice", {"tasks": -1}))
+    four.leave("bob")
+    four.work()
+
+
+def test_explain_a_group_that_is_alone_again(four: Env) -> None:
+    contended(four)
+    four.submit(tasks("a", 6))
+    four.leave("bob")
+    assert "still has tasks that were held back for others" in explained(four, ("a", 5))
 
 
 # ------------------------------------------------------------------ ends, and accounting

@@ -352,6 +352,40 @@ def in_queue(state: SchedulerState, ts: TaskState) -> dict[str, Any]:
         "tasks_on_workers": sum(len(ws.processing) for ws in running),
         "slots": sum(ws.task_slots for ws in running),
         "rootish": is_rootish(state, ts),
+        "share": share_facts(state, ts) if state.queued.is_held(ts) else None,
+    }
+
+
+def share_facts(state: SchedulerState, ts: TaskState) -> dict[str, Any]:
+    """Return why the share group of ``ts`` holds it back.
+
+    Returns:
+        "group"; "weight", "class"; "cap" that the group has reached, or "", and its "limit";
+        "usage" in thread-seconds; "n_processing", "n_queued"; "others": name -> usage of the other
+        groups that have work, with "n_others"; "higher_class": whether one of them has a higher
+        class; "place": the worker that it waits for, "restricted" or "".
+    """
+    share = ts.account.share
+    place = state.queued.place(ts)
+    others = [each for each in state.shares.active if each is not share]
+    cap = share.cap_reached()
+    return {
+        "group": share.name,
+        "weight": share.weight,
+        "class": share.priority_class,
+        "cap": cap,
+        "limit": share.settings.get(cap),
+        "usage": share.usage / state.shares.scale,
+        "n_processing": share.n_processing,
+        "n_queued": share.n_queued,
+        "others": {
+            each.name: each.usage / state.shares.scale for each in islice(others, EXAMPLES_MAX)
+        },
+        "n_others": len(others),
+        "higher_class": any(each.priority_class > share.priority_class for each in others),
+        "place": place.address
+        if isinstance(place, WorkerState)
+        else ("restricted" if place is not None else ""),
     }
 
 

@@ -118,6 +118,8 @@ def _queued(key: str, facts: Facts) -> str:
     if not queue["n_running"]:
         others = _statuses(facts["cluster"])
         return f"{key} is queued{lasting(facts)}, but no worker accepts tasks: {others}."
+    if queue["share"] is not None:
+        return f"{key} is queued{lasting(facts)}: {_held(queue['share'])}"
     text = (
         f"{key} is queued{lasting(facts)}: it is a root task of a large group, and the scheduler "
         "holds these back until a worker has a free slot"
@@ -132,6 +134,29 @@ def _queued(key: str, facts: Facts) -> str:
     setting = f"(distributed.scheduler.worker-saturation: {queue['saturation']})"
     before = f"{queue['before']} of {queue['length']} queued tasks have a higher priority"
     return f"{text}. {full} {setting}. {before}."
+
+
+def _held(share: Facts) -> str:
+    """Return why a share group holds back a task, and what its place in the group is."""
+    group = share["group"]
+    busy = f"{count(share['n_processing'], 'task')} on workers and {share['n_queued']} queued"
+    if share["cap"]:
+        unit = {"memory": " bytes in memory"}.get(share["cap"], f" {share['cap']}")
+        return (
+            f"its share group {group} has reached its cap of {share['limit']:g}{unit}, with {busy}."
+        )
+    if not share["n_others"]:
+        why = f"its share group {group} still has tasks that were held back for others"
+    elif share["higher_class"]:
+        why = f"groups of a higher priority class than {group} have work"
+    else:
+        why = f"its share group {group} takes turns with {named(share['others'])}"
+    text = f"{why}. {group} has weight {share['weight']:g}, {busy}"
+    if share["place"] == "restricted":
+        return f"{text}. The task waits for a slot or resources of a worker that may run it."
+    if share["place"]:
+        return f"{text}. The task waits for a slot of {share['place']}, which has its data."
+    return f"{text}. The task waits for a free slot."
 
 
 def _processing(key: str, facts: Facts) -> str:

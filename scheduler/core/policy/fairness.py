@@ -2,8 +2,9 @@
 
 A group of the highest priority class goes first, among these the one with the least usage for its
 weight. Within a group the highest priority goes first, with one exception for locality: a slot is
-given to tasks whose data is on that worker, before tasks whose data is elsewhere and that would
-start sooner where it is. Tasks of a higher user priority never wait for those of a lower one.
+given to tasks whose data is on that worker, before tasks whose data is elsewhere. The latter move
+if they would start sooner and no group whose turn is soon has a task for the slot. Tasks of a
+higher user priority never wait for those of a lower one.
 """
 
 from __future__ import annotations
@@ -30,6 +31,9 @@ DEPENDENCIES_MAX = 100
 WORKERS_COMPARED_MAX = 20
 #: Seconds by which a task has to start sooner on a worker that lacks its data.
 MOVE_SECONDS = 0.1
+
+#: Seconds of the whole cluster by which a group may be served early to keep tasks near their data.
+SLACK_SECONDS = 0.5
 
 #: A task and the worker to send it to; None if no worker can run it any more.
 Choice: TypeAlias = tuple[TaskState, WorkerState | None]
@@ -88,13 +92,37 @@ def next_task(state: SchedulerState) -> Choice | None:
     waiting = state.queued.waiting
     if not state.loads.has_free_slots() or not waiting:
         return None
-    passed: dict[ShareGroup, None] = {}
-    while len(passed) < len(waiting):
-        queue = _whose_turn(waiting, passed)
-        choice = _choose(state, queue)
+    if any(queue.near for queue in waiting.values()):
+        choice = _next_of(state, waiting, is_local=True)
         if choice is not None:
             return choice
-        passed[queue.share] = None
+    return _next_of(state, waiting, is_local=False)
+
+
+def _next_of(
+    state: SchedulerState, waiting: dict[ShareGroup, ShareQueue], is_local: bool
+) -> Choice | None:
+    """Return the next task and its worker.
+
+    If `is_local`, no data moves to a worker only because it is free. That is tried for the groups
+    of the class that is first and whose usage exceeds the least one by little.
+    """
+    passed: dict[ShareGroup, None] = {}
+    first: ShareGroup | None = None
+    slack = SLACK_SECONDS * state.total_nthreads * state.shares.scale
+    while len(passed) < len(waiting):
+        queue = _whose_turn(waiting, passed)
+        share = queue.share
+        first = first or share
+        if is_local and (
+            share.priority_class != first.priority_class
+            or share.usage / share.weight > first.usage / first.weight + slack
+        ):
+            return None
+        choice = _choose(state, queue, is_local)
+        if choice is not None:
+            return choice
+        passed[share] = None
     return None
 
 
@@ -136,7 +164,7 @@ def may_start(ts: TaskState) -> bool:
     return ts.waiters_count > 0 or any(not dts.who_wants for dts in ts.dependencies)
 
 
-def _choose(state: SchedulerState, queue: ShareQueue) -> Choice | None:
+def _choose(state: SchedulerState, queue: ShareQueue, is_local: bool) -> Choice | None:
     """Return the next task of a group and its worker, or None if all have to wait."""
     least = state.loads.least_loaded()
     assert least is not None
@@ -154,7 +182,7 @@ def _choose(state: SchedulerState, queue: ShareQueue) -> Choice | None:
         ts = heap.peek()
         if ts is not None:
             _add_restricted(state, ts, found)
-    if queue.near and (not found or state.shares.has_user_priorities):
+    if queue.near and (state.shares.has_user_priorities if found else not is_local):
         _add_remote(state, queue, least, found)
     if is_capped:
         found = [each for each in found if each[2] is None or may_start(each[1])]
