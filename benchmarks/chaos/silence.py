@@ -1,7 +1,7 @@
 """Command `python -m benchmarks.chaos.silence`: measure how long a killed scheduler is silent.
 
 The scheduler has zero workers and keeps many finished tasks. With `--load`, a client computes
-graphs meanwhile and checks that none of them fails. After each kill, a reply is requested on
+graphs meanwhile and checks that none of them fails. After each kill, `identity` is requested on
 several connections that were opened before: the first and the last reply are what peers notice.
 """
 
@@ -48,7 +48,7 @@ async def silences(address: str, folder: Path, options: argparse.Namespace) -> l
     choice = random.Random(options.seed)
 
     async def reply_seconds(comm: Any, since: float) -> float:
-        await send_recv(comm, op="get_metadata", keys=["silence"], default=0)
+        await send_recv(comm, op="identity")
         return time.monotonic() - since
 
     for _ in range(options.kills):

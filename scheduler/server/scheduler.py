@@ -255,6 +255,7 @@ class Scheduler:
             started=self.time_started,
             build=self.build,
             restarts=self.server.n_restarts,
+            upgrades=self.server.n_upgrades,
         )
 
     # start

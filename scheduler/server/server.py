@@ -124,8 +124,13 @@ class Server(ServerApi):
 
     @property
     def n_restarts(self) -> int:
-        """The number of scheduler processes that ran before this one."""
+        """The number of scheduler processes before this one that died."""
         return self.durability.n_restarts if self.durability is not None else 0
+
+    @property
+    def n_upgrades(self) -> int:
+        """The number of scheduler processes before this one that were replaced on purpose."""
+        return self.durability.n_upgrades if self.durability is not None else 0
 
     def _opened(self, comm: Comm) -> Peer:
         """Start the handshake on a new connection."""

@@ -145,12 +145,14 @@ def identity(
     started: float = 0.0,
     build: str = "",
     restarts: int = 0,
+    upgrades: int = 0,
 ) -> dict[str, Any]:
     """Describe the scheduler and the first ``n_workers`` workers, or all if it is -1.
 
     The other arguments are facts of the server, as stock names them: ``services`` is name -> port,
     ``started`` seconds since the epoch. Stock has no ``build``, the version and kind of build, and
-    no ``restarts``, how often the process of a durable scheduler was replaced.
+    no ``restarts`` and ``upgrades``, how often the process of a durable scheduler has died and was
+    replaced by another release.
     """
     count = len(state.workers) if n_workers == -1 else max(0, n_workers)
     return {
@@ -161,6 +163,7 @@ def identity(
         "started": started,
         "build": build,
         "restarts": restarts,
+        "upgrades": upgrades,
         "n_workers": len(state.workers),
         "total_threads": state.total_nthreads,
         "total_memory": state.total_memory,

@@ -1,6 +1,6 @@
 """The command ``paceline`` and its subcommands ``scheduler``, ``replay`` and ``takeover``.
 
-The other subcommands are in ``status.py``, ``doctor.py``, ``explain.py`` and
+The other subcommands are in ``status.py``, ``doctor.py``, ``explain.py``, ``upgrade.py`` and
 ``protocol_commands.py``.
 
 ``paceline`` alone starts a scheduler, as ``dask scheduler`` does: same options, same log lines,
@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from . import doctor, explain, protocol_commands, status
+from . import doctor, explain, protocol_commands, status, upgrade
 from .options import read_key, tls_options
 
 if TYPE_CHECKING:
@@ -183,7 +183,8 @@ def scheduler(
     if security and not host and not protocol:
         protocol = "tls"
     address = listen_options(host, port, interface, protocol)
-    if pid_file:
+    is_standby = os.environ.get("PACELINE_UPGRADE", "").startswith("standby")
+    if pid_file and not is_standby:
         write_pid_file(pid_file)
     set_process_title("dask scheduler [not started]")
     raise_file_limit()
@@ -252,7 +253,13 @@ def takeover(wanted: bool | None) -> None:
         click.echo(f"{path} is not installed.")
 
 
-for command in (*protocol_commands.COMMANDS, status.command, doctor.command, explain.command):
+for command in (
+    *protocol_commands.COMMANDS,
+    status.command,
+    doctor.command,
+    explain.command,
+    upgrade.command,
+):
     main.add_command(command)
 scheduler.epilog = (
     f"Other commands: {', '.join(sorted(main.commands.keys() - {'scheduler'}))}. "
@@ -387,12 +394,19 @@ def start_keeper(
     Raises:
         ClickException: the scheduler cannot be durable with these options.
     """
-    from paceline.scheduler.server.durable import keeper
+    from paceline.scheduler.server.durable import keeper, new_release, preconditions
+    from paceline.scheduler.server.durable.keeper_state import KeeperState
+    from paceline.scheduler.server.durable.snapshot import SnapshotError
+    from paceline.scheduler.server.durable.upgrade import KEEPER, STANDBY, UpgradeError
 
     try:
-        keeper.check(options)
-        channel = keeper.start(Path(folder))
-    except (keeper.DurableError, OSError) as error:
+        preconditions.check(options)
+        role, fd = new_release.role()
+        if role == STANDBY:
+            channel = new_release.join(fd)
+        else:
+            channel = keeper.start(Path(folder), KeeperState.load(fd) if role == KEEPER else None)
+    except (preconditions.DurableError, UpgradeError, SnapshotError, OSError) as error:
         raise click.ClickException(f"--durable: {error}") from error
     channel.serve = serve
     return channel

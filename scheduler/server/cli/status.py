@@ -112,7 +112,9 @@ def headline(now: Snapshot, before: Snapshot | None) -> str:
     totals = now.totals
     speed = rate(now, before)
     n_restarts = identity.get("restarts")
+    n_upgrades = identity.get("upgrades")
     restarts = f", {count(n_restarts, 'restart')}" if n_restarts else ""
+    restarts += f", upgraded {count(n_upgrades, 'time')}" if n_upgrades else ""
     counts = ", ".join(f"{n:,} {state}" for state, n in totals.items() if n) or "no tasks"
     lines = [
         f"{identity['address']}   {count(len(workers), 'worker')}, "

@@ -23,6 +23,7 @@ from . import standby
 from .adoption import Adoption
 from .counters import Transferred, transferred
 from .durable_comm import DurableBackend, DurableComm
+from .kept import STANDBY_NOW
 from .log import Log
 from .past_connection import NOT_KEPT
 from .reconcile import reconcile
@@ -106,7 +107,7 @@ class Durability:
         else:
             self.start = self.past.start
         self.backend = DurableBackend(self.recorder, keeper)
-        self.scratch = memoryview(keeper.kept.scratch)
+        self.scratch = memoryview(keeper.kept.scratch.memory)
 
     @classmethod
     def open(
@@ -122,8 +123,13 @@ class Durability:
 
     @property
     def n_restarts(self) -> int:
-        """The number of scheduler processes that ran before this one."""
-        return len(self._keeper.kept.deaths)
+        """The number of scheduler processes before this one that died."""
+        return self._keeper.kept.n_restarts
+
+    @property
+    def n_upgrades(self) -> int:
+        """The number of scheduler processes before this one that were replaced on purpose."""
+        return self._keeper.kept.n_upgrades
 
     # what was
 
@@ -140,8 +146,8 @@ class Durability:
             missing = past.counters.read - past.read
             if past.number not in self._sockets or missing == 0:
                 continue
-            if 0 < missing <= len(self._keeper.kept.scratch):
-                data = memoryview(self._keeper.kept.scratch)[:missing]
+            if 0 < missing <= len(self._keeper.kept.scratch.memory):
+                data = memoryview(self._keeper.kept.scratch.memory)[:missing]
                 self.recorder.read(past.number, data)
                 past.receive(data)
             else:
@@ -176,7 +182,8 @@ class Durability:
         self.recorder.handling(0)
         self.recorder.commit()
         driver.resume()
-        await asyncio.gather(*(adoption.connect(sock) for adoption, sock in adopted))
+        for adoption, sock in adopted:
+            await adoption.connect(sock)
         self.restart_seconds = time.time() - self._keeper.kept.deaths[-1].time
         logger.info(
             "Continuing %d connections after %d turns, %.2f s after the scheduler process %s",
@@ -238,6 +245,8 @@ class Durability:
             has_no_standby = b""
         if has_no_standby:
             self._forked_turns = -self._standby_turns
+            if has_no_standby == STANDBY_NOW:
+                self._forked_at = -STANDBY_SECONDS
         else:
             ended.set()
 

@@ -13,16 +13,12 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import fcntl
 import logging
 import os
-import pickle
 import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
 from types import FrameType
@@ -32,83 +28,50 @@ from paceline.scheduler.server.runtime.template import Template
 from paceline.workers_compat.config import config
 from setproctitle import setproctitle
 
+from . import control
 from .keeper_channel import KeeperChannel
+from .keeper_state import KeeperState
 from .kept import (
+    GIVE_UP,
     HEAD,
-    KEEP,
-    LISTEN,
     READY,
-    RELEASE,
     STANDBY,
-    WAKE_SOCKETS_MAX,
-    Awakening,
+    STANDBY_NOW,
+    STANDBY_SOON,
+    UPGRADED,
     Death,
     Kept,
+    Standby,
+    receive,
 )
 from .log import remove_segments
+from .preconditions import DurableError, lock
+from .upgrade import Upgrade, UpgradeError
 
 logger = logging.getLogger("distributed.scheduler")
 
 #: A scheduler process that dies this often without having become ready is not replaced again.
 STARTS_MAX = 3
-#: Largest message on the channel, and the number of sockets in it.
-MESSAGE_NBYTES = 4096
-MESSAGE_SOCKETS_MAX = 64
 #: Time within which a standby must be ready, and have left another one when it was woken, seconds.
 WAKE_SECONDS = 5.0
 #: Option of ``prctl``: orphaned descendants become children of this process.
 PR_SET_CHILD_SUBREAPER = 36
+#: Signals that the keeper handles.
+SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2})
 #: Interval at which the keeper checks whether the event loop of the scheduler runs, seconds.
 CHECK_SECONDS = 1.0
 #: Default of ``paceline.scheduler.hang-timeout``, seconds.
 HANG_SECONDS = 300.0
 
 
-class DurableError(Exception):
-    """A scheduler cannot be durable as configured."""
-
-
-@dataclass
-class Standby:
-    """A standby as the keeper knows it.
-
-    Attributes:
-        sock: socket to it.
-        segment: the first segment of the log that it needs.
-        pid: its process id, once it is ready.
-    """
-
-    sock: socket.socket
-    segment: int
-    pid: int = 0
-
-
-def check(options: Mapping[str, Any]) -> None:
-    """Check that a scheduler with these options of ``Scheduler`` can be durable.
-
-    Raises:
-        DurableError: it cannot.
-    """
-    hosts = _listed(options.get("host") or "")
-    schemes = set(_listed(options.get("protocol") or "tcp"))
-    schemes |= {host.split("://")[0] for host in hosts if "://" in host}
-    if options.get("security") or schemes != {"tcp"}:
-        raise DurableError(
-            "only tcp:// connections can be kept: the keys of TLS and the state of other protocols "
-            "are in the scheduler process, which may die"
-        )
-    if options.get("journal"):
-        raise DurableError("cannot be combined with --journal")
-
-
-def _listed(value: Any) -> list[str]:
-    return [value] if isinstance(value, str) else list(value)
-
-
-def start(folder: Path) -> KeeperChannel:
+def start(folder: Path, state: KeeperState | None = None) -> KeeperChannel:
     """Make this process the keeper, and return in each scheduler process that it forks.
 
     The keeper does not return: it ends with the exit code of the last scheduler process.
+
+    Args:
+        folder: the folder of the log.
+        state: the state of the keeper of another release that this process was.
 
     Raises:
         DurableError: another keeper uses the folder, or the system has no such sockets.
@@ -116,7 +79,7 @@ def start(folder: Path) -> KeeperChannel:
     """
     if sys.platform != "linux":
         raise DurableError("--durable needs Linux, which counts the bytes of connections")
-    keeper = Keeper(folder)
+    keeper = Keeper(folder, state)
     channel = keeper.run()
     if channel is None:
         sys.exit(keeper.exit_code)
@@ -128,16 +91,18 @@ class Keeper:
 
     Args:
         folder: the folder of the log, created if it does not exist.
+        state: the state of the keeper of another release that this process was.
 
     Attributes:
         exit_code: of the command, when ``run`` has returned None.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, state: KeeperState | None = None) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder = folder
-        self._lock = _lock(folder)
-        self._kept = Kept()
+        self._lock = lock(folder) if state is None else state.lock
+        self._kept = Kept() if state is None else state.kept
+        self._control = control.ControlSocket(folder, None if state is None else state.control)
         self._pid = 0
         self._was_ready = False
         self._has_given_up = False
@@ -146,14 +111,28 @@ class Keeper:
         self._is_trimmed = False
         self._failed_starts = 0
         self._is_ending = False
+        self._channel: socket.socket | None = None
+        self._upgrade: Upgrade | None = None
+        self._fallback: Standby | None = None
+        self._wants_upgrade = False
         hang_seconds = config.seconds(config.get("paceline.scheduler.hang-timeout"))
         self._hang_seconds = HANG_SECONDS if hang_seconds is None else hang_seconds
         self.exit_code = 0
-        if remove_segments(folder):
+        if state is not None:
+            self._continue_from(state)
+        elif remove_segments(folder):
             logger.warning(
                 "Removed the log of a scheduler in %s whose keeper has ended: its peers are gone",
                 folder,
             )
+
+    def _continue_from(self, state: KeeperState) -> None:
+        """Continue as the keeper of a scheduler process that is to be replaced."""
+        self._pid, self._channel, self._is_trimmed = state.pid, state.channel, state.is_trimmed
+        self._standby, self._next_standby = state.standby, state.next_standby
+        self._upgrade = Upgrade.ready(
+            self._folder, self._kept, state.successor, state.from_release, state.caller
+        )
 
     def run(self) -> KeeperChannel | None:
         """Start scheduler processes until one ends for good.
@@ -166,7 +145,13 @@ class Keeper:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._forward)
-        while True:
+        signal.signal(signal.SIGUSR2, self._note_upgrade)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # an upgrade has blocked them
+        goes_on = True
+        if self._upgrade is not None and self._channel is not None:
+            self._upgrade.switch(self._pid)
+            goes_on = self._again(self._serve(self._channel))
+        while goes_on:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
             template = Template.start([*self._fds(), ours.fileno(), theirs.fileno()], is_kept=True)
             if not self._wake_standby(theirs, template):
@@ -181,17 +166,21 @@ class Keeper:
             if template is not None:
                 template.close()
             self._write_pid("scheduler.pid", self._pid)
-            if not self._again(self._serve(ours)):
-                break
-        for name in ("keeper.pid", "scheduler.pid"):
+            goes_on = self._again(self._serve(ours))
+        for name in ("keeper.pid", "scheduler.pid", control.NAME):
             (self._folder / name).unlink(missing_ok=True)
         remove_segments(self._folder)
         return None
 
     def _fds(self) -> list[int]:
         """Return the descriptors that only this process and the scheduler need."""
-        standbys = [each.sock.fileno() for each in (self._standby, self._next_standby) if each]
-        return [self._lock, *self._kept.fds, *standbys]
+        standbys = [self._standby, self._next_standby, self._fallback]
+        upgrade = self._upgrade
+        if upgrade is not None:
+            standbys.append(upgrade.standby)
+        socks = [*self._control.socks, *(each.sock for each in standbys if each is not None)]
+        fds = [self._lock, *self._kept.fds, *(sock.fileno() for sock in socks)]
+        return list({*fds, *(upgrade.fds if upgrade is not None else ())})
 
     def _fork(self) -> int:
         """Fork a scheduler process. Return its process id, and 0 in it."""
@@ -201,8 +190,10 @@ class Keeper:
         if self._pid:
             return self._pid
         os.close(self._lock)
+        for sock in self._control.socks:
+            sock.close()
         os.setsid()  # Ctrl-C in a terminal reaches the keeper, which passes it on
-        for number in (signal.SIGTERM, signal.SIGHUP):
+        for number in SIGNALS - {signal.SIGINT}:
             signal.signal(number, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         return 0
@@ -214,7 +205,7 @@ class Keeper:
             channel: its end of the channel.
             template: starts its child processes.
         """
-        while self._standby is not None or self._next_standby is not None:
+        while self._standby or self._next_standby or self._fall_back("does not answer"):
             upcoming = self._next_standby
             if self._standby is None and upcoming is not None:
                 if wait([upcoming.sock], WAKE_SECONDS):
@@ -237,14 +228,15 @@ class Keeper:
         standby.sock.settimeout(WAKE_SECONDS)
         try:
             with standby.sock, theirs:
-                self._send_sockets(standby.sock, [channel, theirs], template)
+                self._kept.send(standby.sock, [channel, theirs], template)
             has_answered = bool(wait([ours], WAKE_SECONDS))
-            data = _receive(ours)[0] if has_answered else b""
+            data = receive(ours)[0] if has_answered else b""
         except OSError as error:
             logger.warning("The standby process %d cannot be woken: %s", standby.pid, error)
             ours.close()
             return False
-        can_wait = not has_answered and self._is_trimmed and self._next_standby is None
+        others = self._next_standby or self._fallback
+        can_wait = not has_answered and self._is_trimmed and others is None
         if not data and not can_wait:
             logger.error("The standby process %d does not answer; killing it", standby.pid)
             ours.close()
@@ -254,26 +246,10 @@ class Keeper:
         if self._next_standby is not None:
             self._next_standby.sock.close()  # it ends
         self._pid = standby.pid
-        following = Standby(ours, standby.segment, int.from_bytes(data, "little"))
+        following = Standby(ours, standby.segment)
+        following.greeted(data)
         self._standby, self._next_standby = (following, None) if data else (None, following)
         return True
-
-    def _send_sockets(
-        self, sock: socket.socket, channels: list[socket.socket], template: Template | None
-    ) -> None:
-        """Send a standby its channels and duplicates of all sockets that are held."""
-        kept = self._kept
-        numbers = list(kept.connections)
-        for first in range(0, len(numbers), WAKE_SOCKETS_MAX):
-            part = numbers[first : first + WAKE_SOCKETS_MAX]
-            fds = [kept.connections[number] for number in part]
-            socket.send_fds(sock, [pickle.dumps(part)], fds)
-        assert template is not None  # Linux has one
-        listening = {name: len(fds) for name, fds in kept.listening.items()}
-        last = Awakening(listening, kept.last_number, kept.deaths, template.pid)
-        fds = [*(each.fileno() for each in channels), template.fileno()]
-        fds += [fd for found in kept.listening.values() for fd in found]
-        socket.send_fds(sock, [pickle.dumps(last)], fds)
 
     def _serve(self, channel: socket.socket) -> int:
         """Handle messages until the scheduler process has ended. Return its exit code."""
@@ -283,9 +259,12 @@ class Keeper:
             while True:
                 sources: list[Any] = [channel, process]
                 sources += [each.sock for each in (self._standby, self._next_standby) if each]
+                sources += self._control.socks
+                if self._upgrade is not None:
+                    sources += self._upgrade.sources
                 ready = wait(sources, CHECK_SECONDS)
                 if channel in ready:
-                    message, fds = _receive(channel)
+                    message, fds = receive(channel)
                     if message:
                         self._handle(message, fds)
                         continue
@@ -294,6 +273,7 @@ class Keeper:
                 if process in ready:  # and its last message has been handled
                     return os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
                 self._handle_standbys(ready, channel)
+                self._handle_upgrade(ready, channel)
                 if not ready:
                     self._check_progress()
                     self._reap_orphans()
@@ -303,14 +283,14 @@ class Keeper:
         upcoming = self._next_standby
         if upcoming is not None and upcoming.sock in ready:
             self._next_standby = None
-            data, _ = _receive(upcoming.sock)
+            data, _ = receive(upcoming.sock)
             if data:
-                upcoming.pid = int.from_bytes(data, "little")
+                upcoming.greeted(data)
                 if self._standby is not None:
                     self._standby.sock.close()  # it ends
                 self._standby = upcoming
                 self._is_trimmed = upcoming.segment > 1
-                remove_segments(self._folder, before=upcoming.segment)
+                self._remove_segments(upcoming.segment)
             else:
                 upcoming.sock.close()
                 _request_standby(channel)
@@ -319,6 +299,14 @@ class Keeper:
             self._standby.sock.close()
             self._standby = None
             _request_standby(channel)
+
+    def _remove_segments(self, before: int) -> None:
+        """Remove the segments of the log that no standby needs."""
+        if self._fallback is not None:
+            before = min(before, self._fallback.segment)
+        if self._upgrade is not None and self._upgrade.segment is not None:
+            before = min(before, self._upgrade.segment)
+        remove_segments(self._folder, before)
 
     def _reap_orphans(self) -> None:
         """Reap processes whose parent has died. The scheduler process itself is not reaped here."""
@@ -343,56 +331,142 @@ class Keeper:
 
     def _handle(self, message: bytes, fds: list[int]) -> None:
         kind, number = HEAD.unpack_from(message)
-        kept = self._kept
-        if kind == KEEP:
-            kept.last_number = number
-            if fds:
-                kept.connections[number] = fds[0]
-            else:
-                logger.error("Connection %d cannot be kept: too many open files", number)
-        elif kind == RELEASE:
-            fd = kept.connections.pop(number, None)
-            if fd is not None:
-                os.close(fd)
-        elif kind == LISTEN:
-            name = message[HEAD.size :].decode()
-            for fd in kept.listening.pop(name, ()):
-                os.close(fd)
-            kept.listening[name] = fds
-        elif kind == STANDBY:
+        if kind == STANDBY:
             if self._next_standby is not None:
                 self._next_standby.sock.close()
             self._next_standby = Standby(socket.socket(fileno=fds[0]), number)
         elif kind == READY:
             self._was_ready = True
             self._failed_starts = 0
+            self._end_upgrade()
             if self._is_ending:  # the signal came before this process could handle it
                 os.kill(self._pid, signal.SIGTERM)
-        else:
+        elif kind == GIVE_UP:
             self._has_given_up = True
-            for fd in kept.connections.values():
-                os.close(fd)
-            kept.connections.clear()
+            self._kept.release_all()
+        else:
+            self._kept.handle(message, fds)
 
     def _again(self, code: int) -> bool:
         """Return whether to start another scheduler process after one ended with ``code``."""
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
-        never_ready = not self._kept.deaths and not self._was_ready
+        upgrade = self._upgrade
+        if code and upgrade is not None and upgrade.is_switching:
+            how = self._switch(upgrade, how)
+        never_ready = not self._kept.deaths and not self._was_ready and how != UPGRADED
         if code == 0 or never_ready or self._has_given_up or self._is_ending:
             self.exit_code = code if code >= 0 else 128 - code
             return False
-        self._failed_starts += not self._was_ready
+        self._failed_starts += not self._was_ready and how != UPGRADED
         if self._failed_starts >= STARTS_MAX:
             logger.error("The scheduler process %d %s, again before it was ready", self._pid, how)
             self.exit_code = 1
             return False
-        logger.error("The scheduler process %d %s; starting another one", self._pid, how)
         progress = self._kept.progress
+        if how == UPGRADED:  # it did not die of its input
+            progress.connection = progress.stimulus = 0
+        else:
+            logger.error("The scheduler process %d %s; starting another one", self._pid, how)
         death = Death(how, time.time(), progress.connection, progress.stimulus)
         self._kept.deaths.append(death)
         progress.connection = progress.stimulus = 0
         progress.alive()  # the next one has the same time
         return True
+
+    # upgrades
+
+    def _note_upgrade(self, number: int, frame: FrameType | None) -> None:
+        """Note that a signal requests an upgrade, without a reply."""
+        self._wants_upgrade = True
+
+    def _handle_upgrade(self, ready: list[Any], channel: socket.socket) -> None:
+        """Begin and continue upgrades."""
+        requests: list[tuple[str, socket.socket | None]] = [
+            (str(each.get("python")), caller) for each, caller in self._control.requests(ready)
+        ]
+        if self._wants_upgrade:
+            self._wants_upgrade = False
+            requests.append((sys.executable, None))
+        for python, caller in requests:
+            obstacle = self._obstacle()
+            if obstacle:
+                logger.error("Cannot upgrade: %s", obstacle)
+                control.reply(caller, {"error": obstacle})
+            else:
+                self._upgrade = Upgrade(self._folder, self._kept, self._standby, python, caller)
+                _request_standby(channel, STANDBY_NOW)
+        upgrade = self._upgrade
+        if upgrade is None or upgrade.is_switching or self._is_ending:
+            return
+        try:
+            if upgrade.step(self._standby, ready):
+                self._execute(upgrade, channel)
+        except UpgradeError as error:
+            self._upgrade = None
+            upgrade.failed(str(error))
+
+    def _obstacle(self) -> str:
+        """Return why no upgrade can begin, or ""."""
+        if self._has_given_up:
+            return "the scheduler is not durable any more, because its log cannot be written"
+        if not self._was_ready:
+            return "the scheduler is about to start"
+        return "another upgrade is under way" if self._upgrade is not None else ""
+
+    def _execute(self, upgrade: Upgrade, channel: socket.socket) -> None:
+        """Execute the other release in this process, with all that it holds."""
+        assert upgrade.standby is not None
+        state = KeeperState(
+            self._kept,
+            self._lock,
+            self._control.sock,
+            channel,
+            self._pid,
+            self._is_trimmed,
+            self._standby,
+            self._next_standby,
+            upgrade.standby,
+            upgrade.from_release,
+            upgrade.caller,
+        )
+        upgrade.close()
+        signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+        try:
+            upgrade.execute(state)
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
+
+    def _switch(self, upgrade: Upgrade, how: str) -> str:
+        """Choose the standby to wake after a process ended, and return how that is called."""
+        if upgrade.has_switched:
+            self._fall_back(how)
+            return how
+        upgrade.has_switched = True
+        self._fallback = self._standby or self._next_standby
+        self._standby, self._next_standby = upgrade.standby, None
+        return UPGRADED
+
+    def _fall_back(self, how: str) -> bool:
+        """Let the standby of the old release be woken. Return whether there is one."""
+        if self._fallback is None or self._upgrade is None:
+            return False
+        for each in (self._standby, self._next_standby):
+            if each is not None:
+                each.sock.close()  # it ends
+        self._standby, self._next_standby, self._fallback = self._fallback, None, None
+        upgrade, self._upgrade = self._upgrade, None
+        upgrade.failed(f"the process of the other release {how} before it was ready")
+        return True
+
+    def _end_upgrade(self) -> None:
+        """End an upgrade whose scheduler process is ready."""
+        upgrade = self._upgrade
+        if upgrade is not None and upgrade.has_switched:
+            self._upgrade = None
+            upgrade.succeeded()
+            if self._fallback is not None:
+                self._fallback.sock.close()  # it ends
+                self._fallback = None
 
     def _forward(self, number: int, frame: FrameType | None) -> None:
         """Pass a signal on to the scheduler process, which handles SIGTERM and SIGINT."""
@@ -408,28 +482,8 @@ class Keeper:
         temporary.replace(self._folder / name)
 
 
-def _receive(sock: socket.socket) -> tuple[bytes, list[int]]:
-    """Return the next message and its descriptors; b"" if the other process has ended."""
-    try:
-        message, fds, _, _ = socket.recv_fds(sock, MESSAGE_NBYTES, MESSAGE_SOCKETS_MAX)
-    except ConnectionResetError:  # it had not read everything
-        return b"", []
-    return message, fds
-
-
-def _request_standby(channel: socket.socket | None) -> None:
+def _request_standby(channel: socket.socket | None, message: bytes = STANDBY_SOON) -> None:
     """Request a standby from the scheduler process, unless that has ended."""
     if channel is not None:
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            channel.send(b"standby")
-
-
-def _lock(folder: Path) -> int:
-    """Lock the folder for this process. Return the descriptor that holds the lock."""
-    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise DurableError(f"another scheduler uses {folder}") from None
-    return descriptor
+            channel.send(message)

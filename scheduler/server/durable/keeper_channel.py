@@ -23,6 +23,7 @@ from .kept import (
     WAKE_SOCKETS_MAX,
     Death,
     Kept,
+    SnapshotRequest,
 )
 from .log import Position
 
@@ -109,10 +110,13 @@ class KeeperChannel:
         """
         socket.send_fds(self.channel, [HEAD.pack(STANDBY, segment)], [sock.fileno()])
 
-    def receive_successor(self, sock: socket.socket) -> tuple[KeeperChannel, socket.socket] | None:
+    def receive_successor(
+        self, sock: socket.socket, write_snapshot: Callable[[int, int], None]
+    ) -> tuple[KeeperChannel, socket.socket] | None:
         """Return the channel of a process that is to continue, and the socket of its standby.
 
-        Wait until the keeper sends them. Return None if it does not need this process.
+        Wait until the keeper sends them. Return None if it does not need this process. Meanwhile
+        call ``write_snapshot`` with the descriptors of each ``SnapshotRequest``.
         """
         connections: dict[int, int] = {}
         while True:
@@ -120,6 +124,9 @@ class KeeperChannel:
             if not message:
                 return None
             content = pickle.loads(message)
+            if type(content) is SnapshotRequest:
+                write_snapshot(*fds)
+                continue
             if type(content) is list:
                 connections.update(zip(content, fds, strict=True))
                 continue

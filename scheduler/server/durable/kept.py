@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
+import logging
 import mmap
+import os
+import pickle
+import socket
 import struct
 import time
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from paceline.protocol.framing import SCRATCH_NBYTES
 
+if TYPE_CHECKING:
+    from paceline.scheduler.server.runtime.template import Template
+
+logger = logging.getLogger("distributed.scheduler")
+
+#: Version of these messages and of the state that a keeper passes to another release.
+FORMAT: Final = 1
 #: A message to the keeper begins with its kind and a number.
 HEAD: Final = struct.Struct("<cI")
 #: Hold a connection, release it; hold listening sockets, under the name that follows.
 KEEP, RELEASE, LISTEN = b"k", b"r", b"l"
 #: The scheduler serves its peers; its log is incomplete; it has forked a standby.
 READY, GIVE_UP, STANDBY = b"a", b"g", b"s"
+#: Messages of the keeper that request a standby, the second without regard to the last one's time.
+STANDBY_SOON, STANDBY_NOW = b"standby", b"standby now"
 #: Largest message that wakes a standby, and the number of sockets in it.
 WAKE_NBYTES: Final = 64 * 2**10
 WAKE_SOCKETS_MAX: Final = 250
+#: Largest other message, and the number of sockets in it.
+MESSAGE_NBYTES: Final = 4096
+MESSAGE_SOCKETS_MAX: Final = 64
+#: How a scheduler process ended that was replaced on purpose.
+UPGRADED: Final = "was replaced by another release"
 
 
 class Death(NamedTuple):
@@ -52,11 +70,74 @@ class Awakening(NamedTuple):
     template_pid: int
 
 
+class SnapshotRequest(NamedTuple):
+    """A message that lets a standby write a snapshot.
+
+    The descriptors of an empty file and of a pipe for a ``SnapshotReply`` follow. The pipe is
+    closed without a reply if the process died.
+    """
+
+
+class SnapshotReply(NamedTuple):
+    """The result of a ``SnapshotRequest``.
+
+    Attributes:
+        nbytes: size of the snapshot.
+        error: why there is none, or "".
+    """
+
+    nbytes: int
+    error: str = ""
+
+
+@dataclass
+class Standby:
+    """A standby as the keeper knows it.
+
+    Attributes:
+        sock: socket to it.
+        segment: the first segment of the log that it needs.
+        pid: its process id, once it is ready.
+        release: its version of paceline, once it is ready.
+    """
+
+    sock: socket.socket
+    segment: int
+    pid: int = 0
+    release: str = ""
+
+    @staticmethod
+    def greeting(release: str) -> bytes:
+        """Return the message of a standby that is ready."""
+        return os.getpid().to_bytes(8, "little") + release.encode()
+
+    def greeted(self, message: bytes) -> None:
+        """Store what the standby has sent when it was ready."""
+        self.pid, self.release = int.from_bytes(message[:8], "little"), message[8:].decode()
+
+
+class KeptMemory:
+    """Memory that processes share.
+
+    Args:
+        nbytes: its size, if it is allocated.
+        fd: its descriptor; None to allocate it.
+    """
+
+    def __init__(self, nbytes: int, fd: int | None = None) -> None:
+        if fd is None:
+            fd = os.memfd_create("paceline")
+            os.ftruncate(fd, nbytes)
+        self.fd = fd
+        self.memory = mmap.mmap(fd, 0)
+
+
 class Progress:
     """Memory in which a scheduler process notes what it does; the keeper reads it."""
 
-    def __init__(self) -> None:
-        self._words = memoryview(mmap.mmap(-1, mmap.PAGESIZE)).cast("Q")
+    def __init__(self, fd: int | None = None) -> None:
+        self.shared = KeptMemory(mmap.PAGESIZE, fd)
+        self._words = memoryview(self.shared.memory).cast("Q")
 
     def alive(self) -> None:
         """Note that the event loop runs."""
@@ -102,10 +183,70 @@ class Kept:
     listening: dict[str, list[int]] = field(default_factory=dict)
     last_number: int = 0
     deaths: list[Death] = field(default_factory=list)
-    scratch: mmap.mmap = field(default_factory=lambda: mmap.mmap(-1, SCRATCH_NBYTES))
+    scratch: KeptMemory = field(default_factory=lambda: KeptMemory(SCRATCH_NBYTES))
     progress: Progress = field(default_factory=Progress)
+
+    def handle(self, message: bytes, fds: list[int]) -> None:
+        """Handle a message of the scheduler process about its sockets."""
+        kind, number = HEAD.unpack_from(message)
+        if kind == KEEP:
+            self.last_number = number
+            if fds:
+                self.connections[number] = fds[0]
+            else:
+                logger.error("Connection %d cannot be kept: too many open files", number)
+        elif kind == RELEASE:
+            fd = self.connections.pop(number, None)
+            if fd is not None:
+                os.close(fd)
+        elif kind == LISTEN:
+            name = message[HEAD.size :].decode()
+            for fd in self.listening.pop(name, ()):
+                os.close(fd)
+            self.listening[name] = fds
+
+    def release_all(self) -> None:
+        """Close the duplicates of all connections."""
+        for fd in self.connections.values():
+            os.close(fd)
+        self.connections.clear()
+
+    def send(
+        self, sock: socket.socket, channels: list[socket.socket], template: Template | None
+    ) -> None:
+        """Send a standby its channels, and duplicates of all sockets."""
+        numbers = list(self.connections)
+        for first in range(0, len(numbers), WAKE_SOCKETS_MAX):
+            part = numbers[first : first + WAKE_SOCKETS_MAX]
+            fds = [self.connections[number] for number in part]
+            socket.send_fds(sock, [pickle.dumps(part)], fds)
+        assert template is not None  # Linux has one
+        listening = {name: len(fds) for name, fds in self.listening.items()}
+        last = Awakening(listening, self.last_number, self.deaths, template.pid)
+        fds = [*(each.fileno() for each in channels), template.fileno()]
+        fds += [fd for found in self.listening.values() for fd in found]
+        socket.send_fds(sock, [pickle.dumps(last)], fds)
+
+    @property
+    def n_restarts(self) -> int:
+        """The number of scheduler processes that died."""
+        return len(self.deaths) - self.n_upgrades
+
+    @property
+    def n_upgrades(self) -> int:
+        """The number of scheduler processes that were replaced by another release."""
+        return sum(death.how == UPGRADED for death in self.deaths)
 
     @property
     def fds(self) -> list[int]:
         """The descriptors of all sockets."""
         return [*self.connections.values(), *(fd for fds in self.listening.values() for fd in fds)]
+
+
+def receive(sock: socket.socket) -> tuple[bytes, list[int]]:
+    """Return the next message and its descriptors; b"" if the other process has ended."""
+    try:
+        message, fds, _, _ = socket.recv_fds(sock, MESSAGE_NBYTES, MESSAGE_SOCKETS_MAX)
+    except ConnectionResetError:  # it had not read everything
+        return b"", []
+    return message, fds

@@ -17,8 +17,10 @@ from pathlib import Path
 from struct import Struct
 from typing import NamedTuple
 
+#: Version of the format of segments and of the records in them, which another release may read.
+FORMAT = 1
 #: First line of a segment.
-MAGIC = b"paceline-log-1\n"
+MAGIC = b"paceline-log-%d\n" % FORMAT
 #: Position of the first record in a segment.
 START_NBYTES = 64
 #: Size of a segment. A larger record gets a segment of its own size.

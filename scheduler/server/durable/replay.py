@@ -39,7 +39,7 @@ class RunStart:
     """What the first scheduler process wrote into the log when it started.
 
     Attributes:
-        release: version of paceline; another one cannot read the log.
+        release: version of paceline.
         config: the ``SchedulerConfig``.
         id: identity of the scheduler.
         time: start, seconds since the epoch.

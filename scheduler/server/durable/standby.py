@@ -16,16 +16,21 @@ import contextlib
 import copy
 import gc
 import os
+import pickle
 import signal
 import socket
 import sys
 import traceback
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from paceline.scheduler.server.runtime import build
 from setproctitle import setproctitle
 
+from . import snapshot
 from .durable_comm import DurableComm
 from .keeper_channel import KeeperChannel
+from .kept import SnapshotReply, Standby
+from .log import FORMAT as LOG_FORMAT
 from .log import Position
 from .recorder import LogRecorder, dump
 from .replay import Past, RunStart
@@ -89,11 +94,12 @@ def run(
     loop = server.loop
     ancestors = [*keeper.ancestors, server, loop, *asyncio.all_tasks(loop)]
     try:
-        _leave_scheduler(sock)
+        asyncio._set_running_loop(None)  # noqa: SLF001 - documented for event loops
+        begin(sock)
         server.request_state.close()
         past = capture(server, start)
-        channel = _wait(sock, keeper)
-        channel.past, channel.position, channel.ancestors = past, position, ancestors
+        channel = wait(sock, keeper, past, position)
+        channel.ancestors = ancestors
         channel.serve(channel)
         code = 0
     except SystemExit as error:
@@ -106,8 +112,8 @@ def run(
         os._exit(code)
 
 
-def _leave_scheduler(sock: socket.socket) -> None:
-    """Leave the event loop of the scheduler, and close all descriptors but ``sock`` and pipes.
+def begin(sock: socket.socket) -> None:
+    """Ignore signals, and close all descriptors but ``sock`` and pipes.
 
     libuv has a pipe for the whole process, which it closes and opens again with each fork.
     """
@@ -115,7 +121,6 @@ def _leave_scheduler(sock: socket.socket) -> None:
     signal.set_wakeup_fd(-1)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    asyncio._set_running_loop(None)  # noqa: SLF001 - documented for event loops
     gc.disable()
     gc.freeze()
     for fd in map(int, os.listdir("/proc/self/fd")):
@@ -125,23 +130,60 @@ def _leave_scheduler(sock: socket.socket) -> None:
                 os.close(fd)
 
 
-def _wait(sock: socket.socket, keeper: KeeperChannel) -> KeeperChannel:
-    """Wait until the keeper wakes this process. End the process if it is not needed."""
+def wait(
+    sock: socket.socket, keeper: KeeperChannel, past: Past, position: Position
+) -> KeeperChannel:
+    """Wait until the keeper wakes this process. End the process if it is not needed.
+
+    Args:
+        sock: socket to the keeper.
+        keeper: a channel whose memory is shared with the keeper.
+        past: the state to continue from.
+        position: the position in the log to which it belongs.
+    """
+    writers: list[int] = []
+
+    def write_snapshot(file: int, reply: int) -> None:
+        writers.append(_fork_writer(file, reply, past, position))
+
     while True:
-        sock.send(os.getpid().to_bytes(8, "little"))
-        found = keeper.receive_successor(sock)
+        sock.send(Standby.greeting(build.description()))
+        found = keeper.receive_successor(sock, write_snapshot)
         if found is None:
             os._exit(0)
         channel, next_sock = found
         pid = os.fork()
         if pid:
-            channel.standbys.append(pid)
+            channel.standbys += [pid, *writers]
             next_sock.close()
             sock.close()
             for number in (signal.SIGTERM, signal.SIGHUP):
                 signal.signal(number, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)
+            channel.past, channel.position = past, position
             return channel
         sock.close()
         sock = next_sock
         channel.close()
+        writers.clear()
+
+
+def _fork_writer(file: int, reply: int, past: Past, position: Position) -> int:
+    """Fork a process that writes a snapshot, so that this one can be woken meanwhile.
+
+    Return its process id.
+    """
+    pid = os.fork()
+    if pid:
+        os.close(file)
+        os.close(reply)
+        return pid
+    try:
+        about = {"release": build.description(), "log": LOG_FORMAT, "position": tuple(position)}
+        with open(file, "wb") as stream:
+            result = SnapshotReply(snapshot.write(stream, past, about))
+        os.write(reply, pickle.dumps(result))
+    except BaseException as error:
+        os.write(reply, pickle.dumps(SnapshotReply(0, f"{type(error).__name__}: {error}")))
+    finally:
+        os._exit(0)

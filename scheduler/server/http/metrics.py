@@ -88,7 +88,8 @@ COUNTERS: Final = {
     "semaphore_release": "Leases released so far, per semaphore",
     "paceline_stimuli": "Counted since the server started",
     "paceline_internal_errors": "Counted since the server started",
-    "paceline_restarts": "Processes of a durable scheduler that were replaced",
+    "paceline_restarts": "Processes of a durable scheduler that died and were replaced",
+    "paceline_upgrades": "Processes of a durable scheduler that another release has replaced",
     "paceline_repairs": "Differences to workers that were repaired after a restart",
     "paceline_sampled_messages": "Stimuli of sampled turns, by op",
 }
@@ -248,6 +249,7 @@ class SchedulerMetrics:
         if durability is not None:
             values["paceline_durable"] = durability.is_complete
             values["paceline_restarts"] = durability.n_restarts
+            values["paceline_upgrades"] = durability.n_upgrades
             values["paceline_restart_seconds"] = durability.restart_seconds
             values["paceline_repairs"] = dict(self._state.comparisons.repair_counts)
         if monitor.monitor_gil_contention:

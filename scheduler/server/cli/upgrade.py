@@ -1,0 +1,33 @@
+"""``paceline upgrade``: continue a durable scheduler with the release of this command."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import click
+
+
+@click.command(name="upgrade")
+@click.argument("folder", metavar="[DIR]", type=click.Path(path_type=Path), required=False)
+def command(folder: Path | None) -> None:
+    """Continue a scheduler with the release of paceline that this command belongs to.
+
+    DIR is the folder of its option --durable; by default that of the configuration. Workers,
+    clients and running tasks are not affected. If this release cannot continue the scheduler, the
+    present process goes on, and the reason is printed.
+    """
+    from paceline.scheduler.server.durable import control
+    from paceline.workers_compat.config import config
+
+    folder = folder or Path(config.get("paceline.scheduler.durable") or "")
+    if not folder.name:
+        raise click.UsageError("Missing DIR: the folder given to `paceline --durable DIR`.")
+    try:
+        reply = control.call(folder.absolute(), {"python": sys.executable})
+    except control.ControlError as error:
+        raise click.ClickException(str(error)) from error
+    if "error" in reply:
+        raise click.ClickException(f"the scheduler was not upgraded: {reply['error']}")
+    click.echo(f"Upgraded from {reply['from']} to {reply['to']}.")
+    click.echo(f"No scheduler process ran for {reply['seconds']:.2f} s.")

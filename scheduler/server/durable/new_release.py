@@ -1,0 +1,80 @@
+"""The start of a process of another release, which an upgrade has started (``upgrade.py``)."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import socket
+from pathlib import Path
+
+from paceline.protocol.framing import SCRATCH_NBYTES
+from paceline.scheduler.extensions import default_extensions
+from paceline.scheduler.server.peers.connections import Connections
+from paceline.workers_compat.security import shared_secret
+
+from . import snapshot, standby
+from .keeper_channel import KeeperChannel
+from .kept import FORMAT, Kept, KeptMemory, Progress, receive
+from .log import FORMAT as LOG_FORMAT
+from .log import Position
+from .replay import Past
+from .upgrade import VARIABLE, UpgradeError
+
+
+def role() -> tuple[str, int]:
+    """Return the role of this process in an upgrade, and a descriptor; "" without an upgrade.
+
+    Processes that it starts have no role.
+    """
+    name, _, fd = os.environ.pop(VARIABLE, "").partition(":")
+    return name, int(fd or -1)
+
+
+def join(fd: int) -> KeeperChannel:
+    """Become a standby, and return when the keeper wakes it.
+
+    Args:
+        fd: the descriptor of the socket to the keeper.
+
+    Raises:
+        UpgradeError: this release cannot continue the scheduler.
+        SnapshotError: this release cannot read the snapshot.
+    """
+    sock = socket.socket(fileno=fd)
+    sock.set_inheritable(False)
+    message, fds = receive(sock)
+    if not message:
+        raise UpgradeError("the keeper has ended")
+    facts = json.loads(message)
+    _check("the keeper's messages have", facts["format"], FORMAT)
+    scratch, progress, file, stdout, stderr = fds
+    with open(file, "rb") as stream:
+        past, about = snapshot.read(stream, Connections(shared_secret.configured()).accepted)
+    _check("the log has", about["log"], LOG_FORMAT)
+    _complete(past)
+    if past.shuffles:
+        pickle.loads(past.shuffles)  # imports pandas, which takes long
+    kept = Kept(scratch=KeptMemory(SCRATCH_NBYTES, scratch), progress=Progress(progress))
+    for number, duplicate in ((1, stdout), (2, stderr)):
+        os.dup2(duplicate, number)
+    standby.begin(sock)
+    keeper = KeeperChannel(sock, kept, Path(facts["folder"]))
+    return standby.wait(sock, keeper, past, Position(*about["position"]))
+
+
+def _check(what: str, found: int, known: int) -> None:
+    if found != known:
+        raise UpgradeError(
+            f"{what} format {found}, and this release knows format {known}. "
+            "Stop the scheduler and start this release instead"
+        )
+
+
+def _complete(past: Past) -> None:
+    """Add what a snapshot does not contain, such as the extensions that are new in this release."""
+    core = past.core
+    core.state.plugins = None
+    for extension in default_extensions(core.state.config):
+        core.extensions.setdefault(extension.name, extension)
+    core.register_handlers()

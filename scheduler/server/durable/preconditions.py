@@ -1,0 +1,46 @@
+"""Checks before a scheduler becomes durable."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+class DurableError(Exception):
+    """A scheduler cannot be durable as configured."""
+
+
+def check(options: Mapping[str, Any]) -> None:
+    """Check that a scheduler with these options of ``Scheduler`` can be durable.
+
+    Raises:
+        DurableError: it cannot.
+    """
+    hosts = _listed(options.get("host") or "")
+    schemes = set(_listed(options.get("protocol") or "tcp"))
+    schemes |= {host.split("://")[0] for host in hosts if "://" in host}
+    if options.get("security") or schemes != {"tcp"}:
+        raise DurableError(
+            "only tcp:// connections can be kept: the keys of TLS and the state of other protocols "
+            "are in the scheduler process, which may die"
+        )
+    if options.get("journal"):
+        raise DurableError("cannot be combined with --journal")
+
+
+def _listed(value: Any) -> list[str]:
+    return [value] if isinstance(value, str) else list(value)
+
+
+def lock(folder: Path) -> int:
+    """Lock the folder for this process. Return the descriptor that holds the lock."""
+    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        raise DurableError(f"another scheduler uses {folder}") from None
+    return descriptor
