@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from paceline.protocol.keys import Key
+from paceline.protocol.payload import Payload
+
 
 @dataclass(slots=True)
 class WantsContinue:
@@ -51,6 +54,19 @@ class RestartStuckWorker:
     """Drain a worker with a thread that does not end, and restart it through its nanny."""
 
     address: str
+
+
+@dataclass(slots=True)
+class MatchError:
+    """Find out whether the class of an exception is one of ``names``; feed ``ErrorMatched``.
+
+    It is requested again if there is no answer.
+    """
+
+    key: Key
+    run_id: int
+    exception: Payload
+    names: list[str]
 
 
 @dataclass(slots=True)

@@ -6,6 +6,7 @@ Graph compilers check the values (``paceline.workers_compat.graphs.policies``).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(slots=True)
@@ -16,8 +17,34 @@ class TaskPolicy:
         timeout_seconds: limit of the time that a run may take; 0 for none.
         deadline: time in seconds since the epoch at which the task errs; 0 for none.
         deadline_text: the same for error messages.
+        retry_on: full names of the exception classes after which the task is retried; None for all.
+        retry_delay_seconds: time between a failure and the retry.
+        retry_backoff: factor by which the delay grows with each retry.
+        retry_delay_max_seconds: limit of the delay; 0 for none.
+        retry_elsewhere: whether a retry avoids the workers on which the task has failed.
     """
 
     timeout_seconds: float = 0.0
     deadline: float = 0.0
     deadline_text: str = ""
+    retry_on: list[str] | None = None
+    retry_delay_seconds: float = 0.0
+    retry_backoff: float = 1.0
+    retry_delay_max_seconds: float = 0.0
+    retry_elsewhere: bool = False
+
+
+@dataclass(slots=True)
+class ErrorMatched:
+    """A stimulus: whether the exception of a run is one after which its task is retried.
+
+    Attributes:
+        key, run_id: of the run.
+        matches: its class is one of ``TaskPolicy.retry_on``, or a subclass.
+        problem: why the exception could not be compared; empty if it could.
+    """
+
+    key: Any
+    run_id: int
+    matches: bool
+    problem: str = ""

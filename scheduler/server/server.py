@@ -6,13 +6,14 @@ import asyncio
 import itertools
 import logging
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from paceline.protocol import messages as m
 from paceline.protocol.framing import HANDSHAKE_LIMITS
 from paceline.protocol.messages.extension_rpc import AmmHandler
 from paceline.scheduler.core import instructions
+from paceline.scheduler.core.task_policy import ErrorMatched
 from paceline.scheduler.server.comm.backends import backends
 from paceline.scheduler.server.comm.transport import Comm, Transport
 from paceline.scheduler.server.durable.recorder import Recorder
@@ -29,6 +30,7 @@ from paceline.workers_compat.config import config
 from paceline.workers_compat.facade import stock_plugins
 from paceline.workers_compat.facade.plugins import Plugins
 from paceline.workers_compat.facade.scheduler_facade import SchedulerFacade
+from paceline.workers_compat.graphs.graph_table import MatchReply, MatchRequest
 from paceline.workers_compat.security.tls_config import Tls
 
 from .driver import Driver
@@ -90,8 +92,7 @@ class Server(ServerApi):
             gc_policy=gc_policy,
             recorder=self.recorder,
         )
-        self.driver.instructions[instructions.RestartSilentWorkers] = self._restart_silent
-        self.driver.instructions[instructions.RestartStuckWorker] = self._restart_stuck
+        self.driver.instructions |= self._instructions()
         self.driver.record_sinks.append(self.plugins.on_records)
         self.measures = Measures(self.driver)
         self._journal = journal
@@ -121,6 +122,7 @@ class Server(ServerApi):
         self.core_types: frozenset[type] = frozenset(core.handlers)
         self._connections = Connections(secret)
         self.graph_ids = itertools.count(1)
+        self._matching: set[tuple[Any, int]] = set()
 
     @property
     def n_restarts(self) -> int:
@@ -166,6 +168,14 @@ class Server(ServerApi):
         """Set the classes of stream messages that go to the core and not to plugins."""
         self.core_types = core_types
 
+    def _instructions(self) -> dict[type, Callable[[Any], None]]:
+        """Return class of an instruction -> function, for those that need the server."""
+        return {
+            instructions.RestartSilentWorkers: self._restart_silent,
+            instructions.RestartStuckWorker: self._restart_stuck,
+            instructions.MatchError: self._match_error,
+        }
+
     def _restart_silent(self, instruction: instructions.RestartSilentWorkers) -> None:
         """Let the nannies of silent workers restart them, or remove the workers."""
         restart = restart_workers(
@@ -176,6 +186,22 @@ class Server(ServerApi):
     def _restart_stuck(self, instruction: instructions.RestartStuckWorker) -> None:
         """Drain a worker with a thread that does not end, and let its nanny restart it."""
         self.spawn(restart_stuck_worker(self, instruction.address), "restart of a stuck worker")
+
+    def _match_error(self, instruction: instructions.MatchError) -> None:
+        """Let a graph compiler compare the class of an exception, unless it is doing so."""
+        key, run_id = run_of = instruction.key, instruction.run_id
+        if run_of in self._matching:
+            return
+        self._matching.add(run_of)
+
+        def on_reply(reply: Any, frames: Any = None) -> None:
+            self._matching.discard(run_of)
+            is_match = isinstance(reply, MatchReply)
+            problem = reply.problem if is_match else reply.text
+            self.driver.feed(ErrorMatched(key, run_id, is_match and reply.matches, problem))
+
+        request = MatchRequest(next(self.graph_ids), instruction.exception, instruction.names)
+        self.graph_compilers.compile(request, on_reply)
 
     def _close_scheduler(self, reason: str) -> None:
         self.spawn(self.scheduler.close(reason=reason), "close")

@@ -12,7 +12,9 @@ from paceline.scheduler.core.inspection.invariants import (
     validate_tasks,
 )
 from paceline.scheduler.core.state.model import ClientState
+from paceline.scheduler.core.state.policies import Hold, TaskPolicies
 from paceline.scheduler.core.stimuli import AnnotationSet, RecallTask
+from paceline.scheduler.core.task_policy import TaskPolicy
 from paceline.testing import Env
 
 Break = Callable[[Env], None]
@@ -289,6 +291,22 @@ def more_tasks_on_workers_than_a_cap_allows(env: Env) -> None:
     share = env.state.shares.account("alice").share
     share.max_tasks = share.n_processing - 1
     share.is_capped = True
+
+
+@breaks(62)
+def a_hold_without_an_end(env: Env) -> None:
+    hold(env, "c")
+
+
+@breaks(62)
+def a_hold_of_a_task_that_runs(env: Env) -> None:
+    hold(env, "b")
+    env.state.policies.set_alarm(2000.0, env.task("b"))
+
+
+def hold(env: Env, key: str) -> None:
+    policies = TaskPolicies(TaskPolicy(), hold=Hold("w0", 2000.0))
+    env.task(key).ensure_details().policies = policies
 
 
 @pytest.mark.parametrize("name", BREAKS)

@@ -12,7 +12,7 @@ from typing import Any
 
 import dask
 import pytest
-from distributed import Client, Nanny, Worker
+from distributed import Client, Nanny, Worker, get_worker
 from paceline.scheduler.server.scheduler import Scheduler
 
 #: Tasks that wait for this event hang until the test sets it.
@@ -29,7 +29,9 @@ def inc(x: int) -> int:
 
 
 @contextlib.asynccontextmanager
-async def running(n_workers: int = 1, **config: Any) -> AsyncIterator[tuple[Any, ...]]:
+async def running(
+    n_workers: int = 1, compile_in_threads: bool = True, **config: Any
+) -> AsyncIterator[tuple[Any, ...]]:
     """Run a scheduler, a client and workers with a thread each in this process."""
     RELEASED.clear()
     settings = {f"paceline.scheduler.{name}": value for name, value in config.items()}
@@ -37,7 +39,9 @@ async def running(n_workers: int = 1, **config: Any) -> AsyncIterator[tuple[Any,
     with dask.config.set(settings):
         async with contextlib.AsyncExitStack() as stack:
             enter = stack.enter_async_context
-            scheduler = await enter(Scheduler(host="127.0.0.1", dashboard=False))
+            scheduler = await enter(
+                Scheduler(host="127.0.0.1", dashboard=False, compile_in_threads=compile_in_threads)
+            )
             workers = [await enter(Worker(scheduler.address, **options)) for _ in range(n_workers)]
             client = await enter(Client(scheduler.address, asynchronous=True))
             stack.callback(RELEASED.set)
@@ -89,6 +93,31 @@ async def test_a_deadline() -> None:
         ({"timeout": [1]}, TypeError, r"'timeout' must be a duration.* not \[1\].*'inc'"),
         ({"deadline": "-5s"}, ValueError, "'deadline' must be a duration.* not '-5s'"),
         ({"deadline": "tomorrow"}, ValueError, "'deadline' must be .* or a time.* not 'tomorrow'"),
+        (
+            {"retry_on": OSError},
+            ValueError,
+            "'retry_on'=<class 'OSError'> needs .*'retries'.*'inc'",
+        ),
+        ({"retry_on": 5, "retries": 1}, TypeError, "'retry_on' must be an exception class.* not 5"),
+        ({"retry_on": "nowhere.Error", "retries": 1}, ValueError, "'nowhere.Error', which.*'inc'"),
+        ({"retry_on": (), "retries": 1}, ValueError, r"must name an exception class, not \(\)"),
+        ({"retry_delay": -2, "retries": 1}, ValueError, "'retry_delay' must be 0 or more"),
+        ({"retry_backoff": 2, "retries": 1}, ValueError, "'retry_backoff'=2 needs a 'retry_delay'"),
+        (
+            {"retry_backoff": 0.5, "retry_delay": 1, "retries": 1},
+            ValueError,
+            "'retry_backoff' must be from 1 to 1000, not 0.5",
+        ),
+        (
+            {"retry_delay_max": 1, "retry_delay": 2, "retries": 1},
+            ValueError,
+            "'retry_delay_max'=1 is less than 'retry_delay'=2",
+        ),
+        (
+            {"retry_elsewhere": 1, "retries": 1},
+            TypeError,
+            "'retry_elsewhere' must be True or False",
+        ),
         ({"retries": -1}, ValueError, "'retries' must be 0 or more, not -1.*'inc'"),
         ({"retries": 1.5}, TypeError, "'retries' must be an int, not 1.5.*'inc'"),
     ],
@@ -105,6 +134,56 @@ async def test_mistakes(
 async def cluster() -> AsyncIterator[tuple[Any, ...]]:
     async with running() as found:
         yield found
+
+
+class FlakyError(ConnectionError):
+    """An error of a class that is pickled by value, as those of notebooks are."""
+
+
+def fail_until(n: int, name: str, error: str) -> int:
+    """Raise an error up to run n. Return the number of the run."""
+    with RUNS_LOCK:
+        RUNS.append((name, time.monotonic(), get_worker().address))
+        count = sum(1 for each in RUNS if each[0] == name)
+    if count < n:
+        raise {"flaky": FlakyError, "key": KeyError}[error](name)
+    return count
+
+
+#: Name of a task, time and worker, for each run of ``fail_until``.
+RUNS: list[tuple[str, float, str]] = []
+RUNS_LOCK = threading.Lock()
+
+
+def runs_of(name: str) -> list[tuple[float, str]]:
+    return [run[1:] for run in RUNS if run[0] == name]
+
+
+@pytest.mark.parametrize("compile_in_threads", [True, False])
+async def test_retries_after_some_exceptions(compile_in_threads: bool) -> None:
+    RUNS.clear()
+    async with running(compile_in_threads=compile_in_threads) as (_, client, _):
+        with dask.annotate(retry_on=(FlakyError, "builtins.TimeoutError"), retries=3):
+            flaky = client.submit(fail_until, 3, "flaky", "flaky")
+            other = client.submit(fail_until, 3, "other", "key")
+        with dask.annotate(retry_on="OSError", retries=3):
+            base = client.submit(fail_until, 2, "base", "flaky")
+        assert await flaky == 3
+        assert await base == 2
+        with pytest.raises(KeyError):
+            await other
+        assert len(runs_of("other")) == 1
+
+
+async def test_delayed_retries_elsewhere() -> None:
+    RUNS.clear()
+    async with running(n_workers=2) as (_, client, *_):
+        with dask.annotate(retry_delay="300ms", retry_backoff=2, retry_elsewhere=True):
+            assert await client.submit(fail_until, 3, "x", "key", retries=5) == 3
+    (first, a), (second, b), (third, _) = runs_of("x")
+    assert second - first >= 0.3
+    assert third - second >= 0.6
+    assert a != b
 
 
 async def test_a_worker_that_is_restarted() -> None:

@@ -299,7 +299,7 @@ class ModelWorker:
         return {
             job.key: now - job.started_at
             for job in self.jobs.values()
-            if job.state in ("executing", "long-running")
+            if job.state in ("executing", "long-running", "cancelled")
         }
 
 

@@ -6,6 +6,7 @@ from random import Random
 from typing import Any
 
 from paceline.scheduler.core.stimuli import AnnotationSet
+from paceline.scheduler.core.task_policy import TaskPolicy
 
 Graph = dict[Any, list[Any]]
 
@@ -52,6 +53,21 @@ class Workload:
         if kind == "priority":
             return AnnotationSet(priority=rng.choice([-1.0, 5.0]))
         return AnnotationSet(workers=workers, allow_other_workers=kind == "loose")
+
+    def policy(self, now: float) -> AnnotationSet:
+        """Return random policies about timeouts, deadlines and retries."""
+        rng = self.rng
+        policy = TaskPolicy()
+        if rng.random() < 0.4:
+            policy.timeout_seconds = rng.choice([0.05, 0.5, 3.0])
+        if rng.random() < 0.2:
+            policy.deadline = now + rng.uniform(0, 10)
+        if rng.random() < 0.7:
+            policy.retry_on = rng.choice([None, ["builtins.OSError"], ["builtins.KeyError"]])
+            policy.retry_delay_seconds = rng.choice([0.0, 0.1, 2.0])
+            policy.retry_backoff = rng.choice([1.0, 2.0])
+            policy.retry_elsewhere = rng.random() < 0.5
+        return AnnotationSet(retries=rng.randint(0, 3), policy=policy)
 
     def seconds(self, key: Any) -> float:
         """Return the duration of a task, seconds."""

@@ -17,6 +17,7 @@ from paceline.scheduler.core.core import SchedulerCore
 from paceline.scheduler.core.inspection.invariants import validate_state, validate_tasks
 from paceline.scheduler.core.instructions import (
     DropWorkerConnection,
+    MatchError,
     RestartSilentWorkers,
     SetTimer,
     WantsContinue,
@@ -42,6 +43,7 @@ from paceline.scheduler.core.stimuli import (
     WorkerRemoved,
     stimulus_name,
 )
+from paceline.scheduler.core.task_policy import ErrorMatched
 from paceline.scheduler.extensions.memory_manager import MemoryManager
 from paceline.testing import FakeErrors, Rows, compile_rows
 
@@ -158,6 +160,10 @@ class World:
             self.agenda.after(self.rng.choice([0.0, 0.0, 0.01, 0.1]), self._continue)
         elif type(instruction) is SetTimer:
             self.agenda.at(instruction.when, self.feed, TimerDue(instruction.timer_id))
+        elif type(instruction) is MatchError:
+            if not self.faults or self.rng.random() < 0.9:  # otherwise the comparison is lost
+                matched = ErrorMatched(instruction.key, instruction.run_id, self.rng.random() < 0.7)
+                self.later(self.latency(), self.feed, matched)
         elif type(instruction) is RestartSilentWorkers:
             for address in instruction.addresses:
                 self.later(0.0, self.feed, WorkerRemoved(address))
@@ -217,15 +223,17 @@ class World:
         self.later(BEAT_SECONDS, self._beat, worker)
 
     def _beat(self, worker: Any) -> None:
-        if not worker.alive or not self.faults:
-            return
+        if worker.alive and self.faults:
+            self._send_heartbeat(worker)
+            self.later(BEAT_SECONDS, self._beat, worker)
+
+    def _send_heartbeat(self, worker: Any) -> None:
         message = m.HeartbeatWorker(
             address=worker.address,
             executing=worker.executing(),
             metrics=self.pressure.metrics(worker),
         )
         self.links[worker.address].up(WorkerHeartbeat(worker.address, "host", message))
-        self.later(BEAT_SECONDS, self._beat, worker)
 
     def from_worker(self, worker: Any, message: Any) -> None:
         link = self.links.get(worker.address)
@@ -311,7 +319,10 @@ class World:
         rows = Rows(commit={"received_at": self.agenda.now})
         if rng.random() < 0.1:
             rows.commit["actors"] = rng.sample(list(graph), 1)
-        if rng.random() < 0.2:
+        if rng.random() < 0.15:
+            policy = self.workload.policy(self.agenda.now)
+            rows.annotations = {key: policy for key in graph if rng.random() < 0.7}
+        elif rng.random() < 0.2:
             some = rng.sample(list(graph), 1)
             rows.annotations = dict.fromkeys(some, self.workload.annotation(self.worker_count))
         elif rng.random() < 0.3 and self.workers:  # too much for one worker: work is stolen
@@ -482,8 +493,20 @@ class World:
             worker.set_status("running")
         for address in list(self.state.workers):
             self.feed(WorkerBackpressured(address, False))
+        self._finish()
+        while self.state.policies.alarms or any(w.extra_runs for w in self.state.workers.values()):
+            self.later(BEAT_SECONDS, self._tick_and_beat)
+            self._finish()
+
+    def _finish(self) -> None:
         while self.agenda.step():
             pass
+
+    def _tick_and_beat(self) -> None:
+        """Let the policies of tasks take effect, without faults."""
+        for worker in self.workers.values():
+            self._send_heartbeat(worker)
+        self.feed(Tick())
 
     def release_all(self) -> None:
         for client in list(self.clients.values()):

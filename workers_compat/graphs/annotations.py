@@ -47,7 +47,7 @@ class AnnotationTable:
         self._has_policies = bool(dask.config.get(policies.CONFIG_KEY, default=None))
         self._configured: dict[str, dict[str, Any]] = {}
         # if nothing depends on the key, all tasks have the same annotations
-        depends_on_key = any(by_type.values()) or any(map(callable, self._submission.values()))
+        depends_on_key = any(by_type.values()) or any(map(_is_function, self._submission.values()))
         self._is_uniform = not depends_on_key and not self._has_policies
         self._uniform_number: int | None = None
         # with the values, which are kept alive because they are identified by their ids
@@ -68,7 +68,7 @@ class AnnotationTable:
         if self._uniform_number is not None:
             return self._uniform_number
         found = {
-            name: value(key) if callable(value) else value
+            name: value(key) if _is_function(value) else value
             for name, value in self._submission.items()
         }
         for name, values in self._by_type.items():
@@ -114,6 +114,11 @@ class AnnotationTable:
                 kind = TypeError if isinstance(error, TypeError) else ValueError
                 raise kind(text) from error
         return number
+
+
+def _is_function(value: Any) -> bool:
+    """Return whether `value` is a function of the key; an exception class is a value."""
+    return callable(value) and not isinstance(value, type)
 
 
 def annotation_set(

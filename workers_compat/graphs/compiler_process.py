@@ -32,6 +32,7 @@ from .graph_table import (
     CompileRequest,
     CompilerReady,
     GraphDone,
+    MatchRequest,
     UploadedFile,
     decode_request,
     encode_reply,
@@ -131,10 +132,11 @@ class CompilerChild:
 
     def _queued(self) -> set[int]:
         """Return the ids of the graphs that have not been begun."""
-        return {each.graph_id for each in self._waiting if isinstance(each, CompileRequest)}
+        kinds = CompileRequest, MatchRequest
+        return {each.graph_id for each in self._waiting if isinstance(each, kinds)}
 
     def _handle(self, request: Any) -> None:
-        if isinstance(request, CompileRequest):
+        if isinstance(request, CompileRequest | MatchRequest):
             self._current = request.graph_id
             self._compile(request)
             self._current = 0
@@ -146,10 +148,13 @@ class CompilerChild:
             self._upload(request.name, request.data)
 
     def _compile(self, request: Any) -> None:
-        from .compiler import compile_graph, failed
+        from .compiler import failed
+        from .match_error import replies as replies_to
 
-        replies = compile_graph(request, self._chunk_size)
-        with contextlib.closing(replies):
+        replies = replies_to(request, self._chunk_size)
+        with contextlib.ExitStack() as stack:
+            if hasattr(replies, "close"):
+                stack.callback(replies.close)
             while request.graph_id not in self._cancelled and not self._channel.closed:
                 reply = next(replies, None)
                 if reply is None:
@@ -231,7 +236,7 @@ def import_dependencies() -> None:
     importlib.import_module("distributed.protocol")
     importlib.import_module("dask.delayed")
     importlib.import_module("dask.highlevelgraph")
-    importlib.import_module(f"{__package__}.compiler")
+    importlib.import_module(f"{__package__}.match_error")
 
 
 def main(fds: Sequence[int]) -> int:

@@ -2,7 +2,8 @@
 
 The scheduler sends ``ChildSetup`` first and receives ``CompilerReady``. Each ``CompileRequest`` is
 answered, in order, by ``GraphChunk`` messages, one ``GraphCommit`` or ``GraphFailed`` (neither
-after ``Cancel``) and ``GraphDone``. All but the last can be fed to the core unchanged.
+after ``Cancel``) and ``GraphDone``. A ``MatchRequest`` is answered by ``MatchReply`` and
+``GraphDone``. All but the last can be fed to the core unchanged.
 
 They are framed as Dask's messages are (``protocol.framing``). Frame 0 of a request is a pickle,
 and frame 1 has the keys of a ``CompileRequest`` in msgpack, which takes the event loop a third of
@@ -66,6 +67,48 @@ class CompileRequest:
     received_at: float = 0.0
     validate: bool = False
 
+    @property
+    def nbytes(self) -> int:
+        """The size of the expression."""
+        return self.expr_ser.nbytes
+
+
+@dataclass(slots=True)
+class MatchRequest:
+    """Asks whether the class of a pickled exception, or a base class, is one of some names.
+
+    Attributes:
+        graph_id: number of the request, among those of graphs.
+        exception: as a worker sent it.
+        names: full names of classes.
+        client: requests are answered one after the other, like the graphs of one client.
+        keys: none; see ``GraphFailed``.
+    """
+
+    graph_id: int
+    exception: Payload
+    names: list[str]
+    client: str = ""
+    keys: tuple[Any, ...] = ()
+
+    @property
+    def nbytes(self) -> int:
+        """The size of the exception."""
+        return self.exception.nbytes
+
+
+@dataclass(slots=True)
+class MatchReply:
+    """The answer to ``MatchRequest``.
+
+    Attributes:
+        problem: why there is no answer, or "".
+    """
+
+    graph_id: int
+    matches: bool
+    problem: str = ""
+
 
 @dataclass(slots=True)
 class ChildSetup:
@@ -114,8 +157,8 @@ class GraphDone:
     graph_id: int
 
 
-Request = CompileRequest | ChildSetup | UploadedFile | Cancel
-Reply = CompilerReady | GraphChunk | GraphCommit | GraphFailed | GraphDone
+Request = CompileRequest | MatchRequest | ChildSetup | UploadedFile | Cancel
+Reply = CompilerReady | GraphChunk | GraphCommit | GraphFailed | MatchReply | GraphDone
 
 
 # Requests: pickled, because the compiler process trusts the scheduler
@@ -194,7 +237,9 @@ def _decode_hook(wanted: type, value: Any) -> Any:
     raise RemoteProtocolError(f"expected {wanted.__name__}, got {type(value).__name__}")
 
 
-_REPLIES: tuple[type, ...] = (CompilerReady, GraphChunk, GraphCommit, GraphFailed, GraphDone)
+_REPLIES: tuple[type, ...] = (
+    *(CompilerReady, GraphChunk, GraphCommit, GraphFailed, MatchReply, GraphDone),
+)
 _encoder = msgspec.msgpack.Encoder(enc_hook=_encode_hook)
 _decoders: tuple[msgspec.msgpack.Decoder[Any], ...] = tuple(
     msgspec.msgpack.Decoder(kind, ext_hook=_ext_hook, dec_hook=_decode_hook) for kind in _REPLIES

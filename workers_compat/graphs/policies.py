@@ -7,6 +7,7 @@ all tasks whose prefix matches. Annotations take precedence, and later patterns 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import math
 from collections.abc import Mapping
 from datetime import datetime
@@ -20,7 +21,12 @@ from paceline.scheduler.core.task_policy import TaskPolicy
 #: Key of the configuration.
 CONFIG_KEY = "paceline.scheduler.policies"
 #: Annotations that are policies.
-POLICIES = frozenset({"timeout", "deadline"})
+RETRY_POLICIES = (
+    *("retry_on", "retry_delay", "retry_backoff", "retry_delay_max", "retry_elsewhere"),
+)
+POLICIES = frozenset({"timeout", "deadline", *RETRY_POLICIES})
+#: Largest ``retry_backoff``.
+FACTOR_MAX = 1_000
 #: Options of ``CONFIG_KEY``.
 OPTIONS = POLICIES | {"retries"}
 
@@ -67,7 +73,97 @@ def task_policy(found: Mapping[str, Any], received_at: float) -> TaskPolicy | No
         policy.deadline = _deadline(given["deadline"], received_at)
         when = datetime.fromtimestamp(policy.deadline).astimezone()
         policy.deadline_text = when.isoformat(sep=" ", timespec="seconds")
+    retries = [name for name in RETRY_POLICIES if name in given]
+    if retries:
+        if found.get("retries") is None:
+            raise ValueError(
+                f"the annotation {retries[0]!r}={given[retries[0]]!r} needs the annotation "
+                "'retries', the number of retries"
+            )
+        _set_retries(policy, given)
     return policy
+
+
+def _set_retries(policy: TaskPolicy, given: Mapping[str, Any]) -> None:
+    """Set the policies about retries."""
+    if "retry_on" in given:
+        policy.retry_on = exception_names(given["retry_on"])
+    if "retry_delay" in given:
+        policy.retry_delay_seconds = duration("retry_delay", given["retry_delay"])
+    for name in ("retry_backoff", "retry_delay_max"):
+        if name in given and not policy.retry_delay_seconds:
+            raise ValueError(
+                f"the annotation {name!r}={given[name]!r} needs a 'retry_delay' of more than 0"
+            )
+    if "retry_backoff" in given:
+        policy.retry_backoff = _factor("retry_backoff", given["retry_backoff"])
+    if "retry_delay_max" in given:
+        limit = duration("retry_delay_max", given["retry_delay_max"])
+        if limit < policy.retry_delay_seconds:
+            raise ValueError(
+                f"the annotation 'retry_delay_max'={given['retry_delay_max']!r} is less than "
+                f"'retry_delay'={given['retry_delay']!r}"
+            )
+        policy.retry_delay_max_seconds = limit
+    if "retry_elsewhere" in given:
+        policy.retry_elsewhere = flag("retry_elsewhere", given["retry_elsewhere"])
+
+
+def exception_names(value: Any) -> list[str]:
+    """Return the full names of exception classes, given as classes or as their names, or several.
+
+    Raises:
+        TypeError: one of them is not an exception class or a text.
+        ValueError: there is none, or a name is unknown.
+    """
+    given = value if isinstance(value, tuple | list | set | frozenset) else [value]
+    names = sorted({_exception_name(each) for each in given})
+    if not names:
+        raise ValueError(f"the annotation 'retry_on' must name an exception class, not {value!r}")
+    return names
+
+
+def _exception_name(given: Any) -> str:
+    found = _imported(given) if isinstance(given, str) else given
+    if not isinstance(found, type) or not issubclass(found, BaseException):
+        raise TypeError(
+            "the annotation 'retry_on' must be an exception class, the name of one, or a tuple of "
+            f"those, not {given!r}"
+        )
+    return full_name(found)
+
+
+def full_name(cls: type) -> str:
+    """Return the name of a class with its module, by which exception classes are compared."""
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _imported(name: str) -> Any:
+    """Return what ``package.module.Class`` names; a name without a module is built in."""
+    module, _, attribute = name.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module or "builtins"), attribute)
+    except Exception as error:
+        raise ValueError(
+            f"the annotation 'retry_on' names {name!r}, which the scheduler cannot import: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+
+
+def _factor(name: str, value: Any) -> float:
+    """Return a factor from 1 to ``FACTOR_MAX``."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"the annotation {name!r} must be a number, not {value!r}")
+    if not 1 <= value <= FACTOR_MAX:
+        raise ValueError(f"the annotation {name!r} must be from 1 to {FACTOR_MAX}, not {value!r}")
+    return float(value)
+
+
+def flag(name: str, value: Any) -> bool:
+    """Return a truth value."""
+    if not isinstance(value, bool):
+        raise TypeError(f"the annotation {name!r} must be True or False, not {value!r}")
+    return value
 
 
 def duration(name: str, value: Any, minimum_is_allowed: bool = True) -> float:

@@ -20,9 +20,8 @@ from .stealing import recall_tasks
 
 
 def give_up_run(turn: Turn, ws: WorkerState, key: Key) -> None:
-    """Ask `ws` to forget its run of `key`, which may go on and then occupies a thread."""
+    """Record that `ws` was asked to forget its run of `key`, which goes on in a thread."""
     state = turn.state
-    turn.free_keys(ws.address, key)
     add_extra_run(state, ws, key)
     _recall_if_occupied(turn, ws)
     is_first = len(ws.extra_runs) == 1

@@ -1,4 +1,4 @@
-"""Timeouts and deadlines of tasks, which are checked with each tick.
+"""Timeouts, deadlines and delays of tasks, which are checked with each tick.
 
 The time that a run takes is known from heartbeats, which report since when each task executes. If a
 worker sends none, its tasks are assumed to execute since its last heartbeat, or since they were
@@ -15,29 +15,25 @@ from paceline.scheduler.core.lifecycle.recommendations import Recs
 from paceline.scheduler.core.lifecycle.removal import blamed_tasks
 from paceline.scheduler.core.lifecycle.transitions import fill_slots, run, transition
 from paceline.scheduler.core.state.model import TaskState, WorkerState
-from paceline.scheduler.core.state.policies import TaskPolicies
 from paceline.scheduler.core.state.task_states import ACTIVE_STATES
+from paceline.scheduler.core.task_policy import TaskPolicy
 from paceline.scheduler.core.turn import Turn
 
 from .extra_runs import give_up_run
+from .retries import TIMEOUT_ERROR, check_hold, retry_later
 
 #: A worker is silent after this many heartbeat intervals and seconds without a heartbeat.
 SILENT_INTERVALS, SILENT_SECONDS = 2, 0.5
 
 
 def check_policies(turn: Turn) -> None:
-    """Check the timeouts and deadlines of all tasks."""
+    """Check the timeouts, deadlines and delayed retries of all tasks."""
     policies = turn.state.policies
     if policies.has_timeouts:
         _check_timeouts(turn)
     if policies.alarms and policies.alarms[0][0] <= turn.now:
         for ts in policies.due(turn.now, turn.budget):
             _check_task(turn, ts)
-
-
-def policies_of(ts: TaskState) -> TaskPolicies | None:
-    """Return the policies of `ts`, or None if it has none."""
-    return ts.details.policies if ts.details is not None else None
 
 
 # ------------------------------------------------------------------ timeouts
@@ -52,7 +48,7 @@ def _check_timeouts(turn: Turn) -> None:
         silent = turn.now - ws.last_seen > silence
         tasks: Iterable[TaskState] = blamed_tasks(ws) if silent else ws.executing
         for ts in tasks:
-            policies = policies_of(ts)
+            policies = ts.policies
             if policies is None or not policies.policy.timeout_seconds:
                 continue
             if ts.processing_on is ws and (silent or ws.executing_at >= policies.sent_at):
@@ -61,20 +57,26 @@ def _check_timeouts(turn: Turn) -> None:
                     late.append((ts, ws, seconds))
     for ts, ws, seconds in late:
         if ts.processing_on is ws:
-            policies = policies_of(ts)
+            policies = ts.policies
             assert policies is not None
             text = (
                 f"Task {ts.key!r} was executing for {seconds:.1f} s on {ws.address}, "
                 f"longer than its timeout of {policies.policy.timeout_seconds:g} s"
             )
-            _fail(turn, ts, text)
+            _fail(turn, ts, text, _is_retried(ts, policies.policy))
     if late:
         fill_slots(turn)
 
 
+def _is_retried(ts: TaskState, policy: TaskPolicy) -> bool:
+    """Return whether `ts` is retried after a timeout."""
+    names = policy.retry_on
+    return ts.retries > 0 and (names is None or any(name in TIMEOUT_ERROR for name in names))
+
+
 def running_seconds(ts: TaskState, ws: WorkerState, now: float) -> float:
     """Return the seconds for which `ws` has been executing `ts`, or an upper bound if unknown."""
-    policies = policies_of(ts)
+    policies = ts.policies
     started = ws.executing_at - ws.executing.get(ts, 0.0)
     return now - (started if policies is None else max(started, policies.sent_at))
 
@@ -84,11 +86,12 @@ def running_seconds(ts: TaskState, ws: WorkerState, now: float) -> float:
 
 def _check_task(turn: Turn, ts: TaskState) -> None:
     """Check `ts`, whose alarm is due."""
-    policies = policies_of(ts)
+    policies = ts.policies
     if policies is None or turn.state.tasks.get(ts.key) is not ts:
         return
     if ts.state not in ACTIVE_STATES:
         return
+    hold = policies.hold
     deadline = policies.policy.deadline
     if deadline and turn.now >= deadline:
         ws = ts.processing_on
@@ -96,10 +99,12 @@ def _check_task(turn: Turn, ts: TaskState) -> None:
         when = policies.policy.deadline_text
         _fail(turn, ts, f"Task {ts.key!r} was {ts.state}{where} at its deadline, {when}")
         fill_slots(turn)
+    elif hold is not None and turn.now >= hold.until:
+        check_hold(turn, ts, policies, hold)
 
 
-def _fail(turn: Turn, ts: TaskState, text: str) -> None:
-    """Mark `ts` as erred with a TimeoutError; give up its run."""
+def _fail(turn: Turn, ts: TaskState, text: str, retry: bool = False) -> None:
+    """Give up the run of `ts`, and mark it as erred with a TimeoutError, or retry it elsewhere."""
     ws = ts.processing_on
     turn.log(30, text)
     failure = Failure(
@@ -110,18 +115,23 @@ def _fail(turn: Turn, ts: TaskState, text: str) -> None:
     )
     recs: Recs = {}
     is_running = ws is not None and may_be_running(ts, ws)
-    transition(turn, ts, "erred", recs, failure)
+    policies = ts.policies
+    if retry and ws is not None and policies is not None:
+        policies.avoided[ws.address] = None  # there, the same run would go on
+        retry_later(turn, ts, policies, ws.address, recs)
+    else:
+        transition(turn, ts, "erred", recs, failure)
+        if ws is not None:
+            turn.free_keys(ws.address, ts.key)
     if ws is not None and turn.state.workers.get(ws.address) is ws:
         if is_running:
             give_up_run(turn, ws, ts.key)
-        else:
-            turn.free_keys(ws.address, ts.key)
     run(turn, recs)
 
 
 def may_be_running(ts: TaskState, ws: WorkerState) -> bool:
     """Return whether `ts` may occupy a thread of `ws`, to which it was sent."""
-    policies = policies_of(ts)
+    policies = ts.policies
     if ts in ws.long_running:
         return False
     return ts in ws.executing or (policies is not None and ws.executing_at < policies.sent_at)

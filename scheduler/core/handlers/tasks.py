@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from paceline.protocol.messages import KeepAlive, LongRunning, Reschedule, TaskErred, TaskFinished
 from paceline.scheduler.core.lifecycle import accounting
-from paceline.scheduler.core.lifecycle.failures import Failure
 from paceline.scheduler.core.lifecycle.recommendations import Recs
 from paceline.scheduler.core.lifecycle.transitions import fill_slots, run, transition
 from paceline.scheduler.core.policy import placement
 from paceline.scheduler.core.turn import Registry, Turn
+
+from .retries import failure_of, handle_failed_run
 
 
 def handle_task_finished(turn: Turn, message: TaskFinished) -> None:
@@ -53,20 +54,13 @@ def handle_task_erred(turn: Turn, message: TaskErred) -> None:
     if ts.run_id != message.run_id:
         if ts.processing_on.address == turn.source:
             recs[ts] = "released"
+    elif ts.retries > 0 and ts.policies is not None:
+        handle_failed_run(turn, ts, ts.policies, message, recs)
     elif ts.retries > 0:
         ts.retries -= 1
         transition(turn, ts, "waiting", recs)
     else:
-        failure = Failure(
-            cause=ts,
-            worker=turn.source,
-            exception=message.exception,
-            traceback=message.traceback,
-            exception_text=message.exception_text,
-            traceback_text=message.traceback_text,
-            report=message,
-        )
-        transition(turn, ts, "erred", recs, failure)
+        transition(turn, ts, "erred", recs, failure_of(ts, turn.source, message))
     run(turn, recs)
     fill_slots(turn)
 

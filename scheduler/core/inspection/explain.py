@@ -235,7 +235,10 @@ def policy_facts(ts: TaskState, now: float) -> dict[str, Any] | None:
 
     Returns:
         "timeout_seconds", and "times_out_in" (seconds from now; None unless it executes);
-        "deadline" as text, and "deadline_in" (seconds from now). None if there is no such policy.
+        "deadline" as text, and "deadline_in" (seconds from now); "failed_on", the worker of the
+        last run, if the task waits for its retry, and "retried_in" (seconds from now; None while
+        its exception is compared with "retry_on"); "avoided" workers. None if there is no such
+        policy.
     """
     policies = ts.details.policies if ts.details is not None else None
     if policies is None or ts.state not in ACTIVE_STATES:
@@ -247,6 +250,11 @@ def policy_facts(ts: TaskState, now: float) -> dict[str, Any] | None:
         "deadline": policy.deadline_text or None,
         "deadline_in": policy.deadline - now if policy.deadline else None,
     }
+    hold = policies.hold
+    out["failed_on"] = None if hold is None else hold.worker
+    out["retried_in"] = None if hold is None or hold.failure is not None else hold.until - now
+    out["retry_on"] = policy.retry_on
+    out["avoided"] = list(islice(policies.avoided, EXAMPLES_MAX))
     ws = ts.processing_on
     if ws is not None and policy.timeout_seconds and ts in ws.executing:
         running = ws.executing[ts] + now - ws.executing_at

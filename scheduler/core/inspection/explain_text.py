@@ -72,6 +72,9 @@ def _unknown(key: str, facts: Facts) -> str:
 def _waiting(key: str, facts: Facts) -> str:
     waits = facts["waits_for"]
     if not waits["n"]:
+        held = facts.get("policies")
+        if held is not None and held["failed_on"] is not None:
+            return _waits_for_retry(key, held)
         if facts.get("reminder"):
             return f"{key} has all its dependencies; the scheduler finishes other work first."
         return f"{key} has all its dependencies and is about to be sent to a worker."
@@ -80,6 +83,13 @@ def _waiting(key: str, facts: Facts) -> str:
     if cause is None:
         return text + "."
     return f"{text}. Root cause: {cause['summary']}"
+
+
+def _waits_for_retry(key: str, policies: Facts) -> str:
+    text = f"{key} failed on {policies['failed_on']}"
+    if policies["retried_in"] is None:
+        return f"{text}; its exception is being compared with {named(policies['retry_on'])}."
+    return f"{text} and is retried in {seconds(max(0.0, policies['retried_in']))}."
 
 
 def _no_worker(key: str, facts: Facts) -> str:
@@ -286,6 +296,8 @@ def policy_sentences(policies: Facts | None) -> list[str]:
     if policies["deadline"]:
         left = seconds(max(0.0, policies["deadline_in"]))
         out.append(f"It fails at its deadline, {policies['deadline']}, in {left}.")
+    if policies["avoided"]:
+        out.append(f"It failed on {named(policies['avoided'])} and runs elsewhere if possible.")
     return out
 
 

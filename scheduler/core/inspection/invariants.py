@@ -14,6 +14,7 @@ from math import ceil, inf, isclose
 from typing import Any
 
 from paceline.scheduler.core.lifecycle import accounting
+from paceline.scheduler.core.lifecycle.recommendations import is_held
 from paceline.scheduler.core.policy import fairness
 from paceline.scheduler.core.state.containers import add_up
 from paceline.scheduler.core.state.model import (
@@ -27,6 +28,7 @@ from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.task_states import ACTIVE_STATES, TASK_STATES
 from paceline.scheduler.core.state.worker_loads import is_available, usable_threads
 
+from .policy_invariants import check_holds
 from .share_invariants import check_accounts, check_groups
 
 #: Relative tolerance, and tolerance in seconds, of sums of floating-point numbers.
@@ -202,7 +204,7 @@ def _waits_for_something(view: View, ts: TaskState) -> None:
     if ts in view.pending:
         return
     if ts.state == "waiting":
-        assert ts.waiting_count, "it waits for nothing, and is not placed"
+        assert ts.waiting_count or is_held(ts), "it waits for nothing, and is not placed"
         for dts in ts.dependencies:
             coming = dts.state in ACTIVE_STATES or dts in view.pending
             if dts.state == "erred":
@@ -409,6 +411,11 @@ def _shares(view: View, state: SchedulerState) -> None:
     check_accounts(state)
 
 
+def _holds(view: View, state: SchedulerState) -> None:
+    """Check that only waiting tasks are held, and that an alarm ends each hold."""
+    check_holds(state)
+
+
 def _steals(view: View, state: SchedulerState) -> None:
     """Check that tasks asked back are on their victims, or requests void, and sums add up."""
     stealing_state = state.stealing
@@ -451,7 +458,7 @@ INVARIANTS: Mapping[str, Mapping[int, Callable[[View, Any], None]]] = {
     "prefix": {41: _prefix_known},
     "state": {
         50: _group_counts, 51: _prefix_counts, 52: _totals, 53: _network, 54: _held_rows,
-        60: _steals, 61: _shares,
+        60: _steals, 61: _shares, 62: _holds,
     },
 }  # fmt: skip
 

@@ -73,6 +73,8 @@ def clear_failure(turn: Turn, ts: TaskState, recs: Recs) -> None:
     details.exception = details.traceback = None
     details.exception_text = details.traceback_text = None
     details.exception_blame = None
+    if details.policies is not None:
+        details.policies.failed_runs = 0
     for dts in ts.dependents:
         if dts.state == "erred":
             recs[dts] = "waiting"

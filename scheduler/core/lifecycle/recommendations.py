@@ -26,6 +26,11 @@ def is_wanted(ts: TaskState) -> bool:
     return bool(ts.who_wants) or ts.waiters_count > 0
 
 
+def is_held(ts: TaskState) -> bool:
+    """Return whether `ts`, which failed, waits for its retry."""
+    return ts.policies is not None and ts.policies.hold is not None
+
+
 def is_failure_relevant(ts: TaskState) -> bool:
     """Return whether the failure of `ts` matters: it is wanted, or other tasks failed with it."""
     return is_wanted(ts) or any(d.state == "erred" for d in ts.dependents)

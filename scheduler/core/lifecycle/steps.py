@@ -33,6 +33,8 @@ def enter(ts: TaskState, state: str) -> None:
             for dts in ts.dependencies:
                 dts.waiters_count -= 1
             ts.waiting_count = 0
+            if ts.details is not None and ts.details.policies is not None:
+                ts.details.policies.hold = None
         elif before == "waiting":
             ts.waiting_count = 0
     elif state in ACTIVE_STATES:

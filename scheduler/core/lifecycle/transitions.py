@@ -43,6 +43,8 @@ from .recommendations import (
     Recs,
     end_fire_and_forget,
     erred_dependency,
+    is_failure_relevant,
+    is_held,
     is_wanted,
     recommend_ready_dependents,
     release_finished_dependencies,
@@ -136,6 +138,8 @@ def _transition_through_released(turn: Turn, ts: TaskState, finish: str, recs: R
                 return
             following = "forgotten"
         elif start == "erred":
+            if not is_failure_relevant(ts) and ts.dependents:
+                return  # a dependency is retried, but no task needs this one
             for dts in ts.dependencies:
                 if recs.get(dts) == "released":
                     del recs[dts]  # needed again
@@ -188,7 +192,7 @@ def transition_released_erred(
 
 def transition_waiting_processing(turn: Turn, ts: TaskState, recs: Recs, detail: Any) -> None:
     """Send the ready task to a worker, or move it to queued or no-worker."""
-    if ts.waiting_count:
+    if ts.waiting_count or (ts.details is not None and is_held(ts)):
         return
     state = turn.state
     shares = state.shares

@@ -32,7 +32,10 @@ def is_rootish(state: SchedulerState, ts: TaskState) -> bool:
     """Return whether `ts` belongs to a group much larger than the cluster with few dependencies."""
     details = ts.details
     if details is not None and (
-        details.resource_restrictions or details.worker_restrictions or details.host_restrictions
+        details.resource_restrictions
+        or details.worker_restrictions
+        or details.host_restrictions
+        or (details.policies is not None and details.policies.avoided)
     ):
         return False
     if ts.data_producer:
@@ -312,10 +315,21 @@ def valid_workers(state: SchedulerState, ts: TaskState) -> dict[WorkerState, Non
             addresses = supplied
         else:
             addresses = {a: None for a in addresses if a in supplied}
+    if details.policies is not None and details.policies.avoided:
+        addresses = _without_avoided(state, addresses, details.policies.avoided)
     if addresses is None:
         return None
     workers = (state.workers[a] for a in addresses)
     return {ws: None for ws in workers if ws in state.running}
+
+
+def _without_avoided(
+    state: SchedulerState, addresses: dict[str, None] | None, avoided: dict[str, None]
+) -> dict[str, None] | None:
+    """Return `addresses` (None for all) without the avoided ones, if any of the rest is running."""
+    base = state.workers if addresses is None else addresses
+    others = {a: None for a in base if a not in avoided}
+    return others if any(state.workers[a] in state.running for a in others) else addresses
 
 
 def _addresses_on_hosts(state: SchedulerState, hosts: Iterable[str]) -> dict[str, None]:

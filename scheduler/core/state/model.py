@@ -170,16 +170,12 @@ class TaskDetails:
     """Attributes that few tasks have, stored apart to keep TaskState small.
 
     Attributes:
-        exception, traceback: the serialized error, on the task that failed itself.
-        exception_text, traceback_text: the error as text.
-        exception_blame: the task whose failure made this one err; the task itself if it failed
-            itself.
+        exception, traceback, exception_text, traceback_text: the error, serialized and as text.
+        exception_blame: the task whose failure made this one err; it may be the task itself.
         erred_on: addresses of the workers on which the task erred, in order.
-        host_restrictions, worker_restrictions: the only hosts and addresses on which the task may
-            run.
+        host_restrictions, worker_restrictions: the only hosts and addresses that may run the task.
         resource_restrictions: resource -> amount needed.
-        loose_restrictions: whether the task may run elsewhere if no worker satisfies its
-            restrictions.
+        loose_restrictions: whether other workers may run it if none satisfies its restrictions.
         metadata: metadata that the worker reported with the finished task.
         worker_losses: number of workers lost unexpectedly while the task was processing there.
         policies: the policies of the task, and what they have done; None without policies.
@@ -367,6 +363,10 @@ class TaskState:
     @property
     def metadata(self) -> dict[str, Any] | None:
         return self.details.metadata if self.details is not None else None
+
+    @property
+    def policies(self) -> TaskPolicies | None:
+        return self.details.policies if self.details is not None else None
 
     @property
     def loose_restrictions(self) -> bool:

@@ -6,10 +6,26 @@ import heapq
 from dataclasses import dataclass, field
 from typing import Any
 
+from paceline.protocol.messages import TaskErred
 from paceline.scheduler.core.task_policy import TaskPolicy
 
 #: Number of alarms from which those of forgotten tasks are removed when the number has doubled.
 ALARMS_MIN = 1_000
+
+
+@dataclass(slots=True, eq=False)
+class Hold:
+    """Keeps a task that failed in state waiting until it is retried.
+
+    Attributes:
+        worker: address of the worker on which it failed.
+        until: time of the retry, or of the next request to compare the exception.
+        failure: the worker's report, while its exception is compared with ``TaskPolicy.retry_on``.
+    """
+
+    worker: str
+    until: float
+    failure: TaskErred | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -19,10 +35,16 @@ class TaskPolicies:
     Attributes:
         policy: what the user set.
         sent_at: time at which the task was last sent to a worker; 0 before.
+        hold: why the task waits although it could run; None otherwise.
+        failed_runs: number of runs that failed and were retried.
+        avoided: addresses of workers on which it is not retried if another one may run it.
     """
 
     policy: TaskPolicy
     sent_at: float = 0.0
+    hold: Hold | None = None
+    failed_runs: int = 0
+    avoided: dict[str, None] = field(default_factory=dict)
 
 
 @dataclass(slots=True, eq=False)

@@ -36,6 +36,7 @@ from paceline.workers_compat.graphs.graph_table import (
     CompileRequest,
     CompilerReady,
     GraphDone,
+    MatchRequest,
     UploadedFile,
     decode_reply,
 )
@@ -80,7 +81,7 @@ class GraphCompilers(Protocol):
     def start(self) -> None:
         """Start the processes, so that the first graph does not wait for them."""
 
-    def compile(self, request: CompileRequest, on_reply: OnReply) -> None:
+    def compile(self, request: CompileRequest | MatchRequest, on_reply: OnReply) -> None:
         """Compile a graph.
 
         ``on_reply`` is called with chunks, then a commit or a failure, each in a separate iteration
@@ -125,7 +126,7 @@ class ProcessGraphCompilers:
         """Start the regular process."""
         self._spawn()
 
-    def compile(self, request: CompileRequest, on_reply: OnReply) -> None:
+    def compile(self, request: CompileRequest | MatchRequest, on_reply: OnReply) -> None:
         job = CompileJob(request, on_reply)
         self._queues.setdefault(job.client, deque()).append(job)
         self._dispatch()

@@ -19,6 +19,7 @@ from paceline.workers_compat import errors
 from paceline.workers_compat.graphs.graph_table import (
     Cancel,
     CompileRequest,
+    MatchRequest,
     Request,
     encode_request,
 )
@@ -46,7 +47,7 @@ class CompileJob:
         deaths: number of processes that ended while they compiled it.
     """
 
-    request: CompileRequest
+    request: CompileRequest | MatchRequest
     on_reply: OnReply
     answered: bool = False
     cancelled: bool = False
@@ -66,7 +67,7 @@ class CompileJob:
     @property
     def large(self) -> bool:
         """Return whether it takes long, because its expression is large."""
-        return self.request.expr_ser.nbytes > LARGE_NBYTES
+        return self.request.nbytes > LARGE_NBYTES
 
     @property
     def is_open(self) -> bool:
@@ -249,7 +250,7 @@ def death_text(code: int) -> str:
     return f"the graph compiler {how} while compiling this graph"
 
 
-def compile_failure(request: CompileRequest, text: str) -> GraphFailed:
+def compile_failure(request: CompileRequest | MatchRequest, text: str) -> GraphFailed:
     """Return the failure of a graph that was not compiled because of ``text``."""
     error = RuntimeError(f"Failed to compile the task graph: {text}")
     exception, traceback, _ = errors.error_payloads(error)

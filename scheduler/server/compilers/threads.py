@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from paceline.workers_compat.graphs.graph_table import CompileRequest
+from paceline.workers_compat.graphs.graph_table import CompileRequest, MatchRequest
 
 from .process import WAITING_MESSAGES_MAX, OnReply, compile_failure
 
@@ -29,7 +29,7 @@ class ThreadGraphCompilers:
     def start(self) -> None:
         """Do nothing: threads start with the first graph."""
 
-    def compile(self, request: CompileRequest, on_reply: OnReply) -> None:
+    def compile(self, request: CompileRequest | MatchRequest, on_reply: OnReply) -> None:
         self._live.add(request.graph_id)
         self._executor.submit(self._run, request, on_reply)
 
@@ -43,14 +43,15 @@ class ThreadGraphCompilers:
     async def stop(self) -> None:
         self._executor.shutdown(wait=False, cancel_futures=True)
 
-    def _run(self, request: CompileRequest, on_reply: OnReply) -> None:
+    def _run(self, request: CompileRequest | MatchRequest, on_reply: OnReply) -> None:
         """Compile a graph, in a thread."""
-        from paceline.workers_compat.graphs.compiler import compile_graph
+        from paceline.workers_compat.graphs.compiler import CHUNK_SIZE
+        from paceline.workers_compat.graphs.match_error import replies as replies_to
 
         slots = threading.Semaphore(WAITING_MESSAGES_MAX)
         replies: Iterator[Any]
         try:
-            replies = iter(compile_graph(request))
+            replies = replies_to(request, CHUNK_SIZE)
             for reply in replies:
                 if request.graph_id in self._cancelled:
                     break

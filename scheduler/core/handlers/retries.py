@@ -1,0 +1,135 @@
+"""Retries of tasks whose policies say after which exceptions, when and where.
+
+Exceptions are pickled. A graph compiler unpickles them and compares their classes with
+``TaskPolicy.retry_on``. Meanwhile, and until the delay of the retry is over, the task is in state
+waiting with a ``Hold``.
+"""
+
+from __future__ import annotations
+
+from paceline.protocol.messages import TaskErred
+from paceline.scheduler.core.instructions import MatchError
+from paceline.scheduler.core.lifecycle.failures import Failure
+from paceline.scheduler.core.lifecycle.recommendations import Recs
+from paceline.scheduler.core.lifecycle.transitions import fill_slots, run, transition
+from paceline.scheduler.core.state.model import TaskState
+from paceline.scheduler.core.state.policies import Hold, TaskPolicies
+from paceline.scheduler.core.task_policy import ErrorMatched
+from paceline.scheduler.core.turn import Registry, Turn
+
+#: Seconds after which the comparison of an exception is requested again.
+MATCH_AGAIN_SECONDS = 10.0
+#: Upper limits of a delay in seconds, and of the number of retries with which it grows.
+DELAY_MAX_SECONDS, GROWTH_MAX = 86_400.0, 60
+#: ``TimeoutError`` and its base classes.
+TIMEOUT_ERROR = frozenset(
+    {
+        "builtins.TimeoutError",
+        "builtins.OSError",
+        "builtins.Exception",
+        "builtins.BaseException",
+    }
+)
+
+
+def failure_of(ts: TaskState, worker: str, report: TaskErred) -> Failure:
+    """Return the failure of `ts` that `worker` has reported."""
+    return Failure(
+        cause=ts,
+        worker=worker,
+        exception=report.exception,
+        traceback=report.traceback,
+        exception_text=report.exception_text,
+        traceback_text=report.traceback_text,
+        report=report,
+    )
+
+
+def handle_failed_run(
+    turn: Turn, ts: TaskState, policies: TaskPolicies, report: TaskErred, recs: Recs
+) -> None:
+    """Retry `ts`, which failed on the source of `turn` and has retries left, or let it err."""
+    if policies.policy.retry_on is None:
+        retry_later(turn, ts, policies, turn.source, recs)
+    elif report.exception is None:
+        transition(turn, ts, "erred", recs, failure_of(ts, turn.source, report))
+    else:
+        transition(turn, ts, "waiting", recs)
+        if ts.state == "waiting":
+            policies.hold = Hold(turn.source, 0.0, report)
+            request_match(turn, ts, policies.hold, policies.policy.retry_on)
+
+
+def request_match(turn: Turn, ts: TaskState, hold: Hold, names: list[str]) -> None:
+    """Request the comparison of the exception of `ts`, which is held, with `names`."""
+    report = hold.failure
+    assert report is not None and report.exception is not None
+    turn.instruct(MatchError(ts.key, report.run_id, report.exception, names))
+    hold.until = turn.now + MATCH_AGAIN_SECONDS
+    turn.state.policies.set_alarm(hold.until, ts)
+
+
+def handle_error_matched(turn: Turn, message: ErrorMatched) -> None:
+    """Retry a task, or mark it as erred, now that its exception was compared."""
+    ts = turn.state.tasks.get(message.key)
+    policies = ts.policies if ts is not None else None
+    hold = policies.hold if policies is not None else None
+    if ts is None or policies is None or hold is None:
+        return
+    report = hold.failure
+    if report is None or report.run_id != message.run_id:
+        return
+    policies.hold = None
+    recs: Recs = {}
+    if message.matches:
+        retry_later(turn, ts, policies, hold.worker, recs)
+    else:
+        if message.problem:
+            turn.log(
+                30,
+                f"The exception of {ts.key!r} cannot be compared with its annotation retry_on: "
+                f"{message.problem}; not retrying it",
+            )
+        transition(turn, ts, "erred", recs, failure_of(ts, hold.worker, report))
+    run(turn, recs)
+    fill_slots(turn)
+
+
+def retry_later(turn: Turn, ts: TaskState, policies: TaskPolicies, worker: str, recs: Recs) -> None:
+    """Retry `ts`, which failed on `worker`, after its delay."""
+    policy = policies.policy
+    ts.retries -= 1
+    if policy.retry_elsewhere:
+        policies.avoided[worker] = None
+    if ts.state != "waiting":
+        transition(turn, ts, "waiting", recs)
+    growth = policy.retry_backoff ** min(policies.failed_runs, GROWTH_MAX)
+    policies.failed_runs += 1
+    seconds = min(
+        policy.retry_delay_seconds * growth, policy.retry_delay_max_seconds or DELAY_MAX_SECONDS
+    )
+    if ts.state != "waiting":
+        return
+    if seconds:
+        policies.hold = Hold(worker, turn.now + seconds)
+        turn.state.policies.set_alarm(policies.hold.until, ts)
+    elif not ts.waiting_count:
+        recs[ts] = "processing"
+
+
+def check_hold(turn: Turn, ts: TaskState, policies: TaskPolicies, hold: Hold) -> None:
+    """Retry `ts`, whose hold is over, or request the comparison of its exception again."""
+    names = policies.policy.retry_on
+    if hold.failure is not None and names is not None:
+        request_match(turn, ts, hold, names)
+        return
+    policies.hold = None
+    if not ts.waiting_count:
+        run(turn, {ts: "processing"})
+        fill_slots(turn)
+
+
+#: Message class -> handler.
+HANDLERS: Registry = {
+    ErrorMatched: handle_error_matched,
+}
