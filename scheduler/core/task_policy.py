@@ -22,6 +22,8 @@ class TaskPolicy:
         retry_backoff: factor by which the delay grows with each retry.
         retry_delay_max_seconds: limit of the delay; 0 for none.
         retry_elsewhere: whether a retry avoids the workers on which the task has failed.
+        speculative: whether the task may get a second run elsewhere; None as configured.
+        pure: whether the task may run twice at a time.
     """
 
     timeout_seconds: float = 0.0
@@ -32,6 +34,8 @@ class TaskPolicy:
     retry_backoff: float = 1.0
     retry_delay_max_seconds: float = 0.0
     retry_elsewhere: bool = False
+    speculative: bool | None = None
+    pure: bool = True
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ from paceline.scheduler.core.inspection.invariants import (
     validate_tasks,
 )
 from paceline.scheduler.core.state.model import ClientState
-from paceline.scheduler.core.state.policies import Hold, TaskPolicies
+from paceline.scheduler.core.state.policies import Hold, SecondRun, TaskPolicies
 from paceline.scheduler.core.stimuli import AnnotationSet, RecallTask
 from paceline.scheduler.core.task_policy import TaskPolicy
 from paceline.testing import Env
@@ -302,6 +302,29 @@ def a_hold_without_an_end(env: Env) -> None:
 def a_hold_of_a_task_that_runs(env: Env) -> None:
     hold(env, "b")
     env.state.policies.set_alarm(2000.0, env.task("b"))
+
+
+@breaks(63)
+def a_second_run_on_the_same_worker(env: Env) -> None:
+    ws = env.task("b").processing_on
+    assert ws is not None
+    second_run(env, "b", ws.address)
+
+
+@breaks(63)
+def a_second_run_without_a_thread(env: Env) -> None:
+    second_run(env, "b", "w1" if env.where("b") == "w0" else "w0")
+
+
+@breaks(63)
+def a_second_run_of_a_task_that_waits(env: Env) -> None:
+    second_run(env, "c", "w0")
+
+
+def second_run(env: Env, key: str, address: str) -> None:
+    policies = TaskPolicies(TaskPolicy(), second=SecondRun(address, 99, 0.0))
+    env.task(key).ensure_details().policies = policies
+    env.state.policies.second_runs[env.task(key)] = None
 
 
 def hold(env: Env, key: str) -> None:

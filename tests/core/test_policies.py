@@ -235,8 +235,8 @@ def test_explain() -> None:
     env.tick(4.0)
     env.submit({"y": []})
     found = explain(env.state, "y", env.now)
-    assert "1 worker busy with runs that were given up" in found["summary"]
-    assert "w0: executes only runs that were given up: x." in found["words"]
+    assert "1 worker busy with given-up or second runs" in found["summary"]
+    assert "w0: executes only given-up and second runs: x." in found["words"]
 
 
 def test_alarms_of_forgotten_tasks_are_removed() -> None:

@@ -118,6 +118,12 @@ async def test_a_deadline() -> None:
             TypeError,
             "'retry_elsewhere' must be True or False",
         ),
+        (
+            {"speculative": "yes"},
+            TypeError,
+            "'speculative' must be True or False, not 'yes'.*'inc'",
+        ),
+        ({"speculative": True, "pure": False}, ValueError, "'speculative'=True .*'pure'=False"),
         ({"retries": -1}, ValueError, "'retries' must be 0 or more, not -1.*'inc'"),
         ({"retries": 1.5}, TypeError, "'retries' must be an int, not 1.5.*'inc'"),
     ],
@@ -184,6 +190,31 @@ async def test_delayed_retries_elsewhere() -> None:
     assert second - first >= 0.3
     assert third - second >= 0.6
     assert a != b
+
+
+def first_run_hangs(name: str) -> str:
+    """Return at once, except in the first run of the task "slow"."""
+    RUNS.append((name, time.monotonic(), get_worker().address))
+    if name == "slow" and len(runs_of(name)) == 1:
+        RELEASED.wait(60)
+    return get_worker().address
+
+
+async def test_a_second_run() -> None:
+    """Its result is used, and the first run does not replace it when it ends."""
+    RUNS.clear()
+    async with running(n_workers=2) as (scheduler, client, *_):
+        await client.gather(client.map(first_run_hangs, ["a", "b", "c"]))
+        with dask.annotate(speculative=True):
+            future = client.submit(first_run_hangs, "slow")
+        used = await future
+        (_, first), (_, second) = runs_of("slow")
+        assert used == second != first
+        RELEASED.set()
+        ws = scheduler.server.state.workers[first]
+        while ws.extra_runs:
+            await asyncio.sleep(0.05)
+        assert await client.who_has(future) == {future.key: (second,)}
 
 
 async def test_a_worker_that_is_restarted() -> None:

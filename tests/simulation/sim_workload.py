@@ -67,6 +67,8 @@ class Workload:
             policy.retry_delay_seconds = rng.choice([0.0, 0.1, 2.0])
             policy.retry_backoff = rng.choice([1.0, 2.0])
             policy.retry_elsewhere = rng.random() < 0.5
+        if rng.random() < 0.7:
+            policy.speculative = True
         return AnnotationSet(retries=rng.randint(0, 3), policy=policy)
 
     def seconds(self, key: Any) -> float:

@@ -62,6 +62,8 @@ TURNS_MAX = 60_000
 #: Latency of messages between peers and core, by the network that the seed selects (seconds).
 LATENCIES = ((0.0, 0.0), (0.001, 0.005), (0.001, 0.2), (0.01, 3.0))
 BEAT_SECONDS = 1.0
+#: Factors by which workers are slower than others.
+SLOWNESS = (1.0, 1.0, 1.0, 1.0, 20.0)
 #: Interval of work stealing (seconds).
 STEALING_SECONDS = (0.02, 0.1, 1.0)
 
@@ -96,6 +98,8 @@ class World:
             allowed_failures=rng.choice([0, 1, 3]),
             worker_ttl_seconds=None,
             no_workers_timeout_seconds=rng.choice([None, None, 4.0]),
+            speculation=rng.random() < 0.5,
+            speculation_factor=rng.choice([1.01, 3.0]),
             shares_clients=self.share_settings.clients,
             shares_groups=self.share_settings.groups,
             shares_half_life_seconds=5.0,
@@ -106,6 +110,7 @@ class World:
         self.pressure = Pressure(self, seed)
         self.latencies = rng.choice(LATENCIES)
         self.workers: dict[str, Any] = {}
+        self.slowness: dict[str, float] = {}
         self.clients: dict[str, ModelClient] = {}
         self.links: dict[str, Link] = {}
         self.client_links: dict[str, Link] = {}
@@ -208,6 +213,7 @@ class World:
         worker = self.worker_class(self, address, nthreads)
         worker.supply(facts.get("resources") or {})
         self.workers[address] = worker
+        self.slowness[address] = self.rng.choice(SLOWNESS)
         link = Link(
             self.agenda,
             self.rng,
@@ -274,7 +280,7 @@ class World:
 
     def executes(self, worker: Any, job: Job) -> None:
         """Start a task on a worker and draw how it ends."""
-        seconds = self.workload.seconds(job.key)
+        seconds = self.workload.seconds(job.key) * self.slowness[worker.address]
         fate = self.workload.fate(job.key)
         if fate == "kill":
             self.later(seconds, self._killed_by, worker, job)

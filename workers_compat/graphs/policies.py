@@ -24,7 +24,7 @@ CONFIG_KEY = "paceline.scheduler.policies"
 RETRY_POLICIES = (
     *("retry_on", "retry_delay", "retry_backoff", "retry_delay_max", "retry_elsewhere"),
 )
-POLICIES = frozenset({"timeout", "deadline", *RETRY_POLICIES})
+POLICIES = frozenset({"timeout", "deadline", "speculative", "pure", *RETRY_POLICIES})
 #: Largest ``retry_backoff``.
 FACTOR_MAX = 1_000
 #: Options of ``CONFIG_KEY``.
@@ -73,6 +73,12 @@ def task_policy(found: Mapping[str, Any], received_at: float) -> TaskPolicy | No
         policy.deadline = _deadline(given["deadline"], received_at)
         when = datetime.fromtimestamp(policy.deadline).astimezone()
         policy.deadline_text = when.isoformat(sep=" ", timespec="seconds")
+    if "pure" in given:
+        policy.pure = flag("pure", given["pure"])
+    if "speculative" in given:
+        policy.speculative = flag("speculative", given["speculative"])
+        if policy.speculative and not policy.pure:
+            raise ValueError("the annotations 'speculative'=True and 'pure'=False contradict")
     retries = [name for name in RETRY_POLICIES if name in given]
     if retries:
         if found.get("retries") is None:

@@ -201,6 +201,8 @@ def _apply_policy(state: SchedulerState, ts: TaskState, policy: TaskPolicy) -> N
     ts.ensure_details().policies = TaskPolicies(policy)
     if policy.timeout_seconds:
         state.policies.has_timeouts = True
+    if policy.speculative:
+        state.policies.has_speculative = True
     if policy.deadline:
         state.policies.set_alarm(policy.deadline, ts)
 

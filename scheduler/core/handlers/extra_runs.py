@@ -11,7 +11,9 @@ from collections.abc import Container
 from paceline.protocol.keys import Key
 from paceline.scheduler.core.instructions import RestartStuckWorker
 from paceline.scheduler.core.lifecycle.extra_runs import add_extra_run, remove_extra_run
+from paceline.scheduler.core.lifecycle.second_runs import second_run
 from paceline.scheduler.core.state.model import WorkerState
+from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.worker_loads import is_available
 from paceline.scheduler.core.turn import Turn
 
@@ -31,12 +33,23 @@ def give_up_run(turn: Turn, ws: WorkerState, key: Key) -> None:
 
 def refresh_extra_runs(turn: Turn, ws: WorkerState, executing: Container[Key]) -> None:
     """Update which extra runs occupy threads of `ws`, from what its heartbeat reports."""
-    ended = [key for key in ws.extra_runs if key not in executing]
+    ended = [
+        key
+        for key in ws.extra_runs
+        if key not in executing and not _is_second_run(turn.state, ws, key)
+    ]
     for key in ended:
         remove_extra_run(turn.state, ws, key)
     if ended:
         use_worker(turn, ws)
     _recall_if_occupied(turn, ws)
+
+
+def _is_second_run(state: SchedulerState, ws: WorkerState, key: Key) -> bool:
+    """Return whether `key` has its second run on `ws`, which may not have started yet."""
+    ts = state.tasks.get(key)
+    second = second_run(ts) if ts is not None else None
+    return second is not None and second.address == ws.address
 
 
 def _recall_if_occupied(turn: Turn, ws: WorkerState) -> None:

@@ -21,6 +21,7 @@ from paceline.scheduler.core.turn import Turn
 
 from .extra_runs import give_up_run
 from .retries import TIMEOUT_ERROR, check_hold, retry_later
+from .stragglers import check_stragglers
 
 #: A worker is silent after this many heartbeat intervals and seconds without a heartbeat.
 SILENT_INTERVALS, SILENT_SECONDS = 2, 0.5
@@ -31,6 +32,7 @@ def check_policies(turn: Turn) -> None:
     policies = turn.state.policies
     if policies.has_timeouts:
         _check_timeouts(turn)
+    check_stragglers(turn)
     if policies.alarms and policies.alarms[0][0] <= turn.now:
         for ts in policies.due(turn.now, turn.budget):
             _check_task(turn, ts)

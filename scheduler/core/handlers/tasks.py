@@ -5,11 +5,15 @@ from __future__ import annotations
 from paceline.protocol.messages import KeepAlive, LongRunning, Reschedule, TaskErred, TaskFinished
 from paceline.scheduler.core.lifecycle import accounting
 from paceline.scheduler.core.lifecycle.recommendations import Recs
+from paceline.scheduler.core.lifecycle.second_runs import promote_second_run, second_run
 from paceline.scheduler.core.lifecycle.transitions import fill_slots, run, transition
 from paceline.scheduler.core.policy import placement
+from paceline.scheduler.core.state.model import WorkerState
 from paceline.scheduler.core.turn import Registry, Turn
 
+from .availability import use_worker
 from .retries import failure_of, handle_failed_run
+from .stragglers import is_second_run, second_run_failed
 
 
 def handle_task_finished(turn: Turn, message: TaskFinished) -> None:
@@ -23,9 +27,13 @@ def handle_task_finished(turn: Turn, message: TaskFinished) -> None:
         return
     ts = state.tasks.get(message.key)
     recs: Recs = {}
+    promoted: WorkerState | None = None
     if ts is None:
         turn.free_keys(ws.address, message.key)
     elif ts.state == "processing":
+        if is_second_run(ts, ws.address, message.run_id):
+            state.policies.second_runs_won += 1
+            promoted = promote_second_run(turn, ts)
         if ts.run_id == message.run_id:
             if message.metadata:
                 details = ts.ensure_details()
@@ -41,6 +49,8 @@ def handle_task_finished(turn: Turn, message: TaskFinished) -> None:
         turn.free_keys(ws.address, ts.key)
     if recs:
         run(turn, recs)
+    if promoted is not None:
+        use_worker(turn, promoted)
     fill_slots(turn)
 
 
@@ -51,9 +61,15 @@ def handle_task_erred(turn: Turn, message: TaskErred) -> None:
     if ts is None or ts.state != "processing" or ts.processing_on is None:
         return
     recs: Recs = {}
-    if ts.run_id != message.run_id:
+    promoted: WorkerState | None = None
+    if is_second_run(ts, turn.source, message.run_id):
+        second_run_failed(turn, ts)
+    elif ts.run_id != message.run_id:
         if ts.processing_on.address == turn.source:
             recs[ts] = "released"
+    elif second_run(ts) is not None:
+        promoted = promote_second_run(turn, ts, is_over=True)  # it may succeed there
+        second_run_failed(turn, ts)
     elif ts.retries > 0 and ts.policies is not None:
         handle_failed_run(turn, ts, ts.policies, message, recs)
     elif ts.retries > 0:
@@ -62,6 +78,8 @@ def handle_task_erred(turn: Turn, message: TaskErred) -> None:
     else:
         transition(turn, ts, "erred", recs, failure_of(ts, turn.source, message))
     run(turn, recs)
+    if promoted is not None:
+        use_worker(turn, promoted)
     fill_slots(turn)
 
 
@@ -70,7 +88,11 @@ def handle_long_running(turn: Turn, message: LongRunning) -> None:
     state = turn.state
     ws = state.workers.get(turn.source)
     ts = state.tasks.get(message.key)
-    if ws is None or ts is None or ts.processing_on is not ws or ts.run_id != message.run_id:
+    if ws is None or ts is None:
+        return
+    if is_second_run(ts, ws.address, message.run_id):
+        second_run_failed(turn, ts)
+    if ts.processing_on is not ws or ts.run_id != message.run_id:
         return
     seconds = message.compute_duration
     if seconds is not None:
@@ -95,6 +117,9 @@ def handle_reschedule(turn: Turn, message: Reschedule) -> None:
     if ts.state != "processing" or ts.processing_on is None:
         return
     if turn.source and ts.processing_on.address != turn.source:
+        second = second_run(ts)
+        if second is not None and second.address == turn.source:
+            second_run_failed(turn, ts)
         return
     run(turn, {ts: "released"})
     fill_slots(turn)

@@ -13,6 +13,7 @@ from paceline.scheduler.core.instructions import DropWorkerConnection
 from paceline.scheduler.core.lifecycle import accounting, charges
 from paceline.scheduler.core.lifecycle.recommendations import Recs
 from paceline.scheduler.core.lifecycle.removal import begin_worker_removal, lose_data
+from paceline.scheduler.core.lifecycle.second_runs import leave_second_runs
 from paceline.scheduler.core.lifecycle.transitions import fill_slots, run
 from paceline.scheduler.core.policy import placement
 from paceline.scheduler.core.state.deferred import WorkerRemoval
@@ -318,12 +319,15 @@ def handle_worker_removed(turn: Turn, gone: WorkerRemoved) -> None:
     _unregister(state, ws)
     state.spans.note_threads(state.total_nthreads, turn.now)
 
+    promoted = leave_second_runs(turn, ws)
     recs: Recs = {}
     worker_removal = WorkerRemoval(ws, gone.expected, list(ws.processing))
     begin_worker_removal(turn, worker_removal, recs)
     recomputed, lost = lose_data(turn, ws, recs)
     _report_losses(turn, worker_removal, recomputed, lost)
     run(turn, recs)
+    for promoted_on in promoted:
+        use_worker(turn, promoted_on)
     refresh_no_workers(state, turn.now)
     if state.plugins is not None:
         state.plugins.remove_worker(ws.address, turn.stimulus_id)

@@ -254,6 +254,7 @@ def policy_facts(ts: TaskState, now: float) -> dict[str, Any] | None:
     out["failed_on"] = None if hold is None else hold.worker
     out["retried_in"] = None if hold is None or hold.failure is not None else hold.until - now
     out["retry_on"] = policy.retry_on
+    out["second_run"] = None if policies.second is None else policies.second.address
     out["avoided"] = list(islice(policies.avoided, EXAMPLES_MAX))
     ws = ts.processing_on
     if ws is not None and policy.timeout_seconds and ts in ws.executing:

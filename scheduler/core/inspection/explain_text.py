@@ -117,7 +117,7 @@ def _no_worker(key: str, facts: Facts) -> str:
     if reasons.get("backpressured"):
         parts.append(f"{count(reasons['backpressured'], 'worker')} not reading from the connection")
     if reasons.get("occupied"):
-        parts.append(f"{count(reasons['occupied'], 'worker')} busy with runs that were given up")
+        parts.append(f"{count(reasons['occupied'], 'worker')} busy with given-up or second runs")
     return f"{found}: {'; '.join(parts)}." if parts else f"{found}."
 
 
@@ -296,6 +296,8 @@ def policy_sentences(policies: Facts | None) -> list[str]:
     if policies["deadline"]:
         left = seconds(max(0.0, policies["deadline_in"]))
         out.append(f"It fails at its deadline, {policies['deadline']}, in {left}.")
+    if policies["second_run"]:
+        out.append(f"It takes long, so it has a second run on {policies['second_run']}.")
     if policies["avoided"]:
         out.append(f"It failed on {named(policies['avoided'])} and runs elsewhere if possible.")
     return out
@@ -308,7 +310,7 @@ def _reason(reason: Facts) -> str:
     if kind == "backpressured":
         return "does not read from its connection"
     if kind == "occupied":
-        return f"executes only runs that were given up: {named(map(show, reason['keys']))}"
+        return f"executes only given-up and second runs: {named(map(show, reason['keys']))}"
     if kind == "worker":
         return "is not among the workers that the task is restricted to"
     return f"has {reason['has']:g} of {reason['resource']}, {reason['needs']:g} needed"

@@ -28,7 +28,7 @@ from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.task_states import ACTIVE_STATES, TASK_STATES
 from paceline.scheduler.core.state.worker_loads import is_available, usable_threads
 
-from .policy_invariants import check_holds
+from .policy_invariants import check_holds, check_second_runs
 from .share_invariants import check_accounts, check_groups
 
 #: Relative tolerance, and tolerance in seconds, of sums of floating-point numbers.
@@ -416,6 +416,11 @@ def _holds(view: View, state: SchedulerState) -> None:
     check_holds(state)
 
 
+def _second_runs(view: View, state: SchedulerState) -> None:
+    """Check that second runs are of processing tasks, on another worker, and occupy a thread."""
+    check_second_runs(state)
+
+
 def _steals(view: View, state: SchedulerState) -> None:
     """Check that tasks asked back are on their victims, or requests void, and sums add up."""
     stealing_state = state.stealing
@@ -458,7 +463,7 @@ INVARIANTS: Mapping[str, Mapping[int, Callable[[View, Any], None]]] = {
     "prefix": {41: _prefix_known},
     "state": {
         50: _group_counts, 51: _prefix_counts, 52: _totals, 53: _network, 54: _held_rows,
-        60: _steals, 61: _shares, 62: _holds,
+        60: _steals, 61: _shares, 62: _holds, 63: _second_runs,
     },
 }  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from paceline.scheduler.core.lifecycle.second_runs import second_run
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 
 
@@ -13,3 +14,18 @@ def check_holds(state: SchedulerState) -> None:
         if hold is not None:
             assert ts.state == "waiting", f"{ts!r} is held"
             assert (ts, hold.until) in alarms, f"no alarm ends the hold of {ts!r}"
+
+
+def check_second_runs(state: SchedulerState) -> None:
+    """Check that second runs are of processing tasks, on another worker, and occupy a thread."""
+    found = [ts for ts in state.tasks.values() if second_run(ts) is not None]
+    known = state.policies.second_runs
+    assert all(ts in known for ts in found) and len(found) == len(known), f"{found}, not {known}"
+    for ts in found:
+        second = second_run(ts)
+        assert second is not None and ts.processing_on is not None, f"{ts!r} is not processing"
+        assert second.address != ts.processing_on.address, f"{ts!r} runs twice on a worker"
+        ws = state.workers.get(second.address)
+        assert ws is not None, f"{ts!r} has its second run on an unknown worker"
+        assert ts.key in ws.extra_runs, f"{ts!r} occupies no thread of {ws!r}"
+        assert second.run_id != ts.run_id, f"both runs of {ts!r} have the same number"

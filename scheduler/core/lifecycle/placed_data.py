@@ -28,7 +28,7 @@ def become_data(
     state = turn.state
     start = ts.state
     if start == "processing":
-        ws = steps.leave_worker(state, ts)
+        ws = steps.leave_worker(turn, ts)
         if ws is not None:
             turn.free_keys(ws.address, ts.key)
     elif start == "erred":

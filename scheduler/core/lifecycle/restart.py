@@ -13,6 +13,7 @@ from paceline.scheduler.core.state.fair_queue import FairQueue
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.turn import Turn
 
+from .second_runs import drop_second_run
 from .steps import clear_references
 
 #: Forgotten tasks torn down per turn, as a multiple of the transitions of a turn.
@@ -28,6 +29,8 @@ def forget_everything(turn: Turn) -> None:
     tasks = list(state.tasks.values())
     if state.plugins is not None:
         _tell_plugins(turn, tasks)
+    for ts in list(state.policies.second_runs):
+        drop_second_run(turn, ts)
     state.deferred.clear()
     for ws in state.workers.values():
         _empty(turn, ws)

@@ -22,6 +22,7 @@ from .recommendations import (
     is_wanted,
     release_unneeded_dependencies,
 )
+from .second_runs import drop_second_run
 
 
 def enter(ts: TaskState, state: str) -> None:
@@ -66,8 +67,11 @@ def free_replicas(turn: Turn, ts: TaskState) -> None:
     accounting.remove_all_replicas(turn.state, ts)
 
 
-def leave_worker(state: SchedulerState, ts: TaskState) -> WorkerState | None:
+def leave_worker(turn: Turn, ts: TaskState) -> WorkerState | None:
     """Remove `ts` from the work of its worker. Return the worker, or None if it was removed."""
+    state = turn.state
+    if state.policies.second_runs:
+        drop_second_run(turn, ts)
     ws = accounting.stop_processing(state, ts)
     if ts.actor:
         ws.actors.pop(ts, None)

@@ -50,6 +50,7 @@ from .recommendations import (
     release_finished_dependencies,
     release_unneeded_dependencies,
 )
+from .second_runs import drop_second_run
 
 # ------------------------------------------------------------------ running recommendations
 
@@ -267,6 +268,8 @@ def transition_processing_memory(
     ws = ts.processing_on
     assert ws is not None
     group = ts.group
+    if state.policies.second_runs:
+        drop_second_run(turn, ts)
     accounting.stop_processing(state, ts)
     account = ts.account
     account.n_finished += 1
@@ -296,7 +299,7 @@ def transition_processing_memory(
 
 def transition_processing_released(turn: Turn, ts: TaskState, recs: Recs, detail: Any) -> None:
     """Release the task: it is not needed, its worker was removed, or it has to start again."""
-    ws = steps.leave_worker(turn.state, ts)
+    ws = steps.leave_worker(turn, ts)
     if ws is not None:
         turn.free_keys(ws.address, ts.key)
     steps.release_active(turn, ts, recs)
@@ -309,7 +312,7 @@ def transition_processing_erred(
     failure = detail or inherited_failure(ts)
     if failure is None:
         return
-    ws = steps.leave_worker(turn.state, ts)
+    ws = steps.leave_worker(turn, ts)
     if ws is not None and failure.worker != ws.address:
         turn.free_keys(ws.address, ts.key)
     steps.mark_erred(turn, ts, recs, failure)

@@ -29,6 +29,21 @@ class Hold:
 
 
 @dataclass(slots=True, eq=False)
+class SecondRun:
+    """A second run of a task that takes long; the first result counts.
+
+    Attributes:
+        address: address of its worker.
+        run_id: number of its ``compute-task`` message.
+        sent_at: time of that message.
+    """
+
+    address: str
+    run_id: int
+    sent_at: float
+
+
+@dataclass(slots=True, eq=False)
 class TaskPolicies:
     """The policies of one task, and what they have done.
 
@@ -37,6 +52,8 @@ class TaskPolicies:
         sent_at: time at which the task was last sent to a worker; 0 before.
         hold: why the task waits although it could run; None otherwise.
         failed_runs: number of runs that failed and were retried.
+        second: the second run of the task, while it is processing; None otherwise.
+        second_failed: whether a second run failed, so that there is no other.
         avoided: addresses of workers on which it is not retried if another one may run it.
     """
 
@@ -44,6 +61,8 @@ class TaskPolicies:
     sent_at: float = 0.0
     hold: Hold | None = None
     failed_runs: int = 0
+    second: SecondRun | None = None
+    second_failed: bool = False
     avoided: dict[str, None] = field(default_factory=dict)
 
 
@@ -53,12 +72,20 @@ class Policies:
 
     Attributes:
         has_timeouts: whether any task ever had a timeout.
+        has_speculative: whether any task was ever annotated with ``speculative=True``.
+        second_runs: tasks with a second run.
+        second_run_count: number of second runs ever.
+        second_runs_won: number of second runs whose result was used.
         alarms: heap of (time, number, task); a task is checked at the time.
         alarm_count: number of alarms ever.
         alarms_max: number of alarms at which those of forgotten tasks are removed.
     """
 
     has_timeouts: bool = False
+    has_speculative: bool = False
+    second_runs: dict[Any, None] = field(default_factory=dict)
+    second_run_count: int = 0
+    second_runs_won: int = 0
     alarms: list[tuple[float, int, Any]] = field(default_factory=list)
     alarm_count: int = 0
     alarms_max: int = ALARMS_MIN

@@ -12,6 +12,7 @@ from __future__ import annotations
 from paceline.protocol.messages import StealRequest, StealResponse
 from paceline.scheduler.core.lifecycle import accounting
 from paceline.scheduler.core.lifecycle.outgoing import compute_message
+from paceline.scheduler.core.lifecycle.second_runs import drop_second_run
 from paceline.scheduler.core.lifecycle.transitions import fill_slots, run
 from paceline.scheduler.core.policy import fairness, placement
 from paceline.scheduler.core.state.model import TaskState, WorkerState
@@ -125,6 +126,8 @@ def _may_move(state: SchedulerState, ts: TaskState, thief: WorkerState) -> bool:
 def _move(turn: Turn, ts: TaskState, thief: WorkerState) -> None:
     """Send ``ts`` to ``thief`` with a new run_id."""
     state = turn.state
+    if state.policies.second_runs:
+        drop_second_run(turn, ts)
     victim = accounting.stop_processing(state, ts)
     accounting.start_processing(state, ts, thief)
     if ts.actor:
