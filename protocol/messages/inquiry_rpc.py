@@ -112,6 +112,22 @@ class Explain(Request, frozen=True, kw_only=True, tag="explain"):
     key: Any = None
 
 
+class GetShares(Request, frozen=True, kw_only=True, tag="shares"):
+    """Report share groups and their usage, or change settings of one before.
+
+    The stock scheduler does not have this operation.
+
+    Returns: the result of ``paceline.scheduler.core.inspection.share_report``.
+
+    Attributes:
+        group: group to change, or None.
+        settings: weight, class, threads, tasks and memory, as far as they change; -1 for no cap.
+    """
+
+    group: str | None = None
+    settings: dict[str, float] | None = None
+
+
 class PerformanceReport(Request, frozen=True, kw_only=True, tag="performance_report"):
     """Create a performance report. Returns: HTML.
 

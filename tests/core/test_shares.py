@@ -11,6 +11,7 @@ from paceline.protocol import messages as m
 from paceline.protocol.keys import Key
 from paceline.scheduler.core.config import SchedulerConfig
 from paceline.scheduler.core.inspection.explain import explain
+from paceline.scheduler.core.inspection.share_report import share_report, waits_for_share
 from paceline.scheduler.core.state.accounts import ABSENT_MAX, group_name
 from paceline.scheduler.core.stimuli import (
     AnnotationSet,
@@ -477,6 +478,32 @@ def test_usage_is_counted_by_client(four: Env) -> None:
     four.finish("y", seconds=1.0)
     four.leave("alice")
     assert (account.n_tasks, account.nbytes, account.thread_seconds) == (0, 0, 3.0)
+
+
+def test_report_of_groups(four: Env) -> None:
+    contended(four)
+    four.submit(tasks("a", 2))
+    four.finish(four.processing("w0")[0], nbytes=100, seconds=2.0)
+    report = share_report(four.state)
+    bob, alice = report["groups"][:2]
+    assert (bob["name"], bob["processing"], bob["finished"], bob["thread_seconds"]) == (
+        "bob",
+        3,
+        1,
+        2.0,
+    )
+    assert bob["clients"][0] == {
+        "client": "bob",
+        **{"tasks": 4, "finished": 1, "thread_seconds": 2.0},
+        **{"nbytes": 100, "byte_seconds": 0.0, "moved_nbytes": 0},
+    }
+    assert (alice["queued"], alice["waits_for"]) == (1, "its turn")
+    four.feed(SetShare("alice", {"tasks": 1}))
+    assert waits_for_share(four.state, share(four, "alice")) == "cap of tasks"
+    four.feed(SetShare("alice", {"tasks": -1, "class": -1}))
+    assert waits_for_share(four.state, share(four, "alice")) == "higher class"
+    four.leave("bob")
+    assert waits_for_share(four.state, share(four, "alice")) == ""
 
 
 def test_accounts_of_clients_that_left_are_merged(four: Env) -> None:

@@ -26,7 +26,7 @@ from paceline.protocol.reply_values import VALUES
 #: Arguments that the connection itself uses.
 CONNECTION_OPS = {"close", "close-stream"}
 #: Ops that stock does not have.
-OUR_OPS = {"explain"}
+OUR_OPS = {"explain", "shares"}
 #: Arguments that the server adds to a message.
 ADDED = {"comm", "worker", "client", "ts"}
 

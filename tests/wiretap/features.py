@@ -280,6 +280,7 @@ async def questions(c: TappedCluster) -> None:
     await scheduler.proxy(msg={"op": "identity"}, worker=c.workers[0].address)
     if not isinstance(c.scheduler, _stock_scheduler()):
         await scheduler.explain(key=future.key)
+        await scheduler.shares()
     async with MemorySampler().sample("features", client=client, interval=0.05):
         await client.submit(slow_add, 3, 3)
     async with performance_report(filename=os.path.join(c.folder, "report.html")):

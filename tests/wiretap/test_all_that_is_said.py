@@ -32,7 +32,7 @@ UNPROVOKED: dict[tuple[str, str], str] = {
 }
 #: Additional entries, by scheduler.
 UNPROVOKED_BY: dict[str, dict[tuple[str, str], str]] = {
-    "stock": {("scheduler_rpc", "explain"): "an op of paceline's"},
+    "stock": {("scheduler_rpc", op): "an op of paceline's" for op in ("explain", "shares")},
     "paceline": {},
 }
 

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from . import doctor, explain, protocol_commands, status, upgrade
+from . import doctor, explain, protocol_commands, shares, status, upgrade
 from .options import read_key, tls_options
 
 if TYPE_CHECKING:
@@ -259,6 +259,8 @@ for command in (
     doctor.command,
     explain.command,
     upgrade.command,
+    shares.shares_command,
+    shares.usage_command,
 ):
     main.add_command(command)
 scheduler.epilog = (

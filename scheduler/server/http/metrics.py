@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from paceline.scheduler.core.handlers.clients import FIRE_AND_FORGET
+from paceline.scheduler.core.inspection.share_report import share_report
 from paceline.scheduler.core.policy import scaling
 from paceline.scheduler.core.state.containers import add_up
 from paceline.scheduler.core.state.model import TaskPrefix
@@ -61,6 +62,8 @@ GAUGES: Final = {
         "Bytes that wait to be sent because a peer has not read them"
     ),
     "paceline_connections": "Open connections of all kinds",
+    "paceline_share_tasks": "Tasks of share groups that wait for their turn, or are on workers",
+    "paceline_share_memory_bytes": "Size of the results of share groups, all copies counted",
     "paceline_durable": "Whether the scheduler survives the death of its process",
     "paceline_restart_seconds": "Duration of the last restart of a durable scheduler's process",
 }
@@ -91,7 +94,19 @@ COUNTERS: Final = {
     "paceline_restarts": "Processes of a durable scheduler that died and were replaced",
     "paceline_upgrades": "Processes of a durable scheduler that another release has replaced",
     "paceline_repairs": "Differences to workers that were repaired after a restart",
+    "paceline_share_tasks_finished": "Finished tasks of share groups",
+    "paceline_share_thread_seconds": "Compute time of finished tasks of share groups",
+    "paceline_share_byte_seconds": "Size of results of share groups, summed over time",
+    "paceline_share_moved_bytes": "Bytes of results of share groups copied between workers",
     "paceline_sampled_messages": "Stimuli of sampled turns, by op",
+}
+#: Name -> sum of each share group.
+SHARE_SUMS: Final = {
+    "paceline_share_memory_bytes": "nbytes",
+    "paceline_share_tasks_finished": "finished",
+    "paceline_share_thread_seconds": "thread_seconds",
+    "paceline_share_byte_seconds": "byte_seconds",
+    "paceline_share_moved_bytes": "moved_nbytes",
 }
 PREFIX: Final = ("task_prefix_name",)
 #: Name -> names of the labels of its rows.
@@ -106,6 +121,8 @@ LABELS: Final = {
     "stealing_request_count": ("cost_multiplier",),
     "stealing_request_cost": ("cost_multiplier",),
     "paceline_waiting": ("for",),
+    "paceline_share_tasks": ("group", "state"),
+    **dict.fromkeys(SHARE_SUMS, ("group",)),
     "paceline_outgoing_buffer_bytes": ("peers", "of"),
     "paceline_sampled_messages": ("op",),
     "paceline_repairs": ("kind",),
@@ -151,7 +168,7 @@ class SchedulerMetrics:
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics with their current values."""
         parts = (self._peers, self._tasks, self._prefixes, self._semaphores, self._process)
-        for values in (part() for part in (*parts, self._queues)):
+        for values in (part() for part in (*parts, self._queues, self._shares)):
             for name, rows in values.items():
                 kind, text = (Gauge, GAUGES[name]) if name in GAUGES else (Counter, COUNTERS[name])
                 made = kind(self._start + name, text, labels=LABELS.get(name, ()))
@@ -275,6 +292,20 @@ class SchedulerMetrics:
             "semaphore_average_pending_lease_time_s": found["average_pending_lease_time"],
         }
         return {metric: {str(n): rows[n] for n in names} for metric, rows in values.items()}
+
+    def _shares(self) -> Values:
+        """Return work and usage by share group."""
+        groups = share_report(self._state)["groups"]
+        tasks = {
+            (each["name"], state): each[state]
+            for each in groups
+            for state in ("processing", "queued")
+        }
+        by_group = {
+            metric: {(each["name"],): each[name] for each in groups}
+            for metric, name in SHARE_SUMS.items()
+        }
+        return {"paceline_share_tasks": tasks, **by_group}
 
     def _queues(self) -> Values:
         """Return the lengths of queues and the sizes of buffers."""

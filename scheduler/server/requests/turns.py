@@ -7,8 +7,10 @@ from typing import Any
 from paceline.protocol import messages as r
 from paceline.protocol.messages import extension_rpc as x
 from paceline.scheduler.core import stimuli
+from paceline.scheduler.core.config import check_group_settings
 from paceline.scheduler.core.inspection import queries
 from paceline.scheduler.core.inspection.explain import explain, explain_all
+from paceline.scheduler.core.inspection.share_report import share_report
 from paceline.scheduler.server.peers.peer import Peer
 
 from .api import Handler, ServerApi, reads
@@ -32,6 +34,18 @@ def handle_explain(server: ServerApi, request: r.Explain, peer: Peer) -> dict[st
         return explain_all(server.state, server.now())
     compiling = sum(stream.n_graphs for stream in server.driver.client_streams.values())
     return explain(server.state, request.key, server.now(), compiling)
+
+
+def handle_shares(server: ServerApi, request: r.GetShares, peer: Peer) -> dict[str, Any]:
+    """Change settings of a share group, if any are given, and report all groups.
+
+    Raises:
+        ValueError: a setting is unknown or out of range.
+    """
+    if request.group is not None and request.settings:
+        check_group_settings(request.group, request.settings)
+        server.send_stimulus(stimuli.SetShare(request.group, request.settings))
+    return share_report(server.state)
 
 
 def handle_retry(server: ServerApi, request: r.Retry, peer: Peer) -> Any:
@@ -76,6 +90,7 @@ HANDLERS: dict[type, Handler] = {
     r.GetMetadata: handle_get_metadata,
     r.SetMetadata: handle_set_metadata,
     r.Explain: handle_explain,
+    r.GetShares: handle_shares,
     r.Retry: handle_retry,
     r.SetRestrictions: lambda server, request, peer: server.send_stimulus(
         stimuli.RestrictionsSet(request.worker)

@@ -1,0 +1,81 @@
+"""Report which share groups and clients use the cluster, which ones wait, and why."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any, Final
+
+from paceline.scheduler.core.state.accounts import Account, ShareGroup
+from paceline.scheduler.core.state.containers import add_up
+from paceline.scheduler.core.state.scheduler_state import SchedulerState
+
+#: Clients of a group that are listed, those with most thread-seconds first.
+CLIENTS_MAX: Final = 100
+#: Share groups that are listed, those with work first.
+GROUPS_MAX: Final = 1_000
+
+
+def share_report(state: SchedulerState) -> dict[str, Any]:
+    """Return the share groups with their settings, work and accounts.
+
+    Returns:
+        "enabled", "half_life_seconds", "n_groups" in total, and "groups", a list of dicts: "name",
+        "settings", "usage" (decayed thread-seconds relative to the weight), "processing",
+        "queued", "waits_for" ("", "cap of tasks" and the like, "higher
+        class", "its turn", "a slot"), the sums "tasks", "finished", "thread_seconds", "nbytes",
+        "byte_seconds" and "moved_nbytes", and the same by client in "clients".
+    """
+    shares = state.shares
+    groups = sorted(
+        shares.groups.values(), key=lambda share: (share not in shares.active, share.index)
+    )
+    return {
+        "enabled": shares.enabled,
+        "half_life_seconds": state.config.shares_half_life_seconds,
+        "n_groups": len(groups),
+        "groups": [_group(state, share) for share in groups[:GROUPS_MAX]],
+    }
+
+
+def _group(state: SchedulerState, share: ShareGroup) -> dict[str, Any]:
+    accounts = sorted(share.accounts, key=lambda account: -account.thread_seconds)
+    sums = _sums(share.former)
+    for account in accounts:
+        add_up(sums, _sums(account))
+    return {
+        "name": share.name,
+        "settings": share.settings,
+        "usage": state.shares.rank(share),
+        "processing": share.n_processing,
+        "queued": share.n_queued,
+        "waits_for": waits_for_share(state, share),
+        **sums,
+        "clients": [
+            {"client": account.client, **_sums(account)}
+            for account in islice(accounts, CLIENTS_MAX)
+        ],
+    }
+
+
+def _sums(account: Account) -> dict[str, float]:
+    return {
+        "tasks": account.n_tasks,
+        "finished": account.n_finished,
+        "thread_seconds": account.thread_seconds,
+        "nbytes": account.nbytes,
+        "byte_seconds": account.byte_seconds,
+        "moved_nbytes": account.moved_nbytes,
+    }
+
+
+def waits_for_share(state: SchedulerState, share: ShareGroup) -> str:
+    """Return what the queued tasks of `share` wait for; "" if it has none."""
+    if not share.n_queued:
+        return ""
+    cap = share.cap_reached()
+    if cap:
+        return f"cap of {cap}"
+    others = [each for each in state.shares.active if each is not share]
+    if any(each.priority_class > share.priority_class for each in others):
+        return "higher class"
+    return "its turn" if others else "a slot"

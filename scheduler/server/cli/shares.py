@@ -1,0 +1,145 @@
+"""``paceline shares`` and ``paceline usage``: share groups, their settings, and what they use."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import click
+from paceline.protocol.messages import GetShares
+from paceline.scheduler.core.config import NO_CAP, check_group_settings
+from paceline.scheduler.core.lifecycle.failures import format_nbytes
+
+from .options import scheduler_address, timeout_option
+from .rpc_client import RpcError, call_scheduler
+
+
+@click.command("shares")
+@click.argument("group", required=False)
+@scheduler_address()
+@click.option("--weight", type=float, help="Part of the cluster's time, relative to other groups")
+@click.option("--class", "priority_class", type=int, help="Priority class; higher ones go first")
+@click.option("--threads", help='Threads that the group may occupy, or "none"')
+@click.option("--tasks", help='Tasks that the group may have on workers, or "none"')
+@click.option("--memory", help='Size of results, as "10 GiB", or "none"')
+@click.option("--json", "as_json", is_flag=True, help="Print all details as JSON")
+@timeout_option(30.0)
+def shares_command(
+    group: str | None, address: str, as_json: bool, timeout: float, **options: Any
+) -> None:
+    """Show the share groups; with GROUP and options, change its settings."""
+    settings = read_settings(options)
+    if settings and group is None:
+        raise click.UsageError("Name the GROUP whose settings to change.")
+    try:
+        check_group_settings(group or "", settings)
+    except ValueError as error:
+        raise click.UsageError(str(error)) from None
+    found = _request(
+        address, GetShares(group=group if settings else None, settings=settings), timeout
+    )
+    if group is not None:
+        found["groups"] = [each for each in found["groups"] if each["name"] == group]
+    _print(found, as_json, share_lines)
+
+
+@click.command("usage")
+@scheduler_address()
+@click.option("--json", "as_json", is_flag=True, help="Print all details as JSON")
+@timeout_option(30.0)
+def usage_command(address: str, as_json: bool, timeout: float) -> None:
+    """Show what each share group and client has used since the scheduler started."""
+    _print(_request(address, GetShares(), timeout), as_json, usage_lines)
+
+
+def read_settings(options: Mapping[str, Any]) -> dict[str, float]:
+    """Return the settings that the options name; "none" removes a cap."""
+    out: dict[str, float] = {}
+    if options["weight"] is not None:
+        out["weight"] = options["weight"]
+    if options["priority_class"] is not None:
+        out["class"] = options["priority_class"]
+    for name in ("threads", "tasks", "memory"):
+        text = options[name]
+        if text == "none":
+            out[name] = NO_CAP
+        elif text is not None:
+            try:
+                out[name] = float(_nbytes(text) if name == "memory" else int(text))
+            except ValueError:
+                problem = f'--{name} takes a number or "none", not {text!r}'
+                raise click.UsageError(problem) from None
+    return out
+
+
+def _nbytes(text: str) -> int:
+    from paceline.workers_compat.config import config
+
+    return config.nbytes(text) or 0
+
+
+def _request(address: str, request: GetShares, timeout: float) -> dict[str, Any]:
+    found = call_scheduler(address, request, timeout)
+    if not isinstance(found, Mapping) or "groups" not in found:
+        raise RpcError(f"{address} is not a paceline scheduler: it replied {found!r:.500}")
+    return {**found, "groups": list(found["groups"])}
+
+
+def _print(found: dict[str, Any], as_json: bool, lines: Any) -> None:
+    click.echo(json.dumps(found, indent=2) if as_json else "\n".join(lines(found)))
+
+
+def share_lines(found: Mapping[str, Any]) -> list[str]:
+    """Return a table of the groups: settings, recent usage, tasks, and what they wait for."""
+    if not found["enabled"]:
+        return ["Share groups are off (paceline.shares.enabled: false)."]
+    rows = [("group", "weight", "class", "usage", "running", "queued", "waits for", "caps")]
+    for each in found["groups"]:
+        settings = each["settings"]
+        caps = [f"{n} {settings[n]:g}" for n in ("threads", "tasks") if settings[n] >= 0]
+        if settings["memory"] >= 0:
+            caps.append(f"memory {format_nbytes(int(settings['memory']))}")
+        rows.append(
+            (
+                each["name"],
+                f"{settings['weight']:g}",
+                f"{settings['class']:g}",
+                f"{each['usage']:.1f} s",
+                str(each["processing"]),
+                str(each["queued"]),
+                each["waits_for"],
+                ", ".join(caps),
+            )
+        )
+    return table(rows)
+
+
+def usage_lines(found: Mapping[str, Any]) -> list[str]:
+    """Return a table of the groups and their clients: tasks, time, data."""
+    rows: list[tuple[str, ...]] = [
+        ("group / client", "tasks done", "thread time", "memory", "memory x time", "moved")
+    ]
+    for each in found["groups"]:
+        rows.append((each["name"], *_sums(each)))
+        rows += [(f"  {client['client']}", *_sums(client)) for client in each["clients"]]
+    return table(rows)
+
+
+def _sums(each: Mapping[str, Any]) -> tuple[str, ...]:
+    return (
+        str(each["finished"]),
+        f"{each['thread_seconds']:.1f} s",
+        format_nbytes(int(each["nbytes"])),
+        f"{each['byte_seconds'] / 2**30:.2f} GiB s",
+        format_nbytes(int(each["moved_nbytes"])),
+    )
+
+
+def table(rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Return `rows` as lines with aligned columns."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    ]
