@@ -112,7 +112,7 @@ class Explain(Request, frozen=True, kw_only=True, tag="explain"):
     key: Any = None
 
 
-class GetShares(Request, frozen=True, kw_only=True, tag="shares"):
+class SharesRequest(Request, frozen=True, kw_only=True, tag="shares"):
     """Report share groups and their usage, or change settings of one before.
 
     The stock scheduler does not have this operation.

@@ -42,7 +42,7 @@ async def test_settings_change_and_are_in_the_journal(tmp_path: Path) -> None:
         expected = {"weight": 4, "class": 1, "threads": -1, "tasks": -1, "memory": 10 * 2**30}
         assert [each["settings"] for each in found["groups"]] == [expected]
         with pytest.raises(RpcError, match="weight of share group 'batch' must be > 0"):
-            bad = m.GetShares(group="batch", settings={"weight": 0.0})
+            bad = m.SharesRequest(group="batch", settings={"weight": 0.0})
             await asyncio.to_thread(call_scheduler, running.address, bad, 10.0)
     assert replay(journal).differs_after is None
 

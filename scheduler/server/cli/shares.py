@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
-from paceline.protocol.messages import GetShares
+from paceline.protocol.messages import SharesRequest
 from paceline.scheduler.core.config import NO_CAP, check_group_settings
 from paceline.scheduler.core.lifecycle.failures import format_nbytes
 
@@ -37,7 +37,7 @@ def shares_command(
     except ValueError as error:
         raise click.UsageError(str(error)) from None
     found = _request(
-        address, GetShares(group=group if settings else None, settings=settings), timeout
+        address, SharesRequest(group=group if settings else None, settings=settings), timeout
     )
     if group is not None:
         found["groups"] = [each for each in found["groups"] if each["name"] == group]
@@ -50,7 +50,7 @@ def shares_command(
 @timeout_option(30.0)
 def usage_command(address: str, as_json: bool, timeout: float) -> None:
     """Show what each share group and client has used since the scheduler started."""
-    _print(_request(address, GetShares(), timeout), as_json, usage_lines)
+    _print(_request(address, SharesRequest(), timeout), as_json, usage_lines)
 
 
 def read_settings(options: Mapping[str, Any]) -> dict[str, float]:
@@ -79,7 +79,7 @@ def _nbytes(text: str) -> int:
     return config.nbytes(text) or 0
 
 
-def _request(address: str, request: GetShares, timeout: float) -> dict[str, Any]:
+def _request(address: str, request: SharesRequest, timeout: float) -> dict[str, Any]:
     found = call_scheduler(address, request, timeout)
     if not isinstance(found, Mapping) or "groups" not in found:
         raise RpcError(f"{address} is not a paceline scheduler: it replied {found!r:.500}")

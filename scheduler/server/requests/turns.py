@@ -36,7 +36,7 @@ def handle_explain(server: ServerApi, request: r.Explain, peer: Peer) -> dict[st
     return explain(server.state, request.key, server.now(), compiling)
 
 
-def handle_shares(server: ServerApi, request: r.GetShares, peer: Peer) -> dict[str, Any]:
+def handle_shares(server: ServerApi, request: r.SharesRequest, peer: Peer) -> dict[str, Any]:
     """Change settings of a share group, if any are given, and report all groups.
 
     Raises:
@@ -90,7 +90,7 @@ HANDLERS: dict[type, Handler] = {
     r.GetMetadata: handle_get_metadata,
     r.SetMetadata: handle_set_metadata,
     r.Explain: handle_explain,
-    r.GetShares: handle_shares,
+    r.SharesRequest: handle_shares,
     r.Retry: handle_retry,
     r.SetRestrictions: lambda server, request, peer: server.send_stimulus(
         stimuli.RestrictionsSet(request.worker)
