@@ -48,7 +48,8 @@ _REQUESTS_BY_TYPE: tuple[tuple[Any, tuple[type[m.Message], ...]], ...] = (
         m.UnregisterNannyPlugin,
     )),
     (Facts, (
-        m.Identity, m.Versions, m.Profile, m.Explain, m.SharesRequest, m.GetClusterState, m.DumpState,
+        m.Identity, m.Versions, m.Profile, m.Explain, m.SharesRequest, m.GetClusterState,
+        m.DumpState,
         m.BenchmarkHardware, m.StopTaskMetadata, m.VariableGet, m.GetRunspec, m.WorkerProfile,
         m.ProfileMetadata, m.GetMonitorInfo, m.WorkerIdentity, m.WorkerVersions,
         m.NannyIdentity,
