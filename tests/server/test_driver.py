@@ -18,6 +18,7 @@ from paceline.scheduler.server.driver import CoreError, Driver
 class FakeState:
     tasks: dict[Any, Any] = {}
     graphs: dict[int, Any] = {}
+    deferred = SimpleNamespace(commits=[])
 
 
 class FakeCore:

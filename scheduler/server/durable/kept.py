@@ -126,7 +126,7 @@ class KeptMemory:
 
     def __init__(self, nbytes: int, fd: int | None = None) -> None:
         if fd is None:
-            fd = os.memfd_create("paceline")
+            fd = os.memfd_create("durable")
             os.ftruncate(fd, nbytes)
         self.fd = fd
         self.memory = mmap.mmap(fd, 0)
