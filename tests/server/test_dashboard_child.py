@@ -51,7 +51,10 @@ async def test_dashboard_process_starts_with_the_first_page_and_may_die(port: in
     assert not dashboards()
     assert "bokeh" in await get(port, "/status")
     (child,) = dashboards()
-    assert "individual-progress" in await get(port, "/sitemap.json")
+    assert {"/individual-progress", "/shares"} <= set(
+        json.loads(await get(port, "/sitemap.json"))["paths"]
+    )
+    assert '<a href="shares">Shares</a>' in await get(port, "/shares")
     child.send_signal(signal.SIGSTOP)
     try:
         assert await get(port, "/health") == "ok"

@@ -130,6 +130,24 @@ async def test_commands() -> None:
         assert retired["name"] == "alice"
 
 
+async def test_api_has_the_share_groups() -> None:
+    async with (
+        scheduler_with_commands() as (scheduler, _),
+        distributed.Client(scheduler.address, name="alice", asynchronous=True) as client,
+    ):
+        future = client.submit(int, key="x")
+        while not scheduler.server.state.shares.active:
+            await asyncio.sleep(0.01)
+        port = scheduler.http_server.port
+        found = json.loads(await get(port, "/api/v1/shares"))
+        (group,) = found["groups"]
+        assert (group["name"], group["queued"], group["waits_for"]) == ("alice", 1, "a slot")
+        assert [each["client"] for each in group["clients"]] == [client.id]
+        assert found == json.loads(await get(port, "/json/shares.json"))
+        assert "/api/v1/shares" in json.loads(await get(port, "/sitemap.json"))["paths"]
+        del future
+
+
 async def test_commands_are_disabled_by_default(scheduler: Scheduler) -> None:
     url = f"http://127.0.0.1:{scheduler.http_server.port}/a"
     async with distributed.Worker(scheduler.address, dashboard_address=":0"):

@@ -245,3 +245,87 @@ async def test_many_tasks_are_counted_and_the_stream_keeps_the_last(
         assert updates["tasks"] == {"n": STREAM_MAX + 100}
         assert len(updates["stream"]) == STREAM_MAX
         assert updates["stream"][-1][0] in {f.key for f in futures}
+
+
+@pytest.mark.parametrize("embedded", [False, True])
+async def test_shares_page_shows_groups_clients_and_why_they_wait(
+    proxy: Any, embedded: bool
+) -> None:
+    from bokeh.document import Document
+    from paceline.workers_compat.dashboard.applications import pages
+    from paceline.workers_compat.dashboard.embedded import DashboardScheduler
+
+    groups = {"batch": {"tasks": 0, "memory": "10 GiB"}, "alice": {"weight": 3, "class": 1}}
+    with dask.config.set({"paceline.shares.groups": groups}):
+        running = Scheduler(host="127.0.0.1", dashboard_address="127.0.0.1:0", dashboard=False)
+    async with (
+        running as scheduler,
+        distributed.Worker(scheduler.address, nthreads=1, dashboard_address=":0"),
+        distributed.Client(scheduler.address, name="batch", asynchronous=True) as batch,
+        distributed.Client(scheduler.address, name="alice", asynchronous=True) as alice,
+    ):
+        capped = batch.submit(int, key="capped")
+        result = alice.submit(bytes, 1_000, key="result")
+        await result
+        while not scheduler.server.state.shares.groups["batch"].n_queued:
+            await asyncio.sleep(0.01)
+        shown = DashboardScheduler(scheduler.facade, scheduler.server) if embedded else proxy
+        documents = [Document(), Document()]  # of two browsers
+        for document in documents:
+            pages()["/shares"](shown, {}, document)
+        if not embedded:
+            assert document.roots[0].children[1].source.data["group"] == []
+            deltas = StateDeltas(scheduler.server, dict)
+            proxy.apply(deltas.updates(proxy.wanted()))
+            (update,) = document.session_callbacks
+            update.callback()
+        assert document.title == "Dask: Shares"
+        heading, shares, clients = document.roots[0].children
+        assert heading.text == "2 groups, 1 with queued tasks. Recent use halves every 60 s."
+        assert [each.field for each in shares.columns] == list(shares.source.data)
+        rows = {row["group"]: row for row in records(shares.source.data)}
+        assert list(rows) == ["batch", "alice"]
+        assert rows["batch"]["waits_for"] == "cap of tasks" and rows["batch"]["queued"] == 1
+        assert rows["batch"]["caps"] == "tasks 0, memory 10.00 GiB"
+        assert [rows["alice"][name] for name in ("weight", "class", "caps")] == [3, 1, ""]
+        assert rows["alice"]["share"] == 1 and rows["batch"]["share"] == 0
+        assert rows["alice"]["nbytes"] >= 1_000 and rows["alice"]["waits_for"] == ""
+        found = {(row["group"], row["client"]): row for row in records(clients.source.data)}
+        assert set(found) == {("batch", batch.id), ("alice", alice.id)}
+        assert found["alice", alice.id]["finished"] == 1
+        del capped
+
+
+def records(data: dict[str, list[Any]]) -> list[dict[str, Any]]:
+    """Return the rows of a table."""
+    return [dict(zip(data, values)) for values in zip(*data.values(), strict=True)]
+
+
+def test_share_of_use_is_relative_to_the_thread_seconds_of_all_groups() -> None:
+    pytest.importorskip("bokeh")
+    from paceline.workers_compat.dashboard.share_tables import group_rows
+
+    sums = dict.fromkeys(
+        ("tasks", "finished", "thread_seconds", "nbytes", "byte_seconds", "moved_nbytes"), 0
+    )
+    caps = {"class": 0, "threads": 4.0, "tasks": -1.0, "memory": -1.0}
+    work = {"processing": 0, "queued": 0, "waits_for": "", **sums}
+    groups = [
+        {"name": name, "usage": usage, "settings": {"weight": weight, **caps}, **work}
+        for name, usage, weight in (("a", 10.0, 1.0), ("b", 5.0, 6.0))
+    ]
+    rows = group_rows(groups)
+    assert [(row["recent_seconds"], row["share"]) for row in rows] == [(10, 0.25), (30, 0.75)]
+    assert rows[0]["caps"] == "threads 4"
+    assert group_rows([{**groups[0], "usage": 0.0}])[0]["share"] == 0
+
+
+def test_menu_has_the_shares_page(proxy: Any) -> None:
+    from paceline.workers_compat.dashboard.applications import menu, pages, template_variables
+    from paceline.workers_compat.facade.pages import dashboard_paths
+
+    stock = template_variables(proxy)
+    shown = menu(stock)
+    assert shown["pages"][-2:] == ["shares", "info"] and "shares" not in stock["pages"]
+    assert {"url": "individual-shares", "name": "Shares"} in shown["plots"]
+    assert set(dashboard_paths()) == set(pages())

@@ -1,9 +1,10 @@
-"""distributed's dashboard pages, with two replacements: task groups and the event loop's profile.
+"""distributed's dashboard pages, two of them replaced, and a page of share groups.
 
-distributed sorts groups with ``dask.order`` and expects dependencies first, which ``dask.order``
-does not guarantee (2026.8: the page fails for many graphs); the replacement computes its own
-layout. The event loop is sampled only while its profile is read; the replacement keeps reading, and
-redraws when the first samples arrive. Importing this module imports bokeh.
+Replaced are task groups and the event loop's profile. distributed sorts groups with ``dask.order``
+and expects dependencies first, which ``dask.order`` does not guarantee (2026.8: the page fails for
+many graphs); the replacement computes its own layout. The event loop is sampled only while its
+profile is read; the replacement keeps reading, and redraws when the first samples arrive. Importing
+this module imports bokeh.
 """
 
 from __future__ import annotations
@@ -25,9 +26,12 @@ from distributed.dashboard.scheduler import applications, template_variables
 from tornado.ioloop import IOLoop
 
 from .group_layout import layout
+from .share_tables import ShareTables
 
 #: Milliseconds between updates of the page of groups.
 UPDATE_MILLISECONDS = 200
+#: Milliseconds between updates of the page of share groups.
+SHARES_MILLISECONDS = 500
 #: Milliseconds between reads of the profile of the event loop.
 PROFILE_MILLISECONDS = 2_000
 #: A profile with fewer periods is redrawn automatically; later, when the user presses the button.
@@ -68,6 +72,15 @@ def loop_profile_page(scheduler: Any, extra: dict[str, Any], doc: Any) -> None:
     _decorate(doc, "Dask: Profile of Event Loop", extra)
 
 
+def shares_page(scheduler: Any, extra: dict[str, Any], doc: Any) -> None:
+    """Fill the page of share groups."""
+    tables = ShareTables(scheduler, sizing_mode="stretch_both")
+    tables.update()
+    add_periodic_callback(doc, tables, SHARES_MILLISECONDS)
+    doc.add_root(tables.root)
+    _decorate(doc, "Dask: Shares", extra)
+
+
 def _decorate(doc: Any, title: str, extra: dict[str, Any]) -> None:
     doc.title = title
     doc.template = env.get_template("simple.html")
@@ -99,19 +112,32 @@ def make_application(scheduler: Any, prefix: str) -> Any:
 
     `prefix` is the prefix of every path.
     """
-    variables = template_variables(scheduler)
+    variables = menu(template_variables(scheduler))
     application = BokehApplication(pages(), scheduler, prefix=prefix, template_variables=variables)
     application.initialize(IOLoop.current())
     application.start()
     return application
 
 
+def menu(variables: dict[str, Any]) -> dict[str, Any]:
+    """Return distributed's template `variables`, with the page and the plot of share groups."""
+    names = [name for name in variables["pages"] if name != "info"]
+    plots = [*variables["plots"], {"url": "individual-shares", "name": "Shares"}]
+    return {
+        **variables,
+        "pages": [*names, "shares", "info"],
+        "plots": sorted(plots, key=lambda plot: str(plot["name"])),
+    }
+
+
 def pages() -> dict[str, Callable[..., Any]]:
     """Return path -> the function that fills its document."""
-    replaced = {
+    own = {
         "/groups": groups_page,
         "/individual-groups": individual_doc(GroupGraph, UPDATE_MILLISECONDS),
+        "/shares": shares_page,
+        "/individual-shares": individual_doc(ShareTables, SHARES_MILLISECONDS),
         "/profile-server": loop_profile_page,
         "/individual-profile-server": loop_profile_plot,
     }
-    return {**applications, **replaced}
+    return {**applications, **own}

@@ -48,6 +48,7 @@ TOPICS = {
     "task_groups": "groups",
     "cumulative_worker_metrics": "metrics",
     "erred_tasks": "errors",
+    "share_report": "shares",
 }
 #: Attributes of a worker that each update contains, after the status and the number of tasks.
 COUNT_FIELDS = ("occupancy", "nbytes", "nthreads")
@@ -91,6 +92,7 @@ class SchedulerProxy:
             "bandwidth_types": {},
             "cumulative_worker_metrics": defaultdict(float),
             "erred_tasks": deque(),
+            "share_report": {},
         }
         self.jupyter = jupyter
         self.address = facts.get("address", "")

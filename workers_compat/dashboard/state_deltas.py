@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from paceline.protocol.messages import TaskErred, TaskFinished
+from paceline.scheduler.core.inspection.share_report import share_report
 from paceline.scheduler.core.lifecycle.accounting import occupancy
 from paceline.scheduler.core.state.model import TaskGroup, TaskPrefix, WorkerState
 from paceline.scheduler.core.turn_observer import TurnObserver
@@ -193,6 +194,9 @@ class StateDeltas(TurnObserver):
 
     def _get_errors(self, _: Any) -> dict[str, Any]:
         return {"erred_tasks": [SimpleNamespace(**asdict(e)) for e in self._state.erred_tasks]}
+
+    def _get_shares(self, _: Any) -> dict[str, Any]:
+        return {"share_report": share_report(self._state)}
 
     def _get_spans(self, choices: Any) -> dict[str, Any]:
         spans = self._facade.extensions["spans"]

@@ -44,6 +44,8 @@ REPLACED = (
 EVENT_STREAM = "/eventstream"
 #: The file with the paths of the dashboard's pages, within the package distributed.
 DASHBOARD_MODULE = ("dashboard", "scheduler.py")
+#: Paths of the dashboard's pages that distributed does not have.
+OWN_PATHS = ("/shares", "/individual-shares")
 
 
 class PageScheduler:
@@ -110,6 +112,11 @@ def stock_routes(facade: Any, taken: Iterable[str] = (), has_token: bool = False
             extra = {"dask_server": scheduler} if takes_scheduler else {}
             found.append((path, cls, {**options, **extra}))
     return found
+
+
+def serves_api() -> bool:
+    """Return whether ``/api/v1`` is configured."""
+    return API in dask.config.get("distributed.scheduler.http.routes", [])
 
 
 class CheckedCommand:
@@ -192,7 +199,10 @@ def has_bokeh() -> bool:
 
 
 def dashboard_paths() -> list[str]:
-    """Return the paths of the dashboard's pages: the keys of a dict in distributed's source."""
+    """Return the paths of the dashboard's pages.
+
+    Those of distributed are the keys of a dict in its source.
+    """
     path = os.path.join(os.path.dirname(distributed.__file__), *DASHBOARD_MODULE)
     try:
         with open(path) as file:
@@ -202,7 +212,7 @@ def dashboard_paths() -> list[str]:
     found = re.findall(r'^    "(/.*?)":', table, re.MULTILINE)
     if not found:
         logger.warning("Cannot read the dashboard's pages from %s", path)
-    return found or ["/status"]
+    return [*(found or ["/status"]), *OWN_PATHS]
 
 
 def statics_folder() -> str:

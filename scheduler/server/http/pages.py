@@ -1,7 +1,7 @@
 """Routes of the HTTP server, and its pages health, metrics, counts, site map and front page.
 
-Pages about workers and tasks, ``/api/v1`` and the websocket of events are those of distributed
-(``workers_compat/facade/pages.py``).
+Pages about workers and tasks, ``/api/v1`` except ``/api/v1/shares``, and the websocket of events
+are those of distributed (``workers_compat/facade/pages.py``).
 """
 
 from __future__ import annotations
@@ -107,6 +107,8 @@ def routes(
         page(r"/individual-plots.json", lambda: plots),  # for JupyterLab's extension
         (r"/favicon.ico", web.RedirectHandler, {"url": prefix + FAVICON}),
     ]
+    if stock.serves_api():
+        found.append(page(r"/api/v1/shares", lambda: share_report(server.state)))
     found += stock.stock_routes(facade, {path for path, _, _ in found}, has_token)
     found += dashboard.routes() if dashboard else [page(r"/", lambda: front_page(server))]
     paths = stock.site_paths([path for path, _, _ in found], bool(dashboard))
