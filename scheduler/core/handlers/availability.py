@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from paceline.scheduler.core.lifecycle.extra_runs import refresh_running
 from paceline.scheduler.core.lifecycle.recommendations import Recs, priority_of
 from paceline.scheduler.core.lifecycle.transitions import fill_slots, run
 from paceline.scheduler.core.policy import placement
@@ -41,13 +42,11 @@ def schedule_unrunnable(turn: Turn, workers: Iterable[WorkerState], recs: Recs) 
 def availability_changed(turn: Turn, ws: WorkerState) -> None:
     """Update the tables that depend on whether `ws` is available, and send it tasks if it is."""
     state = turn.state
+    refresh_running(state, ws)
     if is_available(ws):
-        state.running[ws] = None
         placement.update_idle(state, ws)
         use_worker(turn, ws)
     else:
-        state.running.pop(ws, None)
-        state.loads.remove(ws)
         fill_slots(turn)  # tasks that were to follow their data to this worker
     refresh_no_workers(state, turn.now)
 

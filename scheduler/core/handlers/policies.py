@@ -109,12 +109,6 @@ def _fail(turn: Turn, ts: TaskState, text: str, retry: bool = False) -> None:
     """Give up the run of `ts`, and mark it as erred with a TimeoutError, or retry it elsewhere."""
     ws = ts.processing_on
     turn.log(30, text)
-    failure = Failure(
-        cause=ts,
-        worker=ws.address if ws is not None else None,
-        exception=turn.state.errors.timeout_error(text),
-        exception_text=f"TimeoutError({text!r})",
-    )
     recs: Recs = {}
     is_running = ws is not None and may_be_running(ts, ws)
     policies = ts.policies
@@ -122,12 +116,17 @@ def _fail(turn: Turn, ts: TaskState, text: str, retry: bool = False) -> None:
         policies.avoided[ws.address] = None  # there, the same run would go on
         retry_later(turn, ts, policies, ws.address, recs)
     else:
+        failure = Failure(
+            cause=ts,
+            worker=ws.address if ws is not None else None,
+            exception=turn.state.errors.timeout_error(text),
+            exception_text=f"TimeoutError({text!r})",
+        )
         transition(turn, ts, "erred", recs, failure)
         if ws is not None:
             turn.free_keys(ws.address, ts.key)
-    if ws is not None and turn.state.workers.get(ws.address) is ws:
-        if is_running:
-            give_up_run(turn, ws, ts.key)
+    if ws is not None and is_running and turn.state.workers.get(ws.address) is ws:
+        give_up_run(turn, ws, ts.key)
     run(turn, recs)
 
 

@@ -8,7 +8,6 @@ believed before the first barrier and still believes after the second one, the r
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
@@ -31,6 +30,8 @@ from .replicas import drop_replicas
 
 #: States on a worker of a task that the worker is going to finish.
 UNDERWAY = frozenset({"waiting", "ready", "constrained", "executing", "long-running"})
+#: What a report contains of a task that the worker does not know.
+UNKNOWN: ReportedTask = ("", None, -1)
 #: Kind of a repair -> what the log says of the worker, and of the repair.
 REPAIRS: Final = {
     "rescheduled": ("does not run the task", "rescheduling it"),
@@ -90,10 +91,9 @@ def _barrier_returned(request_id: int, turn: Turn) -> None:
 def _repair(turn: Turn, ws: WorkerState, believed: Comparison) -> None:
     report = believed.report
     assert report is not None
-    held = dict.fromkeys(report.keys)
-    _reschedule_lost(turn, ws, believed, report.tasks)
-    _remove_replicas(turn, ws, believed, held, report.tasks)
-    _use_results(turn, ws, believed, held, report.tasks)
+    _reschedule_lost(turn, ws, believed, report)
+    _remove_replicas(turn, ws, believed, report)
+    _use_results(turn, ws, believed, report)
     fill_slots(turn)
 
 
@@ -106,13 +106,13 @@ def _count(turn: Turn, ws: WorkerState, key: Key, kind: str) -> None:
 
 
 def _reschedule_lost(
-    turn: Turn, ws: WorkerState, believed: Comparison, tasks: Mapping[Key, ReportedTask]
+    turn: Turn, ws: WorkerState, believed: Comparison, report: WorkerReport
 ) -> None:
     """Reschedule tasks that the worker neither runs nor is about to run."""
     lost: list[TaskState] = []
     for ts, run_id in believed.processing.items():
         if ts.processing_on is ws and ts.run_id == run_id:
-            state, following, _ = tasks.get(ts.key, ("", None, 0))
+            state, following, _ = report.tasks.get(ts.key, UNKNOWN)
             if state not in UNDERWAY and (state, following) != ("resumed", "waiting"):
                 lost.append(ts)
                 _count(turn, ws, ts.key, "rescheduled")
@@ -120,30 +120,21 @@ def _reschedule_lost(
 
 
 def _remove_replicas(
-    turn: Turn,
-    ws: WorkerState,
-    believed: Comparison,
-    held: Mapping[Key, None],
-    tasks: Mapping[Key, ReportedTask],
+    turn: Turn, ws: WorkerState, believed: Comparison, report: WorkerReport
 ) -> None:
     """Remove the replicas that the worker does not hold. Lost results are computed again."""
+    held = frozenset(report.keys)
     missing: list[Key] = []
     for ts in believed.has_what:
         if ts in ws.has_what and ts not in ws.actors and ts.key not in held:
             missing.append(ts.key)
             _count(turn, ws, ts.key, "replica-removed")
-            if tasks.get(ts.key, ("", None, 0))[0] == "memory":  # it believes that it does
+            if report.tasks.get(ts.key, UNKNOWN)[0] == "memory":  # it believes that it does
                 turn.free_keys(ws.address, ts.key)
     drop_replicas(turn, ws.address, missing)
 
 
-def _use_results(
-    turn: Turn,
-    ws: WorkerState,
-    believed: Comparison,
-    held: Mapping[Key, None],
-    tasks: Mapping[Key, ReportedTask],
-) -> None:
+def _use_results(turn: Turn, ws: WorkerState, believed: Comparison, report: WorkerReport) -> None:
     """Add replicas of results that the worker holds. Free results that are not needed.
 
     Unknown data that the worker did not compute stays: a client may be scattering it.
@@ -151,14 +142,14 @@ def _use_results(
     state = turn.state
     known = {ts.key for ts in believed.has_what}
     known.update([ts.key for ts in believed.processing])
-    for key in held:
+    for key in dict.fromkeys(report.keys):
         ts = state.tasks.get(key)
         if key in known or (ts is not None and (ts in ws.has_what or ts.processing_on is ws)):
             continue
         if ts is not None and ts.state == "memory":
             accounting.add_replica(state, ts, ws)
             _count(turn, ws, key, "replica-added")
-        elif ts is not None or tasks.get(key, ("", None, -1))[2] >= 0:
+        elif ts is not None or report.tasks.get(key, UNKNOWN)[2] >= 0:
             turn.free_keys(ws.address, key)
             _count(turn, ws, key, "freed")
 

@@ -38,7 +38,7 @@ def group_name(client: str) -> str:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Account:
-    """What the tasks of one client in one share group have used. Each task has one account.
+    """The usage of the tasks of one client in one share group. Each task has one account.
 
     Attributes:
         client: name of the client whose graph created the tasks.
@@ -246,6 +246,8 @@ class Shares:
 
         Return the share groups that were dropped because they have no account any more.
         """
+        if max(len(self.accounts), len(self.groups)) <= ABSENT_MAX:
+            return []
         absent = [
             key
             for key, account in self.accounts.items()

@@ -47,7 +47,7 @@ class EndComparison:
 
 @dataclass(slots=True, eq=False)
 class Comparison:
-    """What the scheduler believed of a worker before it asked the worker for a report.
+    """The scheduler's view of a worker before it requested the worker's report.
 
     Attributes:
         processing: task that was sent to the worker -> its run_id.

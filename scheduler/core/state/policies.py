@@ -68,7 +68,7 @@ class TaskPolicies:
 
 @dataclass(slots=True, eq=False)
 class Policies:
-    """What the policies of all tasks need.
+    """The state of the policies of all tasks.
 
     Attributes:
         has_timeouts: whether any task ever had a timeout.
