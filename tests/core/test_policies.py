@@ -79,7 +79,7 @@ def test_an_older_run_does_not_count() -> None:
 
 
 def test_a_worker_without_heartbeats() -> None:
-    """It is assumed to execute the first tasks since its last heartbeat, or since they were sent."""
+    """Its first tasks count as executing since its last heartbeat, or since they were sent."""
     env = cluster("w0")
     beat_until(env, "w0", 1)
     submit(env, "x", "y", timeout_seconds=5.0)

@@ -44,12 +44,17 @@ async def scheduler(tmp_path: Path) -> AsyncIterator[Scheduler]:
             yield scheduler
 
 
-def replayed(scheduler: Scheduler, folder: Path) -> Past:
-    """Return the state to which the log leads, once all output was committed."""
+def replayed(
+    scheduler: Scheduler, folder: Path, past: Past | None = None, n_before: int = 0
+) -> Past:
+    """Return the state to which the log leads, once all output was committed.
+
+    It leads there from `past`, which is the state after the first `n_before` records.
+    """
     scheduler.server.transport.flush()
     scheduler.server.recorder.commit()
-    replay = Replay({}, Connections(None).accepted)
-    for record in Log(folder):
+    replay = Replay({}, Connections(None).accepted, past)
+    for record in list(Log(folder))[n_before:]:
         replay.record(record)
     return replay.past
 

@@ -21,7 +21,7 @@ from paceline.scheduler.core.inspection.invariants import validate_state
 from paceline.scheduler.core.stimuli import Stimulus
 from paceline.scheduler.server.durable import snapshot
 from paceline.scheduler.server.durable.log import Log
-from paceline.scheduler.server.durable.replay import Past, Replay
+from paceline.scheduler.server.durable.replay import Past
 from paceline.scheduler.server.durable.snapshot import SnapshotError
 from paceline.scheduler.server.durable.standby import capture
 from paceline.scheduler.server.peers.connections import OFFER, Connections
@@ -89,11 +89,9 @@ async def test_log_continues_a_snapshot(scheduler: Scheduler, tmp_path: Path) ->
         more = client.map(slow, range(10, 20))
         await client.gather(more)
         whole = replayed(scheduler, tmp_path)
-        replay = Replay({}, Connections(None).accepted, past)
-        for record in list(Log(tmp_path))[n_before:]:
-            replay.record(record)
-        assert described(replay.past) == described(whole)
-        assert described_state(past.core.state) == described_state(whole.core.state)
+        continued = replayed(scheduler, tmp_path, past, n_before)
+        assert described(continued) == described(whole)
+        assert described_state(continued.core.state) == described_state(whole.core.state)
 
 
 def test_long_chain_and_shared_objects() -> None:

@@ -13,7 +13,7 @@ from paceline.scheduler import Scheduler
 from paceline.scheduler.server.durable.counters import Transferred
 from paceline.scheduler.server.durable.log import Log
 from paceline.scheduler.server.durable.past_connection import PastConnection
-from paceline.scheduler.server.durable.replay import Past, Replay
+from paceline.scheduler.server.durable.replay import Past
 from paceline.scheduler.server.durable.standby import capture
 from paceline.scheduler.server.peers.connections import Connections
 from paceline.scheduler.server.peers.slow_peers import SlowClientBuffer, SlowWorkerBuffer
@@ -78,16 +78,13 @@ async def test_log_continues_a_capture(scheduler: Scheduler, tmp_path: Path) -> 
         futures = client.map(slow, range(10))
         await client.gather(futures)
         past = replayed(scheduler, tmp_path)  # as a capture, with a core of its own
-        position = Log(tmp_path)
-        n_before = len(list(position))
+        n_before = len(list(Log(tmp_path)))
         more = client.map(slow, range(10, 20))
         await client.gather(more)
         whole = replayed(scheduler, tmp_path)
-        replay = Replay({}, Connections(None).accepted, past)
-        for record in list(Log(tmp_path))[n_before:]:
-            replay.record(record)
-        assert described(replay.past) == described(whole)
-        assert list(replay.past.core.state.tasks) == list(whole.core.state.tasks)
+        continued = replayed(scheduler, tmp_path, past, n_before)
+        assert described(continued) == described(whole)
+        assert list(continued.core.state.tasks) == list(whole.core.state.tasks)
 
 
 def test_records_are_read_from_a_position(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from bokeh.layouts import column
 from bokeh.models import ColumnDataSource
 from bokeh.models.widgets.markups import Div
 from bokeh.models.widgets.tables import DataTable, NumberFormatter, StringFormatter, TableColumn
-from dask.utils import format_bytes
 from distributed.dashboard.components import DashboardComponent
+from paceline.scheduler.core.inspection.share_report import SHARES_OFF, caps_text
 
 #: Tables do not cover the menu when it is open.
 BELOW_MENU = ".bk-data-table { z-index: 0; }"
@@ -88,7 +88,7 @@ def heading(report: Mapping[str, Any]) -> str:
     if not report:
         return ""
     if not report["enabled"]:
-        return "Share groups are off (paceline.shares.enabled: false)."
+        return SHARES_OFF
     groups = report["groups"]
     n_waiting = sum(bool(each["waits_for"]) for each in groups)
     shown = f", {len(groups)} of them shown" if len(groups) < report["n_groups"] else ""
@@ -108,7 +108,7 @@ def group_rows(groups: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
             "group": each["name"],
             "weight": each["settings"]["weight"],
             "class": each["settings"]["class"],
-            "caps": _caps(each["settings"]),
+            "caps": caps_text(each["settings"]),
             "recent_seconds": each["usage"] * each["settings"]["weight"],
             "processing": each["processing"],
             "queued": each["queued"],
@@ -130,13 +130,6 @@ def client_rows(groups: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
         for each in groups
         for client in each["clients"]
     ]
-
-
-def _caps(settings: Mapping[str, float]) -> str:
-    caps = [f"{name} {settings[name]:.0f}" for name in ("threads", "tasks") if settings[name] >= 0]
-    if settings["memory"] >= 0:
-        caps.append(f"memory {format_bytes(int(settings['memory']))}")
-    return ", ".join(caps)
 
 
 def _sums(each: Mapping[str, Any]) -> dict[str, Any]:

@@ -68,7 +68,7 @@ def task_policy(found: Mapping[str, Any], received_at: float) -> TaskPolicy | No
         return None
     policy = TaskPolicy()
     if "timeout" in given:
-        policy.timeout_seconds = duration("timeout", given["timeout"], minimum_is_allowed=False)
+        policy.timeout_seconds = duration("timeout", given["timeout"], may_be_zero=False)
     if "deadline" in given:
         policy.deadline = _deadline(given["deadline"], received_at)
         when = datetime.fromtimestamp(policy.deadline).astimezone()
@@ -172,11 +172,11 @@ def flag(name: str, value: Any) -> bool:
     return value
 
 
-def duration(name: str, value: Any, minimum_is_allowed: bool = True) -> float:
+def duration(name: str, value: Any, may_be_zero: bool = True) -> float:
     """Return a duration in seconds, which is not negative; and not 0 unless that is allowed."""
     seconds = _seconds(name, value)
-    if not math.isfinite(seconds) or seconds < 0 or (seconds == 0 and not minimum_is_allowed):
-        limit = "0 or more" if minimum_is_allowed else "more than 0"
+    if not math.isfinite(seconds) or seconds < 0 or (seconds == 0 and not may_be_zero):
+        limit = "0 or more" if may_be_zero else "more than 0"
         raise ValueError(f"the annotation {name!r} must be {limit} seconds, not {value!r}")
     return seconds
 
@@ -206,4 +206,4 @@ def _deadline(value: Any, received_at: float) -> float:
             value = datetime.fromisoformat(value)
     if isinstance(value, datetime):
         return value.timestamp()
-    return received_at + duration("deadline", value, minimum_is_allowed=False)
+    return received_at + duration("deadline", value, may_be_zero=False)

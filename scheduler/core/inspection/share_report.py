@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import islice
 from typing import Any, Final
 
+from paceline.scheduler.core.lifecycle.failures import format_nbytes
 from paceline.scheduler.core.state.accounts import Account, ShareGroup
 from paceline.scheduler.core.state.containers import add_up
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 
+#: Text of the command and the dashboard page if there are no share groups.
+SHARES_OFF: Final = "Share groups are off (paceline.shares.enabled: false)."
 #: Clients of a group that are listed, those with most thread-seconds first.
 CLIENTS_MAX: Final = 100
 #: Share groups that are listed, those with work first.
@@ -21,9 +25,9 @@ def share_report(state: SchedulerState) -> dict[str, Any]:
     Returns:
         "enabled", "half_life_seconds", "n_groups" in total, and "groups", a list of dicts: "name",
         "settings", "usage" (decayed thread-seconds relative to the weight), "processing",
-        "queued", "waits_for" ("", "cap of tasks" and the like, "higher
-        class", "its turn", "a slot"), the sums "tasks", "finished", "thread_seconds", "nbytes",
-        "byte_seconds" and "moved_nbytes", and the same by client in "clients".
+        "queued", "waits_for" (see ``waits_for_share``), the sums "tasks", "finished",
+        "thread_seconds", "nbytes", "byte_seconds" and "moved_nbytes", and the same by client in
+        "clients".
     """
     shares = state.shares
     groups = sorted(
@@ -68,8 +72,19 @@ def _sums(account: Account) -> dict[str, float]:
     }
 
 
+def caps_text(settings: Mapping[str, float]) -> str:
+    """Return the caps in the `settings` of a share group, such as ``tasks 4, memory 1.00 GiB``."""
+    caps = [f"{name} {settings[name]:.0f}" for name in ("threads", "tasks") if settings[name] >= 0]
+    if settings["memory"] >= 0:
+        caps.append(f"memory {format_nbytes(int(settings['memory']))}")
+    return ", ".join(caps)
+
+
 def waits_for_share(state: SchedulerState, share: ShareGroup) -> str:
-    """Return what the queued tasks of `share` wait for; "" if it has none."""
+    """Return what the queued tasks of `share` wait for; "" if it has none.
+
+    That is a cap ("cap of tasks"), "higher class", "its turn" or "a slot".
+    """
     if not share.n_queued:
         return ""
     cap = share.cap_reached()

@@ -9,6 +9,7 @@ from typing import Any
 import click
 from paceline.protocol.messages import SharesRequest
 from paceline.scheduler.core.config import NO_CAP, check_group_settings
+from paceline.scheduler.core.inspection.share_report import SHARES_OFF, caps_text
 from paceline.scheduler.core.lifecycle.failures import format_nbytes
 
 from .options import scheduler_address, timeout_option
@@ -93,13 +94,10 @@ def _print(found: dict[str, Any], as_json: bool, lines: Any) -> None:
 def share_lines(found: Mapping[str, Any]) -> list[str]:
     """Return a table of the groups: settings, recent usage, tasks, and what they wait for."""
     if not found["enabled"]:
-        return ["Share groups are off (paceline.shares.enabled: false)."]
+        return [SHARES_OFF]
     rows = [("group", "weight", "class", "usage", "running", "queued", "waits for", "caps")]
     for each in found["groups"]:
         settings = each["settings"]
-        caps = [f"{n} {settings[n]:g}" for n in ("threads", "tasks") if settings[n] >= 0]
-        if settings["memory"] >= 0:
-            caps.append(f"memory {format_nbytes(int(settings['memory']))}")
         rows.append(
             (
                 each["name"],
@@ -109,7 +107,7 @@ def share_lines(found: Mapping[str, Any]) -> list[str]:
                 str(each["processing"]),
                 str(each["queued"]),
                 each["waits_for"],
-                ", ".join(caps),
+                caps_text(settings),
             )
         )
     return table(rows)

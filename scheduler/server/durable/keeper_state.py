@@ -15,7 +15,7 @@ from .kept import FORMAT, Death, Kept, KeptMemory, Progress, Standby
 
 @dataclass
 class KeeperState:
-    """What a keeper continues with.
+    """The state of a keeper.
 
     Attributes:
         kept: what it holds.

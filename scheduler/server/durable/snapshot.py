@@ -67,7 +67,7 @@ BATCH_OBJECTS = 1_000
 #: Bytes that are checked at a time.
 CHECKED_NBYTES = 2**20
 
-#: Attributes that are not written, because they can be made anew.
+#: Attributes that are not written, because a reader creates them.
 OMITTED: dict[type, frozenset[str]] = {
     SchedulerCore: frozenset({"handlers"}),
     SchedulerState: frozenset({"plugins"}),
@@ -101,7 +101,7 @@ class SnapshotError(Exception):
 
 
 class Table(TypedDict):
-    """What the table contains.
+    """The content of the table.
 
     Attributes:
         about: facts about the snapshot, such as the release that wrote it.
@@ -128,7 +128,7 @@ def object_at(number: int) -> Any:
 def value_of(cls: type, names: tuple[str, ...], values: tuple[Any, ...]) -> Any:
     """Return an object that is compared by its attributes, or a named tuple or struct."""
     known = dict(zip(names, values, strict=True))
-    fields = getattr(cls, "_fields", None) or getattr(cls, "__struct_fields__", None)
+    fields = _tuple_or_struct_fields(cls)
     if fields:
         return cls(**{name: known[name] for name in fields if name in known})
     made = _constructor(cls)()
@@ -139,6 +139,11 @@ def value_of(cls: type, names: tuple[str, ...], values: tuple[Any, ...]) -> Any:
     for name in _missing(cls, expected, names):
         object.__setattr__(made, name, _default(cls, name))
     return made
+
+
+def _tuple_or_struct_fields(cls: type) -> tuple[str, ...]:
+    """Return the fields of a class of named tuples or structs; empty for other classes."""
+    return getattr(cls, "_fields", ()) or getattr(cls, "__struct_fields__", ())
 
 
 def connection_of(phase: str, agreement: Any) -> Any:
@@ -249,8 +254,7 @@ def _columns(
 
 def _value(value: Any) -> Any:
     cls = type(value)
-    names = getattr(cls, "_fields", None) or getattr(cls, "__struct_fields__", None)
-    names = names or tuple(_declared(cls)) or tuple(value.__dict__)
+    names = _tuple_or_struct_fields(cls) or tuple(_declared(cls)) or tuple(value.__dict__)
     return value_of, (cls, names, tuple([getattr(value, name, Unset) for name in names]))
 
 

@@ -129,7 +129,7 @@ class Upgrade:
 
     @property
     def sources(self) -> list[Any]:
-        """What is ready when ``step`` can do more."""
+        """The sockets and files that are ready when ``step`` can continue."""
         waits_for = self._sock or self._reply
         return [waits_for] if waits_for is not None and self.standby is None else []
 
