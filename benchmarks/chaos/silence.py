@@ -20,7 +20,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,17 @@ from .__main__ import scheduler_pid
 N_PROBES = 20
 #: Time within which the graphs of the load must be done after the last kill.
 JOIN_SECONDS = 300
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A scheduler under load."""
+
+    address: str
+    #: Numbers of the graphs computed meanwhile.
+    graphs: list[int]
+    #: What went wrong.
+    problems: list[str]
 
 
 async def silences(address: str, folder: Path, options: argparse.Namespace) -> list[list[float]]:
@@ -89,8 +101,12 @@ def load(client: Client, n_tasks: int, problems: list[str]) -> Iterator[list[int
             problems.append("a graph was not computed")
 
 
-def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
-    """Run the benchmark. Return medians and maxima in seconds, and what went wrong."""
+@contextlib.contextmanager
+def loaded_scheduler(options: argparse.Namespace, folder: Path) -> Iterator[Loaded]:
+    """Run a durable scheduler with zero workers, finished tasks and the load of `options`.
+
+    When the context is left, add to its problems what was lost meanwhile.
+    """
     command = [*shlex.split(options.paceline), "--durable", str(folder)]
     problems: list[str] = []
     with contextlib.ExitStack() as stack:
@@ -101,40 +117,57 @@ def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
         graph, keys = SHAPES["embarrassing"](options.tasks, "kept")
         kept = client.get(graph, keys, sync=False)
         wait(kept)
-        with load(client, options.load, problems) as done:
-            found = asyncio.run(silences(address, folder, options))
+        with load(client, options.load, problems) as graphs:
+            yield Loaded(address, graphs, problems)
         if any(future.status != "finished" for future in kept):
             problems.append("a future is not finished")
         n_workers = len(client.scheduler_info(n_workers=-1)["workers"])
         if n_workers != options.workers:
             problems.append(f"{n_workers} workers are left")
+
+
+def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
+    """Run the benchmark. Return medians and maxima in seconds, and what went wrong."""
+    with loaded_scheduler(options, folder) as loaded:
+        found = asyncio.run(silences(loaded.address, folder, options))
     first, last = sorted(map(min, found)), sorted(map(max, found))
     return {
         "kills": options.kills,
         "tasks": options.tasks,
         "workers": options.workers,
-        "graphs": len(done),
+        "graphs": len(loaded.graphs),
         "first_reply_seconds": {"median": first[len(first) // 2], "max": first[-1]},
         "last_reply_seconds": {"median": last[len(last) // 2], "max": last[-1]},
-        "problems": problems,
+        "problems": loaded.problems,
     }
 
 
-def main() -> None:
-    """Run with the options of the command line. Exit with 1 if anything was lost."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.chaos.silence", description=__doc__)
-    parser.add_argument("--kills", type=int, default=10, help="how often")
-    parser.add_argument("--interval", type=float, default=5, help="mean time between, seconds")
+def add_options(parser: argparse.ArgumentParser, n_workers: int) -> None:
+    """Add the options of the scheduler, its tasks and its load to `parser`."""
     parser.add_argument("--tasks", type=int, default=100_000, help="finished tasks that are kept")
-    parser.add_argument("--workers", type=int, default=1000, help="number of zero workers")
+    parser.add_argument("--workers", type=int, default=n_workers, help="number of zero workers")
     parser.add_argument("--load", type=int, default=0, help="tasks per graph computed meanwhile")
-    parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--paceline", default=f"{Path(sys.executable).with_name('paceline')}")
-    options = parser.parse_args()
+
+
+def run(
+    measure: Callable[[argparse.Namespace, Path], dict[str, Any]], options: argparse.Namespace
+) -> None:
+    """Print what `measure` returns. Exit with 1 if anything was lost."""
     with tempfile.TemporaryDirectory() as folder:
         result = measure(options, Path(folder))
     print(json.dumps(result, indent=2))
     sys.exit(1 if result["problems"] else 0)
+
+
+def main() -> None:
+    """Run with the options of the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.chaos.silence", description=__doc__)
+    parser.add_argument("--kills", type=int, default=10, help="how often")
+    parser.add_argument("--interval", type=float, default=5, help="mean time between, seconds")
+    parser.add_argument("--seed", type=int, default=1)
+    add_options(parser, n_workers=1000)
+    run(measure, parser.parse_args())
 
 
 if __name__ == "__main__":
