@@ -111,6 +111,7 @@ class SchedulerCore:
         if handler is None:
             raise KeyError(f"the core has no handler for {type(message).__name__}")
         state = self.state
+        state.now = now
         budget = state.config.turn_tasks_max
         turn = Turn(state, outbox, now, source, stimulus_id, request_id, budget)
         handler(turn, message)

@@ -321,6 +321,16 @@ def a_second_run_of_a_task_that_waits(env: Env) -> None:
     second_run(env, "c", "w0")
 
 
+@breaks(64)
+def an_end_that_is_not_listed(env: Env) -> None:
+    env.worker("w0").ends_at = 2000.0
+
+
+@breaks(64)
+def a_soonest_end_of_no_worker(env: Env) -> None:
+    env.state.ends.soonest = 2000.0
+
+
 def second_run(env: Env, key: str, address: str) -> None:
     policies = TaskPolicies(TaskPolicy(), second=SecondRun(address, 99, 0.0))
     env.task(key).ensure_details().policies = policies

@@ -5,7 +5,9 @@ from __future__ import annotations
 import copy
 import math
 import os
+import pickle
 from dataclasses import fields
+from pathlib import Path
 from typing import Any
 
 import dask.config
@@ -170,9 +172,24 @@ def seconds(value: Any, default: str = "seconds") -> float | None:
 
 
 def worker_plugins() -> dict[str, bytes]:
-    """Return name -> pickled plugin for all workers: that of ``paceline.transfer``, if any."""
-    if not dask.config.get("paceline.transfer", None):
-        return {}
-    from paceline.transfer.plugin import NAME, configured_transfer
+    """Return name -> pickled plugin for all workers: ``WorkerEnd``, and that of a transfer."""
+    plugins = {}
+    if dask.config.get("paceline.scheduler.worker-ends", True):
+        plugins["paceline-worker-end"] = pickle.dumps(_WorkerEndSource())
+    if dask.config.get("paceline.transfer", None):
+        from paceline.transfer.plugin import NAME, configured_transfer
 
-    return {NAME: bytes(dumps(configured_transfer()))}
+        plugins[NAME] = bytes(dumps(configured_transfer()))
+    return plugins
+
+
+class _WorkerEndSource:
+    """Pickled as source text, so that it becomes a ``WorkerEnd`` where paceline is missing.
+
+    Unlike a pickle of the class, it does not depend on the Python version of the worker.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        source = (Path(__file__).parents[1] / "worker_end.py").read_text(encoding="utf-8")
+        namespace = {"__name__": "paceline_worker_end", "source": source}
+        return eval, ("(exec(source), WorkerEnd())[1]", namespace)

@@ -226,6 +226,7 @@ VALUE_TYPES: dict[str, ValueType] = {
     ),
     "paceline.scheduler.standby-turns": COUNT,
     "paceline.scheduler.unread-timeout": DURATION,
+    "paceline.scheduler.worker-ends": BOOL,
     "paceline.security.peer-names": TEXTS,
     "paceline.security.secret": TEXT,
     "paceline.security.secret-file": FILE,

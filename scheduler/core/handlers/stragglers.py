@@ -13,6 +13,7 @@ from paceline.scheduler.core.lifecycle.extra_runs import add_extra_run
 from paceline.scheduler.core.lifecycle.outgoing import compute_message
 from paceline.scheduler.core.lifecycle.second_runs import drop_second_run, second_run
 from paceline.scheduler.core.policy import placement
+from paceline.scheduler.core.policy.worker_ends import can_finish
 from paceline.scheduler.core.state.model import TaskPrefix, TaskState, WorkerState
 from paceline.scheduler.core.state.policies import SecondRun, TaskPolicies
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
@@ -95,7 +96,7 @@ def _thief(state: SchedulerState, ts: TaskState) -> WorkerState | None:
     for ws in state.running if valid is None else valid:
         if ws is ts.processing_on or not is_available(ws) or ts.key in ws.extra_runs:
             continue
-        if len(ws.processing) >= usable_threads(ws):
+        if len(ws.processing) >= usable_threads(ws) or not can_finish(state, ts, ws):
             continue
         if best is None or len(ws.processing) * best.nthreads < len(best.processing) * ws.nthreads:
             best = ws

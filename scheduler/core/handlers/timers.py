@@ -20,6 +20,7 @@ from paceline.scheduler.core.turn import Registry, Turn
 from .availability import refresh_no_workers
 from .clients import CLIENT_HEARTBEAT_FACTOR, check_retained
 from .policies import check_policies
+from .worker_ends import check_ends
 
 #: Heartbeats that a worker must have missed before it is removed.
 MISSED_HEARTBEATS = 10
@@ -52,6 +53,7 @@ def handle_tick(turn: Turn, message: Tick) -> None:
     if config.watch_idle:
         _check_idle(turn)
     check_policies(turn)
+    check_ends(turn)
 
 
 def handle_check_idle(turn: Turn, message: IdleCheck) -> None:

@@ -35,6 +35,8 @@ from paceline.scheduler.core.turn import Registry, Turn
 from .availability import availability_changed, refresh_no_workers, use_worker
 from .extra_runs import refresh_extra_runs
 from .stealing import recall_tasks
+from .worker_ends import METRIC as ENDS_METRIC
+from .worker_ends import end_changed, learn_end
 
 #: Members of ``host_info`` that the scheduler maintains; workers cannot change them.
 OWN_HOST_FACTS = ("addresses", "nthreads", "last-seen")
@@ -110,7 +112,10 @@ def handle_worker_heartbeat(turn: Turn, message: WorkerHeartbeat) -> None:
     """Update a worker from its heartbeat: metrics, executing tasks, resources."""
     ws = turn.state.workers.get(message.address)
     if ws is not None:
+        end = ws.ends_at
         _heartbeat(turn, ws, message.message)
+        if ws.ends_at != end:
+            end_changed(turn, ws, end)
 
 
 def _heartbeat(turn: Turn, ws: WorkerState, message: m.RegisterWorker | m.HeartbeatWorker) -> None:
@@ -128,6 +133,8 @@ def _heartbeat(turn: Turn, ws: WorkerState, message: m.RegisterWorker | m.Heartb
     ws.metrics = metrics if NO_METRICS.keys() <= metrics.keys() else {**NO_METRICS, **metrics}
     if state.domains or "memory_domain" in metrics:
         state.domains.learn(ws, metrics.get("memory_domain"))
+    if ws.ends_at or ENDS_METRIC in metrics:
+        learn_end(turn, ws, metrics)
     _learn_memory(state, ws, metrics, turn.now)
     for name, value in (message.host_info or {}).items():
         if name not in OWN_HOST_FACTS and (name in info or len(info) < HOST_FACTS_MAX):
@@ -356,6 +363,7 @@ def _unregister(state: SchedulerState, ws: WorkerState) -> None:
     state.aliases.pop(ws.name, None)
     state.comparisons.by_worker.pop(ws.address, None)
     state.domains.forget(ws)
+    state.ends.forget(ws)
     state.loads.remove(ws)
     state.running.pop(ws, None)
     del state.workers[ws.address]

@@ -12,7 +12,9 @@ from itertools import islice
 from typing import Any, Final
 
 from paceline.protocol.keys import Key
+from paceline.scheduler.core.lifecycle.accounting import expected_duration
 from paceline.scheduler.core.policy.placement import is_rootish, workers_with_free_slots
+from paceline.scheduler.core.policy.worker_ends import can_finish, is_limited
 from paceline.scheduler.core.state.containers import add_up
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
@@ -46,8 +48,9 @@ def explain(state: SchedulerState, key: Key, now: float, compiling: int = 0) -> 
     Returns:
         "key", "state" (None if the key is unknown), "since" and "seconds" (see ``_duration``),
         "wanted_by", "priority", "story", and "summary" and "words": one sentence and all of them.
-        By state: "waits_for" (waiting), "workers" and "restrictions" (no-worker, and tasks with
-        restrictions), "queue" (queued), "worker" (processing), "error" (erred), "held_by" (memory).
+        By state: "waits_for" (waiting), "workers" and "restrictions" (no-worker, tasks with
+        restrictions, and queued ones for which a worker ends too soon), "queue" (queued), "worker"
+        (processing), "error" (erred), "held_by" (memory).
     """
     ts = state.tasks.get(key)
     out: dict[str, Any] = {"key": key, "state": None if ts is None else ts.state}
@@ -118,7 +121,8 @@ def _facts(state: SchedulerState, ts: TaskState, now: float) -> dict[str, Any]:
     found = policy_facts(ts, now)
     if found is not None:
         out["policies"] = found
-    if ts.state == "no-worker" or limits is not None:
+    is_short = ts.state == "queued" and is_limited(state, ts)
+    if ts.state == "no-worker" or limits is not None or is_short:
         out["workers"] = candidates(state, ts)
     return out
 
@@ -321,6 +325,9 @@ def exclusions(state: SchedulerState, ts: TaskState, ws: WorkerState) -> list[di
         out.append({"kind": "backpressured"})
     elif not is_available(ws):
         out.append({"kind": "occupied", "keys": list(islice(ws.extra_runs, EXAMPLES_MAX))})
+    if not can_finish(state, ts, ws):
+        left, needs = ws.ends_at - state.now, expected_duration(state, ts.group.prefix)
+        out.append({"kind": "ends", "seconds_left": max(0.0, left), "needs": needs})
     named = ts.worker_restrictions or {}
     hosts = ts.host_restrictions or {}
     if named or hosts:

@@ -116,6 +116,8 @@ def _no_worker(key: str, facts: Facts) -> str:
         parts.append(_statuses(facts["cluster"]))
     if reasons.get("backpressured"):
         parts.append(f"{count(reasons['backpressured'], 'worker')} not reading from the connection")
+    if reasons.get("ends"):
+        parts.append(_too_short(workers))
     if reasons.get("occupied"):
         parts.append(f"{count(reasons['occupied'], 'worker')} busy with given-up or second runs")
     return f"{found}: {'; '.join(parts)}." if parts else f"{found}."
@@ -128,6 +130,9 @@ def _queued(key: str, facts: Facts) -> str:
     if not queue["n_running"]:
         others = _statuses(facts["cluster"])
         return f"{key} is queued{lasting(facts)}, but no worker accepts tasks: {others}."
+    workers = facts.get("workers")
+    if workers is not None and workers["reasons"].get("ends") and not workers["n_able"]:
+        return f"{key} is queued{lasting(facts)}: {_too_short(workers)}. Start a worker."
     if queue["share"] is not None:
         return f"{key} is queued{lasting(facts)}: {_held(queue['share'])}"
     text = (
@@ -144,6 +149,19 @@ def _queued(key: str, facts: Facts) -> str:
     setting = f"(distributed.scheduler.worker-saturation: {queue['saturation']})"
     before = f"{queue['before']} of {queue['length']} queued tasks have a higher priority"
     return f"{text}. {full} {setting}. {before}."
+
+
+def _too_short(workers: Facts) -> str:
+    """Say that workers end before the task is expected to finish."""
+    needs = [
+        reason["needs"]
+        for each in workers["excluded"]
+        for reason in each["reasons"]
+        if reason["kind"] == "ends"
+    ]
+    takes = f"it is expected to take {seconds(needs[0])}, and " if needs else ""
+    n, of = workers["reasons"]["ends"], count(workers["n"], "worker")
+    return f"{takes}{n} of {of} {'ends' if n == 1 else 'end'} before that"
 
 
 def _held(share: Facts) -> str:
@@ -311,6 +329,9 @@ def _reason(reason: Facts) -> str:
         return "does not read from its connection"
     if kind == "occupied":
         return f"executes only given-up and second runs: {named(map(show, reason['keys']))}"
+    if kind == "ends":
+        left, needs = seconds(reason["seconds_left"]), seconds(reason["needs"])
+        return f"ends in {left}; the task is expected to take {needs}"
     if kind == "worker":
         return "is not among the workers that the task is restricted to"
     return f"has {reason['has']:g} of {reason['resource']}, {reason['needs']:g} needed"

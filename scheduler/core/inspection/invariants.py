@@ -28,7 +28,7 @@ from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.task_states import ACTIVE_STATES, TASK_STATES
 from paceline.scheduler.core.state.worker_loads import is_available, usable_threads
 
-from .policy_invariants import check_holds, check_second_runs
+from .policy_invariants import check_ends, check_holds, check_second_runs
 from .share_invariants import check_accounts, check_groups
 
 #: Relative tolerance, and tolerance in seconds, of sums of floating-point numbers.
@@ -145,10 +145,10 @@ def _collections(view: View, ts: TaskState) -> None:
     assert (ts in view.state.queued) == (ts.state == "queued"), "queued differs"
     assert (ts in view.state.unrunnable) == (ts.state == "no-worker"), "unrunnable differs"
     if ts.state == "queued":
-        place = fairness.place_of(view.state, ts)
-        found = view.state.queued.place(ts)
-        if isinstance(place, tuple) or isinstance(found, tuple):
-            assert found == place, f"restricted to {place}, and queued for {found}"
+        place = view.state.queued.place(ts)
+        found = place[:4] if isinstance(place, tuple) else fairness.NO_RESTRICTIONS
+        expected = fairness.restrictions_of(ts)
+        assert found == expected, f"restricted to {expected}, and queued for {found}"
 
 
 def _runnable(view: View, ts: TaskState) -> None:
@@ -421,6 +421,11 @@ def _second_runs(view: View, state: SchedulerState) -> None:
     check_second_runs(state)
 
 
+def _ends(view: View, state: SchedulerState) -> None:
+    """Check that the workers that end are listed, with the earliest end."""
+    check_ends(state)
+
+
 def _steals(view: View, state: SchedulerState) -> None:
     """Check that tasks asked back are on their victims, or requests void, and sums add up."""
     stealing_state = state.stealing
@@ -463,7 +468,7 @@ INVARIANTS: Mapping[str, Mapping[int, Callable[[View, Any], None]]] = {
     "prefix": {41: _prefix_known},
     "state": {
         50: _group_counts, 51: _prefix_counts, 52: _totals, 53: _network, 54: _held_rows,
-        60: _steals, 61: _shares, 62: _holds, 63: _second_runs,
+        60: _steals, 61: _shares, 62: _holds, 63: _second_runs, 64: _ends,
     },
 }  # fmt: skip
 

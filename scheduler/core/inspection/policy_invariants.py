@@ -1,6 +1,8 @@
-"""Checks of the policies of tasks, for the invariants."""
+"""Checks of the policies of tasks, and of the ends of workers, for the invariants."""
 
 from __future__ import annotations
+
+from math import inf
 
 from paceline.scheduler.core.lifecycle.second_runs import second_run
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
@@ -29,3 +31,12 @@ def check_second_runs(state: SchedulerState) -> None:
         assert ws is not None, f"{ts!r} has its second run on an unknown worker"
         assert ts.key in ws.extra_runs, f"{ts!r} occupies no thread of {ws!r}"
         assert second.run_id != ts.run_id, f"both runs of {ts!r} have the same number"
+
+
+def check_ends(state: SchedulerState) -> None:
+    """Check that exactly the workers that end are listed, with the earliest end."""
+    found = [ws for ws in state.workers.values() if ws.ends_at]
+    known = state.ends.workers
+    assert all(ws in known for ws in found) and len(found) == len(known), f"{found}, not {known}"
+    soonest = min([ws.ends_at for ws in found], default=inf)
+    assert state.ends.soonest == soonest, f"the soonest end is {soonest}, not {state.ends.soonest}"

@@ -31,7 +31,7 @@ from collections.abc import Callable
 from typing import Any
 
 from paceline.protocol.messages import KeyInMemory, LostData, TaskFinished, TaskRetried
-from paceline.scheduler.core.policy import fairness, placement
+from paceline.scheduler.core.policy import fairness, placement, worker_ends
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.task_states import ACTIVE_STATES, TASK_STATES
 from paceline.scheduler.core.turn import Turn
@@ -198,7 +198,11 @@ def transition_waiting_processing(turn: Turn, ts: TaskState, recs: Recs, detail:
     state = turn.state
     shares = state.shares
     share = ts.account.share
-    if shares.holds(share) or (share.n_queued and fairness.is_outranked(state, ts)):
+    if (
+        shares.holds(share)
+        or (share.n_queued and fairness.is_outranked(state, ts))
+        or (state.ends.workers and worker_ends.is_limited(state, ts))
+    ):
         _hold(turn, ts)
         return
     ws: WorkerState | None
@@ -245,7 +249,7 @@ def transition_queued_processing(turn: Turn, ts: TaskState, recs: Recs, detail: 
 def transition_no_worker_processing(turn: Turn, ts: TaskState, recs: Recs, detail: Any) -> None:
     """Send the task to a worker that may run it; without one it stays."""
     state = turn.state
-    if state.shares.holds(ts.account.share):
+    if state.shares.holds(ts.account.share) or worker_ends.is_limited(state, ts):
         if fairness.can_run(state, ts):
             del state.unrunnable[ts]
             _hold(turn, ts)
@@ -423,9 +427,9 @@ def fill_slots(turn: Turn) -> None:
         if choice is None:
             return
         ts, ws = choice
-        if ws is not None:
+        if ws is not None and worker_ends.can_finish(state, ts, ws):
             transition(turn, ts, "processing", recs, ws)
-        if ts.state == "queued":  # the data of a dependency is being lost, or no worker can run it
+        if ts.state == "queued":  # the data of a dependency is being lost, or `ws` cannot run it
             transition(turn, ts, "waiting", recs)
         if recs:
             run(turn, recs)

@@ -9,8 +9,9 @@ higher user priority never wait for those of a lower one.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import islice
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from paceline.scheduler.core.lifecycle.accounting import (
     data_nbytes,
@@ -23,7 +24,7 @@ from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.worker_loads import has_free_slot, is_available
 
-from . import placement
+from . import placement, worker_ends
 
 #: Dependencies considered to find the worker that has most of a task's data.
 DEPENDENCIES_MAX = 100
@@ -35,6 +36,9 @@ MOVE_SECONDS = 0.1
 #: Seconds of the whole cluster by which a group may be served early to keep tasks near their data.
 SLACK_SECONDS = 0.5
 
+#: The restrictions of a task without restrictions.
+NO_RESTRICTIONS: Final = ((), (), (), False)
+
 #: A task and the worker to send it to; None if no worker can run it any more.
 Choice: TypeAlias = tuple[TaskState, WorkerState | None]
 
@@ -44,19 +48,28 @@ Choice: TypeAlias = tuple[TaskState, WorkerState | None]
 
 def place_of(state: SchedulerState, ts: TaskState) -> Place:
     """Return what the ready task `ts` waits for while it is held."""
-    details = ts.details
-    if details is not None and (
-        details.worker_restrictions or details.host_restrictions or details.resource_restrictions
-    ):
-        return (
-            tuple(details.worker_restrictions or ()),
-            tuple(details.host_restrictions or ()),
-            tuple((details.resource_restrictions or {}).items()),
-            details.loose_restrictions,
-        )
+    limited = ts.group.prefix.name if worker_ends.is_limited(state, ts) else ""
+    restrictions = restrictions_of(ts)
+    if limited or restrictions is not NO_RESTRICTIONS:
+        return *restrictions, limited
     if not ts.dependencies or ts.actor or placement.is_rootish(state, ts):
         return None
     return _main_holder(state, ts)
+
+
+def restrictions_of(ts: TaskState) -> tuple[Any, Any, Any, bool]:
+    """Return workers, hosts and resources that `ts` is restricted to, and whether loosely."""
+    details = ts.details
+    if details is None or not (
+        details.worker_restrictions or details.host_restrictions or details.resource_restrictions
+    ):
+        return NO_RESTRICTIONS
+    return (
+        tuple(details.worker_restrictions or ()),
+        tuple(details.host_restrictions or ()),
+        tuple((details.resource_restrictions or {}).items()),
+        details.loose_restrictions,
+    )
 
 
 def is_outranked(state: SchedulerState, ts: TaskState) -> bool:
@@ -290,13 +303,25 @@ def can_run(state: SchedulerState, ts: TaskState) -> bool:
 def worker_for_restricted(state: SchedulerState, ts: TaskState) -> WorkerState | None:
     """Return the worker with a free slot and free resources on which `ts` starts soonest."""
     valid = placement.valid_workers(state, ts)
-    if not valid:
-        loose = valid is None or ts.loose_restrictions
-        return state.loads.least_loaded() if loose else None
+    if valid:
+        free = [ws for ws in valid if has_free_slot(ws) and _has_resources(state, ts, ws)]
+        return _starts_soonest(state, ts, free)
+    if valid is not None and not ts.loose_restrictions:
+        return None
+    least = state.loads.least_loaded()
+    if least is None or not worker_ends.is_limited(state, ts):
+        return least
+    return _starts_soonest(state, ts, state.loads.idle_task_count)
+
+
+def _starts_soonest(
+    state: SchedulerState, ts: TaskState, workers: Iterable[WorkerState]
+) -> WorkerState | None:
+    """Return the one of `workers` on which `ts` starts soonest and can finish, or None."""
     best: WorkerState | None = None
     best_cost: tuple[float, ...] = ()
-    for ws in valid:
-        if has_free_slot(ws) and _has_resources(state, ts, ws):
+    for ws in workers:
+        if worker_ends.can_finish(state, ts, ws):
             cost = placement.start_estimate(state, ts, ws)
             if best is None or cost < best_cost:
                 best, best_cost = ws, cost
@@ -320,8 +345,7 @@ def worker_for(state: SchedulerState, ts: TaskState) -> WorkerState | None:
     if least is None or not may_start(ts):
         return None
     place = state.queued.place(ts)
-    if place is None:
-        return least
-    if isinstance(place, WorkerState):
-        return place if place in state.loads.idle_task_count else least
-    return worker_for_restricted(state, ts)
+    if place is not None and not isinstance(place, WorkerState):
+        return worker_for_restricted(state, ts)
+    ws = place if place is not None and place in state.loads.idle_task_count else least
+    return ws if worker_ends.can_finish(state, ts, ws) else None

@@ -440,10 +440,9 @@ class WorkerState:
         metrics: metrics of the last heartbeat.
         last_seen, time_delay: seconds.
         memory_unmanaged_old, memory_unmanaged_history: see stock's MemoryState; bytes.
-        backpressured: whether the connection accepts no more messages, so that the worker is sent
-            no new tasks.
-        task_slots: number of tasks that have not seceded at which the worker is full; may be
-            infinite.
+        backpressured: whether its connection accepts no more messages, so no tasks are sent to it.
+        task_slots: number of tasks that have not seceded at which it is full; may be infinite.
+        ends_at: time at which the worker ends in seconds since the epoch; 0 if it reports none.
     """
 
     address: str
@@ -483,6 +482,7 @@ class WorkerState:
     memory_unmanaged_history: deque[tuple[float, int]] = field(default_factory=deque)
     backpressured: bool = False
     task_slots: float = 1
+    ends_at: float = 0.0
 
     def __post_init__(self) -> None:
         self.address_tuple = (self.address,)

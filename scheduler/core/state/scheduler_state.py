@@ -27,6 +27,7 @@ from .pending_graph import PendingGraph
 from .policies import Policies
 from .spans import SpanTree
 from .stealing import StealingState
+from .worker_ends import WorkerEnds
 from .worker_loads import WorkerLoads
 
 if TYPE_CHECKING:
@@ -38,6 +39,7 @@ class SchedulerState:
 
     Attributes:
         config: the settings of the core.
+        now: time of the current or last turn in seconds since the epoch.
         events: the event log.
         errors: makes the exceptions that clients deserialize.
         plugins: calls the hooks of scheduler plugins, or None.
@@ -51,6 +53,7 @@ class SchedulerState:
         resources: resource -> {address: supplied amount}.
         running: workers that are running and not backpressured.
         loads: workers by load: idle, saturated, and those with free slots.
+        ends: workers that reported when they end.
         unrunnable: task in state no-worker -> time at which it entered it, in seconds since the
             epoch.
         shares: share groups, and the accounts of clients in them.
@@ -113,6 +116,7 @@ class SchedulerState:
         self.resources: dict[str, dict[str, float]] = {}
         self.running: dict[WorkerState, None] = {}
         self.loads = WorkerLoads(self.workers)
+        self.ends = WorkerEnds()
         self.unrunnable: dict[TaskState, float] = {}
         self.shares = Shares(config)
         self.queued = FairQueue(self.shares)
@@ -128,8 +132,7 @@ class SchedulerState:
         self.transition_log: deque[tuple[Any, ...]] = deque(maxlen=config.low_level_log_length)
         self.transition_counter = self.idle_transition_counter = 0
         self.run_ids = itertools.count(1)
-        self.generation = 0.0
-        self.last_graph_at = 0.0
+        self.generation = self.last_graph_at = self.now = 0.0
         self.n_tasks = 0
         self.bandwidth = config.bandwidth
         self.bandwidth_workers: dict[tuple[str, str], float] = {}

@@ -23,7 +23,7 @@ from math import log2
 from typing import TypeVar
 
 from paceline.scheduler.core.lifecycle import accounting
-from paceline.scheduler.core.policy import placement
+from paceline.scheduler.core.policy import placement, worker_ends
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.stealing import COST_MULTIPLIERS
@@ -260,7 +260,11 @@ class Thieves:
         least = self._least()
         if least is victim:
             return None  # the task waits there for resources, not for a thread
-        if not ts.dependencies or least is None:
+        if least is None:
+            return None
+        if not worker_ends.can_finish(self.state, ts, least):
+            return self._soonest(ts, members)
+        if not ts.dependencies:
             return least
         return self._soonest(ts, dict.fromkeys((*self._holders(ts), least)))
 
@@ -292,7 +296,9 @@ class Thieves:
 
 
 def _fits(state: SchedulerState, ts: TaskState, ws: WorkerState) -> bool:
-    """Return whether the memory limit of `ws` allows for the inputs of `ts`."""
+    """Return whether `ws` has the time for `ts`, and its memory limit allows for the inputs."""
+    if not worker_ends.can_finish(state, ts, ws):
+        return False
     if not ws.memory_limit or not state.config.memory_terminate:
         return True
     return accounting.inputs_nbytes(state, ts) <= ws.memory_limit
