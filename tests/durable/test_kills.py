@@ -16,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 from distributed import Client, Event
+from paceline.scheduler.server.durable.upgrade import PREDECESSORS_MAX
 
 from benchmarks.chaos.workloads import WORKLOADS
 from tests.support.durable_processes import kill, pid, stopped_keeper
@@ -83,6 +84,26 @@ def test_standby_continues(start_durable: StartDurable, tmp_path: Path) -> None:
         kill(tmp_path)  # the one that the last standby left behind must continue
         assert client.submit(inc, 1).result(timeout=30) == 2
         assert client.scheduler_info()["restarts"] == 5
+        assert len(client.scheduler_info()["workers"]) == 2
+
+
+def test_process_that_is_a_copy_of_several_is_renewed(
+    start_durable: StartDurable, tmp_path: Path
+) -> None:
+    cluster = start_durable()
+    with Client(cluster.address, set_as_default=False) as client:
+        kept = client.submit(inc, 1)
+        for _ in range(PREDECESSORS_MAX):
+            assert client.submit(inc, kept, pure=False).result(timeout=30) == 3
+            kill(tmp_path)
+        assert client.submit(inc, kept, pure=False).result(timeout=30) == 3
+        copy = psutil.Process(pid(tmp_path))
+        wait_for_text(cluster, "Renewed the scheduler process")
+        assert not copy.is_running()
+        identity = client.scheduler_info()
+        assert (identity["restarts"], identity["upgrades"]) == (PREDECESSORS_MAX, 0)
+        kill(tmp_path)
+        assert client.submit(inc, kept, pure=False).result(timeout=30) == 3
         assert len(client.scheduler_info()["workers"]) == 2
 
 

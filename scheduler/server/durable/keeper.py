@@ -35,10 +35,10 @@ from .kept import (
     GIVE_UP,
     HEAD,
     READY,
+    REPLACED,
     STANDBY,
     STANDBY_NOW,
     STANDBY_SOON,
-    UPGRADED,
     Death,
     Kept,
     Standby,
@@ -46,7 +46,7 @@ from .kept import (
 )
 from .log import remove_segments
 from .preconditions import DurableError, lock
-from .upgrade import Upgrade, UpgradeError
+from .upgrade import Upgrade, UpgradeError, needs_renewal
 
 logger = logging.getLogger("distributed.scheduler")
 
@@ -115,6 +115,7 @@ class Keeper:
         self._upgrade: Upgrade | None = None
         self._fallback: Standby | None = None
         self._wants_upgrade = False
+        self._renewed_pid = 0
         hang_seconds = config.seconds(config.get("paceline.scheduler.hang-timeout"))
         self._hang_seconds = HANG_SECONDS if hang_seconds is None else hang_seconds
         self.exit_code = 0
@@ -353,17 +354,17 @@ class Keeper:
         upgrade = self._upgrade
         if code and upgrade is not None and upgrade.is_switching:
             how = self._switch(upgrade, how)
-        never_ready = not self._kept.deaths and not self._was_ready and how != UPGRADED
+        never_ready = not self._kept.deaths and not self._was_ready and how not in REPLACED
         if code == 0 or never_ready or self._has_given_up or self._is_ending:
             self.exit_code = code if code >= 0 else 128 - code
             return False
-        self._failed_starts += not self._was_ready and how != UPGRADED
+        self._failed_starts += not self._was_ready and how not in REPLACED
         if self._failed_starts >= STARTS_MAX:
             logger.error("The scheduler process %d %s, again before it was ready", self._pid, how)
             self.exit_code = 1
             return False
         progress = self._kept.progress
-        if how == UPGRADED:  # it did not die of its input
+        if how in REPLACED:  # it did not die of its input
             progress.connection = progress.stimulus = 0
         else:
             logger.error("The scheduler process %d %s; starting another one", self._pid, how)
@@ -387,13 +388,18 @@ class Keeper:
         if self._wants_upgrade:
             self._wants_upgrade = False
             requests.append((sys.executable, None))
+        renews = not requests and self._renewed_pid != self._pid and needs_renewal(self._kept)
+        if renews and not self._obstacle():
+            self._renewed_pid = self._pid
+            requests.append((sys.executable, None))
         for python, caller in requests:
             obstacle = self._obstacle()
             if obstacle:
                 logger.error("Cannot upgrade: %s", obstacle)
                 control.reply(caller, {"error": obstacle})
             else:
-                self._upgrade = Upgrade(self._folder, self._kept, self._standby, python, caller)
+                before = self._standby
+                self._upgrade = Upgrade(self._folder, self._kept, before, python, caller, renews)
                 _request_standby(channel, STANDBY_NOW)
         upgrade = self._upgrade
         if upgrade is None or upgrade.is_switching or self._is_ending:
@@ -444,7 +450,7 @@ class Keeper:
         upgrade.has_switched = True
         self._fallback = self._standby or self._next_standby
         self._standby, self._next_standby = upgrade.standby, None
-        return UPGRADED
+        return upgrade.how
 
     def _fall_back(self, how: str) -> bool:
         """Let the standby of the old release be woken. Return whether there is one."""

@@ -35,8 +35,10 @@ WAKE_SOCKETS_MAX: Final = 250
 #: Largest other message, and the number of sockets in it.
 MESSAGE_NBYTES: Final = 4096
 MESSAGE_SOCKETS_MAX: Final = 64
-#: How a scheduler process ended that was replaced on purpose.
+#: How a scheduler process ended that was replaced on purpose, the second by its own release.
 UPGRADED: Final = "was replaced by another release"
+RENEWED: Final = "was replaced by a new process"
+REPLACED: Final = (UPGRADED, RENEWED)
 
 
 class Death(NamedTuple):
@@ -230,7 +232,15 @@ class Kept:
     @property
     def n_restarts(self) -> int:
         """The number of scheduler processes that died."""
-        return len(self.deaths) - self.n_upgrades
+        return sum(death.how not in REPLACED for death in self.deaths)
+
+    @property
+    def n_predecessors(self) -> int:
+        """The number of dead scheduler processes whose memory the present one has inherited."""
+        for number, death in enumerate(reversed(self.deaths)):
+            if death.how in REPLACED:
+                return number
+        return len(self.deaths)
 
     @property
     def n_upgrades(self) -> int:

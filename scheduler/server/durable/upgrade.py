@@ -7,6 +7,9 @@
 
 Until the last step the scheduler works on, and a failure ends nothing but the upgrade. If the
 standby of the other release fails in the last step, the keeper wakes the one of the old release.
+
+A scheduler process that continues others keeps their memory. So it is renewed from time to time: it
+is replaced by a new process of the same release in the same way.
 """
 
 from __future__ import annotations
@@ -28,6 +31,8 @@ from . import control
 from .kept import (
     FORMAT,
     MESSAGE_NBYTES,
+    RENEWED,
+    UPGRADED,
     Kept,
     SnapshotReply,
     SnapshotRequest,
@@ -48,6 +53,10 @@ STANDBY, KEEPER = "standby", "keeper"
 SNAPSHOT_NAME = "snapshot"
 #: Time within which the standby of the other release must be ready, seconds.
 UPGRADE_SECONDS = 300.0
+#: Dead processes whose memory a scheduler process may keep until it is renewed.
+PREDECESSORS_MAX = 5
+#: Time after the last death before that, seconds.
+RENEW_SECONDS = 3.0
 #: Lines of the output of a process that are shown if it fails.
 LINES_SHOWN = 12
 
@@ -61,6 +70,13 @@ def command(python: str) -> list[str]:
     return [python, *sys.orig_argv[1:]]
 
 
+def needs_renewal(kept: Kept) -> bool:
+    """Return whether the scheduler process should be replaced by a new one of its release."""
+    if kept.n_predecessors < PREDECESSORS_MAX:
+        return False
+    return time.time() > kept.deaths[-1].time + RENEW_SECONDS
+
+
 class Upgrade:
     """An upgrade that has begun.
 
@@ -70,6 +86,7 @@ class Upgrade:
         before: the latest standby of the scheduler. The next one writes the snapshot.
         python: the interpreter of the other release.
         caller: receives the reply; None without one.
+        renews: whether only the same release may continue the scheduler.
 
     Attributes:
         from_release: the release of the scheduler process.
@@ -87,7 +104,9 @@ class Upgrade:
         before: Standby | None,
         python: str,
         caller: socket.socket | None,
+        renews: bool = False,
     ) -> None:
+        self._renews = renews
         self._folder = folder
         self._kept = kept
         self._before = before
@@ -210,7 +229,18 @@ class Upgrade:
         assert self.segment is not None
         self.standby = Standby(sock, self.segment)
         self.standby.greeted(data)
+        if self._renews and self.standby.release != self.from_release:
+            raise UpgradeError(
+                f"the process should be renewed, but {self.standby.release} is installed in place "
+                f"of {self.from_release}; run paceline upgrade"
+            )
         return True
+
+    @property
+    def how(self) -> str:
+        """How the scheduler process ends that is replaced."""
+        assert self.standby is not None
+        return RENEWED if self.standby.release == self.from_release else UPGRADED
 
     def _shown(self) -> str:
         """Return the last lines that the other release has written."""
@@ -249,7 +279,8 @@ class Upgrade:
         assert self.standby is not None
         seconds = time.monotonic() - self._since
         old, new = self.from_release, self.standby.release
-        logger.info("Upgraded from %s to %s; %.2f s without a scheduler process", old, new, seconds)
+        done = "Renewed the scheduler process" if old == new else f"Upgraded from {old} to {new}"
+        logger.info("%s; %.2f s without a scheduler process", done, seconds)
         control.reply(self.caller, {"from": old, "to": new, "seconds": seconds})
 
     def close(self) -> None:
