@@ -101,6 +101,8 @@ class SchedulerConfig:
     # whether tasks that take much longer than usual get a second run on another worker
     speculation: bool = setting(False, "paceline.scheduler.speculation")
     speculation_factor: float = setting(3.0, "paceline.scheduler.speculation-factor")
+    # whether results that are expensive to compute again are copied when workers may be lost
+    second_copies: bool = setting(True, "paceline.scheduler.second-copies")
     events_cleanup_delay_seconds: float = setting(
         3600.0, "distributed.scheduler.events-cleanup-delay"
     )

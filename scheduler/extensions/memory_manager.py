@@ -1,5 +1,7 @@
 """The active memory manager: periodically drop replicas that are no longer needed.
 
+It also requests the copies that ``core/policy/second_copies.py`` decides on.
+
 ``amm_handler`` (``Client.amm``) starts and stops it. A run over many replicated tasks takes several
 turns.
 """
@@ -11,7 +13,7 @@ from typing import ClassVar
 
 from paceline.protocol.messages import AmmHandler
 from paceline.scheduler.core.extension import Extension, ExtensionError
-from paceline.scheduler.core.policy import memory_manager
+from paceline.scheduler.core.policy import memory_manager, second_copies
 from paceline.scheduler.core.turn import Turn
 
 METHODS = ("start", "stop", "run_once", "running")
@@ -54,7 +56,13 @@ class MemoryManager(Extension):
     def _due(self, turn: Turn) -> None:
         """Start a run and schedule the next one."""
         self._timer = turn.call_at(turn.now + self.interval, self._due)
+        self._copy(turn)
         self._reduce(turn, len(turn.state.replicated_tasks))
+
+    def _copy(self, turn: Turn) -> None:
+        """Request second copies of results that would be expensive to compute again."""
+        for ws, tasks in second_copies.review(turn.state, self.interval, turn.now).items():
+            memory_manager.acquire(turn, ws, tasks)
 
     def _reduce(self, turn: Turn, left: int) -> None:
         """Process the next replicated tasks of a run in which `left` remain."""

@@ -75,6 +75,32 @@ async def test_no_end_and_a_spot_notice() -> None:
             assert await client.submit(long, 1) == 1
 
 
+def slow(x: int) -> int:
+    time.sleep(0.6)
+    return x
+
+
+async def test_a_result_on_a_worker_that_ends_soon_gets_a_second_copy() -> None:
+    settings = {"distributed.scheduler.active-memory-manager.interval": "100ms"}
+    with dask.config.set(settings):
+        async with (
+            Scheduler(host="127.0.0.1", dashboard=False, compile_in_threads=True) as scheduler,
+            Worker(scheduler.address, dashboard_address=None, lifetime="60s") as ending,
+            Worker(scheduler.address, dashboard_address=None) as other,
+            Client(scheduler.address, asynchronous=True) as client,
+        ):
+            await end_of(scheduler, ending)
+            future = client.submit(slow, 1, workers=[ending.address])
+            assert await future == 1
+            while future.key not in other.data:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.5)  # the memory manager runs, and does not drop the copy
+            assert len((await client.who_has([future]))[future.key]) == 2
+            future.release()
+            while ending.data or other.data:
+                await asyncio.sleep(0.01)
+
+
 async def test_it_can_be_switched_off() -> None:
     with dask.config.set({"paceline.scheduler.worker-ends": False}):
         assert "paceline-worker-end" not in worker_plugins()

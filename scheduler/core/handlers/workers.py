@@ -324,6 +324,8 @@ def handle_worker_removed(turn: Turn, gone: WorkerRemoved) -> None:
         turn.to_worker(ws.address, m.Close(reason="scheduler-remove-worker"))
     turn.instruct(DropWorkerConnection(ws.address))
     _unregister(state, ws)
+    if not gone.expected:
+        state.copies.losses += 1
     state.spans.note_threads(state.total_nthreads, turn.now)
 
     promoted = leave_second_runs(turn, ws)
@@ -362,6 +364,7 @@ def _unregister(state: SchedulerState, ws: WorkerState) -> None:
     state.total_nthreads -= ws.nthreads
     state.aliases.pop(ws.name, None)
     state.comparisons.by_worker.pop(ws.address, None)
+    state.copies.unscanned.pop(ws, None)
     state.domains.forget(ws)
     state.ends.forget(ws)
     state.loads.remove(ws)

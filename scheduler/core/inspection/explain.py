@@ -114,7 +114,12 @@ def _facts(state: SchedulerState, ts: TaskState, now: float) -> dict[str, Any]:
         out["error"] = failure(ts)
     elif ts.state == "memory":
         holders = [ws.address for ws in ts.who_has]
-        out["held_by"] = {"workers": holders[:EXAMPLES_MAX], "n": len(holders), "nbytes": ts.nbytes}
+        out["held_by"] = {
+            "workers": holders[:EXAMPLES_MAX],
+            "n": len(holders),
+            "nbytes": ts.nbytes,
+            "has_second_copy": ts in state.copies.kept,
+        }
     elif ts.state == "released":
         out["has_run_spec"] = ts.run_spec is not None
         out["lost_dependencies"] = ts.has_lost_dependencies

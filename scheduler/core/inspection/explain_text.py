@@ -234,7 +234,10 @@ def _removal(worker: Facts) -> str:
 
 def _memory(key: str, facts: Facts) -> str:
     held = facts["held_by"]
-    return f"{key} is in memory ({held['nbytes']} bytes) on {named(held['workers'])}."
+    text = f"{key} is in memory ({held['nbytes']} bytes) on {named(held['workers'])}."
+    if held["has_second_copy"]:
+        text += " Two copies are kept, because it took long to compute and workers may be lost."
+    return text
 
 
 def _erred(key: str, facts: Facts) -> str:

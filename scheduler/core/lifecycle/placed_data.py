@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from paceline.scheduler.core.policy import second_copies
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.turn import Turn
 
@@ -41,6 +42,8 @@ def become_data(
         accounting.add_replica(state, ts, ws)
     if start != "memory":
         steps.enter(ts, "memory")
+        if state.copies.is_active:
+            second_copies.note_result(state, ts, turn.now)
         steps.count_move(ts.group, start, "memory")
         release_unneeded_dependencies(turn, ts, recs)
         state.transition_counter += 1

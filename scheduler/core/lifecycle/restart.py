@@ -46,6 +46,7 @@ def forget_everything(turn: Turn) -> None:
     state.queued = FairQueue(state.shares)
     state.unrunnable = {}
     state.replicated_tasks = {}
+    state.copies.clear()
     state.task_metadata.clear()
     state.computations.clear()
     state.erred_tasks.clear()

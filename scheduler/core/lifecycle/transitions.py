@@ -31,7 +31,7 @@ from collections.abc import Callable
 from typing import Any
 
 from paceline.protocol.messages import KeyInMemory, LostData, TaskFinished, TaskRetried
-from paceline.scheduler.core.policy import fairness, placement, worker_ends
+from paceline.scheduler.core.policy import fairness, placement, second_copies, worker_ends
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.task_states import ACTIVE_STATES, TASK_STATES
 from paceline.scheduler.core.turn import Turn
@@ -288,6 +288,8 @@ def transition_processing_memory(
     if ts.dependents:
         recommend_ready_dependents(ts, recs)
     ts.state = "memory"
+    if state.copies.is_active:
+        second_copies.note_result(state, ts, turn.now)
     ts.waiting_count = 0
     release_finished_dependencies(turn, ts, recs)
     typename = detail.typename or ""

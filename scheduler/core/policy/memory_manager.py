@@ -60,7 +60,8 @@ def reduce_replicas(state: SchedulerState, plan: MemoryPlan, count: int) -> None
         replicated[ts] = None  # to the end
         if ts.actor:
             continue
-        surplus = len(ts.who_has) - max(1, _wanted_copies(ts))
+        fewest = 2 if ts in state.copies.kept else 1
+        surplus = len(ts.who_has) - max(fewest, _wanted_copies(ts))
         holders = list(ts.who_has)
         for _ in range(surplus):
             ws = _dropper(plan, ts, holders)

@@ -17,6 +17,7 @@ from paceline.scheduler.core.config import SchedulerConfig
 
 from .accounts import Shares
 from .comparison import Comparisons
+from .copies import Copies
 from .deferred import Deferred
 from .event_log import ErredTask, EventLog
 from .fair_queue import FairQueue
@@ -85,6 +86,7 @@ class SchedulerState:
             driver has the clock.
         timer_ids: source of the numbers of timers.
         policies: timeouts, deadlines and other policies of tasks.
+        copies: results that may get a second copy.
         comparisons: comparisons of the state of workers with the scheduler's.
         transition_counter, idle_transition_counter: number of transitions made, and its value at
             the last check for idleness.
@@ -150,11 +152,11 @@ class SchedulerState:
         self.timers: dict[int, Callable[[Any], None]] = {}
         self.timer_ids = itertools.count(1)
         self.policies = Policies()
+        self.copies = Copies()
         self.comparisons = Comparisons()
         self.no_workers_since: float | None = None
         self.idle_since: float | None = None
-        self.worker_added_count = 0
-        self.worker_removed_count = 0
+        self.worker_added_count = self.worker_removed_count = 0
         self.client_added_count = self.client_removed_count = 0
 
     @property
