@@ -88,7 +88,7 @@ def _dropper(plan: MemoryPlan, ts: TaskState, holders: list[WorkerState]) -> Wor
     free = [ws for ws in holders if ws not in busy]
     if not free:
         return None
-    choice = max(free, key=lambda ws: (ws.status != "running", plan.nbytes(ws)))
+    choice = max(free, key=lambda ws: (ws.status != "running", bool(ws.ends_at), plan.nbytes(ws)))
     leaving = [ws for ws in holders if ws in busy]
     if len(free) == 1 and choice.status == "running" and leaving:
         # keep the only replica on a running worker if the others are about to leave
