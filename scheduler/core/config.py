@@ -98,6 +98,9 @@ class SchedulerConfig:
     retire_running_seconds: float = setting(30.0, "paceline.scheduler.retire-running")
     # whether a worker with a run that was given up and does not end is restarted by its nanny
     restart_stuck_workers: bool = setting(False, "paceline.scheduler.restart-stuck-workers")
+    # seconds without work for it after which an adaptive cluster may close a worker that never had
+    # a task, or give up one that is starting
+    adaptive_grace_seconds: float = setting(30.0, "paceline.scheduler.adaptive-grace")
     # whether tasks that take much longer than usual get a second run on another worker
     speculation: bool = setting(False, "paceline.scheduler.speculation")
     speculation_factor: float = setting(3.0, "paceline.scheduler.speculation-factor")
@@ -163,6 +166,7 @@ class SchedulerConfig:
             ("worker_saturation", self.worker_saturation > 0, "a float > 0"),
             ("bandwidth", self.bandwidth > 0, "> 0"),
             ("speculation_factor", self.speculation_factor > 1, "> 1"),
+            ("adaptive_grace_seconds", self.adaptive_grace_seconds >= 0, ">= 0"),
             ("retire_running_seconds", self.retire_running_seconds >= 0, ">= 0"),
             ("work_stealing_interval_seconds", self.work_stealing_interval_seconds > 0, "> 0"),
             ("turn_tasks_max", self.turn_tasks_max >= 1, "at least 1"),

@@ -347,12 +347,7 @@ class CloseWorker:
 
 @dataclass(slots=True)
 class MetadataSet:
-    """``Client.set_metadata``.
-
-    Attributes:
-        keys: path into nested dicts; the last one gets the value.
-        value: plain or serialized.
-    """
+    """``Client.set_metadata``: `keys` is a path into nested dicts whose last key gets `value`."""
 
     keys: list[Any]
     value: Any
@@ -404,6 +399,13 @@ class SetShare:
 @dataclass(slots=True)
 class IdleCheck:
     """Check for idleness now."""
+
+
+@dataclass(slots=True)
+class SizeCluster:
+    """Compute the number of workers that an adaptive cluster should have: ``Scaling.asked``."""
+
+    target_duration_seconds: float
 
 
 @dataclass(slots=True)

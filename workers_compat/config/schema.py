@@ -206,6 +206,7 @@ VALUE_TYPES: dict[str, ValueType] = {
         _are_share_groups,
     ),
     "paceline.shares.half-life": DURATION,
+    "paceline.scheduler.adaptive-grace": DURATION,
     "paceline.scheduler.client-grace": DURATION,
     "paceline.scheduler.client-grace-bytes": SIZE,
     "paceline.scheduler.dump-timeout": DURATION,

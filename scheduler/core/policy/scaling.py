@@ -1,6 +1,9 @@
 """Adaptive scaling: the recommended number of workers, and the workers to close.
 
-The functions here do not change the state.
+Stock's ``Adaptive`` asks for the number periodically. If it is less than the number of workers that
+were requested, it cancels those that have not arrived, and then closes ``workers_to_close``. So the
+answer does not fall while workers are starting, and only by workers that may be closed:
+``handlers/scaling.py`` remembers the requests. The functions here do not change the state.
 """
 
 from __future__ import annotations
@@ -11,7 +14,8 @@ from itertools import chain, islice
 from typing import Any, Final
 
 from paceline.scheduler.core.lifecycle import accounting
-from paceline.scheduler.core.state.model import WorkerState
+from paceline.scheduler.core.state.fair_queue import ShareQueue
+from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 
 #: Default memory to keep, as a multiple of the data stored.
@@ -22,6 +26,19 @@ TARGET_DURATION_SECONDS: Final = 5.0
 SAMPLED_TASKS: Final = 100
 #: Share of memory in use above which more workers are recommended.
 MEMORY_SHARE_MAX: Final = 0.6
+#: Part of the time since it joined for which a worker may be idle before it is closed.
+IDLE_SHARE: Final = 0.1
+#: Limits of that time in seconds.
+IDLE_SECONDS_MIN: Final = 1.0
+IDLE_SECONDS_MAX: Final = 300.0
+#: Time that workers are expected to take to start until one has, seconds.
+STARTUP_SECONDS: Final = 300.0
+#: Time without an arrival after which no further worker is expected, as a multiple of the time that
+#: the first one takes: before it, and after it.
+FIRST_STARTUPS: Final = 2.0
+LATER_STARTUPS: Final = 0.5
+#: Minimum time without an arrival after which no further worker is expected, seconds.
+PATIENCE_SECONDS_MIN: Final = 10.0
 
 
 def workers_to_close(
@@ -33,6 +50,7 @@ def workers_to_close(
     target: int | None = None,
     attribute: str = "address",
     candidates: Iterable[WorkerState] | None = None,
+    unused_only: bool = False,
 ) -> list[Any]:
     """Return workers that can be closed at low cost: idle ones with little data first.
 
@@ -46,8 +64,11 @@ def workers_to_close(
         target: number of workers to keep, if ``n`` is None.
         attribute: attribute returned for each worker, "address" or "name".
         candidates: workers that may be closed; default: all that run no seceded task.
+        unused_only: return only workers that are not in use (``may_close``). That is also done for
+            a `target` that an adaptive cluster received.
     """
     workers = state.workers.values()
+    is_answer = target is not None and n is None and target >= state.scaling.asked > 0
     if target is not None and n is None:
         n = len(workers) - target
     if n is not None:
@@ -63,20 +84,26 @@ def workers_to_close(
     groups: dict[Hashable, list[WorkerState]] = {}
     for ws in candidates:
         groups.setdefault(ws.address if key is None else key(ws), []).append(ws)
-    closing = _cheapest(groups.values(), len(workers), memory_ratio, n, minimum, target or 0)
+    kept: list[WorkerState] = []
+    if unused_only or is_answer:
+        for name in [name for name, group in groups.items() if not _all_unused(state, group)]:
+            kept += groups.pop(name)
+    closing = _cheapest(groups.values(), kept, len(workers), memory_ratio, n, minimum, target or 0)
     return [getattr(ws, attribute) for group in closing for ws in group]
 
 
 def _cheapest(
     groups: Collection[list[WorkerState]],
+    kept: list[WorkerState],
     n_workers: int,
     memory_ratio: float | None,
     n: int | None,
     minimum: int | None,
     target: int,
 ) -> list[list[WorkerState]]:
-    limit = sum(ws.memory_limit for group in groups for ws in group)
-    total = sum(ws.nbytes for group in groups for ws in group)
+    """Return the groups to close. Data can move to the workers of the others, and to `kept`."""
+    limit = sum(ws.memory_limit for ws in chain(kept, *groups))
+    total = sum(ws.nbytes for ws in chain(kept, *groups))
 
     def cost(group: list[WorkerState]) -> tuple[bool, int]:
         return any(ws.processing for ws in group), sum(ws.nbytes for ws in group)
@@ -101,38 +128,170 @@ def _cheapest(
 def adaptive_target(
     state: SchedulerState, target_duration_seconds: float = TARGET_DURATION_SECONDS
 ) -> int:
-    """Return the number of workers for the present data, and to finish the work in this time."""
-    target = max(_for_data(state), _for_work(state, target_duration_seconds))
-    if target >= len(state.workers):
+    """Return the number of workers for the present data, and to finish the work in this time.
+
+    Workers that were asked for and are starting count like present ones. Workers that are in use
+    (``may_close``) are kept.
+    """
+    n = len(state.workers)
+    expected = expected_workers(state)
+    target = needed_workers(state, target_duration_seconds)
+    if expected > n:
+        return max(target, expected)
+    if target >= n:
         return target
-    return len(state.workers) - len(workers_to_close(state))
+    closing = workers_to_close(state, unused_only=state.scaling.asked_at > 0)
+    return max(target, n - len(closing))
+
+
+def needed_workers(state: SchedulerState, target_duration_seconds: float) -> int:
+    """Return the number of workers for the present data, and to finish the work in this time."""
+    return max(_for_data(state), _for_work(state, target_duration_seconds))
+
+
+def expected_workers(state: SchedulerState) -> int:
+    """Return the number of workers once those that were asked for have arrived; 0 if none is.
+
+    Workers are no longer expected if none arrived for ``patience_seconds``, or if there was no work
+    for ``adaptive_grace_seconds``.
+    """
+    scaling = state.scaling
+    if not scaling.raised_at:
+        return 0
+    if state.now - scaling.grown_at > patience_seconds(state):
+        return 0
+    if state.now - scaling.worked_at > state.config.adaptive_grace_seconds:
+        return 0
+    return min(scaling.asked, scaling.ceiling) if scaling.ceiling else scaling.asked
+
+
+def patience_seconds(state: SchedulerState) -> float:
+    """Return the time without an arrival after which no further worker is expected."""
+    scaling = state.scaling
+    if not scaling.startup_seconds:
+        return STARTUP_SECONDS
+    factor = LATER_STARTUPS if scaling.arrived else FIRST_STARTUPS
+    return max(PATIENCE_SECONDS_MIN, factor * scaling.startup_seconds)
+
+
+def _all_unused(state: SchedulerState, group: list[WorkerState]) -> bool:
+    return all(may_close(state, ws) for ws in group)
+
+
+def may_close(state: SchedulerState, ws: WorkerState) -> bool:
+    """Return whether an adaptive cluster may close `ws`.
+
+    It may not if `ws` has tasks or had some lately, compared with the time since it joined. Only
+    while the last tasks run and no other waits for them, further work is not expected. A worker
+    that never had a task stays while it is needed, and for ``adaptive_grace_seconds``.
+    """
+    if ws.processing or ws.extra_runs:
+        return False
+    use = state.scaling.uses.get(ws)
+    if use is None:
+        return False  # it has just joined
+    if not use.busy_at:
+        since = max(use.joined_at, state.scaling.wanted_at)
+        return state.now - since >= state.config.adaptive_grace_seconds
+    allowed = IDLE_SECONDS_MIN
+    if not state.scaling.is_tail:
+        age = state.now - use.joined_at
+        allowed = min(max(IDLE_SHARE * age, IDLE_SECONDS_MIN), IDLE_SECONDS_MAX)
+    return state.now - use.busy_at >= allowed
+
+
+# ------------------------------------------------------------------ the number that is needed
 
 
 def _for_work(state: SchedulerState, target_duration_seconds: float) -> int:
-    n_ready = len(state.queued) + len(state.unrunnable)
-    sample = list(islice(chain(state.queued, state.unrunnable), SAMPLED_TASKS))
-    waiting_seconds = sum(accounting.expected_duration(state, ts.group.prefix) for ts in sample)
-    if n_ready > SAMPLED_TASKS:
-        waiting_seconds *= n_ready / SAMPLED_TASKS
-    wanted = math.ceil((state.total_occupancy + waiting_seconds) / target_duration_seconds)
+    n_ready, waiting_seconds = _unrunnable_work(state)
+    for queue in state.queued.waiting.values():
+        n, seconds = _queued_work(state, queue, target_duration_seconds)
+        n_ready += n
+        waiting_seconds += seconds
+    seconds = state.total_occupancy + waiting_seconds
+    wanted = math.ceil(seconds / target_duration_seconds)
+    startup, threads = state.scaling.startup_seconds, state.total_nthreads
+    if startup and wanted > threads > 0:  # further workers start when part of the work is done
+        later = math.ceil(max(0.0, seconds - threads * startup) / target_duration_seconds)
+        wanted = min(wanted, threads + later)
 
     # a few long tasks cannot use many workers
+    n_tasks = n_ready
     for ws in state.workers.values():
-        if n_ready > wanted:
+        if n_tasks > wanted:
             break
-        n_ready += len(ws.processing)
+        n_tasks += len(ws.processing)
     else:
-        wanted = min(n_ready, wanted)
+        wanted = min(n_tasks, wanted)
 
     if state.workers:  # from threads to workers
-        wanted = math.ceil(wanted / state.total_nthreads * len(state.workers))
-    elif state.unrunnable or len(state.queued):
-        wanted = max(1, wanted)
-    return wanted
+        return math.ceil(wanted / state.total_nthreads * len(state.workers))
+    return max(1, math.ceil(wanted / state.scaling.nthreads)) if n_ready else 0
+
+
+def _queued_work(
+    state: SchedulerState, queue: ShareQueue, target_duration_seconds: float
+) -> tuple[int, float]:
+    """Return the number of queued tasks of a group that more workers could run, and their time.
+
+    The caps of the group limit both.
+    """
+    share = queue.share
+    n = share.n_queued
+    seconds = _expected_seconds(state, chain.from_iterable(q.members for q in queue.queues()), n)
+    if not share.is_capped:
+        return n, seconds
+    free: float = n
+    if share.max_tasks >= 0:
+        free = min(free, share.max_tasks - share.n_processing)
+    if share.max_threads >= 0:
+        free = min(free, share.max_threads - share.n_threads)
+    if share.cap_reached() == "memory":
+        free = min(free, 1 - share.n_processing)
+    n = max(0, int(free))
+    return n, min(seconds, n * target_duration_seconds)
+
+
+def _unrunnable_work(state: SchedulerState) -> tuple[int, float]:
+    """Return the number of tasks in no-worker that a new worker may run, and their time.
+
+    Tasks that are restricted to workers or hosts by name cannot run on others.
+    """
+    sample = list(islice(state.unrunnable, SAMPLED_TASKS))
+    free = [
+        ts
+        for ts in sample
+        if ts.loose_restrictions or not (ts.worker_restrictions or ts.host_restrictions)
+    ]
+    if not free:
+        return 0, 0.0
+    n = math.ceil(len(state.unrunnable) * len(free) / len(sample))
+    return n, _expected_seconds(state, free, n)
+
+
+def _expected_seconds(state: SchedulerState, tasks: Iterable[TaskState], n: int) -> float:
+    """Return the expected time of `n` tasks, from the first ones of `tasks`."""
+    sample = list(islice(tasks, SAMPLED_TASKS))
+    seconds = sum([accounting.expected_duration(state, ts.group.prefix) for ts in sample])
+    return seconds * n / len(sample) if sample else 0.0
+
+
+def is_tail(state: SchedulerState) -> bool:
+    """Return whether tasks run and none waits, so that idle workers are not needed for them."""
+    if len(state.queued) or state.unrunnable or state.graphs or state.deferred:
+        return False
+    if any(group.states["waiting"] for group in state.task_groups.values()):
+        return False
+    return any(ws.processing for ws in state.workers.values())
+
+
+def memory_is_full(state: SchedulerState) -> bool:
+    """Return whether the memory of all workers together is nearly full."""
+    used = sum([ws.nbytes for ws in state.workers.values()])
+    return used > MEMORY_SHARE_MAX * state.total_memory > 0
 
 
 def _for_data(state: SchedulerState) -> int:
-    """Return twice the number of workers if their memory is nearly full, else 0."""
-    used = sum(ws.nbytes for ws in state.workers.values())
-    is_full = used > MEMORY_SHARE_MAX * state.total_memory > 0
-    return 2 * len(state.workers) if is_full else 0
+    """Return twice the number of workers at which their memory became nearly full, else 0."""
+    return 2 * (state.scaling.n_when_full or len(state.workers)) if memory_is_full(state) else 0

@@ -26,6 +26,7 @@ from .locality import SharedMemoryDomains
 from .model import ClientState, TaskGroup, TaskPrefix, TaskState, WorkerState
 from .pending_graph import PendingGraph
 from .policies import Policies
+from .scaling import Scaling
 from .spans import SpanTree
 from .stealing import StealingState
 from .worker_ends import WorkerEnds
@@ -55,6 +56,7 @@ class SchedulerState:
         running: workers that are running and not backpressured.
         loads: workers by load: idle, saturated, and those with free slots.
         ends: workers that reported when they end.
+        scaling: requests of an adaptive cluster.
         unrunnable: task in state no-worker -> time at which it entered it, in seconds since the
             epoch.
         shares: share groups, and the accounts of clients in them.
@@ -119,6 +121,7 @@ class SchedulerState:
         self.running: dict[WorkerState, None] = {}
         self.loads = WorkerLoads(self.workers)
         self.ends = WorkerEnds()
+        self.scaling = Scaling()
         self.unrunnable: dict[TaskState, float] = {}
         self.shares = Shares(config)
         self.queued = FairQueue(self.shares)
@@ -135,7 +138,6 @@ class SchedulerState:
         self.transition_counter = self.idle_transition_counter = 0
         self.run_ids = itertools.count(1)
         self.generation = self.last_graph_at = self.now = 0.0
-        self.n_tasks = 0
         self.bandwidth = config.bandwidth
         self.bandwidth_workers: dict[tuple[str, str], float] = {}
         self.bandwidth_types: dict[str, float] = {}
@@ -156,7 +158,7 @@ class SchedulerState:
         self.comparisons = Comparisons()
         self.no_workers_since: float | None = None
         self.idle_since: float | None = None
-        self.worker_added_count = self.worker_removed_count = 0
+        self.n_tasks = self.worker_added_count = self.worker_removed_count = 0
         self.client_added_count = self.client_removed_count = 0
 
     @property

@@ -43,6 +43,7 @@ class WorkerLoads:
             average occupancy).
         saturated: workers with much more to do than the average, the latest to become so last.
         idle_task_count: workers with a free slot, by tasks per thread.
+        touched: workers that have changed since a reader cleared it, as of the last refresh.
     """
 
     def __init__(self, workers: dict[str, WorkerState]) -> None:
@@ -53,6 +54,7 @@ class WorkerLoads:
         self.idle: dict[WorkerState, None] = {}
         self.saturated: dict[WorkerState, None] = {}
         self.idle_task_count: LoadBuckets[WorkerState] = LoadBuckets()
+        self.touched: dict[WorkerState, None] = {}
 
     def touch(self, ws: WorkerState) -> None:
         """Mark `ws` as changed."""
@@ -78,6 +80,7 @@ class WorkerLoads:
         self.idle_task_count.discard(ws)
         self._slots_dirty.pop(ws, None)
         self._load_dirty.pop(ws, None)
+        self.touched.pop(ws, None)
 
     def refresh(self, load_class: Callable[[WorkerState], LoadClass]) -> None:
         """Update everything for the workers that have changed; `load_class` classifies a worker."""
@@ -86,6 +89,7 @@ class WorkerLoads:
             for ws in self._load_dirty:
                 if self._workers.get(ws.address) is ws:
                     self._reclassify(ws, load_class(ws))
+            self.touched.update(self._load_dirty)
             self._load_dirty.clear()
 
     def least_loaded(self) -> WorkerState | None:

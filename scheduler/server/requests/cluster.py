@@ -22,7 +22,10 @@ def handle_adaptive_target(server: ServerApi, request: r.AdaptiveTarget, peer: P
     if wanted is None:
         wanted = config.get("distributed.adaptive.target-duration")
     seconds = config.seconds(wanted) or scaling.TARGET_DURATION_SECONDS
-    return scaling.adaptive_target(server.state, seconds)
+    if not isinstance(peer, Peer):  # a page or a plugin, not a cluster that will act on it
+        return scaling.adaptive_target(server.state, seconds)
+    server.send_stimulus(stimuli.SizeCluster(seconds))
+    return server.state.scaling.asked
 
 
 def handle_check_idle(server: ServerApi, request: r.CheckIdle, peer: Peer) -> float | None:

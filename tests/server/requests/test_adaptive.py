@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from distributed import Client, Event, SpecCluster, Worker
+from distributed import Client, Event, SpecCluster, Worker, get_worker
 from paceline.scheduler import LocalCluster
 from paceline.scheduler.server.scheduler import Scheduler
 
@@ -118,3 +119,36 @@ async def test_adaptive_local_cluster() -> None:
             await until(lambda: len(cluster.scheduler.workers) == 1)
             assert await client.gather(futures) == list(range(N_TASKS))
             assert set(RAN.values()) == {1}
+
+
+class SlowWorker(Worker):  # type: ignore[misc]  # distributed is not typed
+    """A worker that takes longer to start than the steps of a program."""
+
+    async def start_unsafe(self) -> Any:
+        await asyncio.sleep(1.0)
+        return await super().start_unsafe()
+
+
+def step(i: int) -> str:
+    time.sleep(0.02)
+    return str(get_worker().name)
+
+
+async def test_short_steps_cancel_no_worker() -> None:
+    """Workers that are starting are kept between steps, and none is closed before its first task."""
+    worker = {"cls": SlowWorker, "options": {"nthreads": 1, "dashboard": False}}
+    options = {"host": "127.0.0.1", "port": 0, "dashboard": False}
+    async with SpecCluster(
+        scheduler={"cls": Scheduler, "options": options}, worker=worker, asynchronous=True
+    ) as cluster:
+        cluster.adapt(minimum=0, maximum=4, interval=INTERVAL, wait_count=3, target_duration="1s")
+        async with Client(cluster, asynchronous=True) as client:
+            requested: set[Any] = set()
+            used: set[str] = set()
+            while len(used) < 4:
+                futures = client.map(step, range(N_TASKS), pure=False)
+                used.update(await client.gather(futures))
+                requested.update(cluster.worker_spec)
+                del futures
+                await asyncio.sleep(0.1)
+            assert {str(name) for name in requested} == used

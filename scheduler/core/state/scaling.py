@@ -1,0 +1,55 @@
+"""What is remembered between the requests of an adaptive cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .model import WorkerState
+
+
+@dataclass(slots=True, eq=False)
+class WorkerUse:
+    """The use of a worker.
+
+    Attributes:
+        joined_at: time at which it was first seen, in seconds since the epoch.
+        busy_at: time at which it was last seen to have a task; 0 before its first.
+    """
+
+    joined_at: float
+    busy_at: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class Scaling:
+    """Requests of an adaptive cluster, and the workers that followed. Times are since the epoch.
+
+    Attributes:
+        asked: the last answer: the number of workers that there should be; 0 before.
+        asked_at: time of the last request; 0 before.
+        raised_at: time since which workers are missing that were asked for; 0 if none is.
+        grown_at: time at which the answer last grew, or a worker arrived.
+        arrived: whether a worker has arrived since ``raised_at``.
+        ceiling: number of workers above which none came although they were asked for; 0 if unknown.
+        startup_seconds: time that the first of several workers took to arrive; 0 if unknown.
+        wanted_at: time at which all workers were last needed.
+        worked_at: time at which there was last any work.
+        nthreads: threads of a worker, on average.
+        is_tail: whether tasks were running and none was waiting.
+        n_when_full: number of workers when their memory became nearly full; 0 if it is not.
+        uses: worker -> its use.
+    """
+
+    asked: int = 0
+    asked_at: float = 0.0
+    raised_at: float = 0.0
+    grown_at: float = 0.0
+    arrived: bool = False
+    ceiling: int = 0
+    startup_seconds: float = 0.0
+    wanted_at: float = 0.0
+    worked_at: float = 0.0
+    nthreads: float = 1.0
+    is_tail: bool = False
+    n_when_full: int = 0
+    uses: dict[WorkerState, WorkerUse] = field(default_factory=dict)

@@ -1,0 +1,193 @@
+"""The number of workers that an adaptive cluster should have, and those that it may close."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from paceline.scheduler.core.policy import scaling
+from paceline.scheduler.core.stimuli import AnnotationSet, SizeCluster
+from paceline.testing import Env
+
+
+def asked(env: Env, seconds: float = 0.0, duration: float = 1.0) -> int:
+    """Advance the clock, and return the answer to a request of an adaptive cluster."""
+    env.tick(seconds)
+    env.feed(SizeCluster(duration))
+    return env.state.scaling.asked
+
+
+def cluster(*workers: str, **config: Any) -> Env:
+    env = Env(**config)
+    env.client("alice")
+    asked(env)
+    for address in workers:
+        env.join(address, memory_limit=1000)
+    asked(env)
+    return env
+
+
+def roots(name: str, n: int) -> dict[Any, list[Any]]:
+    return {(name, i): [] for i in range(n)}
+
+
+def finish_all(env: Env) -> None:
+    while any(ws.processing for ws in env.state.workers.values()):
+        for ws in list(env.state.workers.values()):
+            env.finish(*[ts.key for ts in ws.processing], seconds=0.5, nbytes=0)
+
+
+def test_starting_workers_are_kept_between_steps() -> None:
+    env = cluster("w0")
+    env.submit(roots("x", 8))
+    assert asked(env) == 4
+    for _ in range(40):
+        assert asked(env, 1.0) == 4, "three are starting"
+    finish_all(env)
+    env.join("w1", memory_limit=1000)
+    for _ in range(20):
+        assert asked(env, 1.0) == 4, "two are starting"
+    assert asked(env, 5.0) < 4, "none came for half of the time that the first one took"
+
+
+def test_starting_workers_are_given_up_without_work() -> None:
+    env = cluster("w0")
+    env.submit(roots("x", 8))
+    assert asked(env) == 4
+    finish_all(env)
+    for _ in range(30):
+        assert asked(env, 1.0) == 4
+    assert asked(env, 1.0) == 0, "there was no work for 30 s"
+
+
+def test_a_worker_is_not_closed_before_its_first_task() -> None:
+    env = cluster("w0")
+    env.submit(roots("x", 4))
+    assert asked(env) == 2
+    finish_all(env)
+    env.join("w1", memory_limit=1000)
+    env.release(*roots("x", 4))
+    asked(env, 1.0)
+    asked(env, 20.0)
+    assert not scaling.may_close(env.state, env.worker("w1"))
+    assert scaling.may_close(env.state, env.worker("w0"))
+    assert scaling.workers_to_close(env.state, target=1) == ["w0"]
+    assert asked(env, 11.0) == 0
+    assert scaling.workers_to_close(env.state, target=0) == ["w0", "w1"]
+
+
+def test_workers_in_use_are_not_closed_for_the_number_of_the_answer() -> None:
+    env = cluster("w0", "w1", "w2")
+    env.submit({"x": []})
+    assert asked(env, 100.0) == 1
+    busy = env.where("x")
+    closing = scaling.workers_to_close(env.state, target=1)
+    assert len(closing) == 2 and busy not in closing
+    env.submit({"y": []})
+    closing = scaling.workers_to_close(env.state, target=1)
+    assert len(closing) == 1 and not env.processing(closing[0])
+    assert len(scaling.workers_to_close(env.state, target=0)) == 3, "as the user demands"
+
+
+def test_idle_workers_stay_for_a_part_of_their_time() -> None:
+    env = cluster("w0")
+    env.submit({"x": []})
+    for _ in range(10):
+        asked(env, 20.0)
+    finish_all(env)
+    env.release("x")
+    assert asked(env) == 1
+    assert asked(env, 15.0) == 1
+    assert asked(env, 8.0) == 0
+
+
+def test_idle_workers_are_closed_at_once_in_a_long_tail() -> None:
+    env = cluster("w0", "w1")
+    env.submit(roots("x", 2))
+    for _ in range(10):
+        asked(env, 20.0)
+    env.finish(("x", 0))
+    env.release(("x", 0))
+    asked(env)
+    assert asked(env, 2.0) == 1
+
+
+def test_workers_that_never_come_do_not_keep_others() -> None:
+    env = cluster("w0", "w1")
+    env.submit(roots("x", 100))
+    assert asked(env) == 50
+    for _ in range(50):
+        asked(env, 10.0)
+    finish_all(env)
+    env.release(*roots("x", 100))
+    asked(env)
+    assert asked(env, 60.0) == 0
+    env.submit(roots("y", 100))
+    assert asked(env) > 2, "the maximum may have been raised"
+    finish_all(env)
+    env.release(*roots("y", 100))
+    asked(env)
+    assert asked(env, 100.0) == 0
+
+
+def test_no_worker_is_asked_for_a_group_at_its_cap() -> None:
+    env = cluster("w0", "w1", shares_groups={"alice": {"tasks": 2}})
+    env.submit(roots("x", 100))
+    assert env.task(("x", 99)).state == "queued"
+    assert asked(env) == 2
+    env = cluster("w0", "w1", shares_groups={"alice": {"threads": 5}})
+    env.submit(roots("x", 100))
+    assert asked(env) <= 5
+
+
+def test_no_worker_is_asked_for_tasks_that_are_restricted_to_others() -> None:
+    env = Env()
+    env.client("alice")
+    annotations = {"x": AnnotationSet(workers=["gone"])}
+    env.submit({"x": []}, annotations=annotations)
+    assert env.states("x") == ["no-worker"]
+    assert asked(env) == 0
+    env.submit({"y": []}, annotations={"y": AnnotationSet(resources={"GPU": 1})})
+    assert asked(env) == 1
+
+
+def test_workers_that_arrive_too_late_to_help_are_not_asked_for() -> None:
+    env = cluster("w0")
+    env.submit(roots("x", 100))
+    assert asked(env) == 50
+    env.now += 40.0
+    env.join("w1", memory_limit=1000)
+    asked(env)
+    assert env.state.scaling.startup_seconds == 40.0
+    finish_all(env)
+    for _ in range(30):
+        asked(env, 10.0)
+    env.submit(roots("x2", 100))
+    assert asked(env) == 2, "the two present ones finish within 40 s"
+
+
+def test_full_memory_asks_for_twice_the_workers_once() -> None:
+    env = cluster("w0", "w1")
+    env.submit(roots("x", 2))
+    env.finish(("x", 0), ("x", 1), nbytes=900)
+    assert asked(env) == 4
+    env.join("w2", memory_limit=500)
+    assert asked(env) == 4
+    env.join("w3", memory_limit=1)
+    assert asked(env) == 8, "four are still too few"
+
+
+def test_cold_starts_know_the_threads_of_workers() -> None:
+    env = cluster()
+    env.join("w0", nthreads=4, memory_limit=1000)
+    asked(env)
+    env.lose("w0")
+    env.submit(roots("x", 80))
+    assert asked(env) == 10
+
+
+def test_pages_do_not_count_as_requests() -> None:
+    env = Env()
+    env.client("alice")
+    env.submit(roots("x", 10))
+    assert scaling.adaptive_target(env.state, 1.0) == 5
+    assert env.state.scaling.asked_at == 0
