@@ -506,6 +506,16 @@ def test_report_of_groups(four: Env) -> None:
     assert waits_for_share(four.state, share(four, "alice")) == ""
 
 
+def test_groups_at_a_cap_take_no_turns(four: Env) -> None:
+    four.feed(SetShare("alice", {"tasks": 1}))
+    four.submit(tasks("a", 5), client="alice")
+    four.submit(tasks("b", 5), client="bob")
+    assert counts(four) == {"a": 1, "b": 3}
+    assert waits_for_share(four.state, share(four, "bob")) == "a slot"
+    four.feed(SetShare("alice", {"tasks": 2}))
+    assert waits_for_share(four.state, share(four, "bob")) == "its turn"
+
+
 def test_accounts_of_clients_that_left_are_merged(four: Env) -> None:
     shares = four.state.shares
     for i in range(2 * ABSENT_MAX + 5):

@@ -83,14 +83,15 @@ def caps_text(settings: Mapping[str, float]) -> str:
 def waits_for_share(state: SchedulerState, share: ShareGroup) -> str:
     """Return what the queued tasks of `share` wait for; "" if it has none.
 
-    That is a cap ("cap of tasks"), "higher class", "its turn" or "a slot".
+    That is a cap ("cap of tasks"), "higher class", "its turn" or "a slot". Groups at a cap take no
+    turns.
     """
     if not share.n_queued:
         return ""
     cap = share.cap_reached()
     if cap:
         return f"cap of {cap}"
-    others = [each for each in state.shares.active if each is not share]
+    others = [each for each in state.shares.active if each is not share and not each.cap_reached()]
     if any(each.priority_class > share.priority_class for each in others):
         return "higher class"
     return "its turn" if others else "a slot"
