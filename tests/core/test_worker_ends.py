@@ -49,6 +49,13 @@ def test_a_task_goes_to_a_worker_that_lasts(shares_enabled: bool, workers: Any) 
     assert env.where("short-1") == "w0"
 
 
+def test_a_loosely_restricted_task_goes_to_another_worker_that_lasts() -> None:
+    env = ending(50.0, None)
+    loose = AnnotationSet(workers=["w0"], allow_other_workers=True)
+    env.submit({"long-1": [], "short-1": []}, annotations={"long-1": loose, "short-1": loose})
+    assert (env.where("long-1"), env.where("short-1")) == ("w1", "w0")
+
+
 def test_it_waits_if_all_workers_end_too_soon() -> None:
     env = ending(50.0, 60.0)
     env.submit({"long-1": [], "short-1": []})

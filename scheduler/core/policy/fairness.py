@@ -303,6 +303,8 @@ def can_run(state: SchedulerState, ts: TaskState) -> bool:
 def worker_for_restricted(state: SchedulerState, ts: TaskState) -> WorkerState | None:
     """Return the worker with a free slot and free resources on which `ts` starts soonest."""
     valid = placement.valid_workers(state, ts)
+    if valid and ts.loose_restrictions and state.ends.workers:
+        valid = {ws: None for ws in valid if worker_ends.can_finish(state, ts, ws)}
     if valid:
         free = [ws for ws in valid if has_free_slot(ws) and _has_resources(state, ts, ws)]
         return _starts_soonest(state, ts, free)
