@@ -242,7 +242,7 @@ def _queued_work(
     seconds = _expected_seconds(state, chain.from_iterable(q.members for q in queue.queues()), n)
     if not share.is_capped:
         return n, seconds
-    free: float = n
+    free = float(n)
     if share.max_tasks >= 0:
         free = min(free, share.max_tasks - share.n_processing)
     if share.max_threads >= 0:
