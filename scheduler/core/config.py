@@ -106,6 +106,8 @@ class SchedulerConfig:
     speculation_factor: float = setting(3.0, "paceline.scheduler.speculation-factor")
     # whether results that are expensive to compute again are copied when workers may be lost
     second_copies: bool = setting(True, "paceline.scheduler.second-copies")
+    # whether tasks whose worker died of memory are tried again alone on a worker
+    whole_worker_retry: bool = setting(True, "paceline.scheduler.whole-worker-retry")
     events_cleanup_delay_seconds: float = setting(
         3600.0, "distributed.scheduler.events-cleanup-delay"
     )

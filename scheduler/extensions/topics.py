@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from paceline.protocol import messages as m
 from paceline.scheduler.core.extension import Extension, ExtensionError
+from paceline.scheduler.core.handlers.whole_workers import MEMORY_TOPIC, note_memory_report
 from paceline.scheduler.core.turn import Turn
 
 from .names import hashable_name
@@ -44,6 +45,8 @@ class Topics(Extension):
     def handle_log_event_rpc(self, turn: Turn, message: m.LogEventRpc) -> None:
         """Log an event from a client or a nanny and reply None."""
         turn.log_event(topic_names(message.topic), message.msg)
+        if message.topic == MEMORY_TOPIC:
+            note_memory_report(turn, message.msg)
         turn.reply(turn.request_id, None)
 
     def handle_events(self, turn: Turn, message: m.Events) -> None:

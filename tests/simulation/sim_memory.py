@@ -70,6 +70,13 @@ class Pressure:
             "spilled_bytes": {"memory": spilled, "disk": spilled // 2},
         }
 
+    def report(self, worker: Any) -> None:
+        """Let the nanny of `worker`, which dies, report that it used too much memory, or not."""
+        if self.heavy and self.rng.random() < 0.5:
+            event = {"worker": worker.address, "pid": 1, "rss": self.limit}
+            message = m.LogEventRpc(topic="worker-restart-memory", msg=event)
+            self.world.later(self.rng.uniform(0.0, 0.2), self.world.feed, message)
+
     def _look(self) -> None:
         """Pause and unpause workers according to the memory they last reported."""
         if not self.heavy:

@@ -45,6 +45,7 @@ from paceline.scheduler.core.stimuli import (
 )
 from paceline.scheduler.core.task_policy import ErrorMatched
 from paceline.scheduler.extensions.memory_manager import MemoryManager
+from paceline.scheduler.extensions.topics import Topics
 from paceline.testing import FakeErrors, Rows, compile_rows
 
 from tests.simulation.sim_checks import check_empty, check_settled
@@ -104,7 +105,7 @@ class World:
             shares_groups=self.share_settings.groups,
             shares_half_life_seconds=5.0,
         )
-        machines = [MemoryManager(LOOK_SECONDS, config.amm_measure)]
+        machines = [MemoryManager(LOOK_SECONDS, config.amm_measure), Topics(0.0)]
         self.core = SchedulerCore(config, FakeErrors(), EventLog(100), machines)
         self.state = self.core.state
         self.pressure = Pressure(self, seed)
@@ -223,7 +224,12 @@ class World:
         )
         self.links[address] = link
         message = m.RegisterWorker(
-            address=address, name=name, nthreads=nthreads, memory_limit=self.pressure.limit, **facts
+            address=address,
+            name=name,
+            nthreads=nthreads,
+            memory_limit=self.pressure.limit,
+            nanny=f"nanny-{address}",
+            **facts,
         )
         self.feed(WorkerJoined(address, "host", message), address)
         self.later(BEAT_SECONDS, self._beat, worker)
@@ -262,6 +268,8 @@ class World:
             return
         self._dies(worker)
         self._breaks(worker.address, expected)
+        if not expected:
+            self.pressure.report(worker)
         self.later(self.rng.uniform(0.0, 3.0), self.add_worker)
 
     def _breaks(self, address: str, expected: bool) -> None:

@@ -50,6 +50,17 @@ def test_all_tasks_are_computed_without_hazards() -> None:
         run(seed, hazards=False)
 
 
+def test_tasks_whose_worker_died_of_memory_get_a_whole_worker() -> None:
+    """With the invariants checked: a reserved worker runs one task, and all tasks end."""
+    n_sent = 0
+    for seed in range(30):
+        world = World(seed)
+        world.run()
+        n_sent += world.state.whole.sent_count
+        assert not world.state.whole.reserved
+    assert n_sent > 0
+
+
 def test_outputs_do_not_depend_on_hash_seed() -> None:
     assert len({digests(8, hash_seed, 100) for hash_seed in ("0", "1", "12345")}) == 1
 

@@ -223,6 +223,7 @@ VALUE_TYPES: dict[str, ValueType] = {
     "paceline.scheduler.hang-timeout": DURATION,
     "paceline.scheduler.second-copies": BOOL,
     "paceline.scheduler.speculation": BOOL,
+    "paceline.scheduler.whole-worker-retry": BOOL,
     "paceline.scheduler.speculation-factor": ValueType(
         "a number above 1", lambda value: not isinstance(value, bool) and float(value) > 1
     ),

@@ -73,6 +73,8 @@ def _may_run_twice(state: SchedulerState, ts: TaskState, ws: WorkerState) -> boo
     """Return whether `ts`, which executes on `ws`, may get a second run."""
     if ts.actor or ts in ws.long_running or ts.resource_restrictions or ts.account.share.is_capped:
         return False
+    if ts in state.whole.due:
+        return False
     policies = ts.policies
     if policies is None:
         return state.config.speculation

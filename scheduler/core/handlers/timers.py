@@ -20,6 +20,7 @@ from paceline.scheduler.core.turn import Registry, Turn
 from .availability import refresh_no_workers
 from .clients import CLIENT_HEARTBEAT_FACTOR, check_retained
 from .policies import check_policies
+from .whole_workers import check_whole_workers
 from .worker_ends import check_ends
 
 #: Heartbeats that a worker must have missed before it is removed.
@@ -54,6 +55,7 @@ def handle_tick(turn: Turn, message: Tick) -> None:
         _check_idle(turn)
     check_policies(turn)
     check_ends(turn)
+    check_whole_workers(turn)
 
 
 def handle_check_idle(turn: Turn, message: IdleCheck) -> None:
@@ -106,8 +108,8 @@ def _check_clients(turn: Turn) -> None:
 def _check_no_workers(turn: Turn) -> None:
     state = turn.state
     timeout = state.config.no_workers_timeout_seconds
-    if timeout is None:
-        return
+    if timeout is None or state.whole.due:
+        return  # the tasks have workers, which they wait for
     refresh_no_workers(state, turn.now)
     recs: Recs = {}
     unrunnable, since = state.unrunnable, state.no_workers_since

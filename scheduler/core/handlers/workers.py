@@ -12,7 +12,11 @@ from paceline.protocol.limits import WorkerStatus
 from paceline.scheduler.core.instructions import DropWorkerConnection
 from paceline.scheduler.core.lifecycle import accounting, charges
 from paceline.scheduler.core.lifecycle.recommendations import Recs
-from paceline.scheduler.core.lifecycle.removal import begin_worker_removal, lose_data
+from paceline.scheduler.core.lifecycle.removal import (
+    KEYS_IN_LOG_LINE,
+    begin_worker_removal,
+    lose_data,
+)
 from paceline.scheduler.core.lifecycle.second_runs import leave_second_runs
 from paceline.scheduler.core.lifecycle.transitions import fill_slots, run
 from paceline.scheduler.core.policy import placement
@@ -323,6 +327,7 @@ def handle_worker_removed(turn: Turn, gone: WorkerRemoved) -> None:
     if gone.close:
         turn.to_worker(ws.address, m.Close(reason="scheduler-remove-worker"))
     turn.instruct(DropWorkerConnection(ws.address))
+    of_memory = not gone.expected and state.whole.is_memory_loss(ws)
     _unregister(state, ws)
     if not gone.expected:
         state.copies.losses += 1
@@ -330,7 +335,7 @@ def handle_worker_removed(turn: Turn, gone: WorkerRemoved) -> None:
 
     promoted = leave_second_runs(turn, ws)
     recs: Recs = {}
-    worker_removal = WorkerRemoval(ws, gone.expected, list(ws.processing))
+    worker_removal = WorkerRemoval(ws, gone.expected, list(ws.processing), of_memory)
     begin_worker_removal(turn, worker_removal, recs)
     recomputed, lost = lose_data(turn, ws, recs)
     _report_losses(turn, worker_removal, recomputed, lost)
@@ -369,6 +374,7 @@ def _unregister(state: SchedulerState, ws: WorkerState) -> None:
     state.ends.forget(ws)
     state.loads.remove(ws)
     state.running.pop(ws, None)
+    state.whole.reserved.pop(ws, None)
     del state.workers[ws.address]
     state.worker_removed_count += 1
     ws.status = "closed"
@@ -402,10 +408,6 @@ def _report_losses(
     }
     turn.log_event(ws.address, event)
     turn.log_event("all", {**event, "worker": ws.address})
-
-
-#: A log line names at most this many keys.
-KEYS_IN_LOG_LINE = 20
 
 
 def _some(keys: list[Key]) -> str:

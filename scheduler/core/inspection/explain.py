@@ -123,6 +123,9 @@ def _facts(state: SchedulerState, ts: TaskState, now: float) -> dict[str, Any]:
     elif ts.state == "released":
         out["has_run_spec"] = ts.run_spec is not None
         out["lost_dependencies"] = ts.has_lost_dependencies
+    if ts in state.whole.due:
+        reserved = state.whole.workers_of(ts)
+        out["whole_worker"] = {ws.address: len(ws.processing) for ws in reserved}
     found = policy_facts(ts, now)
     if found is not None:
         out["policies"] = found
@@ -328,6 +331,8 @@ def exclusions(state: SchedulerState, ts: TaskState, ws: WorkerState) -> list[di
         out.append({"kind": "status", "status": ws.status})
     elif ws.backpressured:
         out.append({"kind": "backpressured"})
+    elif ws.reserved_for is not None:
+        out.append({"kind": "reserved", "key": ws.reserved_for.key})
     elif not is_available(ws):
         out.append({"kind": "occupied", "keys": list(islice(ws.extra_runs, EXAMPLES_MAX))})
     if not can_finish(state, ts, ws):

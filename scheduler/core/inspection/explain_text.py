@@ -96,6 +96,8 @@ def _no_worker(key: str, facts: Facts) -> str:
     workers = facts["workers"]
     if not workers["n"]:
         return f"{key} can run, but no worker is connected{lasting(facts)}. Start a worker."
+    if "whole_worker" in facts:
+        return _waits_for_whole_worker(key, facts)
     if workers["n_able"]:
         return f"{key} has no worker yet, but {named(workers['able'])} can run it now."
     found = f"{key} can run on none of the {count(workers['n'], 'worker')}{lasting(facts)}"
@@ -120,7 +122,19 @@ def _no_worker(key: str, facts: Facts) -> str:
         parts.append(_too_short(workers))
     if reasons.get("occupied"):
         parts.append(f"{count(reasons['occupied'], 'worker')} busy with given-up or second runs")
+    if reasons.get("reserved"):
+        parts.append(f"{count(reasons['reserved'], 'worker')} reserved for one task each")
     return f"{found}: {'; '.join(parts)}." if parts else f"{found}."
+
+
+def _waits_for_whole_worker(key: str, facts: Facts) -> str:
+    why = "because its worker died of memory"
+    text = f"{key} waits{lasting(facts)} for a whole worker, {why}"
+    for address, n in facts["whole_worker"].items():
+        return (
+            f"{text}. {address} is sent nothing else, and has {count(n, 'task')} to finish first."
+        )
+    return f"{text}. No worker is reserved for it yet."
 
 
 def _queued(key: str, facts: Facts) -> str:
@@ -332,6 +346,8 @@ def _reason(reason: Facts) -> str:
         return "does not read from its connection"
     if kind == "occupied":
         return f"executes only given-up and second runs: {named(map(show, reason['keys']))}"
+    if kind == "reserved":
+        return f"is reserved for {show(reason['key'])}, whose worker died of memory"
     if kind == "ends":
         left, needs = seconds(reason["seconds_left"]), seconds(reason["needs"])
         return f"ends in {left}; the task is expected to take {needs}"

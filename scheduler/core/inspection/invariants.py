@@ -28,7 +28,7 @@ from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.task_states import ACTIVE_STATES, TASK_STATES
 from paceline.scheduler.core.state.worker_loads import is_available, usable_threads
 
-from .policy_invariants import check_ends, check_holds, check_second_runs
+from .policy_invariants import check_holds, check_second_runs, check_workers
 from .share_invariants import check_accounts, check_groups
 
 #: Relative tolerance, and tolerance in seconds, of sums of floating-point numbers.
@@ -422,8 +422,8 @@ def _second_runs(view: View, state: SchedulerState) -> None:
 
 
 def _ends(view: View, state: SchedulerState) -> None:
-    """Check that the workers that end are listed, with the earliest end."""
-    check_ends(state)
+    """Check that the workers that end, and those that are reserved, are listed."""
+    check_workers(state)
 
 
 def _steals(view: View, state: SchedulerState) -> None:

@@ -33,7 +33,22 @@ def check_second_runs(state: SchedulerState) -> None:
         assert second.run_id != ts.run_id, f"both runs of {ts!r} have the same number"
 
 
-def check_ends(state: SchedulerState) -> None:
+def check_workers(state: SchedulerState) -> None:
+    """Check that the workers that end are listed, and that reserved ones run one task."""
+    _check_ends(state)
+    reserved = state.whole.reserved
+    for ws in state.workers.values():
+        assert ws.reserved_for is reserved.get(ws), f"{ws!r} is reserved for {ws.reserved_for!r}"
+        others = [ts for ts in ws.processing if ts is not ws.reserved_for]
+        if ws.reserved_for in ws.processing:
+            assert len(others) <= len(ws.long_running), f"{others} beside {ws.reserved_for!r}"
+    assert all(state.workers.get(ws.address) is ws for ws in reserved), f"{reserved}"
+    for ts in state.whole.due:
+        if ts.state == "queued":
+            raise AssertionError(f"{ts!r} waits for a whole worker in the queue")
+
+
+def _check_ends(state: SchedulerState) -> None:
     """Check that exactly the workers that end are listed, with the earliest end."""
     found = [ws for ws in state.workers.values() if ws.ends_at]
     known = state.ends.workers

@@ -25,6 +25,8 @@ from .transitions import run, transition
 #: A task errs, blamed or not, after this many times ``allowed_failures + 1`` unexpected losses of
 #: its workers.
 WORKER_LOSSES_FACTOR = 3
+#: A log line names at most this many keys.
+KEYS_IN_LOG_LINE = 20
 #: Tasks examined for one report of lost data and its dependents; beyond it, they are reported as
 #: later turns forget them.
 LOST_REPORT_MAX = 20_000
@@ -40,13 +42,36 @@ def begin_worker_removal(turn: Turn, worker_removal: WorkerRemoval, recs: Recs) 
     """
     state = turn.state
     if not worker_removal.expected:
-        for ts in blamed_tasks(worker_removal.ws):
-            ts.suspicious += 1
-            ts.group.prefix.suspicious += 1
+        _blame(turn, worker_removal)
     _leave(turn, worker_removal, recs)
     if worker_removal.done < len(worker_removal.tasks):
         state.deferred.worker_removals.append(worker_removal)
         turn.wants_continue()
+
+
+def _blame(turn: Turn, worker_removal: WorkerRemoval) -> None:
+    """Blame tasks for the removal; those that get a whole worker are not blamed the first time."""
+    state, ws = turn.state, worker_removal.ws
+    blamed = blamed_tasks(ws)
+    is_retried = worker_removal.of_memory and state.config.whole_worker_retry
+    first = []
+    for ts in blamed:
+        if is_retried and not ts.actor:
+            state.whole.due[ts] = None
+            if ts not in state.whole.retried:
+                first.append(ts)
+                continue
+        ts.suspicious += 1
+        ts.group.prefix.suspicious += 1
+    if first:
+        keys = ", ".join([str(ts.key) for ts in first[:KEYS_IN_LOG_LINE]])
+        turn.log(
+            30,
+            f"Worker {ws.address} died of memory; trying each task that may be the cause again "
+            f"with a whole worker for itself: {keys}",
+        )
+    elif not is_retried:
+        state.whole.note_loss(ws, blamed, turn.now)
 
 
 def continue_worker_removals(turn: Turn) -> None:

@@ -13,6 +13,7 @@ from paceline.scheduler.core.state.fair_queue import FairQueue
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.turn import Turn
 
+from .extra_runs import refresh_running
 from .second_runs import drop_second_run
 from .steps import clear_references
 
@@ -32,6 +33,10 @@ def forget_everything(turn: Turn) -> None:
     for ts in list(state.policies.second_runs):
         drop_second_run(turn, ts)
     state.deferred.clear()
+    for ws in state.whole.reserved:
+        ws.reserved_for = None
+        refresh_running(state, ws)
+    state.whole.clear()
     for ws in state.workers.values():
         _empty(turn, ws)
     for ts in tasks:

@@ -196,6 +196,10 @@ def transition_waiting_processing(turn: Turn, ts: TaskState, recs: Recs, detail:
     if ts.waiting_count or (ts.details is not None and is_held(ts)):
         return
     state = turn.state
+    if state.whole.due and ts in state.whole.due:
+        steps.enter(ts, "no-worker")
+        state.unrunnable[ts] = turn.now
+        return
     shares = state.shares
     share = ts.account.share
     if (
@@ -247,14 +251,18 @@ def transition_queued_processing(turn: Turn, ts: TaskState, recs: Recs, detail: 
 
 
 def transition_no_worker_processing(turn: Turn, ts: TaskState, recs: Recs, detail: Any) -> None:
-    """Send the task to a worker that may run it; without one it stays."""
+    """Send the task to the reserved worker `detail`, or one that may run it, or let it stay."""
     state = turn.state
-    if state.shares.holds(ts.account.share) or worker_ends.is_limited(state, ts):
-        if fairness.can_run(state, ts):
-            del state.unrunnable[ts]
-            _hold(turn, ts)
-        return
-    ws = placement.place_non_rootish(state, ts)
+    ws: WorkerState | None = detail
+    if ws is None:
+        if state.whole.due and ts in state.whole.due:
+            return
+        if state.shares.holds(ts.account.share) or worker_ends.is_limited(state, ts):
+            if fairness.can_run(state, ts):
+                del state.unrunnable[ts]
+                _hold(turn, ts)
+            return
+        ws = placement.place_non_rootish(state, ts)
     if ws is not None and all(d.who_has for d in ts.dependencies):
         state.shares.unheld = True
         state.unrunnable.pop(ts, None)

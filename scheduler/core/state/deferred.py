@@ -21,12 +21,14 @@ class WorkerRemoval:
         ws: the worker; it is in no table any more.
         expected: the worker closed on purpose, so none of its tasks is blamed.
         tasks: the tasks it was processing, in order.
+        of_memory: whether the worker most likely died because it used too much memory.
         done: number of `tasks` that have been rescheduled.
     """
 
     ws: WorkerState
     expected: bool
     tasks: list[TaskState]
+    of_memory: bool = False
     done: int = 0
 
     @property

@@ -427,14 +427,12 @@ class WorkerState:
         extra_runs: keys of runs that occupy threads besides those of `processing`.
         has_what: tasks whose results the worker holds, in order.
         nbytes: size of those results in bytes.
-        needs_what: dependency that the worker lacks -> number of its processing tasks that need
-            it.
+        needs_what: dependency that the worker lacks -> number of processing tasks that need it.
         network_occ: size of those dependencies in bytes.
         task_prefix_count: prefix with a known duration -> number of processing tasks that have not
             seceded.
         unknown_duration_count: the same for prefixes without a known duration.
-        unknown_duration_total: sum of ``unknown_duration_count``, so that thousands of prefixes
-            with one task each cost no more than one.
+        unknown_duration_total: sum of ``unknown_duration_count``, which may have many prefixes.
         actors: actors on the worker.
         resources, used_resources: resource -> amount supplied, and amount in use.
         metrics: metrics of the last heartbeat.
@@ -443,6 +441,7 @@ class WorkerState:
         backpressured: whether its connection accepts no more messages, so no tasks are sent to it.
         task_slots: number of tasks that have not seceded at which it is full; may be infinite.
         ends_at: time at which the worker ends in seconds since the epoch; 0 if it reports none.
+        reserved_for: the only task that may be sent to it (``WholeWorkers``), or None.
     """
 
     address: str
@@ -483,6 +482,7 @@ class WorkerState:
     backpressured: bool = False
     task_slots: float = 1
     ends_at: float = 0.0
+    reserved_for: TaskState | None = None
 
     def __post_init__(self) -> None:
         self.address_tuple = (self.address,)

@@ -29,6 +29,7 @@ from .policies import Policies
 from .scaling import Scaling
 from .spans import SpanTree
 from .stealing import StealingState
+from .whole_workers import WholeWorkers
 from .worker_ends import WorkerEnds
 from .worker_loads import WorkerLoads
 
@@ -53,9 +54,10 @@ class SchedulerState:
         host_info: host -> {"addresses": {address: None}, "nthreads": int, "last-seen": float,
             ...}.
         resources: resource -> {address: supplied amount}.
-        running: workers that are running and not backpressured.
+        running: workers that are running and can be sent tasks (``is_available``).
         loads: workers by load: idle, saturated, and those with free slots.
         ends: workers that reported when they end.
+        whole: tasks whose worker died of memory, and workers that are reserved for them.
         scaling: requests of an adaptive cluster.
         unrunnable: task in state no-worker -> time at which it entered it, in seconds since the
             epoch.
@@ -121,6 +123,7 @@ class SchedulerState:
         self.running: dict[WorkerState, None] = {}
         self.loads = WorkerLoads(self.workers)
         self.ends = WorkerEnds()
+        self.whole = WholeWorkers()
         self.scaling = Scaling()
         self.unrunnable: dict[TaskState, float] = {}
         self.shares = Shares(config)
@@ -143,10 +146,8 @@ class SchedulerState:
         self.bandwidth_types: dict[str, float] = {}
         self.cumulative_worker_metrics: dict[Any, float] = {}
         self.compute_occupancy = 0.0
-        self.network_occ = 0
+        self.network_occ = self.total_nthreads = self.total_memory = 0
         self.domains = SharedMemoryDomains(self.workers)
-        self.total_nthreads = 0
-        self.total_memory = 0
         self.deferred = Deferred()
         self.stealing = StealingState(config.work_stealing_interval_seconds, self.workers)
         self.graphs: dict[int, PendingGraph] = {}

@@ -168,7 +168,11 @@ def _victims(state: SchedulerState, loads: Loads) -> list[WorkerState]:
     found = list(_window(state.loads.saturated, VICTIMS_MAX, cursor)) or _busiest(state, loads)
     if len(state.running) < len(state.workers):
         workers = _window(state.workers.values(), WORKERS_MAX, cursor)
-        found += [ws for ws in workers if ws.processing and not is_available(ws)]
+        found += [
+            ws
+            for ws in workers
+            if ws.processing and not is_available(ws) and ws.reserved_for is None
+        ]
     if state.resources:
         found = list(dict.fromkeys((*found, *_short_of_resources(state))))
     return sorted(found[:VICTIMS_MAX], key=loads.seconds, reverse=True)

@@ -95,6 +95,7 @@ COUNTERS: Final = {
     "paceline_upgrades": "Processes of a durable scheduler that another release has replaced",
     "paceline_repairs": "Differences to workers that were repaired after a restart",
     "paceline_second_copies": "Copies requested because a worker with the only one may be lost",
+    "paceline_whole_worker_retries": "Tasks sent to a whole worker after a death of memory",
     "paceline_share_tasks_finished": "Finished tasks of share groups",
     "paceline_share_thread_seconds": "Compute time of finished tasks of share groups",
     "paceline_share_byte_seconds": "Size of results of share groups, summed over time",
@@ -262,6 +263,7 @@ class SchedulerMetrics:
             "paceline_stimuli": driver.n_stimuli,
             "paceline_internal_errors": driver.n_core_errors,
             "paceline_second_copies": self._state.copies.requested,
+            "paceline_whole_worker_retries": self._state.whole.sent_count,
             "paceline_sampled_messages": self._server.measures.ops,
         }
         durability = self._server.durability

@@ -1,0 +1,187 @@
+"""Try tasks again with a whole worker for themselves, after their worker died of memory.
+
+Such a task is in state no-worker until a worker is empty. With each tick, workers are reserved for
+these tasks: an empty one, or else one that is sent nothing until it is empty. Tasks that it has not
+begun are recalled. The reservation ends with the task.
+
+Heartbeats are too rare to show all memory that a worker used before it died. Nannies report which
+workers they restart because of their memory, but the report may follow the loss.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from paceline.scheduler.core.lifecycle.accounting import occupancy
+from paceline.scheduler.core.lifecycle.recommendations import Recs, priority_of
+from paceline.scheduler.core.lifecycle.transitions import fill_slots, run, transition
+from paceline.scheduler.core.policy import fairness, placement
+from paceline.scheduler.core.policy.worker_ends import can_finish
+from paceline.scheduler.core.state.model import TaskState, WorkerState
+from paceline.scheduler.core.state.scheduler_state import SchedulerState
+from paceline.scheduler.core.state.task_states import ACTIVE_STATES
+from paceline.scheduler.core.turn import Turn
+
+from .availability import availability_changed
+from .clients import WORKER_CLIENT
+from .stealing import recall_tasks
+
+#: Topic of the events of nannies that restart a worker because of its memory.
+MEMORY_TOPIC = "worker-restart-memory"
+
+
+def check_whole_workers(turn: Turn) -> None:
+    """Reserve workers for tasks that wait for a whole one, and end reservations."""
+    whole = turn.state.whole
+    if not whole:
+        return
+    whole.forget_old(turn.now)
+    for ws, ts in list(whole.reserved.items()):
+        if not _is_kept(turn.state, ws, ts):
+            _release(turn, ws)
+    if whole.due:
+        _reserve(turn)
+        _send(turn)
+
+
+# ------------------------------------------------------------------ reservations
+
+
+def _is_kept(state: SchedulerState, ws: WorkerState, ts: TaskState) -> bool:
+    """Return whether `ws` stays reserved for `ts`."""
+    if ts not in state.whole.due:
+        return False
+    if ts.processing_on is ws:
+        return ts not in ws.long_running and not _waits_for_subtasks(state)
+    return ts.state == "no-worker" and ws.status == "running" and not ws.backpressured
+
+
+def _waits_for_subtasks(state: SchedulerState) -> bool:
+    """Return whether every worker is reserved, and tasks that another task submitted have none."""
+    return not state.running and any(
+        WORKER_CLIENT in ts.account.client and ts not in state.whole.due for ts in state.unrunnable
+    )
+
+
+def _release(turn: Turn, ws: WorkerState) -> None:
+    """End the reservation of `ws`."""
+    del turn.state.whole.reserved[ws]
+    ws.reserved_for = None
+    availability_changed(turn, ws)
+
+
+def _reserve(turn: Turn) -> None:
+    """Reserve workers for the tasks that wait for one, up to half of all workers.
+
+    Only one of them at a time is a worker that has to finish other tasks first.
+    """
+    state = turn.state
+    whole = state.whole
+    having = dict.fromkeys(whole.reserved.values())
+    tasks = [ts for ts in whole.due if ts.state == "no-worker" and ts not in having]
+    tasks.sort(key=priority_of)
+    n_max = max(1, len(state.workers) // 2)
+    is_draining = any(not is_empty(ws) and ts.state == "no-worker" for ws, ts in _reserved(state))
+    for ts in tasks:
+        if len(whole.reserved) >= n_max:
+            return
+        ws = _best_worker(state, ts, only_empty=is_draining)
+        if ws is None:
+            continue
+        whole.reserved[ws] = ts
+        ws.reserved_for = ts
+        availability_changed(turn, ws)
+        if not is_empty(ws):
+            is_draining = True
+            recall_tasks(turn, ws, [ts for ts in reversed(ws.processing) if ts not in ws.executing])
+
+
+def _reserved(state: SchedulerState) -> list[tuple[WorkerState, TaskState]]:
+    """Return the reserved workers with their tasks."""
+    return list(state.whole.reserved.items())
+
+
+def _best_worker(state: SchedulerState, ts: TaskState, only_empty: bool) -> WorkerState | None:
+    """Return the worker to reserve for `ts`: an empty one with most free memory, if there is one.
+
+    Otherwise, return the one that is empty soonest; None if `only_empty`, or if no worker may run
+    `ts`.
+    """
+    valid = placement.valid_workers(state, ts)
+    if valid is None or (not valid and ts.loose_restrictions):
+        valid = state.running
+    best: WorkerState | None = None
+    best_cost: tuple[float, float] = (0.0, 0.0)
+    for ws in valid:
+        is_busy = not is_empty(ws)
+        if (only_empty and is_busy) or not can_finish(state, ts, ws):
+            continue
+        free = ws.memory_limit - float(ws.metrics.get("memory", 0))
+        # a busy worker counts as empty later than any empty one
+        cost = (1.0 + occupancy(state, ws) / ws.nthreads if is_busy else 0.0, -free)
+        if best is None or cost < best_cost:
+            best, best_cost = ws, cost
+    return best
+
+
+def is_empty(ws: WorkerState) -> bool:
+    """Return whether no task runs on `ws`, except for those that seceded."""
+    return len(ws.processing) == len(ws.long_running) and not ws.extra_runs
+
+
+def _send(turn: Turn) -> None:
+    """Send tasks to the empty workers that are reserved for them."""
+    state = turn.state
+    for ws, ts in _reserved(state):
+        if ts.state != "no-worker" or not is_empty(ws) or not fairness.may_start(ts):
+            continue
+        recs: Recs = {}
+        transition(turn, ts, "processing", recs, ws)
+        run(turn, recs)
+        if ts.processing_on is ws:
+            state.whole.retried[ts] = None
+            state.whole.sent_count += 1
+            event = {"action": "whole-worker-retry", "key": ts.key, "worker": ws.address}
+            turn.log_event("scheduler", event)
+
+
+# ------------------------------------------------------------------ reports of nannies
+
+
+def note_memory_report(turn: Turn, event: Any) -> None:
+    """Take the report of a nanny that it restarts its worker because of its memory.
+
+    If the worker was already removed, the tasks that were blamed for its loss are tried again with
+    whole workers, and are not blamed.
+    """
+    state = turn.state
+    address = event.get("worker") if isinstance(event, dict) else None
+    if not isinstance(address, str) or not state.config.whole_worker_retry:
+        return
+    if address in state.workers:
+        state.whole.note_report(address, turn.now)
+        return
+    lost = state.whole.lost.pop(address, None)
+    if lost is None:
+        return
+    recs: Recs = {}
+    for ts in lost.blamed:
+        if ts.state in ACTIVE_STATES and not ts.actor and ts not in state.whole.due:
+            _make_due(turn, ts, recs)
+    run(turn, recs)
+    fill_slots(turn)
+
+
+def _make_due(turn: Turn, ts: TaskState, recs: Recs) -> None:
+    """Let `ts`, which was blamed for a loss and placed again since, run with a whole worker."""
+    whole = turn.state.whole
+    whole.due[ts] = None
+    if ts not in whole.retried:
+        ts.suspicious -= 1
+        ts.group.prefix.suspicious -= 1
+    ws = ts.processing_on
+    if ws is not None:
+        if turn.state.workers.get(ws.address) is ws:
+            recall_tasks(turn, ws, [ts])
+    elif ts.state != "waiting":
+        recs[ts] = "waiting"

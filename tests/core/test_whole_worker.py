@@ -1,0 +1,320 @@
+"""Tasks whose worker died of memory are tried once more alone on a worker before they are blamed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from paceline.protocol import messages as m
+from paceline.protocol.keys import Key
+from paceline.scheduler.core.inspection.explain import explain
+from paceline.scheduler.core.stimuli import (
+    AnnotationSet,
+    BalanceWork,
+    ConfigureStealing,
+    ReleaseAll,
+)
+from paceline.scheduler.extensions.topics import Topics
+from paceline.testing import Env
+
+LIMIT = 400_000_000
+
+
+def cluster(*names: str, nthreads: int = 1, **config: Any) -> Env:
+    """Return a cluster with workers under nannies, which have a memory limit."""
+    env = Env(**config)
+    env.core.handlers.update(Topics(0.0).handlers())
+    env.client("alice")
+    for name in names:
+        join(env, name, nthreads)
+    env.take()
+    return env
+
+
+def join(env: Env, name: str, nthreads: int = 1) -> None:
+    env.join(name, nthreads=nthreads, memory_limit=LIMIT, nanny=f"nanny-{name}")
+
+
+def die(env: Env, name: str, share: float = 0.9) -> None:
+    """Lose the worker `name`, whose last heartbeat reports `share` of its memory limit."""
+    executing = dict.fromkeys(env.processing(name)[: env.worker(name).nthreads], 0.5)
+    env.beat(name, executing=executing, metrics={"memory": int(share * LIMIT)})
+    env.lose(name)
+
+
+def report(env: Env, name: str) -> None:
+    """Let the nanny of the worker `name` report that it restarts it."""
+    event = {"worker": name, "pid": 1, "rss": LIMIT}
+    env.ask(m.LogEventRpc(topic="worker-restart-memory", msg=event))
+
+
+def give_back(env: Env, key: Key, state: str = "ready") -> None:
+    """Let the worker of `key` answer the request to give it back."""
+    steal = env.state.stealing.in_flight[env.task(key)]
+    response = m.StealResponse(key=key, state=state, stimulus_id=steal.stimulus_id)
+    env.feed(response, steal.victim.address)
+
+
+def on(env: Env, name: str) -> AnnotationSet:
+    return AnnotationSet(workers=[name], allow_other_workers=True)
+
+
+def test_a_task_gets_an_empty_worker() -> None:
+    env = cluster("w0", "w1", "w2")
+    env.submit({"x": [], "y": []})
+    here, other = env.where("x"), env.where("y")
+    die(env, here)
+    assert env.states("x") == ["no-worker"]
+    assert env.task("x").suspicious == 0
+    env.tick()
+    assert env.where("x") not in (here, other)
+    assert env.state.whole.sent_count == 1
+    env.submit({f"z{i}": [] for i in range(6)})
+    assert env.processing(env.where("x")) == ["x"]
+    env.finish("x")
+    env.tick()
+    assert not env.state.whole.reserved and not env.state.whole.due
+    env.submit({f"late{i}": [] for i in range(6)})
+    assert all(ws in env.state.running for ws in env.state.workers.values())
+
+
+def test_the_second_death_counts() -> None:
+    env = cluster("w0", "w1", allowed_failures=0)
+    env.submit({"x": []})
+    die(env, env.where("x"))
+    env.tick()
+    assert env.states("x") == ["processing"]
+    die(env, env.where("x"))
+    assert env.states("x") == ["erred"]
+    join(env, "w2")
+    env.tick()
+    assert not env.state.whole.due and not env.state.whole.reserved
+
+
+def test_further_tries_are_alone_too() -> None:
+    env = cluster("w0", "w1", "w2", allowed_failures=1)
+    env.submit({"x": []})
+    for suspicious in (0, 1):
+        die(env, env.where("x"))
+        assert env.states("x") == ["no-worker"]
+        assert env.task("x").suspicious == suspicious
+        env.tick()
+    assert env.worker(env.where("x")).reserved_for is env.task("x")
+
+
+def test_other_deaths_count_at_once() -> None:
+    env = cluster("w0", "w1", nthreads=2)
+    env.submit({"x": []})
+    die(env, env.where("x"), share=0.5)
+    assert env.task("x").suspicious == 1
+    assert env.states("x") == ["processing"]
+    env = cluster("w0", "w1", whole_worker_retry=False)
+    env.submit({"x": []})
+    die(env, env.where("x"))
+    assert env.task("x").suspicious == 1
+    assert env.states("x") == ["processing"]
+
+
+def test_a_paused_worker_died_of_memory() -> None:
+    env = cluster("w0", "w1")
+    env.submit({"x": []})
+    here = env.where("x")
+    env.beat(here, executing={"x": 1.0}, metrics={"memory": LIMIT // 2})
+    env.status(here, "paused")
+    env.lose(here)
+    assert env.task("x").suspicious == 0
+    assert env.states("x") == ["no-worker"]
+
+
+@pytest.mark.parametrize("is_early", [True, False])
+def test_a_nanny_reports_the_cause(is_early: bool) -> None:
+    env = cluster("w0", "w1")
+    env.submit({"x": []})
+    here = env.where("x")
+    if is_early:
+        report(env, here)
+        die(env, here, share=0.1)
+    else:
+        die(env, here, share=0.1)
+        assert env.task("x").suspicious == 1
+        report(env, here)
+        give_back(env, "x")
+    assert env.states("x") == ["no-worker"]
+    assert env.task("x").suspicious == env.task("x").group.prefix.suspicious == 0
+    env.tick()
+    assert env.states("x") == ["processing"]
+
+
+def test_a_late_report_does_not_stop_a_run_that_has_begun() -> None:
+    env = cluster("w0", "w1")
+    env.submit({"x": []})
+    here = env.where("x")
+    die(env, here, share=0.1)
+    report(env, here)
+    give_back(env, "x", "executing")
+    env.tick()
+    assert env.states("x") == ["processing"]
+    assert not env.state.whole.reserved
+    die(env, env.where("x"))
+    assert env.states("x") == ["no-worker"]
+    assert env.task("x").suspicious == 0
+
+
+def test_reports_are_forgotten() -> None:
+    env = cluster("w0", "w1")
+    env.submit({"x": []})
+    here = env.where("x")
+    die(env, here, share=0.1)
+    report(env, env.where("x"))
+    env.tick(11.0)
+    assert not env.state.whole
+    report(env, here)
+    assert env.task("x").suspicious == 1
+
+
+def test_a_busy_worker_is_closed_until_it_is_empty() -> None:
+    env = cluster("w0", "w1", "w2", nthreads=2)
+    env.submit({f"x{i}": [] for i in range(6)})
+    dead, busy = env.processing("w0"), env.processing("w1") + env.processing("w2")
+    env.submit({f"y{i}": [] for i in range(20)})
+    die(env, "w0")
+    env.tick()
+    whole = env.state.whole
+    [(ws, ts)] = whole.reserved.items()
+    assert ts.key in dead and ts.state == "no-worker"
+    found = explain(env.state, ts.key, env.now)
+    assert "for a whole worker, because its worker died of memory" in found["summary"]
+    assert f"{ws.address} is sent nothing else" in found["summary"]
+    for key in [ts.key for ts in env.state.stealing.in_flight]:
+        give_back(env, key, "executing" if key in busy else "ready")
+    while env.processing(ws.address):
+        env.finish(env.processing(ws.address)[0])
+        assert len(env.processing(ws.address)) < 2
+    env.tick()
+    assert env.processing(ws.address) == [ts.key]
+    for _ in range(200):
+        env.tick()
+        for each in list(env.state.workers.values()):
+            if each.processing:
+                env.finish(next(iter(each.processing)).key)
+    assert all(ts.state == "memory" for ts in env.state.tasks.values())
+    assert all(env.task(key).suspicious == 0 for key in dead)
+
+
+def test_the_only_worker_runs_one_task_at_a_time() -> None:
+    env = cluster("w0", nthreads=4)
+    env.submit({f"x{i}": [] for i in range(4)})
+    die(env, "w0")
+    join(env, "w1", nthreads=4)
+    env.submit({f"y{i}": [] for i in range(4)})
+    for i in range(20):
+        env.tick()
+        running = env.processing("w1")
+        if env.worker("w1").reserved_for is not None and running:
+            assert len(running) == 1 or i == 0
+        for key in running:
+            env.finish(key)
+    assert set(env.states(*(f"{c}{i}" for c in "xy" for i in range(4)))) == {"memory"}
+    assert env.state.whole.sent_count == 4
+
+
+def test_restrictions_are_kept() -> None:
+    env = cluster("w0", "w1", "w2")
+    env.submit({"x": []}, annotations={"x": AnnotationSet(workers=["w0", "w2"])})
+    here = env.where("x")
+    die(env, here)
+    env.tick()
+    assert env.where("x") == ({"w0", "w2"} - {here}).pop()
+
+
+def test_the_task_is_not_stolen() -> None:
+    env = cluster("w0", "w1", "w2")
+    env.feed(ConfigureStealing(True))
+    env.submit({"x": []})
+    die(env, env.where("x"))
+    env.tick()
+    env.feed(BalanceWork())
+    assert env.task("x") not in env.state.stealing.in_flight
+
+
+def test_a_seceded_task_shares_its_worker() -> None:
+    env = cluster("w0", "w1")
+    env.submit({"x": []})
+    die(env, env.where("x"))
+    env.tick()
+    here = env.where("x")
+    env.feed(m.LongRunning(key="x", run_id=env.task("x").run_id), here)
+    env.tick()
+    assert env.worker(here) in env.state.running
+
+
+def test_subtasks_of_the_task_run_beside_it_if_there_is_no_other_worker() -> None:
+    env = cluster("w0", "w1")
+    env.submit({"x": []})
+    die(env, env.where("x"))
+    env.tick()
+    env.client("Client-worker-1")
+    env.submit({"part": []}, client="Client-worker-1")
+    assert env.states("part") == ["no-worker"]
+    env.tick()
+    assert env.states("part") == ["processing"]
+
+
+def test_a_released_task_frees_its_worker() -> None:
+    env = cluster("w0", "w1")
+    env.submit({"x": []})
+    die(env, env.where("x"))
+    env.tick()
+    here = env.where("x")
+    env.release("x")
+    env.tick()
+    assert env.worker(here) in env.state.running
+    assert not env.state.whole
+
+
+def test_the_reserved_worker_leaves() -> None:
+    env = cluster("w0", "w1", "w2", nthreads=2)
+    env.submit({"x": []}, annotations={"x": on(env, "w0")})
+    die(env, "w0")
+    env.tick()
+    env.lose(env.where("x"), expected=True)
+    assert env.states("x") == ["no-worker"]
+    assert env.task("x").suspicious == 0
+    env.tick()
+    assert env.states("x") == ["processing"]
+
+
+def test_a_lost_dependency_is_computed_first() -> None:
+    env = cluster("w0", "w1", "w2")
+    env.submit({"x": [], "y": ["x"]})
+    env.finish("x")
+    here = env.where("y")
+    die(env, here)
+    assert env.states("x", "y") == ["processing", "waiting"]
+    env.finish("x")
+    assert env.states("y") == ["no-worker"]
+    env.tick()
+    assert env.states("y") == ["processing"]
+
+
+def test_no_workers_timeout_does_not_apply() -> None:
+    env = cluster("w0", "w1", no_workers_timeout_seconds=5.0)
+    env.submit({"x": []})
+    die(env, env.where("x"))
+    env.tick()
+    env.submit({"y": []})
+    assert env.states("y") == ["no-worker"]
+    env.tick(20.0)
+    assert env.states("x", "y") == ["processing", "no-worker"]
+    env.finish("x")
+    env.tick()
+    assert env.states("y") == ["processing"]
+
+
+def test_restart_ends_reservations() -> None:
+    env = cluster("w0", "w1")
+    env.submit({"x": []})
+    die(env, env.where("x"))
+    env.tick()
+    env.feed(ReleaseAll())
+    assert not env.state.whole and all(ws in env.state.running for ws in env.state.workers.values())
