@@ -1,6 +1,6 @@
 """Adaptive scaling of a cluster with stock's ``AdaptiveCore``, in simulated time.
 
-The scheduler core runs against the model workers of ``benchmarks.fairness``. Workers arrive 25 to
+The scheduler core runs against the model workers of ``benchmarks.simulated``. Workers arrive 25 to
 40 s after they were requested, as in a batch system or a cloud.
 
 ``python -m benchmarks.autoscaling`` runs each trace with the answers of paceline, and with those of
@@ -33,7 +33,8 @@ from paceline.scheduler.core.stimuli import (
 )
 from paceline.testing import Graph
 
-from .fairness import Cluster, Job, Worker, roots
+from .fairness import roots
+from .simulated import Cluster, Job, Worker
 
 NTHREADS = 2
 N_WORKERS_MAX = 20
