@@ -104,6 +104,8 @@ class SchedulerConfig:
     # whether tasks that take much longer than usual get a second run on another worker
     speculation: bool = setting(False, "paceline.scheduler.speculation")
     speculation_factor: float = setting(3.0, "paceline.scheduler.speculation-factor")
+    # sibling root-ish tasks that are assigned to a worker together, per thread; 0 spreads them
+    coassigned_tasks: int = setting(2, "paceline.scheduler.coassigned-tasks")
     # whether results that are expensive to compute again are copied when workers may be lost
     second_copies: bool = setting(True, "paceline.scheduler.second-copies")
     # whether tasks whose worker died of memory are tried again alone on a worker
@@ -167,6 +169,7 @@ class SchedulerConfig:
         for name, holds, rule in (
             ("worker_saturation", self.worker_saturation > 0, "a float > 0"),
             ("bandwidth", self.bandwidth > 0, "> 0"),
+            ("coassigned_tasks", self.coassigned_tasks >= 0, ">= 0"),
             ("speculation_factor", self.speculation_factor > 1, "> 1"),
             ("adaptive_grace_seconds", self.adaptive_grace_seconds >= 0, ">= 0"),
             ("retire_running_seconds", self.retire_running_seconds >= 0, ">= 0"),

@@ -220,6 +220,7 @@ VALUE_TYPES: dict[str, ValueType] = {
     "paceline.scheduler.restart-stuck-workers": BOOL,
     "paceline.scheduler.retire-running": DURATION,
     "paceline.scheduler.durable": TEXT,
+    "paceline.scheduler.coassigned-tasks": COUNT,
     "paceline.scheduler.hang-timeout": DURATION,
     "paceline.scheduler.second-copies": BOOL,
     "paceline.scheduler.speculation": BOOL,

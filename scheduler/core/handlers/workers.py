@@ -373,6 +373,7 @@ def _unregister(state: SchedulerState, ws: WorkerState) -> None:
     state.domains.forget(ws)
     state.ends.forget(ws)
     state.loads.remove(ws)
+    state.queued.disband(ws)
     state.running.pop(ws, None)
     state.whole.reserved.pop(ws, None)
     del state.workers[ws.address]

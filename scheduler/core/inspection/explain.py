@@ -379,6 +379,7 @@ def in_queue(state: SchedulerState, ts: TaskState) -> dict[str, Any]:
         "slots": sum(ws.task_slots for ws in running),
         "rootish": is_rootish(state, ts),
         "share": share_facts(state, ts) if state.queued.is_held(ts) else None,
+        "batch": state.queued.claims[ts].address if ts in state.queued.claims else "",
     }
 
 

@@ -149,9 +149,12 @@ def _queued(key: str, facts: Facts) -> str:
         return f"{key} is queued{lasting(facts)}: {_too_short(workers)}. Start a worker."
     if queue["share"] is not None:
         return f"{key} is queued{lasting(facts)}: {_held(queue['share'])}"
+    until = "a worker has a free slot"
+    if queue["batch"]:
+        until = f"{queue['batch']}, which runs its siblings, or an idle worker has a free slot"
     text = (
         f"{key} is queued{lasting(facts)}: it is a root task of a large group, and the scheduler "
-        "holds these back until a worker has a free slot"
+        f"holds these back until {until}"
     )
     if queue["n_with_slots"]:
         full = f"{queue['n_with_slots']} of {count(queue['n_running'], 'worker')} with a free slot"

@@ -12,7 +12,10 @@ from paceline.scheduler.core.state.scheduler_state import SchedulerState
 
 
 def check_groups(state: SchedulerState) -> None:
-    """Assert that share groups count their tasks and threads, and stay below their caps."""
+    """Assert that share groups count their tasks and threads, and stay below their caps.
+
+    Also assert that only running workers claim tasks.
+    """
     n_processing, n_threads = _on_workers(state)
     n_queued = Counter(ts.account.share for ts in state.queued)
     n_held = Counter(ts.account.share for q in state.queued.waiting.values() for ts in q.places)
@@ -29,6 +32,9 @@ def check_groups(state: SchedulerState) -> None:
             assert threads <= max(share.max_threads, share.threads_over), f"{share!r}: {threads=}"
         if share.max_tasks >= 0:
             assert n <= max(share.max_tasks, share.tasks_over), f"{share!r} has {n} tasks"
+    for ts, ws in state.queued.claims.items():
+        assert ws in state.running, f"{ts!r} is claimed by {ws!r}, which is not running"
+        assert state.tasks.get(ts.key) is ts, f"{ts!r} is claimed, and was forgotten"
 
 
 def _on_workers(state: SchedulerState) -> tuple[dict[ShareGroup, int], dict[ShareGroup, int]]:

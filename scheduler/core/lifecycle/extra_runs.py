@@ -34,3 +34,4 @@ def refresh_running(state: SchedulerState, ws: WorkerState) -> None:
     else:
         state.running.pop(ws, None)
         state.loads.remove(ws)
+        state.queued.disband(ws)

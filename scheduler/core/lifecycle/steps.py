@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from paceline.protocol.messages import CancelledKeys
+from paceline.scheduler.core.policy import fairness, placement
 from paceline.scheduler.core.state.model import TaskGroup, TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.small_set import without_item
@@ -41,6 +42,23 @@ def enter(ts: TaskState, state: str) -> None:
     elif state in ACTIVE_STATES:
         for dts in ts.dependencies:
             dts.waiters_count += 1
+
+
+def hold(turn: Turn, ts: TaskState) -> None:
+    """Queue the ready task `ts` until it is its turn at its place, or make it unrunnable."""
+    state = turn.state
+    if fairness.can_run(state, ts) or placement.is_rootish(state, ts):
+        place = fairness.place_of(state, ts)
+        enter(ts, "queued")
+        state.queued.hold(ts, place)
+    else:
+        set_unrunnable(turn, ts)
+
+
+def set_unrunnable(turn: Turn, ts: TaskState) -> None:
+    """Move the ready task `ts`, which no running worker may run, to no-worker."""
+    enter(ts, "no-worker")
+    turn.state.unrunnable[ts] = turn.now
 
 
 def count_move(group: TaskGroup, start: str, finish: str) -> None:
@@ -118,6 +136,8 @@ def mark_erred(turn: Turn, ts: TaskState, recs: Recs, failure: Failure | None) -
 def forget(turn: Turn, ts: TaskState, recs: Recs, detail: Any = None) -> None:
     """Remove `ts` from the state; dependents can never run again, unneeded dependencies follow."""
     state = turn.state
+    if state.queued.claims:
+        state.queued.claims.pop(ts, None)
     if ts.who_has:
         free_replicas(turn, ts)
     dependents, ts.dependents = ts.dependents, ()

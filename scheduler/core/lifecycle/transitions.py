@@ -31,7 +31,13 @@ from collections.abc import Callable
 from typing import Any
 
 from paceline.protocol.messages import KeyInMemory, LostData, TaskFinished, TaskRetried
-from paceline.scheduler.core.policy import fairness, placement, second_copies, worker_ends
+from paceline.scheduler.core.policy import (
+    coassignment,
+    fairness,
+    placement,
+    second_copies,
+    worker_ends,
+)
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.task_states import ACTIVE_STATES, TASK_STATES
 from paceline.scheduler.core.turn import Turn
@@ -197,8 +203,7 @@ def transition_waiting_processing(turn: Turn, ts: TaskState, recs: Recs, detail:
         return
     state = turn.state
     if state.whole.due and ts in state.whole.due:
-        steps.enter(ts, "no-worker")
-        state.unrunnable[ts] = turn.now
+        steps.set_unrunnable(turn, ts)
         return
     shares = state.shares
     share = ts.account.share
@@ -207,12 +212,12 @@ def transition_waiting_processing(turn: Turn, ts: TaskState, recs: Recs, detail:
         or (share.n_queued and fairness.is_outranked(state, ts))
         or (state.ends.workers and worker_ends.is_limited(state, ts))
     ):
-        _hold(turn, ts)
+        steps.hold(turn, ts)
         return
     ws: WorkerState | None
     if placement.is_rootish(state, ts):
         if ts.queueable and not math.isinf(state.config.worker_saturation):
-            ws = placement.place_rootish_queued(state)
+            ws = coassignment.place_rootish(state, ts)
             if ws is None:
                 steps.enter(ts, "queued")
                 state.queued.add(ts)
@@ -224,30 +229,20 @@ def transition_waiting_processing(turn: Turn, ts: TaskState, recs: Recs, detail:
         ws = placement.place_non_rootish(state, ts)
         shares.unheld = True
     if ws is None:
-        steps.enter(ts, "no-worker")
-        state.unrunnable[ts] = turn.now
+        steps.set_unrunnable(turn, ts)
         return
     _dispatch(turn, ts, ws, recs)
 
 
-def _hold(turn: Turn, ts: TaskState) -> None:
-    """Queue the ready task `ts` until it is the turn of its share group."""
-    state = turn.state
-    if fairness.can_run(state, ts) or placement.is_rootish(state, ts):
-        place = fairness.place_of(state, ts)
-        steps.enter(ts, "queued")
-        state.queued.hold(ts, place)
-    else:
-        steps.enter(ts, "no-worker")
-        state.unrunnable[ts] = turn.now
-
-
 def transition_queued_processing(turn: Turn, ts: TaskState, recs: Recs, detail: Any) -> None:
     """Send the task to worker `detail`, or one with a free slot; without one it stays queued."""
-    ws = detail or fairness.worker_for(turn.state, ts)
+    state = turn.state
+    ws = detail or fairness.worker_for(state, ts)
     if ws is not None and all(d.who_has for d in ts.dependencies):
         _dispatch(turn, ts, ws, recs)
-        turn.state.queued.discard(ts)
+        if state.queued.is_unclaimed(ts):
+            coassignment.claim(state, ts, ws)
+        state.queued.discard(ts)
 
 
 def transition_no_worker_processing(turn: Turn, ts: TaskState, recs: Recs, detail: Any) -> None:
@@ -260,7 +255,7 @@ def transition_no_worker_processing(turn: Turn, ts: TaskState, recs: Recs, detai
         if state.shares.holds(ts.account.share) or worker_ends.is_limited(state, ts):
             if fairness.can_run(state, ts):
                 del state.unrunnable[ts]
-                _hold(turn, ts)
+                steps.hold(turn, ts)
             return
         ws = placement.place_non_rootish(state, ts)
     if ws is not None and all(d.who_has for d in ts.dependencies):

@@ -24,7 +24,7 @@ from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.worker_loads import has_free_slot, is_available
 
-from . import placement, worker_ends
+from . import coassignment, placement, worker_ends
 
 #: Dependencies considered to find the worker that has most of a task's data.
 DEPENDENCIES_MAX = 100
@@ -47,13 +47,13 @@ Choice: TypeAlias = tuple[TaskState, WorkerState | None]
 
 
 def place_of(state: SchedulerState, ts: TaskState) -> Place:
-    """Return what the ready task `ts` waits for while it is held."""
+    """Return what the ready task `ts` waits for while it is held; that ends a claim to it."""
     limited = ts.group.prefix.name if worker_ends.is_limited(state, ts) else ""
     restrictions = restrictions_of(ts)
     if limited or restrictions is not NO_RESTRICTIONS:
         return *restrictions, limited
     if not ts.dependencies or ts.actor or placement.is_rootish(state, ts):
-        return None
+        return state.queued.claims.pop(ts, None)
     return _main_holder(state, ts)
 
 
@@ -181,14 +181,16 @@ def _choose(state: SchedulerState, queue: ShareQueue, is_local: bool) -> Choice 
     """Return the next task of a group and its worker, or None if all have to wait."""
     least = state.loads.least_loaded()
     assert least is not None
-    root = queue.roots.peek()
+    root = coassignment.next_root(state, queue, least)
     is_capped = queue.share.is_capped
     if not queue.places and not is_capped:
-        return None if root is None else (root, least)
+        return root
     found: list[tuple[Any, TaskState, WorkerState | None]] = []
-    for ts in (root, queue.anywhere.peek()):
-        if ts is not None:
-            found.append((ts.priority, ts, _for_actor(state) if ts.actor else least))
+    if root is not None:
+        found.append((root[0].priority, *root))
+    ts = queue.anywhere.peek()
+    if ts is not None:
+        found.append((ts.priority, ts, _for_actor(state) if ts.actor else least))
     if queue.near:
         _add_local(state, queue, found)
     for heap in queue.restricted.values():

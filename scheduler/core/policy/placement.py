@@ -97,11 +97,6 @@ def workers_with_free_slots(state: SchedulerState) -> list[WorkerState]:
     return [ws for ws in state.running if has_free_slot(ws)]
 
 
-def place_rootish_queued(state: SchedulerState) -> WorkerState | None:
-    """Return the least loaded worker with a free slot, or None to queue the root-ish task."""
-    return state.loads.least_loaded()
-
-
 def place_rootish_together(state: SchedulerState, ts: TaskState) -> WorkerState | None:
     """Return a worker for the root-ish task `ts` if queuing is off.
 

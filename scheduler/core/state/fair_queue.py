@@ -23,7 +23,9 @@ class ShareQueue:
 
     Attributes:
         share: the share group.
-        roots: root-ish tasks that are queued as without share groups.
+        roots: root-ish tasks that are queued as without share groups, and in no batch.
+        batches: worker -> root-ish tasks that follow their siblings on this worker: see
+            ``policy.coassignment``.
         places: held task -> its Place.
         anywhere: held tasks that any worker can run equally well.
         near: worker -> held tasks most of whose data it has.
@@ -33,6 +35,7 @@ class ShareQueue:
     def __init__(self, share: ShareGroup) -> None:
         self.share = share
         self.roots: PriorityQueue[TaskState] = PriorityQueue()
+        self.batches: dict[WorkerState, PriorityQueue[TaskState]] = {}
         self.places: dict[TaskState, Place] = {}
         self.anywhere: PriorityQueue[TaskState] = PriorityQueue()
         self.near: dict[WorkerState, PriorityQueue[TaskState]] = {}
@@ -44,15 +47,9 @@ class ShareQueue:
         if place is None:
             self.anywhere.add(ts)
         elif isinstance(place, WorkerState):
-            queue = self.near.get(place)
-            if queue is None:
-                queue = self.near[place] = PriorityQueue()
-            queue.add(ts)
+            _add(self.near, place, ts)
         else:
-            queue = self.restricted.get(place)
-            if queue is None:
-                queue = self.restricted[place] = PriorityQueue()
-            queue.add(ts)
+            _add(self.restricted, place, ts)
 
     def unhold(self, ts: TaskState) -> None:
         """Remove `ts`, which is held."""
@@ -60,28 +57,46 @@ class ShareQueue:
         if place is None:
             self.anywhere.discard(ts)
         elif isinstance(place, WorkerState):
-            queue = self.near[place]
-            queue.discard(ts)
-            if not queue.members:
-                del self.near[place]
+            _discard(self.near, place, ts)
         else:
-            queue = self.restricted[place]
-            queue.discard(ts)
-            if not queue.members:
-                del self.restricted[place]
+            _discard(self.restricted, place, ts)
+
+    def enter_batch(self, ts: TaskState, ws: WorkerState) -> None:
+        """Add `ts` to the batch of `ws`, or move it there from the roots."""
+        self.roots.discard(ts)
+        _add(self.batches, ws, ts)
+
+    def leave_batch(self, ts: TaskState, ws: WorkerState | None) -> bool:
+        """Remove `ts` from the batch of `ws`. Return whether it was there."""
+        return ws is not None and ws in self.batches and _discard(self.batches, ws, ts)
 
     def queues(self) -> list[PriorityQueue[TaskState]]:
         """Return all queues of the group, in a fixed order."""
-        return [self.roots, self.anywhere, *self.near.values(), *self.restricted.values()]
+        by_place = (self.batches, self.near, self.restricted)
+        return [self.roots, self.anywhere, *(q for queues in by_place for q in queues.values())]
 
     def __iter__(self) -> Iterator[TaskState]:
         """Iterate in order of priority."""
-        if not self.places:
+        if not self.places and not self.batches:
             return iter(self.roots)
         return heapq.merge(*self.queues(), key=_priority)
 
-    def __contains__(self, ts: object) -> bool:
-        return ts in self.roots.members or ts in self.places
+
+def _add(queues: dict[Any, PriorityQueue[TaskState]], place: Any, ts: TaskState) -> None:
+    """Add `ts` to the one of `queues` for `place`."""
+    queue = queues.get(place)
+    if queue is None:
+        queue = queues[place] = PriorityQueue()
+    queue.add(ts)
+
+
+def _discard(queues: dict[Any, PriorityQueue[TaskState]], place: Any, ts: TaskState) -> bool:
+    """Remove `ts` from the one of `queues` for `place`. Return whether it was there."""
+    queue = queues[place]
+    found = queue.discard(ts)
+    if not queue.members:
+        del queues[place]
+    return found
 
 
 def _priority(ts: TaskState) -> Any:
@@ -94,12 +109,14 @@ class FairQueue:
     Attributes:
         queues: share group -> ShareQueue.
         waiting: those that are not empty, in the order in which they became so.
+        claims: root-ish task that is queued or not ready yet -> worker that runs its siblings.
     """
 
     def __init__(self, shares: Shares) -> None:
         self._shares = shares
         self.queues: dict[ShareGroup, ShareQueue] = {}
         self.waiting: dict[ShareGroup, ShareQueue] = {}
+        self.claims: dict[TaskState, WorkerState] = {}
 
     def _enter(self, ts: TaskState) -> ShareQueue:
         share = ts.account.share
@@ -114,8 +131,35 @@ class FairQueue:
 
     def add(self, ts: TaskState) -> None:
         """Add the root-ish task `ts` unless present."""
-        if ts not in self:
-            self._enter(ts).roots.add(ts)
+        if ts in self:
+            return
+        queue = self._enter(ts)
+        ws = self.claims.get(ts)
+        if ws is None:
+            queue.roots.add(ts)
+        else:
+            queue.enter_batch(ts, ws)
+
+    def claim(self, ts: TaskState, ws: WorkerState) -> None:
+        """Let `ts`, which is not claimed, follow its siblings on `ws` unless it has a place."""
+        queue = self.waiting.get(ts.account.share)
+        if queue is not None and ts in queue.places:
+            if queue.places[ts] is None:
+                queue.unhold(ts)
+                queue.hold(ts, ws)
+            return
+        if queue is not None and ts in queue.roots.members:
+            queue.enter_batch(ts, ws)
+        self.claims[ts] = ws
+
+    def disband(self, ws: WorkerState) -> None:
+        """End the batch of `ws`, which accepts no tasks any more."""
+        for queue in self.waiting.values():
+            batch = queue.batches.pop(ws, None)
+            for ts in batch or ():
+                queue.roots.add(ts)
+        for ts in [ts for ts, claimed in self.claims.items() if claimed is ws]:
+            del self.claims[ts]
 
     def hold(self, ts: TaskState, place: Place) -> None:
         """Add `ts`, which is held until it is its turn at `place`, unless present."""
@@ -127,12 +171,13 @@ class FairQueue:
         """Remove `ts` if present."""
         share = ts.account.share
         queue = self.waiting.get(share)
+        ws = self.claims.pop(ts, None) if self.claims else None
         if queue is None:
             return
         if ts in queue.places:
             queue.unhold(ts)
             share.n_held -= 1
-        elif not queue.roots.discard(ts):
+        elif not queue.leave_batch(ts, ws) and not queue.roots.discard(ts):
             return
         self._shares.unqueue_task(share)
         if not share.n_queued:
@@ -151,6 +196,11 @@ class FairQueue:
         queue = self.waiting.get(ts.account.share)
         return queue is not None and ts in queue.places
 
+    def is_unclaimed(self, ts: TaskState) -> bool:
+        """Return whether `ts` is queued, and neither in a batch nor waiting for a place."""
+        queue = self.waiting.get(ts.account.share)
+        return queue is not None and (ts in queue.roots.members or ts in queue.anywhere.members)
+
     def place(self, ts: TaskState) -> Place:
         """Return what the held task `ts` waits for; None for any slot and if it is not held."""
         queue = self.waiting.get(ts.account.share)
@@ -160,7 +210,12 @@ class FairQueue:
         if not isinstance(item, TaskState):
             return False
         queue = self.waiting.get(item.account.share)
-        return queue is not None and item in queue
+        if queue is None:
+            return False
+        if item in queue.roots.members or item in queue.places:
+            return True
+        ws = self.claims.get(item) if self.claims else None
+        return ws is not None and ws in queue.batches and item in queue.batches[ws].members
 
     def __iter__(self) -> Iterator[TaskState]:
         """Iterate by group, in each in order of priority."""

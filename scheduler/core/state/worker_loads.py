@@ -94,15 +94,18 @@ class WorkerLoads:
 
     def least_loaded(self) -> WorkerState | None:
         """Return the worker with a free slot and the fewest tasks per thread, or None."""
-        if self._slots_dirty:
-            self._refresh_slots()
+        self.refresh_slots()
         return self.idle_task_count.least()
 
     def has_free_slots(self) -> bool:
         """Return whether any worker has a free slot."""
+        self.refresh_slots()
+        return bool(self.idle_task_count.loads)
+
+    def refresh_slots(self) -> None:
+        """Update `idle_task_count` for the workers that have changed."""
         if self._slots_dirty:
             self._refresh_slots()
-        return bool(self.idle_task_count.loads)
 
     def _refresh_slots(self) -> None:
         for ws in self._slots_dirty:
