@@ -14,7 +14,7 @@ from paceline.scheduler.core.config import SchedulerConfig
 from paceline.scheduler.core.core import SchedulerCore
 from paceline.scheduler.core.inspection.invariants import validate_state
 from paceline.scheduler.core.instructions import LogLine, WantsContinue
-from paceline.scheduler.core.policy import fairness
+from paceline.scheduler.core.policy import memory_queue
 from paceline.scheduler.core.state.event_log import EventLog
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
@@ -183,7 +183,7 @@ class Env:
         if state.deferred:
             assert self.wants_continue, "work is deferred without a request for Continue"
         if not self.wants_continue:
-            choice = fairness.next_task(state)
+            choice = memory_queue.next_task(state)
             assert choice is None, f"{choice} is queued, and could run"
 
     def go_on(self) -> None:

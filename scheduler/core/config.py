@@ -110,6 +110,8 @@ class SchedulerConfig:
     second_copies: bool = setting(True, "paceline.scheduler.second-copies")
     # whether tasks whose worker died of memory are tried again alone on a worker
     whole_worker_retry: bool = setting(True, "paceline.scheduler.whole-worker-retry")
+    # part of the memory limit that workers are sent tasks up to; false for no such limit
+    memory_admission: float | bool = setting(0.7, "paceline.scheduler.memory-admission")
     events_cleanup_delay_seconds: float = setting(
         3600.0, "distributed.scheduler.events-cleanup-delay"
     )
@@ -170,6 +172,7 @@ class SchedulerConfig:
             ("worker_saturation", self.worker_saturation > 0, "a float > 0"),
             ("bandwidth", self.bandwidth > 0, "> 0"),
             ("coassigned_tasks", self.coassigned_tasks >= 0, ">= 0"),
+            ("memory_admission", self.memory_admission <= 1, "false or a number up to 1"),
             ("speculation_factor", self.speculation_factor > 1, "> 1"),
             ("adaptive_grace_seconds", self.adaptive_grace_seconds >= 0, ">= 0"),
             ("retire_running_seconds", self.retire_running_seconds >= 0, ">= 0"),

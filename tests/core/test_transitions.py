@@ -10,14 +10,13 @@ from collections.abc import Callable
 import pytest
 from paceline.protocol import messages as m
 from paceline.scheduler.core.lifecycle.transitions import (
-    IMPOSSIBLE,
     TRANSITIONS,
     Failure,
     Recs,
     transition,
 )
 from paceline.scheduler.core.state.model import TaskState
-from paceline.scheduler.core.state.task_states import TASK_STATES
+from paceline.scheduler.core.state.task_states import IMPOSSIBLE, TASK_STATES
 from paceline.scheduler.core.stimuli import AnnotationSet
 from paceline.scheduler.core.turn import Outbox, Turn
 from paceline.testing import Env, fake_error

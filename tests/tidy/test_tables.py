@@ -9,8 +9,8 @@ from paceline.protocol.catalogue import TABLES, Direction, Op
 from paceline.protocol.messages import Message
 from paceline.scheduler.core.config import SchedulerConfig
 from paceline.scheduler.core.core import HANDLERS
-from paceline.scheduler.core.lifecycle.transitions import IMPOSSIBLE, TRANSITIONS
-from paceline.scheduler.core.state.task_states import TASK_STATES
+from paceline.scheduler.core.lifecycle.transitions import TRANSITIONS
+from paceline.scheduler.core.state.task_states import IMPOSSIBLE, TASK_STATES
 from paceline.scheduler.extensions import default_extensions
 from paceline.scheduler.server.requests import build_handlers
 

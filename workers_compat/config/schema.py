@@ -222,6 +222,9 @@ VALUE_TYPES: dict[str, ValueType] = {
     "paceline.scheduler.durable": TEXT,
     "paceline.scheduler.coassigned-tasks": COUNT,
     "paceline.scheduler.hang-timeout": DURATION,
+    "paceline.scheduler.memory-admission": ValueType(
+        "a number up to 1, or false", lambda value: value is False or 0 < float(value) <= 1
+    ),
     "paceline.scheduler.second-copies": BOOL,
     "paceline.scheduler.speculation": BOOL,
     "paceline.scheduler.whole-worker-retry": BOOL,

@@ -15,10 +15,10 @@ from typing import Any
 from paceline.scheduler.core.inspection.queries import address_or_host
 from paceline.scheduler.core.lifecycle import accounting, transitions
 from paceline.scheduler.core.lifecycle.recommendations import Recs
-from paceline.scheduler.core.lifecycle.transitions import IMPOSSIBLE
 from paceline.scheduler.core.policy import fairness, placement
 from paceline.scheduler.core.state.model import TaskState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
+from paceline.scheduler.core.state.task_states import IMPOSSIBLE
 from paceline.scheduler.core.stimuli import (
     Configure,
     LogEventCommand,

@@ -17,6 +17,7 @@ from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.stimuli import Continue, IdleCheck, Tick
 from paceline.scheduler.core.turn import Registry, Turn
 
+from .admission import check_memory
 from .availability import refresh_no_workers
 from .clients import CLIENT_HEARTBEAT_FACTOR, check_retained
 from .policies import check_policies
@@ -56,6 +57,7 @@ def handle_tick(turn: Turn, message: Tick) -> None:
     check_policies(turn)
     check_ends(turn)
     check_whole_workers(turn)
+    check_memory(turn)
 
 
 def handle_check_idle(turn: Turn, message: IdleCheck) -> None:

@@ -36,6 +36,7 @@ from paceline.scheduler.core.stimuli import (
 )
 from paceline.scheduler.core.turn import Registry, Turn
 
+from .admission import learn_memory
 from .availability import availability_changed, refresh_no_workers, use_worker
 from .extra_runs import refresh_extra_runs
 from .stealing import recall_tasks
@@ -120,6 +121,8 @@ def handle_worker_heartbeat(turn: Turn, message: WorkerHeartbeat) -> None:
         _heartbeat(turn, ws, message.message)
         if ws.ends_at != end:
             end_changed(turn, ws, end)
+        elif turn.state.admission.is_short:
+            fill_slots(turn)
 
 
 def _heartbeat(turn: Turn, ws: WorkerState, message: m.RegisterWorker | m.HeartbeatWorker) -> None:
@@ -139,7 +142,8 @@ def _heartbeat(turn: Turn, ws: WorkerState, message: m.RegisterWorker | m.Heartb
         state.domains.learn(ws, metrics.get("memory_domain"))
     if ws.ends_at or ENDS_METRIC in metrics:
         learn_end(turn, ws, metrics)
-    _learn_memory(state, ws, metrics, turn.now)
+    _learn_unmanaged(state, ws, metrics, turn.now)
+    learn_memory(state, ws, ws.metrics)
     for name, value in (message.host_info or {}).items():
         if name not in OWN_HOST_FACTS and (name in info or len(info) < HOST_FACTS_MAX):
             info[name] = value
@@ -195,7 +199,7 @@ def _blend(table: dict[Any, float], name: Any, rate: float, count: float, share:
         table[name] = table[name] * keep + rate * (1 - keep)
 
 
-def _learn_memory(
+def _learn_unmanaged(
     state: SchedulerState, ws: WorkerState, metrics: dict[str, Any], now: float
 ) -> None:
     """Update the unmanaged memory of ``ws``.

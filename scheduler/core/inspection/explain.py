@@ -21,6 +21,7 @@ from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.task_states import ACTIVE_STATES
 from paceline.scheduler.core.state.worker_loads import is_available
 
+from .explain_memory import memory_facts
 from .explain_text import SILENT_SECONDS, describe, summary
 from .queries import story
 
@@ -378,6 +379,7 @@ def in_queue(state: SchedulerState, ts: TaskState) -> dict[str, Any]:
         "tasks_on_workers": sum(len(ws.processing) for ws in running),
         "slots": sum(ws.task_slots for ws in running),
         "rootish": is_rootish(state, ts),
+        "memory": memory_facts(state, ts),
         "share": share_facts(state, ts) if state.queued.is_held(ts) else None,
         "batch": state.queued.claims[ts].address if ts in state.queued.claims else "",
     }

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+from .explain_memory import waits_for_memory
+
 Facts = Mapping[str, Any]
 
 #: Characters of an error text; longer ones are cut.
@@ -147,6 +149,8 @@ def _queued(key: str, facts: Facts) -> str:
     workers = facts.get("workers")
     if workers is not None and workers["reasons"].get("ends") and not workers["n_able"]:
         return f"{key} is queued{lasting(facts)}: {_too_short(workers)}. Start a worker."
+    if queue.get("memory") is not None:
+        return f"{key} is queued{lasting(facts)}: {waits_for_memory(queue['memory'])}"
     if queue["share"] is not None:
         return f"{key} is queued{lasting(facts)}: {_held(queue['share'])}"
     until = "a worker has a free slot"

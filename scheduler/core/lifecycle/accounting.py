@@ -71,6 +71,8 @@ def add_replica(state: SchedulerState, ts: TaskState, ws: WorkerState) -> None:
     ts.account.nbytes += nbytes
     holders = ts.who_has
     if holders:
+        if ws.nbytes > ws.watched_nbytes:
+            state.admission.is_short = True
         ts.account.moved_nbytes += nbytes
         ts.who_has = with_item(holders, ws)
         if len(ts.who_has) == 2:
@@ -337,12 +339,20 @@ def start_processing(state: SchedulerState, ts: TaskState, ws: WorkerState) -> N
     if seconds < 0:
         seconds = expected_duration(state, prefix)
     state.compute_occupancy += seconds
-    ws.processing[ts] = seconds
+    processing = ws.processing
+    processing[ts] = seconds
+    expect_results(state, prefix, ws)
     state.shares.start_task(ts.account.share, ws, seconds)
     if ts.dependencies:
         _add_needs(state, ts, ws)
     if ts.details is not None:
         add_up(ws.used_resources, ts.resource_restrictions or {})
+
+
+def expect_results(state: SchedulerState, prefix: TaskPrefix, ws: WorkerState) -> None:
+    """Set `is_short` if `ws` would run short of memory, were its tasks all of `prefix`."""
+    if prefix.memory.task_nbytes * len(ws.processing) + ws.nbytes > ws.watched_nbytes:
+        state.admission.is_short = True
 
 
 def stop_processing(state: SchedulerState, ts: TaskState) -> WorkerState:

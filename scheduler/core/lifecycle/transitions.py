@@ -32,14 +32,16 @@ from typing import Any
 
 from paceline.protocol.messages import KeyInMemory, LostData, TaskFinished, TaskRetried
 from paceline.scheduler.core.policy import (
+    admission,
     coassignment,
     fairness,
+    memory_queue,
     placement,
     second_copies,
     worker_ends,
 )
 from paceline.scheduler.core.state.model import TaskState, WorkerState
-from paceline.scheduler.core.state.task_states import ACTIVE_STATES, TASK_STATES
+from paceline.scheduler.core.state.task_states import ACTIVE_STATES
 from paceline.scheduler.core.turn import Turn
 
 from . import accounting, charges, steps
@@ -231,7 +233,21 @@ def transition_waiting_processing(turn: Turn, ts: TaskState, recs: Recs, detail:
     if ws is None:
         steps.set_unrunnable(turn, ts)
         return
+    if state.admission.is_short:
+        ws = admission.find_worker(state, ts, ws)
+        if ws is None:
+            _wait_for_memory(turn, ts)
+            return
     _dispatch(turn, ts, ws, recs)
+
+
+def _wait_for_memory(turn: Turn, ts: TaskState) -> None:
+    """Queue the ready task `ts`, which fits on no worker."""
+    if placement.is_rootish(turn.state, ts):
+        steps.enter(ts, "queued")
+        turn.state.queued.add(ts)
+    else:
+        steps.hold(turn, ts)
 
 
 def transition_queued_processing(turn: Turn, ts: TaskState, recs: Recs, detail: Any) -> None:
@@ -258,6 +274,10 @@ def transition_no_worker_processing(turn: Turn, ts: TaskState, recs: Recs, detai
                 steps.hold(turn, ts)
             return
         ws = placement.place_non_rootish(state, ts)
+        if ws is not None and state.admission.is_short and not admission.fits(state, ts, ws):
+            del state.unrunnable[ts]
+            steps.hold(turn, ts)
+            return
     if ws is not None and all(d.who_has for d in ts.dependencies):
         state.shares.unheld = True
         state.unrunnable.pop(ts, None)
@@ -286,8 +306,10 @@ def transition_processing_memory(
             charges.charge(state, account, startstop.stop - startstop.start)
     if detail.nbytes is not None:
         accounting.set_nbytes(state, ts, detail.nbytes)
+        group.prefix.memory.add_result(detail.nbytes)
     state.loads.touch(ws)
     accounting.add_replica(state, ts, ws)
+    accounting.expect_results(state, group.prefix, ws)
     if ts.dependents:
         recommend_ready_dependents(ts, recs)
     ts.state = "memory"
@@ -418,7 +440,7 @@ def _recall_dependents(turn: Turn, ts: TaskState, recs: Recs) -> None:
 
 
 def fill_slots(turn: Turn) -> None:
-    """Send queued tasks to workers with free slots, in the order of ``fairness.next_task``.
+    """Send queued tasks to workers with free slots, in the order of ``memory_queue.next_task``.
 
     Call this after carrying out the recommendations of a stimulus, so that tasks that became ready
     are placed before new roots.
@@ -428,7 +450,7 @@ def fill_slots(turn: Turn) -> None:
         return
     recs: Recs = {}
     for _ in range(state.config.turn_tasks_max):
-        choice = fairness.next_task(state)
+        choice = memory_queue.next_task(state)
         if choice is None:
             return
         ts, ws = choice
@@ -462,28 +484,4 @@ TRANSITIONS: dict[tuple[str, str], Callable[[Turn, TaskState, Recs, Any], None]]
     ("memory", "erred"): transition_memory_erred,
     ("memory", "forgotten"): steps.forget,
     ("erred", "released"): transition_erred_released,
-}
-
-#: Pairs that are never recommended, and why. Other pairs that are not in TRANSITIONS go through
-#: released.
-IMPOSSIBLE: dict[tuple[str, str], str] = {
-    **{
-        (start, finish): "a task is placed from waiting"
-        for start in ("released", "processing", "memory", "erred")
-        for finish in ("queued", "no-worker", "processing")
-        if start != finish
-    },
-    ("waiting", "queued"): "chosen inside waiting -> processing",
-    ("waiting", "no-worker"): "chosen inside waiting -> processing",
-    ("queued", "no-worker"): "it stays queued until a worker has a slot",
-    ("no-worker", "queued"): "it stays no-worker until a worker may run it",
-    **{
-        (start, "memory"): "data that was not computed arrives as DataPlaced (become_data)"
-        for start in ("released", "waiting", "queued", "no-worker", "erred")
-    },
-    **{
-        ("forgotten", finish): "a key that comes back is another task"
-        for finish in TASK_STATES
-        if finish != "forgotten"
-    },
 }

@@ -20,7 +20,7 @@ from paceline.scheduler.core.state.model import TaskGroup, TaskState, WorkerStat
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.worker_loads import usable_threads
 
-from . import placement
+from . import admission, placement
 
 #: The dependencies of consumers with more of them are not siblings.
 DEPENDENCIES_MAX = 32
@@ -45,11 +45,15 @@ def place_rootish(state: SchedulerState, ts: TaskState) -> WorkerState | None:
     claimed = claims.get(ts) if claims else None
     if claimed is None:
         least = state.loads.least_loaded()
+        if least is not None and state.admission.is_short:
+            least = admission.find_worker(state, ts, least)
         if least is not None:
             claim(state, ts, least)
         return least
     state.loads.refresh_slots()
     if claimed not in state.loads.idle_task_count.loads:
+        return None
+    if state.admission.is_short and not admission.fits(state, ts, claimed):
         return None
     del claims[ts]
     return claimed

@@ -24,7 +24,7 @@ from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.worker_loads import has_free_slot, is_available
 
-from . import coassignment, placement, worker_ends
+from . import admission, coassignment, placement, worker_ends
 
 #: Dependencies considered to find the worker that has most of a task's data.
 DEPENDENCIES_MAX = 100
@@ -124,7 +124,7 @@ def _next_of(
     first: ShareGroup | None = None
     slack = SLACK_SECONDS * state.total_nthreads * state.shares.scale
     while len(passed) < len(waiting):
-        queue = _whose_turn(waiting, passed)
+        queue = whose_turn(waiting, passed)
         share = queue.share
         first = first or share
         if is_local and (
@@ -139,9 +139,7 @@ def _next_of(
     return None
 
 
-def _whose_turn(
-    waiting: dict[ShareGroup, ShareQueue], passed: dict[ShareGroup, None]
-) -> ShareQueue:
+def whose_turn(waiting: dict[ShareGroup, ShareQueue], passed: dict[ShareGroup, None]) -> ShareQueue:
     """Return the queue of the group that is first, without those in `passed`."""
     best: ShareQueue | None = None
     best_class = 0
@@ -190,7 +188,7 @@ def _choose(state: SchedulerState, queue: ShareQueue, is_local: bool) -> Choice 
         found.append((root[0].priority, *root))
     ts = queue.anywhere.peek()
     if ts is not None:
-        found.append((ts.priority, ts, _for_actor(state) if ts.actor else least))
+        found.append((ts.priority, ts, for_actor(state) if ts.actor else least))
     if queue.near:
         _add_local(state, queue, found)
     for heap in queue.restricted.values():
@@ -210,7 +208,7 @@ def _choose(state: SchedulerState, queue: ShareQueue, is_local: bool) -> Choice 
     return best[1], best[2]
 
 
-def _for_actor(state: SchedulerState) -> WorkerState | None:
+def for_actor(state: SchedulerState) -> WorkerState | None:
     """Return the worker with a free slot and the fewest actors."""
     best: WorkerState | None = None
     for ws in state.loads.idle_task_count.loads:
@@ -259,14 +257,14 @@ def _add_remote(
         if ts is None or ws in free:
             continue
         if user_priority is None:
-            if is_available(ws) and not _starts_sooner(state, ts, least, ws, heap.members):
+            if is_available(ws) and not starts_sooner(state, ts, least, ws, heap.members):
                 continue
         elif ts.priority is None or ts.priority[0] >= user_priority:
             continue
         found.append((ts.priority, ts, least))
 
 
-def _starts_sooner(
+def starts_sooner(
     state: SchedulerState,
     ts: TaskState,
     elsewhere: WorkerState,
@@ -350,6 +348,11 @@ def worker_for(state: SchedulerState, ts: TaskState) -> WorkerState | None:
         return None
     place = state.queued.place(ts)
     if place is not None and not isinstance(place, WorkerState):
-        return worker_for_restricted(state, ts)
-    ws = place if place is not None and place in state.loads.idle_task_count else least
-    return ws if worker_ends.can_finish(state, ts, ws) else None
+        found = worker_for_restricted(state, ts)
+    else:
+        found = place if place is not None and place in state.loads.idle_task_count else least
+        if not worker_ends.can_finish(state, ts, found):
+            return None
+    if found is not None and state.admission.is_short and not admission.fits(state, ts, found):
+        return None
+    return found

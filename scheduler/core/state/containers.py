@@ -138,6 +138,26 @@ class PriorityQueue(Generic[T]):
             run.pop()
         return max([*heap, *([run[-1]] if run else [])])[2] if heap or run else None
 
+    def first(self, n: int) -> list[T]:
+        """Return up to `n` of the first members in order of priority, without sorting all."""
+        found: list[tuple[Any, int, T]] = []
+        for entry in self._run:
+            if self._is_live(entry):
+                found.append(entry)
+                if len(found) >= n:
+                    break
+        heap = self._heap
+        open_entries: list[tuple[Any, int, int]] = [(*heap[0][:2], 0)] if heap else []
+        limit = len(found) + n
+        while open_entries and len(found) < limit:
+            i = heapq.heappop(open_entries)[2]
+            if self._is_live(heap[i]):
+                found.append(heap[i])
+            for child in (2 * i + 1, 2 * i + 2):
+                if child < len(heap):
+                    heapq.heappush(open_entries, (heap[child][0], heap[child][1], child))
+        return [entry[2] for entry in sorted(found)[:n]]
+
     def __contains__(self, item: object) -> bool:
         return item in self.members
 

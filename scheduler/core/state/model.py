@@ -16,6 +16,7 @@ from paceline.protocol.keys import Key
 from paceline.protocol.payload import Payload
 
 from .accounts import Account
+from .admission import UNLIMITED_NBYTES, TaskMemory
 from .containers import add_up
 from .policies import TaskPolicies
 from .small_set import SmallSet
@@ -29,17 +30,15 @@ class TaskPrefix:
     Attributes:
         name: the prefix.
         duration_average: moving average of the compute time in seconds; -1 before the first task.
-        duration_before: the average before a task was seen to execute for much longer; -1 if none
-            was.
-        outliers: number of consecutive tasks, up to the latest, that took much longer than the
-            average.
-        max_exec_time: longest time that an unfinished task was seen executing, in seconds; -1
-            before.
+        duration_before: the average before a task executed for much longer; -1 if none did.
+        outliers: number of latest tasks in a row that took much longer than the average.
+        max_exec_time: longest time that an unfinished task was seen executing in seconds, or -1.
         group_table: groups with tasks, in order of arrival.
         state_counts: state -> number of times that a task entered it.
         suspicious: number of times that tasks were blamed for the loss of a worker.
         durations_over: action -> seconds of groups that were dropped.
         processing_count: number of tasks that are processing and have not seceded, on all workers.
+        memory: what a task is expected to take in memory.
     """
 
     name: str
@@ -52,6 +51,7 @@ class TaskPrefix:
     suspicious: int = 0
     durations_over: dict[str, float] = field(default_factory=dict)
     processing_count: int = 0
+    memory: TaskMemory = field(default_factory=TaskMemory)
 
     def __repr__(self) -> str:
         counts = " ".join(f"{k}: {v}" for k, v in self.states.items() if v)
@@ -112,12 +112,10 @@ class TaskGroup:
         dependency_table: groups that the tasks depend on, in order of arrival.
         nbytes_total: bytes ever reported for the results, less corrections.
         duration: total run time of the tasks in seconds.
-        start, stop: earliest start and latest stop of the tasks in seconds since the epoch; 0
-            before the first.
+        start, stop: earliest start and latest stop of the tasks in seconds since the epoch, or 0.
         all_durations: action -> seconds.
         type_counts: type name of a result -> number of tasks.
-        last_worker, last_worker_tasks_left: where the next root-ish tasks go if queuing is off,
-            and how many of them.
+        last_worker, last_worker_tasks_left: where root-ish tasks go without queuing, and how many.
         span_id: id of the span that the group belongs to.
     """
 
@@ -221,12 +219,10 @@ class TaskState:
         retries: number of times that the task may still err.
         suspicious: number of unexpected worker losses that the task was blamed for.
         actor: whether the task creates an actor.
-        data_producer: whether the specification is marked as only producing data, which makes the
-            task root-ish.
+        data_producer: whether it is marked as only producing data, which makes it root-ish.
         has_lost_dependencies: whether a dependency was forgotten; the task can never run again.
         queueable: whether the task may be held back on the scheduler.
-        annotations: the annotations sent to the worker, plain or serialized, or None; shared by
-            tasks that are annotated alike.
+        annotations: the annotations sent to the worker, plain or serialized; may be shared.
         details: attributes that few tasks have, or None.
     """
 
@@ -421,16 +417,14 @@ class WorkerState:
         index: number of workers that registered before.
         processing: tasks sent to the worker and not finished, in order -> expected seconds.
         long_running: the tasks in `processing` that seceded from the thread pool.
-        executing: task -> seconds, as of the last heartbeat; some of the tasks may have finished
-            since.
+        executing: task -> seconds, as of the last heartbeat; some may have finished since.
         executing_at: time of that heartbeat; 0 before the first.
         extra_runs: keys of runs that occupy threads besides those of `processing`.
         has_what: tasks whose results the worker holds, in order.
         nbytes: size of those results in bytes.
         needs_what: dependency that the worker lacks -> number of processing tasks that need it.
         network_occ: size of those dependencies in bytes.
-        task_prefix_count: prefix with a known duration -> number of processing tasks that have not
-            seceded.
+        task_prefix_count: prefix with a known duration -> processing tasks that have not seceded.
         unknown_duration_count: the same for prefixes without a known duration.
         unknown_duration_total: sum of ``unknown_duration_count``, which may have many prefixes.
         actors: actors on the worker.
@@ -438,6 +432,9 @@ class WorkerState:
         metrics: metrics of the last heartbeat.
         last_seen, time_delay: seconds.
         memory_unmanaged_old, memory_unmanaged_history: see stock's MemoryState; bytes.
+        idle_nbytes: memory that its process used besides results when it was idle; -1 if unknown.
+        reported_nbytes: size of its results as of the last heartbeat in bytes.
+        watched_nbytes: bytes of present and expected results from which ``Admission`` is short.
         backpressured: whether its connection accepts no more messages, so no tasks are sent to it.
         task_slots: number of tasks that have not seceded at which it is full; may be infinite.
         ends_at: time at which the worker ends in seconds since the epoch; 0 if it reports none.
@@ -479,6 +476,9 @@ class WorkerState:
     time_delay: float = 0.0
     memory_unmanaged_old: int = 0
     memory_unmanaged_history: deque[tuple[float, int]] = field(default_factory=deque)
+    idle_nbytes: int = -1
+    reported_nbytes: int = 0
+    watched_nbytes: int = UNLIMITED_NBYTES
     backpressured: bool = False
     task_slots: float = 1
     ends_at: float = 0.0

@@ -16,6 +16,7 @@ from paceline.protocol.keys import Key
 from paceline.scheduler.core.config import SchedulerConfig
 
 from .accounts import Shares
+from .admission import Admission
 from .comparison import Comparisons
 from .copies import Copies
 from .deferred import Deferred
@@ -56,6 +57,7 @@ class SchedulerState:
         resources: resource -> {address: supplied amount}.
         running: workers that are running and can be sent tasks (``is_available``).
         loads: workers by load: idle, saturated, and those with free slots.
+        admission: whether the memory of workers limits which tasks they are sent.
         ends: workers that reported when they end.
         whole: tasks whose worker died of memory, and workers that are reserved for them.
         scaling: requests of an adaptive cluster.
@@ -122,6 +124,7 @@ class SchedulerState:
         self.resources: dict[str, dict[str, float]] = {}
         self.running: dict[WorkerState, None] = {}
         self.loads = WorkerLoads(self.workers)
+        self.admission = Admission(float(config.memory_admission or 0.0))
         self.ends = WorkerEnds()
         self.whole = WholeWorkers()
         self.scaling = Scaling()

@@ -15,3 +15,27 @@ TASK_STATES = (
 )
 #: States in which a task is among the ``waiters`` of its dependencies.
 ACTIVE_STATES = frozenset({"waiting", "no-worker", "queued", "processing"})
+
+#: Pairs that are never recommended, and why. Other pairs that are not in ``TRANSITIONS`` go through
+#: released.
+IMPOSSIBLE: dict[tuple[str, str], str] = {
+    **{
+        (start, finish): "a task is placed from waiting"
+        for start in ("released", "processing", "memory", "erred")
+        for finish in ("queued", "no-worker", "processing")
+        if start != finish
+    },
+    ("waiting", "queued"): "chosen inside waiting -> processing",
+    ("waiting", "no-worker"): "chosen inside waiting -> processing",
+    ("queued", "no-worker"): "it stays queued until a worker has a slot",
+    ("no-worker", "queued"): "it stays no-worker until a worker may run it",
+    **{
+        (start, "memory"): "data that was not computed arrives as DataPlaced (become_data)"
+        for start in ("released", "waiting", "queued", "no-worker", "erred")
+    },
+    **{
+        ("forgotten", finish): "a key that comes back is another task"
+        for finish in TASK_STATES
+        if finish != "forgotten"
+    },
+}

@@ -23,7 +23,7 @@ from math import log2
 from typing import TypeVar
 
 from paceline.scheduler.core.lifecycle import accounting
-from paceline.scheduler.core.policy import placement, worker_ends
+from paceline.scheduler.core.policy import admission, placement, worker_ends
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.stealing import COST_MULTIPLIERS
@@ -266,7 +266,7 @@ class Thieves:
             return None  # the task waits there for resources, not for a thread
         if least is None:
             return None
-        if not worker_ends.can_finish(self.state, ts, least):
+        if not _has_capacity(self.state, ts, least):
             return self._soonest(ts, members)
         if not ts.dependencies:
             return least
@@ -301,11 +301,18 @@ class Thieves:
 
 def _fits(state: SchedulerState, ts: TaskState, ws: WorkerState) -> bool:
     """Return whether `ws` has the time for `ts`, and its memory limit allows for the inputs."""
-    if not worker_ends.can_finish(state, ts, ws):
+    if not _has_capacity(state, ts, ws):
         return False
     if not ws.memory_limit or not state.config.memory_terminate:
         return True
     return accounting.inputs_nbytes(state, ts) <= ws.memory_limit
+
+
+def _has_capacity(state: SchedulerState, ts: TaskState, ws: WorkerState) -> bool:
+    """Return whether `ws` has the time for `ts`, and is expected to have the memory."""
+    if state.admission.is_short and not admission.fits(state, ts, ws):
+        return False
+    return worker_ends.can_finish(state, ts, ws)
 
 
 # ------------------------------------------------------------------ a round

@@ -14,7 +14,7 @@ from paceline.scheduler.core.lifecycle import accounting
 from paceline.scheduler.core.lifecycle.outgoing import compute_message
 from paceline.scheduler.core.lifecycle.second_runs import drop_second_run
 from paceline.scheduler.core.lifecycle.transitions import fill_slots, run
-from paceline.scheduler.core.policy import fairness, placement, worker_ends
+from paceline.scheduler.core.policy import admission, fairness, placement, worker_ends
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.stealing import InFlightSteal
@@ -118,6 +118,8 @@ def _may_move(state: SchedulerState, ts: TaskState, thief: WorkerState) -> bool:
     if not all(dts.who_has for dts in ts.dependencies):
         return False
     if not worker_ends.can_finish(state, ts, thief):
+        return False
+    if state.admission.is_short and not admission.fits(state, ts, thief):
         return False
     if state.shares.holds(ts.account.share) or fairness.is_outranked(state, ts):
         return False  # the queue decides what runs next

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from paceline.scheduler.core.handlers.clients import FIRE_AND_FORGET
 from paceline.scheduler.core.inspection.share_report import share_report
-from paceline.scheduler.core.policy import scaling
+from paceline.scheduler.core.policy import admission, scaling
 from paceline.scheduler.core.state.containers import add_up
 from paceline.scheduler.core.state.model import TaskPrefix
 from paceline.scheduler.core.state.stealing import COST_MULTIPLIERS
@@ -58,6 +58,8 @@ GAUGES: Final = {
         "Moving average of the time to acquire a lease, per semaphore"
     ),
     "paceline_waiting": "Number of items that wait in the scheduler",
+    "paceline_tasks_waiting_for_memory": "Queued tasks while they do not fit on free workers",
+    "paceline_task_memory_bytes": "Memory that a task of each prefix is expected to take",
     "paceline_outgoing_buffer_bytes": (
         "Bytes that wait to be sent because a peer has not read them"
     ),
@@ -94,6 +96,7 @@ COUNTERS: Final = {
     "paceline_restarts": "Processes of a durable scheduler that died and were replaced",
     "paceline_upgrades": "Processes of a durable scheduler that another release has replaced",
     "paceline_repairs": "Differences to workers that were repaired after a restart",
+    "paceline_memory_recalls": "Tasks recalled because their worker would run short of memory",
     "paceline_second_copies": "Copies requested because a worker with the only one may be lost",
     "paceline_whole_worker_retries": "Tasks sent to a whole worker after a death of memory",
     "paceline_share_tasks_finished": "Finished tasks of share groups",
@@ -122,6 +125,7 @@ LABELS: Final = {
     "scheduler_prefix_state_totals": (*PREFIX, "state"),
     "stealing_request_count": ("cost_multiplier",),
     "stealing_request_cost": ("cost_multiplier",),
+    "paceline_task_memory_bytes": PREFIX,
     "paceline_waiting": ("for",),
     "paceline_share_tasks": ("group", "state"),
     **dict.fromkeys(SHARE_SUMS, ("group",)),
@@ -235,6 +239,8 @@ class SchedulerMetrics:
             found["scheduler_tasks_compute_seconds"][name] = durations.get("compute", 0.0)
             found["scheduler_tasks_transfer_seconds"][name] = durations.get("transfer", 0.0)
             found["scheduler_tasks_output_bytes"][name] = sum(p.nbytes_total for p in prefixes)
+            expected = max(p.memory.task_nbytes for p in prefixes)
+            found["paceline_task_memory_bytes"][name] = expected
             totals = {(name, state): count for state, count in counts.items()}
             found["scheduler_prefix_state_totals"].update(totals)
         return {**found}
@@ -262,6 +268,7 @@ class SchedulerMetrics:
             "scheduler_tick_count": self._loop_lag.count,
             "paceline_stimuli": driver.n_stimuli,
             "paceline_internal_errors": driver.n_core_errors,
+            "paceline_memory_recalls": self._state.admission.recalled,
             "paceline_second_copies": self._state.copies.requested,
             "paceline_whole_worker_retries": self._state.whole.sent_count,
             "paceline_sampled_messages": self._server.measures.ops,
@@ -332,6 +339,7 @@ class SchedulerMetrics:
                 "a worker that may run it": len(state.unrunnable),
                 "graphs being taken in": len(state.graphs),
             },
+            "paceline_tasks_waiting_for_memory": admission.waiting_count(state),
             "paceline_outgoing_buffer_bytes": buffered,
             "paceline_connections": len(server.transport.comms),
         }

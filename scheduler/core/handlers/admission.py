@@ -1,0 +1,93 @@
+"""Learn what tasks take in memory from heartbeats, and recall tasks of workers that run short."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from paceline.scheduler.core.lifecycle.transitions import fill_slots
+from paceline.scheduler.core.policy.admission import (
+    free_nbytes,
+    is_last_use,
+    is_watched,
+    limit_nbytes,
+    watched_nbytes,
+)
+from paceline.scheduler.core.state.model import TaskState, WorkerState
+from paceline.scheduler.core.state.scheduler_state import SchedulerState
+from paceline.scheduler.core.turn import Turn
+
+from .stealing import recall_tasks
+
+#: Stock workers measure the memory of their process every 0.5 s. What they report of a task that
+#: has executed for a shorter time may be of the time before.
+SAMPLE_SECONDS = 0.75
+#: Part of the limit by which results may have changed since the last heartbeat of an idle worker
+#: whose memory is taken as that of the idle process.
+STEADY = 0.01
+#: Part of the limit by which a worker may exceed it before tasks are recalled.
+EXCESS = 0.1
+
+
+def learn_memory(state: SchedulerState, ws: WorkerState, metrics: Mapping[str, Any]) -> None:
+    """Update what the process and the tasks of `ws` use, from the `metrics` of a heartbeat."""
+    limit = limit_nbytes(state, ws)
+    process = int(metrics.get("memory", 0))
+    if process:
+        managed = max(0, int(metrics.get("managed_bytes", ws.nbytes)))
+        spilled = int((metrics.get("spilled_bytes") or {}).get("memory", 0))
+        incoming = int((metrics.get("transfer") or {}).get("incoming_bytes", 0))
+        unmanaged = max(0, process - max(0, managed - spilled) - incoming)
+        change = abs(managed - ws.reported_nbytes)
+        ws.reported_nbytes = managed
+        if ws.idle_nbytes < 0:
+            ws.idle_nbytes = unmanaged
+        elif ws.executing:
+            _learn_peak(ws, float(unmanaged - ws.idle_nbytes - change))
+        elif not ws.processing and change <= STEADY * limit:
+            ws.idle_nbytes = unmanaged
+    ws.watched_nbytes = watched_nbytes(state, ws)
+    if is_watched(state, ws):
+        state.admission.is_short = True
+
+
+def _learn_peak(ws: WorkerState, nbytes: float) -> None:
+    """Divide `nbytes` bytes that tasks on `ws` take between those that it executes."""
+    if nbytes > 0 and min(ws.executing.values()) >= SAMPLE_SECONDS:
+        each = nbytes / float(len(ws.executing))
+        for ts in ws.executing:
+            ts.group.prefix.memory.add_peak(each)
+
+
+def check_memory(turn: Turn) -> None:
+    """Recall tasks that workers have no memory for, and send queued ones that fit now."""
+    state = turn.state
+    if not state.admission.is_short:
+        return
+    state.admission.is_short = any(is_watched(state, ws) for ws in state.workers.values())
+    for ws in state.workers.values():
+        if len(ws.processing) > ws.nthreads and -free_nbytes(state, ws) > EXCESS * ws.memory_limit:
+            tasks = _excess(state, ws)
+            state.admission.recalled += len(tasks)
+            recall_tasks(turn, ws, tasks)
+    fill_slots(turn)
+
+
+def _excess(state: SchedulerState, ws: WorkerState) -> list[TaskState]:
+    """Return the last tasks of `ws` that it has not begun and has no memory for."""
+    asked = [ts for ts in ws.processing if state.stealing.live(ts) is not None]
+    excess = -free_nbytes(state, ws) - float(sum(ts.prefix.memory.task_nbytes for ts in asked))
+    found: list[TaskState] = []
+    n_left = len(ws.processing) - len(asked)
+    for ts in reversed(ws.processing):
+        if excess <= 0 or n_left <= ws.nthreads:
+            break
+        if ts in ws.executing or ts in ws.long_running or ts.actor or ts in asked:
+            continue
+        nbytes = ts.group.prefix.memory.task_nbytes
+        if not nbytes or any(is_last_use(dts) for dts in ts.dependencies):
+            continue
+        found.append(ts)
+        excess -= float(nbytes)
+        n_left -= 1
+    return found

@@ -1,0 +1,57 @@
+"""Find out whether a queued task waits for memory of workers, and describe it."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any
+
+from paceline.scheduler.core.policy import admission
+from paceline.scheduler.core.policy.placement import valid_workers
+from paceline.scheduler.core.state.model import TaskState
+from paceline.scheduler.core.state.scheduler_state import SchedulerState
+
+
+def memory_facts(state: SchedulerState, ts: TaskState) -> dict[str, Any] | None:
+    """Return what the queued task `ts` is expected to take, and the worker with most memory left.
+
+    Returns:
+        "nbytes" that the task takes, None if unknown; "worker" with "free_nbytes" of
+        "limit_nbytes"; "share" of their limit that workers may use. None if it fits on a worker.
+    """
+    if not state.admission.is_short:
+        return None
+    valid = valid_workers(state, ts)
+    workers = valid if valid and not ts.loose_restrictions else state.running
+    best, most = None, 0.0
+    for ws in islice(workers, admission.WORKERS_MAX):
+        if admission.fits(state, ts, ws):
+            return None
+        left = admission.free_nbytes(state, ws)
+        if best is None or left > most:
+            best, most = ws, left
+    if best is None:
+        return None
+    memory = ts.group.prefix.memory
+    return {
+        "nbytes": memory.task_nbytes if memory.is_known else None,
+        "worker": best.address,
+        "free_nbytes": max(0, int(most)),
+        "limit_nbytes": int(admission.limit_nbytes(state, best)),
+        "share": state.admission.share,
+    }
+
+
+def waits_for_memory(facts: dict[str, Any]) -> str:
+    """Describe the result of ``memory_facts``."""
+    nbytes = facts["nbytes"]
+    takes = "of unknown size" if nbytes is None else f"expected to take {megabytes(nbytes)}"
+    return (
+        f"it waits for memory: it is {takes}, and {facts['worker']}, which has most left, has "
+        f"{megabytes(facts['free_nbytes'])} free of {megabytes(facts['limit_nbytes'])} "
+        f"(paceline.scheduler.memory-admission: {facts['share']:g})."
+    )
+
+
+def megabytes(nbytes: float) -> str:
+    """Return a size as text, such as ``90.0 MB``."""
+    return f"{nbytes / 1e6:.1f} MB"

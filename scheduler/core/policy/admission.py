@@ -1,0 +1,172 @@
+"""Send workers only tasks whose results they have memory for.
+
+A worker is expected to use: the results that it holds in memory, those that it has to fetch, what
+its process uses while it is idle, and for each task that it was sent the larger of the mean result
+of the prefix and of what running such a task takes. A task fits if the sum stays below a share of
+the memory limit (``paceline.scheduler.memory-admission``). A task that frees at least as much as it
+makes always fits where its inputs are.
+
+All of this is computed only while ``state.admission.is_short``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import chain, islice
+
+from paceline.scheduler.core.lifecycle.accounting import data_nbytes
+from paceline.scheduler.core.state.admission import UNLIMITED_NBYTES
+from paceline.scheduler.core.state.model import TaskState, WorkerState
+from paceline.scheduler.core.state.scheduler_state import SchedulerState
+from paceline.scheduler.core.state.worker_loads import has_free_slot
+
+from . import placement, worker_ends
+
+#: Part of the memory that workers may use from which they are watched.
+WATCHED = 0.7
+#: Part of it that the idle process counts at most: freed memory may not be returned to the system,
+#: and is used again.
+IDLE_MAX = 0.5
+#: Part of what is left besides the idle process that the peak of one task counts at most.
+PEAK_MAX = 0.5
+#: Part of the memory that workers may use up to which a task always fits.
+SMALL = 0.001
+#: Dependencies considered for what a task fetches and frees.
+DEPENDENCIES_MAX = 100
+#: Workers considered for one task; of more, each time others.
+WORKERS_MAX = 128
+
+
+def limit_nbytes(state: SchedulerState, ws: WorkerState) -> float:
+    """Return the bytes that `ws` may be expected to use."""
+    share = state.admission.share
+    return ws.memory_limit * share if share and ws.memory_limit else float(UNLIMITED_NBYTES)
+
+
+def idle_nbytes(state: SchedulerState, ws: WorkerState) -> float:
+    """Return the bytes that the process of `ws` uses without tasks and results."""
+    return min(float(max(0, ws.idle_nbytes)), IDLE_MAX * limit_nbytes(state, ws))
+
+
+def watched_nbytes(state: SchedulerState, ws: WorkerState) -> int:
+    """Return the bytes of present and expected results from which `ws` is watched."""
+    return int(WATCHED * limit_nbytes(state, ws) - idle_nbytes(state, ws))
+
+
+def results_nbytes(ws: WorkerState) -> int:
+    """Return the bytes of present and expected results of `ws`, without those it spilled."""
+    spilled = (ws.metrics.get("spilled_bytes") or {}).get("memory", 0)
+    total = max(0, ws.nbytes - int(spilled)) + ws.network_occ
+    for prefix, count in ws.task_prefix_count.items():
+        total += prefix.memory.task_nbytes * count
+    for prefix, count in ws.unknown_duration_count.items():
+        total += prefix.memory.task_nbytes * count
+    return total
+
+
+def is_watched(state: SchedulerState, ws: WorkerState) -> bool:
+    """Return whether `ws` may soon run short of memory."""
+    return results_nbytes(ws) > ws.watched_nbytes
+
+
+def free_nbytes(state: SchedulerState, ws: WorkerState) -> float:
+    """Return the bytes that `ws` has left for further tasks; negative if it was sent too many."""
+    return limit_nbytes(state, ws) - idle_nbytes(state, ws) - float(results_nbytes(ws))
+
+
+def fits(state: SchedulerState, ts: TaskState, ws: WorkerState) -> bool:
+    """Return whether `ws` is expected to have the memory for `ts`."""
+    limit = limit_nbytes(state, ws)
+    if limit >= UNLIMITED_NBYTES or ts.actor:
+        return True
+    memory = ts.group.prefix.memory
+    freed = missing = 0
+    for dts in ts.dependencies[:DEPENDENCIES_MAX]:
+        if ws not in dts.who_has:
+            missing += 0 if dts in ws.needs_what else data_nbytes(state, dts)
+        elif is_last_use(dts):
+            freed += data_nbytes(state, dts)
+    if freed and not missing and freed >= memory.result_nbytes:
+        return True
+    if not memory.is_known and _unknown_count(ws) >= ws.nthreads:
+        return False
+    most = limit - idle_nbytes(state, ws)
+    needs = min(most, max(memory.result_nbytes, min(memory.peak_nbytes, PEAK_MAX * most)))
+    needs += float(missing)
+    return needs <= SMALL * limit or needs <= free_nbytes(state, ws)
+
+
+def is_last_use(dts: TaskState) -> bool:
+    """Return whether the only task that waits for `dts` will free it."""
+    return dts.waiters_count == 1 and not dts.who_wants
+
+
+def is_freeing(state: SchedulerState, ts: TaskState) -> bool:
+    """Return whether `ts` is expected to free at least as much as it makes, on all workers."""
+    freed = 0
+    for dts in ts.dependencies[:DEPENDENCIES_MAX]:
+        if is_last_use(dts):
+            freed += data_nbytes(state, dts)
+    return freed > 0 and freed >= ts.group.prefix.memory.result_nbytes
+
+
+def _unknown_count(ws: WorkerState) -> int:
+    """Return the number of tasks of `ws` of which nothing is known."""
+    total = 0
+    for prefix, count in chain(ws.unknown_duration_count.items(), ws.task_prefix_count.items()):
+        if not prefix.memory.is_known:
+            total += count
+    return total
+
+
+def waiting_count(state: SchedulerState) -> int:
+    """Return the number of queued tasks if workers have free slots, but too little memory."""
+    is_waiting = state.admission.is_short and state.loads.has_free_slots()
+    return len(state.queued) if is_waiting else 0
+
+
+# ------------------------------------------------------------------ which worker
+
+
+def find_worker(state: SchedulerState, ts: TaskState, first: WorkerState) -> WorkerState | None:
+    """Return `first` if `ts` fits there, else the worker with a free slot where it starts soonest.
+
+    Return None if it fits on none of the workers considered.
+    """
+    if fits(state, ts, first):
+        return first
+    best: WorkerState | None = None
+    best_cost: tuple[float, ...] = ()
+    for ws in candidates(state, ts):
+        if ws is not first and fits(state, ts, ws):
+            cost = placement.start_estimate(state, ts, ws)
+            if best is None or cost < best_cost:
+                best, best_cost = ws, cost
+    return best
+
+
+def roomiest_worker(state: SchedulerState, ts: TaskState, first: WorkerState) -> WorkerState:
+    """Return the one of `first` and other workers with a free slot that has most memory left."""
+    best, most = first, free_nbytes(state, first)
+    for ws in candidates(state, ts):
+        left = free_nbytes(state, ws)
+        if left > most:
+            best, most = ws, left
+    return best
+
+
+def candidates(state: SchedulerState, ts: TaskState) -> Iterable[WorkerState]:
+    """Return up to WORKERS_MAX workers with a free slot that may run `ts` and have the time."""
+    valid = None if ts.details is None else placement.valid_workers(state, ts)
+    if valid is not None and (valid or not ts.loose_restrictions):
+        found = [ws for ws in valid if has_free_slot(ws)]
+    else:
+        state.loads.refresh_slots()
+        found = list(state.loads.idle_task_count.loads)
+    n = len(found)
+    if n > WORKERS_MAX:
+        start = state.transition_counter % n
+        found = list(islice(chain(found[start:], found[:start]), WORKERS_MAX))
+    if state.ends.workers:
+        return [ws for ws in found if worker_ends.can_finish(state, ts, ws)]
+    return found

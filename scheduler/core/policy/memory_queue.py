@@ -1,0 +1,126 @@
+"""Choose the next queued task while workers may run short of memory.
+
+Share groups take turns as always. Within a group, tasks of a higher user priority go first, then
+those that free memory, then those of a higher priority, and tasks that do not fit are passed over.
+If no task fits and few workers have work, the first one is sent where most memory is left, so that
+the work goes on.
+"""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any, TypeAlias
+
+from paceline.scheduler.core.state.accounts import ShareGroup
+from paceline.scheduler.core.state.fair_queue import Place, ShareQueue
+from paceline.scheduler.core.state.model import TaskPrefix, TaskState, WorkerState
+from paceline.scheduler.core.state.scheduler_state import SchedulerState
+from paceline.scheduler.core.state.worker_loads import is_available
+
+from . import admission, fairness
+from .fairness import Choice
+
+#: Queued tasks considered of those that any worker can run, and of those near each worker.
+ANYWHERE_MAX, NEAR_MAX = 16, 4
+#: Workers whose queued tasks are considered, and sets of restrictions.
+PLACES_MAX = 32
+#: One of this many workers may have work while a task is sent that does not fit.
+BUSY_PART = 4
+
+#: The order of a task, the task, and what it waits for.
+Candidate: TypeAlias = tuple[Any, TaskState, Place]
+
+
+def next_task(state: SchedulerState) -> Choice | None:
+    """Return the queued task to send next and its worker, or None if none can be sent now."""
+    if not state.admission.is_short:
+        return fairness.next_task(state)
+    waiting = state.queued.waiting
+    if not waiting or not state.loads.has_free_slots():
+        return None
+    return _next(state, False) or (None if _is_busy(state) else _next(state, True))
+
+
+def _next(state: SchedulerState, is_forced: bool) -> Choice | None:
+    """Return the next task and its worker; if `is_forced`, whether it fits or not."""
+    waiting = state.queued.waiting
+    passed: dict[ShareGroup, None] = {}
+    while len(passed) < len(waiting):
+        queue = fairness.whose_turn(waiting, passed)
+        choice = _choose(state, queue, is_forced)
+        if choice is not None:
+            return choice
+        passed[queue.share] = None
+    return None
+
+
+def _is_busy(state: SchedulerState) -> bool:
+    """Return whether the tasks on workers are enough to wait for the memory that they free."""
+    n_busy = sum([len(ws.processing) > len(ws.long_running) for ws in state.running])
+    return n_busy >= max(1, len(state.running) // BUSY_PART)
+
+
+def _choose(state: SchedulerState, queue: ShareQueue, is_forced: bool) -> Choice | None:
+    is_capped = queue.share.is_capped
+    failed: dict[TaskPrefix, None] = {}
+    for _, ts, place in _candidates(state, queue):
+        is_root = place is None and not ts.dependencies
+        if (is_root and ts.group.prefix in failed) or (is_capped and not fairness.may_start(ts)):
+            continue
+        if isinstance(place, tuple):
+            ws = fairness.worker_for_restricted(state, ts)
+            if ws is None:
+                if fairness.can_run(state, ts):
+                    continue
+                return ts, None
+        else:
+            ws = _first_worker(state, ts, place)
+            if ws is None:
+                continue
+        if not is_forced:
+            ws = admission.find_worker(state, ts, ws)
+        elif place is None and not ts.actor:
+            ws = admission.roomiest_worker(state, ts, ws)
+        if ws is not None:
+            return ts, ws
+        if is_root:
+            failed[ts.group.prefix] = None
+    return None
+
+
+def _candidates(state: SchedulerState, queue: ShareQueue) -> list[Candidate]:
+    """Return the tasks of a group that are considered, in the order in which they go."""
+    found: list[tuple[TaskState, Place]] = []
+    for heap in (queue.roots, queue.anywhere):
+        found += [(ts, None) for ts in heap.first(ANYWHERE_MAX)]
+    for heaps in (queue.batches, queue.near):
+        for ws, heap in islice(heaps.items(), PLACES_MAX):
+            found += [(ts, ws) for ts in heap.first(NEAR_MAX)]
+    for place, heap in islice(queue.restricted.items(), PLACES_MAX):
+        found += [(ts, place) for ts in heap.first(1)]
+    out: list[Candidate] = []
+    for ts, where in found:
+        priority = ts.priority or (0,)
+        out.append(((priority[0], not admission.is_freeing(state, ts), priority), ts, where))
+    out.sort(key=_order)
+    return out
+
+
+def _order(candidate: Candidate) -> Any:
+    return candidate[0]
+
+
+def _first_worker(state: SchedulerState, ts: TaskState, place: Place) -> WorkerState | None:
+    """Return the worker with a free slot that `ts` is sent to if it fits; None if it waits."""
+    if ts.actor:
+        return fairness.for_actor(state)
+    least = state.loads.least_loaded()
+    if not isinstance(place, WorkerState) or least is None:
+        return least
+    if place in state.loads.idle_task_count:
+        return place
+    queue = state.queued.waiting[ts.account.share]
+    heap = queue.near[place] if ts in queue.places else queue.batches[place]
+    if is_available(place) and not fairness.starts_sooner(state, ts, least, place, heap.members):
+        return None
+    return least

@@ -1,0 +1,65 @@
+"""What tasks are expected to take in memory, and whether any worker may run short of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+#: Stands for the bytes of a worker that has no limit.
+UNLIMITED_NBYTES = 2**60
+#: Number of results after which older ones count less in the mean.
+RESULTS_MAX = 16
+#: Part of the difference by which the peak decreases with each smaller report.
+PEAK_DECAY = 0.05
+
+
+@dataclass(slots=True, eq=False)
+class TaskMemory:
+    """What a task of a prefix is expected to take in memory.
+
+    Attributes:
+        n_results: number of results in the mean, up to RESULTS_MAX.
+        result_nbytes: mean size of the results in bytes.
+        peak_nbytes: largest amount that a running task took besides results, decaying, in bytes.
+        task_nbytes: the larger of both; a result under construction is part of the peak.
+    """
+
+    n_results: int = 0
+    result_nbytes: float = 0.0
+    peak_nbytes: float = 0.0
+    task_nbytes: int = 0
+
+    @property
+    def is_known(self) -> bool:
+        """Return whether a task has finished, or was seen to take memory."""
+        return self.n_results > 0 or self.task_nbytes > 0
+
+    def add_result(self, nbytes: int) -> None:
+        """Add a result of `nbytes` bytes to the mean."""
+        if self.n_results < RESULTS_MAX:
+            self.n_results += 1
+        self.result_nbytes += (float(nbytes) - self.result_nbytes) / float(self.n_results)
+        self.task_nbytes = int(max(self.result_nbytes, self.peak_nbytes))
+
+    def add_peak(self, nbytes: float) -> None:
+        """Add the report that a running task took `nbytes` bytes besides results."""
+        if nbytes < self.peak_nbytes:
+            nbytes = self.peak_nbytes + (nbytes - self.peak_nbytes) * PEAK_DECAY
+        self.peak_nbytes = nbytes
+        self.task_nbytes = int(max(self.result_nbytes, nbytes))
+
+
+@dataclass(slots=True, eq=False)
+class Admission:
+    """Whether the memory of workers limits which tasks they are sent.
+
+    Attributes:
+        share: part of their memory limit that workers may be expected to use; 0 if there is no
+            such limit.
+        is_short: whether any worker may soon reach it. If not, nothing is checked. Set as soon as
+            an estimate shows it, reset by a tick.
+        recalled: number of tasks ever recalled because their worker would run short.
+    """
+
+    share: float = 0.0
+    is_short: bool = False
+    recalled: int = 0

@@ -1,0 +1,277 @@
+"""Admission by memory: workers get only tasks whose results they are expected to have memory for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from paceline.protocol import messages as m
+from paceline.scheduler.core.inspection.explain import explain
+from paceline.scheduler.core.policy import admission
+from paceline.scheduler.core.state.admission import TaskMemory
+from paceline.scheduler.core.state.containers import PriorityQueue
+from paceline.scheduler.core.stimuli import AnnotationSet, ConfigureStealing, TimerDue
+from paceline.testing import Env
+
+MB = 10**6
+
+
+def cluster(n: int = 2, nthreads: int = 1, limit: int = 400, idle: int = 60, **config: Any) -> Env:
+    """Return a cluster of `n` workers with `limit` MB, whose idle processes take `idle` MB."""
+    env = Env(**config)
+    env.client("alice")
+    for i in range(n):
+        join(env, f"w{i}", nthreads, limit, idle)
+    return env
+
+
+def join(env: Env, name: str, nthreads: int = 1, limit: int = 400, idle: int = 60) -> None:
+    metrics = {"memory": idle * MB}
+    env.join(name, nthreads=nthreads, memory_limit=limit * MB, metrics=metrics)
+
+
+def beat(env: Env, address: str, process: int, managed: int | None = None, **facts: Any) -> None:
+    """Send a heartbeat: the process takes `process` MB, results `managed` MB by default as known."""
+    if managed is None:
+        managed = env.worker(address).nbytes // MB
+    spilled = facts.pop("spilled", 0) * MB
+    metrics = {
+        "memory": process * MB,
+        "managed_bytes": managed * MB,
+        "spilled_bytes": {"memory": spilled, "disk": spilled},
+    }
+    env.beat(address, metrics=metrics, **facts)
+
+
+def learn(env: Env, prefix: str, nbytes: int) -> None:
+    """Run a task of `prefix` whose result has `nbytes` bytes, and release it."""
+    env.submit({f"{prefix}-0": []})
+    env.finish(f"{prefix}-0", nbytes=nbytes)
+    env.release(f"{prefix}-0")
+
+
+def test_mean_of_results_and_decaying_peak() -> None:
+    memory = TaskMemory()
+    assert not memory.is_known
+    for nbytes in (100, 200, 300):
+        memory.add_result(nbytes)
+    assert (memory.is_known, memory.task_nbytes) == (True, 200)
+    memory.add_peak(1000.0)
+    assert memory.task_nbytes == 1000
+    for _ in range(100):
+        memory.add_peak(0.0)
+    assert memory.task_nbytes == 200
+    for _ in range(100):
+        memory.add_result(1000)
+    assert memory.task_nbytes > 990
+
+
+def test_first_members_of_a_queue() -> None:
+    class Item:
+        def __init__(self, priority: int) -> None:
+            self.priority = priority
+
+    queue: PriorityQueue[Item] = PriorityQueue()
+    items = [Item((7 * i) % 50) for i in range(50)]
+    for item in items:
+        queue.add(item)
+    for item in items[::3]:
+        queue.discard(item)
+    expected = [item.priority for item in queue]
+    for n in (0, 1, 5, 100):
+        assert [item.priority for item in queue.first(n)] == expected[:n]
+
+
+def test_nothing_is_checked_while_there_is_memory() -> None:
+    env = cluster()
+    learn(env, "x", 10 * MB)
+    env.submit({f"x-{i}": [] for i in range(1, 5)})
+    assert not env.state.admission.is_short
+    assert env.states("x-1", "x-4") == ["processing", "processing"]
+
+
+def test_makers_wait_and_start_when_memory_is_freed() -> None:
+    env = cluster()  # 280 MB per worker, 60 MB of them for the process: two results of 90 MB
+    learn(env, "x", 90 * MB)
+    env.submit({f"x-{i}": [] for i in range(1, 7)})
+    running = [f"x-{i}" for i in range(1, 7) if env.states(f"x-{i}") == ["processing"]]
+    assert len(running) == 4 and env.state.admission.is_short
+    for key in running:
+        env.finish(key, nbytes=90 * MB)
+    # no task fits, no worker is busy: one is sent nevertheless
+    assert sorted(env.states("x-5", "x-6")) == ["processing", "queued"]
+    (forced,) = [key for key in ("x-5", "x-6") if env.states(key) == ["processing"]]
+    (last,) = {"x-5", "x-6"} - {forced}
+    held = env.processing("w0") or env.processing("w1")
+    assert held == [forced]
+    env.release(*running)
+    assert env.states(last) == ["processing"]
+
+
+def test_tasks_that_free_go_before_makers() -> None:
+    env = cluster(1, limit=500)
+    learn(env, "x", 100 * MB)
+    learn(env, "sum", 8)
+    env.submit({"x-1": [], "x-2": [], "x-3": [], "sum-1": ["x-1", "x-2"]}, ["x-3", "sum-1"])
+    for key in ("x-1", "x-2"):
+        env.finish(key, nbytes=100 * MB)
+    assert env.states("sum-1") == ["processing"]
+    env.finish("sum-1", nbytes=8)
+    assert env.states("x-1", "x-2", "x-3") == ["released", "released", "processing"]
+
+
+def test_a_task_goes_to_another_worker_where_it_fits() -> None:
+    env = cluster()
+    learn(env, "x", 90 * MB)
+    on = AnnotationSet(workers=["w0"])
+    env.submit({"data-1": [], "data-2": []}, annotations=dict.fromkeys(("data-1", "data-2"), on))
+    env.finish("data-1", nbytes=90 * MB)
+    env.finish("data-2", nbytes=90 * MB)
+    assert env.state.admission.is_short
+    env.submit({"y-1": ["data-1"], "x-1": [], "x-2": []})
+    env.state.admission.is_short = True
+    assert {env.where(key) for key in ("x-1", "x-2")} == {"w1"}
+
+
+def test_restrictions_are_kept() -> None:
+    env = cluster()
+    learn(env, "x", 90 * MB)
+    on = AnnotationSet(workers=["w0"])
+    keys = [f"x-{i}" for i in range(1, 5)]
+    env.submit({key: [] for key in keys}, annotations=dict.fromkeys(keys, on))
+    assert sorted(env.states(*keys)) == ["processing", "processing", "queued", "queued"]
+    assert not env.processing("w1")
+
+
+def test_at_most_one_task_of_unknown_size_per_thread_when_memory_is_short() -> None:
+    env = cluster(nthreads=2)
+    env.submit({"data": []}, annotations={"data": AnnotationSet(workers=["w0"])})
+    env.finish("data", nbytes=170 * MB)
+    env.submit({f"new-{i}": [] for i in range(8)})
+    assert [len(env.processing(ws)) for ws in ("w0", "w1")] == [2, 2]
+
+
+def test_tiny_results_always_fit() -> None:
+    env = cluster(1)
+    learn(env, "tiny", 100)
+    env.submit({"data": []})
+    env.finish("data", nbytes=350 * MB)
+    env.submit({"tiny-1": ["data"], "tiny-2": ["data"]})
+    assert env.states("tiny-1", "tiny-2") == ["processing", "processing"]
+
+
+def test_peaks_are_learned_from_heartbeats() -> None:
+    env = cluster(1, nthreads=2)
+    env.submit({"x-1": [], "x-2": []})
+    executing = {"x-1": 2.0, "x-2": 2.0}
+    beat(env, "w0", 260, executing=executing)
+    memory = env.task("x-1").prefix.memory
+    assert memory.peak_nbytes == 100 * MB
+    beat(env, "w0", 100, executing={"x-1": 0.1})
+    beat(env, "w0", 460, managed=400, executing=executing)  # as of different times
+    assert memory.peak_nbytes == 100 * MB
+    assert env.state.admission.is_short
+    env.submit({"x-3": []})
+    assert env.states("x-3") == ["queued"]
+    env.finish("x-1", nbytes=8)
+    assert env.states("x-3") == ["processing"]
+
+
+def test_memory_of_the_idle_process_is_limited() -> None:
+    env = cluster(1)
+    beat(env, "w0", 390)
+    ws = env.worker("w0")
+    assert ws.idle_nbytes == 390 * MB
+    learn(env, "x", 100 * MB)
+    assert admission.free_nbytes(env.state, ws) == 140 * MB
+    env.submit({"x-1": []})
+    assert env.states("x-1") == ["processing"]
+
+
+def test_a_result_larger_than_a_worker_starts_on_an_empty_one() -> None:
+    env = cluster(2)
+    learn(env, "x", 1000 * MB)
+    env.submit({"x-1": [], "x-2": [], "x-3": []})
+    assert sorted(env.states("x-1", "x-2", "x-3")) == ["processing", "processing", "queued"]
+
+
+def test_spilled_results_do_not_count() -> None:
+    env = cluster(1)
+    learn(env, "x", 90 * MB)
+    env.submit({"data": [], "x-1": []})
+    env.finish("data", nbytes=250 * MB)
+    env.finish("x-1", nbytes=90 * MB)
+    env.submit({"x-2": []})
+    env.submit({"x-3": []})
+    assert sorted(env.states("x-2", "x-3")) == ["processing", "queued"]
+    beat(env, "w0", 150, spilled=300)
+    assert env.states("x-2", "x-3") == ["processing", "processing"]
+
+
+def test_tasks_that_turn_out_large_are_recalled() -> None:
+    env = cluster(1, limit=1000)
+    keys = [f"x-{i}" for i in range(12)]
+    on = AnnotationSet(workers=["w0"])
+    env.submit({key: [] for key in keys}, annotations=dict.fromkeys(keys, on))
+    assert len(env.processing("w0")) == 12
+    n = len(env.processing("w0"))
+    env.finish("x-0", nbytes=200 * MB)
+    beat(env, "w0", 260, executing={"x-1": 0.1})
+    env.tick()
+    recalled = [ts.key for ts in env.state.stealing.in_flight]
+    assert recalled and len(recalled) < n and "x-1" not in recalled
+    for key in recalled:
+        steal = env.state.stealing.in_flight[env.task(key)]
+        response = m.StealResponse(key=key, state="ready", stimulus_id=steal.stimulus_id)
+        env.feed(response, "w0")
+    assert set(env.states(*recalled)) == {"queued"}
+
+
+def test_a_thief_has_the_memory() -> None:
+    env = cluster(1, limit=10_000)
+    learn(env, "x", 90 * MB)
+    env.feed(ConfigureStealing(True))
+    env.submit({f"x-{i}": [] for i in range(1, 9)})
+    join(env, "w1", limit=100)
+    env.tick(1.0)
+    env.state.admission.is_short = True
+    for timer in list(env.state.timers):
+        env.feed(TimerDue(timer))
+    assert len(env.state.stealing.in_flight) <= 1
+
+
+def test_it_ends_when_memory_is_free_again() -> None:
+    env = cluster(1)
+    learn(env, "x", 90 * MB)
+    env.submit({"x-1": [], "x-2": [], "x-3": []})
+    for key in ("x-1", "x-2", "x-3"):
+        env.finish(key, nbytes=90 * MB)
+    env.tick()
+    assert env.state.admission.is_short
+    env.release("x-1", "x-2", "x-3")
+    env.tick()
+    assert not env.state.admission.is_short
+
+
+@pytest.mark.parametrize("value", [False, 0.0])
+def test_it_can_be_switched_off(value: Any) -> None:
+    env = cluster(1, memory_admission=value)
+    learn(env, "x", 300 * MB)
+    env.submit({"x-1": []})
+    env.submit({"x-2": []})
+    assert env.states("x-1", "x-2") == ["processing", "processing"]
+    assert not env.state.admission.is_short
+
+
+def test_explanation() -> None:
+    env = cluster(1)
+    learn(env, "x", 90 * MB)
+    env.submit({"x-1": []})
+    env.submit({"x-2": []})
+    env.submit({"x-3": []})
+    assert env.states("x-3") == ["queued"]
+    assert explain(env.state, "x-3", env.now)["summary"] == (
+        "x-3 is queued (for 0 ms): it waits for memory: it is expected to take 90.0 MB, and w0, "
+        "which has most left, has 40.0 MB free of 280.0 MB "
+        "(paceline.scheduler.memory-admission: 0.7)."
+    )
