@@ -173,6 +173,8 @@ def _due_while_active(state: SchedulerState, ts: TaskState, finish: str) -> str 
         return None if ts.waiting_count else "processing"
     if not all(dts.who_has for dts in ts.dependencies):
         return "waiting"
+    if now == "queued" and ts in state.whole.due:
+        return "waiting"  # it waits for a whole worker outside of the queue
     if now == "processing":
         ws = ts.processing_on
         gone = ws is None or state.workers.get(ws.address) is not ws
