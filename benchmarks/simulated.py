@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -16,6 +16,7 @@ from typing import Any
 from paceline.protocol import messages as m
 from paceline.scheduler.core.config import SchedulerConfig
 from paceline.scheduler.core.core import SchedulerCore
+from paceline.scheduler.core.extension import Extension
 from paceline.scheduler.core.instructions import SetTimer, WantsContinue
 from paceline.scheduler.core.state.event_log import EventLog
 from paceline.scheduler.core.stimuli import (
@@ -61,6 +62,7 @@ class Cluster:
     Args:
         shares: whether share groups are on.
         n_workers, nthreads: size of the cluster.
+        extensions: extensions of the core.
         config: further settings of the core.
 
     Attributes:
@@ -70,10 +72,16 @@ class Cluster:
         held_nbytes, peak_nbytes: bytes that all workers hold together, now and at most.
     """
 
-    def __init__(self, shares: bool, n_workers: int = 8, nthreads: int = 2, **config: Any) -> None:
-        self.core = SchedulerCore(
-            SchedulerConfig(shares_enabled=shares, **config), FakeErrors(), EventLog(100)
-        )
+    def __init__(
+        self,
+        shares: bool,
+        n_workers: int = 8,
+        nthreads: int = 2,
+        extensions: Sequence[Extension] = (),
+        **config: Any,
+    ) -> None:
+        settings = SchedulerConfig(shares_enabled=shares, **config)
+        self.core = SchedulerCore(settings, FakeErrors(), EventLog(100), extensions)
         self.now = 1000.0
         self.rng = Random(0)
         self.runs: list[tuple[str, float, float]] = []
@@ -129,8 +137,9 @@ class Cluster:
             elif type(instruction) is SetTimer:
                 self.at(max(instruction.when, self.now), self.feed, TimerDue(instruction.timer_id))
         for address, messages in outbox.workers.items():
-            for each in messages:
-                self.after(LATENCY_SECONDS, self._receive, self.workers[address], each)
+            worker = self.workers.get(address)
+            for each in messages if worker is not None else ():
+                self.after(LATENCY_SECONDS, self._receive, worker, each)
 
     def submit(self, client: str, graph: Graph, seconds: float, nbytes: int = 1000) -> None:
         """Submit `graph` now. Its tasks take about `seconds` and return `nbytes`."""
