@@ -161,10 +161,5 @@ def _taken_over(
     assert ts is not None
     wait = occupancy(state, longest) / usable_threads(longest)
     wait += most * expected_duration(state, ts.group.prefix)
-    move = MOVE_SECONDS + _result_nbytes(ts.group) / state.bandwidth
+    move = MOVE_SECONDS + ts.group.prefix.memory.result_nbytes / state.bandwidth
     return (ts, least) if move < wait else None
-
-
-def _result_nbytes(group: TaskGroup) -> float:
-    """Return the mean size of the results of `group` so far, in bytes."""
-    return group.nbytes_total / max(1, sum(group.type_counts.values()))
