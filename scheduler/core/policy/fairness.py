@@ -50,7 +50,7 @@ def place_of(state: SchedulerState, ts: TaskState) -> Place:
     """Return what the ready task `ts` waits for while it is held; that ends a claim to it."""
     limited = ts.group.prefix.name if worker_ends.is_limited(state, ts) else ""
     restrictions = restrictions_of(ts)
-    if limited or restrictions is not NO_RESTRICTIONS:
+    if limited or restrictions != NO_RESTRICTIONS:
         return *restrictions, limited
     if not ts.dependencies or ts.actor or placement.is_rootish(state, ts):
         return state.queued.claims.pop(ts, None)
