@@ -82,6 +82,30 @@ def test_first_members_of_a_queue() -> None:
         assert [item.priority for item in queue.first(n)] == expected[:n]
 
 
+def open_files(env: Env, loads: list[str]) -> None:
+    """Submit tasks that take six inputs of 8 bytes, too many for root-ish tasks; run the inputs."""
+    opened = [f"open-{i}" for i in range(6)]
+    env.submit({**{key: [] for key in opened}, **dict.fromkeys(loads, opened)})
+    while todo := [key for key in opened if env.states(key) != ["memory"]]:
+        env.finish(next(key for key in todo if env.states(key) == ["processing"]), nbytes=8)
+
+
+def test_unknown_tasks_with_common_inputs_wait_for_slots() -> None:
+    env = cluster()
+    loads = [f"load-{i}" for i in range(9)]
+    open_files(env, loads)
+    assert sorted(env.states(*loads)) == ["processing"] * 4 + ["queued"] * 5
+    assert [len(ws.processing) for ws in env.state.workers.values()] == [2, 2]
+
+
+def test_known_tasks_with_common_inputs_start_at_once() -> None:
+    env = cluster()
+    learn(env, "load", 8)
+    loads = [f"load-{i}" for i in range(1, 7)]
+    open_files(env, loads)
+    assert env.states(*loads) == ["processing"] * 6
+
+
 def test_nothing_is_checked_while_there_is_memory() -> None:
     env = cluster()
     learn(env, "x", 10 * MB)

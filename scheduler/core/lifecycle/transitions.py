@@ -233,7 +233,7 @@ def transition_waiting_processing(turn: Turn, ts: TaskState, recs: Recs, detail:
     if ws is None:
         steps.set_unrunnable(turn, ts)
         return
-    if state.admission.is_short:
+    if state.admission.is_short or admission.is_unknown_fan_out(state, ts):
         ws = admission.find_worker(state, ts, ws)
         if ws is None:
             _wait_for_memory(turn, ts)

@@ -6,7 +6,8 @@ of the prefix and of what running such a task takes. A task fits if the sum stay
 the memory limit (``paceline.scheduler.memory-admission``). A task that frees at least as much as it
 makes always fits where its inputs are.
 
-All of this is computed only while ``state.admission.is_short``.
+All of this is computed only while ``state.admission.is_short``, and for tasks of which nothing is
+known and that are more than threads with a common input.
 """
 
 from __future__ import annotations
@@ -94,6 +95,16 @@ def fits(state: SchedulerState, ts: TaskState, ws: WorkerState) -> bool:
     needs = min(most, max(memory.result_nbytes, min(memory.peak_nbytes, PEAK_MAX * most)))
     needs += float(missing)
     return needs <= SMALL * limit or needs <= free_nbytes(state, ws)
+
+
+def is_unknown_fan_out(state: SchedulerState, ts: TaskState) -> bool:
+    """Return whether nothing is known of `ts`, and more tasks than threads take its first input.
+
+    Such tasks often read data that is much larger than their inputs, as a part of a file.
+    """
+    if ts.group.prefix.memory.is_known or not ts.dependencies:
+        return False
+    return ts.dependencies[0].waiters_count > state.total_nthreads
 
 
 def is_last_use(dts: TaskState) -> bool:
