@@ -27,7 +27,7 @@ FALSIFIED_SECONDS, DEAD_SECONDS = 1.0, 2.0
 
 
 def slow(x: int) -> int:
-    time.sleep(1.5)
+    time.sleep(2.0)
     return x + 1
 
 
