@@ -1,12 +1,12 @@
-# paceline in a container: `docker run paceline` starts the scheduler,
-# `docker run paceline dask worker tcp://HOST:8786` a stock worker, `docker run paceline python ...` anything else.
-# It keeps the conventions of the `dask` image (prepare.sh), so that charts and scripts made for that one take it.
-#   docker build --build-arg EXTRAS="[dashboard,demo,jupyter]" ...  with numpy, pandas, pyarrow, ... and Jupyter
-# tests/integration/test_dockerfile.py reads this file and runs its install and start commands without an engine.
+# The image of paceline; docs/deploy/docker.md describes how to use it.
+#   docker build -t paceline .
+#   docker build -t paceline --build-arg EXTRAS="[dashboard,demo,jupyter]" .    with numpy, pandas, pyarrow, ... and Jupyter
+# It follows the conventions of the `dask` image (prepare.sh), so that charts and scripts written for it work with this one.
+# tests/integration/test_dockerfile.py runs the install and start commands of this file without a container engine.
 
 FROM python:3.12-slim AS build
 ARG EXTRAS="[dashboard]"
-# compiles the core of the scheduler
+# setup.py compiles the core of the scheduler
 RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev
 WORKDIR /src
 COPY pyproject.toml setup.py README.md LICENSE ./
@@ -18,7 +18,7 @@ COPY transfer transfer
 COPY workers_compat workers_compat
 RUN python -m venv /opt/paceline
 RUN /opt/paceline/bin/python -m pip install --no-cache-dir ".${EXTRAS}"
-# processes with PACELINE_TAKEOVER=1 start paceline where they name distributed's scheduler (`dask scheduler`, `dask spec`)
+# with PACELINE_TAKEOVER=1, `dask scheduler` and `dask spec` start paceline
 RUN /opt/paceline/bin/paceline takeover --install
 
 FROM python:3.12-slim
@@ -26,10 +26,10 @@ RUN apt-get update \
     && apt-get install --yes --no-install-recommends tini \
     && rm -rf /var/lib/apt/lists/* \
     && useradd --create-home --uid 1000 paceline
-# writable for who runs it: EXTRA_PIP_PACKAGES are installed there
+# owned by the user that runs the container, because EXTRA_PIP_PACKAGES are installed there
 COPY --from=build --chown=paceline:paceline /opt/paceline /opt/paceline
 COPY prepare.sh /usr/bin/prepare.sh
-# the name that distributed 2026.6 gave up and that charts still call
+# the command that distributed 2026.6 removed and that charts still use
 RUN printf '#!/bin/sh\nexec dask worker "$@"\n' > /usr/bin/dask-worker && chmod 755 /usr/bin/dask-worker /usr/bin/prepare.sh
 ENV PATH=/opt/paceline/bin:$PATH PYTHONUNBUFFERED=1
 USER paceline
