@@ -21,7 +21,7 @@ from itertools import count
 from time import time
 
 import cloudpickle
-from asyncio_link import CONNECTION_ERRORS, Link, RpcClient, serve
+from asyncio_comm import CONNECTION_ERRORS, Comm, RpcClient, serve
 from paceline.protocol import messages as m
 from worker_parts import METRICS, deserialize, error_fields, serialize, size, versions
 
@@ -49,7 +49,7 @@ class Worker:
     async def run(self) -> None:
         server = await asyncio.start_server(lambda r, w: serve(r, w, self.answer), "127.0.0.1", 0)
         self.address = f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        self.stream = await Link.dial(self.scheduler)
+        self.stream = await Comm.connect(self.scheduler)
         about = {"address": self.address, "name": self.name, "nthreads": self.nthreads}
         about |= {"server_id": f"{self.name}-{time()}", "pid": os.getpid(), "now": time()}
         about |= {"versions": versions(), "resources": {}, "services": {}}

@@ -14,7 +14,7 @@ EXAMPLES = ROOT / "examples"
 # run by `make demo`, and in continuous integration by name; by test_protocol_examples.py
 ELSEWHERE = {"demo.py", "worker_on_protocol.py", "monitor.py"}
 # modules that other examples import
-SHARED = {"toy_cluster.py", "asyncio_link.py", "worker_parts.py"}
+SHARED = {"toy_cluster.py", "asyncio_comm.py", "worker_parts.py"}
 PROGRAMS = sorted(path.name for path in EXAMPLES.glob("*.py") if path.name not in ELSEWHERE)
 
 

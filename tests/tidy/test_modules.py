@@ -17,7 +17,7 @@ FUNCTION_LINES_MAX = 60
 FILE_NBYTES_MAX = 200_000
 EXAMPLE_LINES_MAX = 80
 #: Examples that contain a whole peer.
-LONGER_EXAMPLES = {"worker_on_protocol.py": 250, "asyncio_link.py": 95}
+LONGER_EXAMPLES = {"worker_on_protocol.py": 250, "asyncio_comm.py": 95}
 VAGUE_NAMES = {"utils", "util", "helpers", "misc", "common", "tools"}
 UNFINISHED = re.compile(r"TODO|FIXME|XXX|raise NotImplementedError\b")
 # folders of one machine, and hosts of package registries: neither belongs in a file

@@ -14,7 +14,7 @@ from worker_parts import error_fields
 CONNECTION_ERRORS = (OSError, EOFError, ProtocolError)
 
 
-class Link:
+class Comm:
     """A socket and the `Connection` that interprets its data."""
 
     def __init__(self, reader, writer, connection: Connection) -> None:
@@ -23,11 +23,11 @@ class Link:
         self.write(connection.start())
 
     @classmethod
-    async def dial(cls, address: str) -> "Link":
+    async def connect(cls, address: str) -> "Comm":
         host, port = address.removeprefix("tcp://").rsplit(":", 1)
-        link = cls(*await asyncio.open_connection(host, int(port)), Connection("connector"))
-        await link.receive()  # the handshake
-        return link
+        comm = cls(*await asyncio.open_connection(host, int(port)), Connection("connector"))
+        await comm.receive()  # the handshake
+        return comm
 
     def write(self, frames) -> None:
         self.writer.writelines(pack_frames(frames))
@@ -58,33 +58,33 @@ class RpcClient:
     """Sends requests to peers, over one connection per peer and one request at a time."""
 
     def __init__(self) -> None:
-        self.links, self.locks = {}, defaultdict(asyncio.Lock)
+        self.comms, self.locks = {}, defaultdict(asyncio.Lock)
 
     async def request(self, address: str, request: m.Message):
         async with self.locks[address]:
-            link = self.links.pop(address, None) or await Link.dial(address)
-            link.send(request)
-            reply = (await link.receive()).value
+            comm = self.comms.pop(address, None) or await Comm.connect(address)
+            comm.send(request)
+            reply = (await comm.receive()).value
             if isinstance(request, m.GetData) and reply["status"] == "OK":
-                link.send("OK")  # the other worker counts its transfers in progress
-            self.links[address] = link
+                comm.send("OK")  # the other worker counts its transfers in progress
+            self.comms[address] = comm
             return reply
 
 
 async def serve(reader, writer, answer: Callable[[m.Message, int], Awaitable]) -> None:
     """Serve an incoming connection: a handshake, then requests. Errors are sent as replies."""
-    link = Link(reader, writer, Connection("listener", serves="worker_rpc"))
+    comm = Comm(reader, writer, Connection("listener", serves="worker_rpc"))
     try:
         while True:
-            event = await link.receive()
+            event = await comm.receive()
             if not isinstance(event, RequestReceived):
                 continue  # the handshake, or the "OK" after data was received
             try:
-                reply = await answer(event.message, link.connection.agreement.pickle_protocol)
+                reply = await answer(event.message, comm.connection.agreement.pickle_protocol)
             except Exception as error:
                 reply = {"status": "uncaught-error", **error_fields(error)}
             if event.reply:
-                link.send(reply)
+                comm.send(reply)
                 await writer.drain()
             if event.close or isinstance(event.message, m.CloseRequest):
                 break
