@@ -21,7 +21,7 @@ from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
 COMPILED = (
-    "protocol/checked.py",
+    "protocol/checked_connection.py",
     "protocol/codec.py",
     "protocol/connection.py",
     "protocol/framing.py",
@@ -29,7 +29,7 @@ COMPILED = (
     "protocol/keys.py",
     "protocol/observer.py",
     "protocol/payload.py",
-    "protocol/plans.py",
+    "protocol/message_fields.py",
     "protocol/sniffing.py",
     "protocol/values.py",
     "scheduler/core/**/*.py",

@@ -52,5 +52,5 @@ else:
 
 (batch,) = carry(worker.send([CloseStream()]), to=scheduler)
 assert worker.phase == scheduler.phase == "closed"
-assert ("worker-stream", "goodbye") in PHASES, "the table of phases defines the connection"
+assert ("worker-stream", "close") in PHASES, "the table of phases defines the connection"
 print("closed")

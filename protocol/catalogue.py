@@ -47,7 +47,7 @@ Direction = Literal[
     "nanny_rpc",
 ]
 
-#: What handles a message: "core" (a turn of the core), "server" (the server or a flow),
+#: What handles a message: "core" (a turn of the core), "server" (``scheduler/server/``),
 #: "extension" (an extension of the core), "connection" (the protocol), or "peer" (a stock worker,
 #: client or nanny, not paceline).
 Handler = Literal["core", "server", "extension", "connection", "peer"]

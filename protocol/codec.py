@@ -1,8 +1,8 @@
 """Encode and decode messages: frames to typed messages and back.
 
 A batch of a stream is decoded by one call of msgspec into the classes of its direction. A second
-step, per message, does what msgspec cannot: make keys hashable at any depth, turn placeholders
-into ``Payload`` objects and arrays in untyped values into tuples.
+step, per message, does what msgspec cannot: it makes keys hashable at any depth, and turns
+placeholders into ``Payload`` objects and arrays in untyped values into tuples.
 
 If msgspec rejects a batch, its messages are decoded again one by one, so that an invalid message
 affects no other.
@@ -26,9 +26,9 @@ from .framing import Frames, frame_nbytes
 from .handshake import Agreement
 from .keys import KEY_NBYTES_MAX, check_key, key_nbytes, normalize_key
 from .limits import drop_invalid_members, member_of
+from .message_fields import MESSAGE_FIELDS, MessageFields
 from .messages import UpdateGraph
 from .payload import FrameClaims, Payload
-from .plans import PLANS, Plan
 from .values import (
     PAYLOAD_KINDS,
     PAYLOAD_READERS,
@@ -91,7 +91,7 @@ _DECODERS: Mapping[Direction, msgspec.msgpack.Decoder[list[Any]]] = MappingProxy
 )
 #: Classes with untyped fields, in which msgspec would not encode sets as stock does.
 _UNTYPED: Mapping[type, tuple[str, ...]] = MappingProxyType(
-    {cls: plan.untyped_fields for cls, plan in PLANS.items() if plan.untyped_fields}
+    {cls: fields.untyped_fields for cls, fields in MESSAGE_FIELDS.items() if fields.untyped_fields}
 )
 RAW_LIST = msgspec.msgpack.Decoder(list[msgspec.Raw])
 
@@ -158,21 +158,21 @@ class Codec:
             messages = _DECODERS[direction].decode(frames[0])
             if frame_nbytes(frames[0]) > KEY_NBYTES_MAX:
                 check_lengths(messages)
-            plans = PLANS
+            all_fields = MESSAGE_FIELDS
             for message in messages:
-                plan = plans[type(message)]
-                name = plan.key_field
+                fields = all_fields[type(message)]
+                name = fields.key_field
                 if name is not None:
                     key = getattr(message, name)
-                    if type(key) in _CHECKED_KEYS and (key is not None or plan.needs_key):
+                    if type(key) in _CHECKED_KEYS and (key is not None or fields.needs_key):
                         force_setattr(message, name, _plain_key(key))
-                for name in plan.untyped_fields:
+                for name in fields.untyped_fields:
                     value = getattr(message, name)
                     if type(value) in _CONTAINERS and (value or type(value) is list):
                         reader = self._reader(frames, claims)
                         force_setattr(message, name, reader.finish(value))
-                if plan.is_heavy:
-                    self._decode_fields(message, plan, frames, claims)
+                if fields.is_heavy:
+                    self._decode_fields(message, fields, frames, claims)
             return messages
         except (*READ_ERRORS, RemoteProtocolError):
             claims.undo(n_claims)
@@ -212,7 +212,7 @@ class Codec:
         cls = entry.cls
         fields = raw
         if direction not in STREAM_DIRECTIONS:
-            extra = [name for name in raw if name not in PLANS[cls].names and name != "op"]
+            extra = [name for name in raw if name not in MESSAGE_FIELDS[cls].names and name != "op"]
             if extra:
                 if cls.EXTRA_FIELD is None:
                     name = extra[0]
@@ -239,14 +239,14 @@ class Codec:
         return self._with_keys(message, raw)
 
     def _decode_fields(
-        self, message: Any, plan: Plan, frames: Sequence[Buffer], claims: FrameClaims
+        self, message: Any, fields: MessageFields, frames: Sequence[Buffer], claims: FrameClaims
     ) -> None:
         """Finish the lists of keys and the serialized values of `message`.
 
         Raises:
             RemoteProtocolError, TypeError, KeyError: one of them is invalid.
         """
-        for name in plan.keys_fields:
+        for name in fields.keys_fields:
             keys = getattr(message, name)
             if type(keys) is not list:  # a set; its elements stay in the order of the wire
                 keys = keys["as-list"]
@@ -260,7 +260,7 @@ class Codec:
                 if type(key) in _CHECKED_KEYS:
                     keys[position] = _plain_key(key)
         payload_of = PAYLOAD_READERS[self.agreement.encoding]
-        for name in plan.payload_fields:
+        for name in fields.payload_fields:
             payload = getattr(message, name)
             if payload is not None:
                 force_setattr(
@@ -295,7 +295,7 @@ class Codec:
 
     def _with_keys(self, message: Message, raw: dict[Any, Any]) -> Received:
         """Convert the lists of keys of a leniently decoded message to lists, and check its keys."""
-        for name in PLANS[type(message)].keys_fields:
+        for name in MESSAGE_FIELDS[type(message)].keys_fields:
             keys = getattr(message, name)
             if type(keys) is not list:
                 if not isinstance(keys, set | tuple):
@@ -390,12 +390,12 @@ def keys_in(message: Message) -> Iterator[tuple[str, Any]]:
     """
     if type(message) is UpdateGraph:
         return
-    plan = PLANS[type(message)]
-    if plan.key_field is not None:
-        key = getattr(message, plan.key_field)
-        if key is not None or plan.needs_key:
-            yield plan.key_field, key
-    for name in (*plan.keys_fields, *plan.key_maps):
+    fields = MESSAGE_FIELDS[type(message)]
+    if fields.key_field is not None:
+        key = getattr(message, fields.key_field)
+        if key is not None or fields.needs_key:
+            yield fields.key_field, key
+    for name in (*fields.keys_fields, *fields.key_maps):
         for key in getattr(message, name):
             yield name, key
 

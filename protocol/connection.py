@@ -1,12 +1,15 @@
 """An end of a connection, without I/O: frames in, events out; messages in, frames out.
 
-The phases of a connection are in the table ``PHASES``. Both ends begin with a handshake. Then the
+The table ``PHASES`` lists the phases of a connection. Both ends begin with a handshake. Then the
 end that connected sends requests, one at a time, and the end that listens replies. A reply has no
-id; it belongs to the oldest request without a reply. A request that registers a peer
-(``register-worker``, ``register-client``) turns the connection into a stream of batches in both
-directions. The server calls ``become_stream`` for that, because only it knows whether it accepted
-the registration. A stream ends with ``close-stream``, a connection in its RPC phase with
-``close``, and either when the socket closes.
+id; it belongs to the oldest request without a reply.
+
+A request that registers a peer (``register-worker``, ``register-client``) turns the connection into
+a stream of batches in both directions. The server calls ``become_stream`` for that, because only
+the server knows whether it accepted the registration.
+
+A stream ends with ``close-stream``, a connection in its RPC phase with ``close``, and either of
+them when the socket closes.
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ Role = Literal["listener", "connector"]
 Phase = Literal["handshake", "rpc", "worker-stream", "client-stream", "closed"]
 #: What changes the phase: a handshake was received, a registration was accepted, a closing message
 #: was sent or received, the socket was closed.
-Move = Literal["handshake", "worker", "client", "goodbye", "lost"]
+Move = Literal["handshake", "worker", "client", "close", "lost"]
 
 #: (phase, move) -> the next phase. Any other move is an error of the end that makes it.
 PHASES: Mapping[tuple[Phase, Move], Phase] = MappingProxyType(
@@ -49,13 +52,13 @@ PHASES: Mapping[tuple[Phase, Move], Phase] = MappingProxyType(
         ("handshake", "lost"): "closed",
         ("rpc", "worker"): "worker-stream",
         ("rpc", "client"): "client-stream",
-        ("rpc", "goodbye"): "closed",
+        ("rpc", "close"): "closed",
         ("rpc", "lost"): "closed",
-        ("worker-stream", "goodbye"): "closed",
+        ("worker-stream", "close"): "closed",
         ("worker-stream", "lost"): "closed",
-        ("client-stream", "goodbye"): "closed",
+        ("client-stream", "close"): "closed",
         ("client-stream", "lost"): "closed",
-        ("closed", "goodbye"): "closed",
+        ("closed", "close"): "closed",
         ("closed", "lost"): "closed",
     }
 )
@@ -188,9 +191,9 @@ class Connection:
         """
         phase = self.phase
         if phase in ("worker-stream", "client-stream"):
-            return self._batch(frames)
+            return self._receive_batch(frames)
         if phase == "rpc":
-            return [self._one(frames)]
+            return [self._receive_one(frames)]
         if phase == "handshake":
             remote = read_handshake(frames)
             agreement = negotiate(self._offer, remote)
@@ -249,7 +252,7 @@ class Connection:
             )
         frames = self.codec.encode(value)
         if type(value) is CloseRequest:
-            self._move("goodbye")
+            self._move("close")
         return frames
 
     def lost(self) -> None:
@@ -264,17 +267,20 @@ class Connection:
             )
         self.phase = following
 
-    def _batch(self, frames: Sequence[Buffer]) -> list[Event]:
+    def _receive_batch(self, frames: Sequence[Buffer]) -> list[Event]:
+        """Decode a message of a stream: all of it, or the first piece if it is long."""
         is_long = frames and frame_nbytes(frames[0]) > LONG_BATCH_NBYTES
         pieces = split_batch(frames[0]) if is_long else None
         if pieces is None:
             messages = self.codec.decode_batch(frames, self._in)
-            self._ends(messages)
+            self._truncate_at_close(messages)
             return [Batch(messages)]
-        more = self._decoded(pieces, frames[1:])
+        more = self._decode_pieces(pieces, frames[1:])
         return [Batch(next(more), more)]
 
-    def _decoded(self, pieces: Iterator[Piece], others: Sequence[Buffer]) -> Iterator[list[Any]]:
+    def _decode_pieces(
+        self, pieces: Iterator[Piece], others: Sequence[Buffer]
+    ) -> Iterator[list[Any]]:
         """Decode a long batch piece by piece."""
         claims = FrameClaims(1 + len(others))
         for piece in pieces:
@@ -282,22 +288,22 @@ class Connection:
             if piece.packed and type(messages[0]) is UpdateGraph:
                 for name, value in piece.packed.items():
                     force_setattr(messages[0], name, value)
-            ends = self._ends(messages)
+            is_closed = self._truncate_at_close(messages)
             yield messages
-            if ends:
+            if is_closed:
                 return
 
-    def _ends(self, messages: list[Any]) -> bool:
-        """Return whether `messages` close the stream; remove the messages after the closing one."""
+    def _truncate_at_close(self, messages: list[Any]) -> bool:
+        """Remove the messages after a ``CloseStream``; return whether `messages` contain one."""
         if CloseStream not in set(map(type, messages)):
             return False
-        ends = next(i for i, message in enumerate(messages) if type(message) is CloseStream)
-        del messages[ends + 1 :]
-        if (self.phase, "goodbye") in PHASES:  # it may have closed before this piece was decoded
-            self._move("goodbye")
+        last = next(i for i, message in enumerate(messages) if type(message) is CloseStream)
+        del messages[last + 1 :]
+        if (self.phase, "close") in PHASES:  # it may have closed before this piece was decoded
+            self._move("close")
         return True
 
-    def _one(self, frames: Sequence[Buffer]) -> Event:
+    def _receive_one(self, frames: Sequence[Buffer]) -> Event:
         """Decode a message of the RPC phase."""
         value = self.codec.decode_value(frames)
         if self.role == "connector" or not isinstance(value, dict):
@@ -322,5 +328,5 @@ class Connection:
             names = ", ".join(sorted(kind.__name__ for kind in unexpected))
             raise LocalProtocolError(f"{names} cannot be sent from {self._out.replace('_', ' ')}")
         if CloseStream in kinds and type(messages[-1]) is CloseStream:
-            self._move("goodbye")
+            self._move("close")
         return frames

@@ -18,7 +18,7 @@ _MAP32 = b"\xdf"
 
 
 class FlatMap(Mapping[Any, Any]):
-    """A mapping to be sent. Looking up a key builds a dict of all of it.
+    """A mapping to be sent. Looking up a key builds a dict of all items.
 
     It is not a dataclass, because msgspec would encode its field instead of calling ``enc_hook``.
 

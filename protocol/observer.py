@@ -13,7 +13,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from .catalogue import TABLES, Direction, Op
-from .checking import Violation, check_message, check_reply
 from .codec import RAW_LIST
 from .compression import Buffer
 from .errors import RemoteProtocolError
@@ -21,6 +20,7 @@ from .handshake import IN_PLACE, Encoding, local_offer, negotiate, offers_in_pla
 from .omitted_frame import OmittedFrame
 from .payload import Payload
 from .sniffing import real_nbytes, wire_nbytes
+from .validation import Violation, check_message, check_reply
 from .values import PAYLOAD_KINDS, READ_ERRORS, ScalarReader, ValueReader
 
 Way = Literal["up", "down"]
@@ -73,8 +73,8 @@ class ObservedMessage:
     frames: Sequence[Buffer] | None = None
 
 
-class _NotingReader(ValueReader):
-    """A ``ValueReader`` that accepts omitted frames.
+class _MeasuringReader(ValueReader):
+    """A ``ValueReader`` that accepts omitted frames and adds up the sizes of payloads.
 
     Attributes:
         payload_nbytes: size of the payloads, headers included.
@@ -109,7 +109,7 @@ class _NotingReader(ValueReader):
 
 
 class Observer:
-    """Follows one connection.
+    """The observer of one connection.
 
     Args:
         serves: tables that the listening end serves; the first that has an op is used.
@@ -139,7 +139,7 @@ class Observer:
         self._registering = False
 
     def observe(self, way: Way, frames: Sequence[Buffer]) -> list[ObservedMessage]:
-        """Return what the next message is; for a batch, each of its messages."""
+        """Return the next message, whose frames are `frames`; for a batch, each of its messages."""
         found = self._observe(way, frames)
         n_messages = sum(message.kind != "inner" for message in found)
         for message in found:
@@ -211,7 +211,7 @@ class Observer:
             self._pending.append(op or name)
             if name == "register_nanny" and value.get("reply", True) is not False:
                 self._pending.append(name)  # stock's handler replies, and then sends None, too
-        self._note_peer(name, value)
+        self._set_peer(name, value)
         if direction == "scheduler_rpc":
             if name == "register-client":
                 self.phase = "client-stream"
@@ -302,13 +302,13 @@ class Observer:
             return "client_to_scheduler" if way == "up" else "scheduler_to_client"
         return None
 
-    def _read(self, frames: Sequence[Buffer], data: Buffer) -> tuple[Any, _NotingReader]:
+    def _read(self, frames: Sequence[Buffer], data: Buffer) -> tuple[Any, _MeasuringReader]:
         """Return the decoded value, and its reader.
 
         Raises:
             RemoteProtocolError: it cannot be decoded.
         """
-        reader = _NotingReader(frames, self._encoding, self._read_scalar)
+        reader = _MeasuringReader(frames, self._encoding, self._read_scalar)
         return reader.read(data), reader
 
     def _unreadable(self, way: Way, nbytes: int, n_frames: int, text: str) -> ObservedMessage:
@@ -316,7 +316,10 @@ class Observer:
         return ObservedMessage(way, "unreadable", "", None, None, nbytes, n_frames, [violation])
 
     def _omitted(self, way: Way, nbytes: int, n_frames: int) -> list[ObservedMessage]:
-        """Observe a message too large to be decoded, inferring from its position what it is."""
+        """Return a message that is too large to be decoded; its position in the exchange is known.
+
+        A message in the RPC phase is the reply to the oldest request, or a request.
+        """
         message = ObservedMessage(way, "value", "", None, None, nbytes, n_frames, [], True)
         if self.phase == "rpc" and way == "down" and self._pending:
             op = self._pending.popleft()
@@ -325,8 +328,8 @@ class Observer:
             self._subscription = self._subscription or "a request too large to be decoded"
         return [message]
 
-    def _note_peer(self, op: str, request: dict[str, Any]) -> None:
-        """Record what a request says about its sender."""
+    def _set_peer(self, op: str, request: dict[str, Any]) -> None:
+        """Set ``peer`` if `request` names its sender."""
         if op == "register-worker":
             self.peer = f"worker {request.get('name') or request.get('address')}"
         elif op == "register-client":

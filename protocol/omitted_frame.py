@@ -1,4 +1,7 @@
-"""The replacement of a frame that an observer did not keep. mypyc does not compile it."""
+"""The replacement of a frame that an observer did not keep.
+
+It has a module because mypyc cannot compile a subclass of ``bytes``.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Keys that are decoded when they are needed, which the event loop hardly ever does."""
+"""Lists of keys that are decoded when they are first iterated over.
+
+The event loop needs the keys of a submitted graph only in rare cases.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,7 @@ def decode_or(raw: msgspec.Raw, default: Any) -> Any:
 
 
 class PackedKeys(Collection[Key]):
-    """Keys in msgpack. They are decoded once (see ``decode_or``); their number is known before.
+    """Keys in msgpack, decoded once (see ``decode_or``). Their number is known without decoding.
 
     Args:
         raw: an array, or a set as stock encodes it.

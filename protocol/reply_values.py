@@ -49,9 +49,8 @@ _REQUESTS_BY_TYPE: tuple[tuple[Any, tuple[type[m.Message], ...]], ...] = (
     )),
     (Facts, (
         m.Identity, m.Versions, m.Profile, m.Explain, m.SharesRequest, m.GetClusterState,
-        m.DumpState,
-        m.BenchmarkHardware, m.StopTaskMetadata, m.VariableGet, m.GetRunspec, m.WorkerProfile,
-        m.ProfileMetadata, m.GetMonitorInfo, m.WorkerIdentity, m.WorkerVersions,
+        m.DumpState, m.BenchmarkHardware, m.StopTaskMetadata, m.VariableGet, m.GetRunspec,
+        m.WorkerProfile, m.ProfileMetadata, m.GetMonitorInfo, m.WorkerIdentity, m.WorkerVersions,
         m.NannyIdentity,
     )),
     (dict[Any, list[str]], (m.WhoHas,)),

@@ -1,8 +1,7 @@
 """The frame reader of an observer, which omits frames that are too large to keep.
 
-An end of a connection needs every byte. An observer needs
-frame 0 and the headers. Of a gather of gigabytes it keeps the first megabytes, and the size of the
-rest.
+An observer needs only frame 0 and the headers. Of a gather of gigabytes it keeps the first
+megabytes, and the sizes of the other frames.
 """
 
 from __future__ import annotations

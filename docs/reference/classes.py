@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
+from paceline.protocol.message_fields import MESSAGE_FIELDS, MessageFields, field_places
 from paceline.protocol.messages.base import COMMON_FIELDS, Message, Request
 from paceline.protocol.payload import Payload
-from paceline.protocol.plans import PLANS, Plan, field_places
 
 
 @dataclass(frozen=True)
@@ -127,12 +127,12 @@ def default_of(field: Any) -> str | None:
 def type_in_words(cls: Any, field: Any) -> str:
     """Return the type of `field` of `cls` as text."""
     if issubclass(cls, Message):
-        plan = PLANS[cls] if cls in PLANS else Plan(cls)
-        if field.name == plan.key_field:
+        fields = MESSAGE_FIELDS[cls] if cls in MESSAGE_FIELDS else MessageFields(cls)
+        if field.name == fields.key_field:
             return "key"
-        if field.name in plan.keys_fields:
+        if field.name in fields.keys_fields:
             return "array of keys" + (" or nil" if "None" in str(field.type) else "")
-        if field.name in plan.key_maps:
+        if field.name in fields.key_maps:
             inner = getattr(field.type, "__args__", (Any, Any))
             value = inner[1] if len(inner) > 1 and inner[1] is not type(None) else Any
             return f"map of key to {words(value)}"

@@ -2,7 +2,7 @@
 
 A message is a frozen struct whose tag is the ``op`` on the wire and whose field names are those on
 the wire. For msgspec, task keys and untyped values are ``Any``, because it has no type for a tuple
-nested to any depth. The codec converts them after decoding, as ``plans.py`` derives from the types.
+nested to any depth. The codec converts them after decoding (``message_fields.py``).
 """
 
 from collections.abc import Mapping

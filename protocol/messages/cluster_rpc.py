@@ -24,7 +24,7 @@ from paceline.protocol.limits import (
 
 from .base import Key, Request
 
-# ------------------------------------------------------------------ who connects
+# ------------------------------------------------------------------ registration
 
 
 class RegisterWorker(Request, frozen=True, kw_only=True, tag="register-worker"):

@@ -6,7 +6,7 @@ from paceline.protocol.limits import Amount
 
 from .base import Request
 
-# ------------------------------------------------------------------ what the scheduler knows
+# ------------------------------------------------------------------ state
 
 
 class Identity(Request, frozen=True, kw_only=True, tag="identity"):

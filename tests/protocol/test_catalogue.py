@@ -18,9 +18,9 @@ from paceline.protocol.catalogue import (
     TABLES,
     Direction,
 )
+from paceline.protocol.message_fields import MESSAGE_FIELDS
 from paceline.protocol.messages import Message, Request
 from paceline.protocol.messages.base import COMMON_FIELDS
-from paceline.protocol.plans import PLANS
 from paceline.protocol.reply_values import VALUES
 
 #: Arguments that the connection itself uses.
@@ -211,8 +211,8 @@ def test_untyped_fields_of_stream_messages_are_declared() -> None:
     """A field that is ``Any`` is a key, keys, or an untyped value: the codec must know which."""
     for direction in STREAM_DIRECTIONS:
         for op in TABLES[direction].values():
-            plan = PLANS[op.cls]
-            declared = {plan.key_field, *plan.keys_fields, *plan.key_maps, *plan.untyped_fields}
+            known = MESSAGE_FIELDS[op.cls]
+            declared = {known.key_field, *known.keys_fields, *known.key_maps, *known.untyped_fields}
             for field in msgspec.structs.fields(op.cls):
                 if "Any" in str(field.type):
                     assert field.name in declared, f"{op.name}.{field.name}"

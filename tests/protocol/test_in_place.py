@@ -25,6 +25,7 @@ from paceline.protocol.connection import Batch, Connection, HandshakeDone, Reque
 from paceline.protocol.errors import RemoteProtocolError
 from paceline.protocol.framing import FrameReader, pack_frames
 from paceline.protocol.handshake import Agreement, local_offer, negotiate
+from paceline.protocol.message_fields import field_places
 from paceline.protocol.messages import (
     ComputeTask,
     GatherReply,
@@ -40,7 +41,6 @@ from paceline.protocol.payload import (
     pickled_payload,
     serialized_payload,
 )
-from paceline.protocol.plans import field_places
 
 OFFER = local_offer(in_place=True)
 

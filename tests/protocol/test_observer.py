@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from paceline.protocol.catalogue import TABLES
-from paceline.protocol.checked import CheckedConnection
-from paceline.protocol.checking import check_message, check_reply, is_key
+from paceline.protocol.checked_connection import CheckedConnection
 from paceline.protocol.codec import Codec
 from paceline.protocol.connection import Connection
 from paceline.protocol.errors import RemoteProtocolError
@@ -29,6 +28,7 @@ from paceline.protocol.messages import (
 from paceline.protocol.observer import ObservedMessage, Observer
 from paceline.protocol.payload import pickled_payload
 from paceline.protocol.sniffing import OmittedFrame, SniffingFrameReader, wire_nbytes
+from paceline.protocol.validation import check_message, check_reply, is_key
 
 CAPTURES = Path(__file__).parent / "captures"
 HELLO = Codec().encode(local_offer())

@@ -24,10 +24,10 @@ from paceline.protocol.catalogue import RPC_DIRECTIONS, STREAM_DIRECTIONS, TABLE
 from paceline.protocol.codec import Codec
 from paceline.protocol.framing import FrameReader, pack_frames
 from paceline.protocol.handshake import Agreement
+from paceline.protocol.message_fields import MESSAGE_FIELDS
 from paceline.protocol.messages import Message
 from paceline.protocol.messages.base import Key
 from paceline.protocol.payload import Payload, serialized_payload
-from paceline.protocol.plans import PLANS
 from paceline.protocol.values import struct_to_dict
 
 from tests.protocol.requests import decode_rpc
@@ -103,9 +103,9 @@ def limited(kind: Any, limits: Any) -> st.SearchStrategy[Any]:
 def structs(cls: type[msgspec.Struct]) -> st.SearchStrategy[Any]:
     hints = get_type_hints(cls, include_extras=True)
     fields: dict[str, st.SearchStrategy[Any]] = {}
-    plan = PLANS.get(cls)
-    key = plan and plan.key_field
-    lists_of_keys = plan.keys_fields if plan else ()
+    known = MESSAGE_FIELDS.get(cls)
+    key = known and known.key_field
+    lists_of_keys = known.keys_fields if known else ()
     extra = getattr(cls, "EXTRA_FIELD", None)
     for name in cls.__struct_fields__:
         if name == key:
@@ -150,7 +150,7 @@ def test_any_batch(direction: Any, codec: Codec) -> None:
         assert received == messages
         assert [type(m) for m in received] == [type(m) for m in messages]
         for message in received:
-            name = PLANS[type(message)].key_field
+            name = MESSAGE_FIELDS[type(message)].key_field
             if name is not None:
                 hash(getattr(message, name))
         assert codec.decode_batch(codec.encode(received), direction) == messages

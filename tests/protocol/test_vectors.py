@@ -11,13 +11,13 @@ import pytest
 from distributed.protocol.core import loads
 from distributed.protocol.serialize import Serialized
 from paceline.protocol.catalogue import STREAM_DIRECTIONS, TABLES
-from paceline.protocol.checking import check_message, check_reply
 from paceline.protocol.codec import Codec
 from paceline.protocol.framing import FrameReader, pack_frames
 from paceline.protocol.handshake import IN_PLACE, Agreement
 from paceline.protocol.json_form import frames_to_json, json_to_frames
 from paceline.protocol.messages import Message
 from paceline.protocol.payload import Payload, payload_header, payload_pickle
+from paceline.protocol.validation import check_message, check_reply
 from paceline.protocol.values import ValueReader
 
 from tests.protocol.requests import decode_rpc

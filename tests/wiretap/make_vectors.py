@@ -35,9 +35,9 @@ from distributed.comm.tcp import TCP
 from paceline.protocol.catalogue import STREAM_DIRECTIONS, TABLES, Op
 from paceline.protocol.framing import FrameReader, pack_frames
 from paceline.protocol.json_form import dumps, frames_to_json, json_to_frames, to_json
+from paceline.protocol.message_fields import MESSAGE_FIELDS
 from paceline.protocol.observer import ObservedMessage
 from paceline.protocol.payload import Payload, payload_header
-from paceline.protocol.plans import PLANS
 
 from tests.wiretap.features import STEPS, shapes
 from tests.wiretap.tapped_cluster import Record, tapped_cluster
@@ -170,9 +170,9 @@ def constructed(op: Op) -> bytes:
 
 
 def _sample(cls: Any, field: Any) -> Any:
-    if field.name == PLANS[cls].key_field:
+    if field.name == MESSAGE_FIELDS[cls].key_field:
         return SAMPLES["key"]
-    if field.name in PLANS[cls].keys_fields or "list" in str(field.type):
+    if field.name in MESSAGE_FIELDS[cls].keys_fields or "list" in str(field.type):
         return SAMPLES["keys"]
     if "dict" in str(field.type):
         return {}

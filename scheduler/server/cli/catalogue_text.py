@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 from paceline.protocol.catalogue import STREAM_DIRECTIONS, TABLES, Direction, Op
+from paceline.protocol.message_fields import field_places
 from paceline.protocol.messages.base import COMMON_FIELDS
-from paceline.protocol.plans import field_places
 
 
 def list_ops(direction: str | None = None) -> Iterator[str]:

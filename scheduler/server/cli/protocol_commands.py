@@ -100,7 +100,7 @@ def decode(file: BinaryIO, indent: int | None, in_place: bool, direction: str | 
 def _check(value: Any, direction: str) -> int:
     """Print the violations of a message, or of each message of a batch, and return their number."""
     from paceline.protocol.catalogue import TABLES
-    from paceline.protocol.checking import check_message
+    from paceline.protocol.validation import check_message
 
     if direction not in TABLES:
         raise click.UsageError(f"--check must be one of {', '.join(TABLES)}")

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Final
 from paceline.protocol.connection import Connection
 
 if TYPE_CHECKING:
-    from paceline.protocol.checking import Violation
     from paceline.protocol.observer import ObservedMessage
+    from paceline.protocol.validation import Violation
 
 logger = logging.getLogger("distributed.scheduler")
 
@@ -34,7 +34,7 @@ def connection_factory() -> Callable[..., Connection]:
     path = os.environ.get(VARIABLE)
     if not path:
         return Connection
-    from paceline.protocol.checked import CheckedConnection
+    from paceline.protocol.checked_connection import CheckedConnection
 
     numbers = itertools.count()
 

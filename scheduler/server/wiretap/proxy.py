@@ -18,10 +18,10 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from paceline.protocol.catalogue import Direction
-from paceline.protocol.checking import Violation
 from paceline.protocol.errors import RemoteProtocolError
 from paceline.protocol.observer import ObservedMessage, Observer, Way
 from paceline.protocol.sniffing import SniffingFrameReader
+from paceline.protocol.validation import Violation
 from paceline.workers_compat.addressing import join_host_port, split_address, split_host_port
 from paceline.workers_compat.security.tls_config import Tls
 from paceline.workers_compat.security.unpickling import read_scalar

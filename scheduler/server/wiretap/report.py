@@ -13,10 +13,10 @@ import click
 from paceline.protocol.catalogue import TABLES
 from paceline.protocol.errors import ProtocolError
 from paceline.protocol.json_form import dumps, to_json
+from paceline.protocol.message_fields import MESSAGE_FIELDS
 from paceline.protocol.observer import ObservedMessage
 from paceline.protocol.omitted_frame import OmittedFrame
 from paceline.protocol.payload import Payload
-from paceline.protocol.plans import PLANS
 from paceline.protocol.sniffing import real_nbytes
 from paceline.scheduler.core.inspection.explain_text import count as plural
 
@@ -82,12 +82,12 @@ def keys_in(seen: ObservedMessage) -> Iterator[Any]:
         return
     names = list(KEY_NAMES)
     op = TABLES[seen.direction].get(seen.op) if seen.direction else None
-    plan = None if op is None else PLANS[op.cls]
-    if plan is not None:
-        names += [plan.key_field or "key", *plan.keys_fields, *plan.key_maps]
+    known = None if op is None else MESSAGE_FIELDS[op.cls]
+    if known is not None:
+        names += [known.key_field or "key", *known.keys_fields, *known.key_maps]
     for name in dict.fromkeys(names):
         value = seen.value.get(name)
-        is_one = name == "key" or (plan is not None and name == plan.key_field)
+        is_one = name == "key" or (known is not None and name == known.key_field)
         if is_one and name in seen.value:
             yield value
         elif isinstance(value, tuple | set | dict):

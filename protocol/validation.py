@@ -17,8 +17,8 @@ from paceline.protocol.messages.base import Message, StartStop
 from paceline.protocol.messages.replies import ErrorReply
 
 from .catalogue import TABLES, Direction, Op
+from .message_fields import MESSAGE_FIELDS
 from .payload import Payload
-from .plans import PLANS
 from .reply_values import VALUES
 from .values import READ_ERRORS, keep_payload
 
@@ -149,11 +149,11 @@ def _struct(
 
 def _keys(raw: dict[str, Any], cls: type[Message], op: str) -> Iterator[Violation]:
     """Yield violations in fields that hold task keys."""
-    plan = PLANS[cls]
-    name = plan.key_field
-    if name in raw and (raw[name] is not None or plan.needs_key) and not is_key(raw[name]):
+    fields = MESSAGE_FIELDS[cls]
+    name = fields.key_field
+    if name in raw and (raw[name] is not None or fields.needs_key) and not is_key(raw[name]):
         yield Violation("wrong type", op, f"$.{name}", f"{_kind(raw[name])} is not a key")
-    for name in (*plan.keys_fields, *plan.key_maps):
+    for name in (*fields.keys_fields, *fields.key_maps):
         for key in raw.get(name) or ():
             if not is_key(key):
                 yield Violation("wrong type", op, f"$.{name}[...]", f"{_kind(key)} is not a key")

@@ -1,6 +1,6 @@
-"""The roles of the fields of each message class, derived from their types.
+"""Which fields of a message class hold keys, payloads or untyped values, derived from their types.
 
-The codec converts and checks them accordingly.
+The codec converts and checks fields accordingly.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from paceline.protocol.messages.base import Key, Keys, Message
 from .catalogue import TABLES
 from .payload import Payload
 
-#: Where a field's value is: in frame 0, in frames of its own that a placeholder refers to, or
-#: either (an untyped value that may contain placeholders).
+#: Where a field's value is: in frame 0, in separate frames that a placeholder refers to, or either
+#: (an untyped value that may contain placeholders).
 Place = Literal["inline", "offloaded", "either"]
 
 
-class Plan:
-    """The fields of the messages of one class, by what they hold.
+class MessageFields:
+    """The fields of one message class, by what they hold.
 
     Attributes:
         names: names of all fields on the wire.
@@ -84,6 +84,7 @@ def _is_key_map(hint: Any) -> bool:
     return getattr(hint, "__origin__", None) is dict and hint.__args__[0] == Key
 
 
-PLANS: Mapping[type, Plan] = MappingProxyType(
-    {op.cls: Plan(op.cls) for table in TABLES.values() for op in table.values()}
+#: Message class -> its fields.
+MESSAGE_FIELDS: Mapping[type, MessageFields] = MappingProxyType(
+    {op.cls: MessageFields(op.cls) for table in TABLES.values() for op in table.values()}
 )

@@ -1,8 +1,8 @@
 """A connection that validates what it sends against the catalogue, for tests.
 
-It decodes the bytes that it sends, so that ready-made parts and encoders are checked, too. This
-costs as much as receiving everything once more. A server uses it only if it is configured to
-(``scheduler.server.peers.message_checks``).
+It decodes the bytes that it sends, so that encoders and parts that were encoded before are checked,
+too. This costs as much as receiving everything once more. A server uses it only if it is configured
+to (``scheduler.server.peers.message_checks``).
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from .catalogue import Direction
-from .checking import Violation
 from .compression import Buffer
 from .connection import Connection, Event, Role
 from .framing import Frames
 from .observer import ObservedMessage, Observer, Way
+from .validation import Violation
 from .values import ScalarReader, ValueSerializer
 
 #: Called with a violation in a sent message, and the message.
