@@ -3,7 +3,7 @@
 Large values are split into ranges that are read in parallel by threads, directly from the memory
 of the sender into the memory of the receiver.
 
-A worker listens on a port of its own on the host of Dask's port, with TLS if the cluster uses it.
+A worker listens on a separate port of the host of Dask's port, with TLS if the cluster uses it.
 An offered value has an unguessable ticket, which is sent in Dask's own reply and is valid until
 the reply is acknowledged.
 
@@ -113,7 +113,7 @@ class Direct(Backend):
         whole = into if into is not None else large_pages.empty(size_nbytes)
         count = max(1, min(RANGES_MAX, size_nbytes // RANGE_NBYTES_MIN))
         each = -(-size_nbytes // count // CHUNK_NBYTES) * CHUNK_NBYTES if count > 1 else size_nbytes
-        packs = bool(ref["packs"]) and self._pays(peer)
+        packs = bool(ref["packs"]) and self._should_compress(peer)
         ranges = [
             (peer, ref["ticket"], begin, whole[begin : begin + each], packs)
             for begin in range(0, size_nbytes, each)
@@ -153,13 +153,13 @@ class Direct(Backend):
 
     # receiver
 
-    def _pays(self, peer: tuple[str, int]) -> bool:
-        """Return whether values from ``peer`` are to be compressed."""
+    def _should_compress(self, peer: tuple[str, int]) -> bool:
+        """Return whether ``peer`` should compress the values that it sends."""
         if self._compression is True:
             return True
         if peer[0] == self.context.host or peer[0].startswith("127."):
             return False
-        return self._rates.packing_pays(peer)
+        return self._rates.should_compress(peer)
 
     def _get_range(
         self, peer: tuple[str, int], ticket: bytes, begin: int, into: memoryview, packs: bool
@@ -185,7 +185,7 @@ class Direct(Backend):
 
     @contextlib.contextmanager
     def _connection(self, peer: tuple[str, int]) -> Iterator[Any]:
-        """Lend a connection to ``peer``; it is kept for reuse unless an error occurs."""
+        """Yield a connection to ``peer``; it is kept for reuse unless an error occurs."""
         if not self._reading.acquire(timeout=self._timeout):
             raise BackendError("all connections are in use")
         try:
@@ -361,7 +361,7 @@ class LinkRates:
             seconds = moved.seconds + (self._clock() - moved.since if moved.coming else 0.0)
             return moved.nbytes / max(1e-6, seconds)
 
-    def packing_pays(self, peer: Hashable) -> bool:
+    def should_compress(self, peer: Hashable) -> bool:
         """Return whether compressed transfers from ``peer`` are faster, as far as measured."""
         plain = self.speed(peer, False)
         if plain is None or plain >= SLOW_NBYTES_PER_SECOND:

@@ -57,9 +57,8 @@ class Files(Backend):
         self._lease_seconds = float(context.options.get("lease_seconds", LEASE_SECONDS))
         self._mine = self._root / context.worker_id
         _private_folder(self._root)
-        self._mine.mkdir(
-            mode=0o700
-        )  # before the identity file, which is kept while any worker folder exists
+        # before the identity file, which is kept while any worker folder exists
+        self._mine.mkdir(mode=0o700)
         self._place = _identity(self._root)
         self._lock = threading.Lock()
         self._sizes: dict[str, int] = {}

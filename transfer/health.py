@@ -13,10 +13,10 @@ from .settings import Settings
 
 logger = logging.getLogger("distributed.worker.transfer")
 
-#: Seconds during which a failed backend is not used.
-REST_SECONDS = 30.0
+#: Seconds during which a backend is not used after a failure.
+PAUSE_SECONDS = 30.0
 #: The pause doubles with each failure in a row, up to this.
-REST_SECONDS_MAX = 600.0
+PAUSE_SECONDS_MAX = 600.0
 #: Errors of backends that are missing or have invalid options.
 INVALID = (OSError, ImportError, AttributeError, ValueError, KeyError, TypeError)
 
@@ -29,8 +29,8 @@ class Health:
         self.places: dict[str, str] = {}
         self._settings = settings
         self._context = context
-        self._rests_until: dict[str, float] = {}
-        self._rest: dict[str, float] = {}
+        self._paused_until: dict[str, float] = {}
+        self._pauses: dict[str, float] = {}
         self._warned: set[tuple[str, str]] = set()
         self._lock = threading.Lock()
         named = {name for rule in settings.rules for name in rule.use}
@@ -39,7 +39,7 @@ class Health:
 
     def usable(self, name: str) -> Backend | None:
         """Return the backend ``name``, or None if it never worked or failed recently."""
-        if self._rests_until.get(name, 0.0) > time.monotonic():
+        if self._paused_until.get(name, 0.0) > time.monotonic():
             return None
         return self.backends.get(name)
 
@@ -48,8 +48,8 @@ class Health:
         return tuple((name, place) for name, place in self.places.items() if self.usable(name))
 
     def worked(self, name: str) -> None:
-        """End the doubling of pauses of ``name``."""
-        self._rest.pop(name, None)
+        """Reset the pause of ``name``, because it was used successfully."""
+        self._pauses.pop(name, None)
 
     def failed(self, name: str, doing: str, error: BaseException) -> None:
         """Record that ``name`` failed to do ``doing``; pause it unless it was merely full."""
@@ -60,14 +60,16 @@ class Health:
         if backend is not None:
             backend.traffic.failed_count += 1
         if isinstance(error, BackendFull):
-            self._say(name, "full", f"is full, so Dask's own transfer is used: {error}")
+            self._warn_once(name, "full", f"is full, so Dask's own transfer is used: {error}")
             return
         with self._lock:
-            rest = min(REST_SECONDS_MAX, self._rest.get(name, REST_SECONDS / 2) * 2)
-            self._rest[name] = rest
-            self._rests_until[name] = time.monotonic() + rest
+            pause = min(PAUSE_SECONDS_MAX, self._pauses.get(name, PAUSE_SECONDS / 2) * 2)
+            self._pauses[name] = pause
+            self._paused_until[name] = time.monotonic() + pause
         text = f"{type(error).__name__}: {error}"
-        self._say(name, "broken", f"failed to {doing}, so Dask's own transfer is used: {text}")
+        self._warn_once(
+            name, "broken", f"failed to {doing}, so Dask's own transfer is used: {text}"
+        )
 
     def renew(self) -> None:
         """Renew the leases of all usable backends; runs in a thread."""
@@ -97,15 +99,15 @@ class Health:
             backend = getattr(importlib.import_module(module), attribute)(context)
             self.places[name] = backend.place()
         except (BackendError, *INVALID) as error:
-            if name not in self._settings.guessed:
-                self._say(name, "missing", f"does not work on this worker: {error}")
+            if name not in self._settings.automatic:
+                self._warn_once(name, "missing", f"does not work on this worker: {error}")
             return
         if self._settings.min_nbytes is not None:
             backend.worth_nbytes = self._settings.min_nbytes
         backend.name = name
         self.backends[name] = backend
 
-    def _say(self, name: str, what: str, text: str) -> None:
+    def _warn_once(self, name: str, what: str, text: str) -> None:
         if (name, what) not in self._warned:
             self._warned.add((name, what))
             logger.warning("transfer %r %s", name, text)

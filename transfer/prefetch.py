@@ -23,7 +23,7 @@ logger = logging.getLogger("distributed.worker.transfer")
 
 #: The message whose handler is wrapped.
 OP = "compute-task"
-STIMULUS = "transfer-shelf"
+STIMULUS = "transfer-prefetch"
 #: Dependencies of one task that are read from caches, because the event loop is blocked
 #: meanwhile. The stock worker fetches the others.
 PREFETCH_MAX = 256
@@ -53,7 +53,7 @@ class Prefetcher:
         who_has = message.get("who_has")
         if who_has and self._transfer.peer_caches:
             try:
-                self._take(who_has, message["nbytes"])
+                self._prefetch(who_has, message["nbytes"])
             except Exception:  # stock fetches what is not there
                 logger.exception(
                     "Failed to prefetch dependencies of %r; the worker fetches them",
@@ -61,7 +61,7 @@ class Prefetcher:
                 )
         self._stock(**message)
 
-    def _take(self, who_has: Mapping[Key, Collection[str]], nbytes: Mapping[Key, int]) -> None:
+    def _prefetch(self, who_has: Mapping[Key, Collection[str]], nbytes: Mapping[Key, int]) -> None:
         """Add to memory the dependencies that are in the caches of peers."""
         worker, transfer = self._worker, self._transfer
         if not worker.state.running:  # a paused worker fetches nothing
@@ -71,8 +71,8 @@ class Prefetcher:
         for key, holders in islice(who_has.items(), PREFETCH_MAX):
             ts = tasks.get(key)
             if (ts is None or ts.state == "released") and worker.address not in holders:
-                there, value = transfer.peer_caches.first(key, holders)
-                if there:
+                found, value = transfer.peer_caches.first(key, holders)
+                if found:
                     values[key] = value
         if not values:
             return

@@ -27,7 +27,7 @@ class PublishedValue:
         value_id: ``id`` of the worker's object; another object under the same key is another value.
         owned: whether this worker has to delete it; values fetched from others are only passed on.
         users: replies that name it and are not acknowledged yet; it is kept until they are.
-        over: whether the key was freed, so that the last user ends the value.
+        is_dropped: whether the key was freed, so that the value ends with its last user.
         watch: weak reference to the mapping that backs the worker's own object, if any; the value
             ends with the mapping.
     """
@@ -38,7 +38,7 @@ class PublishedValue:
     value_id: int
     owned: bool = True
     users: int = 0
-    over: bool = False
+    is_dropped: bool = False
     watch: Any = None
 
     def stub(self) -> dict[str, Any]:
@@ -62,7 +62,7 @@ class PublishedValues:
         self._end = end
         self._held: OrderedDict[tuple[str, Hashable], PublishedValue] = OrderedDict()
         self._names: dict[str, None] = {}
-        # a mapping may die in any thread, while this one is being changed
+        # a mapping may be garbage collected in any thread, while this object is being changed
         self._lock = threading.RLock()
 
     def __len__(self) -> int:
@@ -75,7 +75,7 @@ class PublishedValues:
             if published_value is None:
                 return None
             if published_value.value_id != id(value):
-                self._over((name, key))
+                self._drop((name, key))
                 return None
             self._held.move_to_end((name, key))
             return published_value
@@ -84,28 +84,28 @@ class PublishedValues:
         """Keep ``published_value`` until ``key`` is freed or ``mapping`` is garbage collected."""
         place = (published_value.backend.name, key)
         with self._lock:
-            self._over(place)
+            self._drop(place)
             self._held[place] = published_value
             self._names[published_value.backend.name] = None
             if mapping is not None:
                 mine = weakref.ref(self)
 
-                def died(_: Any) -> None:
+                def mapping_freed(_: Any) -> None:
                     if (self := mine()) is not None:
                         with self._lock:
                             if self._held.get(place) is published_value:
-                                self._over(place)
+                                self._drop(place)
 
-                published_value.watch = weakref.ref(mapping, died)
+                published_value.watch = weakref.ref(mapping, mapping_freed)
             while len(self._held) > HELD_MAX:
-                self._over(next(iter(self._held)))
+                self._drop(next(iter(self._held)))
 
     def drop(self, key: Hashable) -> None:
         if not self._held:
             return
         with self._lock:
             for name in self._names:
-                self._over((name, key))
+                self._drop((name, key))
 
     def least_recent(self, name: str) -> PublishedValue | None:
         """Remove and return the least recently used value of ``name``; the caller deletes it."""
@@ -115,31 +115,31 @@ class PublishedValues:
                     return self._remove(place)
         return None
 
-    def use(self, published_value: PublishedValue) -> None:
+    def add_user(self, published_value: PublishedValue) -> None:
         with self._lock:
             published_value.users += 1
 
-    def used(self, published_value: PublishedValue) -> None:
-        """Drop one use: a reply that named the value was acknowledged, or never will be."""
+    def remove_user(self, published_value: PublishedValue) -> None:
+        """Remove a user: its reply was acknowledged, or never will be."""
         with self._lock:
             published_value.users -= 1
-            ends = published_value.over and published_value.users == 0
+            ends = published_value.is_dropped and published_value.users == 0
         if ends:
             self._end(published_value)
 
     def clear(self) -> None:
         with self._lock:
             for place in list(self._held):
-                self._over(place)
+                self._drop(place)
 
     def _remove(self, place: tuple[str, Hashable]) -> PublishedValue | None:
         published_value = self._held.pop(place, None)
         if published_value is not None:
-            published_value.over = True
+            published_value.is_dropped = True
             published_value.watch = None
         return published_value
 
-    def _over(self, place: tuple[str, Hashable]) -> None:
+    def _drop(self, place: tuple[str, Hashable]) -> None:
         published_value = self._remove(place)
         if published_value is not None and not published_value.users:
             self._end(published_value)

@@ -69,7 +69,7 @@ class Settings:
         options: name -> options of that backend.
         rules: see ``Rule``.
         min_nbytes: replaces ``worth_nbytes`` of every backend; None keeps it.
-        guessed: names chosen by "auto"; no warning is logged if one of them does not work.
+        automatic: names chosen by "auto"; no warning is logged if one of them does not work.
     """
 
     backends: tuple[str, ...] = ()
@@ -77,7 +77,7 @@ class Settings:
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     rules: tuple[Rule, ...] = ()
     min_nbytes: int | None = None
-    guessed: frozenset[str] = frozenset()
+    automatic: frozenset[str] = frozenset()
 
     def order(self, key: Hashable, kind: type, size_nbytes: int, annotated: Any) -> tuple[str, ...]:
         """Return the backends for a value in order of preference; empty for Dask's own transfer."""
@@ -99,11 +99,11 @@ def settings(
     given = {name: _options(name, value) for name, value in options.items()}
     classes = dict(BUILT_IN)
     names: list[str] = []
-    guessed: set[str] = set()
+    automatic: set[str] = set()
     for word in backends or (AUTO,):
         if word == AUTO:
             found = [n for n in BUILT_IN if n not in NEEDS or NEEDS[n] in given.get(n, {})]
-            guessed |= {name for name in found if name not in given and name not in names}
+            automatic |= {name for name in found if name not in given and name not in names}
             names += found
         elif ":" in word:
             name = word.partition(":")[2]
@@ -128,7 +128,7 @@ def settings(
         options=given,
         rules=tuple(_rule(rule) for rule in rules),
         min_nbytes=None if min_nbytes is None else parse_bytes(min_nbytes),
-        guessed=frozenset(guessed),
+        automatic=frozenset(automatic),
     )
 
 

@@ -9,8 +9,8 @@ of a key selects its row. Each value has a unique serial number. A reader reads 
 the value and reads the slot again; the copy is valid if the slot has not changed. There are no
 locks.
 
-To avoid useless work, each value that is read from a cache or requested pays for several additions
-(``spend``).
+Values that no worker reads are not worth adding, so each value that is read from a cache, or
+requested, allows several further additions (``may_put``).
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ HEAD = struct.Struct("<QII")
 #: Whether other processes may see writes in another order; then values have checksums.
 UNORDERED = platform.machine() not in ("x86_64", "AMD64")
 SIZES_PER_DOUBLING = 4
-#: Additions paid for by one read; a request costs about as much as eight additions.
+#: Additions that one read allows; a request costs about as much as eight additions.
 PUTS_PER_READ = 8
-#: Largest number of additions that can accumulate.
+#: Largest number of additions allowed in advance.
 PUTS_MAX = 1024
 
 
@@ -92,7 +92,7 @@ class ShmCache:
         self._fresh = TABLE_NBYTES
         self._serial = 0
         self._reads_seen = 0
-        self._puts_left = 0
+        self._puts_allowed = 0
 
     def __contains__(self, key: Hashable) -> bool:
         return key in self._places
@@ -102,23 +102,23 @@ class ShmCache:
 
     @property
     def ref(self) -> dict[str, Any]:
-        """Location of the cache, for ``PeerCaches.learn``."""
+        """Location of the cache, for ``PeerCaches.open``."""
         return {"pid": os.getpid(), "fd": self._fd, "name": self._name, "size": self._end}
 
-    def earn(self, count: int = 1) -> None:
-        """Allow more additions, because ``count`` values were read or requested."""
-        self._puts_left = min(PUTS_MAX, self._puts_left + PUTS_PER_READ * count)
+    def allow_puts(self, count: int = 1) -> None:
+        """Allow further additions, because ``count`` values were read or requested."""
+        self._puts_allowed = min(PUTS_MAX, self._puts_allowed + PUTS_PER_READ * count)
 
-    def spend(self) -> bool:
-        """Return whether another value may be added before it is requested."""
-        if not self._puts_left:
+    def may_put(self) -> bool:
+        """Return whether another value may be added before it is requested, and count it."""
+        if not self._puts_allowed:
             reads = _reads(self._map)
             new = max(0, reads - self._reads_seen)
             self._reads_seen = reads
             if not new:
                 return False
-            self.earn(new)
-        self._puts_left -= 1
+            self.allow_puts(new)
+        self._puts_allowed -= 1
         return True
 
     def put(self, key: Hashable, encoded: Encoded) -> bool:
@@ -129,7 +129,7 @@ class ShmCache:
         head_nbytes = HEAD.size + 8 * len(sizes)
         length = head_nbytes + encoded.layout.size_nbytes
         room = _rounded(length)
-        begin = self._set_aside(room) if slot_at is not None else None
+        begin = self._allocate(room) if slot_at is not None else None
         if slot_at is None or begin is None:
             return False
         self._serial += 1
@@ -173,7 +173,7 @@ class ShmCache:
                 return at
         return None
 
-    def _set_aside(self, room_nbytes: int) -> int | None:
+    def _allocate(self, room_nbytes: int) -> int | None:
         if waiting := self._free.get(room_nbytes):
             return waiting.pop()
         begin = self._fresh
@@ -216,8 +216,8 @@ class _PeerCache:
             return None
         slot = row[at : at + SLOT.size]
         _, serial, begin, length, check = SLOT.unpack(slot)
-        with memoryview(self._map) as shelf, shelf[begin : begin + length] as there:
-            copied = memoryview(bytearray(there))
+        with memoryview(self._map) as whole, whole[begin : begin + length] as part:
+            copied = memoryview(bytearray(part))
         if self._map[row_at + at : row_at + at + SLOT.size] != slot:
             return None
         if length < HEAD.size or ((check or UNORDERED) and zlib.crc32(copied) != check):
@@ -249,13 +249,13 @@ class PeerCaches:
     def __len__(self) -> int:
         return len(self._opened)
 
-    def learn(self, address: str, ref: Mapping[str, Any]) -> None:
+    def open(self, address: str, ref: Mapping[str, Any]) -> None:
         """Open the cache of the worker at ``address``. Raises BackendError or OSError."""
-        self.forget(address)
+        self.remove(address)
         self._opened[address] = None
         self._opened[address] = _PeerCache(ref)
 
-    def forget(self, address: str) -> None:
+    def remove(self, address: str) -> None:
         opened = self._opened.pop(address, None)
         if opened is not None:
             opened.close()
@@ -264,7 +264,7 @@ class PeerCaches:
         """Close the caches of workers that have ended."""
         for address, opened in list(self._opened.items()):
             if opened is not None and opened.ended:
-                self.forget(address)
+                self.remove(address)
 
     def first(self, key: Hashable, addresses: Iterable[str]) -> tuple[bool, Any]:
         """Return whether a value is in the cache of one of the workers, and the value.
@@ -273,8 +273,8 @@ class PeerCaches:
         """
         for address in addresses:
             with suppress(Exception):
-                there, value = self.get(key, address)
-                if there:
+                found, value = self.get(key, address)
+                if found:
                     return True, value
         return False, None
 
@@ -284,7 +284,7 @@ class PeerCaches:
         if opened is None:
             return False, None
         if opened.ended:
-            self.forget(address)
+            self.remove(address)
             return False, None
         found = opened.get(digest_of(key))
         if found is None:
@@ -297,7 +297,7 @@ class PeerCaches:
 
     def close(self) -> None:
         for address in list(self._opened):
-            self.forget(address)
+            self.remove(address)
 
 
 def room_for(memory_limit_nbytes: int, wanted_nbytes: int | None = None) -> int:
@@ -314,8 +314,8 @@ def digest_of(key: Hashable) -> bytes:
     return blake2b(repr(key).encode(), digest_size=DIGEST_NBYTES).digest()
 
 
-def _reads(shelf: mmap.mmap) -> int:
-    (count,) = COUNTER.unpack_from(shelf)
+def _reads(cache: mmap.mmap) -> int:
+    (count,) = COUNTER.unpack_from(cache)
     return int(count)
 
 

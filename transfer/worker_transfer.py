@@ -30,7 +30,7 @@ logger = logging.getLogger("distributed.worker.transfer")
 CAPABILITIES = "__paceline-transfer__"
 #: Field of the reply with the location of the sender's cache. In the capability key, it requests
 #: that location.
-SHM_CACHE = "paceline-transfer-shelf"
+SHM_CACHE = "paceline-transfer-cache"
 #: The backend that must be enabled for caches to be used.
 SHM_CACHE_BACKEND = "shm"
 VERSION = 1
@@ -72,7 +72,7 @@ class WorkerTransfer:
     # receiver
 
     def capability_key(self, address: str) -> tuple[Any, ...] | None:
-        """Return the key that announces our backends to the worker at ``address``, or None."""
+        """Return the key that announces this worker's backends to ``address``; None without any."""
         places = self.health.announced()
         if SHM_CACHE_BACKEND in self.health.places and address not in self.peer_caches:
             places = (*places, (SHM_CACHE, self.health.places[SHM_CACHE_BACKEND]))
@@ -85,15 +85,15 @@ class WorkerTransfer:
             ts = self.worker.state.tasks.get(key)
             holders = ts.who_has if ts is not None else ()
             others = (other for other in holders if other != address)
-            there, value = self.peer_caches.first(key, (address, *others))
-            if there:
+            found, value = self.peer_caches.first(key, (address, *others))
+            if found:
                 values[key] = value
         return values
 
     def register_peer(self, address: str, ref: Mapping[str, Any]) -> None:
         """Open the cache of the worker at ``address``."""
         try:
-            self.peer_caches.learn(address, ref)
+            self.peer_caches.open(address, ref)
         except (BackendError, OSError) as error:
             logger.debug("Cannot open the cache of %s: %s", address, error)
 
@@ -151,7 +151,7 @@ class WorkerTransfer:
     def _create_cache(self) -> ShmCache | None:
         if SHM_CACHE_BACKEND not in self.health.backends or not hasattr(os, "pidfd_open"):
             return None
-        wanted = self.settings.options.get(SHM_CACHE_BACKEND, {}).get("shelf_nbytes")
+        wanted = self.settings.options.get(SHM_CACHE_BACKEND, {}).get("cache_nbytes")
         room = room_for(self.worker.memory_manager.memory_limit or 0, wanted)
         try:
             return ShmCache(room) if room >= VALUE_NBYTES_MAX else None
@@ -161,7 +161,7 @@ class WorkerTransfer:
 
     def on_task_finished(self, key: Key) -> None:
         """Offer the result of ``key``, unless it was read from a peer's cache."""
-        if self.shm_cache is not None and key not in self._copying and self.shm_cache.spend():
+        if self.shm_cache is not None and key not in self._copying and self.shm_cache.may_put():
             self.offer(key)
 
     @contextmanager
@@ -193,7 +193,7 @@ class WorkerTransfer:
                 self.shm_cache.put(key, encoded)
 
     def on_key_released(self, key: Key) -> None:
-        """Withdraw ``key``, because Dask freed or moved it."""
+        """Remove the published values of ``key``, because Dask freed or moved it."""
         self.published.drop(key)
         if self.shm_cache is not None:
             self.shm_cache.drop(key)
@@ -226,7 +226,7 @@ class WorkerTransfer:
         for backend in backends:
             published_value = self.published.find(backend.name, key, value)
             if published_value is not None:
-                self.published.use(published_value)
+                self.published.add_user(published_value)
                 return published_value
         return await self._once(key, value, backends)
 
@@ -242,7 +242,7 @@ class WorkerTransfer:
             return await asyncio.shield(storing.task)
         except asyncio.CancelledError:
             if storing.task.done() and not storing.task.exception():
-                self.published.used(storing.task.result())
+                self.published.remove_user(storing.task.result())
             else:
                 storing.waiting -= 1
             raise
@@ -258,11 +258,11 @@ class WorkerTransfer:
             del self._storing[place]
         published_value: PublishedValue
         published_value, in_place = stored
-        self.published.use(published_value)
+        self.published.add_user(published_value)
         self._keep(key, value, published_value, in_place)
         for _ in range(storing.waiting):
-            self.published.use(published_value)
-        self.published.used(published_value)  # ends it if all waiting replies were cancelled
+            self.published.add_user(published_value)
+        self.published.remove_user(published_value)  # ends it if all waiting replies were cancelled
         return published_value
 
     def _choose(self, key: Key, wrapped: Any, places: Mapping[str, str]) -> list[Backend]:
@@ -336,7 +336,7 @@ class WorkerTransfer:
         elif published_value.backend.keeps and key in data:
             self.published.keep(key, published_value)
         else:
-            published_value.over = True  # ends with its last use
+            published_value.is_dropped = True  # ends with its last use
 
     def _end(self, published_value: PublishedValue) -> None:
         """Delete the value, in a thread unless the backend is fast."""

@@ -55,18 +55,18 @@ class SubstitutingComm(_Wrapper):
                 message = {**message, "data": plain, STUBS: stubs}
             near = transfer.health.places.get(SHM_CACHE_BACKEND)
             if transfer.shm_cache is not None and self._places.get(SHM_CACHE_BACKEND) == near:
-                transfer.shm_cache.earn(len(plain))
+                transfer.shm_cache.allow_puts(len(plain))
                 for key in plain:
                     transfer.offer(key)
                 if SHM_CACHE in self._places:
                     message = {**message, SHM_CACHE: transfer.shm_cache.ref}
         return await self.wrapped.write(message, **options)
 
-    def over(self) -> None:
+    def release(self) -> None:
         """Release the stored values: the reply was acknowledged, or never will be."""
         used, self._used = self._used, []
         for published_value in used:
-            self._transfer.published.used(published_value)
+            self._transfer.published.remove_user(published_value)
 
 
 class ResolvingComm(_Wrapper):
@@ -118,7 +118,7 @@ def wrap_get_data(transfer: WorkerTransfer, stock: Callable[..., Any]) -> Callab
         try:
             return await stock(substituting, keys=requested, who=who, serializers=serializers)
         finally:
-            substituting.over()
+            substituting.release()
 
     return get_data
 

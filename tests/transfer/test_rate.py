@@ -38,18 +38,18 @@ def move(
 def test_compression_is_tried_on_slow_connections_and_kept_if_faster(
     paces: LinkRates, clock: Clock
 ) -> None:
-    assert not paces.packing_pays(PEER)  # not measured yet
+    assert not paces.should_compress(PEER)  # not measured yet
     move(paces, clock, 100, 0.1)
-    assert not paces.packing_pays(PEER)  # a fast connection
+    assert not paces.should_compress(PEER)  # a fast connection
     move(paces, clock, 100, 3.0)
-    assert paces.packing_pays(PEER)  # a slow connection
-    assert not paces.packing_pays("another")
+    assert paces.should_compress(PEER)  # a slow connection
+    assert not paces.should_compress("another")
     move(paces, clock, 100, 1.0, packs=True)
-    assert paces.packing_pays(PEER)
+    assert paces.should_compress(PEER)
     move(paces, clock, 100, 9.0, packs=True)
-    assert not paces.packing_pays(PEER)  # compression was not faster
+    assert not paces.should_compress(PEER)  # compression was not faster
     paces.forget()
-    assert paces.speed(PEER, False) is None and not paces.packing_pays(PEER)
+    assert paces.speed(PEER, False) is None and not paces.should_compress(PEER)
 
 
 def test_parallel_transfers_count_as_one_connection(paces: LinkRates, clock: Clock) -> None:

@@ -16,8 +16,7 @@ import numpy as np
 import pytest
 from distributed import Event, wait
 from distributed.worker_state_machine import PauseEvent, UnpauseEvent
-from paceline.transfer import BackendError, Transfer, prefetch
-from paceline.transfer import shm_cache as shelves
+from paceline.transfer import BackendError, Transfer, prefetch, shm_cache
 from paceline.transfer.encoding import encode
 from paceline.transfer.shm_cache import (
     PUTS_MAX,
@@ -34,21 +33,21 @@ from paceline.transfer.shm_cache import (
 
 from tests.support.transfer_cluster import small_cluster
 
-pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="Linux alone has shelves")
+pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux")
 NOT_THERE = (False, None)
 
 
 @pytest.fixture
-def shelf() -> Any:
+def cache() -> Any:
     made = ShmCache(1 << 20)
     yield made
     made.close()
 
 
 @pytest.fixture
-def neighbours(shelf: ShmCache) -> Any:
+def peers(cache: ShmCache) -> Any:
     made = PeerCaches()
-    made.learn("a", shelf.ref)
+    made.open("a", cache.ref)
     yield made
     made.close()
 
@@ -64,94 +63,92 @@ VALUES = [
 
 
 @pytest.mark.parametrize("value", VALUES, ids=lambda v: type(v).__name__)
-def test_published_values_are_found(shelf: ShmCache, neighbours: PeerCaches, value: Any) -> None:
+def test_published_values_are_found(cache: ShmCache, peers: PeerCaches, value: Any) -> None:
     for key in ("k", ("k", 0), ("k", 0, 1)):
-        assert shelf.put(key, encode(value))
-        found, same = neighbours.get(key, "a")
+        assert cache.put(key, encode(value))
+        found, same = peers.get(key, "a")
         assert found and repr(same) == repr(value) and type(same) is type(value)
-    assert neighbours.get("other", "a") == NOT_THERE
-    assert neighbours.get("k", "b") == NOT_THERE
+    assert peers.get("other", "a") == NOT_THERE
+    assert peers.get("k", "b") == NOT_THERE
 
 
-def test_read_values_are_private_to_the_reader(shelf: ShmCache, neighbours: PeerCaches) -> None:
-    shelf.put("k", encode(np.zeros(2000)))
-    _, array = neighbours.get("k", "a")
+def test_read_values_are_private_to_the_reader(cache: ShmCache, peers: PeerCaches) -> None:
+    cache.put("k", encode(np.zeros(2000)))
+    _, array = peers.get("k", "a")
     array[:] = 1
-    shelf.drop("k")
-    shelf.put("j", encode(np.full(2000, 5.0)))
+    cache.drop("k")
+    cache.put("j", encode(np.full(2000, 5.0)))
     assert (array == 1).all()
 
 
 def test_removed_values_are_gone_and_their_room_is_reused(
-    shelf: ShmCache, neighbours: PeerCaches
+    cache: ShmCache, peers: PeerCaches
 ) -> None:
     def put(i: int) -> bool:
-        return shelf.put(i, encode(bytes([i % 256]) * 100_000))
+        return cache.put(i, encode(bytes([i % 256]) * 100_000))
 
     held = [i for i in range(100) if put(i)]
-    assert 5 <= len(held) < 11 and len(shelf) == len(held)
-    assert neighbours.get(99, "a") == NOT_THERE, "there was no room"
+    assert 5 <= len(held) < 11 and len(cache) == len(held)
+    assert peers.get(99, "a") == NOT_THERE, "there was no room"
     for round_number in range(50):
         gone = held.pop(0)
-        shelf.drop(gone)
-        assert neighbours.get(gone, "a") == NOT_THERE
+        cache.drop(gone)
+        assert peers.get(gone, "a") == NOT_THERE
         assert put(100 + round_number)
         held.append(100 + round_number)
-    assert [neighbours.get(i, "a")[1][0] for i in held] == [i % 256 for i in held]
+    assert [peers.get(i, "a")[1][0] for i in held] == [i % 256 for i in held]
     for i in held:
-        shelf.drop(i)
-    assert shelf.put("large", encode(b"x" * 120_000)), "an empty cache is like a new one"
-    shelf.drop("never there")
+        cache.drop(i)
+    assert cache.put("large", encode(b"x" * 120_000)), "an empty cache is like a new one"
+    cache.drop("never there")
 
 
-def test_full_row_rejects_entries(
-    shelf: ShmCache, neighbours: PeerCaches, monkeypatch: Any
-) -> None:
-    monkeypatch.setattr(shelves, "ROWS", 1)
-    taken = [i for i in range(SLOTS_PER_ROW + 3) if shelf.put(i, encode(i))]
+def test_full_row_rejects_entries(cache: ShmCache, peers: PeerCaches, monkeypatch: Any) -> None:
+    monkeypatch.setattr(shm_cache, "ROWS", 1)
+    taken = [i for i in range(SLOTS_PER_ROW + 3) if cache.put(i, encode(i))]
     assert taken == list(range(SLOTS_PER_ROW))
-    shelf.drop(5)
-    assert shelf.put("late", encode("late")) and neighbours.get("late", "a") == (True, "late")
-    assert neighbours.get(6, "a") == (True, 6)
+    cache.drop(5)
+    assert cache.put("late", encode("late")) and peers.get("late", "a") == (True, "late")
+    assert peers.get(6, "a") == (True, 6)
 
 
-def test_partial_slots_are_not_values(shelf: ShmCache, neighbours: PeerCaches) -> None:
-    shelf.put("k", encode("value"))
-    (place,) = shelf._places.values()
-    slot = bytes(shelf._map[place.slot_at : place.slot_at + SLOT.size])
+def test_partial_slots_are_not_values(cache: ShmCache, peers: PeerCaches) -> None:
+    cache.put("k", encode("value"))
+    (place,) = cache._places.values()
+    slot = bytes(cache._map[place.slot_at : place.slot_at + SLOT.size])
     for written in range(SLOT.size):
         half = slot[:written] + bytes(SLOT.size - written)
-        shelf._map[place.slot_at : place.slot_at + SLOT.size] = half
-        assert neighbours.get("k", "a") in (NOT_THERE, (True, "value"))
+        cache._map[place.slot_at : place.slot_at + SLOT.size] = half
+        assert peers.get("k", "a") in (NOT_THERE, (True, "value"))
     for old in (1, 2**40):  # the serial of a previous value in this slot
         digest, serial, *rest = SLOT.unpack(slot)
-        shelf._map[place.slot_at : place.slot_at + SLOT.size] = SLOT.pack(
+        cache._map[place.slot_at : place.slot_at + SLOT.size] = SLOT.pack(
             digest, serial + old, *rest
         )
-        assert neighbours.get("k", "a") == NOT_THERE
+        assert peers.get("k", "a") == NOT_THERE
 
 
 def test_checksums_without_write_order() -> None:
-    shelf, neighbours = ShmCache(1 << 20, checked=True), PeerCaches()
-    neighbours.learn("a", shelf.ref)
-    shelf.put("k", encode(b"x" * 1000))
-    assert neighbours.get("k", "a") == (True, b"x" * 1000)
-    (place,) = shelf._places.values()
-    shelf._map[place.begin + 500] ^= 1
-    assert neighbours.get("k", "a") == NOT_THERE
-    neighbours.close()
-    shelf.close()
+    cache, peers = ShmCache(1 << 20, checked=True), PeerCaches()
+    peers.open("a", cache.ref)
+    cache.put("k", encode(b"x" * 1000))
+    assert peers.get("k", "a") == (True, b"x" * 1000)
+    (place,) = cache._places.values()
+    cache._map[place.begin + 500] ^= 1
+    assert peers.get("k", "a") == NOT_THERE
+    peers.close()
+    cache.close()
 
 
-def test_concurrent_reader_gets_no_torn_values(shelf: ShmCache, neighbours: PeerCaches) -> None:
+def test_concurrent_reader_gets_no_torn_values(cache: ShmCache, peers: PeerCaches) -> None:
     over = threading.Event()
 
     def write() -> None:
         chance = random.Random(1)
         while not over.is_set():
             key = chance.randrange(4)
-            shelf.drop(key)
-            shelf.put(
+            cache.drop(key)
+            cache.put(
                 key, encode(bytes([key, chance.randrange(256)]) * chance.randrange(1, 20_000))
             )
 
@@ -161,7 +158,7 @@ def test_concurrent_reader_gets_no_torn_values(shelf: ShmCache, neighbours: Peer
         found = 0
         while found < 3000:
             key = found % 4
-            there, value = neighbours.get(key, "a")
+            there, value = peers.get(key, "a")
             found += 1
             if there:
                 assert value[0] == key and value == value[:2] * (len(value) // 2)
@@ -174,63 +171,63 @@ OWNER = """
 import sys
 from paceline.transfer.encoding import encode
 from paceline.transfer.shm_cache import ShmCache
-shelf = ShmCache(1 << 20)
-shelf.put("k", encode("value"))
-print(repr(shelf.ref), flush=True)
+cache = ShmCache(1 << 20)
+cache.put("k", encode("value"))
+print(repr(cache.ref), flush=True)
 sys.stdin.read()
 """
 
 
 def test_cache_of_dead_worker_is_empty() -> None:
-    neighbours = PeerCaches()
+    peers = PeerCaches()
     with subprocess.Popen(
         [sys.executable, "-c", OWNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as owner:
         assert owner.stdout is not None
         ref = eval(owner.stdout.readline())
-        neighbours.learn("a", ref)
-        neighbours.learn("b", ref)
-        assert neighbours.get("k", "a") == (True, "value")
+        peers.open("a", ref)
+        peers.open("b", ref)
+        assert peers.get("k", "a") == (True, "value")
         owner.kill()
-    assert neighbours.get("k", "a") == NOT_THERE and "a" not in neighbours
-    neighbours.sweep()
-    assert "b" not in neighbours
+    assert peers.get("k", "a") == NOT_THERE and "a" not in peers
+    peers.sweep()
+    assert "b" not in peers
     with pytest.raises((BackendError, OSError)):
-        neighbours.learn("a", ref)
-    assert "a" in neighbours, "its cache is not requested repeatedly"
-    assert neighbours.get("k", "a") == NOT_THERE
-    neighbours.close()
+        peers.open("a", ref)
+    assert "a" in peers, "its cache is not requested repeatedly"
+    assert peers.get("k", "a") == NOT_THERE
+    peers.close()
 
 
-def test_closed_cache_is_empty(shelf: ShmCache, neighbours: PeerCaches) -> None:
+def test_closed_cache_is_empty(cache: ShmCache, peers: PeerCaches) -> None:
     other = ShmCache(1 << 20)
     other.put("k", encode(1))
-    neighbours.learn("o", other.ref)
-    assert neighbours.get("k", "o") == (True, 1)
+    peers.open("o", other.ref)
+    assert peers.get("k", "o") == (True, 1)
     other.close()
-    assert neighbours.get("k", "o") == NOT_THERE
-    assert "o" not in neighbours, "the worker is asked for a new cache"
+    assert peers.get("k", "o") == NOT_THERE
+    assert "o" not in peers, "the worker is asked for a new cache"
 
 
 def test_room_is_limited() -> None:
     assert room_for(0) == ROOM_NBYTES and room_for(1 << 40) == ROOM_NBYTES
     assert room_for(1 << 30) == 16 << 20
     assert room_for(1 << 30, 0) == 0 and room_for(0, 5) == 5
-    assert shelves.TABLE_AT + shelves.ROWS * SLOTS_PER_ROW * SLOT.size <= TABLE_NBYTES
+    assert shm_cache.TABLE_AT + shm_cache.ROWS * SLOTS_PER_ROW * SLOT.size <= TABLE_NBYTES
 
 
-def test_reads_increase_the_number_of_puts(shelf: ShmCache, neighbours: PeerCaches) -> None:
-    assert not shelf.spend(), "there are no readers"
-    shelf.earn()
-    assert [shelf.spend() for _ in range(PUTS_PER_READ + 1)] == [True] * PUTS_PER_READ + [False]
-    shelf.put("k", encode(1))
+def test_reads_increase_the_number_of_puts(cache: ShmCache, peers: PeerCaches) -> None:
+    assert not cache.may_put(), "there are no readers"
+    cache.allow_puts()
+    assert [cache.may_put() for _ in range(PUTS_PER_READ + 1)] == [True] * PUTS_PER_READ + [False]
+    cache.put("k", encode(1))
     for _ in range(2):
-        neighbours.get("k", "a")
-        neighbours.get("not there", "a")
-    assert [shelf.spend() for _ in range(2 * PUTS_PER_READ)] == [True] * 2 * PUTS_PER_READ
-    assert not shelf.spend()
-    shelf.earn(10**9)
-    assert sum(shelf.spend() for _ in range(5000)) == PUTS_MAX
+        peers.get("k", "a")
+        peers.get("not there", "a")
+    assert [cache.may_put() for _ in range(2 * PUTS_PER_READ)] == [True] * 2 * PUTS_PER_READ
+    assert not cache.may_put()
+    cache.allow_puts(10**9)
+    assert sum(cache.may_put() for _ in range(5000)) == PUTS_MAX
 
 
 # on stock workers
@@ -255,15 +252,15 @@ async def test_small_results_are_fetched_without_a_request() -> None:
         assert {ts.key for ts in b.state.tasks.values() if ts.state == "memory"} > {
             f.key for f in made
         }
-        shelf = cluster.transfer(0).shm_cache
-        assert all(f.key in shelf for f in made)
+        cache = cluster.transfer(0).shm_cache
+        assert all(f.key in cache for f in made)
         assert not any(f.key in cluster.transfer(1).shm_cache for f in made), (
             "fetched, not computed"
         )
         keys = [f.key for f in made]
         del made, total, first
         gc.collect()
-        while any(key in shelf for key in keys):
+        while any(key in cache for key in keys):
             await client.submit(int, 1, pure=False)
 
 
@@ -295,7 +292,7 @@ async def test_number_of_prefetched_values_is_limited(monkeypatch: pytest.Monkey
         await wait(made)
         assert await client.submit(len, made, workers=["1"]) == 20
         log = [entry for entry in b.state.log if entry[1] == "receive-from-scatter"]
-        assert len(log) == 4 and all(entry[3].startswith("transfer-shelf") for entry in log)
+        assert len(log) == 4 and all(entry[3].startswith("transfer-prefetch") for entry in log)
 
 
 async def test_paused_worker_does_not_prefetch() -> None:
@@ -343,7 +340,7 @@ async def test_replica_is_used_before_its_holder_is_known() -> None:
     "transfer",
     [
         Transfer("direct"),
-        Transfer("shm", shm={"shelf_nbytes": 0}),
+        Transfer("shm", shm={"cache_nbytes": 0}),
         Transfer("shm", rules=[{"use": "dask", "types": "builtins.*"}]),
         Transfer("shm", min_nbytes="1 MiB"),
     ],

@@ -65,7 +65,7 @@ async def test_value_taken_before_it_was_put_is_not_put_twice() -> None:
             plain, stubs, used = await transfer.substitute(taken, transfer.health.places)
             names.append(stubs[0][1]["ref"]["name"])
             assert not plain
-            transfer.published.used(used[0])
+            transfer.published.remove_user(used[0])
         assert names[0] == names[1]
         assert cluster.traffic("shm")["put_count"] == 1
 
@@ -117,7 +117,7 @@ async def test_workers_without_plugin_get_ordinary_data() -> None:
 
 
 async def test_small_values_are_sent_by_dask() -> None:
-    async with small(Transfer("shm", shm={"shelf_nbytes": 0}), n_workers=2) as cluster:
+    async with small(Transfer("shm", shm={"cache_nbytes": 0}), n_workers=2) as cluster:
         x = cluster.client.submit(np.arange, 1000, workers=["0"])
         assert await cluster.client.submit(len, x, workers=["1"]) == 1000
         assert cluster.traffic("shm")["put_count"] == 0
@@ -216,7 +216,7 @@ async def test_preload() -> None:
 def test_settings() -> None:
     assert settings().backends == ("shm", "vm", "direct")
     assert settings("auto", file="/x").backends == ("shm", "vm", "file", "direct")
-    assert "vm" in settings().guessed and "vm" not in settings("vm").guessed
+    assert "vm" in settings().automatic and "vm" not in settings("vm").automatic
     assert settings("a.b:C").classes["C"] == "a.b:C"
     for words, options in [(("smh",), {}), (("file",), {}), ((), {"files": "/x"})]:
         with pytest.raises(ValueError):
