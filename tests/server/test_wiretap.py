@@ -229,7 +229,7 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tls]:
 
 
 async def test_tls_on_both_sides(tls: Tls) -> None:
-    server, client = tls.listen, tls.dial
+    server, client = tls.listen, tls.connect
     for listen in ("tls://127.0.0.1:0", "tcp://127.0.0.1:0"):
         async with tapped(context=server, tls=tls, listen=listen) as (far, tap, seen):
             assert tap.address.startswith(listen[:3])

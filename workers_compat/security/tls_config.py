@@ -26,7 +26,7 @@ class Tls:
     """TLS configuration of the scheduler's connections.
 
     Attributes:
-        listen, dial: contexts; None without certificates.
+        listen, connect: contexts; None without certificates.
         required: whether unencrypted connections are rejected.
         peer_names: patterns, one of which must match a name in a peer's certificate; () for no
             check.
@@ -35,7 +35,7 @@ class Tls:
     """
 
     listen: ssl.SSLContext | None = None
-    dial: ssl.SSLContext | None = None
+    connect: ssl.SSLContext | None = None
     required: bool = False
     peer_names: tuple[str, ...] = ()
     server_hostname: str | None = None
@@ -75,7 +75,7 @@ def read(security: Any = None) -> Tls:
     elif not hasattr(security, "get_listen_args"):
         raise TypeError(f"security= must be a Security object, got {type(security).__name__}")
     listen = security.get_listen_args(ROLE)
-    dial = security.get_connection_args(ROLE)
+    connect = security.get_connection_args(ROLE)
     names = dask.config.get("paceline.security.peer-names", default=None) or ()
     if isinstance(names, str):
         names = (names,)
@@ -86,10 +86,10 @@ def read(security: Any = None) -> Tls:
         )
     return Tls(
         listen=listen.get("ssl_context"),
-        dial=dial.get("ssl_context"),
+        connect=connect.get("ssl_context"),
         required=bool(listen.get("require_encryption")),
         peer_names=tuple(str(name) for name in names),
-        server_hostname=(dial.get("extra_conn_args") or {}).get("server_hostname"),
+        server_hostname=(connect.get("extra_conn_args") or {}).get("server_hostname"),
         security=security,
     )
 

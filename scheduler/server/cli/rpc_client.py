@@ -57,7 +57,7 @@ def _connect(address: str, encrypted: bool, timeout: float) -> socket.socket:
     from paceline.workers_compat.security import tls_config
 
     try:
-        context = tls_config.read().dial
+        context = tls_config.read().connect
         if context is None:
             raise RpcError(
                 f"{address} needs certificates in the configuration (distributed.comm.tls)"

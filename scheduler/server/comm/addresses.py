@@ -10,8 +10,6 @@ from paceline.workers_compat.addressing import split_address, split_host_port
 
 #: Schemes whose addresses are hosts and ports.
 IP_SCHEMES = frozenset({"tcp", "tls", "ws", "wss"})
-#: Hosts that represent every interface.
-WILDCARDS = frozenset({"", "0.0.0.0", "::"})
 
 
 def address_host(address: str) -> str:

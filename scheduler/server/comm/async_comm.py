@@ -25,7 +25,7 @@ class AsyncComm(Comm):
         self._unwritten_nbytes = 0
         self._slow = False
         self._gone = False
-        self._close_when_written = False
+        self._end_when_written = False
         self._writer: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._reading = asyncio.Event()
@@ -47,12 +47,12 @@ class AsyncComm(Comm):
 
     # called by subclasses
 
-    def message(self, frames: Sequence[Buffer]) -> None:
+    def message_received(self, frames: Sequence[Buffer]) -> None:
         """Process one received message."""
         if not self._closing:
             self.events.frames_in([frames])
 
-    def keep(self, coroutine: Coroutine[Any, Any, None]) -> None:
+    def run_task(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run ``coroutine``, which reads or closes the connection, in a task."""
         task = asyncio.get_running_loop().create_task(coroutine, name="comm")
         self._tasks.add(task)
@@ -108,12 +108,12 @@ class AsyncComm(Comm):
         if self._slow and not self._closing:
             self._slow = False
             self.events.resumed()
-        if self._close_when_written:
+        if self._end_when_written:
             self.end()
 
-    def hang_up(self) -> None:
-        self._close_when_written = self._writer is not None
-        if not self._close_when_written:
+    def close_when_written(self) -> None:
+        self._end_when_written = self._writer is not None
+        if not self._end_when_written:
             self.end()
 
     def abort(self, reason: str) -> None:

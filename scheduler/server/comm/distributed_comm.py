@@ -31,15 +31,15 @@ class DistributedComm(AsyncComm):
         await self._comm.write(foreign_comm.to_message(frames, self._scheme))
 
     def end(self) -> None:
-        self.keep(self._hang_up())
+        self.run_task(self._close_comm())
 
-    async def _hang_up(self) -> None:
+    async def _close_comm(self) -> None:
         try:
             await self._comm.close()
         finally:
             self.lost("closed")
 
-    def cut(self) -> None:
+    def close_now(self) -> None:
         self._comm.abort()
 
     async def read(self) -> None:
@@ -48,7 +48,7 @@ class DistributedComm(AsyncComm):
         try:
             while not self._gone:
                 await self.may_read()
-                self.message(foreign_comm.to_frames(await self._comm.read(), self._scheme))
+                self.message_received(foreign_comm.to_frames(await self._comm.read(), self._scheme))
         except (OSError, EOFError) as error:
             reason = str(error) or reason
         except Exception as error:
@@ -82,7 +82,7 @@ class DistributedBackend:
         comm = await foreign_comm.connect(self._scheme, host, arguments)
         comm = DistributedComm(transport, comm, self._scheme, outgoing=True)
         transport.connection_made(comm)
-        comm.keep(comm.read())
+        comm.run_task(comm.read())
         return comm
 
 

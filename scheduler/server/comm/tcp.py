@@ -117,11 +117,11 @@ class TcpComm(Comm, asyncio.BufferedProtocol):
             for buffer in buffers:
                 self._transport.write(buffer)
 
-    def cut(self) -> None:
+    def close_now(self) -> None:
         if self._transport is not None:
             self._transport.abort()
 
-    def hang_up(self) -> None:
+    def close_when_written(self) -> None:
         if self._transport is not None:
             self._transport.close()
 

@@ -108,14 +108,14 @@ class TlsComm(TcpComm):
         if not self._pumping:
             self._pump()
 
-    def hang_up(self) -> None:
+    def close_when_written(self) -> None:
         self._draining = bool(self._pieces)
         if not self._draining:
-            super().hang_up()
+            super().close_when_written()
 
-    def cut(self) -> None:
+    def close_now(self) -> None:
         self._forget_pieces()
-        super().cut()
+        super().close_now()
 
     @property
     def unwritten_nbytes(self) -> int:
@@ -182,7 +182,7 @@ class TlsBackend(TcpBackend):
 
     async def connect(self, transport: Transport, host: str, port: int) -> Comm:
         address = f"tls://{join_host_port(host, port)}"
-        if self._tls.dial is None:
+        if self._tls.connect is None:
             raise FatalConnectError(no_certificates(address))
         comm = TlsComm(transport, True, self._tls)
         try:
@@ -190,7 +190,7 @@ class TlsBackend(TcpBackend):
                 lambda: comm,
                 host,
                 port,
-                ssl=self._tls.dial,
+                ssl=self._tls.connect,
                 server_hostname=self._tls.server_hostname or host,
                 ssl_handshake_timeout=HANDSHAKE_SECONDS,
                 ssl_shutdown_timeout=SHUTDOWN_SECONDS,

@@ -127,7 +127,7 @@ class Comm(ABC):
         """Close the connection at once."""
         self._reason = self._reason or reason
         self._closing = True
-        self.cut()
+        self.close_now()
 
     def close(self) -> None:
         """Close the connection once everything is written."""
@@ -135,7 +135,7 @@ class Comm(ABC):
             self.flush()
             self._closing = True
             self._reason = self._reason or "closed"
-            self.hang_up()
+            self.close_when_written()
 
     @property
     def coming(self) -> tuple[tuple[int, ...], Frames] | None:
@@ -176,11 +176,11 @@ class Comm(ABC):
         """Resume reading."""
 
     @abstractmethod
-    def cut(self) -> None:
+    def close_now(self) -> None:
         """Close the connection at once."""
 
     @abstractmethod
-    def hang_up(self) -> None:
+    def close_when_written(self) -> None:
         """Close the connection once everything is written."""
 
 

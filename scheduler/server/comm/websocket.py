@@ -71,7 +71,7 @@ class WebSocketComm(AsyncComm):
     def end(self) -> None:
         self._socket.close()
 
-    def cut(self) -> None:
+    def close_now(self) -> None:
         self._stream.close()
 
     def admit(self) -> None:
@@ -112,7 +112,7 @@ class WebSocketComm(AsyncComm):
 
     def _complete(self) -> None:
         frames, self._frames = self._frames, []
-        self.message(frames)
+        self.message_received(frames)
 
 
 class PeerHandler(WebSocketHandler):
@@ -208,11 +208,11 @@ class WebSocketBackend:
 
     async def connect(self, transport: Transport, host: str, port: int) -> Comm:
         address = f"{self.scheme}://{join_host_port(host, port)}"
-        if self.scheme == "wss" and self._tls.dial is None:
+        if self.scheme == "wss" and self._tls.connect is None:
             raise FatalConnectError(no_certificates(address))
         request = HTTPRequest(
             address,
-            ssl_options=self._tls.dial if self.scheme == "wss" else None,
+            ssl_options=self._tls.connect if self.scheme == "wss" else None,
             connect_timeout=CONNECT_SECONDS,
         )
         try:
@@ -233,7 +233,7 @@ class WebSocketBackend:
         comm = WebSocketComm(transport, socket, stream, facts)
         set_socket_options(stream.socket)
         transport.connection_made(comm)
-        comm.keep(_read(comm, socket))
+        comm.run_task(_read(comm, socket))
         return comm
 
 

@@ -76,7 +76,7 @@ class DurableComm(TcpComm):
         self._owner.comms.add(self)
         self.flush()
         if self._closing:
-            self.hang_up()
+            self.close_when_written()
 
     def buffer_updated(self, nbytes: int) -> None:
         data = self._owner.scratch[:nbytes]

@@ -131,7 +131,7 @@ class Wiretap:
         scheme, _ = split_address(self._listen)
         host, port = split_host_port(self._listen)
         self._far = split_host_port(self._forward)
-        self._far_context = _context(self._forward, self._tls.dial)
+        self._far_context = _context(self._forward, self._tls.connect)
         self._server = await asyncio.start_server(
             self._accept,
             host or None,
