@@ -19,7 +19,7 @@ from paceline.scheduler.server.runtime import child_process
 from paceline.scheduler.server.runtime.template import Template
 from paceline.scheduler.server.scheduler import Scheduler
 
-from tests.support.fake_peers import Peer, client, worker
+from tests.support.fake_peers import Peer, client, until, worker
 
 LARGE = 30_000
 SERVE = """
@@ -62,12 +62,6 @@ def graph(name: str, n: int) -> m.UpdateGraph:
         {"serializer": "pickle", "writeable": []}, [cloudpickle.dumps(LLGExpr(dsk))]
     )
     return m.UpdateGraph(expr_ser=expr, keys=[f"{name}-end"])
-
-
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(40):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 async def computed(peer: Peer) -> list[str]:

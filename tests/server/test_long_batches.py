@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -13,7 +12,7 @@ from paceline.protocol import messages as m
 from paceline.protocol.payload import serialized_payload
 from paceline.scheduler.server.scheduler import Scheduler
 
-from tests.support.fake_peers import client, worker
+from tests.support.fake_peers import client, until, worker
 
 MANY = 15_000
 
@@ -23,12 +22,6 @@ async def scheduler() -> AsyncIterator[Scheduler]:
     options = {"host": "127.0.0.1", "port": 0, "dashboard": False}
     async with Scheduler(**options, compile_in_threads=True) as made:
         yield made
-
-
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(40):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 def keys() -> list[str]:

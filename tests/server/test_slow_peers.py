@@ -18,7 +18,7 @@ from paceline.scheduler.server.peers import slow_peers
 from paceline.scheduler.server.peers.slow_peers import SlowClientBuffer, UnreadTimer
 from paceline.scheduler.server.scheduler import Scheduler
 
-from tests.support.fake_peers import Peer, client, worker
+from tests.support.fake_peers import Peer, client, until, worker
 
 
 @pytest.fixture
@@ -93,12 +93,6 @@ def test_the_size_of_a_backlog_counts_shared_payloads_once() -> None:
 
 def peers(scheduler: Scheduler) -> list[Any]:
     return [comm.events for comm in scheduler.server.transport.comms]
-
-
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 def stop_reading(peer: Peer) -> None:

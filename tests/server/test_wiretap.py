@@ -35,6 +35,8 @@ from paceline.scheduler.server.wiretap.report import Filter, Reporter, keys_in, 
 from paceline.workers_compat.security import tls_config
 from paceline.workers_compat.security.tls_config import Tls
 
+from tests.support.fake_peers import until
+
 CAPTURES = Path(__file__).parents[1] / "protocol" / "captures"
 
 
@@ -83,12 +85,6 @@ async def dial(tap: Wiretap, **options: Any) -> tuple[asyncio.StreamReader, asyn
     return await asyncio.open_connection(
         "127.0.0.1", int(tap.address.rpartition(":")[2]), **options
     )
-
-
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(20):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 # ------------------------------------------------------------------ forwarding

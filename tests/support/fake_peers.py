@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from paceline.protocol import messages as m
 from paceline.protocol.connection import Connection
 from paceline.protocol.framing import FrameReader, pack_frames
 from paceline.scheduler.server.scheduler import Scheduler
+
+#: Time limit of a wait, seconds; far more than a loaded machine needs.
+WAIT_SECONDS = 40.0
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait until `condition()` is true. Raise TimeoutError after ``WAIT_SECONDS``."""
+    async with asyncio.timeout(WAIT_SECONDS):
+        while not condition():
+            await asyncio.sleep(0.01)
 
 
 class Peer:

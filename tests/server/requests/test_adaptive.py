@@ -17,18 +17,14 @@ from distributed import Client, Event, SpecCluster, Worker, get_worker
 from paceline.scheduler import LocalCluster
 from paceline.scheduler.server.scheduler import Scheduler
 
+from tests.support.fake_peers import until
+
 pytestmark = pytest.mark.timeout(90)
 
 #: Interval of scaling decisions.
 INTERVAL = "50ms"
 #: Number of tasks that require more than one worker.
 N_TASKS = 24
-
-
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.02)
 
 
 @contextlib.asynccontextmanager

@@ -14,7 +14,9 @@ from paceline.protocol.framing import LARGE_FRAME_NBYTES
 from paceline.scheduler.server.peers import receive_spool
 from paceline.scheduler.server.peers.receive_spool import ReceiveSpool
 
-from .test_stock_peers import cluster, until
+from tests.support.fake_peers import until
+
+from .test_stock_peers import cluster
 
 pytestmark = pytest.mark.timeout(90)
 

@@ -13,6 +13,8 @@ from distributed import Client, Event, Worker
 from paceline.scheduler.server.requests import retire
 from paceline.scheduler.server.scheduler import Scheduler
 
+from tests.support.fake_peers import until
+
 pytestmark = pytest.mark.timeout(90)
 
 
@@ -28,12 +30,6 @@ async def cluster(n_workers: int) -> AsyncIterator[tuple[Any, Any, list[Any]]]:
         ]
         client = await enter(Client(scheduler.address, asynchronous=True))
         yield scheduler, client, workers
-
-
-async def until(condition: Any) -> None:
-    async with asyncio.timeout(10):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 def hold(i: int) -> int:

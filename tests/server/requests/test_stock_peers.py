@@ -19,6 +19,8 @@ from paceline.scheduler.server.requests import gather as gather_module
 from paceline.scheduler.server.requests.gather import merge_shards
 from paceline.scheduler.server.scheduler import Scheduler
 
+from tests.support.fake_peers import until
+
 pytestmark = pytest.mark.timeout(90)
 
 
@@ -37,12 +39,6 @@ async def cluster(n_workers: int = 2, **options: Any) -> AsyncIterator[tuple[Any
         ]
         client = await stack.enter_async_context(Client(scheduler.address, asynchronous=True))
         yield scheduler, client, workers
-
-
-async def until(condition: Any, seconds: float = 10.0) -> None:
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 async def test_gather_in_memory_and_in_a_file(tmp_path: Path) -> None:
