@@ -114,17 +114,17 @@ def write(peer: Peer, message: Any) -> None:
     peer.write([bytes(frame) for frame in dumps(message)])
 
 
-async def dial_worker(scheduler: Scheduler) -> Peer:
-    peer = await Peer.dial(scheduler)
+async def connect_worker(scheduler: Scheduler) -> Peer:
+    peer = await Peer.connect(scheduler)
     write(peer, registration(FAKE, "fake"))
     assert (await peer.event()).value["status"] == "OK"
     peer.connection.become_stream("worker")
     return peer
 
 
-async def dial_client(scheduler: Scheduler) -> Peer:
-    peer = await Peer.dial(scheduler)
-    peer.say_raw({"op": "register-client", "client": "fake", "reply": False, "versions": {}})
+async def connect_client(scheduler: Scheduler) -> Peer:
+    peer = await Peer.connect(scheduler)
+    peer.send_raw({"op": "register-client", "client": "fake", "reply": False, "versions": {}})
     peer.connection.become_stream("client")
     await peer.messages()
     return peer
@@ -155,7 +155,7 @@ WORKER_OPS = sorted(set(TABLES["worker_to_scheduler"]) - {"close-stream"})
 @pytest.mark.parametrize("op", WORKER_OPS)
 async def test_streams_of_workers(op: str, cluster: Cluster) -> None:
     """Test each field of each message, for a task that the worker computes."""
-    peer = await dial_worker(cluster.scheduler)
+    peer = await connect_worker(cluster.scheduler)
     state = cluster.scheduler.server.state
     for name in fields("worker_to_scheduler", op):
         future = cluster.client.submit(int, 5, workers=[FAKE], key="k")
@@ -180,7 +180,7 @@ CLIENT_OPS = sorted(set(TABLES["client_to_scheduler"]) - {"close-stream", "close
 
 @pytest.mark.parametrize("op", CLIENT_OPS)
 async def test_streams_of_clients(op: str, cluster: Cluster) -> None:
-    peer = await dial_client(cluster.scheduler)
+    peer = await connect_client(cluster.scheduler)
     for name in fields("client_to_scheduler", op):
         for value in ODD:
             write(peer, [message_of("client_to_scheduler", op, name, value)])
@@ -192,7 +192,7 @@ async def test_streams_of_clients(op: str, cluster: Cluster) -> None:
 @pytest.mark.parametrize("op", ["heartbeat_worker", "register-worker"])
 async def test_attributes_of_workers(op: str, cluster: Cluster) -> None:
     """Test each attribute of a registering worker, and each known member of those that are maps."""
-    stream = await dial_worker(cluster.scheduler) if op == "heartbeat_worker" else None
+    stream = await connect_worker(cluster.scheduler) if op == "heartbeat_worker" else None
     base = registration(FAKE, "fake")
     if op == "heartbeat_worker":
         base = {"op": op, "address": FAKE, "now": 1.0, "metrics": base["metrics"], "reply": True}
@@ -215,7 +215,7 @@ async def test_attributes_of_workers(op: str, cluster: Cluster) -> None:
     for number, (name, value) in enumerate(changes):
         if name in ("reply", "close", "address"):
             continue
-        peer = await Peer.dial(cluster.scheduler)
+        peer = await Peer.connect(cluster.scheduler)
         write(peer, {**base, name: value})
         with contextlib.suppress(EOFError):
             await peer.event()
@@ -251,7 +251,7 @@ async def test_requests(op: str, cluster: Cluster) -> None:
         if name in ("reply", "close", "serializers"):
             continue
         for value in ODD:
-            peer = await Peer.dial(cluster.scheduler)
+            peer = await Peer.connect(cluster.scheduler)
             peers.append(peer)
             write(peer, message_of("scheduler_rpc", op, name, value))
         await cluster.check((op, name))

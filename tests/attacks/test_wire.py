@@ -78,7 +78,7 @@ def test_length_beyond_the_disk_zeroes_no_memory(tmp_path: Path) -> None:
 
 def test_unread_replies_stop_the_requests(tmp_path: Path) -> None:
     with scheduler_process(tmp_path) as (process, address), Attacker(address) as attacker:
-        attacker.ask({"op": "set_metadata", "keys": ["blob"], "value": "x" * MB})
+        attacker.request({"op": "set_metadata", "keys": ["blob"], "value": "x" * MB})
         request = b"".join(
             pack_frames(attacker.connection.codec.encode({"op": "get_metadata", "keys": ["blob"]}))
         )
@@ -100,7 +100,7 @@ def test_unread_replies_stop_the_requests(tmp_path: Path) -> None:
 def fake_worker(address: str) -> Attacker:
     """Register a worker that does not read."""
     attacker = Attacker(address)
-    reply = attacker.ask(registration("tcp://127.0.0.1:1"))
+    reply = attacker.request(registration("tcp://127.0.0.1:1"))
     assert reply["status"] == "OK", reply
     return attacker
 

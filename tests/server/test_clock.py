@@ -60,8 +60,8 @@ async def test_a_jump_removes_no_worker_and_no_client(jump: float) -> None:
         driver.clock = SteadyClock(lambda: time.time() + shift)
         bob = await worker(scheduler)
         alice = await client(scheduler)
-        alice.say([m.HeartbeatClient()])
-        alice.say([m.ClientDesiresKeys(keys=["x"], client="client-1")])
+        alice.send([m.HeartbeatClient()])
+        alice.send([m.ClientDesiresKeys(keys=["x"], client="client-1")])
         while "x" not in scheduler.server.state.tasks:
             await asyncio.sleep(0.01)
         shift = jump

@@ -20,7 +20,7 @@ async def ask_running(*arguments: str) -> str:
     """Run the command against a scheduler with a client that desires a key without a task."""
     async with Scheduler(host="127.0.0.1", dashboard=False, compile_in_threads=True) as scheduler:
         alice = await client(scheduler)
-        alice.say([m.ClientDesiresKeys(keys=["x"], client="client-1")])
+        alice.send([m.ClientDesiresKeys(keys=["x"], client="client-1")])
         while "x" not in scheduler.server.state.tasks:
             await asyncio.sleep(0.01)
         runner = CliRunner()

@@ -89,11 +89,11 @@ async def test_large_graph_does_not_delay_a_small_one_of_another_client(
     alice = await worker(scheduler)
     large, small = await client(scheduler, "large"), await client(scheduler, "small")
     warm_up = graph("warm", 1)
-    small.say([warm_up])
+    small.send([warm_up])
     await until(lambda: "warm-end" in state.tasks)
-    large.say([graph("big", LARGE)])
+    large.send([graph("big", LARGE)])
     await asyncio.sleep(0.05)
-    small.say([graph("quick", 1)])
+    small.send([graph("quick", 1)])
     seen: list[str] = []
     while "quick-0" not in seen:
         seen += await computed(alice)
@@ -104,13 +104,13 @@ async def test_large_graph_does_not_delay_a_small_one_of_another_client(
 async def test_graphs_of_a_removed_client_are_dropped(scheduler: Scheduler) -> None:
     state = scheduler.server.state
     leaving = await client(scheduler, "leaving")
-    leaving.say([graph("big", LARGE)])
+    leaving.send([graph("big", LARGE)])
     await until(lambda: state.graphs)  # chunks are arriving
     leaving.writer.close()
     await until(lambda: "leaving" not in state.clients)
     await until(lambda: not state.graphs and not state.tasks)
     stays = await client(scheduler, "stays")
-    stays.say([graph("next", 1)])
+    stays.send([graph("next", 1)])
     await until(lambda: "next-end" in state.tasks)
     assert "big-end" not in state.tasks
 
@@ -122,13 +122,15 @@ async def test_only_messages_after_a_graph_wait_for_it(
     state = scheduler.server.state
     peer = await client(scheduler)
     commits = noted(scheduler, GraphCommit, m.ClientReleasesKeys)
-    peer.say([graph("big", LARGE)])
-    peer.say([graph("small", 1), m.ClientReleasesKeys(keys=["big-end"])])
-    asker = await Peer.dial(scheduler)
-    assert await asker.ask({"op": "get_task_status", "keys": ["small-end"]}) == {"small-end": None}
+    peer.send([graph("big", LARGE)])
+    peer.send([graph("small", 1), m.ClientReleasesKeys(keys=["big-end"])])
+    requester = await Peer.connect(scheduler)
+    assert await requester.request({"op": "get_task_status", "keys": ["small-end"]}) == {
+        "small-end": None
+    }
     await until(lambda: len(commits) == 3)
     assert commits == [1, 2, 0]
-    peer.say([m.ClientReleasesKeys(keys=["small-end"])])
+    peer.send([m.ClientReleasesKeys(keys=["small-end"])])
     await until(lambda: not state.tasks)
 
 
@@ -158,9 +160,9 @@ async def test_graphs_with_released_keys_are_no_longer_compiled(
     scheduler: Scheduler, given_up: m.Message
 ) -> None:
     peer = await client(scheduler)
-    peer.say([endless("a"), endless("b"), endless("c")])
-    peer.say([given_up])
-    peer.say([graph("next", 1)])
+    peer.send([endless("a"), endless("b"), endless("c")])
+    peer.send([given_up])
+    peer.send([graph("next", 1)])
     await until(lambda: "next-end" in scheduler.server.state.tasks)
 
 
@@ -170,16 +172,16 @@ async def test_released_graph_is_compiled_if_another_may_depend_on_it(scheduler:
     commits = noted(scheduler, GraphCommit)
     peer, other = await client(scheduler, "one"), await client(scheduler, "other")
     # another graph of the client may depend on it
-    peer.say([graph("x", 1), graph("y", 1), release])
+    peer.send([graph("x", 1), graph("y", 1), release])
     await until(lambda: "y-end" in state.tasks)
     assert commits == [1, 2]
     # another client desires it
-    other.say([m.ClientDesiresKeys(keys=["z-end"])])
+    other.send([m.ClientDesiresKeys(keys=["z-end"])])
     await until(lambda: "z-end" in state.tasks)
-    peer.say([graph("z", 1), m.ClientReleasesKeys(keys=["z-end"])])
+    peer.send([graph("z", 1), m.ClientReleasesKeys(keys=["z-end"])])
     await until(lambda: "z-0" in state.tasks)
     # the scheduler keeps it
-    peer.say(
+    peer.send(
         [
             graph("w", 1),
             m.ClientDesiresKeys(keys=["w-end"], client="fire-and-forget"),
@@ -191,17 +193,17 @@ async def test_released_graph_is_compiled_if_another_may_depend_on_it(scheduler:
 
 async def test_a_restart_drops_graphs_that_are_being_compiled(scheduler: Scheduler) -> None:
     peer = await client(scheduler)
-    peer.say([endless("a")])
+    peer.send([endless("a")])
     await until(lambda: scheduler.server.driver.client_streams["client-1"].n_graphs == 1)
     await scheduler.restart(wait_for_workers=False)
-    peer.say([graph("next", 1)])
+    peer.send([graph("next", 1)])
     await until(lambda: "next-end" in scheduler.server.state.tasks)
 
 
 async def test_unreadable_graph_affects_no_other(scheduler: Scheduler) -> None:
     peer = await client(scheduler)
     bad = serialized_payload({"serializer": "pickle", "writeable": []}, [b"nonsense"])
-    peer.say([m.UpdateGraph(expr_ser=bad, keys=["x"]), graph("good", 1)])
+    peer.send([m.UpdateGraph(expr_ser=bad, keys=["x"]), graph("good", 1)])
     (report,) = [x for x in await peer.messages() if type(x) is m.TaskErredReport]
     assert report.key == "x"
     assert report.exception is not None

@@ -58,7 +58,7 @@ async def test_worker_with_unusual_values_registers_and_leaves(change: dict[str,
     options = {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0", "dashboard": False}
     async with Scheduler(**options) as scheduler:
         state = scheduler.server.state
-        peer = await Peer.dial(scheduler)
+        peer = await Peer.connect(scheduler)
         write(peer, {**registration(FAKE), **change})
         assert (await peer.event()).value["status"] == "OK"
         await assert_others_go_on(scheduler)
@@ -82,7 +82,7 @@ async def test_worker_with_unusual_values_registers_and_leaves(change: dict[str,
 async def test_refused_worker_gets_the_reason(change: dict[str, Any]) -> None:
     options = {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0", "dashboard": False}
     async with Scheduler(**options) as scheduler:
-        peer = await Peer.dial(scheduler)
+        peer = await Peer.connect(scheduler)
         write(peer, {**registration(FAKE), **change})
         reply = (await peer.event()).value
         assert reply["status"] == "error" and next(iter(change)) in reply["message"]

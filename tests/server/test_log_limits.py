@@ -100,15 +100,15 @@ async def test_peers_with_large_keys_and_ops(caplog: pytest.LogCaptureFixture) -
     key = "k" * 2**20
     async with Scheduler(host="127.0.0.1", port=0, dashboard=False) as scheduler:
         alice = await client(scheduler)
-        alice.say([m.ClientDesiresKeys(keys=[key], client="client-1")])
-        alice.say([m.CancelKeys(keys=[key], client="client-1", force=True)])
-        asker = await Peer.dial(scheduler)
+        alice.send([m.ClientDesiresKeys(keys=[key], client="client-1")])
+        alice.send([m.CancelKeys(keys=[key], client="client-1", force=True)])
+        requester = await Peer.connect(scheduler)
         for _ in range(3):
-            await asker.ask({"op": "o" * 2**20, "reply": True})
+            await requester.request({"op": "o" * 2**20, "reply": True})
         alice.writer.close()
         while scheduler.server.driver.client_streams:
             await asyncio.sleep(0.01)
-        asker.writer.close()
+        requester.writer.close()
     assert len(caplog.records) > 5
     assert max(len(record.getMessage()) for record in caplog.records) < 2 * log_limits.MESSAGE_MAX
     assert logger.filters == []

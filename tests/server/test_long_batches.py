@@ -31,18 +31,18 @@ def keys() -> list[str]:
 async def test_client_that_releases_many_keys(scheduler: Scheduler) -> None:
     state = scheduler.server.state
     alice, bob = await client(scheduler, "alice"), await client(scheduler, "bob")
-    alice.say([m.ClientDesiresKeys(keys=keys(), client="alice")])
-    alice.say([m.ClientReleasesKeys(keys=[key], client="alice") for key in keys()])
-    alice.say([m.ClientDesiresKeys(keys=["last"], client="alice")])
+    alice.send([m.ClientDesiresKeys(keys=keys(), client="alice")])
+    alice.send([m.ClientReleasesKeys(keys=[key], client="alice") for key in keys()])
+    alice.send([m.ClientDesiresKeys(keys=["last"], client="alice")])
     seen: set[int] = set()
 
     def gone() -> bool:
         seen.add(len(state.tasks))
         return list(state.tasks) == ["last"]
 
-    bob.say([m.ClientDesiresKeys(keys=["of-bob"], client="bob")])
+    bob.send([m.ClientDesiresKeys(keys=["of-bob"], client="bob")])
     await until(lambda: "of-bob" in state.tasks)
-    bob.say([m.ClientReleasesKeys(keys=["of-bob"], client="bob")])
+    bob.send([m.ClientReleasesKeys(keys=["of-bob"], client="bob")])
     await until(gone)
     assert len(seen) > 5  # in many iterations of the loop
 
@@ -54,8 +54,8 @@ async def test_worker_that_fetched_many_keys(scheduler: Scheduler) -> None:
     (ws,) = state.workers.values()
     scheduler.server.driver.feed(_placed(ws.address))
     other = await worker(scheduler, address="tcp://127.0.0.1:2", name="other")
-    other.say([m.AddKeys(keys=keys(), stimulus_id="s")])
-    other.say([m.ReleaseWorkerData(key=keys()[-1], stimulus_id="s")])
+    other.send([m.AddKeys(keys=keys(), stimulus_id="s")])
+    other.send([m.ReleaseWorkerData(key=keys()[-1], stimulus_id="s")])
     two = state.workers["tcp://127.0.0.1:2"]
     await until(lambda: len(two.has_what) == MANY - 1 and keys()[-1] in state.tasks)
     assert len(ws.has_what) == MANY
@@ -75,14 +75,14 @@ async def test_many_messages_behind_a_graph_keep_their_order(scheduler: Schedule
     expr = serialized_payload(
         {"serializer": "pickle", "writeable": []}, [cloudpickle.dumps(LLGExpr(dsk))]
     )
-    alice.say([m.UpdateGraph(expr_ser=expr, keys=keys())])
+    alice.send([m.UpdateGraph(expr_ser=expr, keys=keys())])
     # without this message, the graph would be cancelled if it is not compiled before the release
-    alice.say([m.ClientDesiresKeys(keys=keys()[:1])])
-    alice.say([m.ClientReleasesKeys(keys=[key], client="alice") for key in keys()])
+    alice.send([m.ClientDesiresKeys(keys=keys()[:1])])
+    alice.send([m.ClientReleasesKeys(keys=[key], client="alice") for key in keys()])
     small = serialized_payload(
         {"serializer": "pickle", "writeable": []}, [cloudpickle.dumps(LLGExpr({"x": (sum, [1])}))]
     )
-    alice.say([m.UpdateGraph(expr_ser=small, keys=["x"])])
+    alice.send([m.UpdateGraph(expr_ser=small, keys=["x"])])
     await until(lambda: keys()[0] in state.tasks)
     await until(lambda: list(state.tasks) == ["x"] and not state.deferred)
 
@@ -90,6 +90,6 @@ async def test_many_messages_behind_a_graph_keep_their_order(scheduler: Schedule
 async def test_client_that_disconnects_in_the_middle(scheduler: Scheduler) -> None:
     state = scheduler.server.state
     alice = await client(scheduler, "alice")
-    alice.say([m.ClientDesiresKeys(keys=keys(), client="alice")])
+    alice.send([m.ClientDesiresKeys(keys=keys(), client="alice")])
     alice.writer.close()
     await until(lambda: "alice" not in state.clients and not state.tasks)

@@ -148,7 +148,7 @@ async def test_peers_without_proof_are_refused_with_an_error(caplog: Any) -> Non
     with dask.config.set({"paceline.security.secret": SECRET}):
         async with Scheduler(host="127.0.0.1", port=0, dashboard_address=":0") as scheduler:
             caplog.set_level(logging.WARNING)
-            peer = await Peer.dial(scheduler)
+            peer = await Peer.connect(scheduler)
             assert await peer.ended()
             assert "it does not know the cluster's secret" in caplog.text
             with pytest.raises(OSError):

@@ -39,43 +39,43 @@ def raised(reply: Any) -> BaseException:
 
 
 async def test_requests_and_close(scheduler: Scheduler) -> None:
-    peer = await Peer.dial(scheduler)
-    identity = await peer.ask({"op": "identity"})
+    peer = await Peer.connect(scheduler)
+    identity = await peer.request({"op": "identity"})
     assert identity["type"] == "Scheduler"
     assert identity["address"] == scheduler.address
-    peer.say_raw({"op": "echo", "data": 1, "reply": False})
-    assert await peer.ask({"op": "echo", "data": (1, {"a": None})}) == (1, {"a": None})
-    assert await peer.ask({"op": "echo", "data": 2, "close": True}) == 2
+    peer.send_raw({"op": "echo", "data": 1, "reply": False})
+    assert await peer.request({"op": "echo", "data": (1, {"a": None})}) == (1, {"a": None})
+    assert await peer.request({"op": "echo", "data": 2, "close": True}) == 2
     assert await peer.ended()
-    other = await Peer.dial(scheduler)
-    assert await other.ask({"op": "close"}) == "OK"
+    other = await Peer.connect(scheduler)
+    assert await other.request({"op": "close"}) == "OK"
     assert await other.ended()
 
 
 async def test_invalid_request_keeps_the_connection(scheduler: Scheduler, caplog: Any) -> None:
-    peer = await Peer.dial(scheduler)
-    assert await peer.ask({"op": "nothing_like_it"}) is None
+    peer = await Peer.connect(scheduler)
+    assert await peer.request({"op": "nothing_like_it"}) is None
     assert "No handler nothing_like_it found in Scheduler" in caplog.text
     del scheduler.server.handlers[m.Echo]
-    assert "serve the op 'echo'" in str(raised(await peer.ask({"op": "echo"})))
-    assert isinstance(raised(await peer.ask({"op": "who_has", "nonsense": 1})), TypeError)
-    assert isinstance(raised(await peer.ask({"op": "nbytes", "keys": ["no-such"]})), KeyError)
-    assert isinstance(raised(await peer.ask({"op": "heartbeat_worker"})), TypeError)
-    assert await peer.ask({"op": "ncores"}) == {}
+    assert "serve the op 'echo'" in str(raised(await peer.request({"op": "echo"})))
+    assert isinstance(raised(await peer.request({"op": "who_has", "nonsense": 1})), TypeError)
+    assert isinstance(raised(await peer.request({"op": "nbytes", "keys": ["no-such"]})), KeyError)
+    assert isinstance(raised(await peer.request({"op": "heartbeat_worker"})), TypeError)
+    assert await peer.request({"op": "ncores"}) == {}
 
 
 async def test_pipelined_requests_are_answered_in_order(scheduler: Scheduler) -> None:
-    peer = await Peer.dial(scheduler)
-    peer.say_raw({"op": "event_wait", "name": "e", "timeout": 0.05})
+    peer = await Peer.connect(scheduler)
+    peer.send_raw({"op": "event_wait", "name": "e", "timeout": 0.05})
     for i in range(100):
-        peer.say_raw({"op": "echo", "data": i})
+        peer.send_raw({"op": "echo", "data": i})
     replies = [(await peer.event()).value for _ in range(101)]
     assert replies == [False, *range(100)]
 
 
 async def test_request_of_disconnected_peer_is_dropped(scheduler: Scheduler) -> None:
-    peer = await Peer.dial(scheduler)
-    peer.say_raw({"op": "event_wait", "name": "e", "timeout": None})
+    peer = await Peer.connect(scheduler)
+    peer.send_raw({"op": "event_wait", "name": "e", "timeout": None})
     await asyncio.sleep(0.05)
     assert len(scheduler.server.driver._replies) == 1
     peer.writer.close()
@@ -89,25 +89,27 @@ async def test_workers_register_and_leave(scheduler: Scheduler, caplog: Any) -> 
     alice = await worker(scheduler)
     assert list(scheduler.workers) == ["tcp://127.0.0.1:1"]
     assert "Register worker addr: tcp://127.0.0.1:1 name: alice" in caplog.text
-    twin = await Peer.dial(scheduler)
-    reply = await twin.ask(registration(address="tcp://127.0.0.1:2"))
+    twin = await Peer.connect(scheduler)
+    reply = await twin.request(registration(address="tcp://127.0.0.1:2"))
     assert (reply["status"], reply["message"]) == ("error", "name taken, alice")
-    idler = await Peer.dial(scheduler)
-    reply = await idler.ask(registration(address="tcp://127.0.0.1:3", name="idler", nthreads=0))
+    idler = await Peer.connect(scheduler)
+    reply = await idler.request(registration(address="tcp://127.0.0.1:3", name="idler", nthreads=0))
     assert reply["status"] == "error" and "at least one is required" in reply["message"]
-    beat = await twin.ask({"op": "heartbeat_worker", "address": "tcp://127.0.0.1:9", "metrics": {}})
+    beat = await twin.request(
+        {"op": "heartbeat_worker", "address": "tcp://127.0.0.1:9", "metrics": {}}
+    )
     assert beat == {"status": "missing"}
     alice.writer.close()
     async with asyncio.timeout(5):
         while scheduler.workers:
             await asyncio.sleep(0.01)
-    again = await twin.ask(registration(address="tcp://127.0.0.1:2"))
+    again = await twin.request(registration(address="tcp://127.0.0.1:2"))
     assert again["status"] == "OK"
 
 
 async def test_invalid_message_affects_only_its_sender(scheduler: Scheduler, caplog: Any) -> None:
     alice = await worker(scheduler)
-    alice.say_raw(
+    alice.send_raw(
         [
             {"op": "task-finished", "key": "k", "run_id": "many", "stimulus_id": "s"},
             {"op": "no-such-op"},
@@ -125,11 +127,11 @@ async def test_invalid_message_affects_only_its_sender(scheduler: Scheduler, cap
 async def test_clients_connect_and_leave(scheduler: Scheduler, caplog: Any) -> None:
     caplog.set_level(logging.INFO, "distributed.scheduler")
     peer = await client(scheduler)
-    peer.say([m.HeartbeatClient()])
+    peer.send([m.HeartbeatClient()])
     (answer,) = await peer.messages()
     assert isinstance(answer, m.AdjustHeartbeatInterval)
     assert "client-1" in scheduler.server.state.clients
-    peer.say([m.CloseClient(), m.CloseStream()])
+    peer.send([m.CloseClient(), m.CloseStream()])
     assert await peer.ended()
     assert "client-1" not in scheduler.server.state.clients
     for line in ("Receive client connection: ", "Remove client ", "Close client connection: "):
@@ -153,14 +155,14 @@ async def test_silent_peer_is_disconnected(
 async def test_invalid_bytes_close_the_connection(
     scheduler: Scheduler, caplog: Any, junk: bytes
 ) -> None:
-    good = await Peer.dial(scheduler)
+    good = await Peer.connect(scheduler)
     reader, writer = await asyncio.open_connection("127.0.0.1", scheduler.port)
     writer.write(junk)
     async with asyncio.timeout(5):
         while await reader.read(1000):
             pass
     assert caplog.text.count("Dropping connection to") == 1
-    assert await good.ask({"op": "echo", "data": 1}) == 1
+    assert await good.request({"op": "echo", "data": 1}) == 1
 
 
 async def test_closing_notifies_workers(scheduler: Scheduler) -> None:
@@ -186,10 +188,10 @@ async def test_graphs_keep_a_clients_order(scheduler: Scheduler) -> None:
         expr = serialized_payload(
             {"serializer": "pickle", "writeable": []}, [cloudpickle.dumps(LLGExpr(dsk))]
         )
-        peer.say([m.UpdateGraph(expr_ser=expr, keys=[f"x-{i}"])])
+        peer.send([m.UpdateGraph(expr_ser=expr, keys=[f"x-{i}"])])
     # without this message, graphs that are not compiled yet when the release arrives would be cancelled
-    peer.say([m.ClientDesiresKeys(keys=["x-2"])])
-    peer.say([m.ClientReleasesKeys(keys=["x-0", "x-1", "x-2"])])
+    peer.send([m.ClientDesiresKeys(keys=["x-2"])])
+    peer.send([m.ClientReleasesKeys(keys=["x-0", "x-1", "x-2"])])
     seen: list[Any] = []
     async with asyncio.timeout(60):
         while not seen or scheduler.server.state.tasks:
@@ -244,8 +246,8 @@ async def test_flood_does_not_block_others(scheduler: Scheduler, monkeypatch: An
 
     scheduler.server.driver.add_observer(Counting())
     for start in range(0, 4000, 2000):
-        flood.say([m.ReportKey(key=i) for i in range(start, start + 2000)])
-    flood.say([m.ReportKey(key="last")])
+        flood.send([m.ReportKey(key=i) for i in range(start, start + 2000)])
+    flood.send([m.ReportKey(key="last")])
     await flood.writer.drain()
     flood.writer.write_eof()  # closing with unread data would make the kernel discard what was sent
     async with asyncio.timeout(10):

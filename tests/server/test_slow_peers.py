@@ -113,7 +113,7 @@ async def test_backpressured_worker_gets_no_new_tasks_and_is_not_lost(scheduler:
         payload = serialized_payload(
             {"serializer": "pickle", "writeable": []}, [cloudpickle.dumps(expr)]
         )
-        submitter.say([m.UpdateGraph(expr_ser=payload, keys=[f"big-{i}"])])
+        submitter.send([m.UpdateGraph(expr_ser=payload, keys=[f"big-{i}"])])
     (ws,) = scheduler.workers.values()
     await until(lambda: ws.backpressured)
     other = await worker(scheduler, address="tcp://127.0.0.1:2", name="bob")
@@ -121,7 +121,7 @@ async def test_backpressured_worker_gets_no_new_tasks_and_is_not_lost(scheduler:
     payload = serialized_payload(
         {"serializer": "pickle", "writeable": []}, [cloudpickle.dumps(expr)]
     )
-    submitter.say([m.UpdateGraph(expr_ser=payload, keys=["small"])])
+    submitter.send([m.UpdateGraph(expr_ser=payload, keys=["small"])])
     seen: list[Any] = []
     while not any(x.key == "small" for x in seen):
         seen += [x for x in await other.messages() if type(x) is m.ComputeTask]
@@ -134,14 +134,14 @@ async def test_backpressured_worker_gets_no_new_tasks_and_is_not_lost(scheduler:
 
 async def test_slow_client_gets_the_latest_report(scheduler: Scheduler) -> None:
     slow = await client(scheduler, "slow")
-    slow.say([m.SubscribeTopic(topic="t")])
+    slow.send([m.SubscribeTopic(topic="t")])
     await until(lambda: "t" in scheduler.server.state.events.subscribers)
     stop_reading(slow)
-    asker = await Peer.dial(scheduler)
+    requester = await Peer.connect(scheduler)
     stream: Any = scheduler.server.driver.client_streams["slow"]
     filler = "x" * 1_000_000
     while not stream.peer.write_paused:
-        await asker.ask({"op": "log_event", "topic": "t", "msg": filler})
+        await requester.request({"op": "log_event", "topic": "t", "msg": filler})
     stream.send([m.KeyInMemory(key="k", type=i) for i in range(1000)])
     assert len(stream._buffer) <= 3
     read_on(slow)
@@ -190,28 +190,28 @@ async def test_messages_of_a_worker_that_does_not_read_are_encoded_later(
 
 
 async def test_requests_wait_while_their_replies_are_not_read(scheduler: Scheduler) -> None:
-    asker = await Peer.dial(scheduler)
-    await asker.ask({"op": "set_metadata", "keys": ["blob"], "value": "x" * 1_000_000})
-    stop_reading(asker)
+    requester = await Peer.connect(scheduler)
+    await requester.request({"op": "set_metadata", "keys": ["blob"], "value": "x" * 1_000_000})
+    stop_reading(requester)
     asked = scheduler.server.rpc_counts
     for _ in range(200):
-        asker.say_raw({"op": "get_metadata", "keys": ["blob"]})
-    asker.say_raw({"op": "ncores"})
+        requester.send_raw({"op": "get_metadata", "keys": ["blob"]})
+    requester.send_raw({"op": "ncores"})
     await until(lambda: any(peer.write_paused for peer in peers(scheduler)))
     (peer,) = [peer for peer in peers(scheduler) if peer.write_paused]
     assert peer.comm.unwritten_nbytes < 8_000_000
     assert sum(asked.values()) < 100
-    read_on(asker)
+    read_on(requester)
     for _ in range(200):
-        assert len((await asker.event()).value) == 1_000_000
-    assert (await asker.event()).value == {}
+        assert len((await requester.event()).value) == 1_000_000
+    assert (await requester.event()).value == {}
 
 
 async def test_a_feed_waits_while_it_is_not_read(scheduler: Scheduler) -> None:
-    asker = await Peer.dial(scheduler)
-    stop_reading(asker)
+    requester = await Peer.connect(scheduler)
+    stop_reading(requester)
     function = cloudpickle.dumps(lambda scheduler: "x" * 1_000_000)
-    asker.say_raw({"op": "feed", "function": function, "interval": 0.01})
+    requester.send_raw({"op": "feed", "function": function, "interval": 0.01})
     await until(lambda: any(peer.write_paused for peer in peers(scheduler)))
     (peer,) = [peer for peer in peers(scheduler) if peer.write_paused]
     waiting = asyncio.create_task(peer.drained())
@@ -219,10 +219,10 @@ async def test_a_feed_waits_while_it_is_not_read(scheduler: Scheduler) -> None:
         await asyncio.sleep(0.01)
     assert not waiting.done()
     assert peer.comm.unwritten_nbytes < 8_000_000
-    read_on(asker)
+    read_on(requester)
     while not waiting.done():
-        await asker.event()
-    asker.writer.close()
+        await requester.event()
+    requester.writer.close()
 
 
 async def test_a_worker_that_reads_nothing_is_closed(caplog: Any) -> None:

@@ -65,7 +65,7 @@ class Attacker:
                 self._events += self.connection.receive_frames(frames)
         return self._events.pop(0)
 
-    def ask(self, value: Any) -> Any:
+    def request(self, value: Any) -> Any:
         """Return the reply to a request."""
         self.send(value)
         return self.event().value
@@ -129,5 +129,5 @@ def answer_seconds(address: str, during: Callable[[], object]) -> float:
     with Attacker(address) as other:
         during()
         start = time.monotonic()
-        other.ask({"op": "ncores"})
+        other.request({"op": "ncores"})
         return time.monotonic() - start

@@ -33,7 +33,7 @@ class Peer:
         self.connection = Connection("connector")
 
     @classmethod
-    async def dial(cls, scheduler: Scheduler) -> Peer:
+    async def connect(cls, scheduler: Scheduler) -> Peer:
         peer = cls(*await asyncio.open_connection("127.0.0.1", scheduler.port))
         peer.write(peer.connection.start())
         await peer.event()
@@ -43,10 +43,10 @@ class Peer:
         for buffer in pack_frames(frames):
             self.writer.write(buffer)
 
-    def say(self, value: Any) -> None:
+    def send(self, value: Any) -> None:
         self.write(self.connection.send(value))
 
-    def say_raw(self, value: Any) -> None:
+    def send_raw(self, value: Any) -> None:
         self.write(self.connection.codec.encode(value))
 
     async def event(self) -> Any:
@@ -59,8 +59,8 @@ class Peer:
                     self._ready += self.connection.receive_frames(frames)
         return self._ready.pop(0)
 
-    async def ask(self, value: Any) -> Any:
-        self.say_raw(value)
+    async def request(self, value: Any) -> Any:
+        self.send_raw(value)
         return (await self.event()).value
 
     async def messages(self) -> list[Any]:
@@ -86,16 +86,16 @@ def registration(address: str = "tcp://127.0.0.1:1", name: str = "alice", **othe
 
 
 async def worker(scheduler: Scheduler, **other: Any) -> Peer:
-    peer = await Peer.dial(scheduler)
-    reply = await peer.ask(registration(**other))
+    peer = await Peer.connect(scheduler)
+    reply = await peer.request(registration(**other))
     assert reply["status"] == "OK", reply
     peer.connection.become_stream("worker")
     return peer
 
 
 async def client(scheduler: Scheduler, name: str = "client-1") -> Peer:
-    peer = await Peer.dial(scheduler)
-    peer.say_raw({"op": "register-client", "client": name, "reply": False, "versions": {}})
+    peer = await Peer.connect(scheduler)
+    peer.send_raw({"op": "register-client", "client": name, "reply": False, "versions": {}})
     peer.connection.become_stream("client")
     (start,) = await peer.messages()
     assert isinstance(start, m.StreamStart)
