@@ -26,8 +26,8 @@ SECONDS = 600
 UNPROVOKED: dict[tuple[str, str], str] = {
     ("scheduler_to_worker", "cancel-compute"): "workers read it, no scheduler sends it",
     ("scheduler_to_client", "close"): "clients read it, no scheduler sends it",
-    ("scheduler_to_client", "close-stream"): "clients are told stream-closed instead",
-    ("scheduler_to_client", "stream-closed"): "the connection is closed before it could be said",
+    ("scheduler_to_client", "close-stream"): "the scheduler sends stream-closed instead",
+    ("scheduler_to_client", "stream-closed"): "the connection is closed before it can be sent",
     ("scheduler_to_client", "error"): "clients read it, no scheduler sends it",
 }
 #: Additional entries, by scheduler.
