@@ -28,10 +28,10 @@ from paceline.scheduler.server.compilers.threads import ThreadGraphCompilers
 from paceline.scheduler.server.durable.durability import NOT_DURABLE, Durability
 from paceline.scheduler.server.durable.keeper_channel import KeeperChannel
 from paceline.scheduler.server.durable.scheduler_process import SchedulerProcess
-from paceline.scheduler.server.http.build import start_http
 from paceline.scheduler.server.http.dashboard import Dashboard
 from paceline.scheduler.server.http.jupyter import serve_jupyter
 from paceline.scheduler.server.http.server import HttpServer
+from paceline.scheduler.server.http.start import start_http
 from paceline.scheduler.server.journal.build_core import build_core
 from paceline.scheduler.server.journal.journal import JournalWriter
 from paceline.scheduler.server.requests.state import RequestState

@@ -15,8 +15,8 @@ from distributed import Client, Worker
 from paceline.scheduler import Scheduler
 from paceline.scheduler.server.comm import accepting
 from paceline.scheduler.server.comm.accepting import SocketAcceptor
-from paceline.scheduler.server.http.build import http_limits
 from paceline.scheduler.server.http.server import HttpServer
+from paceline.scheduler.server.http.start import http_limits
 from paceline.workers_compat.security.http_connections import HttpLimits
 from paceline.workers_compat.security.http_token import TokenGate
 from tornado import web
