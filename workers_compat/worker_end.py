@@ -1,7 +1,7 @@
 """``WorkerEnd``, a plugin for stock workers that reports when the worker ends.
 
-Workers receive the source of this module with their registration, because paceline is not installed
-there. So it imports only the standard library, dask and distributed.
+Workers receive the source of this module with their registration, because paceline need not be
+installed there. So it imports only the standard library, dask and distributed.
 """
 
 from __future__ import annotations

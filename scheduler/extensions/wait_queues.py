@@ -22,7 +22,7 @@ class Waiter(Generic[Want]):
     """A request that waits for its reply.
 
     Attributes:
-        request_id: identifies the request in the reply; 0 if it wants none.
+        request_id: identifies the request in the reply; 0 if none is requested.
         queue: name of the queue.
         want: what the request waits for, in a form that the extension chooses.
         since: time of arrival, seconds since the epoch.

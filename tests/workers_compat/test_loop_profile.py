@@ -56,17 +56,17 @@ def test_no_samples_if_sampling_is_unsafe(mine, monkeypatch):
 
 
 def test_profiling_stops_without_requests(mine, monkeypatch):
-    mine.wake()
+    mine.start()
     assert mine.running
     monkeypatch.setattr(loop_profile, "UNUSED_SECONDS", 0.0)
     spin_until(lambda: not mine.running)
     assert not mine.running
     monkeypatch.setattr(loop_profile, "UNUSED_SECONDS", 600.0)
-    mine.wake()
+    mine.start()
     assert mine.running
     mine.close()
     spin_until(lambda: not mine.running)
-    mine.wake()
+    mine.start()
     assert not mine.running
 
 

@@ -42,7 +42,7 @@ class LoopProfile:
         self.running = False
         self._ended = False
 
-    def wake(self) -> None:
+    def start(self) -> None:
         """Start sampling, unless profiles are disabled or the Python version is unsafe."""
         self._last_request = time.monotonic()
         if self.running or self._ended or not SAFE:
@@ -67,7 +67,7 @@ class LoopProfile:
 
     def get(self, start: float | None = None, stop: float | None = None) -> dict[str, Any]:
         """Return the tree of frames between two times in seconds since the epoch."""
-        self.wake()
+        self.start()
         # a copy, because the sampling thread adds to the original
         return dict(profile.get_profile(list(self._history), start=start, stop=stop))
 
@@ -75,7 +75,7 @@ class LoopProfile:
         self, after: float = 0.0, most: int = PERIODS_MAX
     ) -> list[tuple[float, dict[str, Any]]]:
         """Return (start in seconds since the epoch, tree) of the first `most` periods."""
-        self.wake()
+        self.start()
         with profile.lock:  # the newest period is complete when the sampler releases the lock
             kept = list(self._history)
         return [period for period in kept if period[0] > after][:most]

@@ -91,7 +91,7 @@ def _deserialized(reply: Any) -> StockCoroutine:
 def stock_routes(facade: Any, taken: Iterable[str] = (), has_token: bool = False) -> list[Any]:
     """Return the routes of the modules in ``distributed.scheduler.http.routes``.
 
-    Paths in `taken` are left out. `has_token` tells whether requests are checked for a token before
+    Paths in `taken` are left out. `has_token` is whether requests are checked for a token before
     they reach a route.
     """
     modules = dask.config.get("distributed.scheduler.http.routes", [])

@@ -212,7 +212,7 @@ class SchedulerFacade(ClusterCommands):
 
         A performance report begins by reading this attribute.
         """
-        self.server.request_state.loop_profile.wake()
+        self.server.request_state.loop_profile.start()
         return self.system_monitor()
 
     def system_monitor(self) -> Any:

@@ -20,9 +20,9 @@ from paceline.scheduler.core.inspection.explain_text import count
 from .options import scheduler_address, timeout_option
 from .rpc_client import RpcError, call_scheduler
 
-#: Open files of a scheduler per worker, about: its stream, its heartbeats, one for requests.
+#: Approximate number of open files of a scheduler per worker: stream, heartbeats, requests.
 FILES_PER_WORKER: Final = 3
-#: Fewer open files than this are a problem for a cluster of any size.
+#: A lower limit of open files is a problem for a cluster of any size.
 FILES_MIN: Final = 4_096
 #: Clocks that differ by more make the times in the task stream and in profiles wrong, seconds.
 SKEW_SECONDS: Final = 1.0
@@ -30,7 +30,7 @@ SKEW_SECONDS: Final = 1.0
 SHARED: Final = (
     *("python", "dask", "distributed", "cloudpickle", "msgpack", "numpy", "pandas", "pyarrow"),
 )
-#: Different releases of these are a problem; of the others, a note.
+#: Different releases of these are reported as a problem, of the others as a note.
 STRICT: Final = ("dask", "distributed")
 
 GOOD, NOTE, BAD = "ok", "note", "problem"

@@ -22,14 +22,14 @@ from .rpc_client import RpcError, call_scheduler
 @click.option("--json", "as_json", is_flag=True, help="Print all details as JSON")
 @timeout_option(30.0)
 def command(key: str | None, address: str, as_json: bool, timeout: float) -> None:
-    """Report why the task KEY does not run; without KEY, report what holds up the cluster."""
+    """Report why the task KEY does not run; without KEY, report what delays the cluster."""
     found = call_scheduler(address, Explain(key=read_key(key)), timeout)
     if not isinstance(found, Mapping):
         raise RpcError(f"{address} is not a paceline scheduler: it replied {found!r:.500}")
     if as_json:
         click.echo(json.dumps(jsonable(found), indent=2))
     else:
-        click.echo("\n".join(all_lines(found) if key is None else task_lines(found)))
+        click.echo("\n".join(cluster_lines(found) if key is None else task_lines(found)))
 
 
 def task_lines(found: Mapping[str, Any]) -> list[str]:
@@ -49,8 +49,8 @@ def task_lines(found: Mapping[str, Any]) -> list[str]:
     return out
 
 
-def all_lines(found: Mapping[str, Any]) -> list[str]:
-    """Return the lines for the cluster: workers, tasks, and what holds them up."""
+def cluster_lines(found: Mapping[str, Any]) -> list[str]:
+    """Return the lines for the cluster: workers, tasks, and what delays them."""
     cluster = found["cluster"]
     statuses = ", ".join(f"{n} {status}" for status, n in cluster["statuses"].items())
     out = [

@@ -140,7 +140,7 @@ class _Gather:
         self._store(address, keys, reply["data"])
 
     def _store(self, address: str, keys: list[Key], data: dict[Key, Any]) -> None:
-        """Store the results of one worker. Tell the core which keys the worker does not hold."""
+        """Store the results of one worker, and report missing keys to the core."""
         absent = []
         for key in keys:
             if key in data:

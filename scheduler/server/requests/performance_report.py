@@ -67,7 +67,7 @@ async def performance_report(
 
 
 def _plain_facts(monitor: Any) -> dict[str, Any]:
-    """Return the attributes of a monitor that tell plots what it measures."""
+    """Return the attributes of a monitor from which plots know what it measures."""
     names = [name for name in dir(monitor) if name.startswith(("monitor_", "gpu_"))]
     found = {name: getattr(monitor, name) for name in names}
     return {k: v for k, v in found.items() if isinstance(v, bool | int | str | None)}

@@ -96,7 +96,7 @@ class Spool:
         self._segments.add(segment)
         return segment
 
-    def give_up(self, error: Exception) -> None:
+    def use_memory(self, error: Exception) -> None:
         """Use memory instead of files from now on, because of ``error``."""
         if not self._broken:
             logger.warning(
@@ -159,7 +159,7 @@ class Lane:
                 start = segment.assign(nbytes)
             except (OSError, ValueError, OverflowError) as error:
                 self._own = None
-                spool.give_up(error)
+                spool.use_memory(error)
             else:
                 spool.spooled_nbytes += nbytes
                 return FileFrame(spool, segment, start, nbytes)
@@ -213,7 +213,7 @@ class FileFrame:
         done = self._written - self._start
         if done > MOVED_MAX_NBYTES:
             raise error
-        self._spool.give_up(error)
+        self._spool.use_memory(error)
         memory = memoryview(map_memory(self._stop - self._start))
         memory[:done] = memoryview(self._segment)[self._start : self._written]
         self._memory = memory

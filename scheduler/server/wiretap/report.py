@@ -36,7 +36,7 @@ HIDDEN_FIELDS = frozenset(("op", "reply", "close", "serializers", "stimulus_id")
 #: Fields with keys of tasks in requests whose classes do not declare them.
 KEY_NAMES = ("key", "keys", "who_has", "nbytes", "data", "executing", "keys_or_stimuli")
 
-#: Kind of message -> mark behind its op, and colour.
+#: Kind of message -> mark after its op, and colour.
 _STYLES = {
     "request": ("?", "cyan"),
     "reply": ("=", "blue"),
