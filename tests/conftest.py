@@ -67,8 +67,8 @@ def only_what_the_catalogue_allows(
     violations_file.write_text("")
     if text and not request.node.get_closest_marker("violations"):
         lines = [json.loads(line) for line in text.splitlines()]
-        told = "\n".join(f"{line['text']}\n    in {line['message']}" for line in lines[:20])
-        pytest.fail(f"{len(lines)} violations of the catalogue:\n{told}", pytrace=False)
+        listed = "\n".join(f"{line['text']}\n    in {line['message']}" for line in lines[:20])
+        pytest.fail(f"{len(lines)} violations of the catalogue:\n{listed}", pytrace=False)
 
 
 ClusterFactory = Callable[..., Cluster]

@@ -87,8 +87,10 @@ def test_framing_violation_closes_only_its_connection(
         wait_until_dropped(peer)
         name = "{}:{}".format(*peer.getsockname())
     assert_others_go_on(paceline)
-    said = paceline.processes[0].output()[log_before:]
-    assert name in said or peer_port(name) in said, f"no log line names {name}:\n{said[-2000:]}"
+    logged = paceline.processes[0].output()[log_before:]
+    assert name in logged or peer_port(name) in logged, (
+        f"no log line names {name}:\n{logged[-2000:]}"
+    )
 
 
 def peer_port(name: str) -> str:

@@ -46,14 +46,14 @@ def test_replays_of_a_run_are_identical(journaled: tuple[Cluster, Path]) -> None
             program(client)
         faults.error_of_a_dependency(client)
         dataframes.merge_by_p2p(client)
-        assert client.submit(sum, [1, 2], key="told-of").result() == 3
+        assert client.submit(sum, [1, 2], key="in-the-story").result() == 3
     cluster.close()
     replays = [replay(journal, seed=seed) for seed in ("0", "1", "4711")]
-    assert all("The outputs are the same as in the run" in told for told in replays), replays
+    assert all("The outputs are the same as in the run" in text for text in replays), replays
     digests = set(map(digest, replays))
     assert len(digests) == 1, "outputs depend on the hash seed"
-    story = replay(journal, "--key", "told-of")
-    assert "told-of" in story and "processing" in story and "memory" in story
+    story = replay(journal, "--key", "in-the-story")
+    assert "in-the-story" in story and "processing" in story and "memory" in story
     assert digest(replay(journal, "--until", "5")) not in digests
     assert "ComputeTask" in replay(journal, "--print")
 

@@ -50,7 +50,7 @@ class Nothing(SchedulerPlugin):
     """A plugin."""
 
 
-@pytest.mark.skipif(overridden(), reason="how paceline is told")
+@pytest.mark.skipif(overridden(), reason="sets an option of paceline")
 def test_nothing_is_unpickled_and_errors_give_the_reason(tmp_path: Path) -> None:
     found = tmp_path / "found"
     (tmp_path / "audit_pickles.py").write_text(AUDIT.format(path=str(found)))

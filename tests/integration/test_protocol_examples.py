@@ -38,9 +38,9 @@ def wait_for(what: Callable[[], object], process: Process) -> None:
 def test_worker_and_monitor(kind: str, start_cluster: Callable[..., Cluster]) -> None:
     cluster = start_cluster(kind, nannies=(False,))
     worker = start_example(cluster, "worker_on_protocol", "--name", "ours", "--nthreads", "2")
-    monitor = start_example(cluster, "monitor", "told", *(["all"] if kind == "paceline" else []))
+    monitor = start_example(cluster, "monitor", "news", *(["all"] if kind == "paceline" else []))
     cluster.wait_for_workers(2)
-    wait_for(lambda: "listening to told" in monitor.output(), monitor)
+    wait_for(lambda: "listening to news" in monitor.output(), monitor)
     with cluster.client() as client:
         infos = client.scheduler_info()["workers"]
         (ours,) = [address for address, info in infos.items() if info["name"] == "ours"]
@@ -83,8 +83,8 @@ def test_worker_and_monitor(kind: str, start_cluster: Callable[..., Cluster]) ->
         del many, failing, given
         wait_for(lambda: not client.has_what()[ours], worker)
 
-        client.log_event("told", {"x": 1})
-        wait_for(lambda: 'told {"x": 1}' in monitor.output(), monitor)
+        client.log_event("news", {"x": 1})
+        wait_for(lambda: 'news {"x": 1}' in monitor.output(), monitor)
 
         # an unknown request gets an error, and the worker continues
         with pytest.raises(Exception, match="no such operation"):

@@ -115,14 +115,14 @@ def test_typed_messages_equal_the_bytes(way: str) -> None:
         if isinstance(raws, dict):  # stock may leave the list out
             raws = [raws]
         for raw, message in zip(raws, typed(event), strict=True):
-            said = struct_to_dict(message)
+            offer = struct_to_dict(message)
             for field, x in raw.items():
                 if field == message.EXTRA_FIELD or field not in message.__struct_fields__:
                     assert field == "op" or message.EXTRA_FIELD or name, (name, field)
                     if field != "op":
                         assert message.EXTRA_FIELD, (name, message.op(), field)
                     continue
-                y = set(said[field]) if isinstance(x, set) else said[field]
+                y = set(offer[field]) if isinstance(x, set) else offer[field]
                 assert plain(y) == plain(x), (name, message.op(), field)
 
 
@@ -203,13 +203,13 @@ def test_the_handshake() -> None:
     for way in ("up", "down"):
         for name, frames, event in all_events(way):
             if isinstance(event, HandshakeDone):
-                said = ValueReader(frames).read(frames[0])
-                assert set(said) == {"compression", "python", "pickle-protocol"}
-                assert said["compression"] is None
+                offer = ValueReader(frames).read(frames[0])
+                assert set(offer) == {"compression", "python", "pickle-protocol"}
+                assert offer["compression"] is None
                 # the stock scheduler announces 4 when it connects, and all others announce 5
-                dialled_by_scheduler = way == "up" and name.startswith("worker")
-                assert said["pickle-protocol"] == (4 if dialled_by_scheduler else 5)
-                assert event.agreement.pickle_protocol == said["pickle-protocol"]
+                opened_by_scheduler = way == "up" and name.startswith("worker")
+                assert offer["pickle-protocol"] == (4 if opened_by_scheduler else 5)
+                assert event.agreement.pickle_protocol == offer["pickle-protocol"]
 
 
 def test_replies_match_the_catalogue() -> None:

@@ -237,8 +237,8 @@ def versions(client: Client) -> object:
     plain = of_client.version_module.get_versions
 
     def odd(packages: object = None) -> dict[str, Any]:
-        told = plain(packages=packages)
-        return {**told, "packages": {**told["packages"], "tornado": "0.0.1"}}
+        versions = plain(packages=packages)
+        return {**versions, "packages": {**versions["packages"], "tornado": "0.0.1"}}
 
     of_client.version_module.get_versions = odd
     try:

@@ -25,22 +25,22 @@ class Recorder(SchedulerPlugin):
     async def start(self, scheduler: Any) -> None:
         self.seen.append(("start", hasattr(scheduler, "tasks")))
 
-    def update_graph(self, scheduler: Any, **told: Any) -> None:
-        mine = [str(key) for key in told["tasks"] if self.mark in str(key)]
+    def update_graph(self, scheduler: Any, **arguments: Any) -> None:
+        mine = [str(key) for key in arguments["tasks"] if self.mark in str(key)]
         if mine:
-            told_names = sorted(set(told) - {"span_metadata"})
-            wished = sorted(str(k).replace(self.mark, "") for k in told["keys"])
+            names = sorted(set(arguments) - {"span_metadata"})
+            wanted = sorted(str(k).replace(self.mark, "") for k in arguments["keys"])
             annotations = {
                 name: sorted(set(map(str, values.values())))
-                for name, values in told["annotations"].items()
+                for name, values in arguments["annotations"].items()
             }
-            self.seen.append(("update_graph", told_names, len(mine), wished, annotations))
-            self.seen.append(("priority", sorted({len(p) for p in told["priority"].values()})))
+            self.seen.append(("update_graph", names, len(mine), wanted, annotations))
+            self.seen.append(("priority", sorted({len(p) for p in arguments["priority"].values()})))
 
-    def transition(self, key: Any, start: str, finish: str, *args: Any, **told: Any) -> None:
+    def transition(self, key: Any, start: str, finish: str, *args: Any, **arguments: Any) -> None:
         if self.mark in str(key):
             self.seen.append(
-                (str(key).replace(self.mark, ""), start, finish, "stimulus_id" in told)
+                (str(key).replace(self.mark, ""), start, finish, "stimulus_id" in arguments)
             )
 
     def log_event(self, topic: str, msg: Any) -> None:
@@ -95,8 +95,8 @@ class Steering(SchedulerPlugin):
     def __init__(self, name: str, mark: str, worker: str) -> None:
         self.name, self.mark, self.worker = name, mark, worker
 
-    def update_graph(self, scheduler: Any, **told: Any) -> None:
-        for key in told["tasks"]:
+    def update_graph(self, scheduler: Any, **arguments: Any) -> None:
+        for key in arguments["tasks"]:
             if self.mark in str(key):
                 ts = scheduler.tasks[key]
                 ts.worker_restrictions = {self.worker}
@@ -121,9 +121,9 @@ def tasks_steered_by_a_plugin(client: Client) -> object:
     client.register_plugin(Steering(name, mark, worker), name=name)
     futures = [client.submit(where, i, key=f"where-{mark}-{i}") for i in range(8)]
     found = set(client.gather(futures))
-    told = client.run_on_scheduler(priority_of, futures[0].key)
+    written = client.run_on_scheduler(priority_of, futures[0].key)
     client.unregister_scheduler_plugin(name)
-    return found == {worker}, told == (-5, [worker], False)
+    return found == {worker}, written == (-5, [worker], False)
 
 
 class Broken(SchedulerPlugin):
@@ -131,13 +131,13 @@ class Broken(SchedulerPlugin):
 
     name = "broken-of-a-program"
 
-    def transition(self, *args: Any, **told: Any) -> None:
+    def transition(self, *args: Any, **arguments: Any) -> None:
         raise RuntimeError("on purpose")
 
-    def update_graph(self, *args: Any, **told: Any) -> None:
+    def update_graph(self, *args: Any, **arguments: Any) -> None:
         raise RuntimeError("on purpose")
 
-    def add_client(self, *args: Any, **told: Any) -> None:
+    def add_client(self, *args: Any, **arguments: Any) -> None:
         raise RuntimeError("on purpose")
 
 
@@ -180,15 +180,15 @@ def word_of(dask_worker: Any) -> Any:
 
 def plugins_of_workers(client: Client) -> object:
     name = unique("on-workers")
-    told = client.register_plugin(OnWorkers(name))
-    steps: list[object] = [sorted({value["status"] for value in told.values()})]
+    replies = client.register_plugin(OnWorkers(name))
+    steps: list[object] = [sorted({value["status"] for value in replies.values()})]
     steps.append(set(client.run(word_of).values()) == {name})
     again = client.register_plugin(OnWorkers(name))
     steps.append(sorted({value["status"] for value in again.values()}))
     steps.append(sorted({v["status"] for v in client.unregister_worker_plugin(name).values()}))
     steps.append(sorted(map(str, client.run(word_of).values())))
     steps.append(kind(lambda: client.register_plugin(OnWorkers(unique("fails"), fail=True))))
-    steps.append(kind(lambda: client.unregister_worker_plugin("nobody's name")))
+    steps.append(kind(lambda: client.unregister_worker_plugin("unknown")))
     return steps
 
 
@@ -205,10 +205,10 @@ class OnNannies(NannyPlugin):
 
 def plugins_of_nannies(client: Client) -> object:
     name = unique("on-nannies")
-    told = client.register_plugin(OnNannies(name))
-    steps: list[object] = [[value["status"] for value in told.values()]]
+    replies = client.register_plugin(OnNannies(name))
+    steps: list[object] = [[value["status"] for value in replies.values()]]
     gone = client.unregister_worker_plugin(name, nanny=True)
     steps.append([value["status"] for value in gone.values()])
     steps.append(kind(lambda: client.register_plugin(OnNannies(unique("fails"), fail=True))))
-    steps.append(kind(lambda: client.unregister_worker_plugin("nobody's name", nanny=True)))
+    steps.append(kind(lambda: client.unregister_worker_plugin("unknown", nanny=True)))
     return steps

@@ -113,8 +113,8 @@ def files_are_uploaded(client: Client) -> object:
 def the_environment_of_workers(client: Client) -> object:
     name = unique("VARIABLE")
     steps: list[object] = [client.run(variable, name, nanny=True) == {}]
-    told = client.register_plugin(Environ({name: 7}))
-    steps.append(sorted(value["status"] for value in told.values()))
+    replies = client.register_plugin(Environ({name: 7}))
+    steps.append(sorted(value["status"] for value in replies.values()))
     client.restart(timeout=LONG_SECONDS)
     steps.append(list(client.run(variable, name).values()))
     return steps
@@ -189,21 +189,21 @@ def logs_are_forwarded(client: Client) -> object:
     return {line.replace(text, "text") for line in lines.lines}
 
 
-def say(text: str) -> None:
+def print_text(text: str) -> None:
     print(text, flush=True)
 
 
 def output_is_forwarded(client: Client) -> object:
     client.restart()  # clients inside workers print what is forwarded, and it is forwarded again
-    text, said = unique("text"), io.StringIO()
+    text, output = unique("text"), io.StringIO()
     plugin = ForwardOutput()
     plugin.name = unique("forward-output")
     client.register_plugin(plugin)
-    with contextlib.redirect_stdout(said):
-        client.run(say, text)
-        until(lambda: said.getvalue().count(text) == 2)
+    with contextlib.redirect_stdout(output):
+        client.run(print_text, text)
+        until(lambda: output.getvalue().count(text) == 2)
     client.unregister_worker_plugin(plugin.name)
-    return said.getvalue().replace(text, "text")
+    return output.getvalue().replace(text, "text")
 
 
 class Socket:
@@ -246,7 +246,7 @@ def seen(mark: str, dask_scheduler: Any = None) -> object:
     watching = dask_scheduler.watching
     layout, progress = watching["layout"], watching["progress"]
     websocket = watching["websocket"].socket.sent
-    told = [data for op, data in websocket if op == "transition" and mine(data["key"])]
+    transitions = [data for op, data in websocket if op == "transition" and mine(data["key"])]
     records = [each for each in watching["stream"].collect() if mine(each["key"])]
     return {
         "places": sorted(x for key, x in layout.x.items() if mine(key)),
@@ -264,7 +264,7 @@ def seen(mark: str, dask_scheduler: Any = None) -> object:
         "websocket": sorted(
             {
                 (data["action"], type(data["color"]).__name__)
-                for data in told
+                for data in transitions
                 if data["action"] == "compute"
             }
         ),
