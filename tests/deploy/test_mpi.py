@@ -58,7 +58,7 @@ def test_command(tmp_path: Path) -> None:
     from distributed import Client
 
     file = tmp_path / "scheduler.json"
-    takeover = ("-m", "paceline.scheduler.server.cli.replace_scheduler", "-m", "dask_mpi.cli")
+    takeover = ("-m", "paceline.takeover", "-m", "dask_mpi.cli")
     options = ("--scheduler-file", str(file), "--dashboard-address", "127.0.0.1:0")
     process = subprocess.Popen(
         ranks(3, *takeover, *options, "--worker-class", "distributed.Worker"),

@@ -20,7 +20,7 @@ WAYS = {
     "dask paceline": (sys.executable, "-m", "dask", "paceline"),
     "python -m paceline.scheduler": (sys.executable, "-m", "paceline.scheduler"),
     "the takeover of a module": (
-        *(sys.executable, "-m", "paceline.scheduler.server.cli.replace_scheduler"),
+        *(sys.executable, "-m", "paceline.takeover"),
         *("-m", "distributed.cli.dask_scheduler"),
     ),
 }

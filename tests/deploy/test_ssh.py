@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.integration]
 pytest.importorskip("dask.dataframe")
 asyncssh = pytest.importorskip("asyncssh")
 
-TAKEN_OVER = f"{sys.executable} -m paceline.scheduler.server.cli.replace_scheduler"
+TAKEN_OVER = f"{sys.executable} -m paceline.takeover"
 
 
 #: Pipes of commands that have ended are closed by the loop.

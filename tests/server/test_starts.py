@@ -46,13 +46,7 @@ def test_takeover(way: str, tmp_path: object) -> None:
         file.write(program)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     if way == "module":
-        command = [
-            sys.executable,
-            "-m",
-            "paceline.scheduler.server.cli.replace_scheduler",
-            "-m",
-            "named",
-        ]
+        command = [sys.executable, "-m", "paceline.takeover", "-m", "named"]
     else:
         environment[replace_scheduler.VARIABLE] = "1"
         command = [sys.executable, "-c", f"{replace_scheduler.PTH_TEXT}\n{program}"]

@@ -2,16 +2,13 @@
 
 There are three ways, in order of preference:
 
-- In a program: ``from paceline.scheduler.server.cli import replace_scheduler;
-  replace_scheduler.install()``.
-- For a module that is run with ``-m``: ``python -m paceline.scheduler.server.cli.replace_scheduler
-  -m distributed.cli.dask_scheduler --port 0``, or
-  ``remote_python="python -m paceline.scheduler.server.cli.replace_scheduler"`` for tools that
-  append ``-m distributed.cli.dask_spec``.
+- In a program: ``from paceline import takeover; takeover.install()``.
+- For a module that is run with ``-m``: ``python -m paceline.takeover -m
+  distributed.cli.dask_scheduler --port 0``, or ``remote_python="python -m paceline.takeover"`` for
+  tools that append ``-m distributed.cli.dask_spec``.
 - For commands that cannot be changed: ``paceline takeover --install`` writes a ``.pth`` file into
-  this environment, which
-  replaces the class in processes with ``PACELINE_TAKEOVER=1``. ``paceline takeover --remove``
-  removes the file.
+  this environment, which replaces the class in processes with ``PACELINE_TAKEOVER=1``.
+  ``paceline takeover --remove`` removes the file.
 """
 
 from __future__ import annotations
@@ -88,17 +85,8 @@ def pth_file() -> Path:
 def main() -> None:
     """Run ``-m MODULE ARGUMENTS`` with the class replaced."""
     if len(sys.argv) < 3 or sys.argv[1] != "-m":
-        sys.exit(
-            "usage: python -m paceline.scheduler.server.cli.replace_scheduler -m MODULE [ARGUMENTS]"
-        )
+        sys.exit("usage: python -m paceline.takeover -m MODULE [ARGUMENTS]")
     module = sys.argv[2]
     install(own_process=runs_a_scheduler(sys.argv[1:]))
     sys.argv = [module, *sys.argv[3:]]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
-
-
-if __name__ == "__main__":
-    # import the module under its name, in which the replaced class finds it
-    import importlib
-
-    importlib.import_module("paceline.scheduler.server.cli.replace_scheduler").main()
