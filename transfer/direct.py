@@ -27,7 +27,7 @@ from typing import Any
 
 import lz4.block
 
-from . import large_pages
+from . import huge_pages
 from .backend import (
     Backend,
     BackendContext,
@@ -110,7 +110,7 @@ class Direct(Backend):
 
     def get(self, ref: Ref, size_nbytes: int, into: memoryview | None = None) -> Fetched:
         peer = (str(ref["host"]), int(ref["port"]))
-        whole = into if into is not None else large_pages.empty(size_nbytes)
+        whole = into if into is not None else huge_pages.empty(size_nbytes)
         count = max(1, min(RANGES_MAX, size_nbytes // RANGE_NBYTES_MIN))
         each = -(-size_nbytes // count // CHUNK_NBYTES) * CHUNK_NBYTES if count > 1 else size_nbytes
         packs = bool(ref["packs"]) and self._should_compress(peer)

@@ -19,7 +19,7 @@ import cloudpickle
 from distributed.protocol import pickle as dask_pickle
 from distributed.protocol.serialize import dask_serialize
 
-from . import large_pages
+from . import huge_pages
 
 #: Alignment of buffers, as in arrays allocated by numpy.
 ALIGN_NBYTES = 64
@@ -115,11 +115,11 @@ def encode(value: Any) -> Encoded:
 def decode(view: memoryview, layout: Layout) -> Any:
     """Return the value encoded in ``view``; use buffers in place and copy large ``bytes``."""
     buffers = [view[begin:end] for begin, end in layout.spans()]
-    if layout.pickle_nbytes < large_pages.WORTH_NBYTES:
+    if layout.pickle_nbytes < huge_pages.WORTH_NBYTES:
         return pickle.loads(view[: layout.pickle_nbytes], buffers=buffers)
 
     def read_into(begin: int, into: memoryview) -> None:
-        large_pages.copy(view[begin : begin + into.nbytes], into)
+        huge_pages.copy(view[begin : begin + into.nbytes], into)
 
     return pickle.Unpickler(_Reading(read_into, layout.pickle_nbytes), buffers=buffers).load()
 
@@ -128,7 +128,7 @@ def decode_from(read_into: Callable[[int, memoryview], None], layout: Layout) ->
     """Return the value of a ``Source``; buffers and large ``bytes`` are copied once."""
     buffers = []
     for begin, end in layout.spans():
-        buffers.append(large_pages.empty(end - begin))
+        buffers.append(huge_pages.empty(end - begin))
         read_into(begin, buffers[-1])
     return pickle.Unpickler(_Reading(read_into, layout.pickle_nbytes), buffers=buffers).load()
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from . import large_pages
+from . import huge_pages
 from .backend import (
     Backend,
     BackendContext,
@@ -77,7 +77,7 @@ class ProcessVM(Backend):
 
     def put(self, pieces: Sequence[memoryview], size_nbytes: int) -> Stored:
         tag = np.frombuffer(secrets.token_bytes(TAG_NBYTES), "u1").copy()
-        spans = [[large_pages.address(piece), piece.nbytes] for piece in pieces if piece.nbytes]
+        spans = [[huge_pages.address(piece), piece.nbytes] for piece in pieces if piece.nbytes]
         with self._lock:
             self._offered[tag.tobytes()] = (tag, pieces)
         self.traffic.put(size_nbytes)
@@ -85,7 +85,7 @@ class ProcessVM(Backend):
         return Stored({"pid": os.getpid(), "spans": spans, "tag": tag.tobytes(), "tag_at": at})
 
     def get(self, ref: Ref, size_nbytes: int, into: memoryview | None = None) -> Fetched:
-        whole = into if into is not None else large_pages.empty(size_nbytes)
+        whole = into if into is not None else huge_pages.empty(size_nbytes)
         self.source(ref, size_nbytes).read_into(0, whole)
         return Fetched(whole)
 
@@ -110,7 +110,7 @@ class ProcessVM(Backend):
 
     def _copy(self, pid: int, into: Sequence[Span], spans: Sequence[Span]) -> None:
         """Copy the spans of process ``pid`` into the spans ``into`` of this process."""
-        large_pages.advise(*into[0])
+        huge_pages.advise(*into[0])
         local = (_Span * len(into))(*(_Span(*span) for span in into))
         remote = (_Span * len(spans))(*(_Span(*span) for span in spans))
         done = self._read(pid, ctypes.byref(local), len(into), ctypes.byref(remote), len(spans), 0)
@@ -137,7 +137,7 @@ class _RemoteValue(Source):
     def read_into(self, begin: int, view: memoryview) -> None:
         for start in range(0, view.nbytes, CALL_NBYTES_MAX):
             part = view[start : start + CALL_NBYTES_MAX]
-            at = large_pages.address(part)
+            at = huge_pages.address(part)
             spans = self._within(begin + start, part.nbytes)
             for first in range(0, len(spans), PIECES_MAX):
                 at = self._read(at, spans[first : first + PIECES_MAX])
@@ -147,7 +147,7 @@ class _RemoteValue(Source):
         count = sum(length for _, length in spans)
         tag = memoryview(bytearray(TAG_NBYTES))
         # the tag is read last: if it matches, the process id was not reused meanwhile
-        into = [(at, count), (large_pages.address(tag), TAG_NBYTES)]
+        into = [(at, count), (huge_pages.address(tag), TAG_NBYTES)]
         self._copy(self._pid, into, [*spans, self._tag_span])
         if tag != self._tag:
             raise ValueGone("its owner has freed it")

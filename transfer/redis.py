@@ -18,7 +18,7 @@ from redis.backoff import NoBackoff
 from redis.connection import Encoder, PythonRespSerializer
 from redis.retry import Retry
 
-from . import large_pages
+from . import huge_pages
 from .backend import (
     LEASE_SECONDS,
     Backend,
@@ -99,7 +99,7 @@ class Redis(Backend):
         name = str(ref["name"])
         if not name.startswith("paceline:"):
             raise BackendError("invalid key")
-        whole = into if into is not None else large_pages.empty(size_nbytes)
+        whole = into if into is not None else huge_pages.empty(size_nbytes)
         begins = range(0, size_nbytes, PART_NBYTES)
         parts = [(f"{name}:{i}", whole[b : b + PART_NBYTES]) for i, b in enumerate(begins)]
         run_parts(self._parts, self._get_part, parts)
@@ -144,7 +144,7 @@ class Redis(Backend):
             raise ValueGone("the value has expired")
         if len(found) != len(into):
             raise BackendError(f"expected {len(into)} bytes, got {len(found)}")
-        large_pages.copy(memoryview(found), into)
+        huge_pages.copy(memoryview(found), into)
 
     def _unlink(self, names: list[str]) -> None:
         with _errors():

@@ -1,4 +1,4 @@
-"""Copying into huge pages: page faults dominate the cost of large copies into fresh memory.
+"""Copy into huge pages, because page faults dominate the cost of large copies into fresh memory.
 
 numpy requests huge pages for its arrays; ``bytes`` objects do not have them.
 """
