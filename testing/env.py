@@ -82,7 +82,7 @@ class Env:
         now: time of the core in seconds; only the test advances it.
         outbox: messages sent since the last `take`.
         lines: log lines, (level, text).
-        wants_continue: whether the core has asked for ``Continue``.
+        wants_continue: whether the core has requested ``Continue``.
         turns: number of turns.
         checks: whether invariants are checked after each turn.
     """
@@ -175,7 +175,7 @@ class Env:
         self.check()
 
     def check(self) -> None:
-        """Check all invariants, and that the core asks for ``Continue`` while work is deferred."""
+        """Check all invariants, and that the core requests ``Continue`` while work is deferred."""
         if not self.checks:
             return
         state = self.state
@@ -186,24 +186,24 @@ class Env:
             choice = memory_queue.next_task(state)
             assert choice is None, f"{choice} is queued, and could run"
 
-    def go_on(self) -> None:
-        """Send ``Continue`` until the core does not ask for it."""
+    def run_deferred(self) -> None:
+        """Send ``Continue`` until no work is deferred."""
         for _ in range(TURNS_MAX):
             if not self.wants_continue:
                 return
             self.turn(Continue())
-        raise AssertionError(f"the core asks for Continue after {TURNS_MAX} turns")
+        raise AssertionError(f"the core requests Continue after {TURNS_MAX} turns")
 
     def feed(self, message: Any, source: str = "") -> None:
         """Handle one stimulus, with all turns that it leaves for later."""
         self.turn(message, source)
-        self.go_on()
+        self.run_deferred()
 
-    def ask(self, message: Any, source: str = "") -> Any:
+    def request(self, message: Any, source: str = "") -> Any:
         """Handle an RPC request and return its reply."""
         number = next(self._request_ids)
         self.turn(message, source, number)
-        self.go_on()
+        self.run_deferred()
         return self.replies.pop(number)
 
     # -- peers
@@ -214,7 +214,9 @@ class Env:
             message = m.RegisterWorker(address=address, name=address, nthreads=nthreads, **facts)
             self.feed(WorkerJoined(address, host or f"host-{address}", message), address)
 
-    def beat(self, address: str, executing: dict[Key, float] | None = None, **facts: Any) -> None:
+    def heartbeat(
+        self, address: str, executing: dict[Key, float] | None = None, **facts: Any
+    ) -> None:
         """Send a heartbeat of the worker `address`; `executing` maps keys to seconds."""
         message = m.HeartbeatWorker(address=address, executing=executing or {}, **facts)
         self.feed(WorkerHeartbeat(address, f"host-{address}", message), address)
@@ -260,7 +262,7 @@ class Env:
         """Submit `graph`: all chunks and the commit."""
         for part in self.rows(graph, want, client, **rows):
             self.turn(part, client)
-        self.go_on()
+        self.run_deferred()
 
     def desire(self, *keys: Key, client: str = "alice") -> None:
         self.feed(m.ClientDesiresKeys(keys=list(keys), client=client), client)

@@ -99,19 +99,19 @@ def parse_tasks(text: str) -> dict[Key, list[Key]]:
 class Scenario:
     """Runs scenarios in an environment.
 
-    After each command the core continues until nothing is deferred. After ``> by hand`` it makes
-    single turns: ``...`` in the output says that it asks for ``> continue``.
+    After each command the core continues until nothing is deferred. After ``> single-turns`` it
+    makes one turn per command, and ``...`` in the output means that it requests ``> continue``.
 
     Attributes:
         env: the environment.
         held: (client, part) of graphs that wait for ``> send``.
-        by_hand: whether turns are made by ``> continue`` only.
+        single_turns: whether turns are made by ``> continue`` only.
     """
 
     def __init__(self) -> None:
         self.env = Env()
         self.held: list[tuple[str, GraphChunk | GraphCommit]] = []
-        self.by_hand = False
+        self.single_turns = False
 
     def play(self, text: str) -> str:
         """Run the commands in `text` and return it with the messages that the core sent.
@@ -129,8 +129,8 @@ class Scenario:
 
     def _run(self, words: list[str]) -> list[str]:
         lines = self._call(words)
-        if not self.by_hand:
-            self.env.go_on()
+        if not self.single_turns:
+            self.env.run_deferred()
         out = [*(lines or []), *self.env.take()]
         if self.env.wants_continue:
             out.append("...")
@@ -155,14 +155,14 @@ class Scenario:
         """``config worker-saturation=1.0``: start with a new core with these settings."""
         self.env = Env(**parse_options(words)[1])
 
-    def do_by_hand(self, words: list[str]) -> None:
-        self.by_hand = True
+    def do_single_turns(self, words: list[str]) -> None:
+        self.single_turns = True
 
     def do_continue(self, words: list[str]) -> None:
         self.turn(Continue())
 
-    def do_to_the_end(self, words: list[str]) -> None:
-        self.env.go_on()
+    def do_run_deferred(self, words: list[str]) -> None:
+        self.env.run_deferred()
 
     def do_client(self, words: list[str]) -> None:
         self.env.client(*words)
@@ -190,11 +190,11 @@ class Scenario:
         """``retire w0``: the scheduler sets its status to closing_gracefully."""
         self.turn(SetWorkerStatus(words[0], "closing_gracefully"))
 
-    def do_beat(self, words: list[str]) -> None:
-        """``beat w0 x=1.5``: a heartbeat; the task x has been executing for 1.5 seconds."""
+    def do_heartbeat(self, words: list[str]) -> None:
+        """``heartbeat w0 x=1.5``: a heartbeat; the task x has been executing for 1.5 seconds."""
         (address,), executing = parse_options(words)
         seconds = {parse_key(name): value for name, value in executing.items()}
-        self.env.beat(address, executing=seconds)
+        self.env.heartbeat(address, executing=seconds)
 
     def do_backpressured(self, words: list[str]) -> None:
         """``backpressured w0``, ``backpressured w0 off``."""
@@ -310,8 +310,8 @@ class Scenario:
     def do_balance(self, words: list[str]) -> None:
         self.turn(BalanceWork())
 
-    def do_ask_back(self, words: list[str]) -> None:
-        """``ask back x w1``: recall the task x from its worker, to run it on w1."""
+    def do_recall(self, words: list[str]) -> None:
+        """``recall x w1``: recall the task x from its worker, to run it on w1."""
         self.turn(RecallTask(parse_key(words[0]), words[1]))
 
     def do_restrict(self, words: list[str]) -> None:
@@ -322,8 +322,8 @@ class Scenario:
         """``stealing on``, ``stealing off``."""
         self.turn(ConfigureStealing(words[0] == "on"))
 
-    def do_answer(self, words: list[str]) -> None:
-        """``answer w0 x ready steal-0``: reply to a steal request; ``none`` for unknown tasks."""
+    def do_steal_response(self, words: list[str]) -> None:
+        """``steal-response w0 x ready steal-0``: reply to a request; ``none`` for unknown tasks."""
         address, name, found, request = words
         state = None if found == "none" else found
         self.turn(m.StealResponse(key=parse_key(name), state=state, stimulus_id=request), address)

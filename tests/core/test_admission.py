@@ -40,7 +40,7 @@ def beat(env: Env, address: str, process: int, managed: int | None = None, **fac
         "managed_bytes": managed * MB,
         "spilled_bytes": {"memory": spilled, "disk": spilled},
     }
-    env.beat(address, metrics=metrics, **facts)
+    env.heartbeat(address, metrics=metrics, **facts)
 
 
 def learn(env: Env, prefix: str, nbytes: int) -> None:

@@ -213,7 +213,7 @@ def test_retry_runs_erred_tasks_and_erred_dependents(duo: Env) -> None:
     duo.submit({"a": [], "b": ["a"], "c": ["b"]}, want=["a", "c"])
     duo.fail("a")
     duo.take()
-    assert duo.ask(RetryKeys(["c"], "alice")) == ("c", "b", "a")
+    assert duo.request(RetryKeys(["c"], "alice")) == ("c", "b", "a")
     duo.expect(
         "w0: free-keys a",
         "alice: task-retried a",
@@ -229,7 +229,7 @@ def test_retry_runs_erred_tasks_and_erred_dependents(duo: Env) -> None:
 def test_retry_of_task_that_did_not_err(duo: Env) -> None:
     duo.submit({"a": []})
     duo.take()
-    assert duo.ask(RetryKeys(["a", "nobody-knows"])) == ("a",)
+    assert duo.request(RetryKeys(["a", "nobody-knows"])) == ("a",)
     duo.expect()
 
 
@@ -238,7 +238,7 @@ def test_one_of_several_failures_is_blamed_and_all_are_retried(duo: Env) -> None
     duo.fail("a")
     duo.fail("b")
     duo.take()
-    assert set(duo.ask(RetryKeys(["c"], "alice"))) == {"a", "b", "c"}
+    assert set(duo.request(RetryKeys(["c"], "alice"))) == {"a", "b", "c"}
     assert duo.states("a", "b", "c") == ["processing", "processing", "waiting"]
 
 
@@ -248,7 +248,7 @@ def test_retry_of_one_failure_does_not_wait_for_others(duo: Env) -> None:
     duo.fail("a")
     duo.fail("b")
     duo.take()
-    duo.ask(RetryKeys(["a"], "alice"))
+    duo.request(RetryKeys(["a"], "alice"))
     assert duo.states("a", "b", "c") == ["processing", "erred", "erred"]
     assert duo.task("c").exception_blame is duo.task("b")
 

@@ -96,17 +96,17 @@ def test_turn_size_does_not_change_the_result(make_env: MakeEnv, turn_tasks_max:
     keys = [f"t-{i}" for i in range(6)]
     outputs = {f"o-{i}": ["barrier"] for i in range(6)}
     env.submit({**{key: [] for key in keys}, "barrier": keys, **outputs}, list(outputs))
-    env.go_on()
+    env.run_deferred()
     env.finish(*keys)
-    env.go_on()
+    env.run_deferred()
     env.finish("barrier")
-    env.go_on()
+    env.run_deferred()
     env.take()
     recs = dict.fromkeys((*outputs, "barrier", *keys), "released")
     for key in reversed(recs):
         env.feed(MakeTransitions({key: recs[key]}))
     env.feed(Continue())
-    env.go_on()
+    env.run_deferred()
     assert set(env.states(*keys)) == {"processing"}
     assert set(env.states("barrier", *outputs)) == {"waiting"}
     env.work()

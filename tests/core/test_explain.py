@@ -123,7 +123,7 @@ def test_a_worker_without_heartbeats(duo: Env) -> None:
 def test_an_executing_task(duo: Env) -> None:
     duo.submit({"x": []})
     duo.now += 30
-    duo.beat(duo.where("x"), executing={"x": 29.5})
+    duo.heartbeat(duo.where("x"), executing={"x": 29.5})
     found = ask(duo, "x")
     assert found["worker"]["executing"] == 29.5
     assert "has been executing for 29.5 s" in found["summary"]
@@ -135,7 +135,7 @@ def test_waiting_for_a_thread(env: Env) -> None:
     env.client("alice")
     env.join("w1", nthreads=1)
     env.submit({"x": [], "y": []})
-    env.beat("w1", executing={"x": 3.0})
+    env.heartbeat("w1", executing={"x": 3.0})
     assert "waits for a free thread (1 thread busy with x)" in ask(env, "y")["summary"]
 
 
@@ -202,7 +202,7 @@ def test_a_task_that_is_being_recalled(env: Env) -> None:
     env.client("alice")
     env.join("w1", nthreads=1)
     env.submit({"x": [], "y": []})
-    env.beat("w1", executing={"x": 3.0})
+    env.heartbeat("w1", executing={"x": 3.0})
     env.join("w2", nthreads=1)
     env.turn(RecallTask("y", "w2"))
     found = ask(env, "y")

@@ -15,7 +15,7 @@ def trio(env: Env) -> Env:
     """Workers w0 and w1 share memory, w2 does not; x (100 MB) is on w0, which is busy."""
     env.join("w0", "w1", "w2")
     for address, name in (("w0", "host-a"), ("w1", "host-a"), ("w2", "host-b")):
-        env.beat(address, metrics={"memory_domain": name})
+        env.heartbeat(address, metrics={"memory_domain": name})
     env.submit({"x": []}, annotations=on("w0", "x"))
     env.finish("x", nbytes=10**8, seconds=0.5)
     return env
@@ -35,7 +35,7 @@ def test_idle_holder_gets_the_task(trio: Env) -> None:
 
 def test_only_holders_count_without_domains(trio: Env) -> None:
     for address in ("w0", "w1", "w2"):
-        trio.beat(address, metrics={})
+        trio.heartbeat(address, metrics={})
     assert not trio.state.domains
     trio.submit({f"slow{i}": [] for i in range(2)}, annotations=on("w0", "slow0", "slow1"))
     trio.submit({"y": ["x"]})
@@ -50,7 +50,7 @@ def test_fetching_is_weighed_accordingly(trio: Env) -> None:
     ratio = seconds(trio.state, y, far) / seconds(trio.state, y, near)
     assert ratio == pytest.approx(locality.LOCAL_READ_DISCOUNT)
     trio.join("w3")
-    trio.beat("w3", metrics={"memory_domain": "host-a"})
+    trio.heartbeat("w3", metrics={"memory_domain": "host-a"})
     trio.fetched("w3", "x")
     ratio = seconds(trio.state, y, far) / seconds(trio.state, y, near)
     assert ratio == pytest.approx(locality.LOCAL_READ_DISCOUNT * locality.SHARED_READ_DISCOUNT), (
@@ -69,7 +69,7 @@ def test_no_discount_for_the_first_read_within_the_only_domain(trio: Env) -> Non
         trio.state, y, near
     )
     assert ratio == locality.LOCAL_READ_DISCOUNT
-    trio.beat("w3", metrics={"memory_domain": "host-a"})
+    trio.heartbeat("w3", metrics={"memory_domain": "host-a"})
     trio.fetched("w3", "x")
     shared = 10**8 // locality.SHARED_READ_DISCOUNT
     assert placement.fetch_seconds(trio.state, y, near) == shared / trio.state.bandwidth
@@ -96,5 +96,5 @@ def test_removed_workers_leave_their_domain(trio: Env) -> None:
 
 @pytest.mark.parametrize("odd", [None, 5, "", ["host-a"], {"a": 1}])
 def test_invalid_names_are_ignored(trio: Env, odd: object) -> None:
-    trio.beat("w1", metrics={"memory_domain": odd})
+    trio.heartbeat("w1", metrics={"memory_domain": odd})
     assert trio.worker("w1") not in trio.state.domains.of

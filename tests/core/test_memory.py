@@ -41,7 +41,7 @@ def reduce(env: Env, count: int = 1000) -> None:
 
 def uses(env: Env, address: str, process: int, spilled: int = 0, disk: int = 0) -> None:
     metrics = {"memory": process, "spilled_bytes": {"memory": spilled, "disk": disk}}
-    env.beat(address, metrics=metrics)
+    env.heartbeat(address, metrics=metrics)
 
 
 @pytest.fixture

@@ -35,7 +35,7 @@ def beat_until(env: Env, address: str, seconds: float, **executing: float) -> No
     for _ in range(int(seconds)):
         env.tick(1.0)
         executing = {key: known + 1.0 for key, known in executing.items()}
-        env.beat(address, executing=executing)
+        env.heartbeat(address, executing=executing)
 
 
 def test_a_run_that_takes_too_long() -> None:
@@ -99,9 +99,9 @@ def test_a_task_in_the_thread_has_the_worker_less_a_slot() -> None:
     assert list(env.state.running) == [env.worker("w1")]
     env.submit({"z": []})
     assert env.where("y") == env.where("z") == "w1"
-    env.beat("w0", executing={"x": 6.0})
+    env.heartbeat("w0", executing={"x": 6.0})
     assert env.worker("w0").extra_runs == {"x": None}
-    env.beat("w0")
+    env.heartbeat("w0")
     assert env.worker("w0").extra_runs == {}
     env.submit({"a": []})
     assert env.where("a") == "w0"
@@ -129,7 +129,7 @@ def test_tasks_wait_if_all_threads_are_stuck() -> None:
     assert env.states(("y", 0)) == ["queued"]
     env.submit({"z": []})
     assert env.states("z") == ["no-worker"]
-    env.beat("w0")
+    env.heartbeat("w0")
     assert env.states("z", ("y", 0)) == ["processing", "processing"]
 
 
@@ -228,7 +228,7 @@ def test_explain() -> None:
     env = cluster("w0")
     submit(env, "x", timeout_seconds=5.0, deadline=1060.0, deadline_text="18:00")
     env.tick(1.0)
-    env.beat("w0", executing={"x": 1.0})
+    env.heartbeat("w0", executing={"x": 1.0})
     words = explain(env.state, "x", env.now)["words"]
     assert "It fails when it has been executing for 5.0 s, in 4.0 s." in words
     assert "It fails at its deadline, 18:00, in 59.0 s." in words

@@ -156,9 +156,9 @@ def test_elsewhere_with_one_worker() -> None:
 )
 def test_timeouts_are_retried_elsewhere(names: list[str] | None, state: str) -> None:
     env = cluster("w0", "w1", timeout_seconds=5.0, retry_on=names)
-    env.beat("w0", executing={"x": 5.0})
+    env.heartbeat("w0", executing={"x": 5.0})
     env.now += 5.0
-    env.beat("w0", executing={"x": 5.0})
+    env.heartbeat("w0", executing={"x": 5.0})
     env.tick()
     assert env.states("x") == [state]
     assert env.worker("w0").extra_runs == {"x": None}

@@ -150,7 +150,7 @@ def test_results_on_a_worker_that_ends_soon_are_copied_to_one_that_does_not() ->
     end = holder(env, "x")
     (other,) = {"w0", "w1"} - {end}
     for address in (end, other):
-        env.beat(address, metrics={"ends_in": 1000.0})
+        env.heartbeat(address, metrics={"ends_in": 1000.0})
     assert look(env, 1) == {}
     assert look(env, 800) == {"w2": ["x"]}
 

@@ -179,7 +179,7 @@ def test_tasks_that_have_not_begun_are_recalled(four: Env) -> None:
     four.submit(graph)
     for address in four.state.workers:
         key = four.processing(address)[0]
-        four.beat(address, executing={key: 1.0})
+        four.heartbeat(address, executing={key: 1.0})
     sent(four)
     four.submit({"b": []}, client="bob")
     assert four.states("b") == ["queued"]
@@ -397,7 +397,7 @@ def test_higher_user_priority_is_not_overtaken_by_stealing(make_env: MakeEnv) ->
     env.submit(high, commit={"user_priority": 5})
     env.submit(low)
     env.join("w1")
-    env.beat("w0", executing={"busy": 1.0})
+    env.heartbeat("w0", executing={"busy": 1.0})
     env.feed(BalanceWork())
     assert not env.state.stealing.in_flight  # "high" does not pay to move, so "low" stays too
     env.finish("high")

@@ -128,15 +128,15 @@ def test_metrics_of_workers(duo: Env) -> None:
         ("execute", "p1", "x", "thread-cpu", "seconds"): 0.5,
         ("execute", "gone", "x", "y", "z"): 1.0,
     }
-    duo.beat("w0", extensions={"spans": data})
-    duo.beat("w1", extensions={"spans": data})
+    duo.heartbeat("w0", extensions={"spans": data})
+    duo.heartbeat("w1", extensions={"spans": data})
     top = duo.state.spans.spans["wf"]
     assert top.metrics == {}
     assert top.all_metrics() == {("execute", "x", "thread-cpu", "seconds"): 1.0}
 
 
 def test_invalid_metrics_are_ignored(duo: Env) -> None:
-    duo.beat("w0", extensions={"spans": {"odd": 1.0, (): 2.0}})
+    duo.heartbeat("w0", extensions={"spans": {"odd": 1.0, (): 2.0}})
     assert duo.state.spans.spans == {}
 
 

@@ -115,7 +115,7 @@ def test_short_tasks_are_not_stolen(two: Env) -> None:
 
 def test_running_tasks_are_not_requested(two: Env) -> None:
     crowd(two, "w0", tasks(4))
-    two.beat("w0", executing={("x", 3): 0.1, ("x", 2): 0.1})
+    two.heartbeat("w0", executing={("x", 3): 0.1, ("x", 2): 0.1})
     assert asked(two) == [("x", 1)]
 
 
@@ -407,13 +407,13 @@ def test_tasks_whose_resource_was_removed_are_recalled(make_env: MakeEnv) -> Non
     env = make_env()
     env.join("w0", nthreads=4, resources={"gpu": 2})
     gpu_tasks(env, 3)
-    assert env.ask(m.SetResources(worker="w0", resources={"gpu": 1})) == "OK"
+    assert env.request(m.SetResources(worker="w0", resources={"gpu": 1})) == "OK"
     env.expect()
-    assert env.ask(m.SetResources(worker="w0", resources={"gpu": 0})) == "OK"
+    assert env.request(m.SetResources(worker="w0", resources={"gpu": 0})) == "OK"
     assert len(env.take()) == 3
     answer(env, ("train", 0), "executing")
     answer(env, ("train", 1), "constrained")
     env.finish(("train", 2))
     assert env.states(*tasks(3, "train")) == ["processing", "no-worker", "memory"]
-    env.ask(m.SetResources(worker="w0", resources={"gpu": 1}))
+    env.request(m.SetResources(worker="w0", resources={"gpu": 1}))
     assert env.states(("train", 1)) == ["processing"]

@@ -24,7 +24,7 @@ def straggling(*others: str, speculation: bool = True, **policy: Any) -> Env:
     for address in others:
         env.join(address)
     env.now += 10.0
-    env.beat("w0", executing={"x-1": 10.0})
+    env.heartbeat("w0", executing={"x-1": 10.0})
     env.take()
     env.tick()
     return env
@@ -82,7 +82,7 @@ def test_the_second_run_is_first() -> None:
     assert [ws.address for ws in env.task("x-1").who_has] == ["w1"]
     assert list(env.worker("w0").extra_runs) == ["x-1"]
     assert env.state.policies.second_runs_won == 1
-    env.beat("w0")
+    env.heartbeat("w0")
     assert not env.worker("w0").extra_runs and not env.worker("w1").extra_runs
 
 
@@ -95,7 +95,7 @@ def test_the_first_run_is_first() -> None:
     assert list(env.worker("w1").extra_runs) == ["x-1"]
     env.feed(late, "w1")
     env.expect("w1: free-keys x-1")
-    env.beat("w1")
+    env.heartbeat("w1")
     assert not env.worker("w1").extra_runs
 
 
@@ -110,7 +110,7 @@ def test_the_second_run_errs() -> None:
     env.feed(erred(second(env)), "w1")
     env.expect("w1: free-keys x-1")
     assert env.where("x-1") == "w0"
-    env.beat("w1")
+    env.heartbeat("w1")
     env.tick(1.0)
     env.expect()
 
@@ -181,10 +181,10 @@ def test_the_number_is_limited() -> None:
     """Without an annotation, one more than 2 % of the tasks sent to workers."""
     env = straggling("w1")
     env.finish("x-1")
-    env.beat("w1")
+    env.heartbeat("w1")
     env.submit({"x-2": []}, annotations={"x-2": AnnotationSet(workers=["w0"])})
     env.now += 10.0
-    env.beat("w0", executing={"x-2": 10.0})
+    env.heartbeat("w0", executing={"x-2": 10.0})
     env.take()
     env.tick()
     env.expect()

@@ -115,7 +115,7 @@ def test_single_outlier_has_little_effect_on_the_prefix(
 
 def test_observed_execution_does_not_change_durations(env: Env) -> None:
     prefix = quick_and_slow(env, 0.1, 0.1)
-    env.beat("w0", executing={("x", 2): 30})
+    env.heartbeat("w0", executing={("x", 2): 30})
     assert prefix.duration_average == -1  # as in stock: twice what it has run, until one ends
     assert env.state.compute_occupancy == pytest.approx(60)
     env.finish(("x", 2), seconds=100)

@@ -18,7 +18,7 @@ def test_silent_workers_are_restarted_once_per_ttl(make_env: MakeEnv) -> None:
     env = make_env(worker_ttl_seconds=30)
     env.join("w0", "w1")
     env.now += 20
-    env.beat("w1")
+    env.heartbeat("w1")
     env.take()
     env.tick(11)
     env.expect("driver: restart-silent-workers ['w0']")

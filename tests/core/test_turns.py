@@ -44,7 +44,7 @@ def small_turns(tasks: int = 3, **config: Any) -> Env:
 
 def outcome(env: Env) -> dict[Any, str]:
     """Return the state that is left when all work is done."""
-    env.go_on()
+    env.run_deferred()
     env.work()
     return {key: ts.state for key, ts in env.state.tasks.items()}
 
@@ -375,5 +375,5 @@ def test_lost_data_and_its_dependents_are_reported_in_one_turn(depth: int) -> No
     assert env.wants_continue
     reported = [line for line in env.take() if line.startswith("alice: cancelled-keys")]
     assert all(key in reported[0] for key in ("data", *graph)), reported
-    env.go_on()
+    env.run_deferred()
     assert env.state.tasks == {}

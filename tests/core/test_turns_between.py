@@ -47,7 +47,7 @@ def join(env: Env, address: str) -> None:
 
 
 def outcome(env: Env) -> dict[Any, str]:
-    env.go_on()
+    env.run_deferred()
     env.work()
     return {key: ts.state for key, ts in env.state.tasks.items()}
 
@@ -98,7 +98,7 @@ def test_while_a_worker_is_removed(what: str, turn: int, begun: str) -> None:
     if begun == "memory":
         env.work()
     join(env, "w2")
-    env.go_on()
+    env.run_deferred()
     env.turn(WorkerRemoved("w0"))
     turns(env, turn)
     between(env, what)
@@ -177,7 +177,7 @@ def test_all_tasks_of_a_crowded_worker_count_its_loss() -> None:
     for round_ in range(3):
         for address in list(env.state.workers):
             env.turn(WorkerRemoved(address))
-        env.go_on()
+        env.run_deferred()
         if round_ < 2:
             assert {ts.state for ts in env.state.tasks.values()} <= {"no-worker", "queued", "erred"}
         env.join(f"again-{round_}", nthreads=1)
@@ -205,6 +205,6 @@ def test_failed_transition_does_not_prevent_others_of_its_turn(
             env.finish("a")
         env.wants_continue = True  # requested in the turn whose output was lost
     env.checks = False  # y stays waiting
-    env.go_on()
+    env.run_deferred()
     env.work()
     assert env.states("y", "total") == ["waiting", "memory"]

@@ -38,14 +38,14 @@ def join(env: Env, name: str, nthreads: int = 1) -> None:
 def die(env: Env, name: str, share: float = 0.9) -> None:
     """Lose the worker `name`, whose last heartbeat reports `share` of its memory limit."""
     executing = dict.fromkeys(env.processing(name)[: env.worker(name).nthreads], 0.5)
-    env.beat(name, executing=executing, metrics={"memory": int(share * LIMIT)})
+    env.heartbeat(name, executing=executing, metrics={"memory": int(share * LIMIT)})
     env.lose(name)
 
 
 def report(env: Env, name: str) -> None:
     """Let the nanny of the worker `name` report that it restarts it."""
     event = {"worker": name, "pid": 1, "rss": LIMIT}
-    env.ask(m.LogEventRpc(topic="worker-restart-memory", msg=event))
+    env.request(m.LogEventRpc(topic="worker-restart-memory", msg=event))
 
 
 def give_back(env: Env, key: Key, state: str = "ready") -> None:
@@ -119,7 +119,7 @@ def test_a_paused_worker_died_of_memory() -> None:
     env = cluster("w0", "w1")
     env.submit({"x": []})
     here = env.where("x")
-    env.beat(here, executing={"x": 1.0}, metrics={"memory": LIMIT // 2})
+    env.heartbeat(here, executing={"x": 1.0}, metrics={"memory": LIMIT // 2})
     env.status(here, "paused")
     env.lose(here)
     assert env.task("x").suspicious == 0

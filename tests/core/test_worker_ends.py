@@ -66,7 +66,7 @@ def test_it_waits_if_all_workers_end_too_soon() -> None:
     )
     assert "w1: ends in 60.0 s; the task is expected to take 100.0 s." in found["words"]
     env.tick(5.0)
-    env.beat("w0", metrics={"ends_in": 45.0})
+    env.heartbeat("w0", metrics={"ends_in": 45.0})
     assert env.states("long-1") == ["queued"]
     env.join("w9", metrics={"ends_in": 1000.0})
     assert env.where("long-1") == "w9"
@@ -108,7 +108,7 @@ def test_a_task_that_was_not_begun_in_time_is_recalled() -> None:
     env.submit({"long-1": []})
     env.submit({"long-2": []})
     assert env.where("long-2") == "w0"
-    env.beat("w0", executing={"long-1": 0.5}, metrics={"ends_in": 150.0})
+    env.heartbeat("w0", executing={"long-1": 0.5}, metrics={"ends_in": 150.0})
     env.tick(60.0)
     assert [ts.key for ts in env.state.stealing.in_flight] == ["long-2"]
     answer(env, "long-2", "ready")
@@ -121,7 +121,7 @@ def test_a_notice_recalls_tasks() -> None:
     env = ending(None, None)
     env.submit({"long-1": [], "long-2": [], "long-3": [], "long-4": []})
     here = env.processing("w0")
-    env.beat("w0", executing={here[0]: 1.0}, metrics={"ends_in": 30.0})
+    env.heartbeat("w0", executing={here[0]: 1.0}, metrics={"ends_in": 30.0})
     assert [ts.key for ts in env.state.stealing.in_flight] == here[1:]
 
 
@@ -129,7 +129,7 @@ def test_an_end_that_moves_away_starts_waiting_tasks() -> None:
     env = ending(50.0)
     env.submit({"long-1": []})
     assert env.states("long-1") == ["queued"]
-    env.beat("w0", metrics={"ends_in": None})
+    env.heartbeat("w0", metrics={"ends_in": None})
     assert env.where("long-1") == "w0"
     assert not env.state.ends.workers
 

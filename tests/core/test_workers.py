@@ -88,7 +88,7 @@ def test_heartbeat_updates_load_and_bandwidth(duo: Env) -> None:
         "bandwidth": {"total": 2e8, "workers": {"w1": (1e6, 2)}, "types": {"int": (3e6, 1)}},
         "digests_total_since_heartbeat": {"ticks": 2.0},
     }
-    duo.beat("w0", executing={"x": 2.5, "nobody-knows": 1}, metrics=metrics, now=duo.now - 0.5)
+    duo.heartbeat("w0", executing={"x": 2.5, "nobody-knows": 1}, metrics=metrics, now=duo.now - 0.5)
     ws, state = duo.worker("w0"), duo.state
     assert {ts.key: seconds for ts, seconds in ws.executing.items()} == {"x": 2.5}
     assert (ws.last_seen, ws.time_delay) == (duo.now, 0.5)
@@ -97,7 +97,7 @@ def test_heartbeat_updates_load_and_bandwidth(duo: Env) -> None:
     assert state.cumulative_worker_metrics == {"ticks": 2.0}
     assert duo.task("x").prefix.max_exec_time == 2.5
     assert state.compute_occupancy == pytest.approx(5.0)  # twice what it has run already
-    duo.beat("nobody")
+    duo.heartbeat("nobody")
     duo.take()
 
 
@@ -106,17 +106,17 @@ def test_memory_that_no_data_accounts_for(env: Env) -> None:
     sizes = [env.worker("w0").memory_unmanaged_old]
     for seconds, memory in ((10, 300), (10, 900), (40, 900)):
         env.now += seconds
-        env.beat("w0", metrics={"memory": memory})
+        env.heartbeat("w0", metrics={"memory": memory})
         sizes.append(env.worker("w0").memory_unmanaged_old)
     assert sizes == [500, 300, 300, 900]
 
 
 def test_resources_change(duo: Env) -> None:
     duo.submit({"x": []}, annotations={"x": AnnotationSet(resources={"gpu": 1})})
-    assert duo.ask(m.SetResources(worker="w1", resources={"gpu": 1})) == "OK"
+    assert duo.request(m.SetResources(worker="w1", resources={"gpu": 1})) == "OK"
     duo.expect("w1: compute-task x using gpu=1")
     assert duo.worker("w1").used_resources == {"gpu": 1}
-    assert duo.ask(m.SetResources(worker="nobody", resources={"gpu": 1})) == "not found"
+    assert duo.request(m.SetResources(worker="nobody", resources={"gpu": 1})) == "not found"
 
 
 @pytest.mark.parametrize("status", ["paused", "closing_gracefully", "closing"])
@@ -235,9 +235,9 @@ def test_the_last_worker_is_lost(duo: Env) -> None:
 
 
 def test_a_worker_is_removed_by_request(duo: Env) -> None:
-    assert duo.ask(WorkerRemoved("w0", expected=True, close=False)) == "OK"
+    assert duo.request(WorkerRemoved("w0", expected=True, close=False)) == "OK"
     duo.expect("driver: drop-worker-connection w0", "w1: remove-worker w0")
-    assert duo.ask(WorkerRemoved("w0")) == "already-removed"
+    assert duo.request(WorkerRemoved("w0")) == "already-removed"
     duo.expect()
 
 
@@ -249,7 +249,7 @@ def die(env: Env, key: Any, times: int, executing: bool = True) -> None:
     for _ in range(times):
         address = env.where(key)
         if executing:
-            env.beat(address, executing={key: 1.0})
+            env.heartbeat(address, executing={key: 1.0})
         env.lose(address)
         env.join(f"next-{env.turns}")
 
@@ -283,7 +283,7 @@ def test_only_tasks_that_may_have_started_are_blamed(make_env: MakeEnv) -> None:
     env.join("w0", nthreads=2)
     env.submit({("x", i): [] for i in range(10)})
     assert len(env.processing("w0")) == 10
-    env.beat("w0", executing={("x", 7): 1.0})
+    env.heartbeat("w0", executing={("x", 7): 1.0})
     env.lose("w0")
     assert {i: env.task(("x", i)).suspicious for i in range(10)} == {
         i: int(i in (0, 1, 7)) for i in range(10)
@@ -308,7 +308,7 @@ def test_task_present_at_too_many_deaths_fails_without_blame(make_env: MakeEnv) 
     env.submit({"last": []}, annotations=annotations)
     for i in range(3):
         env.submit({f"first-{i}": []})
-        env.beat("w0" if i == 0 else f"v{i - 1}", executing={f"first-{i}": 1.0})
+        env.heartbeat("w0" if i == 0 else f"v{i - 1}", executing={f"first-{i}": 1.0})
         ts = env.task("last")
         assert ts.suspicious == 0 and ts.state == "processing", i
         env.submit({f"other-{i}": []})

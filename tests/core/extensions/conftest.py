@@ -87,13 +87,13 @@ class World:
             elif isinstance(instruction, LogLine):
                 self.lines.append(instruction.text)
 
-    def ask(self, message: Any, source: str = "") -> Asked:
+    def request(self, message: Any, source: str = "") -> Asked:
         """Send an RPC request."""
         request_id = next(self.request_ids)
         self.feed(message, source, request_id)
         return Asked(self, request_id)
 
-    def tell(self, message: Any, source: str = "alice") -> None:
+    def send(self, message: Any, source: str = "alice") -> None:
         """Send a message on a stream."""
         self.feed(message, source)
 
@@ -115,7 +115,7 @@ class World:
     def lose_worker(self, address: str) -> None:
         self.feed(WorkerRemoved(address), address)
 
-    def hang_up(self, asked: Asked) -> None:
+    def disconnect(self, asked: Asked) -> None:
         self.feed(RequestGone(asked.request_id))
 
     def restart(self) -> None:
@@ -123,10 +123,10 @@ class World:
 
     def make_task(self, key: Any, client: str = "alice") -> None:
         """Create a task that `client` desires."""
-        self.tell(m.ClientDesiresKeys(keys=[key], client=client), client)
+        self.send(m.ClientDesiresKeys(keys=[key], client=client), client)
 
     def release(self, key: Any, client: str = "alice") -> None:
-        self.tell(m.ClientReleasesKeys(keys=[key], client=client), client)
+        self.send(m.ClientReleasesKeys(keys=[key], client=client), client)
 
     def holders(self, key: Any) -> set[str]:
         """Return the clients that desire a task; none if it is forgotten."""

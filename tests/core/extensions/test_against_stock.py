@@ -73,8 +73,8 @@ class Pair:
         self.asked: list[tuple[Any, asyncio.Future[Any]]] = []
         self.replies: list[Any] = []
 
-    async def ask(self, request: Any) -> None:
-        ours = self.world.ask(request)
+    async def request(self, request: Any) -> None:
+        ours = self.world.request(request)
         theirs = asyncio.ensure_future(self._ask_stock(request))
         self.asked.append((ours, theirs))
         await self.compare(request)
@@ -87,8 +87,8 @@ class Pair:
         out = handler(**{name: value for name, value in arguments.items() if name in taken})
         return await out if inspect.isawaitable(out) else out
 
-    async def tell(self, message: Any, client: str) -> None:
-        self.world.tell(message, client)
+    async def send(self, message: Any, client: str) -> None:
+        self.world.send(message, client)
         arguments = {name: getattr(message, name) for name in message.__struct_fields__}
         out = self.stock.stream_handlers[message.op()](**{**arguments, "client": client})
         if inspect.isawaitable(out):
@@ -211,11 +211,11 @@ async def test_random_program(world: Any, step: Step, seed: int) -> None:
     waiting: dict[Any, int] = {}
     try:
         for request in PREPARED[step]:
-            await pair.ask(request)
+            await pair.request(request)
         for number in range(STEPS):
             request = step(rng, number)
             if not on_purpose_different(pair, request, waiting):
-                await pair.ask(request)
+                await pair.request(request)
     finally:
         await pair.close()
 
@@ -250,7 +250,7 @@ async def test_futures_in_queues_and_variables(world: Any, seed: int) -> None:
         pair.stock.client_desires_keys([key], "alice")
     unconfirmed: list[int] = []
     try:
-        await pair.ask(m.QueueCreate(name="q", maxsize=3))
+        await pair.request(m.QueueCreate(name="q", maxsize=3))
         for _ in range(STEPS):
             key = rng.choice("xyz")
             request = rng.choice(
@@ -265,7 +265,7 @@ async def test_futures_in_queues_and_variables(world: Any, seed: int) -> None:
             )
             if request is not None:
                 if not sets_what_is_let_go(world, request):
-                    await pair.ask(request)
+                    await pair.request(request)
                 if isinstance(request, m.QueueGet | m.VariableGet):
                     unconfirmed.append(len(pair.asked) - 1)
             elif unconfirmed:
@@ -291,10 +291,10 @@ async def confirm(pair: Pair, number: int) -> None:
         return
     key = ours.reply["value"]
     if "token" not in ours.reply:
-        await pair.tell(m.QueueFutureRelease(name="q", key=key), "bob")
+        await pair.send(m.QueueFutureRelease(name="q", key=key), "bob")
         return
     mine = m.VariableFutureReceivedConfirm(name="v", key=key, token=ours.reply["token"])
-    pair.world.tell(mine, "bob")
+    pair.world.send(mine, "bob")
     handler = pair.stock.stream_handlers["variable-future-received-confirm"]
     await handler(name="v", key=key, token=theirs.result()["token"], client="bob")
     await pair.compare(mine)

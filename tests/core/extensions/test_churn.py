@@ -60,18 +60,18 @@ def news(rng: random.Random, number: int, world: Any, client: str) -> None:
     kind = rng.random()
     key = rng.choice("xy")
     if kind < 0.2:
-        world.tell(m.PublishFlushBatchedSend(uid=f"{rng.randint(0, number)}"), client)
+        world.send(m.PublishFlushBatchedSend(uid=f"{rng.randint(0, number)}"), client)
     elif kind < 0.4:
-        world.tell(m.QueueFutureRelease(name=rng.choice("ab"), key=key), client)
+        world.send(m.QueueFutureRelease(name=rng.choice("ab"), key=key), client)
     elif kind < 0.5:
-        world.tell(m.VariableDelete(name=rng.choice("ab")), client)
+        world.send(m.VariableDelete(name=rng.choice("ab")), client)
     elif kind < 0.6:
         world.make_task(key, client)
     elif kind < 0.7:
         world.release(key, client)
     elif kind < 0.75:
-        world.tell(m.QueueRelease(name="a"), client)
-        world.ask(m.QueueCreate(name="a", maxsize=2))
+        world.send(m.QueueRelease(name="a"), client)
+        world.request(m.QueueCreate(name="a", maxsize=2))
     elif kind < 0.85:
         world.leave(client)
         world.join(client)
@@ -88,7 +88,7 @@ def confirm_some(rng: random.Random, world: Any, client: str) -> None:
         for token in list(extension._tokens.get((name, key), ())):
             if rng.random() < 0.5:
                 message = m.VariableFutureReceivedConfirm(name=name, key=key, token=token)
-                world.tell(message, client)
+                world.send(message, client)
 
 
 def run(world: Any, seed: int) -> Any:
@@ -96,11 +96,14 @@ def run(world: Any, seed: int) -> Any:
     rng = random.Random(seed)
     clients = ("alice", "bob", "carol")
     world.join("carol")
-    asked = [world.ask(m.QueueCreate(name="a", maxsize=2)), world.ask(m.QueueCreate(name="b"))]
+    asked = [
+        world.request(m.QueueCreate(name="a", maxsize=2)),
+        world.request(m.QueueCreate(name="b")),
+    ]
     for number in range(STEPS):
         client = rng.choice(clients)
         if rng.random() < 0.75:
-            asked.append(world.ask(request(rng, number, client)))
+            asked.append(world.request(request(rng, number, client)))
         else:
             news(rng, number, world, client)
         if rng.random() < 0.1:
@@ -108,7 +111,7 @@ def run(world: Any, seed: int) -> Any:
         if rng.random() < 0.1:
             gone = rng.choice(asked)
             if gone.waits:
-                world.hang_up(gone)
+                world.disconnect(gone)
     return asked
 
 
@@ -129,24 +132,24 @@ def test_nothing_is_left_after_close(world: Any, seed: int) -> None:
     asked = run(world, seed)
     for one in asked:
         if one.waits:
-            world.hang_up(one)
+            world.disconnect(one)
     assert [len(queues) for queues in wait_queues_of(world)] == [0] * 8
     assert all(not queues._queues and not queues._by_request for queues in wait_queues_of(world))
     extensions = world.core.extensions
     for user in list(extensions["multi_locks"]._requests):
-        world.ask(m.MultiLockRelease(id=user))
+        world.request(m.MultiLockRelease(id=user))
     for name in "ab":
-        world.ask(m.SemaphoreClose(name=name))
-        world.ask(m.EventClear(name=name))
-        world.tell(m.VariableDelete(name=name))
-        world.tell(m.PublishFlushBatchedSend(uid=name))
-        world.ask(m.PublishDelete(names=[name], client="alice", uid=name))
+        world.request(m.SemaphoreClose(name=name))
+        world.request(m.EventClear(name=name))
+        world.send(m.VariableDelete(name=name))
+        world.send(m.PublishFlushBatchedSend(uid=name))
+        world.request(m.PublishDelete(names=[name], client="alice", uid=name))
         for _ in range(3):
-            world.tell(m.QueueRelease(name=name))
+            world.send(m.QueueRelease(name=name))
     for key in ("x", "y", "never"):
         for name in "ab":
             for _ in range(STEPS):  # futures that were never confirmed
-                world.tell(m.QueueFutureRelease(name=name, key=key))
+                world.send(m.QueueFutureRelease(name=name, key=key))
     for client in ("alice", "bob", "carol"):
         world.leave(client)
     assert set(world.state.clients) == {"fire-and-forget"}

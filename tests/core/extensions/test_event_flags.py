@@ -10,19 +10,19 @@ from paceline.scheduler.extensions import event_flags
 
 
 def set_(world: Any, name: Any = "e") -> None:
-    assert world.ask(m.EventSet(name=name)).reply is None
+    assert world.request(m.EventSet(name=name)).reply is None
 
 
 def clear(world: Any, name: Any = "e") -> None:
-    assert world.ask(m.EventClear(name=name)).reply is None
+    assert world.request(m.EventClear(name=name)).reply is None
 
 
 def is_set(world: Any, name: Any = "e") -> Any:
-    return world.ask(m.EventIsSet(name=name)).reply
+    return world.request(m.EventIsSet(name=name)).reply
 
 
 def wait(world: Any, timeout: float | None = None, name: Any = "e") -> Any:
-    return world.ask(m.EventWait(name=name, timeout=timeout))
+    return world.request(m.EventWait(name=name, timeout=timeout))
 
 
 def test_set_and_clear(world: Any) -> None:
@@ -72,7 +72,7 @@ def test_served_waiters_have_no_deadline(world: Any) -> None:
 
 def test_dead_waiter(world: Any) -> None:
     asked = wait(world, timeout=1)
-    world.hang_up(asked)
+    world.disconnect(asked)
     set_(world)
     assert asked.waits
     assert world.pending_timers() == 0
@@ -93,4 +93,4 @@ def test_limit(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(event_flags, "SET_EVENTS_MAX", 1)
     set_(world)
     set_(world)
-    assert world.ask(m.EventSet(name="f")).error[0] == "RuntimeError"
+    assert world.request(m.EventSet(name="f")).error[0] == "RuntimeError"

@@ -12,7 +12,7 @@ from paceline.scheduler.core.stimuli import DataPlaced, Stimulus, WorkerJoined
 
 
 def ask(world: Any, method: str):
-    return world.ask(AmmHandler(method=method)).reply
+    return world.request(AmmHandler(method=method)).reply
 
 
 def with_copies(world: Any, count: int) -> dict[str, set[int]]:
@@ -83,4 +83,4 @@ def test_many_take_several_turns(new_world: Callable[..., Any]) -> None:
 
 @pytest.mark.parametrize("method", ["_reduce", "handle", ""])
 def test_other_methods_are_refused(world: Any, method: str) -> None:
-    assert world.ask(AmmHandler(method=method)).error[0] == "ValueError"
+    assert world.request(AmmHandler(method=method)).error[0] == "ValueError"

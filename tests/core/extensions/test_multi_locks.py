@@ -15,11 +15,11 @@ def acquire(
     message = m.MultiLockAcquire(
         locks=locks, id=user, timeout=timeout, num_locks=number or len(locks)
     )
-    return world.ask(message)
+    return world.request(message)
 
 
 def release(world: Any, user: Any) -> Any:
-    return world.ask(m.MultiLockRelease(id=user))
+    return world.request(m.MultiLockRelease(id=user))
 
 
 @pytest.fixture(autouse=True)
@@ -114,7 +114,7 @@ def test_dead_waiter(world: Any) -> None:
     acquire(world, 1, ["x"])
     both = acquire(world, 2, ["x", "y"], timeout=100)
     other = acquire(world, 3, ["y"])
-    world.hang_up(both)
+    world.disconnect(both)
     assert other.reply is True
     assert acquire(world, 2, ["z"]).reply is True, "its id can be used again"
 

@@ -19,11 +19,11 @@ def put(world: Any, uid: bytes = b"u", override: bool = False, **datasets: Any) 
         client="alice",
         uid=uid,
     )
-    return world.ask(message)
+    return world.request(message)
 
 
 def flush(world: Any, uid: bytes = b"u") -> None:
-    world.tell(m.PublishFlushBatchedSend(uid=uid))
+    world.send(m.PublishFlushBatchedSend(uid=uid))
 
 
 def put_now(world: Any, override: bool = False, **datasets: Any) -> Any:
@@ -33,15 +33,15 @@ def put_now(world: Any, override: bool = False, **datasets: Any) -> Any:
 
 def delete(world: Any, *names: Any, uid: bytes = b"d") -> Any:
     flush(world, uid)
-    return world.ask(m.PublishDelete(names=names, client="alice", uid=uid))
+    return world.request(m.PublishDelete(names=names, client="alice", uid=uid))
 
 
 def get(world: Any, *names: Any) -> Any:
-    return world.ask(m.PublishGet(names=names)).reply
+    return world.request(m.PublishGet(names=names)).reply
 
 
 def names(world: Any) -> Any:
-    return world.ask(m.PublishList()).reply
+    return world.request(m.PublishList()).reply
 
 
 def test_put_get_list_delete(world: Any) -> None:
@@ -76,7 +76,7 @@ def test_put_waits_for_its_flush(world: Any) -> None:
 
 def test_delete_waits_for_its_flush(world: Any) -> None:
     put_now(world, a=(1, []))
-    asked = world.ask(m.PublishDelete(names=("a",), client="alice", uid=b"d"))
+    asked = world.request(m.PublishDelete(names=("a",), client="alice", uid=b"d"))
     assert asked.waits
     assert names(world) == ["a"]
     flush(world, b"d")
@@ -95,7 +95,7 @@ def test_put_waits_as_long_as_its_client_lives(world: Any) -> None:
 
 
 def test_a_dropped_put_is_ignored(world: Any) -> None:
-    world.hang_up(put(world, a=(1, [])))
+    world.disconnect(put(world, a=(1, [])))
     flush(world)
     assert names(world) == []
     assert world.pending_timers() == 0
@@ -133,7 +133,7 @@ def test_names_need_not_be_text(world: Any) -> None:
         client="alice",
         uid=b"u",
     )
-    assert world.ask(message).reply is None
+    assert world.request(message).reply is None
     assert names(world) == [("a", 1), 5]
     assert get(world, ["a", 1])[0]["data"] == 1
     assert "published-('a', 1)" in world.state.clients
@@ -146,7 +146,7 @@ def test_lists_of_different_length(world: Any) -> None:
     message = m.PublishPut(
         names=("a", "b"), keys=((),), data=(1,), override=False, client="alice", uid=b"u"
     )
-    assert world.ask(message).error[0] == "ValueError"
+    assert world.request(message).error[0] == "ValueError"
 
 
 def test_datasets_outlive_their_client_and_a_restart(world: Any) -> None:

@@ -11,23 +11,23 @@ from paceline.scheduler.extensions import queues
 
 
 def create(world: Any, name: Any = "q", maxsize: int = 0) -> None:
-    assert world.ask(m.QueueCreate(name=name, maxsize=maxsize)).reply is None
+    assert world.request(m.QueueCreate(name=name, maxsize=maxsize)).reply is None
 
 
 def put(world: Any, data: Any, timeout: float | None = None, name: Any = "q") -> Any:
-    return world.ask(m.QueuePut(name=name, data=data, timeout=timeout))
+    return world.request(m.QueuePut(name=name, data=data, timeout=timeout))
 
 
 def put_key(world: Any, key: Any, timeout: float | None = None, name: Any = "q") -> Any:
-    return world.ask(m.QueuePut(name=name, key=key, timeout=timeout))
+    return world.request(m.QueuePut(name=name, key=key, timeout=timeout))
 
 
 def get(world: Any, timeout: float | None = None, batch: Any = False, name: Any = "q") -> Any:
-    return world.ask(m.QueueGet(name=name, timeout=timeout, batch=batch))
+    return world.request(m.QueueGet(name=name, timeout=timeout, batch=batch))
 
 
 def size(world: Any, name: Any = "q") -> Any:
-    return world.ask(m.QueueQsize(name=name)).reply
+    return world.request(m.QueueQsize(name=name)).reply
 
 
 def plain(value: Any) -> dict[str, Any]:
@@ -161,14 +161,14 @@ def test_items_of_a_dead_getter_are_returned(world: Any) -> None:
     put(world, 1)
     put(world, 2)
     assert other.reply == plain(2)
-    world.hang_up(some)
+    world.disconnect(some)
     assert get(world).reply == plain(1)
     assert world.pending_timers() == 0
 
 
 def test_a_dead_getter_takes_nothing(world: Any) -> None:
     create(world)
-    world.hang_up(get(world, timeout=5))
+    world.disconnect(get(world, timeout=5))
     put(world, 1)
     assert size(world) == 1
     assert world.pending_timers() == 0
@@ -180,14 +180,14 @@ def test_a_dead_putter_puts_nothing(world: Any) -> None:
     put(world, 1)
     dead = put_key(world, "x", timeout=5)
     assert world.holders("x") == {"alice", "queue-q"}
-    world.hang_up(dead)
+    world.disconnect(dead)
     assert world.holders("x") == {"alice"}
     assert "queue-q" not in world.state.clients
     assert get(world, batch=True).reply == [plain(1)]
 
 
 def test_unknown_queue(world: Any) -> None:
-    for asked in (put(world, 1), get(world), world.ask(m.QueueQsize(name="q"))):
+    for asked in (put(world, 1), get(world), world.request(m.QueueQsize(name="q"))):
         assert asked.error == ("KeyError", "q")
 
 
@@ -209,7 +209,7 @@ def test_queue_holds_futures(world: Any) -> None:
     assert world.holders("x") == {"queue-q"}
     assert get(world).reply == {"type": "Future", "value": "x", "state": "released"}
     assert world.holders("x") == {"queue-q"}, "until the getter desires it"
-    world.tell(m.QueueFutureRelease(name="q", key="x"), "bob")
+    world.send(m.QueueFutureRelease(name="q", key="x"), "bob")
     assert world.holders("x") == {"bob"}
     assert "queue-q" not in world.state.clients
 
@@ -222,14 +222,14 @@ def test_same_future_many_times(world: Any) -> None:
     for _ in range(3):
         assert "queue-q" in world.holders("x")
         get(world)
-        world.tell(m.QueueFutureRelease(name="q", key="x"), "bob")
+        world.send(m.QueueFutureRelease(name="q", key="x"), "bob")
     assert world.holders("x") == {"alice", "bob"}
 
 
 def test_release_of_a_future_that_is_not_in_the_queue(world: Any) -> None:
     create(world)
     world.make_task("x")
-    world.tell(m.QueueFutureRelease(name="q", key="x"), "bob")
+    world.send(m.QueueFutureRelease(name="q", key="x"), "bob")
     put_key(world, "x")
     assert "queue-q" in world.holders("x")
 
@@ -258,7 +258,7 @@ def test_lost_future(world: Any) -> None:
     put_key(world, "x")
     world.restart()
     assert get(world).reply == {"type": "Future", "value": "x", "state": "lost"}
-    world.tell(m.QueueFutureRelease(name="q", key="x"), "bob")
+    world.send(m.QueueFutureRelease(name="q", key="x"), "bob")
     assert "x" not in world.state.tasks, "a lost key is not computed again"
     assert "queue-q" not in world.state.clients
 
@@ -311,7 +311,7 @@ def test_checks_for_a_key_slow_down(world: Any) -> None:
 
 def test_dead_put_of_an_unknown_key(world: Any) -> None:
     create(world)
-    world.hang_up(put_key(world, "x", timeout=10))
+    world.disconnect(put_key(world, "x", timeout=10))
     world.make_task("x")
     world.advance(1)
     assert size(world) == 0
@@ -323,12 +323,12 @@ def test_close_releases_futures(world: Any) -> None:
     create(world)
     world.make_task("x")
     put_key(world, "x")
-    world.tell(m.QueueRelease(name="q"))
+    world.send(m.QueueRelease(name="q"))
     assert size(world) == 1
-    world.tell(m.QueueRelease(name="q"))
+    world.send(m.QueueRelease(name="q"))
     assert put(world, 1).error == ("KeyError", "q")
     assert world.holders("x") == {"alice"}
-    world.tell(m.QueueRelease(name="q"))
+    world.send(m.QueueRelease(name="q"))
 
 
 def test_close_keeps_unconfirmed_futures(world: Any) -> None:
@@ -338,16 +338,16 @@ def test_close_keeps_unconfirmed_futures(world: Any) -> None:
     put_key(world, "x")
     get(world)
     world.release("x")
-    world.tell(m.QueueRelease(name="q"))
+    world.send(m.QueueRelease(name="q"))
     assert world.holders("x") == {"queue-q"}, "its getter will desire it next"
-    world.tell(m.QueueFutureRelease(name="q", key="x"), "bob")
+    world.send(m.QueueFutureRelease(name="q", key="x"), "bob")
     assert world.holders("x") == {"bob"}
 
 
 def test_waiters_of_a_closed_queue_do_not_join_a_new_one(world: Any) -> None:
     create(world)
     old, late = get(world), get(world, timeout=5)
-    world.tell(m.QueueRelease(name="q"))
+    world.send(m.QueueRelease(name="q"))
     create(world)
     put(world, 1)
     assert size(world) == 1
@@ -360,7 +360,7 @@ def test_limits(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queues, "QUEUE_ITEMS_MAX", 2)
     monkeypatch.setattr(queues, "QUEUES_MAX", 1)
     create(world)
-    assert world.ask(m.QueueCreate(name="r", maxsize=0)).error[0] == "RuntimeError"
+    assert world.request(m.QueueCreate(name="r", maxsize=0)).error[0] == "RuntimeError"
     put(world, 1)
     put(world, 2)
     assert put(world, 3).waits

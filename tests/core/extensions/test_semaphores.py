@@ -10,23 +10,23 @@ from paceline.scheduler.extensions import semaphores
 
 
 def register(world: Any, leases: int = 1, timeout: float | None = 30.0, name: Any = "s") -> Any:
-    return world.ask(m.SemaphoreRegister(name=name, max_leases=leases, lease_timeout=timeout))
+    return world.request(m.SemaphoreRegister(name=name, max_leases=leases, lease_timeout=timeout))
 
 
 def acquire(world: Any, lease: str, timeout: Any = None, name: Any = "s") -> Any:
-    return world.ask(m.SemaphoreAcquire(name=name, timeout=timeout, lease_id=lease))
+    return world.request(m.SemaphoreAcquire(name=name, timeout=timeout, lease_id=lease))
 
 
 def release(world: Any, lease: str, name: Any = "s") -> None:
-    assert world.ask(m.SemaphoreRelease(name=name, lease_id=lease)).reply is None
+    assert world.request(m.SemaphoreRelease(name=name, lease_id=lease)).reply is None
 
 
 def refresh(world: Any, *leases: str, name: Any = "s") -> None:
-    assert world.ask(m.SemaphoreRefreshLeases(name=name, lease_ids=list(leases))).reply is None
+    assert world.request(m.SemaphoreRefreshLeases(name=name, lease_ids=list(leases))).reply is None
 
 
 def value(world: Any, name: Any = "s") -> Any:
-    return world.ask(m.SemaphoreValue(name=name)).reply
+    return world.request(m.SemaphoreValue(name=name)).reply
 
 
 def extension(world: Any) -> Any:
@@ -90,7 +90,7 @@ def test_acquiring_a_lease_again(world: Any) -> None:
     assert acquire(world, "a").reply is True
     assert value(world) == 1
     lost = acquire(world, "b")
-    world.hang_up(lost)
+    world.disconnect(lost)
     again = acquire(world, "b")
     release(world, "a")
     assert again.reply is True
@@ -101,7 +101,7 @@ def test_a_dead_waiter_gets_nothing(world: Any) -> None:
     register(world)
     acquire(world, "a")
     dead, alive = acquire(world, "b", timeout=50), acquire(world, "c")
-    world.hang_up(dead)
+    world.disconnect(dead)
     release(world, "a")
     assert alive.reply is True
     assert value(world) == 1
@@ -194,7 +194,7 @@ def test_close(world: Any) -> None:
     register(world)
     acquire(world, "a")
     forever, limited = acquire(world, "b"), acquire(world, "c", timeout=5)
-    assert world.ask(m.SemaphoreClose(name="s")).reply is None
+    assert world.request(m.SemaphoreClose(name="s")).reply is None
     assert world.lines[-2:] == [
         "Closing semaphore s but there remain unreleased leases ['a']",
         "Closing semaphore s but there remain pending leases",
@@ -205,8 +205,8 @@ def test_close(world: Any) -> None:
     assert limited.waits
     world.advance(6)
     assert limited.reply is False
-    assert world.ask(m.SemaphoreClose(name="s")).reply is None
-    assert world.ask(m.SemaphoreClose(name="s")).reply is None
+    assert world.request(m.SemaphoreClose(name="s")).reply is None
+    assert world.request(m.SemaphoreClose(name="s")).reply is None
     stored = extension(world)
     assert not stored.leases and not stored.max_leases and not stored.lease_timeouts
     assert not any(stored.metrics.values())
@@ -220,7 +220,7 @@ def test_metrics(world: Any) -> None:
     gone = acquire(world, "c")
     assert metrics["pending"]["s"] == 2
     world.advance(4)
-    world.hang_up(gone)
+    world.disconnect(gone)
     release(world, "a")
     assert metrics["pending"]["s"] == 0
     assert metrics["acquire_total"]["s"] == 2

@@ -44,20 +44,20 @@ def test_names() -> None:
 def test_too_many_waiters(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     waiting = world.core.extensions["events"]._waiting
     waiting._waiters_max = 2
-    asked = [world.ask(m.EventWait(name="e", timeout=None)) for _ in range(3)]
+    asked = [world.request(m.EventWait(name="e", timeout=None)) for _ in range(3)]
     assert asked[0].waits and asked[1].waits
     assert asked[2].error[0] == "RuntimeError"
-    world.hang_up(asked[0])
-    assert world.ask(m.EventWait(name="e", timeout=None)).waits
+    world.disconnect(asked[0])
+    assert world.request(m.EventWait(name="e", timeout=None)).waits
     assert wait_queues.WAITERS_MAX > 1000
 
 
 def test_requests_without_a_reply_may_wait(world: Any) -> None:
     """Requests with ``reply: False`` have no request ID."""
-    world.ask(m.QueueCreate(name="q", maxsize=1))
+    world.request(m.QueueCreate(name="q", maxsize=1))
     for value in (1, 2, 3):
-        world.tell(m.QueuePut(name="q", data=value, timeout=None))
-    batch = [world.ask(m.QueueGet(name="q", timeout=None, batch=False)).reply for _ in range(3)]
+        world.send(m.QueuePut(name="q", data=value, timeout=None))
+    batch = [world.request(m.QueueGet(name="q", timeout=None, batch=False)).reply for _ in range(3)]
     assert [record["value"] for record in batch] == [1, 2, 3]
     assert 0 not in world.replies
 

@@ -13,11 +13,11 @@ from paceline.scheduler.extensions import topics
 
 
 def log(world: Any, topic: Any, msg: Any) -> Any:
-    return world.ask(m.LogEventRpc(topic=topic, msg=msg))
+    return world.request(m.LogEventRpc(topic=topic, msg=msg))
 
 
 def read(world: Any, topic: Any = None) -> Any:
-    return world.ask(m.Events(topic=topic)).reply
+    return world.request(m.Events(topic=topic)).reply
 
 
 def heard(world: Any, client: str) -> list[tuple[str, Any]]:
@@ -43,9 +43,9 @@ def test_log_and_read(world: Any) -> None:
 
 def test_workers_are_named_in_their_events(world: Any) -> None:
     event = {"action": "spill"}
-    world.tell(m.LogEvent(topic="spills", msg=event), "tcp://w:1")
-    world.tell(m.LogEvent(topic="tcp://w:1", msg=event), "tcp://w:1")
-    world.tell(m.LogEvent(topic=["spills", "more"], msg="text"), "tcp://w:1")
+    world.send(m.LogEvent(topic="spills", msg=event), "tcp://w:1")
+    world.send(m.LogEvent(topic="tcp://w:1", msg=event), "tcp://w:1")
+    world.send(m.LogEvent(topic=["spills", "more"], msg="text"), "tcp://w:1")
     assert [msg for _, msg in read(world, "spills")] == [
         {"action": "spill", "worker": "tcp://w:1"},
         "text",
@@ -62,20 +62,20 @@ def test_events_of_the_core_and_the_server(world: Any) -> None:
 
 def test_subscribers_receive_events(world: Any) -> None:
     log(world, "a", "before")
-    world.tell(m.SubscribeTopic(topic="a"), "bob")
-    world.tell(m.SubscribeTopic(topic="a"), "bob")
-    world.tell(m.SubscribeTopic(topic="b"), "alice")
+    world.send(m.SubscribeTopic(topic="a"), "bob")
+    world.send(m.SubscribeTopic(topic="a"), "bob")
+    world.send(m.SubscribeTopic(topic="b"), "alice")
     log(world, ["a", "b"], 1)
     log(world, "c", 2)
-    world.tell(m.UnsubscribeTopic(topic="a"), "bob")
-    world.tell(m.UnsubscribeTopic(topic="what"), "bob")
+    world.send(m.UnsubscribeTopic(topic="a"), "bob")
+    world.send(m.UnsubscribeTopic(topic="what"), "bob")
     log(world, "a", 3)
     assert heard(world, "bob") == [("a", 1)]
     assert heard(world, "alice") == [("b", 1)]
 
 
 def test_subscriptions_survive_a_reconnect(world: Any) -> None:
-    world.tell(m.SubscribeTopic(topic="a"), "bob")
+    world.send(m.SubscribeTopic(topic="a"), "bob")
     world.leave("bob")
     log(world, "a", "while away")
     world.feed(ClientJoined("bob"), "bob")
@@ -86,7 +86,7 @@ def test_subscriptions_survive_a_reconnect(world: Any) -> None:
 
 
 def test_peers_that_left_are_forgotten_after_a_while(world: Any) -> None:
-    world.tell(m.SubscribeTopic(topic="a"), "bob")
+    world.send(m.SubscribeTopic(topic="a"), "bob")
     world.leave("bob")
     log(world, "tcp://w:1", 1)
     world.lose_worker("tcp://w:1")
@@ -111,7 +111,7 @@ def test_a_peer_that_comes_and_goes_has_one_timer(world: Any) -> None:
 
 def test_wrong_topics(world: Any) -> None:
     assert log(world, 5, 1).error == ("TypeError", "'int' object is not iterable")
-    assert world.ask(m.Events(topic={})).error[0] == "TypeError"
+    assert world.request(m.Events(topic={})).error[0] == "TypeError"
 
 
 def test_each_topic_is_bounded() -> None:
@@ -143,9 +143,9 @@ def test_every_event_is_in_the_records(world: Any) -> None:
 def test_too_many_subscribers(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "SUBSCRIBERS_MAX", 1)
     monkeypatch.setattr(events, "SUBSCRIBED_TOPICS_MAX", 1)
-    world.tell(m.SubscribeTopic(topic="a"), "alice")
-    world.tell(m.SubscribeTopic(topic="a"), "bob")
-    world.tell(m.SubscribeTopic(topic="b"), "alice")
+    world.send(m.SubscribeTopic(topic="a"), "alice")
+    world.send(m.SubscribeTopic(topic="a"), "bob")
+    world.send(m.SubscribeTopic(topic="b"), "alice")
     assert world.lines[-2:] == [
         "Too many subscriptions: bob does not get 'a'",
         "Too many subscriptions: alice does not get 'b'",

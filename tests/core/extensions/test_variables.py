@@ -10,24 +10,24 @@ from paceline.scheduler.extensions import variables
 
 
 def set_value(world: Any, data: Any, name: Any = "v") -> Any:
-    return world.ask(m.VariableSet(name=name, data=data, timeout="30 s"))
+    return world.request(m.VariableSet(name=name, data=data, timeout="30 s"))
 
 
 def set_key(world: Any, key: Any, timeout: Any = "30 s", name: Any = "v") -> Any:
-    return world.ask(m.VariableSet(name=name, key=key, timeout=timeout))
+    return world.request(m.VariableSet(name=name, key=key, timeout=timeout))
 
 
 def get(world: Any, timeout: Any = None, client: str = "bob", name: Any = "v") -> Any:
-    return world.ask(m.VariableGet(name=name, timeout=timeout, client=client))
+    return world.request(m.VariableGet(name=name, timeout=timeout, client=client))
 
 
 def delete(world: Any) -> None:
-    world.tell(m.VariableDelete(name="v"))
+    world.send(m.VariableDelete(name="v"))
 
 
 def confirm(world: Any, record: dict[str, Any], client: str = "bob") -> None:
     message = m.VariableFutureReceivedConfirm(name="v", key=record["value"], token=record["token"])
-    world.tell(message, client)
+    world.send(message, client)
 
 
 def plain(value: Any) -> dict[str, Any]:
@@ -169,7 +169,7 @@ def test_lost_future(world: Any) -> None:
 
 
 def test_a_dead_getter_gets_no_token(world: Any) -> None:
-    world.hang_up(get(world))
+    world.disconnect(get(world))
     world.make_task("x")
     set_key(world, "x")
     delete(world)
