@@ -17,7 +17,7 @@ import psutil
 import pytest
 from click.testing import CliRunner
 from distributed import Client
-from paceline.scheduler.server.cli import main
+from paceline.scheduler.server.cli import main, run_scheduler
 from paceline.scheduler.server.cli.options import read_key
 from paceline.scheduler.server.runtime.build import COMPILED
 
@@ -172,8 +172,8 @@ def test_errors_include_advice(options: tuple[str, ...], said: str) -> None:
 
 def test_system_errors_include_advice() -> None:
     taken = OSError(errno.EADDRINUSE, "Address already in use")
-    assert "--port 0" in main.advice(taken, {"port": 8786, "host": ""})
-    assert "(--port 8786)" in main.advice(taken, {"port": 8786, "host": ""})
+    assert "--port 0" in run_scheduler.advice(taken, {"port": 8786, "host": ""})
+    assert "(--port 8786)" in run_scheduler.advice(taken, {"port": 8786, "host": ""})
     foreign = OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
-    assert "Omit --host" in main.advice(foreign, {"host": "192.0.2.77"})
-    assert main.advice(ValueError("as it is"), {}) == "as it is"
+    assert "Omit --host" in run_scheduler.advice(foreign, {"host": "192.0.2.77"})
+    assert run_scheduler.advice(ValueError("as it is"), {}) == "as it is"

@@ -18,7 +18,8 @@ import pytest
 from click.testing import CliRunner
 from paceline.scheduler import Scheduler
 from paceline.scheduler.server.cli import doctor, status
-from paceline.scheduler.server.cli.main import main, what_next
+from paceline.scheduler.server.cli.main import main
+from paceline.scheduler.server.cli.run_scheduler import what_next
 from paceline.scheduler.server.runtime import build
 from paceline.scheduler.server.wiretap import command as wiretap
 

@@ -1,7 +1,4 @@
-"""The command ``paceline`` and its subcommands ``scheduler``, ``replay`` and ``takeover``.
-
-The other subcommands are in ``status.py``, ``doctor.py``, ``explain.py``, ``upgrade.py`` and
-``protocol_commands.py``.
+"""The command ``paceline``: its subcommand ``scheduler``, and a list of all others.
 
 ``paceline`` alone starts a scheduler, as ``dask scheduler`` does: same options, same log lines,
 same exit codes.
@@ -9,51 +6,24 @@ same exit codes.
 
 from __future__ import annotations
 
-import asyncio
-import atexit
-import contextlib
-import errno
-import gc
-import logging
 import os
 import re
-import signal
-import sys
-from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from . import doctor, explain, protocol_commands, shares, status, upgrade
-from .options import read_key, tls_options
-
-if TYPE_CHECKING:
-    from paceline.scheduler.server.durable.keeper_channel import KeeperChannel
-
-logger = logging.getLogger("distributed.scheduler")
+from . import doctor, explain, protocol_commands, replace_scheduler, replay, shares, status, upgrade
+from .options import tls_options
+from .run_scheduler import (
+    PRELOAD_HINT,
+    raise_file_limit,
+    run_scheduler,
+    set_process_title,
+    write_pid_file,
+)
 
 #: Default port of the scheduler.
 DEFAULT_PORT = 8786
-#: Logged before and after the start.
-RULE = "-" * 47
-#: Error text for a preload that cannot be imported.
-PRELOAD_HINT = (
-    "A preload cannot be loaded: {}. "
-    "Is it installed in this environment, or its folder on PYTHONPATH?"
-)
-#: Advice for system errors at start-up.
-HINTS = {
-    errno.EADDRINUSE: "Another program uses this port. Stop it, or use `--port 0` for a free one.",
-    errno.EADDRNOTAVAIL: (
-        "This machine does not have this address. Omit --host to listen on all addresses."
-    ),
-    errno.EACCES: (
-        "Ports below 1024 need root: choose another with --port. "
-        "Also check the permissions of the given files."
-    ),
-    errno.ENOENT: "The folder of a given file does not exist: create it first.",
-}
 
 
 class DefaultGroup(click.Group):
@@ -191,70 +161,10 @@ def scheduler(
     run_scheduler(**address, **options, durable=durable, security=security)
 
 
-@main.command()
-@click.argument("file", type=click.Path(exists=True, dir_okay=False))
-@click.option("--until", type=int, help="Stop after this number of stimuli")
-@click.option("--print", "show", is_flag=True, help="Print each stimulus and its outputs")
-@click.option(
-    "--key", help="Print only stimuli and outputs with this key, and its story at the end"
-)
-def replay(file: str, until: int | None, show: bool, key: str | None) -> None:
-    """Replay a journal in a new core and print a hash of all outputs."""
-    from paceline.scheduler.core.inspection import queries
-    from paceline.scheduler.server.journal.journal import JournalError
-    from paceline.scheduler.server.journal.replay import replay as run
-
-    wanted = read_key(key)
-    try:
-        report = run(file, until=until, show=click.echo if show or key else None, key=wanted)
-    except JournalError as error:
-        raise click.ClickException(str(error)) from error
-    if wanted is not None:
-        for line in queries.story(report.core.state, wanted):
-            click.echo(repr(line))
-    for number, text in report.errors:
-        click.echo(f"Stimulus {number} failed: {text}")
-    click.echo(f"{report.n_stimuli} stimuli ({report.ending})")
-    differs = f"differ from those of the run after stimulus {report.differs_after}"
-    same = report.differs_after is None
-    click.echo(f"The outputs {'are the same as in the run' if same else differs}.")
-    click.echo(f"Hash of the outputs: {report.digest}")
-    if report.errors:
-        sys.exit(1)
-
-
-@main.command()
-@click.option(
-    "--install/--remove",
-    "wanted",
-    default=None,
-    help="Write or remove the file; without either, report whether it exists",
-)
-def takeover(wanted: bool | None) -> None:
-    """Replace `distributed.Scheduler` in commands that cannot be changed (off by default).
-
-    After --install, processes of this environment that have PACELINE_TAKEOVER=1 set start paceline
-    instead of distributed's scheduler: `python -m distributed.cli.dask_scheduler`, `dask spec`,
-    SSHCluster, SubprocessCluster.
-    """
-    from . import replace_scheduler as module
-
-    path = module.pth_file()
-    try:
-        if wanted:
-            path.write_text(module.PTH_TEXT)
-        elif wanted is False:
-            path.unlink(missing_ok=True)
-    except OSError as error:
-        raise click.ClickException(f"{path}: {error}") from error
-    if path.exists():
-        click.echo(f"{path} is installed: processes with {module.VARIABLE}=1 use paceline.")
-    else:
-        click.echo(f"{path} is not installed.")
-
-
 for command in (
     *protocol_commands.COMMANDS,
+    replace_scheduler.command,
+    replay.command,
     status.command,
     doctor.command,
     explain.command,
@@ -296,196 +206,6 @@ def listen_options(
     if lists and (len(lists) != 2 or len(ports) != len(protocols)):
         raise click.UsageError("--protocol and --port must both be lists of equal length")
     return {"host": host, "port": ports, "interface": interfaces, "protocol": protocols}
-
-
-def write_pid_file(path: str) -> None:
-    """Write the process id to a file and remove the file at exit."""
-    with open(path, "w") as file:
-        file.write(str(os.getpid()))
-
-    def remove() -> None:
-        with contextlib.suppress(FileNotFoundError):
-            os.remove(path)
-
-    atexit.register(remove)
-
-
-def raise_file_limit() -> None:
-    """Raise the soft limit of open files to half of the hard limit: each peer is an open file."""
-    if sys.platform == "win32":
-        return
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, hard // 2), hard))
-
-
-def set_process_title(title: str) -> None:
-    """Set the title that ``ps`` shows."""
-    import setproctitle
-
-    # child processes of Dask set their titles, too, if this variable is set
-    os.environ["__DASK_PARENT_PID"] = str(os.getpid())
-    setproctitle.setproctitle(title)
-
-
-def run_scheduler(*, durable: str | None = None, **options: Any) -> None:
-    """Run a scheduler until it has finished or a signal arrives.
-
-    ``durable`` is the folder of the log; with it, this process becomes the keeper.
-    """
-    gc.disable()  # for the imports; GcPolicy collects from then on
-    from paceline.workers_compat.graphs.accelerators import optional_imports
-
-    optional_imports.hide(optional_imports.SCHEDULER)
-    from paceline.scheduler.server import requests
-    from paceline.scheduler.server.durable.log import RecoveryError
-    from paceline.scheduler.server.runtime import child_process
-    from paceline.scheduler.server.runtime.template import Template
-    from paceline.scheduler.server.scheduler import Scheduler
-    from paceline.workers_compat.config import config
-
-    # imports of this process write to pages that it shares with the template after the fork
-    make_loop = loop_factory(config.get("distributed.admin.event-loop"))
-    requests.import_modules()
-    durable = durable or config.get("paceline.scheduler.durable")
-
-    def serve(keeper: KeeperChannel | None) -> None:
-        template = keeper.template if keeper is not None else Template.start()
-        spawn = template.spawn if template is not None else child_process.spawn
-        try:
-            with asyncio.Runner(loop_factory=make_loop) as runner:
-                runner.run(run(spawn, keeper))
-        except RecoveryError as error:
-            logger.error("The scheduler cannot continue from its log: %s", error)
-            raise SystemExit(1) from error
-        except (ImportError, ValueError, OSError) as error:  # invalid options
-            raise click.ClickException(advice(error, options)) from error
-        finally:
-            if template is not None:
-                template.stop()
-            gc.freeze()  # the interpreter does not traverse these objects when it ends
-            gc.enable()
-            logger.info("End scheduler")
-
-    async def run(spawn: child_process.Spawn, keeper: KeeperChannel | None) -> None:
-        logger.info(RULE)
-        scheduler = Scheduler(own_process=True, spawn=spawn, keeper=keeper, **options)
-        logger.info(RULE)
-        signalled = asyncio.create_task(wait_for_signal())
-        finished = asyncio.create_task(start_and_finish(scheduler))
-        done, _ = await asyncio.wait([signalled, finished], return_when=asyncio.FIRST_COMPLETED)
-        if signalled in done:
-            await scheduler.close(reason=f"signal-{signalled.result()}")
-        for task in done:
-            task.result()
-        signalled.cancel()
-        logger.info("Stopped scheduler at %r", scheduler.address)
-
-    serve(start_keeper(durable, options, serve) if durable else None)
-
-
-def start_keeper(
-    folder: str, options: Mapping[str, Any], serve: Callable[[KeeperChannel], None]
-) -> KeeperChannel:
-    """Make this process the keeper, and return in the scheduler processes that it forks.
-
-    A standby calls ``serve`` when it becomes the scheduler process.
-
-    Raises:
-        ClickException: the scheduler cannot be durable with these options.
-    """
-    from paceline.scheduler.server.durable import keeper, new_release, preconditions
-    from paceline.scheduler.server.durable.keeper_state import KeeperState
-    from paceline.scheduler.server.durable.snapshot import SnapshotError
-    from paceline.scheduler.server.durable.upgrade import KEEPER, STANDBY, UpgradeError
-
-    try:
-        preconditions.check(options)
-        role, fd = new_release.role()
-        if role == STANDBY:
-            channel = new_release.join(fd)
-        else:
-            channel = keeper.start(Path(folder), KeeperState.load(fd) if role == KEEPER else None)
-    except (preconditions.DurableError, UpgradeError, SnapshotError, OSError) as error:
-        raise click.ClickException(f"--durable: {error}") from error
-    channel.serve = serve
-    return channel
-
-
-def advice(error: Exception, options: Mapping[str, Any]) -> str:
-    """Return the text of an error at start-up, with advice."""
-    text = str(error)
-    if isinstance(error, ModuleNotFoundError) and options.get("preload"):
-        return PRELOAD_HINT.format(text)
-    if not isinstance(error, OSError):
-        return text
-    given = {
-        name: options[name]
-        for name in ("host", "port", "interface", "dashboard_address")
-        if options.get(name)
-    }
-    where = ", ".join(f"--{name.replace('_', '-')} {value}" for name, value in given.items())
-    hint = HINTS.get(error.errno or 0)
-    return f"{text} ({where}). {hint}" if hint else text
-
-
-def loop_factory(wanted: str | None) -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return the factory of the event loop: uvloop, unless the configuration selects asyncio."""
-    if sys.platform == "win32":
-        return asyncio.SelectorEventLoop
-    if wanted == "asyncio":
-        return None
-    import uvloop
-
-    return uvloop.new_event_loop
-
-
-async def start_and_finish(scheduler: Any) -> None:
-    """Start the scheduler and wait until it has finished."""
-    await scheduler
-    if sys.stderr.isatty():
-        click.echo(what_next(scheduler.address, scheduler.services), err=True)
-    await scheduler.finished()
-
-
-def what_next(address: str, services: Mapping[str, Any]) -> str:
-    """Return the next commands to type; they are shown on terminals only."""
-    lines = [
-        "",
-        f"  Start workers:   dask worker {address}",
-        f'  In Python:       from distributed import Client; client = Client("{address}")',
-        f"  Watch:           paceline status {address}",
-    ]
-    if "dashboard" in services:
-        lines.append(f"  In a browser:    http://localhost:{services['dashboard'].port}/status")
-    return "\n".join([*lines, "  Stop with Ctrl-C.", ""])
-
-
-async def wait_for_signal() -> int:
-    """Wait for SIGINT or SIGTERM and return its number; a second one ends the process at once."""
-    loop = asyncio.get_running_loop()
-    caught: asyncio.Future[int] = loop.create_future()
-    old: dict[int, Any] = {}
-
-    def note(number: int) -> None:
-        if not caught.done():
-            caught.set_result(number)
-
-    def handle(number: int, frame: Any) -> None:
-        signal.signal(number, old[number])
-        loop.call_soon_threadsafe(note, number)
-
-    for ending in (signal.SIGINT, signal.SIGTERM):
-        old[ending] = signal.signal(ending, handle)
-    try:
-        received = await caught
-        logger.info("Received signal %s (%d)", signal.Signals(received).name, received)
-        return received
-    finally:
-        for restored, handler in old.items():
-            signal.signal(restored, handler)
 
 
 if __name__ == "__main__":

@@ -21,6 +21,8 @@ import sysconfig
 from pathlib import Path
 from typing import Any
 
+import click
+
 #: Environment variable; "1" replaces the class if the file is installed.
 VARIABLE = "PACELINE_TAKEOVER"
 #: Name of the file in site-packages.
@@ -68,11 +70,11 @@ def install_quietly() -> None:
         return
 
 
-def runs_a_scheduler(command: list[str]) -> bool:
+def runs_a_scheduler(arguments: list[str]) -> bool:
     """Return whether a command line, for example ``dask scheduler``, runs a scheduler."""
-    if any(part in OWN_PROCESSES for part in command):
+    if any(part in OWN_PROCESSES for part in arguments):
         return True
-    words = [os.path.basename(part) for part in command]
+    words = [os.path.basename(part) for part in arguments]
     pairs = set(itertools.pairwise(words))
     return bool(pairs & {("dask", "scheduler"), ("dask", "spec")})
 
@@ -80,6 +82,34 @@ def runs_a_scheduler(command: list[str]) -> bool:
 def pth_file() -> Path:
     """Return the path of the file, which need not exist."""
     return Path(sysconfig.get_paths()["purelib"]) / PTH_NAME
+
+
+@click.command("takeover")
+@click.option(
+    "--install/--remove",
+    "wanted",
+    default=None,
+    help="Write or remove the file; without either, report whether it exists",
+)
+def command(wanted: bool | None) -> None:
+    """Replace `distributed.Scheduler` in commands that cannot be changed (off by default).
+
+    After --install, processes of this environment that have PACELINE_TAKEOVER=1 set start paceline
+    instead of distributed's scheduler: `python -m distributed.cli.dask_scheduler`, `dask spec`,
+    SSHCluster, SubprocessCluster.
+    """
+    path = pth_file()
+    try:
+        if wanted:
+            path.write_text(PTH_TEXT)
+        elif wanted is False:
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        raise click.ClickException(f"{path}: {error}") from error
+    if path.exists():
+        click.echo(f"{path} is installed: processes with {VARIABLE}=1 use paceline.")
+    else:
+        click.echo(f"{path} is not installed.")
 
 
 def main() -> None:
