@@ -47,7 +47,7 @@ REQUEST = struct.Struct("!32sQQ?")
 HEAD = struct.Struct("!BI")
 PLAIN, LZ4, GONE = 0, 1, 2
 CHUNK_NBYTES = 4 << 20
-PACKED_CHUNK_NBYTES_MAX = CHUNK_NBYTES + (CHUNK_NBYTES >> 6) + 4096
+COMPRESSED_CHUNK_NBYTES_MAX = CHUNK_NBYTES + (CHUNK_NBYTES >> 6) + 4096
 #: Smallest size in bytes of a range that is read in parallel.
 RANGE_NBYTES_MIN = 16 << 20
 RANGES_MAX = 4
@@ -105,20 +105,20 @@ class Direct(Backend):
         with self._lock:
             self._offered[ticket] = pieces
         self.traffic.put(size_nbytes)
-        packs = self._compression is not False and _compresses(pieces)
-        return Stored({"host": host, "port": port, "ticket": ticket, "packs": packs})
+        compressible = self._compression is not False and _is_compressible(pieces)
+        return Stored({"host": host, "port": port, "ticket": ticket, "compressible": compressible})
 
     def get(self, ref: Ref, size_nbytes: int, into: memoryview | None = None) -> Fetched:
         peer = (str(ref["host"]), int(ref["port"]))
         whole = into if into is not None else huge_pages.empty(size_nbytes)
         count = max(1, min(RANGES_MAX, size_nbytes // RANGE_NBYTES_MIN))
         each = -(-size_nbytes // count // CHUNK_NBYTES) * CHUNK_NBYTES if count > 1 else size_nbytes
-        packs = bool(ref["packs"]) and self._should_compress(peer)
+        compress = bool(ref["compressible"]) and self._should_compress(peer)
         ranges = [
-            (peer, ref["ticket"], begin, whole[begin : begin + each], packs)
+            (peer, ref["ticket"], begin, whole[begin : begin + each], compress)
             for begin in range(0, size_nbytes, each)
         ]
-        with self._rates.moving(peer, packs, size_nbytes):
+        with self._rates.moving(peer, compress, size_nbytes):
             run_parts(self._ranges, self._get_range, ranges)
         self.traffic.got(size_nbytes)
         return Fetched(whole)
@@ -162,11 +162,11 @@ class Direct(Backend):
         return self._rates.should_compress(peer)
 
     def _get_range(
-        self, peer: tuple[str, int], ticket: bytes, begin: int, into: memoryview, packs: bool
+        self, peer: tuple[str, int], ticket: bytes, begin: int, into: memoryview, compress: bool
     ) -> None:
         at = 0
         with self._connection(peer) as connection:
-            connection.sendall(REQUEST.pack(ticket, begin, into.nbytes, packs))
+            connection.sendall(REQUEST.pack(ticket, begin, into.nbytes, compress))
             head = memoryview(bytearray(HEAD.size))
             while at < into.nbytes:
                 _read(connection, head)
@@ -176,8 +176,8 @@ class Direct(Backend):
                 if how == PLAIN and length <= into.nbytes - at:
                     _read(connection, into[at : at + length])
                     at += length
-                elif how == LZ4 and length <= PACKED_CHUNK_NBYTES_MAX:
-                    at += _read_packed(connection, length, into[at:])
+                elif how == LZ4 and length <= COMPRESSED_CHUNK_NBYTES_MAX:
+                    at += _read_compressed(connection, length, into[at:])
                 else:
                     raise BackendError("invalid chunk header")
         if at < into.nbytes:  # the connection can be used again
@@ -248,7 +248,9 @@ class Direct(Backend):
                     self._open.discard(connection)
                 connection.close()
 
-    def _answer(self, connection: Any, ticket: bytes, begin: int, length: int, packs: bool) -> None:
+    def _answer(
+        self, connection: Any, ticket: bytes, begin: int, length: int, compress: bool
+    ) -> None:
         with self._lock:
             pieces = self._offered.get(ticket)
         if pieces is None:
@@ -257,10 +259,10 @@ class Direct(Backend):
         for piece in slice_pieces(pieces, begin, length):
             for at in range(0, piece.nbytes, CHUNK_NBYTES):
                 chunk = piece[at : at + CHUNK_NBYTES]
-                packed = _packed(chunk) if packs else None
-                if packed is not None:
-                    connection.sendall(HEAD.pack(LZ4, len(packed)))
-                    connection.sendall(packed)
+                compressed = _compressed(chunk) if compress else None
+                if compressed is not None:
+                    connection.sendall(HEAD.pack(LZ4, len(compressed)))
+                    connection.sendall(compressed)
                 else:
                     connection.sendall(HEAD.pack(PLAIN, chunk.nbytes))
                     connection.sendall(chunk)
@@ -274,11 +276,11 @@ def _read(connection: Any, into: memoryview) -> None:
         into = into[count:]
 
 
-def _read_packed(connection: Any, length: int, into: memoryview) -> int:
-    packed = memoryview(bytearray(length))
-    _read(connection, packed)
+def _read_compressed(connection: Any, length: int, into: memoryview) -> int:
+    compressed = memoryview(bytearray(length))
+    _read(connection, compressed)
     try:
-        chunk = lz4.block.decompress(packed)
+        chunk = lz4.block.decompress(compressed)
     except Exception as error:
         raise BackendError(f"a chunk cannot be decompressed: {error}") from error
     if not 0 < len(chunk) <= into.nbytes:
@@ -287,20 +289,20 @@ def _read_packed(connection: Any, length: int, into: memoryview) -> int:
     return len(chunk)
 
 
-def _packed(chunk: memoryview) -> bytes | None:
+def _compressed(chunk: memoryview) -> bytes | None:
     """Compress ``chunk``; return None if it does not get smaller."""
-    packed: bytes = lz4.block.compress(chunk)
-    return packed if len(packed) < chunk.nbytes else None
+    compressed: bytes = lz4.block.compress(chunk)
+    return compressed if len(compressed) < chunk.nbytes else None
 
 
-def _compresses(pieces: Sequence[memoryview]) -> bool:
+def _is_compressible(pieces: Sequence[memoryview]) -> bool:
     """Return whether samples of the largest piece compress well."""
     largest = max(pieces, key=lambda piece: piece.nbytes)
     step = max(1, (largest.nbytes - SAMPLE_NBYTES) // SAMPLES)
     begins = list(range(0, largest.nbytes, step))[:SAMPLES]
     samples = [largest[begin : begin + SAMPLE_NBYTES] for begin in begins]
-    packed = sum(len(lz4.block.compress(sample)) for sample in samples)
-    return packed <= SAMPLE_RATIO_MAX * sum(sample.nbytes for sample in samples)
+    compressed = sum(len(lz4.block.compress(sample)) for sample in samples)
+    return compressed <= SAMPLE_RATIO_MAX * sum(sample.nbytes for sample in samples)
 
 
 @dataclass
@@ -309,12 +311,12 @@ class _Moved:
 
     Attributes:
         nbytes, seconds: bytes before compression, and seconds in which anything was received.
-        coming, since: number of values being received, and the time at which the first began.
+        n_receiving, since: number of values being received, and the time at which the first began.
     """
 
     nbytes: int = 0
     seconds: float = 0.0
-    coming: int = 0
+    n_receiving: int = 0
     since: float = 0.0
 
 
@@ -331,45 +333,47 @@ class LinkRates:
         self._moved: dict[tuple[Hashable, bool], _Moved] = {}  # at most two per peer
 
     @contextlib.contextmanager
-    def moving(self, peer: Hashable, packs: bool, size_nbytes: int) -> Iterator[None]:
+    def moving(self, peer: Hashable, compress: bool, size_nbytes: int) -> Iterator[None]:
         """Measure the transfer of a value of ``size_nbytes`` from ``peer``."""
         if size_nbytes < MEASURED_NBYTES_MIN:
             yield
             return
         with self._lock:
-            moved = self._moved.setdefault((peer, packs), _Moved())
-            if not moved.coming:
+            moved = self._moved.setdefault((peer, compress), _Moved())
+            if not moved.n_receiving:
                 moved.since = self._clock()
-            moved.coming += 1
+            moved.n_receiving += 1
         received = 0
         try:
             yield
             received = size_nbytes
         finally:
             with self._lock:
-                moved.coming -= 1
+                moved.n_receiving -= 1
                 moved.nbytes += received
-                if not moved.coming:
+                if not moved.n_receiving:
                     moved.seconds += self._clock() - moved.since
 
-    def speed(self, peer: Hashable, packs: bool) -> float | None:
+    def rate(self, peer: Hashable, compress: bool) -> float | None:
         """Return bytes per second before compression, or None if nothing was measured."""
         with self._lock:
-            moved = self._moved.get((peer, packs))
+            moved = self._moved.get((peer, compress))
             if moved is None or not moved.nbytes:
                 return None
-            seconds = moved.seconds + (self._clock() - moved.since if moved.coming else 0.0)
+            seconds = moved.seconds + (self._clock() - moved.since if moved.n_receiving else 0.0)
             return moved.nbytes / max(1e-6, seconds)
 
     def should_compress(self, peer: Hashable) -> bool:
         """Return whether compressed transfers from ``peer`` are faster, as far as measured."""
-        plain = self.speed(peer, False)
+        plain = self.rate(peer, False)
         if plain is None or plain >= SLOW_NBYTES_PER_SECOND:
             return False
-        packed = self.speed(peer, True)
-        return packed is None or packed >= plain
+        compressed = self.rate(peer, True)
+        return compressed is None or compressed >= plain
 
     def forget(self) -> None:
         """Drop the measurements, because links change."""
         with self._lock:
-            self._moved = {place: moved for place, moved in self._moved.items() if moved.coming}
+            self._moved = {
+                place: moved for place, moved in self._moved.items() if moved.n_receiving
+            }

@@ -229,14 +229,14 @@ def test_hanging_server_costs_a_timeout(tmp_path: Path) -> None:
 def test_ranges_are_compressed_if_worthwhile(monkeypatch: pytest.MonkeyPatch) -> None:
     owner, reader = new(direct.Direct), new(direct.Direct, compression=True)
     sent: list[int] = []
-    real = direct._packed
+    real = direct._compressed
 
-    def packed(chunk: memoryview) -> bytes | None:
+    def compressed(chunk: memoryview) -> bytes | None:
         made = real(chunk)
         sent.append(len(made or chunk))
         return made
 
-    monkeypatch.setattr(direct, "_packed", packed)
+    monkeypatch.setattr(direct, "_compressed", compressed)
     monkeypatch.setattr(direct, "RANGE_NBYTES_MIN", 1 << 20)
     plain = b"all alike " * 1_000_000
     stored = owner.put([memoryview(plain)], len(plain))
@@ -244,7 +244,7 @@ def test_ranges_are_compressed_if_worthwhile(monkeypatch: pytest.MonkeyPatch) ->
     assert sum(sent) < len(plain) / 10
     sent.clear()
     mixed = os.urandom(1 << 20)
-    assert not owner.put([memoryview(mixed)], len(mixed)).ref["packs"]
+    assert not owner.put([memoryview(mixed)], len(mixed)).ref["compressible"]
     assert bytes(reader.get(stored.ref, len(plain)).view) == plain
     for backend in (owner, reader):
         backend.close()

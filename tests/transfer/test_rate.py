@@ -24,53 +24,53 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def paces(clock: Clock) -> LinkRates:
+def rates(clock: Clock) -> LinkRates:
     return LinkRates(clock)
 
 
 def move(
-    paces: LinkRates, clock: Clock, megabytes: int, seconds: float, packs: bool = False
+    rates: LinkRates, clock: Clock, megabytes: int, seconds: float, compress: bool = False
 ) -> None:
-    with paces.moving(PEER, packs, megabytes * MB):
+    with rates.moving(PEER, compress, megabytes * MB):
         clock.now += seconds
 
 
 def test_compression_is_tried_on_slow_connections_and_kept_if_faster(
-    paces: LinkRates, clock: Clock
+    rates: LinkRates, clock: Clock
 ) -> None:
-    assert not paces.should_compress(PEER)  # not measured yet
-    move(paces, clock, 100, 0.1)
-    assert not paces.should_compress(PEER)  # a fast connection
-    move(paces, clock, 100, 3.0)
-    assert paces.should_compress(PEER)  # a slow connection
-    assert not paces.should_compress("another")
-    move(paces, clock, 100, 1.0, packs=True)
-    assert paces.should_compress(PEER)
-    move(paces, clock, 100, 9.0, packs=True)
-    assert not paces.should_compress(PEER)  # compression was not faster
-    paces.forget()
-    assert paces.speed(PEER, False) is None and not paces.should_compress(PEER)
+    assert not rates.should_compress(PEER)  # not measured yet
+    move(rates, clock, 100, 0.1)
+    assert not rates.should_compress(PEER)  # a fast connection
+    move(rates, clock, 100, 3.0)
+    assert rates.should_compress(PEER)  # a slow connection
+    assert not rates.should_compress("another")
+    move(rates, clock, 100, 1.0, compress=True)
+    assert rates.should_compress(PEER)
+    move(rates, clock, 100, 9.0, compress=True)
+    assert not rates.should_compress(PEER)  # compression was not faster
+    rates.forget()
+    assert rates.rate(PEER, False) is None and not rates.should_compress(PEER)
 
 
-def test_parallel_transfers_count_as_one_connection(paces: LinkRates, clock: Clock) -> None:
-    with ExitStack() as coming:
+def test_parallel_transfers_count_as_one_connection(rates: LinkRates, clock: Clock) -> None:
+    with ExitStack() as n_receiving:
         for _ in range(4):
-            coming.enter_context(paces.moving(PEER, False, 100 * MB))
+            n_receiving.enter_context(rates.moving(PEER, False, 100 * MB))
         clock.now += 1.0
-    assert paces.speed(PEER, False) == 400 * MB
+    assert rates.rate(PEER, False) == 400 * MB
     clock.now += 100.0  # no bytes received: gives no measurement
-    assert paces.speed(PEER, False) == 400 * MB
+    assert rates.rate(PEER, False) == 400 * MB
 
 
-def test_small_and_failed_values_are_not_measured(paces: LinkRates, clock: Clock) -> None:
-    move(paces, clock, 1, 1.0)
-    with pytest.raises(OSError), paces.moving(PEER, False, 100 * MB):
+def test_small_and_failed_values_are_not_measured(rates: LinkRates, clock: Clock) -> None:
+    move(rates, clock, 1, 1.0)
+    with pytest.raises(OSError), rates.moving(PEER, False, 100 * MB):
         raise OSError
-    assert paces.speed(PEER, False) is None
+    assert rates.rate(PEER, False) is None
 
 
-def test_running_transfers_are_not_forgotten(paces: LinkRates, clock: Clock) -> None:
-    with paces.moving(PEER, True, 100 * MB):
-        paces.forget()
+def test_running_transfers_are_not_forgotten(rates: LinkRates, clock: Clock) -> None:
+    with rates.moving(PEER, True, 100 * MB):
+        rates.forget()
         clock.now += 1.0
-    assert paces.speed(PEER, True) == 100 * MB
+    assert rates.rate(PEER, True) == 100 * MB
