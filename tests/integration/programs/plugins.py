@@ -10,7 +10,7 @@ from typing import Any
 
 from distributed import Client, NannyPlugin, SchedulerPlugin, WorkerPlugin, wait
 
-from .asking import kind
+from .client_requests import kind
 from .coordination import LONG_SECONDS, unique, until
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from distributed import Client, Event, Lock, MultiLock, Queue, Semaphore, Variable, get_worker, warn
 
-from .asking import kind
+from .client_requests import kind
 from .coordination import LONG_SECONDS, SHORT_SECONDS, outcome, unique, until
 
 #: Delay after which a message on a client's stream has arrived; a request may overtake it, on both schedulers.
