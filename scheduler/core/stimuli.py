@@ -65,7 +65,7 @@ class AnnotationSet:
     group: str | None = None
 
     @property
-    def says_more(self) -> bool:
+    def affects_scheduling(self) -> bool:
         """Return whether the set has more than annotations that workers receive."""
         more = (self.retries, self.priority, self.policy, self.group)
         return self.restricts or any(each is not None for each in more)

@@ -261,7 +261,7 @@ class Driver:
         return future
 
     def reply(self, request_id: int, value: Any) -> None:
-        """Set the result of a request's future. Do nothing if nobody waits for it."""
+        """Set the result of a request's future. Ignore requests without one."""
         future = self._replies.pop(request_id, None)
         if future is None or future.done():
             return

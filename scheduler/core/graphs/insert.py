@@ -79,7 +79,7 @@ def _insert_rows(turn: Turn, graph: PendingGraph, chunk: GraphChunk, rows: range
                     break
             accounting.add_dependencies(ts, dependencies)
         if ts.priority is None:
-            if usual_priority is None or (number is not None and graph.says_more[number]):
+            if usual_priority is None or (number is not None and graph.affects_scheduling[number]):
                 ts.priority = _priority(state, ts, graph, chunk.priorities[position], number)
             else:
                 ts.priority = usual_priority, graph.generation, chunk.priorities[position]
@@ -91,15 +91,16 @@ def _specify(
     """Apply annotation set ``number``, and whether ``ts`` produces data."""
     state = turn.state
     if number is not None:
-        said = graph.annotation_sets[number]
-        ts.annotations = said.value
-        if graph.says_more[number]:
-            _annotate(turn, ts, said)
-            if said.group is not None:
-                charges.set_account(state, ts, _annotated_account(turn, graph, number, said.group))
+        annotations = graph.annotation_sets[number]
+        ts.annotations = annotations.value
+        if graph.affects_scheduling[number]:
+            _annotate(turn, ts, annotations)
+            if annotations.group is not None:
+                account = _annotated_account(turn, graph, number, annotations.group)
+                charges.set_account(state, ts, account)
         group = ts.group
-        if group.span_id is not None or graph.spans.get(group) is not said.span:
-            note_span(graph, ts, said)
+        if group.span_id is not None or graph.spans.get(group) is not annotations.span:
+            note_span(graph, ts, annotations)
     elif ts.group.span_id is not None:
         graph.other_spans.append((ts, None))
     ts.data_producer = data_producer

@@ -53,7 +53,7 @@ class PendingGraph:
         stage: name of the current stage; "done" after the last, when only ``free_rows`` is left.
         cursor: number of rows that the stage has processed.
         tasks: row -> TaskState, filled by *insert*.
-        says_more: per annotation set, whether it has more than a value and a span.
+        affects_scheduling: per annotation set, whether it has more than a value and a span.
         needed: per row, whether *activate* moves it to waiting.
         ready: tasks for *dispatch*.
         sorts_ready: whether `ready` is not in the order of priorities.
@@ -84,7 +84,7 @@ class PendingGraph:
     n_edges: int = 0
     external_dependencies: list[Key] = field(default_factory=list)
     annotation_sets: list[AnnotationSet] = field(default_factory=list)
-    says_more: list[bool] = field(default_factory=list)
+    affects_scheduling: list[bool] = field(default_factory=list)
     buffers: list[Buffer] = field(default_factory=list)
 
     commit: GraphCommit | None = None
@@ -198,7 +198,7 @@ class PendingGraph:
         self.external_dependencies += chunk.new_externals
         self.buffers += chunk.buffers
         self.annotation_sets += chunk.new_annotations
-        self.says_more += [each.says_more for each in chunk.new_annotations]
+        self.affects_scheduling += [each.affects_scheduling for each in chunk.new_annotations]
 
     def run_spec(self, chunk: GraphChunk, position: int) -> bytes | Payload | None:
         """Return the run_spec of the row at `position` of `chunk`; None if it has none."""
