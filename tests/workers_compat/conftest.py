@@ -137,7 +137,7 @@ def accelerators(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 
     with dask.config.set({accelerators_package.KEY: request.param}):
         if not request.param:
-            monkeypatch.setattr(ordering, "fast_order", fail)
+            monkeypatch.setattr(ordering, "task_order", fail)
             monkeypatch.setattr(spec_pickler, "SharedOpenings", fail)
         yield request.param
 

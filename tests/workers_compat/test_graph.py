@@ -20,8 +20,9 @@ from dask.delayed import delayed
 from distributed.protocol.core import loads as stock_loads
 from paceline.protocol.payload import serialized_payload
 from paceline.scheduler.core.stimuli import GraphCommit
-from paceline.workers_compat.graphs.compiler import UNREADABLE, plain_key
+from paceline.workers_compat.graphs.compiler import UNREADABLE
 from paceline.workers_compat.graphs.graph_table import CompileRequest, encode_request
+from paceline.workers_compat.graphs.plain_keys import plain_key
 
 
 def add(a, b):

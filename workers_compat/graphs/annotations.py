@@ -16,7 +16,7 @@ from paceline.protocol.payload import Payload, pickled_payload
 from paceline.scheduler.core.stimuli import AnnotationSet
 
 from . import policies
-from .spec_pickler import stock_pickle
+from .task_pickler import stock_pickle
 
 #: Values that are nested deeper than this are pickled.
 PLAIN_DEPTH_MAX = 32

@@ -10,7 +10,7 @@ from __future__ import annotations
 import pickle
 import textwrap
 import time
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
 from itertools import zip_longest
 from typing import Any
 
@@ -20,31 +20,16 @@ from dask._task_spec import DataNode, Task, convert_legacy_graph
 from dask.core import validate_key
 from dask.utils import parse_timedelta
 from distributed.client import _MapExpr
-from paceline.protocol.keys import (
-    KEY_NBYTES_MAX,
-    check_encodable,
-    check_length,
-    check_prefix,
-    key_group,
-    key_nbytes,
-    key_split,
-)
 from paceline.protocol.packed_keys import decode_or
-from paceline.protocol.payload import Payload, payload_header, payload_pickle, pickled_header
+from paceline.protocol.payload import Payload, payload_header, payload_pickle
 from paceline.scheduler.core.stimuli import GraphChunk, GraphCommit, GraphFailed
 from paceline.workers_compat.errors import error_payloads
 
 from .annotations import AnnotationTable, is_plain, plain_number
 from .graph_table import CompileRequest
 from .ordering import GraphIndex
-from .shared_buffers import SharedBuffers
-from .spec_pickler import SpecPickler
-
-#: Tasks per chunk: what the core handles within one turn of a few milliseconds.
-CHUNK_SIZE = 1000
-
-#: A chunk ends early when its tasks exceed this size, so that no single message is huge.
-CHUNK_MAX_NBYTES = 16 * 2**20
+from .plain_keys import plain_keys
+from .rows import CHUNK_SIZE, RowTable, rows_of
 
 #: The error of a graph that cannot be unpickled. Equal to stock's: programs search for these words.
 UNREADABLE = textwrap.dedent("""\
@@ -54,10 +39,8 @@ UNREADABLE = textwrap.dedent("""\
         https://docs.dask.org/en/stable/deployment-considerations.html#consistent-software-environments
     """)
 
-_ATOMS = frozenset((str, int, float, bytes))
 #: dask's conversion leaves a graph of only these classes as it is.
 _READY = frozenset((Task, DataNode))
-_INT_MIN, _INT_MAX = -(1 << 63), (1 << 64) - 1
 
 
 def compile_graph(
@@ -105,16 +88,21 @@ def _compile(
     index = GraphIndex(graph)
     del graph
     needed = index.reachable(wanted)
+    if culled:
+        # expressions other than LLGExpr cull themselves and are ordered as a whole
+        index = index.culled(needed)
     given: Any = request.internal_priority
     if isinstance(given, msgspec.Raw):  # this is not a compiler process
         given = request.internal_priority = decode_or(given, None)
     check_priorities(request)
     if given:
-        priorities = index.given(given, needed)
+        priorities = index.given(given)
     else:
-        # expressions other than LLGExpr cull themselves and are ordered as a whole
-        priorities = index.ordered(needed if culled else list(range(index.size)))
-    in_order = index.topological(needed, priorities)
+        priorities = index.ordered()
+    in_order = index.topological(priorities)
+    if len(needed) < index.size:
+        reached = frozenset(needed)
+        in_order = [place for place in in_order if place in reached]
     ordered_at = time.perf_counter()
     rows, external = rows_of(wanted, index, in_order)
     commit = GraphCommit(
@@ -132,9 +120,9 @@ def _compile(
         code=code_or_none(request.code),
         span_metadata=plain_or_serialized(request.span_metadata),
         global_annotations=readable_annotations(submission),
-        n_tasks=len(needed) if culled else index.size,
+        n_tasks=index.size,
     )
-    table = _Table(
+    table = RowTable(
         request.graph_id, index, AnnotationTable(by_type, submission, request.received_at)
     )
     yield from table.chunks(in_order, priorities, chunk_size)
@@ -260,47 +248,6 @@ def readable_annotations(submission: Mapping[str, Any] | None) -> dict[str, Any]
 # Keys and order
 
 
-def plain_key(key: Any) -> Any:
-    """Return a key that msgpack can encode and that equals `key`. numpy scalars become Python's.
-
-    Raises:
-        TypeError: Not a key, as in stock's ``validate_key``.
-        OverflowError: An int of more than 64 bits.
-        ValueError: The key is too long or not UTF-8.
-    """
-    if key_nbytes(key) > KEY_NBYTES_MAX:
-        check_length(key)
-    kind = type(key)
-    if kind is tuple:
-        if _ATOMS.issuperset(map(type, key)):
-            for element in key:
-                if type(element) is str and not element.isascii():
-                    check_encodable(element)
-            return key
-        return tuple([plain_key(element) for element in key])
-    if kind is str or kind is bytes or kind is float:
-        if kind is str and not key.isascii():
-            check_encodable(key)
-        return key
-    if kind is int:
-        if not _INT_MIN <= key <= _INT_MAX:
-            raise OverflowError(f"the key {key!r} has more than 64 bits")
-        return key
-    return plain_key(_as_builtin(key))
-
-
-def _as_builtin(key: Any) -> Any:
-    """Convert an instance of a subclass, or a numpy scalar, to a builtin value."""
-    kinds: tuple[type[Any], ...] = (str, bytes, bool, int, float, tuple)
-    for plain in kinds:
-        if isinstance(key, plain):
-            return int(key) if plain is bool else plain(key)
-    item = getattr(key, "item", None)
-    if item is not None and type(key).__module__ == "numpy":
-        return item()
-    raise TypeError(f"Unexpected key type {type(key)} (value: {key!r})")
-
-
 def check_priorities(request: CompileRequest) -> None:
     """Raise TypeError or ValueError for a priority that is not a number, or NaN."""
     for given in (request.internal_priority, request.user_priority):
@@ -309,142 +256,8 @@ def check_priorities(request: CompileRequest) -> None:
                 plain_number(value)
 
 
-def plain_keys(keys: Iterable[Any]) -> list[Any]:
-    """Return keys that msgpack can encode."""
-    return [plain_key(key) for key in keys]
-
-
 def actor_keys(actors: Any) -> Any:
     """Return True, None, or the keys of actors."""
     if actors is None or isinstance(actors, bool):
         return actors or None
     return plain_keys(actors)
-
-
-def rows_of(
-    wanted: Iterable[Any], index: GraphIndex, in_order: list[int]
-) -> tuple[list[int], list[Any]]:
-    """Return the rows of wanted keys, ascending, and the keys without a row, by their repr."""
-    places = []
-    external = []
-    for key in dict.fromkeys(wanted):
-        place = index.places.get(key, index.size)
-        if place < index.size:
-            places.append(place)
-        else:
-            external.append(key)
-    if len(places) > 1:
-        row_of = {place: row for row, place in enumerate(in_order)}
-        rows = sorted([row_of[place] for place in places])
-    else:
-        rows = [in_order.index(place) for place in places]
-    return rows, sorted(external, key=repr)
-
-
-# Rows
-
-
-class _Table:
-    """The columns of one graph, cut into chunks."""
-
-    def __init__(self, graph_id: int, index: GraphIndex, annotations: AnnotationTable) -> None:
-        self._graph_id = graph_id
-        self._index = index
-        self._annotations = annotations
-        self._is_annotated = bool(annotations)
-        # place -> row, or a negative number for a key outside the graph; None until it is used
-        self._numbers: list[int | None] = [None] * len(index.keys)
-        self._n_rows = 0
-        self._n_externals = 0
-        self._groups: dict[str, int] = {}
-        self._heads: dict[Any, int] = {}
-        self._prefixes: list[str] = []
-        self._buffers = SharedBuffers()
-        self._pickler = SpecPickler()
-
-    def chunks(
-        self, in_order: list[int], priorities: Mapping[int, int], chunk_size: int
-    ) -> Iterator[GraphChunk]:
-        """Yield all rows, cut into chunks."""
-        chunk = self._new_chunk()
-        nbytes = 0
-        for place in in_order:
-            nbytes += self._add(chunk, place)
-            chunk.priorities.append(priorities[place])
-            if len(chunk.keys) >= chunk_size or nbytes >= CHUNK_MAX_NBYTES:
-                yield self._complete(chunk)
-                chunk = self._new_chunk()
-                nbytes = 0
-        if chunk.keys:
-            yield self._complete(chunk)
-
-    def _new_chunk(self) -> GraphChunk:
-        return GraphChunk(self._graph_id, [], [], [], [], [], [], [])
-
-    def _complete(self, chunk: GraphChunk) -> GraphChunk:
-        chunk.buffers = self._buffers.take_new()  # type: ignore[assignment]
-        chunk.new_annotations = self._annotations.take_new()
-        return chunk
-
-    def _add(self, chunk: GraphChunk, place: int) -> int:
-        """Add a row and return its size in bytes."""
-        index = self._index
-        spec = index.specs[place]
-        dependencies = index.dependencies[place]
-        chunk.dependencies.append(
-            self._dependency_numbers(chunk, dependencies) if dependencies else []
-        )
-        self._numbers[place] = self._n_rows
-        self._n_rows += 1
-        key = plain_key(index.keys[place])
-        here = len(chunk.keys)
-        chunk.keys.append(key)
-        chunk.groups.append(self._group(chunk, key))
-        data, buffers = self._pickler.dumps(spec)
-        header = pickled_header(data, len(buffers))
-        chunk.run_specs.append(header)
-        if buffers:
-            chunk.spec_buffers[here] = [self._buffers.add(buffer) for buffer in buffers]
-        if spec.data_producer:
-            chunk.data_producers.append(here)
-        if self._is_annotated:
-            number = self._annotations.number(index.keys[place], self._prefixes[chunk.groups[-1]])
-            if number is not None:
-                chunk.annotations[here] = number
-        return len(header)
-
-    def _dependency_numbers(self, chunk: GraphChunk, dependencies: list[int]) -> list[int]:
-        """Return rows, ascending, then negative numbers of external keys in order of appearance."""
-        numbers = []
-        for place in dependencies:
-            number = self._numbers[place]
-            if number is None:
-                # in topological order, a dependency without a row is outside the graph
-                self._n_externals += 1
-                number = self._numbers[place] = -self._n_externals
-                chunk.new_externals.append(plain_key(self._index.keys[place]))
-            numbers.append(number)
-        if len(numbers) > 1:
-            numbers.sort()
-            if numbers[0] < 0:
-                numbers = [n for n in numbers if n >= 0] + [n for n in reversed(numbers) if n < 0]
-        return numbers
-
-    def _group(self, chunk: GraphChunk, key: Any) -> int:
-        """Return the number of the group of `key`; keys of a collection share their first item."""
-        if type(key) is tuple and key and type(key[0]) is str:
-            number = self._heads.get(key[0])
-            if number is None:
-                number = self._heads[key[0]] = self._group_number(chunk, key)
-            return number
-        check_prefix(key)
-        return self._group_number(chunk, key)
-
-    def _group_number(self, chunk: GraphChunk, key: Any) -> int:
-        name = key_group(key)
-        number = self._groups.get(name)
-        if number is None:
-            number = self._groups[name] = len(self._groups)
-            self._prefixes.append(key_split(key))
-            chunk.new_groups.append((name, self._prefixes[-1]))
-        return number

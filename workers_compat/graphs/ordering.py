@@ -3,8 +3,8 @@
 Keys are hashed once and replaced by *places*: small integers in the order of the graph, followed
 by the keys that the graph only refers to.
 
-dask's ``order`` decides. It iterates over sets of keys, so its choice among equals depends on the
-hash seed. Here it gets integers with the text of the keys, which makes it deterministic and faster.
+dask's ``order`` iterates over sets of keys, so its choice among equals depends on the hash seed.
+Here it gets integers with the text of the keys, which makes it deterministic.
 """
 
 from __future__ import annotations
@@ -12,31 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from dask._task_spec import DataNode, GraphNode, Task
-from dask.order import order as dask_order
+from dask._task_spec import DataNode
 
 from . import accelerators
-from .accelerators.fast_order import fast_order
-
-_EMPTY: frozenset[Any] = frozenset()
-
-
-class _TaskNode(Task):
-    """The facts of a task that ``order`` reads: its class and its dependencies."""
-
-    __slots__ = ()
-
-    def __init__(self, dependencies: frozenset[Any]) -> None:
-        self._dependencies = dependencies  # type: ignore[misc]
-
-
-class _DataNode(DataNode):
-    """The facts of plain data that ``order`` reads: its class and its dependencies."""
-
-    __slots__ = ()
-
-    def __init__(self, dependencies: frozenset[Any]) -> None:
-        self._dependencies = dependencies  # type: ignore[misc]
+from .accelerators.task_order import task_order
+from .dask_order import dask_order
 
 
 class GraphIndex:
@@ -50,99 +30,84 @@ class GraphIndex:
         size: number of tasks in the graph.
     """
 
-    def __init__(self, graph: Mapping[Any, GraphNode]) -> None:
+    def __init__(self, graph: dict[Any, Any]) -> None:
         self.keys: list[Any] = list(graph)
-        self.specs: list[GraphNode] = list(graph.values())
+        self.specs: list[Any] = list(graph.values())
         self.size = len(self.keys)
         self.places: dict[Any, int] = {key: place for place, key in enumerate(self.keys)}
         self.dependencies: list[list[int]] = [
             self._numbers(spec.dependencies) if spec.dependencies else [] for spec in self.specs
         ]
 
-    def _numbers(self, dependencies: Iterable[Any]) -> list[int]:
-        get = self.places.get
-        numbers = [get(key, -1) for key in dependencies]
+    def _numbers(self, dependencies: Any) -> list[int]:
+        places = self.places
+        numbers: list[int] = []
+        foreign: list[Any] = []
+        for key in dependencies:
+            place = places.get(key, -1)
+            if 0 <= place < self.size:
+                numbers.append(place)
+            else:
+                foreign.append(key)
         if len(numbers) > 1:
             numbers.sort()
-        if numbers[0] < 0:
-            numbers = [place for place in numbers if place >= 0]
-            foreign = [key for key in dependencies if key not in self.places]
-            for key in sorted(foreign, key=repr) if len(foreign) > 1 else foreign:
-                self.places[key] = len(self.keys)
-                numbers.append(len(self.keys))
-                self.keys.append(key)
+        if foreign:
+            numbers += self._external_numbers(foreign)
         return numbers
+
+    def _external_numbers(self, foreign: list[Any]) -> list[int]:
+        """Return the places of keys outside the graph, ascending."""
+        for key in sorted(foreign, key=repr) if len(foreign) > 1 else foreign:
+            if key not in self.places:
+                self.places[key] = len(self.keys)
+                self.keys.append(key)
+        return sorted([self.places[key] for key in foreign])
 
     def reachable(self, wanted: Iterable[Any]) -> list[int]:
         """Return the places of the wanted keys and all that they depend on, ascending."""
         size = self.size
-        needed = bytearray(len(self.keys))
-        stack = [self.places[key] for key in wanted if key in self.places]
+        stack = [place for key in wanted if (place := self.places.get(key, size)) < size]
+        needed = [False] * len(self.keys)
+        n_needed = 0
         while stack:
             place = stack.pop()
             if not needed[place]:
-                needed[place] = 1
+                needed[place] = True
                 if place < size:
+                    n_needed += 1
                     stack += self.dependencies[place]
-        if needed.count(1, 0, size) == size:
+        if n_needed == size:
             return list(range(size))
         return [place for place in range(size) if needed[place]]
 
-    def ordered(self, among: list[int]) -> dict[int, int]:
+    def culled(self, needed: list[int]) -> GraphIndex:
+        """Return the index of the graph that has only the tasks `needed`."""
+        if len(needed) == self.size:
+            return self
+        return GraphIndex({self.keys[place]: self.specs[place] for place in needed})
+
+    def ordered(self) -> list[int]:
         """Return dask's order of the tasks: place -> priority. Raises RuntimeError for a cycle."""
-        if len(among) == 1:
-            return {among[0]: 0}
-        if not any(self.dependencies[place] for place in among):
-            by_text = sorted(among, key=lambda place: str(self.keys[place]), reverse=True)
-            return {place: priority for priority, place in enumerate(by_text)}
-        needs = self.dependencies
-        keys = self.keys
-        order = None
+        if self.size == 1:
+            return [0]
+        is_data = [isinstance(spec, DataNode) for spec in self.specs]
         if accelerators.are_enabled():
-            order = fast_order(
-                {place: frozenset(needs[place]) if needs[place] else _EMPTY for place in among},
-                {place: not isinstance(self.specs[place], DataNode) for place in among},
-                lambda place: str(keys[place]),
-            )
-        if order is None:
-            order = self._dask_order(among)
-        return {place: order[place] for place in among}
+            order = task_order(self.dependencies, is_data, self.keys)
+            if order is not None:
+                return order
+        return dask_order(self.dependencies, is_data, self.keys)
 
-    def _dask_order(self, among: list[int]) -> dict[int, int]:
-        """Return the order of ``dask.order`` itself, which also raises dask's error for a cycle."""
-        numbers = self._places_with_key_text()
-        graph: dict[Any, GraphNode] = {}
-        for place in among:
-            dependencies = self.dependencies[place]
-            needs = frozenset([numbers[p] for p in dependencies]) if dependencies else _EMPTY
-            node = _DataNode if isinstance(self.specs[place], DataNode) else _TaskNode
-            graph[numbers[place]] = node(needs)
-        order: dict[int, int] = dask_order(graph)
-        return order
-
-    def _places_with_key_text(self) -> list[Any]:
-        """Return an integer per place whose text is that of its key, by which dask breaks ties."""
-        keys = self.keys
-
-        class Place(int):
-            __slots__ = ()
-
-            def __str__(self) -> str:
-                return str(keys[self])
-
-        return [Place(place) for place in range(len(keys))]
-
-    def given(self, priorities: Mapping[Any, int], among: list[int]) -> dict[int, int]:
+    def given(self, priorities: Mapping[Any, Any]) -> list[Any]:
         """Return the order that the client sent. Tasks that are missing in it come last."""
         last = len(priorities)
-        return {place: priorities.get(self.keys[place], last) for place in among}
+        return [priorities.get(key, last) for key in self.keys[: self.size]]
 
-    def topological(self, among: list[int], priorities: Mapping[int, int]) -> list[int]:
+    def topological(self, priorities: list[Any]) -> list[int]:
         """Return places with dependencies first, as close to the order of `priorities` as possible.
 
         Raise RuntimeError if the graph has a cycle.
         """
-        rows = sorted(among, key=priorities.__getitem__)
+        rows = sorted(range(self.size), key=priorities.__getitem__)
         row_of = [-1] * len(self.keys)
         for row, place in enumerate(rows):
             row_of[place] = row
@@ -154,7 +119,7 @@ class GraphIndex:
 
     def _depth_first(self, rows: list[int], row_of: list[int]) -> list[int]:
         """Return each task right after its dependencies, if `rows` is not in topological order."""
-        done = bytearray(len(self.keys))
+        done = [False] * len(self.keys)
         out: list[int] = []
         for root in rows:
             stack = [root]
@@ -166,7 +131,7 @@ class GraphIndex:
                     continue
                 missing = [p for p in self.dependencies[place] if row_of[p] >= 0 and not done[p]]
                 if not missing:
-                    done[place] = 1
+                    done[place] = True
                     out.append(place)
                     path.pop(place, None)
                     stack.pop()

@@ -1,95 +1,23 @@
 """Pickle tasks as the stock scheduler sends them to workers, at a fraction of the cost.
 
-Stock pickles a task at each dispatch: with pickle, or with cloudpickle if that fails or the task
-refers to ``__main__``. Here each task is pickled once. A function or class that must be pickled by
-value is cloudpickled once per graph: its bytes are embedded in the pickle of each task and loaded
-there by ``pickle.loads``, so stock workers can read them.
+Stock pickles a task at each dispatch. Here each is pickled once, with the graph, and what the tasks
+of a graph share is pickled once (see ``task_pickler`` and ``accelerators``).
 """
 
 from __future__ import annotations
 
-import _pickle
-import contextlib
-import copyreg
-import importlib
-import operator
-import sys
-from pickle import PickleBuffer
-from types import FunctionType
 from typing import Any
 
-import cloudpickle
-from dask._task_spec import Task, TaskRef
-from dask.utils import apply
-from distributed.protocol.pickle import dumps as stock_dumps
-from distributed.protocol.pickle import loads as stock_loads
-from distributed.shuffle._shuffle import DataFrameShuffleSpec
+from dask._task_spec import Task
 
 from . import accelerators
 from .accelerators.shared_openings import START, SharedOpenings
-from .shared_buffers import SHARE_MIN_NBYTES, SpecSink, pickle_out_of_band
+from .shared_buffers import SpecSink
+from .task_pickler import ByValue, TaskPickler, stock_pickle
 
 #: After a pickle of this size the pickler is replaced: clearing a memo costs as much as its largest
 #: size.
 RENEW_PICKLER_NBYTES = 262_144
-
-_TASK_SLOTS = tuple(Task.get_all_slots())
-_task_state = operator.attrgetter(*_TASK_SLOTS)
-
-
-class NestedPickle:
-    """A value as a pickle of its own. Unpickling it returns the value, also in stock processes.
-
-    ``unpickling.deserialize_outer`` leaves it as it is, so that the scheduler need not import what
-    the value needs.
-    """
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-
-    def __reduce__(self) -> Any:
-        return stock_loads, (self.data,)
-
-
-class ByValue:
-    """Functions and classes that no worker can import, each cloudpickled once.
-
-    Results are stored by identity. The objects are kept alive meanwhile.
-    """
-
-    def __init__(self) -> None:
-        self._reduced: dict[int, tuple[Any, Any]] = {}
-
-    def reduced(self, thing: Any) -> Any:
-        """Return a reduce tuple for a function or class, or NotImplemented to pickle its name."""
-        entry = self._reduced.get(id(thing))
-        if entry is None:
-            reduced = NotImplemented if importable(thing) else by_value(thing)
-            entry = self._reduced[id(thing)] = (thing, reduced)
-        return entry[1]
-
-
-class TaskPickler(_pickle.Pickler):
-    """The C pickler, with shortcuts for tasks and a cache of functions pickled by value."""
-
-    def __init__(self, sink: SpecSink, known: ByValue) -> None:
-        super().__init__(sink, protocol=5, buffer_callback=sink.on_buffer)
-        self._known = known
-
-    def reducer_override(self, obj: Any) -> Any:
-        """See ``pickle.Pickler``. Called for all objects other than plain values and containers."""
-        kind = type(obj)
-        if kind is Task:
-            new = copyreg.__newobj__  # type: ignore[attr-defined]
-            return new, (Task,), _task_state(obj)
-        if kind is TaskRef:
-            return TaskRef, (obj.key,)
-        if kind is FunctionType or issubclass(kind, type):
-            return self._known.reduced(obj)
-        if kind is DataFrameShuffleSpec:
-            meta = NestedPickle(stock_dumps(obj.meta))
-            return copyreg.__newobj__, (kind,), {**vars(obj), "meta": meta}  # type: ignore[attr-defined]
-        return NotImplemented
 
 
 class SpecPickler:
@@ -98,12 +26,12 @@ class SpecPickler:
     def __init__(self) -> None:
         self._known = ByValue()
         self._sink = SpecSink()
-        self._pickler = TaskPickler(self._sink, self._known)
+        self._pickler: Any = self._new_pickler(self._sink)
         self._openings: SharedOpenings | None = None
         if accelerators.are_enabled():
-            self._openings = SharedOpenings(lambda sink: TaskPickler(sink, self._known))
+            self._openings = SharedOpenings(self._new_pickler)
 
-    def dumps(self, spec: Any) -> tuple[bytes, list[PickleBuffer | bytes]]:
+    def dumps(self, spec: Any) -> tuple[bytes, list[Any]]:
         """Return the pickle of a task and its out-of-band buffers, or raise stock's error."""
         opening = None
         if self._openings is not None and type(spec) is Task:
@@ -125,40 +53,7 @@ class SpecPickler:
 
     def _renew(self) -> None:
         self._sink = SpecSink()
-        self._pickler = TaskPickler(self._sink, self._known)
+        self._pickler = self._new_pickler(self._sink)
 
-
-def stock_pickle(value: Any) -> tuple[bytes, list[PickleBuffer | bytes]]:
-    """Pickle by distributed's rules (pickle, its registered types, cloudpickle). Slow."""
-    buffers: list[PickleBuffer | bytes] = []
-    return stock_dumps(value, buffer_callback=buffers.append), buffers
-
-
-def importable(thing: Any) -> bool:
-    """Return whether a function or class can be pickled by name: an imported module contains it."""
-    module_name = getattr(thing, "__module__", None)
-    if module_name == "__main__":
-        return False
-    name: Any = getattr(thing, "__qualname__", None) or getattr(thing, "__name__", "")
-    if module_name is None or "<" in name:
-        # the plain pickler searches all modules for it, or fails
-        return module_name is None
-    found = sys.modules.get(module_name)
-    if found is None:
-        with contextlib.suppress(Exception):  # as the plain pickler does
-            found = importlib.import_module(module_name)
-    for part in name.split("."):
-        found = getattr(found, part, None)
-        if found is None:
-            return isinstance(thing, type) and module_name == "builtins"
-    return found is thing
-
-
-def by_value(thing: Any) -> Any:
-    """Return a reduce tuple that contains a function or class as cloudpickle writes it."""
-    data, buffers = pickle_out_of_band(cloudpickle.Pickler, thing)
-    blob = data if len(data) < SHARE_MIN_NBYTES else PickleBuffer(data)
-    if buffers:
-        views = [PickleBuffer(buffer) for buffer in buffers]
-        return apply, (_pickle.loads, [blob], {"buffers": views})
-    return _pickle.loads, (blob,)
+    def _new_pickler(self, sink: SpecSink) -> Any:
+        return TaskPickler(sink, self._known)

@@ -23,7 +23,7 @@ from distributed.protocol.pickle import loads as stock_loads
 from distributed.protocol.serialize import Serialize, Serialized, ToPickle
 from paceline.protocol.keys import INT_MAX, INT_MIN
 from paceline.protocol.payload import Payload, payload_pickle, pickled_payload, serialized_payload
-from paceline.workers_compat.graphs.spec_pickler import NestedPickle, stock_pickle
+from paceline.workers_compat.graphs.task_pickler import NestedPickle, stock_pickle
 
 
 class UnpicklingDisabledError(ValueError):
