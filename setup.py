@@ -40,6 +40,13 @@ COMPILED = (
     "scheduler/server/peers/streams.py",
     "scheduler/server/peers/unregistered_stream.py",
     "scheduler/server/runtime/clock.py",
+    "workers_compat/graphs/accelerators/measured_graph.py",
+    "workers_compat/graphs/accelerators/shared_openings.py",
+    "workers_compat/graphs/accelerators/task_order.py",
+    "workers_compat/graphs/ordering.py",
+    "workers_compat/graphs/plain_keys.py",
+    "workers_compat/graphs/rows.py",
+    "workers_compat/graphs/spec_pickler.py",
 )
 #: Modules that stay interpreted: base classes of interpreted classes, subclasses of built-in ones,
 #: dataclasses that msgspec decodes into or whose annotations are read, and code that runs rarely.
@@ -99,7 +106,7 @@ def extensions() -> list[Extension]:
     tree = ROOT / "build" / "tree"
     package = tree / "paceline"
     package.mkdir(parents=True, exist_ok=True)
-    for name in ("protocol", "scheduler"):
+    for name in ("protocol", "scheduler", "workers_compat"):
         (package / name).unlink(missing_ok=True)
         (package / name).symlink_to(ROOT / name)
     (package / "__init__.py").touch()
