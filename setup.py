@@ -41,6 +41,7 @@ COMPILED = (
     "scheduler/server/peers/unregistered_stream.py",
     "scheduler/server/runtime/clock.py",
     "workers_compat/graphs/accelerators/measured_graph.py",
+    "workers_compat/graphs/accelerators/plain_tasks.py",
     "workers_compat/graphs/accelerators/shared_openings.py",
     "workers_compat/graphs/accelerators/task_order.py",
     "workers_compat/graphs/ordering.py",

@@ -11,6 +11,7 @@ from typing import Any
 from dask._task_spec import Task
 
 from . import accelerators
+from .accelerators.plain_tasks import PlainTaskWriter, is_faster
 from .accelerators.shared_openings import START, SharedOpenings
 from .shared_buffers import SpecSink
 from .task_pickler import ByValue, TaskPickler, stock_pickle
@@ -28,14 +29,21 @@ class SpecPickler:
         self._sink = SpecSink()
         self._pickler: Any = self._new_pickler(self._sink)
         self._openings: SharedOpenings | None = None
+        self._writer: PlainTaskWriter | None = None
         if accelerators.are_enabled():
             self._openings = SharedOpenings(self._new_pickler)
+            if is_faster():
+                self._writer = PlainTaskWriter()
 
     def dumps(self, spec: Any) -> tuple[bytes, list[Any]]:
         """Return the pickle of a task and its out-of-band buffers, or raise stock's error."""
         opening = None
         if self._openings is not None and type(spec) is Task:
             opening = self._openings.get(spec.func)
+            if opening is not None and self._writer is not None:
+                plain = self._writer.dumps(spec, opening)
+                if plain is not None:
+                    return plain, []
         pickler = self._pickler
         if opening is None:
             pickler.clear_memo()

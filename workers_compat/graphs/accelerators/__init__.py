@@ -5,6 +5,7 @@
 - ``fast_unpickle``: ``Task.__setstate__`` without the loop over slot names.
 - ``optional_imports``: packages without the optional modules that they import.
 - ``shared_openings``: pickles of tasks with the same function share their first bytes.
+- ``plain_tasks``: pickles of tasks with simple arguments, written without a pickler.
 
 Each gives the result of dask's own code. Those that replace functions of dask fall back to them if
 the installed dask differs from the version that they were written for. They are to be contributed

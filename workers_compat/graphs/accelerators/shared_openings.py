@@ -8,7 +8,7 @@ same memo then writes the rest of each task.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from dask._task_spec import Task, TaskRef
 
@@ -22,22 +22,33 @@ START = b"\x80\x05"
 _POP, _STOP = b"0", b"."
 
 
-class Opening(NamedTuple):
+class Opening:
     """The opening of the pickles of all tasks with one function.
 
     Attributes:
         function: kept alive, because openings are found by its id.
         data: the first bytes of each pickle; empty if they cannot be shared, or are not made yet.
         memo: the memo of the pickler after these bytes; None before it is made.
+        numbers: id of an object in the memo -> its number.
+        layers: name in keys -> data of ``PlainTaskWriter`` for the tasks of this function.
     """
 
-    function: Any
-    data: bytes = b""
-    memo: Any = None
+    __slots__ = ("data", "function", "layers", "memo", "numbers")
+
+    def __init__(self, function: Any, data: bytes = b"", memo: Any = None) -> None:
+        self.function = function
+        self.data = data
+        self.memo = memo
+        self.numbers: dict[int, int] = {}
+        self.layers: dict[str, Any] = {}
+        if data:
+            self.numbers = {key: number for key, (number, _) in memo.copy().items()}
 
 
 class SharedOpenings:
     """The openings of one graph, made with picklers of ``new_pickler``."""
+
+    __slots__ = ("_new_pickler", "_openings")
 
     def __init__(self, new_pickler: Callable[[SpecSink], Any]) -> None:
         self._new_pickler = new_pickler
