@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from paceline.scheduler.core.inspection.invariants import validate_state
-from paceline.scheduler.core.policy.placement import valid_workers
+from paceline.scheduler.core.policy.fairness import can_run
 
 from tests.simulation.sim_client import ModelClient
 
@@ -23,7 +23,7 @@ def check_settled(world: World) -> None:
         if ts.state in ("memory", "erred"):
             continue
         if ts.state == "no-worker":
-            assert not valid_workers(state, ts), f"{ts} could run"
+            assert not can_run(state, ts), f"{ts} could run"
         elif ts.state == "waiting":
             assert any(d.state in ("waiting", "no-worker") for d in ts.dependencies), ts
         else:

@@ -22,6 +22,7 @@ from paceline.scheduler.core.instructions import (
     SetTimer,
     WantsContinue,
 )
+from paceline.scheduler.core.policy.fairness import can_run
 from paceline.scheduler.core.state.event_log import EventLog
 from paceline.scheduler.core.stimuli import (
     AnnotationSet,
@@ -508,9 +509,18 @@ class World:
         for address in list(self.state.workers):
             self.feed(WorkerBackpressured(address, False))
         self._finish()
-        while self.state.policies.alarms or any(w.extra_runs for w in self.state.workers.values()):
+        while self._waits_for_ticks():
             self.later(BEAT_SECONDS, self._tick_and_beat)
             self._finish()
+
+    def _waits_for_ticks(self) -> bool:
+        """Return whether ticks will change the state, if nothing else happens."""
+        state = self.state
+        if state.policies.alarms or any(ws.extra_runs for ws in state.workers.values()):
+            return True
+        return bool(state.whole.reserved) or any(
+            ts.state == "no-worker" and can_run(state, ts) for ts in state.whole.due
+        )
 
     def _finish(self) -> None:
         while self.agenda.step():
