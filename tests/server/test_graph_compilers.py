@@ -9,13 +9,14 @@ from typing import Any
 
 import msgspec
 import pytest
+from paceline.protocol.errors import RemoteProtocolError
 from paceline.protocol.packed_keys import PackedKeys
 from paceline.protocol.payload import serialized_payload
 from paceline.scheduler.core.stimuli import GraphChunk, GraphCommit, GraphFailed, GraphRestarted
 from paceline.scheduler.server.compilers import pool, process
 from paceline.scheduler.server.compilers.pool import ProcessGraphCompilers
 from paceline.scheduler.server.compilers.threads import ThreadGraphCompilers
-from paceline.workers_compat.graphs.graph_table import CompileRequest
+from paceline.workers_compat.graphs.graph_table import CompileRequest, decode_reply
 
 
 def request(graph_id: int, expr: Any, keys: list[Any], client: str = "c") -> CompileRequest:
@@ -374,6 +375,27 @@ async def test_chunks_of_a_dead_compiler_are_dropped(processes: ProcessGraphComp
     kinds = [type(reply) for reply in replies]
     restarted = kinds.index(GraphRestarted)
     assert sum(len(chunk.keys) for chunk in replies[restarted + 1 : -1]) == n
+
+
+async def test_an_invalid_chunk_restarts_the_graph(
+    processes: ProcessGraphCompilers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n_decoded = 0
+
+    def decode(frames: Any) -> Any:
+        nonlocal n_decoded
+        n_decoded += 1
+        if n_decoded == 2:
+            raise RemoteProtocolError("invalid")
+        return decode_reply(frames)
+
+    monkeypatch.setattr(pool, "decode_reply", decode)
+    expr, keys = expression(30_000)
+    replies = await compiled(processes, request(10, expr, keys))
+    kinds = [type(reply) for reply in replies]
+    assert kinds[:2] == [GraphChunk, GraphRestarted]
+    assert sum(len(chunk.keys) for chunk in replies[2:-1]) == len(keys)
+    assert kinds[-1] is GraphCommit
 
 
 async def test_a_request_that_cannot_be_encoded_fails_alone(

@@ -391,13 +391,7 @@ class ProcessGraphCompilers:
         try:
             reply = decode_reply(message)
         except RemoteProtocolError as error:
-            logger.error(
-                "The graph compiler %d sent an invalid message; killing it: %s",
-                process.process.pid,
-                error,
-            )
-            process.waiting.clear()  # later messages depend on this one
-            process.process.kill()
+            process.reject(error)
             return
         process.last_message_at = self._loop.time()
         if isinstance(reply, CompilerReady):

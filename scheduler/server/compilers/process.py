@@ -185,6 +185,15 @@ class CompilerProcess(asyncio.Protocol):
         self.ended_for = reason
         self.process.kill()
 
+    def reject(self, error: RemoteProtocolError) -> None:
+        """Kill the process because of an invalid message, and drop later ones that refer to it."""
+        logger.error(
+            "The graph compiler %d sent an invalid message; killing it: %s", self.process.pid, error
+        )
+        self.waiting.clear()
+        self.process.kill()
+        self.transport.abort()
+
     def end(self) -> None:
         """Let the process end when it has done what was sent. It must be connected."""
         if not self.ending:
@@ -209,12 +218,7 @@ class CompilerProcess(asyncio.Protocol):
         try:
             messages = self.reader.feed(data)
         except RemoteProtocolError as error:
-            logger.error(
-                "The graph compiler %d sent an invalid message; killing it: %s",
-                self.process.pid,
-                error,
-            )
-            self.process.kill()
+            self.reject(error)
             return
         if messages:
             self.waiting.extend(messages)
