@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
 from paceline.protocol import messages as m
 from paceline.protocol.keys import Key
 from paceline.scheduler.core.state.pending_graph import FREED_ROWS_MAX
@@ -241,6 +242,15 @@ def test_a_graph_that_cannot_be_compiled(duo: Env) -> None:
     )
     assert not duo.state.graphs
     assert (40, "broken pickle") in duo.lines
+
+
+def test_a_commit_that_fails_does_not_block_the_next_graph(duo: Env) -> None:
+    broken = duo.rows({"x": []})[-1]  # without its rows
+    with pytest.raises(IndexError):
+        duo.turn(broken, "alice")
+    duo.submit({"y": []})
+    duo.expect("w0: compute-task y")
+    assert not duo.state.deferred.commits
 
 
 def test_graph_of_removed_client_is_dropped(duo: Env) -> None:

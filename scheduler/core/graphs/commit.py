@@ -162,7 +162,12 @@ def run_commits(turn: Turn) -> None:
         graph = state.deferred.commits[0]
         if graph.stage != "done":
             turn.stimulus_id = graph.stimulus_id
-            budget -= _run_commit(turn, graph, budget)
+            try:
+                budget -= _run_commit(turn, graph, budget)
+            except Exception:  # a defect must not block the graphs behind this one
+                state.deferred.commits.popleft()
+                state.graphs.pop(graph.graph_id, None)
+                raise
         if graph.stage == "done":
             state.graphs.pop(graph.graph_id, None)
             if graph.free_rows():
