@@ -91,6 +91,10 @@ async def test_a_deadline() -> None:
         ({"timeout": -1}, ValueError, "'timeout' must be more than 0 seconds, not -1.*'inc'"),
         ({"timeout": True}, TypeError, "'timeout' must be a duration.* not True.*'inc'"),
         ({"timeout": [1]}, TypeError, r"'timeout' must be a duration.* not \[1\].*'inc'"),
+        ({"timeout": ""}, ValueError, "'timeout' must be a duration.* not ''"),
+        ({"timeout": 10**400}, ValueError, "'timeout' must be a duration.*'inc'"),
+        ({"deadline": 1e12}, ValueError, "'deadline' must be a time up to .*9999.* not 1000"),
+        ({"deadline": "2020-01-31"}, TimeoutError, "'deadline'='2020-01-31' had passed.*'inc'"),
         ({"deadline": "-5s"}, ValueError, "'deadline' must be a duration.* not '-5s'"),
         ({"deadline": "tomorrow"}, ValueError, "'deadline' must be .* or a time.* not 'tomorrow'"),
         (
@@ -126,6 +130,15 @@ async def test_a_deadline() -> None:
         ({"speculative": True, "pure": False}, ValueError, "'speculative'=True .*'pure'=False"),
         ({"retries": -1}, ValueError, "'retries' must be 0 or more, not -1.*'inc'"),
         ({"retries": 1.5}, TypeError, "'retries' must be an int, not 1.5.*'inc'"),
+        ({"retries": 10**30}, ValueError, "'retries' must have at most 64 bits, not 10.*'inc'"),
+        ({"priority": 10**400}, ValueError, "'priority' must have at most 64 bits, not 10.*'inc'"),
+        ({"priority": float("nan")}, ValueError, "'priority' must not be NaN.*'inc'"),
+        ({"resources": {"x": -1}}, ValueError, "'resources' must be numbers from 0, not .*-1.*inc"),
+        (
+            {"resources": {"x": "y"}},
+            TypeError,
+            "'resources' must be numbers from 0, not .*'y'.*inc",
+        ),
     ],
 )
 async def test_mistakes(

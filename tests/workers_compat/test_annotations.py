@@ -105,6 +105,12 @@ def test_wrong_types_fail_the_graph(compile, close, value):
     assert next(iter(value)) in str(c.exception)
 
 
+def test_numbers_of_other_types():
+    found = annotation_set({"retries": np.int64(2), "priority": True})
+    assert found.retries == 2
+    assert found.priority == 1 and type(found.priority) is int
+
+
 def test_share_group():
     assert annotation_set({"group": "batch"}).group == "batch"
     with pytest.raises(TypeError, match="'group' must be the name of a group, not ''"):

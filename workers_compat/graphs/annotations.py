@@ -8,6 +8,7 @@ functions of the key, and annotations of an expression's layers. The latter take
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Mapping
 from typing import Any
 
@@ -63,7 +64,8 @@ class AnnotationTable:
         """Return the number of the annotation set of `key`, or None if it has no annotations.
 
         Raises:
-            TypeError, ValueError: an annotation is wrong; the text names the `prefix` of the task.
+            TypeError, ValueError, TimeoutError: an annotation is wrong, or a deadline has passed.
+                The text names the `prefix` of the task.
         """
         if self._uniform_number is not None:
             return self._uniform_number
@@ -109,9 +111,10 @@ class AnnotationTable:
             number = self._by_content[content] = len(self._sets)
             try:
                 self._sets.append(annotation_set(found, options, self._received_at))
-            except (TypeError, ValueError) as error:
+            except (TypeError, ValueError, TimeoutError) as error:
                 text = f"{error} (annotations of the tasks {prefix!r})"
-                kind = TypeError if isinstance(error, TypeError) else ValueError
+                kinds = (TypeError, ValueError, TimeoutError)
+                kind = next(each for each in kinds if isinstance(error, each))
                 raise kind(text) from error
         return number
 
@@ -129,7 +132,8 @@ def annotation_set(
     `options` are annotations from the configuration, which are not sent to workers. `received_at`
     is the time at which the graph arrived, in seconds since the epoch.
 
-    Raises TypeError or ValueError if a value is of the wrong type, NaN or out of its range.
+    Raises TypeError or ValueError if a value is of the wrong type, NaN or out of its range, and
+    TimeoutError if a deadline has passed.
     """
     out = AnnotationSet(value=pickled_unless_plain(dict(found)))
     found = {**options, **found} if options else found
@@ -163,9 +167,13 @@ def resource_amounts(value: Any) -> dict[str, float]:
     """Return the amounts of a ``resources`` annotation; raise TypeError or ValueError."""
     if not isinstance(value, dict):
         raise TypeError(f"the annotation 'resources' must be a dict, not {value!r}")
-    amounts = {str(what): float(amount) for what, amount in value.items()}
-    if any(map(math.isnan, amounts.values())):
-        raise ValueError(f"the annotation 'resources' must not contain NaN: {value!r}")
+    problem = f"the amounts in the annotation 'resources' must be numbers from 0, not {value!r}"
+    try:
+        amounts = {str(what): float(amount) for what, amount in value.items()}
+    except (TypeError, ValueError, OverflowError) as error:
+        raise TypeError(problem) from error
+    if not all(amount >= 0 for amount in amounts.values()):  # NaN is not
+        raise ValueError(problem)
     return amounts
 
 
@@ -189,26 +197,35 @@ def plain_workers(value: Any) -> list[Any]:
 
 def plain_count(name: str, value: Any) -> int:
     """Return a number of times, which is not negative. Raises TypeError or ValueError."""
-    if not isinstance(value, int):
-        raise TypeError(f"the annotation {name!r} must be an int, not {value!r}")
-    if value < 0:
+    try:
+        count = operator.index(value)
+    except TypeError as error:
+        raise TypeError(f"the annotation {name!r} must be an int, not {value!r}") from error
+    if count < 0:
         raise ValueError(f"the annotation {name!r} must be 0 or more, not {value!r}")
-    return int(value)
+    if count not in _MSGPACK_INT:
+        raise ValueError(f"the annotation {name!r} must have at most 64 bits, not {value!r}")
+    return int(count)
 
 
 def plain_number(value: Any) -> float:
     """Return a priority as a number that msgpack can encode. numpy scalars become Python's.
 
-    Raises TypeError if it is not a number, ValueError if it is NaN, which cannot be ordered.
+    Raises TypeError if it is not a number, ValueError if it is NaN, which cannot be ordered, or
+    too large.
     """
     item = getattr(value, "item", None)
     if item is not None and not isinstance(value, int | float):
         value = item()
-    if isinstance(value, bool | int | float):
-        if isinstance(value, float) and math.isnan(value):
-            raise ValueError("a priority must not be NaN")
+    if not isinstance(value, int | float):
+        raise TypeError(f"the annotation 'priority' must be a number, not {value!r}")
+    if isinstance(value, float):
+        if math.isnan(value):
+            raise ValueError("the annotation 'priority' must not be NaN")
         return value
-    raise TypeError(f"the annotation 'priority' must be a number, not {value!r}")
+    if value not in _MSGPACK_INT:
+        raise ValueError(f"the annotation 'priority' must have at most 64 bits, not {value!r}")
+    return int(value)
 
 
 def pickled_unless_plain(value: Any) -> Any:

@@ -62,6 +62,7 @@ def task_policy(found: Mapping[str, Any], received_at: float) -> TaskPolicy | No
     Raises:
         TypeError: a value has the wrong type.
         ValueError: a value is out of its range, or contradicts another one.
+        TimeoutError: the deadline had passed when the graph arrived.
     """
     given = {name: found[name] for name in POLICIES if found.get(name) is not None}
     if not given:
@@ -70,9 +71,13 @@ def task_policy(found: Mapping[str, Any], received_at: float) -> TaskPolicy | No
     if "timeout" in given:
         policy.timeout_seconds = duration("timeout", given["timeout"], may_be_zero=False)
     if "deadline" in given:
-        policy.deadline = _deadline(given["deadline"], received_at)
-        when = datetime.fromtimestamp(policy.deadline).astimezone()
+        when = _deadline(given["deadline"], received_at)
+        policy.deadline = when.timestamp()
         policy.deadline_text = when.isoformat(sep=" ", timespec="seconds")
+        if policy.deadline <= received_at:
+            raise TimeoutError(
+                f"the annotation 'deadline'={given['deadline']!r} had passed when the graph arrived"
+            )
     if "pure" in given:
         policy.pure = flag("pure", given["pure"])
     if "speculative" in given:
@@ -187,23 +192,32 @@ def _seconds(name: str, value: Any) -> float:
         accepted += ', or a time, such as a datetime or "2030-01-31 18:00"'
     if isinstance(value, bool):
         raise TypeError(f"the annotation {name!r} must be {accepted}, not {value!r}")
-    if isinstance(value, int | float):
-        return float(value)
     try:
+        if isinstance(value, int | float):
+            return float(value)
         return float(parse_timedelta(value, default="seconds"))
     except (TypeError, AttributeError) as error:
         kind = f"the annotation {name!r} must be {accepted}, not {value!r}"
         raise TypeError(kind) from error
-    except (ValueError, KeyError) as error:
+    except (ValueError, LookupError, OverflowError) as error:
         kind = f"the annotation {name!r} must be {accepted}, not {value!r}"
         raise ValueError(kind) from error
 
 
-def _deadline(value: Any, received_at: float) -> float:
-    """Return a deadline in seconds since the epoch. A time without a zone is local time."""
+def _deadline(value: Any, received_at: float) -> datetime:
+    """Return a deadline with its zone. A time without a zone is local time."""
+    given = value
     if isinstance(value, str) and "-" in value:
         with contextlib.suppress(ValueError):
             value = datetime.fromisoformat(value)
-    if isinstance(value, datetime):
-        return value.timestamp()
-    return received_at + duration("deadline", value, may_be_zero=False)
+    seconds = 0.0
+    if not isinstance(value, datetime):
+        seconds = duration("deadline", value, may_be_zero=False)
+    try:
+        if isinstance(value, datetime):
+            return value.astimezone()
+        return datetime.fromtimestamp(received_at + seconds).astimezone()
+    except (ValueError, OverflowError, OSError) as error:
+        raise ValueError(
+            f"the annotation 'deadline' must be a time up to the year 9999, not {given!r}"
+        ) from error
