@@ -23,6 +23,8 @@ MEASURES = (
     "unmanaged_recent",
 )
 
+#: Largest priority class of a share group; the smallest is its negative.
+CLASS_MAX = 1_000_000
 #: Settings of a share group, with the values of those that are not configured.
 NO_CAP = -1.0
 SHARE_DEFAULTS: Mapping[str, float] = MappingProxyType(
@@ -47,6 +49,8 @@ def check_group_settings(name: str, settings: Any) -> None:
     Raises:
         ValueError: an unknown setting, or a value out of range.
     """
+    if not name:
+        raise ValueError("a share group must have a name")
     if not isinstance(settings, dict):
         raise ValueError(f"share group {name!r} must be a mapping of settings; got {settings!r}")
     for key, value in settings.items():
@@ -60,6 +64,11 @@ def check_group_settings(name: str, settings: Any) -> None:
             raise ValueError(f"{key} of share group {name!r} must be a number; got {value!r}")
         if key == "weight" and not 0 < value < float("inf"):
             raise ValueError(f"weight of share group {name!r} must be > 0; got {value!r}")
+        if key == "class" and (abs(value) > CLASS_MAX or value != int(value)):
+            raise ValueError(
+                f"class of share group {name!r} must be an integer from -{CLASS_MAX} to "
+                f"{CLASS_MAX}; got {value!r}"
+            )
         if key in ("threads", "tasks", "memory") and value < 0 and value != NO_CAP:
             raise ValueError(f"{key} of share group {name!r} must be >= 0; got {value!r}")
 

@@ -82,6 +82,8 @@ def test_patterns_map_clients_to_groups(make_env: MakeEnv) -> None:
         ({"weight": 0}, "weight of share group 'a' must be > 0; got 0"),
         ({"weight": "2"}, "weight of share group 'a' must be a number; got '2'"),
         ({"tasks": -2}, "tasks of share group 'a' must be >= 0; got -2"),
+        ({"class": 1.5}, "class of share group 'a' must be an integer .*; got 1.5"),
+        ({"class": float("inf")}, "class of share group 'a' must be an integer .*; got inf"),
         ({"cores": 1}, "unknown setting 'cores'"),
         (5, "must be a mapping of settings; got 5"),
     ],
@@ -424,7 +426,9 @@ def test_explain_names_groups_and_caps(four: Env) -> None:
     assert "groups of a higher priority class than alice have work" in explained(four, "x")
     four.feed(SetShare("alice", {"tasks": 0}))
     assert "alice has reached its cap of 0 tasks, with 0 tasks on workers" in explained(four, "x")
-    four.feed(SetShare("alice", {"tasks": -1}))
+    four.feed(SetShare("alice", {"tasks": -1, "memory": 0.0}))
+    assert "alice has reached its cap of 0 B in memory, with" in explained(four, "x")
+    four.feed(SetShare("alice", {"memory": -1}))
     four.leave("bob")
     four.work()
 

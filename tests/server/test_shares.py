@@ -41,6 +41,11 @@ async def test_settings_change_and_are_in_the_journal(tmp_path: Path) -> None:
         found = json.loads(await invoke(running, "shares", "batch", "--json"))
         expected = {"weight": 4, "class": 1, "threads": -1, "tasks": -1, "memory": 10 * 2**30}
         assert [each["settings"] for each in found["groups"]] == [expected]
+        command = ["shares", "nobody", "--address", running.address]
+        result = await asyncio.to_thread(CliRunner().invoke, main.main, command)
+        assert result.exit_code == 1 and "no share group 'nobody'" in result.output
+        result = await asyncio.to_thread(CliRunner().invoke, main.main, ["shares", command[-1]])
+        assert result.exit_code == 0 and "batch" in result.output
         with pytest.raises(RpcError, match="weight of share group 'batch' must be > 0"):
             bad = m.SharesRequest(group="batch", settings={"weight": 0.0})
             await asyncio.to_thread(call_scheduler, running.address, bad, 10.0)
@@ -51,6 +56,8 @@ async def test_settings_change_and_are_in_the_journal(tmp_path: Path) -> None:
     ("options", "error"),
     [
         (["--weight", "2"], "Name the GROUP"),
+        (["", "--weight", "2"], "must have a name"),
+        (["batch", "--class", "99999999999999999999"], "must be an integer from -1000000 to"),
         (["batch", "--weight", "0"], "must be > 0"),
         (["batch", "--threads", "few"], "--threads takes a number"),
         (["batch", "--memory", "much"], "--memory takes a number"),

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
+from paceline.scheduler.core.lifecycle.failures import format_nbytes
+
 from .explain_memory import waits_for_memory
 
 Facts = Mapping[str, Any]
@@ -190,10 +192,10 @@ def _held(share: Facts) -> str:
     group = share["group"]
     busy = f"{count(share['n_processing'], 'task')} on workers and {share['n_queued']} queued"
     if share["cap"]:
-        unit = {"memory": " bytes in memory"}.get(share["cap"], f" {share['cap']}")
-        return (
-            f"its share group {group} has reached its cap of {share['limit']:g}{unit}, with {busy}."
-        )
+        limit = f"{share['limit']:g} {share['cap']}"
+        if share["cap"] == "memory":
+            limit = f"{format_nbytes(int(share['limit']))} in memory"
+        return f"its share group {group} has reached its cap of {limit}, with {busy}."
     if not share["n_others"]:
         why = f"its share group {group} still has tasks that were held back for others"
     elif share["higher_class"]:

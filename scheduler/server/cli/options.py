@@ -16,6 +16,8 @@ ADDRESS_VARIABLE: Final = "DASK_SCHEDULER_ADDRESS"
 WAYS: Final = "the argument ADDRESS, --address or --scheduler-file"
 #: Addresses start with one of these; a key does not.
 SCHEMES: Final = ("tcp://", "tls://")
+#: Optional arguments before ADDRESS. The only argument may also be the address.
+FIRST_ARGUMENTS: Final = frozenset({"key", "group"})
 
 
 Command = Callable[..., Any]
@@ -74,8 +76,9 @@ def scheduler_address(*names: str, required: bool = True) -> Callable[[Command],
             scheduler_file: str | None,
             **others: Any,
         ) -> None:
-            if "key" in others and address is None and str(others["key"]).startswith(SCHEMES):
-                address, others["key"] = others["key"], None
+            for name in FIRST_ARGUMENTS & others.keys():
+                if address is None and str(others[name]).startswith(SCHEMES):
+                    address, others[name] = others[name], None
             found = find_address(address, address_option, scheduler_file)
             if found is None and required:
                 raise click.UsageError(

@@ -33,15 +33,18 @@ def shares_command(
     settings = read_settings(options)
     if settings and group is None:
         raise click.UsageError("Name the GROUP whose settings to change.")
-    try:
-        check_group_settings(group or "", settings)
-    except ValueError as error:
-        raise click.UsageError(str(error)) from None
+    if group is not None:
+        try:
+            check_group_settings(group, settings)
+        except ValueError as error:
+            raise click.UsageError(str(error)) from None
     found = _request(
         address, SharesRequest(group=group if settings else None, settings=settings), timeout
     )
     if group is not None:
         found["groups"] = [each for each in found["groups"] if each["name"] == group]
+        if not found["groups"]:
+            raise RpcError(f"There is no share group {group!r}; `paceline shares` lists all")
     _print(found, as_json, share_lines)
 
 
