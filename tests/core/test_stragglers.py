@@ -12,7 +12,9 @@ from paceline.scheduler.core.task_policy import TaskPolicy
 from paceline.testing import Env, fake_error
 
 
-def straggling(*others: str, speculation: bool = True, **policy: Any) -> Env:
+def straggling(
+    *others: str, speculation: bool = True, is_actor: bool = False, **policy: Any
+) -> Env:
     """Return a cluster on which x-1 executes on w0 for 10 s, although others take 1 s."""
     env = Env(speculation=speculation)
     env.client("alice")
@@ -20,7 +22,7 @@ def straggling(*others: str, speculation: bool = True, **policy: Any) -> Env:
     env.submit({"x-0": []})
     env.finish("x-0", seconds=1.0)
     annotations = AnnotationSet(policy=TaskPolicy(**policy)) if policy else AnnotationSet()
-    env.submit({"x-1": []}, annotations={"x-1": annotations})
+    env.submit({"x-1": []}, annotations={"x-1": annotations}, commit={"actors": is_actor})
     for address in others:
         env.join(address)
     env.now += 10.0
@@ -61,6 +63,10 @@ def test_it_starts_on_a_worker_with_a_free_thread() -> None:
 def test_annotations(speculation: bool, policy: dict[str, Any], starts: bool) -> None:
     env = straggling("w1", speculation=speculation, **policy)
     assert bool(env.take()) is starts
+
+
+def test_actors_get_none() -> None:
+    assert not straggling("w1", is_actor=True, speculative=True).take()
 
 
 def test_none_without_a_free_thread_or_with_queued_tasks() -> None:
