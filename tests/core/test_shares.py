@@ -238,6 +238,15 @@ def test_task_follows_its_data(four: Env) -> None:
     assert four.processing("w0") == ["x0"]
 
 
+def test_task_goes_to_the_one_of_two_holders_with_a_free_slot(four: Env) -> None:
+    four.feed(DataPlaced({"d0": ["w0"], "d1": ["w1"]}, {"d0": 10**9, "d1": 10**9}))
+    four.submit({"a": ["d0"]})
+    four.submit({"b": []}, client="bob", annotations={"b": restricted("w2")})
+    assert (four.where("a"), four.where("b")) == ("w0", "w2")
+    four.submit({"x": ["d0", "d1"]})
+    assert four.where("x") == "w1"
+
+
 def test_task_moves_if_it_would_start_sooner_elsewhere(four: Env) -> None:
     four.feed(DataPlaced({"d0": ["w0"]}, {"d0": 8}))
     contended(four)

@@ -82,7 +82,12 @@ def is_outranked(state: SchedulerState, ts: TaskState) -> bool:
 
 
 def _main_holder(state: SchedulerState, ts: TaskState) -> WorkerState | None:
-    """Return the running worker that has most bytes of the inputs of `ts`, or None."""
+    """Return the running worker that has most bytes of the inputs of `ts`, or None.
+
+    Of several, return one with a free slot.
+    """
+    state.loads.refresh_slots()
+    free = state.loads.idle_task_count.loads
     local: dict[WorkerState, int] = {}
     for dts in ts.dependencies[:DEPENDENCIES_MAX]:
         nbytes = data_nbytes(state, dts)
@@ -92,7 +97,7 @@ def _main_holder(state: SchedulerState, ts: TaskState) -> WorkerState | None:
     best: WorkerState | None = None
     most = 0
     for ws, nbytes in local.items():
-        if nbytes > most:
+        if nbytes > most or (nbytes == most and ws in free and best not in free):
             best, most = ws, nbytes
     return best
 
@@ -101,42 +106,41 @@ def _main_holder(state: SchedulerState, ts: TaskState) -> WorkerState | None:
 
 
 def next_task(state: SchedulerState) -> Choice | None:
-    """Return the queued task to send next and its worker, or None if none can be sent now."""
-    waiting = state.queued.waiting
-    if not state.loads.has_free_slots() or not waiting:
-        return None
-    if any(queue.near for queue in waiting.values()):
-        choice = _next_of(state, waiting, is_local=True)
-        if choice is not None:
-            return choice
-    return _next_of(state, waiting, is_local=False)
+    """Return the queued task to send next and its worker, or None if none can be sent now.
 
-
-def _next_of(
-    state: SchedulerState, waiting: dict[ShareGroup, ShareQueue], is_local: bool
-) -> Choice | None:
-    """Return the next task and its worker.
-
-    If `is_local`, no data moves to a worker only because it is free. That is tried for the groups
-    of the class that is first and whose usage exceeds the least one by little.
+    If tasks wait near their data, the groups whose turn is soon are first tried without moving
+    data to a worker only because it is free.
     """
-    passed: dict[ShareGroup, None] = {}
-    first: ShareGroup | None = None
-    slack = SLACK_SECONDS * state.total_nthreads * state.shares.scale
-    while len(passed) < len(waiting):
-        queue = whose_turn(waiting, passed)
-        share = queue.share
-        first = first or share
-        if is_local and (
-            share.priority_class != first.priority_class
-            or share.usage / share.weight > first.usage / first.weight + slack
-        ):
-            return None
-        choice = _choose(state, queue, is_local)
+    waiting = state.queued.waiting
+    least = state.loads.least_loaded() if waiting else None
+    if least is None:
+        return None
+    is_local = any(queue.near for queue in waiting.values())
+    first = whose_turn(waiting, {})
+    choice = _choose(state, first, least, is_local)
+    if choice is not None:
+        return choice
+    queues = sorted(waiting.values(), key=_turn)
+    if is_local:
+        slack = SLACK_SECONDS * state.total_nthreads * state.shares.scale
+        limit = _turn(first)[1] + slack
+        for queue in queues[1:]:
+            if queue.share.priority_class != first.share.priority_class or _turn(queue)[1] > limit:
+                break
+            choice = _choose(state, queue, least, True)
+            if choice is not None:
+                return choice
+    for queue in queues[0 if is_local else 1 :]:
+        choice = _choose(state, queue, least, False)
         if choice is not None:
             return choice
-        passed[share] = None
     return None
+
+
+def _turn(queue: ShareQueue) -> tuple[int, float]:
+    """Return the rank by which ``whose_turn`` orders groups."""
+    share = queue.share
+    return -share.priority_class, share.usage / share.weight
 
 
 def whose_turn(waiting: dict[ShareGroup, ShareQueue], passed: dict[ShareGroup, None]) -> ShareQueue:
@@ -175,10 +179,10 @@ def may_start(ts: TaskState) -> bool:
     return ts.waiters_count > 0 or any(not dts.who_wants for dts in ts.dependencies)
 
 
-def _choose(state: SchedulerState, queue: ShareQueue, is_local: bool) -> Choice | None:
+def _choose(
+    state: SchedulerState, queue: ShareQueue, least: WorkerState, is_local: bool
+) -> Choice | None:
     """Return the next task of a group and its worker, or None if all have to wait."""
-    least = state.loads.least_loaded()
-    assert least is not None
     root = coassignment.next_root(state, queue, least)
     is_capped = queue.share.is_capped
     if not queue.places and not is_capped:
@@ -277,7 +281,9 @@ def starts_sooner(
     """
     seconds = len(waiting) * expected_duration(state, ts.group.prefix)
     wait = (occupancy(state, ws) + seconds) / ws.nthreads
-    return placement.fetch_seconds(state, ts, elsewhere) + MOVE_SECONDS < wait
+    return (
+        wait > MOVE_SECONDS and placement.fetch_seconds(state, ts, elsewhere) + MOVE_SECONDS < wait
+    )
 
 
 # ------------------------------------------------------------------ restricted tasks
