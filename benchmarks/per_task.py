@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 import statistics
@@ -108,15 +109,24 @@ def running_scheduler(command: Sequence[str]) -> Iterator[tuple[int, int]]:
 
 
 @contextlib.contextmanager
-def zero_workers(port: int, count: int) -> Iterator[None]:
-    """Start `count` zero workers and wait until they have registered."""
+def zero_workers(port: int, count: int) -> Iterator[Callable[[], dict[str, int]]]:
+    """Start `count` zero workers and wait until they have registered.
+
+    Yield a function that returns the counts of what they were sent (`zero_workers.Ledger.counts`).
+    """
     command = [sys.executable, "-m", "benchmarks.zero_workers", "127.0.0.1", str(port), str(count)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+    def counts() -> dict[str, int]:
+        assert process.stdin is not None and process.stdout is not None
+        print(file=process.stdin, flush=True)
+        return dict(json.loads(process.stdout.readline()))
+
     try:
         assert process.stdout is not None
         if process.stdout.readline().strip() != "ready":
             raise RuntimeError("The zero workers did not register; see their error above")
-        yield
+        yield counts
     finally:
         stop(process)
 

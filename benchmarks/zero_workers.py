@@ -5,16 +5,19 @@ dependencies count as fetched immediately. The protocol is implemented here with
 
 usage: python -m benchmarks.zero_workers HOST PORT COUNT
 
-The command prints `ready` when all workers are registered.
+The command prints `ready` when all workers are registered. For each line on its standard input it
+prints a line with the counts of `Ledger` as JSON.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import pickle
 import struct
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -55,16 +58,45 @@ def metrics(now: float) -> dict[str, Any]:
     }
 
 
+class Ledger:
+    """What all workers were sent."""
+
+    def __init__(self) -> None:
+        self.data: dict[str, set[object]] = {}
+        self.computed: Counter[object] = Counter()
+        self.n_missing = 0
+
+    def compute(self, message: dict[str, Any]) -> None:
+        """Note a task, and the dependencies that none of their holders has."""
+        self.computed[message["key"]] += 1
+        for key, holders in message["who_has"].items():
+            self.n_missing += not any(key in self.data.get(holder, ()) for holder in holders)
+
+    def counts(self) -> dict[str, int]:
+        """Return the counts.
+
+        `computed`: tasks that were sent to workers; `repeated`: those that were sent more than
+        once; `missing`: dependencies that no holder had; `held`: results on workers.
+        """
+        return {
+            "computed": len(self.computed),
+            "repeated": sum(count > 1 for count in self.computed.values()),
+            "missing": self.n_missing,
+            "held": sum(map(len, self.data.values())),
+        }
+
+
 class ZeroWorker(asyncio.Protocol):
     """The stream of one worker: handshake, registration, batches."""
 
-    def __init__(self, number: int, registered: asyncio.Future[None]) -> None:
+    def __init__(self, number: int, registered: asyncio.Future[None], ledger: Ledger) -> None:
         self.address = f"tcp://127.0.0.1:{FIRST_PORT + number}"
         self.number = number
+        self.ledger = ledger
         self.registered = registered
         self.closed = registered.get_loop().create_future()
         self.buffer = bytearray()
-        self.data: set[object] = set()
+        self.data = ledger.data[self.address] = set()
         self.handle = self.on_handshake
 
     def connection_made(self, transport: Any) -> None:
@@ -137,6 +169,7 @@ class ZeroWorker(asyncio.Protocol):
         for message in batch if isinstance(batch, tuple) else (batch,):
             match message["op"]:
                 case "compute-task":
+                    self.ledger.compute(message)
                     replies += self.compute(message)
                 case "free-keys":
                     self.data.difference_update(message["keys"])
@@ -182,22 +215,32 @@ class ZeroWorker(asyncio.Protocol):
         return {"op": "release-worker-data", "key": key, "stimulus_id": f"drop-{time.time()}"}
 
 
+def report(ledger: Ledger) -> None:
+    """Print the counts for a line of the standard input."""
+    if sys.stdin.readline():
+        print(json.dumps(ledger.counts()), flush=True)
+    else:
+        asyncio.get_running_loop().remove_reader(sys.stdin)
+
+
 async def main(host: str, port: int, count: int) -> None:
     """Connect `count` workers and run until all are closed."""
     loop = asyncio.get_running_loop()
     limit = asyncio.Semaphore(CONNECTING_MAX)
+    ledger = Ledger()
 
     async def connect(number: int) -> ZeroWorker:
         async with limit:
             registered = loop.create_future()
             _, worker = await loop.create_connection(
-                lambda: ZeroWorker(number, registered), host, port
+                lambda: ZeroWorker(number, registered, ledger), host, port
             )
             await registered
             return worker
 
     workers = await asyncio.gather(*map(connect, range(count)))
     print("ready", flush=True)
+    loop.add_reader(sys.stdin, report, ledger)
     await asyncio.gather(*(worker.closed for worker in workers))
 
 

@@ -62,7 +62,9 @@ def compute_until_killed(
 def chaos(options: argparse.Namespace, log: Path, work: Path) -> dict[str, Any]:
     """Run the benchmark. Return what was counted and what went wrong."""
     command = [*shlex.split(options.paceline), "--durable", str(log)]
-    os.environ["PYTHONPATH"] = str(Path(__file__).parents[2])  # workers import the workloads
+    # all processes import the workloads, but not this checkout's paceline
+    (work / "benchmarks").symlink_to(Path(__file__).parents[1])
+    os.environ["PYTHONPATH"] = str(work)
     with contextlib.ExitStack() as stack:
         _, port = stack.enter_context(running_scheduler(command))
         address = f"tcp://127.0.0.1:{port}"

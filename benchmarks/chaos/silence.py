@@ -1,8 +1,10 @@
 """Command `python -m benchmarks.chaos.silence`: measure how long a killed scheduler is silent.
 
 The scheduler has zero workers and keeps many finished tasks. With `--load`, a client computes
-graphs meanwhile and checks that none of them fails. After each kill, `identity` is requested on
-several connections that were opened before: the first and the last reply are what peers notice.
+graphs meanwhile. After each kill, `identity` is requested on several connections that were opened
+before: the first and the last reply are what peers notice. At the end, all futures must have
+finished, all workers be there, each task have been computed once, with its dependencies available,
+and after their release no task and no result be left.
 """
 
 from __future__ import annotations
@@ -37,6 +39,8 @@ from .__main__ import scheduler_pid
 N_PROBES = 20
 #: Time within which the graphs of the load must be done after the last kill.
 JOIN_SECONDS = 300
+#: Time after which released tasks must be forgotten, and interval of the checks, seconds.
+SETTLE_SECONDS, POLL_SECONDS = 30, 0.2
 
 
 @dataclass(frozen=True)
@@ -112,18 +116,40 @@ def loaded_scheduler(options: argparse.Namespace, folder: Path) -> Iterator[Load
     with contextlib.ExitStack() as stack:
         _, port = stack.enter_context(running_scheduler(command))
         address = f"tcp://127.0.0.1:{port}"
-        stack.enter_context(zero_workers(port, options.workers))
+        counts = stack.enter_context(zero_workers(port, options.workers))
         client = stack.enter_context(Client(address, timeout=START_TIMEOUT_SECONDS))
         graph, keys = SHAPES["embarrassing"](options.tasks, "kept")
         kept = client.get(graph, keys, sync=False)
         wait(kept)
         with load(client, options.load, problems) as graphs:
             yield Loaded(address, graphs, problems)
-        if any(future.status != "finished" for future in kept):
-            problems.append("a future is not finished")
+        lost = sum(each.status != "finished" for each in kept)
+        if lost:
+            problems.append(f"{lost} futures are not finished")
         n_workers = len(client.scheduler_info(n_workers=-1)["workers"])
         if n_workers != options.workers:
             problems.append(f"{n_workers} workers are left")
+        n_tasks = len(graph)
+        if graphs:
+            n_tasks += len(graphs) * len(SHAPES["tree"](options.load, "")[0])
+        kept.clear()
+        problems += leftovers(client, counts, n_tasks)
+
+
+def leftovers(client: Client, counts: Callable[[], dict[str, int]], n_tasks: int) -> list[str]:
+    """Return what differs after `n_tasks` tasks were computed once and released."""
+    expected = {"computed": n_tasks, "repeated": 0, "missing": 0, "held": 0}
+    deadline = time.monotonic() + SETTLE_SECONDS
+    while True:
+        left = client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks))
+        found = counts()
+        if (left == 0 and found == expected) or time.monotonic() > deadline:
+            break
+        time.sleep(POLL_SECONDS)
+    problems = [f"{left} tasks are left"] if left else []
+    if found != expected:
+        problems.append(f"workers were sent {found}, expected {expected}")
+    return problems
 
 
 def measure(options: argparse.Namespace, folder: Path) -> dict[str, Any]:
