@@ -103,6 +103,24 @@ def test_segment_that_cannot_be_allocated_is_removed(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_log_that_another_scheduler_has_removed_is_not_continued(
+    tmp_path: Path, is_replaced: bool
+) -> None:
+    """A process that is slow to notice its keeper's death writes nothing into the next log."""
+    log = Log(tmp_path)
+    log.append(1, 1, b"old")
+    remove_segments(tmp_path)
+    if is_replaced:
+        Log(tmp_path).append(1, 1, b"new")
+    before = read(tmp_path)
+    log.append(1, 1, b"old")
+    with pytest.raises(OSError, match="another scheduler has removed the log"):
+        for _ in range(100):
+            log.append(1, 1, bytes(1000))
+    assert read(tmp_path) == before
+
+
 def test_damage_before_the_last_segment_is_an_error(tmp_path: Path) -> None:
     filled(tmp_path, 100)
     data = bytearray(segment(tmp_path).read_bytes())

@@ -9,6 +9,7 @@ one whose CRC is wrong was damaged later. Records do not cross segments.
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import zlib
@@ -66,6 +67,7 @@ class LogSegment:
                 # a write to a mapped page for which the disk has no space would kill the process
                 os.posix_fallocate(descriptor, 0, nbytes)
             self._map = mmap.mmap(descriptor, 0)
+            self._inode = os.fstat(descriptor).st_ino
         except OSError:
             if nbytes:
                 path.unlink()
@@ -78,6 +80,14 @@ class LogSegment:
             self.view[: len(MAGIC)] = MAGIC
         elif len(self.view) < START_NBYTES or bytes(self.view[: len(MAGIC)]) != MAGIC:
             raise LogError(f"{path} is not a segment of this release's log")
+
+    @property
+    def is_removed(self) -> bool:
+        """Return whether the file was removed, even if there is another one of this name."""
+        try:
+            return os.stat(self.path).st_ino != self._inode
+        except FileNotFoundError:
+            return True
 
     @property
     def is_complete(self) -> bool:
@@ -162,7 +172,7 @@ class Log:
         """Append a record.
 
         Raises:
-            OSError: the disk is full.
+            OSError: the disk is full, or another scheduler has removed the log.
         """
         length = len(body)
         segment = self._segments[-1] if self._segments else None
@@ -176,6 +186,9 @@ class Log:
         segment.end = end
 
     def _begin_segment(self, length: int) -> LogSegment:
+        if self._segments and self._segments[-1].is_removed:
+            # the keeper of this process has died, and another scheduler uses the folder
+            raise OSError(errno.ESTALE, "another scheduler has removed the log")
         nbytes = max(SEGMENT_NBYTES, START_NBYTES + _HEADER.size + length)
         path = self._folder / SEGMENT_NAME.format(self._last + 1)
         segment = LogSegment(path, nbytes)
