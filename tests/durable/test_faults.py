@@ -78,6 +78,29 @@ def test_full_disk_ends_only_the_durability(start: Any, tmp_path: Path) -> None:
     assert "No space left on device" in cluster.processes[0].output()
 
 
+@needs("-rm")
+def test_full_disk_ends_only_the_upgrade(start: Any, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = f"mount -t tmpfs -o size={DISK_MEBIBYTES}m tmpfs {disk};"
+    cluster = start(["-rm"], mount, disk / "log")
+    keeper = cluster.processes[0]
+    inside = Path(f"/proc/{keeper.pid}/root{disk}")
+    with Client(cluster.address, set_as_default=False) as client:
+        kept = client.submit(abs, -1)
+        assert kept.result(timeout=60) == 1
+        with contextlib.suppress(OSError), (inside / "filler").open("wb", buffering=0) as filler:
+            while filler.write(bytes(4096)):
+                pass
+        os.kill(keeper.pid, signal.SIGUSR2)
+        wait_for_text(cluster, "The upgrade has failed; the scheduler goes on")
+        assert "the snapshot cannot be written: OSError: [Errno 28] No space" in keeper.output()
+        scheduler = int((inside / "log" / "scheduler.pid").read_text())
+        os.kill(scheduler, signal.SIGKILL)
+        assert client.submit(abs, kept).result(timeout=60) == 1
+        assert client.scheduler_info()["restarts"] == 1
+
+
 def test_damaged_log_is_not_continued(start_durable: StartDurable, tmp_path: Path) -> None:
     cluster = start_durable()
     path = tmp_path / "log" / "segment-00000001.log"

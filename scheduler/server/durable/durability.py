@@ -31,6 +31,8 @@ from .recorder import START, LogRecorder, dump
 from .replay import Past, Replay, RunStart
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from paceline.protocol.connection import Connection
     from paceline.scheduler.core.config import SchedulerConfig
     from paceline.scheduler.server.requests.api import ServerApi
@@ -202,14 +204,14 @@ class Durability:
     def _set_aside(self, past: PastConnection) -> None:
         """Write the input that ended several processes to a file; its connection is closed."""
         path = self._keeper.folder / f"set-aside-{past.number}.pickle"
-        path.write_bytes(dump([list(past.requests), list(past.messages)]))
+        _write(path, dump([list(past.requests), list(past.messages)]))
         past.fault = f"the scheduler died repeatedly of its messages, which are now in {path}"
 
     def _set_aside_stimulus(self, name: str, pickled: bytes) -> None:
         """Write a stimulus that ended several processes to a file; it is not handled."""
         path = self._keeper.folder / f"set-aside-{name}.pickle"
         if not path.exists():
-            path.write_bytes(pickled)
+            _write(path, pickled)
             logger.error(
                 "The scheduler died repeatedly of %s, which is now in %s; going on without it",
                 name,
@@ -288,6 +290,14 @@ class Durability:
         )
         self.is_complete = False
         self._keeper.give_up()
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Write a file for a bug report. If the disk is full, log it and go on."""
+    try:
+        path.write_bytes(data)
+    except OSError as error:
+        logger.error("Cannot write %s: %s", path, error)
 
 
 def _counters(sock: socket.socket) -> Transferred:

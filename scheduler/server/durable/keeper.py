@@ -483,9 +483,13 @@ class Keeper:
             os.kill(self._pid, number)
 
     def _write_pid(self, name: str, pid: int) -> None:
-        temporary = self._folder / f"{name}.tmp"
-        temporary.write_text(f"{pid}\n")
-        temporary.replace(self._folder / name)
+        path, temporary = self._folder / name, self._folder / f"{name}.tmp"
+        try:
+            temporary.write_text(f"{pid}\n")
+            temporary.replace(path)
+        except OSError as error:  # the disk is full
+            logger.error("Cannot write the process id %d to %s: %s", pid, path, error)
+            path.unlink(missing_ok=True)
 
 
 def _request_standby(channel: socket.socket | None, message: bytes = STANDBY_SOON) -> None:
