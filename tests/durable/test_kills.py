@@ -213,7 +213,7 @@ def test_hang_is_ended(start_durable: StartDurable) -> None:
     assert "has not run for" in cluster.processes[0].output()
 
 
-def test_scheduler_ends_with_its_keeper(start_durable: StartDurable, tmp_path: Path) -> None:
+def test_cluster_ends_with_the_keeper(start_durable: StartDurable, tmp_path: Path) -> None:
     cluster = start_durable()
     scheduler = pid(tmp_path)
     kill(tmp_path, "keeper")
@@ -222,6 +222,15 @@ def test_scheduler_ends_with_its_keeper(start_durable: StartDurable, tmp_path: P
     while Path(f"/proc/{scheduler}").exists():
         assert time.monotonic() < deadline
         time.sleep(0.05)
+    for worker in cluster.processes[1:]:
+        worker.popen.wait(60)
+    assert "Traceback" not in cluster.processes[0].output()
+    cluster.close()
+    cluster = start_durable()
+    wait_for_text(cluster, "whose keeper has ended: its peers are gone")
+    with Client(cluster.address, set_as_default=False) as client:
+        assert client.submit(inc, 1).result(timeout=30) == 2
+        assert client.scheduler_info()["restarts"] == 0
 
 
 def test_folder_has_one_keeper(start_durable: StartDurable, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import socket
@@ -73,17 +74,21 @@ class KeeperChannel:
 
     def keep(self, sock: Any) -> int:
         self._last_number += 1
-        message = HEAD.pack(KEEP, self._last_number)
-        socket.send_fds(self.channel, [message], [sock.fileno()])
+        self._send(HEAD.pack(KEEP, self._last_number), [sock.fileno()])
         return self._last_number
 
     def release(self, number: int) -> None:
-        self.channel.send(HEAD.pack(RELEASE, number))
+        self._send(HEAD.pack(RELEASE, number))
+
+    def _send(self, message: bytes, fds: Sequence[int] = ()) -> None:
+        """Send a message. If the keeper has ended, which ``Durability`` handles, do nothing."""
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            socket.send_fds(self.channel, [message], fds)
 
     def listen(self, name: str, sockets: Sequence[socket.socket]) -> None:
         """Let the keeper hold the sockets that listen at ``name``."""
         fds = [sock.fileno() for sock in sockets]
-        socket.send_fds(self.channel, [HEAD.pack(LISTEN, 0) + name.encode()], fds)
+        self._send(HEAD.pack(LISTEN, 0) + name.encode(), fds)
 
     def listening(self, name: str) -> list[socket.socket]:
         """Return the sockets that the scheduler before this one listened on at ``name``."""
@@ -97,18 +102,18 @@ class KeeperChannel:
     def ready(self) -> None:
         """Report that the scheduler serves its peers."""
         self.kept.progress.alive()
-        self.channel.send(HEAD.pack(READY, 0))
+        self._send(HEAD.pack(READY, 0))
 
     def give_up(self) -> None:
         """Let the keeper close its duplicates and end with this process: the log is incomplete."""
-        self.channel.send(HEAD.pack(GIVE_UP, 0))
+        self._send(HEAD.pack(GIVE_UP, 0))
 
     def standby(self, sock: socket.socket, segment: int) -> None:
         """Pass the socket of a new standby to the keeper.
 
         Once it is ready, segments of the log before ``segment`` are not needed.
         """
-        socket.send_fds(self.channel, [HEAD.pack(STANDBY, segment)], [sock.fileno()])
+        self._send(HEAD.pack(STANDBY, segment), [sock.fileno()])
 
     def receive_successor(
         self, sock: socket.socket, write_snapshot: Callable[[int, int], None]
