@@ -67,9 +67,9 @@ class Releases:
 
 
 @pytest.fixture
-def releases(tmp_path: Path) -> Releases:
+def releases(tmp_path: Path, request: pytest.FixtureRequest) -> Releases:
     found = Releases(tmp_path / "releases")
-    found.add("8.1")
+    found.add("8.1", getattr(request, "param", None))
     found.install("8.1")
     return found
 
@@ -209,6 +209,37 @@ def test_snapshot_cannot_be_written(cluster: Cluster, tmp_path: Path) -> None:
     (tmp_path / "log" / "snapshot.tmp").rmdir()
     with Client(cluster.address, set_as_default=False) as client:
         assert client.submit(inc, 1).result(timeout=90) == 2
+
+
+#: Edits of the function that writes snapshots, and what ``paceline upgrade`` prints.
+WRITER = "scheduler/server/durable/snapshot.py"
+DIES = ("    file.write(_HEADER", "    __import__('os')._exit(9)\n    file.write(_HEADER")
+TRUNCATES = ("    file.flush()\n", "    file.truncate(1000)\n")
+
+
+@pytest.mark.parametrize(
+    ("releases", "text"),
+    [
+        ({WRITER: DIES}, "the snapshot cannot be written: the process that wrote it died"),
+        ({WRITER: TRUNCATES}, "it has 1000 bytes, which its header contradicts"),
+    ],
+    indirect=["releases"],
+    ids=["died", "truncated"],
+)
+def test_half_written_snapshot_ends_only_the_upgrade(
+    cluster: Cluster, tmp_path: Path, text: str
+) -> None:
+    with Client(cluster.address, set_as_default=False) as client:
+        kept = client.submit(inc, 1)
+        assert kept.result(timeout=90) == 2
+        before = pid(tmp_path)
+        done = upgrade(tmp_path)
+        assert done.returncode == 1
+        assert text in done.stderr, done.stderr
+        assert pid(tmp_path) == before
+        assert not list((tmp_path / "log").glob("snapshot*"))
+        kill(tmp_path)
+        assert client.submit(inc, kept).result(timeout=90) == 3
 
 
 def test_no_keeper(tmp_path: Path) -> None:
