@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from paceline.protocol import messages as m
 from paceline.scheduler.core.inspection.explain import explain
+from paceline.scheduler.core.inspection.memory_report import memory_report
 from paceline.scheduler.core.policy import admission
 from paceline.scheduler.core.state.admission import TaskMemory
 from paceline.scheduler.core.state.containers import PriorityQueue
@@ -299,3 +300,25 @@ def test_explanation() -> None:
         "which has most left, has 40.0 MB free of 280.0 MB "
         "(paceline.scheduler.memory-admission: 0.7)."
     )
+
+
+def test_report() -> None:
+    env = cluster(1)
+    join(env, "w1", limit=0)
+    assert memory_report(env.state)["n_workers"] == 1
+    env.lose("w1", expected=True)
+    learn(env, "x", 90 * MB)
+    env.submit({"x-1": [], "y-1": ["x-1"]})
+    env.submit({"x-2": []})
+    env.submit({"x-3": []})
+    env.finish("x-1", nbytes=90 * MB)
+    report = memory_report(env.state)
+    assert (report["is_short"], report["waiting"], report["recalled"]) == (True, 0, 0)
+    assert (report["n_prefixes"], report["n_workers"]) == (2, 1)
+    first, second = report["prefixes"]
+    assert (first["name"], first["task_nbytes"], first["queued"]) == ("x", 90 * MB, 1)
+    assert (second["name"], second["task_nbytes"]) == ("y", None)
+    (worker,) = report["workers"]
+    assert worker["limit_nbytes"] == 280 * MB
+    assert worker["results_nbytes"] == worker["tasks_nbytes"] == 90 * MB
+    assert worker["free_nbytes"] == 280 * MB - worker["expected_nbytes"] == 40 * MB

@@ -296,6 +296,64 @@ async def test_shares_page_shows_groups_clients_and_why_they_wait(
         del capped
 
 
+@pytest.mark.parametrize("embedded", [False, True])
+async def test_memory_page_shows_what_tasks_take_and_what_workers_have_left(
+    proxy: Any, embedded: bool
+) -> None:
+    from bokeh.document import Document
+    from paceline.workers_compat.dashboard.applications import pages
+    from paceline.workers_compat.dashboard.embedded import DashboardScheduler
+
+    limit = 10_000_000_000
+    async with (
+        Scheduler(host="127.0.0.1", dashboard_address="127.0.0.1:0", dashboard=False) as scheduler,
+        distributed.Worker(
+            scheduler.address, nthreads=1, memory_limit=limit, name="w", dashboard_address=":0"
+        ),
+        distributed.Client(scheduler.address, asynchronous=True) as client,
+    ):
+        result = client.submit(bytes, 1_000_000)
+        await result
+        shown = DashboardScheduler(scheduler.facade, scheduler.server) if embedded else proxy
+        document = Document()
+        pages()["/memory"](shown, {}, document)
+        heading, prefixes, workers = document.roots[0].children
+        if not embedded:
+            assert heading.text == "" and prefixes.source.data["name"] == []
+            deltas = StateDeltas(scheduler.server, dict)
+            proxy.apply(deltas.updates(proxy.wanted()))
+            (update,) = document.session_callbacks
+            update.callback()
+        assert document.title == "Dask: Memory"
+        assert heading.text.startswith("No worker is short of memory. Workers are sent tasks up to")
+        (row,) = records(prefixes.source.data)
+        assert (row["name"], row["memory"], row["queued"]) == ("bytes", 1, 0)
+        assert 1_000_000 <= row["result_nbytes"] <= row["task_nbytes"]
+        (row,) = records(workers.source.data)
+        assert (row["name"], row["status"]) == ("w", "running")
+        assert row["limit_nbytes"] == 0.7 * limit
+        assert row["results_nbytes"] >= 1_000_000 and row["idle_nbytes"] > 0
+        parts = sum(row[f"{name}_nbytes"] for name in ("idle", "results", "tasks"))
+        assert parts == row["expected_nbytes"] == row["limit_nbytes"] - row["free_nbytes"]
+        assert row["used"] == row["expected_nbytes"] / row["limit_nbytes"]
+
+
+def test_heading_of_the_memory_page() -> None:
+    pytest.importorskip("bokeh")
+    from paceline.workers_compat.dashboard.memory_tables import ADMISSION_OFF, heading
+
+    report: dict[str, Any] = {
+        **{"share": 0.7, "is_short": True, "waiting": 3, "recalled": 1, "prefixes": [{}]},
+        **{"n_prefixes": 2, "workers": [], "n_workers": 0},
+    }
+    assert heading(report) == (
+        "3 queued tasks wait for memory of workers. Workers are sent tasks up to 70% of their "
+        "memory limit; 1 were asked back. 1 of 2 prefixes are shown."
+    )
+    assert heading({**report, "waiting": 0}).startswith("Workers may run short of memory")
+    assert heading({**report, "share": 0.0}) == ADMISSION_OFF
+
+
 def records(data: dict[str, list[Any]]) -> list[dict[str, Any]]:
     """Return the rows of a table."""
     return [dict(zip(data, values)) for values in zip(*data.values(), strict=True)]
@@ -320,12 +378,13 @@ def test_share_of_use_is_relative_to_the_thread_seconds_of_all_groups() -> None:
     assert group_rows([{**groups[0], "usage": 0.0}])[0]["share"] == 0
 
 
-def test_menu_has_the_shares_page(proxy: Any) -> None:
+def test_menu_has_the_pages_that_distributed_lacks(proxy: Any) -> None:
     from paceline.workers_compat.dashboard.applications import menu, pages, template_variables
     from paceline.workers_compat.facade.pages import dashboard_paths
 
     stock = template_variables(proxy)
     shown = menu(stock)
-    assert shown["pages"][-2:] == ["shares", "info"] and "shares" not in stock["pages"]
+    assert shown["pages"][-3:] == ["shares", "memory", "info"]
+    assert "shares" not in stock["pages"] and "memory" not in stock["pages"]
     assert {"url": "individual-shares", "name": "Shares"} in shown["plots"]
     assert set(dashboard_paths()) == set(pages())

@@ -1,4 +1,4 @@
-"""distributed's dashboard pages, two of them replaced, and a page of share groups.
+"""distributed's dashboard pages, two of them replaced, and pages of share groups and of memory.
 
 Replaced are task groups and the event loop's profile. distributed sorts groups with ``dask.order``
 and expects dependencies first, which ``dask.order`` does not guarantee (2026.8: the page fails for
@@ -26,12 +26,13 @@ from distributed.dashboard.scheduler import applications, template_variables
 from tornado.ioloop import IOLoop
 
 from .group_layout import layout
+from .memory_tables import MemoryTables
 from .share_tables import ShareTables
 
 #: Milliseconds between updates of the page of groups.
 UPDATE_MILLISECONDS = 200
-#: Milliseconds between updates of the page of share groups.
-SHARES_MILLISECONDS = 500
+#: Milliseconds between updates of the pages of share groups and of memory.
+TABLES_MILLISECONDS = 500
 #: Milliseconds between reads of the profile of the event loop.
 PROFILE_MILLISECONDS = 2_000
 #: A profile with fewer periods is redrawn automatically; later, when the user presses the button.
@@ -74,11 +75,20 @@ def loop_profile_page(scheduler: Any, extra: dict[str, Any], doc: Any) -> None:
 
 def shares_page(scheduler: Any, extra: dict[str, Any], doc: Any) -> None:
     """Fill the page of share groups."""
-    tables = ShareTables(scheduler, sizing_mode="stretch_both")
-    tables.update()
-    add_periodic_callback(doc, tables, SHARES_MILLISECONDS)
-    doc.add_root(tables.root)
+    _show_tables(ShareTables(scheduler, sizing_mode="stretch_both"), doc)
     _decorate(doc, "Dask: Shares", extra)
+
+
+def memory_page(scheduler: Any, extra: dict[str, Any], doc: Any) -> None:
+    """Fill the page of what tasks are expected to take in memory."""
+    _show_tables(MemoryTables(scheduler, sizing_mode="stretch_both"), doc)
+    _decorate(doc, "Dask: Memory", extra)
+
+
+def _show_tables(tables: ShareTables | MemoryTables, doc: Any) -> None:
+    tables.update()
+    add_periodic_callback(doc, tables, TABLES_MILLISECONDS)
+    doc.add_root(tables.root)
 
 
 def _decorate(doc: Any, title: str, extra: dict[str, Any]) -> None:
@@ -120,12 +130,16 @@ def make_application(scheduler: Any, prefix: str) -> Any:
 
 
 def menu(variables: dict[str, Any]) -> dict[str, Any]:
-    """Return distributed's template `variables`, with the page and the plot of share groups."""
+    """Return distributed's template `variables`, with the pages and plots that paceline adds."""
     names = [name for name in variables["pages"] if name != "info"]
-    plots = [*variables["plots"], {"url": "individual-shares", "name": "Shares"}]
+    plots = [
+        *variables["plots"],
+        {"url": "individual-shares", "name": "Shares"},
+        {"url": "individual-memory", "name": "Memory"},
+    ]
     return {
         **variables,
-        "pages": [*names, "shares", "info"],
+        "pages": [*names, "shares", "memory", "info"],
         "plots": sorted(plots, key=lambda plot: str(plot["name"])),
     }
 
@@ -136,7 +150,9 @@ def pages() -> dict[str, Callable[..., Any]]:
         "/groups": groups_page,
         "/individual-groups": individual_doc(GroupGraph, UPDATE_MILLISECONDS),
         "/shares": shares_page,
-        "/individual-shares": individual_doc(ShareTables, SHARES_MILLISECONDS),
+        "/individual-shares": individual_doc(ShareTables, TABLES_MILLISECONDS),
+        "/memory": memory_page,
+        "/individual-memory": individual_doc(MemoryTables, TABLES_MILLISECONDS),
         "/profile-server": loop_profile_page,
         "/individual-profile-server": loop_profile_plot,
     }

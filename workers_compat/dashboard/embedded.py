@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
+from paceline.scheduler.core.inspection.memory_report import memory_report
 from paceline.scheduler.core.inspection.share_report import share_report
 from paceline.workers_compat.facade.loop_profile import Periods
 from paceline.workers_compat.facade.pages import PageScheduler
@@ -45,6 +46,7 @@ class DashboardScheduler(PageScheduler):
 
     _tick_interval_observed = property(lambda self: self._facade.scheduler.tick_interval_observed)
     share_report = property(lambda self: share_report(self._server.state))
+    memory_report = property(lambda self: memory_report(self._server.state))
     jupyter = property(lambda self: bool(self._facade.scheduler.jupyter))
     cumulative_worker_metrics = property(
         lambda self: defaultdict(int, self._facade.cumulative_worker_metrics)

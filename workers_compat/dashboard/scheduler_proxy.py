@@ -49,6 +49,7 @@ TOPICS = {
     "cumulative_worker_metrics": "metrics",
     "erred_tasks": "errors",
     "share_report": "shares",
+    "memory_report": "memory",
 }
 #: Attributes of a worker that each update contains, after the status and the number of tasks.
 COUNT_FIELDS = ("occupancy", "nbytes", "nthreads")
@@ -93,6 +94,7 @@ class SchedulerProxy:
             "cumulative_worker_metrics": defaultdict(float),
             "erred_tasks": deque(),
             "share_report": {},
+            "memory_report": {},
         }
         self.jupyter = jupyter
         self.address = facts.get("address", "")

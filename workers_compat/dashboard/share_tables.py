@@ -8,27 +8,20 @@ from typing import Any
 from bokeh.layouts import column
 from bokeh.models import ColumnDataSource
 from bokeh.models.widgets.markups import Div
-from bokeh.models.widgets.tables import DataTable, NumberFormatter, StringFormatter, TableColumn
 from distributed.dashboard.components import DashboardComponent
 from paceline.scheduler.core.inspection.share_report import SHARES_OFF, caps_text
 
-#: Tables do not cover the menu when it is open.
-BELOW_MENU = ".bk-data-table { z-index: 0; }"
-
-#: Widths of columns, relative to each other: of text, of numbers at least, and per character of
-#: the titles of numbers.
-TEXT_WIDTH = 220
-NUMBER_WIDTH = 80
-TITLE_WIDTH = 8
-
-#: Formats of numbers, as bokeh's ``NumberFormatter`` takes them; "" for text.
-TEXT = ""
-COUNT = "0,0"
-NUMBER = "0.[000]"
-PERCENT = "0.0 %"
-SECONDS = "0,0.0"
-NBYTES = "0.0 b"
-GIB_SECONDS = "0,0.00"
+from .tables import (
+    COUNT,
+    GIB_SECONDS,
+    NBYTES,
+    NUMBER,
+    PERCENT,
+    SECONDS,
+    TEXT,
+    column_data,
+    make_table,
+)
 
 #: Field -> (title, format) of the sums that groups and clients have.
 SUMS: dict[str, tuple[str, str]] = {
@@ -69,8 +62,8 @@ class ShareTables(DashboardComponent):
         self.source = ColumnDataSource({name: [] for name in GROUP_COLUMNS})
         self.client_source = ColumnDataSource({name: [] for name in CLIENT_COLUMNS})
         tables = [
-            _table(self.source, GROUP_COLUMNS),
-            _table(self.client_source, CLIENT_COLUMNS),
+            make_table(self.source, GROUP_COLUMNS),
+            make_table(self.client_source, CLIENT_COLUMNS),
         ]
         self.root = column(self.heading, *tables, **options)
 
@@ -79,8 +72,8 @@ class ShareTables(DashboardComponent):
         report = self.scheduler.share_report
         groups = report.get("groups", ())
         self.heading.text = heading(report)
-        self.source.data = _columns(GROUP_COLUMNS, group_rows(groups))
-        self.client_source.data = _columns(CLIENT_COLUMNS, client_rows(groups))
+        self.source.data = column_data(GROUP_COLUMNS, group_rows(groups))
+        self.client_source.data = column_data(CLIENT_COLUMNS, client_rows(groups))
 
 
 def heading(report: Mapping[str, Any]) -> str:
@@ -135,27 +128,3 @@ def client_rows(groups: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
 def _sums(each: Mapping[str, Any]) -> dict[str, Any]:
     names = ("tasks", "finished", "thread_seconds", "nbytes", "moved_nbytes")
     return {"gib_seconds": each["byte_seconds"] / 2**30, **{name: each[name] for name in names}}
-
-
-def _table(source: ColumnDataSource, columns: Mapping[str, tuple[str, str]]) -> DataTable:
-    return DataTable(
-        source=source,
-        columns=[
-            TableColumn(
-                field=field,
-                title=title,
-                formatter=NumberFormatter(format=number) if number else StringFormatter(),
-                width=max(NUMBER_WIDTH, TITLE_WIDTH * len(title)) if number else TEXT_WIDTH,
-            )
-            for field, (title, number) in columns.items()
-        ],
-        reorderable=False,  # needs jquery-ui
-        sortable=True,
-        index_position=None,
-        sizing_mode="stretch_both",
-        stylesheets=[BELOW_MENU],
-    )
-
-
-def _columns(names: Iterable[str], rows: list[dict[str, Any]]) -> dict[str, list[Any]]:
-    return {name: [row[name] for row in rows] for name in names}

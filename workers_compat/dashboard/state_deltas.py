@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from paceline.protocol.messages import TaskErred, TaskFinished
+from paceline.scheduler.core.inspection.memory_report import memory_report
 from paceline.scheduler.core.inspection.share_report import share_report
 from paceline.scheduler.core.lifecycle.accounting import occupancy
 from paceline.scheduler.core.state.model import TaskGroup, TaskPrefix, WorkerState
@@ -197,6 +198,9 @@ class StateDeltas(TurnObserver):
 
     def _get_shares(self, _: Any) -> dict[str, Any]:
         return {"share_report": share_report(self._state)}
+
+    def _get_memory(self, _: Any) -> dict[str, Any]:
+        return {"memory_report": memory_report(self._state)}
 
     def _get_spans(self, choices: Any) -> dict[str, Any]:
         spans = self._facade.extensions["spans"]

@@ -45,7 +45,10 @@ EVENT_STREAM = "/eventstream"
 #: The file with the paths of the dashboard's pages, within the package distributed.
 DASHBOARD_MODULE = ("dashboard", "scheduler.py")
 #: Paths of the dashboard's pages that distributed does not have.
-OWN_PATHS = ("/shares", "/individual-shares")
+OWN_PATHS = (
+    *("/shares", "/individual-shares"),
+    *("/memory", "/individual-memory"),
+)
 
 
 class PageScheduler:

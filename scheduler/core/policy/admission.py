@@ -54,10 +54,15 @@ def watched_nbytes(state: SchedulerState, ws: WorkerState) -> int:
     return int(WATCHED * limit_nbytes(state, ws) - idle_nbytes(state, ws))
 
 
+def held_nbytes(ws: WorkerState) -> int:
+    """Return the bytes of the results that `ws` holds, without those it spilled."""
+    spilled = (ws.metrics.get("spilled_bytes") or {}).get("memory", 0)
+    return max(0, ws.nbytes - int(spilled))
+
+
 def results_nbytes(ws: WorkerState) -> int:
     """Return the bytes of present and expected results of `ws`, without those it spilled."""
-    spilled = (ws.metrics.get("spilled_bytes") or {}).get("memory", 0)
-    total = max(0, ws.nbytes - int(spilled)) + ws.network_occ
+    total = held_nbytes(ws) + ws.network_occ
     for prefix, count in ws.task_prefix_count.items():
         total += prefix.memory.task_nbytes * count
     for prefix, count in ws.unknown_duration_count.items():

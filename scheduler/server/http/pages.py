@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from paceline.scheduler.core.inspection.dump import jsonable
+from paceline.scheduler.core.inspection.memory_report import memory_report
 from paceline.scheduler.core.inspection.share_report import share_report
 from paceline.workers_compat.facade import pages as stock
 from tornado import web
@@ -104,6 +105,7 @@ def routes(
         page(r"/json/counts.json", lambda: counts(server.state, facade.adaptive_target)),
         page(r"/json/identity.json", lambda: jsonable(facade.identity())),
         page(r"/json/shares.json", lambda: share_report(server.state)),
+        page(r"/json/memory.json", lambda: memory_report(server.state)),
         page(r"/individual-plots.json", lambda: plots),  # for JupyterLab's extension
         (r"/favicon.ico", web.RedirectHandler, {"url": prefix + FAVICON}),
     ]

@@ -1,0 +1,81 @@
+"""Report what tasks are expected to take in memory, and how much of it workers have left."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from paceline.scheduler.core.policy import admission
+from paceline.scheduler.core.state.model import TaskPrefix, WorkerState
+from paceline.scheduler.core.state.scheduler_state import SchedulerState
+
+#: Text of the dashboard page if the memory of workers does not limit what they are sent.
+ADMISSION_OFF: Final = (
+    "Tasks are sent without regard to memory: paceline.scheduler.memory-admission is off, or no "
+    "worker has a memory limit."
+)
+#: Prefixes that are listed, those whose tasks take most first.
+PREFIXES_MAX: Final = 1_000
+#: Workers that are listed, those with least memory left first.
+WORKERS_MAX: Final = 1_000
+
+
+def memory_report(state: SchedulerState) -> dict[str, Any]:
+    """Return what tasks of each prefix are expected to take, and the expected use of workers.
+
+    Returns:
+        "share" of their limit that workers may be expected to use, 0 if nothing is limited;
+        "is_short", whether a worker may soon reach it; "waiting", the number of tasks that wait
+        for memory; "recalled", the number ever recalled; "n_prefixes" and "n_workers" in total.
+        "prefixes" is a list of dicts: "name", "result_nbytes", "peak_nbytes" (what running takes
+        besides results), "task_nbytes" (what is expected, None if nothing is known yet),
+        "processing", "queued" and "memory" (numbers of tasks). "workers" is a list of dicts:
+        "address", "name", "status", "limit_nbytes" (what it may be expected to use),
+        "expected_nbytes", which is the sum of "idle_nbytes", "results_nbytes" and "tasks_nbytes",
+        "free_nbytes" and "processing".
+    """
+    prefixes = [prefix for prefix in state.task_prefixes.values() if prefix.groups]
+    prefixes.sort(key=lambda prefix: -prefix.memory.task_nbytes)
+    share = state.admission.share
+    limited = [ws for ws in state.workers.values() if share and ws.memory_limit]
+    workers = [_worker(state, ws) for ws in limited]
+    workers.sort(key=lambda each: int(each["free_nbytes"]))
+    return {
+        "share": share if limited else 0.0,
+        "is_short": state.admission.is_short,
+        "waiting": admission.waiting_count(state),
+        "recalled": state.admission.recalled,
+        "n_prefixes": len(prefixes),
+        "n_workers": len(workers),
+        "prefixes": [_prefix(prefix) for prefix in prefixes[:PREFIXES_MAX]],
+        "workers": workers[:WORKERS_MAX],
+    }
+
+
+def _prefix(prefix: TaskPrefix) -> dict[str, Any]:
+    memory, states = prefix.memory, prefix.states
+    return {
+        "name": prefix.name,
+        "result_nbytes": int(memory.result_nbytes),
+        "peak_nbytes": int(memory.peak_nbytes),
+        "task_nbytes": memory.task_nbytes if memory.is_known else None,
+        **{name: states[name] for name in ("processing", "queued", "memory")},
+    }
+
+
+def _worker(state: SchedulerState, ws: WorkerState) -> dict[str, Any]:
+    limit = int(admission.limit_nbytes(state, ws))
+    idle = int(admission.idle_nbytes(state, ws))
+    held = admission.held_nbytes(ws)
+    expected = idle + admission.results_nbytes(ws)
+    return {
+        "address": ws.address,
+        "name": str(ws.name),
+        "status": ws.status,
+        "limit_nbytes": limit,
+        "expected_nbytes": expected,
+        "idle_nbytes": idle,
+        "results_nbytes": held,
+        "tasks_nbytes": expected - idle - held,
+        "free_nbytes": limit - expected,
+        "processing": len(ws.processing),
+    }
