@@ -129,6 +129,9 @@ def test_makers_wait_and_start_when_memory_is_freed() -> None:
     (last,) = {"x-5", "x-6"} - {forced}
     held = env.processing("w0") or env.processing("w1")
     assert held == [forced]
+    found = explain(env.state, forced, env.now)
+    text = "and may spill: nothing fits, so that tasks are sent one by one"
+    assert any("to use 330.0 MB of 280.0 MB" in each and text in each for each in found["words"])
     env.release(*running)
     assert env.states(last) == ["processing"]
 

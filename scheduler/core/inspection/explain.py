@@ -21,7 +21,7 @@ from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.task_states import ACTIVE_STATES
 from paceline.scheduler.core.state.worker_loads import is_available
 
-from .explain_memory import memory_facts
+from .explain_memory import excess_facts, memory_facts
 from .explain_text import SILENT_SECONDS, describe, summary
 from .queries import story
 
@@ -109,6 +109,7 @@ def _facts(state: SchedulerState, ts: TaskState, now: float) -> dict[str, Any]:
         out["reminder"] = bool(state.deferred)
     elif ts.state == "processing":
         out["worker"] = on_worker(state, ts, now)
+        out["excess"] = excess_facts(state, ts)
     elif ts.state == "queued":
         out["queue"] = in_queue(state, ts)
     elif ts.state == "erred":

@@ -41,6 +41,38 @@ def memory_facts(state: SchedulerState, ts: TaskState) -> dict[str, Any] | None:
     }
 
 
+def excess_facts(state: SchedulerState, ts: TaskState) -> dict[str, Any] | None:
+    """Return what the worker of the processing task `ts` is expected to use, if it is too much.
+
+    Returns:
+        "worker", its "expected_nbytes", "limit_nbytes" and "share". None if `ts` takes no memory.
+    """
+    ws = ts.processing_on
+    if not state.admission.is_short or ws is None or not ts.group.prefix.memory.task_nbytes:
+        return None
+    left, limit = admission.free_nbytes(state, ws), admission.limit_nbytes(state, ws)
+    if left >= 0:
+        return None
+    return {
+        "worker": ws.address,
+        "expected_nbytes": int(limit - left),
+        "limit_nbytes": int(limit),
+        "share": state.admission.share,
+    }
+
+
+def exceeds_memory(facts: dict[str, Any] | None) -> list[str]:
+    """Describe the result of ``excess_facts``."""
+    if facts is None:
+        return []
+    return [
+        f"{facts['worker']} is expected to use {megabytes(facts['expected_nbytes'])} of "
+        f"{megabytes(facts['limit_nbytes'])} (paceline.scheduler.memory-admission: "
+        f"{facts['share']:g}) and may spill: nothing fits, so that tasks are sent one by one, or "
+        "the tasks there take more than was expected."
+    ]
+
+
 def waits_for_memory(facts: dict[str, Any]) -> str:
     """Describe the result of ``memory_facts``."""
     nbytes = facts["nbytes"]

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from paceline.scheduler.core.lifecycle.failures import format_nbytes
 
-from .explain_memory import waits_for_memory
+from .explain_memory import exceeds_memory, waits_for_memory
 
 Facts = Mapping[str, Any]
 
@@ -37,6 +37,7 @@ def describe(facts: Facts) -> list[str]:
     out += _wanted(facts)
     if facts["state"] == "waiting":
         out += _root_causes(facts["waits_for"])
+    out += exceeds_memory(facts.get("excess"))
     if facts["state"] == "processing" and (facts["worker"]["executing"] or 0) > LONG_SECONDS:
         out.append("Client.call_stack(keys=[...]) shows the code that it is executing.")
     if facts.get("suspicious"):
