@@ -5,8 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from paceline.protocol import messages as m
 from paceline.scheduler.core.inspection.explain import explain
-from paceline.scheduler.core.stimuli import AnnotationSet
+from paceline.scheduler.core.stimuli import (
+    AnnotationSet,
+    BalanceWork,
+    ConfigureStealing,
+    WorkerBackpressured,
+)
 from paceline.testing import Env
 
 
@@ -73,11 +79,44 @@ def test_batches_are_limited() -> None:
     env = cluster(coassigned_tasks=3)
     graph: dict[Any, list[Any]] = {("x", i): [] for i in range(12)}
     env.submit({**graph, "sum": list(graph)})
-    assert [env.where(("x", i)) for i in (0, 1, 3, 4)] == ["w0", "w0", "w1", "w1"]
-    assert {ts.key: ws.address for ts, ws in env.state.queued.claims.items()} == {
-        ("x", 2): "w0",
-        ("x", 5): "w1",
-    }
+    assert env.processing("w0") == [("x", 0), ("x", 1), ("x", 2)]
+    assert env.processing("w1") == [("x", 3), ("x", 4), ("x", 5)]
+
+
+def test_a_batch_is_sent_beyond_the_slots_that_later_tasks_take() -> None:
+    env = cluster(1, coassigned_tasks=3)
+    graph: dict[Any, list[Any]] = {}
+    for i in range(0, 12, 3):
+        graph |= {("x", i + j): [] for j in range(3)}
+        graph |= {("y", i + j): [("x", i), ("x", i + 1)] for j in range(6)}
+        graph |= {("sum", i): [("x", i + 2), *(("y", i + j) for j in range(6))]}
+    env.submit(graph)
+    assert env.processing("w0") == [("x", 0), ("x", 1), ("x", 2)]
+
+
+def test_a_batch_starts_where_a_thread_is_free() -> None:
+    env = cluster(1, coassigned_tasks=1)
+    env.submit(pairs(6))
+    assert env.processing("w0") == [("x", 0)]
+    env.finish(("x", 0))
+    assert env.processing("w0") == [("x", 1)]
+    run_id = env.task(("x", 1)).run_id
+    env.feed(m.LongRunning(key=("x", 1), run_id=run_id, compute_duration=1.0), "w0")
+    assert env.processing("w0") == [("x", 1), ("x", 2)]
+    env = cluster(1, coassigned_tasks=1)
+    env.submit({("x", i): [] for i in range(6)})
+    assert env.processing("w0") == [("x", 0), ("x", 1)]
+
+
+def test_tasks_that_use_results_do_not_wait_for_a_thread() -> None:
+    env = cluster(1, coassigned_tasks=1)
+    graph: dict[Any, list[Any]] = {}
+    for i in range(6):
+        graph |= {("x", i): [], ("y", i): [("x", i)]}
+    env.submit({**graph, "sum": [("y", i) for i in range(6)]})
+    assert env.processing("w0") == [("x", 0), ("x", 1)]
+    env.finish(("x", 0))
+    assert ("y", 0) in env.processing("w0")
 
 
 def test_the_share_of_a_worker_limits_its_batch() -> None:
@@ -87,31 +126,50 @@ def test_the_share_of_a_worker_limits_its_batch() -> None:
     assert len({env.where(("x", i)) for i in range(12) if env.task(("x", i)).processing_on}) == 4
 
 
-def test_an_idle_worker_takes_over_the_last_task_of_a_batch() -> None:
+def test_idle_workers_steal_siblings() -> None:
     env = cluster(coassigned_tasks=4)
+    env.feed(ConfigureStealing(True))
     graph: dict[Any, list[Any]] = {("x", i): [] for i in range(6)}
     env.submit({**graph, "sum": list(graph)})
-    assert env.processing("w0") == [("x", 0), ("x", 1)]
+    assert env.processing("w0") == [("x", 0), ("x", 1), ("x", 2)]
     while env.processing("w1"):
         env.finish(*env.processing("w1"), nbytes=1000, seconds=1.0)
-    assert [ws.address for ws in env.task(("x", 2)).who_has] == ["w1"]
+    env.turn(BalanceWork())
+    assert [ts.key for ts in env.state.stealing.in_flight] == [("x", 2)]
 
 
-def test_a_large_result_is_not_taken_over() -> None:
+def short_of_memory(n_tasks: int) -> Env:
+    """Return a cluster without free slots, where the siblings of `n_tasks` root tasks wait."""
     env = cluster(coassigned_tasks=4)
-    graph: dict[Any, list[Any]] = {("x", i): [] for i in range(6)}
+    env.state.admission.is_short = True
+    graph: dict[Any, list[Any]] = {("x", i): [] for i in range(n_tasks)}
     env.submit({**graph, "sum": list(graph)})
-    while env.processing("w1"):
-        env.finish(*env.processing("w1"), nbytes=10**9, seconds=0.1)
     assert env.processing("w0") == [("x", 0), ("x", 1)]
-    assert [ts.key for ts in env.state.queued] == [("x", 2)]
+    assert any(ws.address == "w1" for ws in env.state.queued.claims.values())
+    return env
+
+
+def test_batches_wait_for_slots_while_memory_is_short() -> None:
+    env = short_of_memory(12)
+    assert [key for key, ws in claims(env).items() if ws == "w0"] == [("x", 2), ("x", 3)]
+    env.finish(("x", 0), nbytes=1000, seconds=1.0)
+    assert env.processing("w0") == [("x", 1), ("x", 2)]
+
+
+def claims(env: Env) -> dict[Any, str]:
+    return {ts.key: ws.address for ts, ws in env.state.queued.claims.items()}
+
+
+def test_batches_go_first_when_memory_is_free_again() -> None:
+    env = short_of_memory(12)
+    env.state.admission.is_short = False
+    where = finish_all(env)
+    assert [where[i] for i in range(8)] == ["w0"] * 4 + ["w1"] * 4
 
 
 @pytest.mark.parametrize("event", ["lost", "paused"])
 def test_a_batch_ends_with_its_worker(event: str) -> None:
-    env = cluster(coassigned_tasks=4)
-    env.submit({**{("x", i): [] for i in range(12)}, "sum": [("x", i) for i in range(12)]})
-    assert any(ws.address == "w1" for ws in env.state.queued.claims.values())
+    env = short_of_memory(12)
     if event == "lost":
         env.lose("w1")
     else:
@@ -124,9 +182,7 @@ def test_a_batch_ends_with_its_worker(event: str) -> None:
 
 
 def test_claims_end_with_their_tasks() -> None:
-    env = cluster(coassigned_tasks=4)
-    env.submit({**{("x", i): [] for i in range(12)}, "sum": [("x", i) for i in range(12)]})
-    assert env.state.queued.claims
+    env = short_of_memory(12)
     env.release("sum")
     assert not env.state.queued.claims and not env.state.tasks
 
@@ -158,10 +214,17 @@ def test_siblings_of_groups_that_share_the_cluster() -> None:
 
 
 def test_explain_names_the_worker_of_the_siblings() -> None:
-    env = cluster(coassigned_tasks=3)
-    graph: dict[Any, list[Any]] = {("x", i): [] for i in range(12)}
-    env.submit({**graph, "sum": list(graph)})
+    env = short_of_memory(12)
     found = explain(env.state, ("x", 2), env.now)
     assert (
         "until w0, which runs its siblings, or an idle worker has a free slot" in found["summary"]
     )
+
+
+def test_siblings_of_a_worker_that_takes_no_tasks_go_elsewhere() -> None:
+    env = short_of_memory(12)
+    env.feed(WorkerBackpressured("w0", True))
+    env.state.admission.is_short = False
+    env.finish(*env.processing("w1"), nbytes=1000, seconds=1.0)
+    assert "w0" not in claims(env).values()
+    assert set(finish_all(env)) == set(range(12)) - {4, 5}

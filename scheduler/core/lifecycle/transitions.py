@@ -219,7 +219,7 @@ def transition_waiting_processing(turn: Turn, ts: TaskState, recs: Recs, detail:
     ws: WorkerState | None
     if placement.is_rootish(state, ts):
         if ts.queueable and not math.isinf(state.config.worker_saturation):
-            ws = coassignment.place_rootish(state, ts)
+            ws = coassignment.place_rootish(state, ts, recs)
             if ws is None:
                 steps.enter(ts, "queued")
                 state.queued.add(ts)
@@ -253,11 +253,11 @@ def _wait_for_memory(turn: Turn, ts: TaskState) -> None:
 def transition_queued_processing(turn: Turn, ts: TaskState, recs: Recs, detail: Any) -> None:
     """Send the task to worker `detail`, or one with a free slot; without one it stays queued."""
     state = turn.state
-    ws = detail or fairness.worker_for(state, ts)
+    ws = detail or coassignment.claimed_worker(state, ts) or fairness.worker_for(state, ts)
     if ws is not None and all(d.who_has for d in ts.dependencies):
         _dispatch(turn, ts, ws, recs)
         if state.queued.is_unclaimed(ts):
-            coassignment.claim(state, ts, ws)
+            coassignment.claim(state, ts, ws, recs)
         state.queued.discard(ts)
 
 

@@ -2,10 +2,12 @@
 
 Dask's queue sends root-ish tasks one by one to whichever worker has a free slot, so that neighbours
 in the graph land on different workers and their results travel. Here the worker that is sent the
-first task *claims* its siblings, those with the nearest common consumers first. They wait in its
-*batch* and take its slots in order of priority. Tasks without a claim start new batches. If none is
-left, a worker with a free slot takes over the last task of another one's batch, if that is worth
-moving its result.
+first task *claims* its siblings, those with the nearest common consumers first. It is sent them as
+soon as they are ready, also beyond its slots, because tasks that follow the first ones would take
+these. Tasks without a claim start new batches, where a thread is free.
+
+While workers are short of memory, claimed tasks wait in the *batch* of their worker: see
+``memory_queue``.
 """
 
 from __future__ import annotations
@@ -14,13 +16,13 @@ import math
 from itertools import islice
 from typing import Any
 
-from paceline.scheduler.core.lifecycle.accounting import expected_duration, occupancy
+from paceline.scheduler.core.lifecycle.recommendations import Recs
 from paceline.scheduler.core.state.fair_queue import ShareQueue
 from paceline.scheduler.core.state.model import TaskGroup, TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
-from paceline.scheduler.core.state.worker_loads import usable_threads
+from paceline.scheduler.core.state.worker_loads import has_free_slot, is_available
 
-from . import admission, placement
+from . import admission, placement, worker_ends
 
 #: The dependencies of consumers with more of them are not siblings.
 DEPENDENCIES_MAX = 32
@@ -30,47 +32,64 @@ DEPENDENTS_MAX = 32
 LEVELS_MAX = 8
 #: Tasks looked at for each one that may be claimed.
 VISITS_PER_TASK = 4
-#: Free workers, and batches to take tasks over from, that are compared.
-WORKERS_COMPARED_MAX = 20
-#: Seconds that the message about a task, and the one about its end, take at least.
-MOVE_SECONDS = 0.005
 
 #: States of a task that is not on a worker and may be claimed.
 _UNSENT = frozenset(("released", "waiting", "queued"))
 
 
-def place_rootish(state: SchedulerState, ts: TaskState) -> WorkerState | None:
-    """Return the worker to send the ready, root-ish task `ts` to, or None to queue it."""
+def place_rootish(state: SchedulerState, ts: TaskState, recs: Recs) -> WorkerState | None:
+    """Return the worker to send the ready, root-ish task `ts` to, or None to queue it.
+
+    Recommend sending its queued siblings to that worker.
+    """
     claims = state.queued.claims
-    claimed = claims.get(ts) if claims else None
-    if claimed is None:
-        least = state.loads.least_loaded()
-        if least is not None and state.admission.is_short:
-            least = admission.find_worker(state, ts, least)
-        if least is not None:
-            claim(state, ts, least)
-        return least
-    state.loads.refresh_slots()
-    if claimed not in state.loads.idle_task_count.loads:
+    if ts in claims:
+        ws = claimed_worker(state, ts)
+        if ws is not None:
+            del claims[ts]
+        return ws
+    least = state.loads.least_loaded()
+    if least is None or waits_for_thread(state, ts, least):
         return None
-    if state.admission.is_short and not admission.fits(state, ts, claimed):
+    if state.admission.is_short:
+        least = admission.find_worker(state, ts, least)
+    if least is not None:
+        claim(state, ts, least, recs)
+    return least
+
+
+def claimed_worker(state: SchedulerState, ts: TaskState) -> WorkerState | None:
+    """Return the worker that has claimed `ts` if it can be sent `ts` now, or None."""
+    ws = state.queued.claims.get(ts)
+    if ws is None or not is_available(ws) or not worker_ends.can_finish(state, ts, ws):
         return None
-    del claims[ts]
-    return claimed
+    if state.admission.is_short and not (has_free_slot(ws) and admission.fits(state, ts, ws)):
+        return None
+    return ws
+
+
+def waits_for_thread(state: SchedulerState, ts: TaskState, ws: WorkerState) -> bool:
+    """Return whether `ts` and its siblings wait until `ws` has a free thread.
+
+    Tasks that use results do not wait.
+    """
+    n_taken = len(ws.processing) - len(ws.long_running) + len(ws.extra_runs)
+    if ts.dependencies or n_taken < max(1, ws.nthreads):
+        return False
+    consumer = _consumer_of_siblings(state, ts)
+    return consumer is not None and len(consumer.dependencies) > 1
 
 
 # ------------------------------------------------------------------ claims
 
 
-def claim(state: SchedulerState, ts: TaskState, ws: WorkerState) -> None:
-    """Let `ws`, which is sent `ts`, claim its siblings if `ts` is root-ish."""
-    config = state.config
-    if not ts.dependents or not config.coassigned_tasks or state.shares.has_user_priorities:
-        return
-    consumer = _first_consumer(ts)
-    if consumer is None or len(consumer.dependencies) > DEPENDENCIES_MAX:
-        return
-    if math.isinf(config.worker_saturation) or not placement.is_rootish(state, ts):
+def claim(state: SchedulerState, ts: TaskState, ws: WorkerState, recs: Recs) -> None:
+    """Let `ws`, which is sent `ts`, claim its siblings if `ts` is root-ish.
+
+    Recommend sending it those that are queued.
+    """
+    consumer = _consumer_of_siblings(state, ts)
+    if consumer is None or not placement.is_rootish(state, ts):
         return
     n_left = _batch_size(state, ts.group, ws) - 1
     n_visits = VISITS_PER_TASK * n_left
@@ -93,10 +112,25 @@ def claim(state: SchedulerState, ts: TaskState, ws: WorkerState) -> None:
                 stack += reversed(missing)
             elif each not in claims and each.queueable and placement.is_rootish(state, each):
                 state.queued.claim(each, ws)
+                if each.state == "queued" and each in claims and each not in recs:
+                    recs[each] = "processing"
                 n_left -= 1
         if n_left <= 0:
             return
         consumer = _first_consumer(consumer)
+
+
+def _consumer_of_siblings(state: SchedulerState, ts: TaskState) -> TaskState | None:
+    """Return the first consumer of `ts`, or None if tasks with the same one are not co-assigned."""
+    config = state.config
+    if not ts.dependents or not config.coassigned_tasks or state.shares.has_user_priorities:
+        return None
+    if math.isinf(config.worker_saturation):
+        return None
+    consumer = _first_consumer(ts)
+    if consumer is None or len(consumer.dependencies) > DEPENDENCIES_MAX:
+        return None
+    return consumer
 
 
 def _batch_size(state: SchedulerState, group: TaskGroup, ws: WorkerState) -> int:
@@ -131,35 +165,11 @@ def next_root(
     state: SchedulerState, queue: ShareQueue, least: WorkerState
 ) -> tuple[TaskState, WorkerState] | None:
     """Return the next root-ish task of `queue` and its worker, or None if all have to wait."""
+    while queue.batches:  # left from when memory was short
+        ws, batch = next(iter(queue.batches.items()))
+        ts = batch.peek()
+        if ts is not None and is_available(ws):
+            return ts, ws
+        state.queued.disband(ws)
     root = queue.roots.peek()
-    if not queue.batches:
-        return None if root is None else (root, least)
-    best: tuple[TaskState, WorkerState] | None = None if root is None else (root, least)
-    first: Any = None if root is None else root.priority
-    batches, free = queue.batches, state.loads.idle_task_count.loads
-    for ws in islice(free if len(free) < len(batches) else batches, WORKERS_COMPARED_MAX):
-        if ws in free and ws in batches:
-            ts = batches[ws].peek()
-            if ts is not None and (best is None or ts.priority < first):
-                best, first = (ts, ws), ts.priority
-    return best or _taken_over(state, queue, least)
-
-
-def _taken_over(
-    state: SchedulerState, queue: ShareQueue, least: WorkerState
-) -> tuple[TaskState, WorkerState] | None:
-    """Return the last task of the longest batch, if it would start sooner on the free worker."""
-    longest: WorkerState | None = None
-    most = 0.0
-    for ws, batch in islice(queue.batches.items(), WORKERS_COMPARED_MAX):
-        n = len(batch) / usable_threads(ws)
-        if n > most:
-            longest, most = ws, n
-    if longest is None:
-        return None
-    ts = queue.batches[longest].last()
-    assert ts is not None
-    wait = occupancy(state, longest) / usable_threads(longest)
-    wait += most * expected_duration(state, ts.group.prefix)
-    move = MOVE_SECONDS + ts.group.prefix.memory.result_nbytes / state.bandwidth
-    return (ts, least) if move < wait else None
+    return None if root is None or waits_for_thread(state, root, least) else (root, least)

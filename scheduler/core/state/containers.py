@@ -130,14 +130,6 @@ class PriorityQueue(Generic[T]):
             return run[0][2]
         return heap[0][2] if heap else None
 
-    def last(self) -> T | None:
-        """Return the last member, or None."""
-        heap = [entry for entry in self._heap if self._is_live(entry)]
-        run = self._run
-        while run and not self._is_live(run[-1]):
-            run.pop()
-        return max([*heap, *([run[-1]] if run else [])])[2] if heap or run else None
-
     def first(self, n: int) -> list[T]:
         """Return up to `n` of the first members in order of priority, without sorting all."""
         found: list[tuple[Any, int, T]] = []
