@@ -96,7 +96,8 @@ class ZeroWorker(asyncio.Protocol):
         self.registered = registered
         self.closed = registered.get_loop().create_future()
         self.buffer = bytearray()
-        self.data = ledger.data[self.address] = set()
+        self.data: set[object] = set()
+        ledger.data[self.address] = self.data
         self.handle = self.on_handshake
 
     def connection_made(self, transport: Any) -> None:
