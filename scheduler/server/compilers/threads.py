@@ -45,8 +45,8 @@ class ThreadGraphCompilers:
 
     def _run(self, request: CompileRequest | MatchRequest, on_reply: OnReply) -> None:
         """Compile a graph, in a thread."""
-        from paceline.workers_compat.graphs.compiler import CHUNK_SIZE
         from paceline.workers_compat.graphs.match_error import replies as replies_to
+        from paceline.workers_compat.graphs.rows import CHUNK_SIZE
 
         slots = threading.Semaphore(WAITING_MESSAGES_MAX)
         replies: Iterator[Any]
