@@ -62,7 +62,7 @@ class Recording:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What a schedule takes: seconds, bytes moved, and the peak of the bytes held."""
+    """The cost of a schedule: seconds, bytes moved, and the peak of the bytes held."""
 
     seconds: float
     moved_nbytes: float

@@ -59,7 +59,7 @@ def metrics(now: float) -> dict[str, Any]:
 
 
 class Ledger:
-    """What all workers were sent."""
+    """Counts of the messages that all workers received."""
 
     def __init__(self) -> None:
         self.data: dict[str, set[object]] = {}

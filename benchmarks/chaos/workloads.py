@@ -1,4 +1,4 @@
-"""What the clients compute. Each workload checks its results and returns what was wrong."""
+"""The workloads of the clients. Each checks its results and returns what was wrong."""
 
 from __future__ import annotations
 

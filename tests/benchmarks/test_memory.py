@@ -1,4 +1,4 @@
-"""What `benchmarks.memory` reads from the log of workers."""
+"""The figures that `benchmarks.memory` reads from the log of workers."""
 
 from __future__ import annotations
 

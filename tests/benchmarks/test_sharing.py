@@ -1,4 +1,4 @@
-"""What `benchmarks.sharing` computes from the times at which tasks ran."""
+"""The figures that `benchmarks.sharing` computes from the times at which tasks ran."""
 
 from __future__ import annotations
 

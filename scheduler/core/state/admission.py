@@ -1,4 +1,4 @@
-"""What tasks are expected to take in memory, and whether any worker may run short of it."""
+"""The expected memory use of tasks, and whether any worker may run short of memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PEAK_DECAY = 0.05
 
 @dataclass(slots=True, eq=False)
 class TaskMemory:
-    """What a task of a prefix is expected to take in memory.
+    """The expected memory use of a task of a prefix.
 
     Attributes:
         n_results: number of results in the mean, up to RESULTS_MAX.

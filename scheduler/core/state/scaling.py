@@ -1,4 +1,4 @@
-"""What is remembered between the requests of an adaptive cluster."""
+"""State kept between the requests of an adaptive cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the keeper holds, and what it and the scheduler process send each other."""
+"""The state of the keeper, and the messages between it and the scheduler process."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ class Progress:
 
 @dataclass
 class Kept:
-    """What the keeper holds.
+    """The state of the keeper.
 
     Attributes:
         connections: number -> descriptor of a connection.

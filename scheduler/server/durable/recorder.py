@@ -1,11 +1,11 @@
-"""What a durable scheduler records: input at once, everything else in steps.
+"""The records of a durable scheduler: input at once, everything else in steps.
 
 Input is what cannot be had again: data read from connections, and connections that open and close.
 It is in the log as soon as it was read.
 
 A *step* is what the scheduler did with the input since the step before: a list of tuples whose
 first element is one of the constants below. It is written as one record before any of its output
-reaches a socket. If the process dies before that, nobody has seen the step, and its input is
+reaches a socket. If the process dies before that, no peer has seen the step, and its input is
 handled again.
 """
 

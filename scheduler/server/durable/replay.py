@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RunStart:
-    """What the first scheduler process wrote into the log when it started.
+    """The record that the first scheduler process wrote into the log when it started.
 
     Attributes:
         release: version of paceline.
