@@ -167,7 +167,9 @@ def resource_amounts(value: Any) -> dict[str, float]:
     """Return the amounts of a ``resources`` annotation; raise TypeError or ValueError."""
     if not isinstance(value, dict):
         raise TypeError(f"the annotation 'resources' must be a dict, not {value!r}")
-    problem = f"the amounts in the annotation 'resources' must be numbers from 0, not {value!r}"
+    problem = (
+        f"the amounts in the annotation 'resources' must be numbers from 0, not NaN; got {value!r}"
+    )
     try:
         amounts = {str(what): float(amount) for what, amount in value.items()}
     except (TypeError, ValueError, OverflowError) as error:
