@@ -12,6 +12,7 @@ from dask._task_spec import Task
 from distributed.protocol.core import loads as stock_loads
 from paceline.protocol.payload import Payload
 from paceline.workers_compat.graphs.annotations import annotation_set, is_plain
+from paceline.workers_compat.graphs.plain_keys import plain_key
 
 
 def graph(n=6):
@@ -131,3 +132,9 @@ def test_plain_values():
     for value in ({1}, {1: 2}, np.float64(1), object(), 2**70, deep):
         assert not is_plain(value)
     assert pickle.loads(pickle.dumps(deep)) == deep
+
+
+def test_an_int_in_a_key_has_at_most_64_bits():
+    assert plain_key(("x", 2**63)) == ("x", 2**63)
+    with pytest.raises(OverflowError, match="more than 64 bits"):
+        plain_key(("x", 2**70))

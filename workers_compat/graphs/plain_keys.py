@@ -42,12 +42,12 @@ def plain_key(key: Any) -> Any:
 
 
 def _is_plain(key: tuple[Any, ...]) -> bool:
-    """Return whether `key` has ASCII texts and ints only, and is not too long, as most are."""
+    """Return whether `key` has ASCII texts and 64-bit ints only, and is not too long."""
     nbytes = len(key)
     for element in key:
         if type(element) is str and element.isascii():
             nbytes += len(element)
-        elif type(element) is not int:
+        elif type(element) is not int or not INT_MIN <= element <= INT_MAX:
             return False
     return nbytes <= KEY_NBYTES_MAX
 
