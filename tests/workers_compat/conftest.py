@@ -17,6 +17,7 @@ from paceline.protocol.payload import Payload, pickled_payload, serialized_paylo
 from paceline.scheduler.core.stimuli import AnnotationSet, GraphChunk, GraphCommit, GraphFailed
 from paceline.workers_compat.graphs import accelerators as accelerators_package
 from paceline.workers_compat.graphs import ordering, spec_pickler
+from paceline.workers_compat.graphs.accelerators.unimported import ReferenceLoader
 from paceline.workers_compat.graphs.compiler import compile_graph
 from paceline.workers_compat.graphs.graph_table import CompileRequest
 
@@ -148,7 +149,8 @@ def compile(accelerators):
 
     def compile_it(graph: Any, keys: Any = None, chunk_size: int = 1000, **more: Any) -> Compiled:
         made = graph if isinstance(graph, CompileRequest) else request(graph, keys, **more)
-        return Compiled(compile_graph(made, chunk_size))
+        loader = ReferenceLoader() if accelerators else None
+        return Compiled(compile_graph(made, chunk_size, loader))
 
     return compile_it
 

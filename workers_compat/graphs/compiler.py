@@ -10,7 +10,7 @@ from __future__ import annotations
 import pickle
 import textwrap
 import time
-from collections.abc import Collection, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
 from itertools import zip_longest
 from typing import Any
 
@@ -25,6 +25,7 @@ from paceline.protocol.payload import Payload, payload_header, payload_pickle
 from paceline.scheduler.core.stimuli import GraphChunk, GraphCommit, GraphFailed
 from paceline.workers_compat.errors import error_payloads
 
+from .accelerators.unimported import ReferenceLoader
 from .annotations import AnnotationTable, is_plain, plain_number
 from .graph_table import CompileRequest
 from .ordering import GraphIndex
@@ -44,15 +45,17 @@ _READY = frozenset((Task, DataNode))
 
 
 def compile_graph(
-    request: CompileRequest, chunk_size: int = CHUNK_SIZE
+    request: CompileRequest,
+    chunk_size: int = CHUNK_SIZE,
+    loader: ReferenceLoader | None = None,
 ) -> Generator[GraphChunk | GraphCommit | GraphFailed, None, None]:
     """Compile one graph: yield chunks, then exactly one ``GraphCommit`` or ``GraphFailed``.
 
     Errors of the user's objects, including ``SystemExit``, become ``GraphFailed``. Closing the
-    iterator cancels the compilation.
+    iterator cancels the compilation. Without `loader`, all that a graph refers to is imported.
     """
     try:
-        yield from _compile(request, chunk_size)
+        yield from _compile(request, chunk_size, loader)
     except GeneratorExit:
         raise
     except Exception as error:
@@ -78,10 +81,10 @@ def failed(request: CompileRequest, error: BaseException) -> GraphFailed:
 
 
 def _compile(
-    request: CompileRequest, chunk_size: int
+    request: CompileRequest, chunk_size: int, loader: ReferenceLoader | None
 ) -> Iterator[GraphChunk | GraphCommit | GraphFailed]:
     started = time.perf_counter()
-    graph, by_type, culled = materialize(request)
+    graph, by_type, culled = materialize(request, loader)
     materialized = time.perf_counter()
     submission = deserialize(request.annotations)
     wanted = plain_keys(request.keys)
@@ -133,14 +136,30 @@ def _compile(
 
 
 def materialize(
-    request: CompileRequest,
+    request: CompileRequest, loader: ReferenceLoader | None
 ) -> tuple[dict[Any, Any], dict[str, dict[Any, Any]], bool]:
     """Return tasks (key -> GraphNode), annotations (type -> key -> value) and whether to cull.
 
     Raises RuntimeError, with the cause, if the expression cannot be unpickled.
     """
+    if loader is not None:
+        try:
+            graph, by_type, culled = _materialize(request, loader.loads)
+            if not (by_type and loader.modules):
+                return graph, by_type, culled
+        except Exception:
+            if not loader.modules:
+                raise
+        # the instance of a class needs the class itself, and so may an annotation
+    return _materialize(request, pickle.loads)
+
+
+def _materialize(
+    request: CompileRequest, loads: Callable[..., Any]
+) -> tuple[dict[Any, Any], dict[str, dict[Any, Any]], bool]:
+    """Materialize a graph that is unpickled by `loads`."""
     try:
-        expr = unpickle(request.expr_ser)
+        expr = unpickle(request.expr_ser, loads)
     except Exception as error:
         raise RuntimeError(UNREADABLE) from error
     if isinstance(expr, dict):
@@ -186,8 +205,8 @@ def rename_map_keywords(
     }
 
 
-def unpickle(payload: Payload) -> Any:
-    """Unpickle what a client pickled. Raises what unpickling raises."""
+def unpickle(payload: Payload, loads: Callable[..., Any] = pickle.loads) -> Any:
+    """Unpickle what a client pickled, with `loads`. Raises what unpickling raises."""
     header = payload_header(payload)
     if payload.kind == "serialized" and header.get("serializer") != "pickle":
         return _deserialized(header, payload)
@@ -198,7 +217,7 @@ def unpickle(payload: Payload) -> Any:
         bytearray(buffer) if must_be_writeable and memoryview(buffer).readonly else buffer
         for buffer, must_be_writeable in zip_longest(buffers, writeable[: len(buffers)])
     ]
-    return pickle.loads(data, buffers=views)
+    return loads(data, buffers=views)
 
 
 def _deserialized(header: dict[str, Any], payload: Payload) -> Any:

@@ -101,6 +101,7 @@ class CompilerChild:
         self._chunk_size = 1000
         self._tasks_since_collection = 0
         self._modules_count = 0
+        self._loader: Any = None
         self.folder = ""
 
     def run(self) -> None:
@@ -151,7 +152,7 @@ class CompilerChild:
         from .compiler import failed
         from .match_error import replies as replies_to
 
-        replies = replies_to(request, self._chunk_size)
+        replies = replies_to(request, self._chunk_size, self._loader)
         with contextlib.ExitStack() as stack:
             if hasattr(replies, "close"):
                 stack.callback(replies.close)
@@ -204,12 +205,13 @@ class CompilerChild:
         dask.config.update(dask.config.config, setup.config, priority="new")
         import_dependencies()
         from . import accelerators
-        from .accelerators import fast_docstrings, fast_unpickle, optional_imports
+        from .accelerators import fast_docstrings, fast_unpickle, optional_imports, unimported
 
         if accelerators.are_enabled():
             fast_unpickle.install()
             fast_docstrings.install()
             optional_imports.hide(optional_imports.COMPILER)
+            self._loader = unimported.ReferenceLoader()
         for name, data in setup.files.items():
             self._upload(name, data)
         self._collect_and_freeze()

@@ -6,16 +6,21 @@ import pickle
 from collections.abc import Iterator
 from typing import Any
 
+from .accelerators.unimported import ReferenceLoader
 from .compiler import compile_graph, unpickle
 from .graph_table import CompileRequest, MatchReply, MatchRequest
 from .policies import full_name
 
 
-def replies(request: CompileRequest | MatchRequest, chunk_size: int) -> Iterator[Any]:
-    """Return an iterator of the replies to a request."""
+def replies(
+    request: CompileRequest | MatchRequest,
+    chunk_size: int,
+    loader: ReferenceLoader | None = None,
+) -> Iterator[Any]:
+    """Return an iterator of the replies to a request. See ``compile_graph``."""
     if isinstance(request, MatchRequest):
         return iter([match_error(request)])
-    return compile_graph(request, chunk_size)
+    return compile_graph(request, chunk_size, loader)
 
 
 def match_error(request: MatchRequest) -> MatchReply:

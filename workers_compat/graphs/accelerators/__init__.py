@@ -6,6 +6,7 @@
 - ``optional_imports``: packages without the optional modules that they import.
 - ``shared_openings``: pickles of tasks with the same function share their first bytes.
 - ``plain_tasks``: pickles of tasks with simple arguments, written without a pickler.
+- ``unimported``: graphs are unpickled without importing the functions that they only refer to.
 
 Each gives the result of dask's own code. Those that replace functions of dask fall back to them if
 the installed dask differs from the version that they were written for. They are to be contributed

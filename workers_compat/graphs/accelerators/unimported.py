@@ -1,0 +1,156 @@
+"""Unpickle graphs without importing what they only refer to.
+
+The tasks of a graph call functions of packages such as XGBoost. The graph compiler does not call
+them: it reads their names in one pickle and writes them into others. So it does not import a
+module, function or class but represents it by a reference, if all of this holds:
+
+- The module is not imported yet. Nothing in this process can then compare it with the original.
+- The module belongs to an installed package other than dask, and its source defines the name. A
+  stock worker closes if it cannot unpickle a task, so names must be checked before they are sent.
+
+What does more than pass on a reference, such as a call, imports the original.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import pickle
+import re
+import sys
+import sysconfig
+from collections.abc import Iterable
+from importlib.machinery import PathFinder
+from pathlib import Path
+from typing import Any
+
+import cloudpickle.cloudpickle
+from dask.tokenize import normalize_token
+
+#: Packages whose classes are part of a graph, so that they are needed to open it.
+_GRAPH_PACKAGES = ("dask", "distributed")
+_INSTALLED = tuple(sysconfig.get_path(each) for each in ("purelib", "platlib"))
+_DEFINITION = r"^(?:(?:async +)?def +|class +)?{}\s*[(\[:=]"
+
+#: The function by which cloudpickle refers to modules.
+_SUBIMPORT = "cloudpickle.cloudpickle", cloudpickle.cloudpickle.subimport.__name__
+
+
+class Reference:
+    """A module that is known by its name, or a function or class in it.
+
+    Its pickle yields the original, also in stock processes.
+
+    Args:
+        module: the name of the module.
+        name: the name in it, or "" for the module itself.
+    """
+
+    def __init__(self, module: str, name: str = "") -> None:
+        self._module = module
+        self._name = self.__name__ = name
+
+    def __reduce__(self) -> Any:
+        if self._name:
+            return getattr, (Reference(self._module), self._name)
+        return importlib.import_module, (self._module,)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            # ``typing`` and ``inspect`` ask for special methods of whatever they get
+            raise AttributeError(f"a reference has no {name!r}")
+        if not self._name and is_defined(self._module, name):
+            return Reference(self._module, name)
+        return getattr(self._original(), name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._original()(*args, **kwargs)
+
+    def __dask_tokenize__(self) -> Any:
+        return normalize_token(self._original())
+
+    def _original(self) -> Any:
+        module = importlib.import_module(self._module)
+        return getattr(module, self._name) if self._name else module
+
+
+#: Names that a loader remembers.
+NAMES_MAX = 1000
+
+
+class ReferenceLoader:
+    """Unpickles graphs.
+
+    Attributes:
+        modules: those of the references in the last graph.
+    """
+
+    def __init__(self) -> None:
+        self.modules: set[str] = set()
+        self._defined: dict[tuple[str, str], bool] = {}
+
+    def loads(self, data: Any, buffers: Iterable[Any]) -> Any:
+        """See ``pickle.loads``."""
+        self.modules.clear()
+        unpickler = _ReferenceUnpickler(io.BytesIO(data), buffers=buffers)
+        unpickler.loader = self
+        return unpickler.load()
+
+    def subimport(self, module: str) -> Any:
+        """Return a module, or a reference if it need not be imported."""
+        if module in sys.modules or not is_installed(module):
+            return cloudpickle.cloudpickle.subimport(module)
+        self.modules.add(module)
+        return Reference(module)
+
+    def member(self, module: str, name: str) -> Reference | None:
+        """Return a reference to a function or class, None if it must be imported."""
+        if module in sys.modules:
+            return None
+        if (module, name) not in self._defined:
+            if len(self._defined) >= NAMES_MAX:
+                self._defined.clear()
+            self._defined[module, name] = is_defined(module, name)
+        if not self._defined[module, name]:
+            return None
+        self.modules.add(module)
+        return Reference(module, name)
+
+
+class _ReferenceUnpickler(pickle.Unpickler):
+    loader: ReferenceLoader
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == _SUBIMPORT:
+            return self.loader.subimport
+        reference = self.loader.member(module, name)
+        return super().find_class(module, name) if reference is None else reference
+
+
+def is_installed(module: str) -> bool:
+    """Return whether an installed package other than dask has the source of `module`."""
+    return module.partition(".")[0] not in _GRAPH_PACKAGES and _source(module) is not None
+
+
+def is_defined(module: str, name: str) -> bool:
+    """Return whether ``is_installed`` and the source defines `name` at its top level."""
+    if not name.isidentifier() or not is_installed(module):
+        return False
+    try:
+        text = Path(str(_source(module))).read_text("utf-8")
+    except (OSError, ValueError):
+        return False
+    return re.search(_DEFINITION.format(name), text, re.MULTILINE) is not None
+
+
+def _source(module: str) -> str | None:
+    """Return the path of the source of an installed module, without importing its packages."""
+    names = module.split(".")
+    found = places = None
+    for end in range(1, len(names) + 1):
+        found = PathFinder.find_spec(".".join(names[:end]), places)
+        if found is None:
+            return None
+        places = found.submodule_search_locations
+    path = str(found and found.origin)
+    return path if path.endswith(".py") and path.startswith(_INSTALLED) else None
