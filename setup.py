@@ -20,6 +20,8 @@ from setuptools import Distribution, Extension, setup
 from setuptools.command.build_ext import build_ext
 
 ROOT = Path(__file__).resolve().parent
+#: Folder of the generated C files.
+GENERATED = ROOT / "build" / "c"
 COMPILED = (
     "protocol/checked_connection.py",
     "protocol/codec.py",
@@ -121,10 +123,14 @@ def extensions() -> list[Extension]:
             ],
             only_compile_paths=sorted(sources(COMPILED) - sources(INTERPRETED)),
             group_name="paceline.compiled",
+            multi_file=True,
             opt_level="2",
             debug_level="0",
-            target_dir=str(ROOT / "build" / "c"),
+            target_dir=str(GENERATED),
         )
+    for each in found:
+        # where mypyc writes the headers of a group with a dotted name
+        each.include_dirs.append(str(GENERATED / "paceline"))
     return found
 
 
