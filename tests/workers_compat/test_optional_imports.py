@@ -19,14 +19,14 @@ from paceline.workers_compat.graphs.accelerators import optional_imports
 INSTALL = IMPORT + "optional_imports.hide(optional_imports.COMPILER)\n"
 #: Prints the graphs and the results of pickled expressions.
 COMPUTE = """
-import pickle, sys
+import pickle, re, sys
 from dask.core import flatten
 from dask.threaded import get
 for data in pickle.load(open(sys.argv[1], "rb")):
     expr = pickle.loads(data)
     graph = expr.__dask_graph__()
     for key in sorted(graph, key=str):
-        print(key, graph[key], sorted(graph[key].dependencies, key=str))
+        print(key, re.sub(" at 0x[0-9a-f]+", "", str(graph[key])), sorted(getattr(graph[key], "dependencies", ()), key=str))
     for result in get(graph, list(flatten(expr.__dask_keys__()))):
         print(getattr(result, "todense", lambda: result)())
 """
@@ -50,6 +50,11 @@ print(sorted(hidden & set(sys.modules)) == sys.argv[1:])
     for name in ("scipy", "xarray"):
         pytest.importorskip(name)
     assert run(INSTALL + code, "scipy.fftpack", "scipy.sparse", "xarray") == "True\n"
+
+
+def test_scipy_is_hidden_from_dask_dataframe() -> None:
+    pytest.importorskip("pandas")
+    assert run(INSTALL + "import dask.dataframe; print('scipy.sparse' in sys.modules)") == "False\n"
 
 
 def test_pandas_is_hidden_only_from_scikit_learn() -> None:
@@ -88,11 +93,13 @@ def test_imported_modules_are_used() -> None:
 def test_the_same_graphs_and_results(tmp_path: Path) -> None:
     scipy_sparse = pytest.importorskip("scipy.sparse")
     xarray = pytest.importorskip("xarray")
+    dd = pytest.importorskip("dask.dataframe")
     x = da.ones((8, 6), chunks=(4, 3))
     named = xarray.DataArray(x, dims=("a", "b")).groupby("a").mean()
     csr = scipy_sparse.csr_array
     sparse = x.map_blocks(csr, meta=csr(np.ones((1, 1)))).map_blocks(np.negative)
-    collections = (x.sum(), da.fft.fft(x.rechunk((8, 6))), named, sparse)
+    table = dd.from_dask_array(x, columns=list("abcdef"))
+    collections = (x.sum(), da.fft.fft(x.rechunk((8, 6))), named, sparse, table.a.sum())
     path = tmp_path / "expressions"
     exprs = [collections_to_expr((each,)).optimize() for each in collections]
     path.write_bytes(pickle.dumps([pickle.dumps(expr) for expr in exprs]))

@@ -205,11 +205,11 @@ class CompilerChild:
         dask.config.update(dask.config.config, setup.config, priority="new")
         import_dependencies()
         from . import accelerators
-        from .accelerators import fast_docstrings, fast_unpickle, optional_imports, unimported
+        from .accelerators import fast_unpickle, no_docstrings, optional_imports, unimported
 
         if accelerators.are_enabled():
             fast_unpickle.install()
-            fast_docstrings.install()
+            no_docstrings.install()
             optional_imports.hide(optional_imports.COMPILER)
             self._loader = unimported.ReferenceLoader()
         for name, data in setup.files.items():

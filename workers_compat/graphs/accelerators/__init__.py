@@ -1,14 +1,14 @@
 """Faster versions of parts of dask in which the graph compiler spends most of its time.
 
 - ``task_order`` with ``measured_graph``: ``dask.order.order`` over lists of integers.
-- ``fast_docstrings``: the edits of docstrings while dask is imported.
+- ``no_docstrings``: dask is imported without copied docstrings.
 - ``fast_unpickle``: ``Task.__setstate__`` without the loop over slot names.
 - ``optional_imports``: packages without the optional modules that they import.
 - ``shared_openings``: pickles of tasks with the same function share their first bytes.
 - ``plain_tasks``: pickles of tasks with simple arguments, written without a pickler.
 - ``unimported``: graphs are unpickled without importing the functions that they only refer to.
 
-Each gives the result of dask's own code. Those that replace functions of dask fall back to them if
+Each gives the graphs of dask's own code. Those that replace functions of dask fall back to them if
 the installed dask differs from the version that they were written for. They are to be contributed
 to dask: remove a module and its call as soon as the oldest supported dask contains the change.
 ``paceline.graph-compiler.accelerators: false`` turns all of them off.
