@@ -29,8 +29,8 @@ $(VENV)/.installed-%: $(BIN)/python pyproject.toml
 demo: $(call STAMP,demo)  ## start a scheduler, two workers and a client, compute with progress bars, exit
 	@$(BIN)/python examples/demo.py
 
-# tests that start no processes and use no ports run in parallel; 5 means that none was selected
-PARALLEL = tests/core tests/protocol tests/scenarios tests/simulation tests/tidy
+# tests that need no cluster and no fixed ports run in parallel; 5 means that none was selected
+PARALLEL = tests/core tests/protocol tests/scenarios tests/simulation tests/tidy tests/workers_compat
 test: $(call STAMP,test)  ## run the fast tests
 	$(BIN)/python -m pytest -n 2 -m "not slow" $(PARALLEL) $(PYTEST_ARGS) || test $$? = 5
 	$(BIN)/python -m pytest -m "not slow" $(PARALLEL:%=--ignore=%) $(PYTEST_ARGS)
