@@ -15,7 +15,6 @@ from dask._task_spec import Task
 from dask.base import collections_to_expr
 from dask.delayed import delayed
 from dask.tokenize import tokenize
-from paceline.workers_compat.graphs.accelerators import unimported
 from paceline.workers_compat.graphs.accelerators.unimported import (
     Reference,
     is_defined,
@@ -50,12 +49,12 @@ if True:
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Install a package, and return a function that forgets that it was imported."""
-    folder = tmp_path / "heavy_package"
-    folder.mkdir()
+    installed = tmp_path / "site-packages"
+    folder = installed / "heavy_package"
+    folder.mkdir(parents=True)
     (folder / "__init__.py").write_text("from .part import double\n")
     (folder / "part.py").write_text(SOURCE)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(unimported, "_INSTALLED", (str(tmp_path),))
+    monkeypatch.syspath_prepend(installed)
 
     def forget() -> None:
         for name in [each for each in sys.modules if each.startswith("heavy_package")]:
@@ -153,10 +152,11 @@ def test_only_definitions_of_installed_packages_are_taken_as_they_are(package: A
 
 
 def test_packages_that_are_not_installed_are_imported(
-    package: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(unimported, "_INSTALLED", ("/nowhere",))
-    assert not is_defined("heavy_package.part", "double")
+    (tmp_path / "own_module.py").write_text(SOURCE)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert not is_defined("own_module", "double")
 
 
 def test_a_function_that_refers_to_a_module(

@@ -18,7 +18,6 @@ import io
 import pickle
 import re
 import sys
-import sysconfig
 from collections.abc import Iterable
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -29,7 +28,8 @@ from dask.tokenize import normalize_token
 
 #: Packages whose classes are part of a graph, so that they are needed to open it.
 _GRAPH_PACKAGES = ("dask", "distributed")
-_INSTALLED = tuple(sysconfig.get_path(each) for each in ("purelib", "platlib"))
+#: Names of the folders of installed packages.
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
 _DEFINITION = r"^(?:(?:async +)?def +|class +)?{}\s*[(\[:=]"
 
 #: The function by which cloudpickle refers to modules.
@@ -152,5 +152,5 @@ def _source(module: str) -> str | None:
         if found is None:
             return None
         places = found.submodule_search_locations
-    path = str(found and found.origin)
-    return path if path.endswith(".py") and path.startswith(_INSTALLED) else None
+    path = Path(str(found and found.origin))
+    return str(path) if path.suffix == ".py" and not _INSTALLED.isdisjoint(path.parts) else None
