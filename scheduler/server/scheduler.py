@@ -7,12 +7,8 @@ Several schedulers in one process share no state.
 from __future__ import annotations
 
 import asyncio
-import atexit
-import contextlib
 import inspect
-import json
 import logging
-import os
 import uuid
 import warnings
 from collections.abc import Generator, Sequence
@@ -38,6 +34,7 @@ from paceline.scheduler.server.requests.state import RequestState
 from paceline.scheduler.server.runtime import build, child_process, shutdown_notice
 from paceline.scheduler.server.runtime.gc_policy import GcPolicy
 from paceline.scheduler.server.runtime.measures import LoopLag
+from paceline.scheduler.server.runtime.scheduler_file import SchedulerFile
 from paceline.workers_compat import addressing, stock_classes
 from paceline.workers_compat.config import config as dask_config
 from paceline.workers_compat.config import preloads
@@ -130,6 +127,7 @@ class Scheduler:
         self.id = f"Scheduler-{uuid.uuid4()}"
         self.services: dict[str, Any] = {}
         self.scheduler_file = scheduler_file or None
+        self._file: SchedulerFile | None = None
         get = dask_config.get
         self.contact_address = contact_address or get("distributed.scheduler.contact-address")
         self.plugins_to_add = list(plugins)
@@ -317,7 +315,7 @@ class Scheduler:
         http = self._start_http(server, self._loop_lag)
         await self._listen(server, http)
         self._log_addresses()
-        self._write_scheduler_file()
+        self._write_scheduler_file(durability is not None and durability.past is not None)
         for plugin in self.plugins_to_add:
             server.plugins.add(plugin)
         if self._config.work_stealing:
@@ -394,20 +392,11 @@ class Scheduler:
                 link = f":{service.port}"
             logger.info("%11s at:  %25s", name, link)
 
-    def _write_scheduler_file(self) -> None:
-        if not self.scheduler_file:
-            return
-        temporary = f"{self.scheduler_file}.{os.getpid()}.tmp"
-        with open(temporary, "w") as file:
-            json.dump(self.identity(n_workers=0), file, indent=2)
-        os.replace(temporary, self.scheduler_file)  # in one step: other processes poll for it
-        atexit.register(self._remove_scheduler_file)
-
-    def _remove_scheduler_file(self) -> None:
+    def _write_scheduler_file(self, is_successor: bool) -> None:
         if self.scheduler_file:
-            with contextlib.suppress(OSError):
-                os.remove(self.scheduler_file)
-            self.scheduler_file = None
+            file = SchedulerFile(self.scheduler_file)
+            file.write(self.identity(n_workers=0), is_successor)
+            self._file = file
 
     def stop(self) -> None:
         """Stop listening, as stock's ``Server.stop``. ``close`` includes it."""
@@ -430,8 +419,8 @@ class Scheduler:
             await self._close(CLOSE_SECONDS if timeout is None else timeout, reason)
         finally:
             self._phase = "closed"
-            self._remove_scheduler_file()
-            atexit.unregister(self._remove_scheduler_file)
+            if self._file is not None:
+                self._file.remove()
             self._finished.set()
             self._set_title("closed")
 

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from distributed.core import clean_exception
 from paceline.protocol import messages as m
 from paceline.protocol.payload import Payload, payload_pickle
 from paceline.scheduler.core.turn_observer import TurnObserver
+from paceline.scheduler.server.runtime.scheduler_file import SchedulerFile
 from paceline.scheduler.server.scheduler import Scheduler
 
 from tests.support.fake_peers import Peer, client, registration, worker
@@ -218,6 +220,22 @@ async def test_scheduler_file_and_options(tmp_path: Any) -> None:
         await Scheduler(host="127.0.0.1", protocol="tls", port=0, dashboard=False)
     with pytest.raises(TypeError, match="unexpected keyword"):
         Scheduler(no_such_option=1)
+
+
+async def test_scheduler_file_that_cannot_be_written(tmp_path: Path, caplog: Any) -> None:
+    path = tmp_path / "absent" / "s.json"
+    with pytest.raises(FileNotFoundError):
+        await Scheduler(host="127.0.0.1", port=0, dashboard=False, scheduler_file=str(path))
+    file = SchedulerFile(str(path))
+    with pytest.raises(FileNotFoundError):
+        file.write({"address": "tcp://h:1"}, is_successor=False)
+    file.write({"address": "tcp://h:1"}, is_successor=True)
+    assert f"The scheduler file {path} cannot be written: [Errno 2]" in caplog.text
+    path.parent.mkdir()
+    file.write({"address": "tcp://h:1"}, is_successor=True)
+    assert path.exists()
+    file.remove()
+    assert not path.exists()
 
 
 async def test_idle_timeout_closes_the_scheduler() -> None:

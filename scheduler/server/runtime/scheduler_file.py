@@ -1,0 +1,44 @@
+"""The file that tells other processes the address of a running scheduler: ``--scheduler-file``."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import logging
+import os
+from typing import Any
+
+logger = logging.getLogger("distributed.scheduler")
+
+
+class SchedulerFile:
+    """The file at `path`, which exists until ``remove`` is called or the process ends."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def write(self, identity: dict[str, Any], is_successor: bool) -> None:
+        """Write what ``Scheduler.identity`` returns.
+
+        Raises OSError if that fails, unless the process continues a dead one (`is_successor`),
+        whose file has the same address.
+        """
+        temporary = f"{self._path}.{os.getpid()}.tmp"
+        try:
+            with open(temporary, "w") as file:
+                json.dump(identity, file, indent=2)
+            os.replace(temporary, self._path)  # in one step: other processes poll for it
+        except OSError as error:
+            if not is_successor:
+                raise
+            logger.error("The scheduler file %s cannot be written: %s", self._path, error)
+            with contextlib.suppress(OSError):
+                os.remove(temporary)
+        atexit.register(self.remove)
+
+    def remove(self) -> None:
+        """Remove the file."""
+        with contextlib.suppress(OSError):
+            os.remove(self._path)
+        atexit.unregister(self.remove)
