@@ -108,6 +108,29 @@ def test_an_instance_needs_its_package(
     assert "Point" in compiled.spec("x")({})
 
 
+class Called:
+    """A value that a function of the package returns when it is unpickled."""
+
+    def __init__(self, function: Callable) -> None:
+        self.function = function
+
+    def __reduce__(self) -> Any:
+        return self.function, (3,)
+
+
+def test_a_function_that_is_called_is_imported_everywhere(
+    compile: Any, make_request: Any, package: Any, part: Any
+) -> None:
+    graph = {"x": Task("x", part.double, 1), "y": Task("y", int, Called(part.double))}
+    request = make_request(graph, list(graph))
+    package()
+    compiled = compile(request)
+    assert is_imported()
+    assert compiled.spec("y")({}) == 6
+    frames = b"".join(map(bytes, compiled.frames("x")))
+    assert b"heavy_package" in frames and b"import_module" not in frames
+
+
 def test_a_function_pickled_by_value_keeps_its_references(
     compile: Any, make_request: Any, accelerators: bool, package: Any, part: Any
 ) -> None:

@@ -145,7 +145,7 @@ def materialize(
     if loader is not None:
         try:
             graph, by_type, culled = _materialize(request, loader.loads)
-            if not (by_type and loader.modules):
+            if not (loader.modules and (by_type or loader.has_stale_references())):
                 return graph, by_type, culled
         except Exception:
             if not loader.modules:

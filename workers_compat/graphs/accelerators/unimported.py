@@ -8,7 +8,8 @@ module, function or class but represents it by a reference, if all of this holds
 - The module belongs to an installed package other than dask, and its source defines the name. A
   stock worker closes if it cannot unpickle a task, so names must be checked before they are sent.
 
-What does more than pass on a reference, such as a call, imports the original.
+What does more than pass on a reference, such as a call, imports the original. The graph is then
+unpickled again, because code of that module may compare functions.
 """
 
 from __future__ import annotations
@@ -95,6 +96,10 @@ class ReferenceLoader:
         unpickler = _ReferenceUnpickler(io.BytesIO(data), buffers=buffers)
         unpickler.loader = self
         return unpickler.load()
+
+    def has_stale_references(self) -> bool:
+        """Return whether a module was imported since the last graph was given a reference to it."""
+        return not self.modules.isdisjoint(sys.modules)
 
     def subimport(self, module: str) -> Any:
         """Return a module, or a reference if it need not be imported."""
