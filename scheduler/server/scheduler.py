@@ -92,6 +92,7 @@ class Scheduler:
     _gc_policy: GcPolicy | None = None
     _http: HttpServer | None = None
     _pages: Dashboard | None = None
+    _file: SchedulerFile | None = None
 
     def __init__(
         self,
@@ -127,7 +128,6 @@ class Scheduler:
         self.id = f"Scheduler-{uuid.uuid4()}"
         self.services: dict[str, Any] = {}
         self.scheduler_file = scheduler_file or None
-        self._file: SchedulerFile | None = None
         get = dask_config.get
         self.contact_address = contact_address or get("distributed.scheduler.contact-address")
         self.plugins_to_add = list(plugins)

@@ -1,7 +1,7 @@
 """Functions of dask without docstrings, for the process that compiles graphs.
 
 dask copies the docstrings of NumPy and pandas to its own functions when it is imported. The edits
-of these copies take a fifth of the time to import ``dask.dataframe``, and nobody reads them here.
+of these copies take a fifth of the time to import ``dask.dataframe``, and no one reads them here.
 """
 
 from __future__ import annotations
