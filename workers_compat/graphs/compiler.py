@@ -145,12 +145,13 @@ def materialize(
     if loader is not None:
         try:
             graph, by_type, culled = _materialize(request, loader.loads)
-            if not (loader.modules and (by_type or loader.has_stale_references())):
+            if not loader.modules or not (by_type or loader.has_stale_references()):
                 return graph, by_type, culled
         except Exception:
             if not loader.modules:
                 raise
-        # the instance of a class needs the class itself, and so may an annotation
+        # references do not suffice: for instances of a class, for annotations, which may contain
+        # exception classes, and if imported code may compare its functions with references
     return _materialize(request, pickle.loads)
 
 

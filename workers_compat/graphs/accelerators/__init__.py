@@ -8,9 +8,10 @@
 - ``plain_tasks``: pickles of tasks with simple arguments, written without a pickler.
 - ``unimported``: graphs are unpickled without importing the functions that they only refer to.
 
-Each gives the graphs of dask's own code. Those that replace functions of dask fall back to them if
-the installed dask differs from the version that they were written for. They are to be contributed
-to dask: remove a module and its call as soon as the oldest supported dask contains the change.
+The graphs are the same as with dask's own code. Modules that replace functions of dask fall back to
+them if the installed dask differs from the version that they were written for. They are to be
+contributed to dask: remove a module and its call as soon as the oldest supported dask contains the
+change.
 ``paceline.graph-compiler.accelerators: false`` turns all of them off.
 """
 

@@ -2,8 +2,8 @@
 
 - ``distributed`` imports NumPy to allocate received data. The event loop does not need it.
 - ``dask.array`` imports xarray (and with it pandas), SciPy and CuPy to recognize their types in the
-  arguments of its functions, ``dask.dataframe`` SciPy. Graphs do not need it: their arrays are
-  already made.
+  arguments of its functions. ``dask.dataframe`` imports SciPy for the same reason. Graphs do not
+  need it: their collections are already made.
 - scikit-learn imports pandas to read its version.
 
 That is most of the time and memory that these packages take. Pickles import the modules that they
@@ -23,9 +23,7 @@ SCHEDULER: Mapping[str, Sequence[str]] = {"distributed.protocol.utils": ("numpy"
 #: The same in graph compilers.
 COMPILER: Mapping[str, Sequence[str]] = {
     "dask.array": ("cupy", "cupyx", "scipy.fftpack", "scipy.sparse", "sparse", "xarray"),
-    "dask.array._array_expr._backends": ("scipy.sparse", "sparse"),
-    "dask.dataframe.backends": ("scipy.sparse",),
-    "dask.dataframe.utils": ("scipy.sparse",),
+    "dask.dataframe": ("scipy.sparse", "sparse"),
     "sklearn.utils.fixes": ("pandas",),
 }
 

@@ -8,7 +8,7 @@ module, function or class but represents it by a reference, if all of this holds
 - The module belongs to an installed package other than dask, and its source defines the name. A
   stock worker closes if it cannot unpickle a task, so names must be checked before they are sent.
 
-What does more than pass on a reference, such as a call, imports the original. The graph is then
+Calling a reference, or reading an attribute of it, imports the original. The graph is then
 unpickled again, because code of that module may compare functions.
 """
 
@@ -58,7 +58,7 @@ class Reference:
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
-            # ``typing`` and ``inspect`` ask for special methods of whatever they get
+            # ``typing`` and ``inspect`` read special attributes, and need no real ones
             raise AttributeError(f"a reference has no {name!r}")
         if not self._name and is_defined(self._module, name):
             return Reference(self._module, name)
@@ -75,20 +75,20 @@ class Reference:
         return getattr(module, self._name) if self._name else module
 
 
-#: Names that a loader remembers.
+#: Names whose check a loader remembers.
 NAMES_MAX = 1000
 
 
 class ReferenceLoader:
-    """Unpickles graphs.
+    """Unpickles graphs, with references in place of what need not be imported.
 
     Attributes:
-        modules: those of the references in the last graph.
+        modules: modules that the last graph has references to.
     """
 
     def __init__(self) -> None:
         self.modules: set[str] = set()
-        self._defined: dict[tuple[str, str], bool] = {}
+        self._known: dict[tuple[str, str], bool] = {}
 
     def loads(self, data: Any, buffers: Iterable[Any]) -> Any:
         """See ``pickle.loads``."""
@@ -98,25 +98,28 @@ class ReferenceLoader:
         return unpickler.load()
 
     def has_stale_references(self) -> bool:
-        """Return whether a module was imported since the last graph was given a reference to it."""
+        """Return whether a module of the references has been imported meanwhile."""
         return not self.modules.isdisjoint(sys.modules)
 
     def subimport(self, module: str) -> Any:
         """Return a module, or a reference if it need not be imported."""
-        if module in sys.modules or not is_installed(module):
-            return cloudpickle.cloudpickle.subimport(module)
-        self.modules.add(module)
-        return Reference(module)
+        reference = self.reference(module)
+        return cloudpickle.cloudpickle.subimport(module) if reference is None else reference
 
-    def member(self, module: str, name: str) -> Reference | None:
-        """Return a reference to a function or class, None if it must be imported."""
+    def reference(self, module: str, name: str = "") -> Reference | None:
+        """Return a reference to `name` in a module, or to the module itself if `name` is "".
+
+        None if the module must be imported.
+        """
         if module in sys.modules:
             return None
-        if (module, name) not in self._defined:
-            if len(self._defined) >= NAMES_MAX:
-                self._defined.clear()
-            self._defined[module, name] = is_defined(module, name)
-        if not self._defined[module, name]:
+        known = self._known.get((module, name))
+        if known is None:
+            if len(self._known) >= NAMES_MAX:
+                self._known.clear()
+            known = is_defined(module, name) if name else is_installed(module)
+            self._known[module, name] = known
+        if not known:
             return None
         self.modules.add(module)
         return Reference(module, name)
@@ -128,29 +131,35 @@ class _ReferenceUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == _SUBIMPORT:
             return self.loader.subimport
-        reference = self.loader.member(module, name)
+        reference = self.loader.reference(module, name)
         return super().find_class(module, name) if reference is None else reference
 
 
 def is_installed(module: str) -> bool:
     """Return whether an installed package other than dask has the source of `module`."""
-    return module.partition(".")[0] not in _GRAPH_PACKAGES and _source(module) is not None
+    return _source(module) is not None
 
 
 def is_defined(module: str, name: str) -> bool:
-    """Return whether ``is_installed`` and the source defines `name` at its top level."""
-    if not name.isidentifier() or not is_installed(module):
+    """Return whether ``is_installed``, and whether the source defines `name` at its top level."""
+    path = _source(module) if name.isidentifier() else None
+    if path is None:
         return False
     try:
-        text = Path(str(_source(module))).read_text("utf-8")
+        text = path.read_text("utf-8")
     except (OSError, ValueError):
         return False
     return re.search(_DEFINITION.format(name), text, re.MULTILINE) is not None
 
 
-def _source(module: str) -> str | None:
-    """Return the path of the source of an installed module, without importing its packages."""
+def _source(module: str) -> Path | None:
+    """Return the source of a module of an installed package, without importing the package.
+
+    None for modules without a source, and for those of dask.
+    """
     names = module.split(".")
+    if names[0] in _GRAPH_PACKAGES:
+        return None
     found = places = None
     for end in range(1, len(names) + 1):
         found = PathFinder.find_spec(".".join(names[:end]), places)
@@ -158,4 +167,4 @@ def _source(module: str) -> str | None:
             return None
         places = found.submodule_search_locations
     path = Path(str(found and found.origin))
-    return str(path) if path.suffix == ".py" and not _INSTALLED.isdisjoint(path.parts) else None
+    return path if path.suffix == ".py" and not _INSTALLED.isdisjoint(path.parts) else None
