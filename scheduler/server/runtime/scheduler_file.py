@@ -21,8 +21,8 @@ class SchedulerFile:
     def write(self, identity: dict[str, Any], is_successor: bool) -> None:
         """Write what ``Scheduler.identity`` returns.
 
-        Raises OSError if that fails, unless the process continues a dead one (`is_successor`),
-        whose file has the same address.
+        Raises OSError if that fails. If `is_successor`, the file of the previous scheduler process
+        has the same address, and the error is only logged.
         """
         temporary = f"{self._path}.{os.getpid()}.tmp"
         try:
@@ -32,7 +32,12 @@ class SchedulerFile:
         except OSError as error:
             if not is_successor:
                 raise
-            logger.error("The scheduler file %s cannot be written: %s", self._path, error)
+            logger.error(
+                "The scheduler file %s cannot be written: %s. Keeping the file of the previous "
+                "scheduler process, which has the same address",
+                self._path,
+                error,
+            )
             with contextlib.suppress(OSError):
                 os.remove(temporary)
         atexit.register(self.remove)
