@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
+import dask
 import pytest
 from distributed import Client, Worker
 from distributed.scheduler import Scheduler as Stock
@@ -110,6 +112,14 @@ async def test_all_public_attributes_exist(public: dict[str, list[str]]) -> None
             assert not stale, f"{name} has {sorted(stale)}, which are said to be absent"
 
 
+@pytest.fixture
+def connect_timeout() -> Iterator[None]:
+    """Do not wait for half a minute until a closed port is reported."""
+    with dask.config.set({"distributed.comm.timeouts.connect": "3s"}):
+        yield
+
+
+@pytest.mark.usefixtures("connect_timeout")
 async def test_messages_of_plugins() -> None:
     """Plugins send requests to workers and messages to clients, subscribe clients, and measure."""
     heard: list[Any] = []
