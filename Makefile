@@ -30,7 +30,7 @@ demo: $(call STAMP,demo)  ## start a scheduler, two workers and a client, comput
 	@$(BIN)/python examples/demo.py
 
 # tests that need no cluster and no fixed ports run in parallel; 5 means that none was selected
-PARALLEL = tests/core tests/protocol tests/scenarios tests/simulation tests/tidy tests/workers_compat
+PARALLEL = tests/core tests/protocol tests/scenarios tests/server tests/simulation tests/tidy tests/workers_compat
 test: $(call STAMP,test)  ## run the fast tests
 	$(BIN)/python -m pytest -n 2 -m "not slow" $(PARALLEL) $(PYTEST_ARGS) || test $$? = 5
 	$(BIN)/python -m pytest -m "not slow" $(PARALLEL:%=--ignore=%) $(PYTEST_ARGS)
