@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 from unittest.mock import Mock
 
 import psutil
 import pytest
+from distributed import Client, Worker
+from distributed.core import rpc
+from paceline.scheduler.server.comm.transport import Comm
+from paceline.scheduler.server.peers.peer import EventHandler, Peer
+from paceline.scheduler.server.requests.spool import Spool
 from paceline.scheduler.server.runtime import gc_policy
 from paceline.scheduler.server.runtime.gc_policy import GcPolicy
+from paceline.scheduler.server.scheduler import Scheduler
 from paceline.workers_compat.malloc_trim import malloc_trim, trim_in_thread
+
+from tests.support.fake_peers import until
 
 GIVEN_BACK = Mock()
 
@@ -113,9 +122,15 @@ def test_full_collection_when_idle(policy: GcPolicy, monkeypatch: Any) -> None:
     assert policy.n_collections == collections
 
 
-def test_old_garbage_is_collected_under_low_load(policy: GcPolicy, monkeypatch: Any) -> None:
+@pytest.mark.parametrize(
+    ("interval", "n_stimuli"),
+    [("OLD_COLLECT_INTERVAL_SECONDS", 1), ("OLD_COLLECT_BUSY_INTERVAL_SECONDS", 10_000)],
+)
+def test_old_garbage_is_collected(
+    policy: GcPolicy, monkeypatch: Any, interval: str, n_stimuli: int
+) -> None:
     """Collect objects that outlived young collections and are not frozen, also if the process is never idle for ten minutes."""
-    monkeypatch.setattr(gc_policy, "OLD_COLLECT_INTERVAL_SECONDS", 0.0)
+    monkeypatch.setattr(gc_policy, interval, 0.0)
     node = Node()
     gone = weakref.ref(node)
     alive = churn(gc_policy.YOUNG_COLLECT_ALLOCATIONS + 1)
@@ -126,7 +141,7 @@ def test_old_garbage_is_collected_under_low_load(policy: GcPolicy, monkeypatch: 
     assert gone() is not None  # not in a young generation
     policy.on_tick(n_tasks=gc_policy.MANY_TASKS + 1, n_stimuli=0)
     assert gone() is not None
-    policy.on_tick(n_tasks=0, n_stimuli=1)
+    policy.on_tick(n_tasks=0, n_stimuli=n_stimuli)
     assert gone() is None
     assert GIVEN_BACK.call_count == 1
     del alive
@@ -162,3 +177,31 @@ def test_freed_memory_is_returned_to_the_system() -> None:
     thread.join()
     assert process.memory_info().rss < full - 40_000_000
     assert len(pieces) == 750
+
+
+async def test_reference_counts_free_connections_and_gathers() -> None:
+    """The old generation is rarely collected while the scheduler is busy."""
+
+    def alive() -> Counter[str]:
+        kinds = (Comm, Peer, EventHandler, Spool)
+        return Counter(type(o).__name__ for o in gc.get_objects() if isinstance(o, kinds))
+
+    async def visit() -> None:
+        async with Client(scheduler.address, asynchronous=True) as client:
+            assert await client.submit(int, "2") == 2
+        async with rpc(scheduler.address) as remote:
+            await remote.identity()
+
+    async with (
+        Scheduler(port=0, host="127.0.0.1", dashboard=False) as scheduler,
+        Worker(scheduler.address),
+    ):
+        await visit()
+        before = alive()
+        gc.disable()
+        try:
+            for _ in range(5):
+                await visit()
+            await until(lambda: not alive() - before)
+        finally:
+            gc.enable()

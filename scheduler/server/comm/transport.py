@@ -64,6 +64,18 @@ class CommEvents(Protocol):
         """Process the end of the connection, which is the last event."""
 
 
+class NoEvents:
+    """The ``CommEvents`` of a comm that is closed, which ignores them."""
+
+    def frames_in(self, messages: list[Any]) -> None: ...
+
+    def paused(self) -> None: ...
+
+    def resumed(self) -> None: ...
+
+    def connection_lost(self, reason: str) -> None: ...
+
+
 class Listener(Protocol):
     """Accepts connections."""
 
@@ -88,7 +100,7 @@ class Comm(ABC):
 
     Attributes:
         facts: what is known of the peer.
-        events: receives the events. Set when the connection opens.
+        events: receives the events. Set when the connection opens; ``NoEvents`` once it is closed.
         coming: the incomplete message's frame lengths and its frames so far; None if unknown.
         number: of a connection that is recorded (``durable``), else 0.
         is_stream: whether it is the stream of a worker or client.
@@ -281,7 +293,11 @@ class Transport:
         comm.events = self._opened(comm)
 
     def connection_lost(self, comm: Comm, reason: str) -> None:
-        """Remove a connection that was closed."""
+        """Remove a connection that was closed, and break the reference cycle of comm and peer.
+
+        A scheduler that is always busy would collect such cycles late.
+        """
         if comm in self.comms:
             self.comms.remove(comm)
-            comm.events.connection_lost(reason)
+            events, comm.events = comm.events, NoEvents()
+            events.connection_lost(reason)

@@ -62,12 +62,12 @@ def capture(server: ServerApi, start: RunStart) -> Past:
         )
         for name, stream in found.items()
     }
-    comms = {stream.peer.comm for stream in streams.values()} | server.transport.comms
-    for comm in comms:
-        if isinstance(comm, DurableComm):
-            peer: Any = comm.events
-            connection = past.connections[comm.number] = comm.capture(peer.connection)
-            peer.handler.capture(connection, past)
+    handlers: dict[Any, Any] = {comm.events: comm.events.handler for comm in server.transport.comms}
+    handlers |= {stream.peer: stream for stream in streams.values()}
+    for peer, handler in handlers.items():
+        if isinstance(peer.comm, DurableComm):
+            connection = past.connections[peer.comm.number] = peer.comm.capture(peer.connection)
+            handler.capture(connection, past)
     past.streams = {
         key: past.connections[stream.peer.comm.number] for key, stream in streams.items()
     }

@@ -184,12 +184,14 @@ class Peer:
         self.handler.resumed()
 
     def connection_lost(self, reason: str) -> None:
-        """Handle the end of the connection."""
+        """Handle the end of the connection, and break the reference cycles of the peer."""
         self.closed = True
         self._wake.set()
         if self.receive_spool is not None:
             self.receive_spool.close()
-        self.handler.closed(reason)
+            self.receive_spool = None
+        handler, self.handler = self.handler, EventHandler()
+        handler.closed(reason)
 
     async def drained(self) -> None:
         """Wait until the peer has read what was written, or the connection has ended."""

@@ -188,8 +188,10 @@ class Pool:
 
     async def _connect(self, address: str) -> OutgoingRpc:
         peer = (await self._dial(address)).events
-        assert isinstance(peer, Peer) and isinstance(peer.handler, OutgoingRpc)
+        if not isinstance(peer, Peer):
+            raise connection_lost(address, "it is closed")
         rpc = peer.handler
+        assert isinstance(rpc, OutgoingRpc)
         try:
             async with asyncio.timeout(HANDSHAKE_SECONDS):
                 if not rpc.has_handshake:

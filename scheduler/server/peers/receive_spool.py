@@ -59,7 +59,7 @@ class ReceiveSpool:
         spool = Spool(
             0,
             self._directory,
-            on_first_file=lambda: self._spawn(trim_while_used(spool), "receive-spool-trim"),
+            on_first_file=lambda spool: self._spawn(trim_while_used(spool), "receive-spool-trim"),
         )
         self._spool, self._lane = spool, spool.lane()
 

@@ -70,7 +70,7 @@ class _Gather:
         self.spool = Spool(
             state.gather_memory_nbytes,
             state.spool_directory,
-            on_first_file=lambda: server.spawn(trim_while_used(self.spool), "gather-trim"),
+            on_first_file=lambda spool: server.spawn(trim_while_used(spool), "gather-trim"),
         )
         self.data: dict[Key, Any] = {}
         self.failed: dict[Key, None] = {}

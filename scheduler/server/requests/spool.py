@@ -47,14 +47,14 @@ class Spool:
     Args:
         memory_nbytes: limit of the bytes in memory.
         directory: directory of the files; None for the system's default.
-        on_first_file: called once, when the first file is created.
+        on_first_file: called once with this object, when the first file is created.
     """
 
     def __init__(
         self,
         memory_nbytes: int,
         directory: str | None = None,
-        on_first_file: Callable[[], object] | None = None,
+        on_first_file: Callable[[Spool], object] | None = None,
     ) -> None:
         self._memory_nbytes = memory_nbytes
         self._directory = directory
@@ -91,7 +91,7 @@ class Spool:
         """
         segment = _Segment(max(SEGMENT_NBYTES, nbytes), self._directory)
         if self._on_first_file is not None:
-            self._on_first_file()
+            self._on_first_file(self)
             self._on_first_file = None
         self._segments.add(segment)
         return segment

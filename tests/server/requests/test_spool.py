@@ -164,7 +164,7 @@ def test_written_frames_leave_memory(tmp_path: Path) -> None:
 
 def test_first_file_is_logged_once(tmp_path: Path) -> None:
     told = []
-    spool = Spool(0, str(tmp_path), on_first_file=lambda: told.append(1))
+    spool = Spool(0, str(tmp_path), on_first_file=lambda spool: told.append(1))
     spool.lane().allocate(10)
     spool.lane().allocate(spool_module.FILE_FRAME_NBYTES)
     assert told == [1]
