@@ -10,7 +10,7 @@ is disabled if the process runs only the scheduler, and
 - objects that survive this while there are many tasks are frozen, so that no later collection
   traverses them,
 - objects that are not frozen are collected from time to time when there are few tasks and few
-  stimuli, and soon after the last task was forgotten,
+  stimuli, soon after the last task was forgotten, and more rarely when there are many stimuli,
 - all objects are unfrozen and collected if many were frozen since the last time,
 - and memory that such a collection freed is returned to the system.
 
@@ -50,6 +50,8 @@ FULL_COLLECT_INTERVAL_SECONDS = 600.0
 FULL_COLLECT_MIN_FROZEN = 5_000
 #: Time between collections of objects that are not frozen, seconds.
 OLD_COLLECT_INTERVAL_SECONDS = 60.0
+#: The same if there are many stimuli all the time, seconds.
+OLD_COLLECT_BUSY_INTERVAL_SECONDS = 600.0
 #: After work, such a collection is made once there was no task and little activity for this time,
 #: seconds.
 REST_SECONDS = 2.0
@@ -131,19 +133,20 @@ class GcPolicy:
         gc.collect(0)  # resets the counter; there is nothing left to collect
 
     def on_tick(self, n_tasks: int, n_stimuli: int) -> None:
-        """Collect the older generations if there are few tasks (as above) and few stimuli."""
+        """Collect the older generations if there are few tasks (as above), rarely if it is busy."""
         busy = n_stimuli - self._n_stimuli > IDLE_MAX_STIMULI_A_TICK
         self._n_stimuli = n_stimuli
         now = time.perf_counter()
         if busy or n_tasks:
             self._rests_from = now
-        if busy or not self._dirty or n_tasks > MANY_TASKS:
+        if not self._dirty or n_tasks > MANY_TASKS:
             return
-        is_over = self._worked and now - self._rests_from >= REST_SECONDS
-        if now - self._last_full >= FULL_COLLECT_INTERVAL_SECONDS:
+        is_over = self._worked and not busy and now - self._rests_from >= REST_SECONDS
+        interval = OLD_COLLECT_BUSY_INTERVAL_SECONDS if busy else OLD_COLLECT_INTERVAL_SECONDS
+        if not busy and now - self._last_full >= FULL_COLLECT_INTERVAL_SECONDS:
             self._last_full = now
             self._collect_frozen()
-        elif is_over or now - self._last_old >= OLD_COLLECT_INTERVAL_SECONDS:
+        elif is_over or now - self._last_old >= interval:
             self._last_old = now
             self._worked = False
             self._dirty = self._frozen_since_full
