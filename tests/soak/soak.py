@@ -39,10 +39,17 @@ MEMORY_GROWTH_MAX, MEMORY_SECONDS = 1.10, 600
 #: Words in errors that a lost worker causes; each error is also compared with the log of faults.
 EXPLAINED = ("KilledWorker", "CancelledError", "lost", "P2P", "CommClosed", "not running", "TimeoutError", "OSError")  # fmt: skip
 
+#: Logs are full after the first rounds, so that memory does not grow with them.
+SHORT_LOGS = {
+    "DASK_DISTRIBUTED__ADMIN__LOG_LENGTH": "200",
+    "DASK_DISTRIBUTED__ADMIN__LOW_LEVEL_LOG_LENGTH": "100",
+    "DASK_DISTRIBUTED__ADMIN__SYSTEM_MONITOR__LOG_LENGTH": "60",
+}
 CONFIG = {
     "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "8s",
     "DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "10",
     "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "10s",
+    **SHORT_LOGS,
     **IMPORTABLE,
 }
 
