@@ -62,7 +62,8 @@ def capture(server: ServerApi, start: RunStart) -> Past:
         )
         for name, stream in found.items()
     }
-    handlers: dict[Any, Any] = {comm.events: comm.events.handler for comm in server.transport.comms}
+    peers: list[Any] = [comm.events for comm in server.transport.comms]
+    handlers = {peer: peer.handler for peer in peers}
     handlers |= {stream.peer: stream for stream in streams.values()}
     for peer, handler in handlers.items():
         if isinstance(peer.comm, DurableComm):
