@@ -252,6 +252,20 @@ def test_large_release_is_split() -> None:
     assert not env.state.tasks
 
 
+def test_releases_of_a_batch_are_split_together() -> None:
+    """The messages of a batch are handled one after the other, and each may release many tasks."""
+    env = small_turns()
+    names = "abcdef"
+    for name in names:
+        env.submit(layered(name, width=40), want=[f"total{name}"])
+    env.take()
+    counter = env.state.transition_counter
+    for name in names:
+        env.turn(_released(f"total{name}"), "alice")
+    assert env.state.transition_counter - counter <= 3
+    assert outcome(env) == {}
+
+
 @pytest.mark.parametrize("turn", range(0, 40, 4))
 def test_key_is_desired_again_in_the_middle_of_the_release(turn: int) -> None:
     env = small_turns()

@@ -239,6 +239,8 @@ def client_releases_keys(turn: Turn, keys: Collection[Key], client: str) -> None
     recs: Recs = {}
     for ts in tasks:
         release_desire(ts, cs, recs)
+    if state.deferred.recommendations or state.deferred.releases:
+        turn.budget = 0  # a batch of messages that each release many tasks would take long
     run(turn, recs)
     fill_slots(turn)
 
