@@ -20,6 +20,7 @@ from paceline.scheduler.core.stimuli import (
     ReleaseAll,
     RestrictionsSet,
     SetShare,
+    TimerDue,
     WriteTask,
 )
 from paceline.scheduler.core.turn import Outbox
@@ -253,6 +254,19 @@ def test_task_moves_if_it_would_start_sooner_elsewhere(four: Env) -> None:
     four.submit({"x0": ["d0"]})
     four.finish(four.processing("w3")[0], seconds=100.0)
     assert four.where("x0") == "w3"
+
+
+def test_tasks_of_several_groups_move_from_time_to_time(four: Env) -> None:
+    four.feed(DataPlaced({"d": ["w0"], "e": ["w0"]}, {"d": 8, "e": 8}))
+    contended(four)
+    four.submit({"x": ["d"]})
+    four.submit({"y": ["e"]}, client="bob")
+    while counts(four)["b"] > 1:
+        w = next(w for w in ("w1", "w2", "w3") if four.processing(w))
+        four.finish(four.processing(w)[0], seconds=100.0)
+    assert four.states("x", "y") == ["queued", "queued"]
+    four.feed(TimerDue(four.state.queued.move_timer))
+    assert four.states("x", "y") == ["processing", "processing"]
 
 
 def test_task_moves_if_the_worker_with_its_data_pauses(four: Env) -> None:

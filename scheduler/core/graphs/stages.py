@@ -19,7 +19,8 @@ from paceline.scheduler.core.lifecycle.recommendations import (
     priority_of,
     release_desire,
 )
-from paceline.scheduler.core.lifecycle.transitions import fill_slots, run, transition
+from paceline.scheduler.core.lifecycle.slots import fill_slots
+from paceline.scheduler.core.lifecycle.transitions import run, transition
 from paceline.scheduler.core.state.model import TaskState
 from paceline.scheduler.core.state.pending_graph import PendingGraph
 from paceline.scheduler.core.state.scheduler_state import SchedulerState

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from paceline.scheduler.core.lifecycle.transitions import fill_slots
+from paceline.scheduler.core.lifecycle.slots import fill_slots
 from paceline.scheduler.core.policy.admission import (
     free_nbytes,
     is_last_use,

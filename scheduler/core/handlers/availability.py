@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from paceline.scheduler.core.lifecycle.extra_runs import refresh_running
 from paceline.scheduler.core.lifecycle.recommendations import Recs, priority_of
-from paceline.scheduler.core.lifecycle.transitions import fill_slots, run
+from paceline.scheduler.core.lifecycle.slots import fill_slots
+from paceline.scheduler.core.lifecycle.transitions import run
 from paceline.scheduler.core.policy import placement
 from paceline.scheduler.core.state.model import WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
@@ -47,7 +48,8 @@ def availability_changed(turn: Turn, ws: WorkerState) -> None:
         placement.update_idle(state, ws)
         use_worker(turn, ws)
     else:
-        fill_slots(turn)  # tasks that were to follow their data to this worker
+        state.queued.may_move = True  # tasks that were to follow their data to this worker
+        fill_slots(turn)
     refresh_no_workers(state, turn.now)
 
 

@@ -20,7 +20,8 @@ from paceline.scheduler.core.lifecycle.recommendations import (
 )
 from paceline.scheduler.core.lifecycle.removal import begin_client_removal
 from paceline.scheduler.core.lifecycle.restart import forget_everything
-from paceline.scheduler.core.lifecycle.transitions import fill_slots, run
+from paceline.scheduler.core.lifecycle.slots import fill_slots
+from paceline.scheduler.core.lifecycle.transitions import run
 from paceline.scheduler.core.state.model import ClientState, TaskState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.stimuli import ClientJoined, ClientRemoved, ReleaseAll, RetryKeys

@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from paceline.scheduler.core.inspection.queries import address_or_host
-from paceline.scheduler.core.lifecycle import accounting, transitions
+from paceline.scheduler.core.lifecycle import accounting, slots, transitions
 from paceline.scheduler.core.lifecycle.recommendations import Recs
 from paceline.scheduler.core.policy import fairness, placement
 from paceline.scheduler.core.state.model import TaskState
@@ -143,7 +143,7 @@ def handle_set_restrictions(turn: Turn, message: RestrictionsSet) -> None:
         elif ts.state == "no-worker":
             recs[ts] = "processing"
     transitions.run(turn, recs)
-    transitions.fill_slots(turn)
+    slots.fill_slots(turn)
 
 
 def handle_make_transitions(turn: Turn, command: MakeTransitions) -> None:
@@ -168,7 +168,7 @@ def handle_make_transitions(turn: Turn, command: MakeTransitions) -> None:
         recs: Recs = {}
         transitions.transition(turn, ts, finish, recs)
         transitions.run(turn, recs)
-    transitions.fill_slots(turn)
+    slots.fill_slots(turn)
 
 
 def handle_set_metadata(turn: Turn, message: MetadataSet) -> None:
@@ -216,7 +216,7 @@ def handle_configure(turn: Turn, command: Configure) -> None:
         for ws in state.workers.values():
             ws.task_slots = placement.task_slots(state, ws.nthreads)
             placement.update_idle(state, ws)
-        transitions.fill_slots(turn)
+        slots.fill_slots(turn)
 
 
 #: Message class -> handler.

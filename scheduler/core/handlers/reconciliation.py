@@ -14,7 +14,8 @@ from typing import Final
 from paceline.protocol.keys import Key
 from paceline.protocol.messages import StealRequest
 from paceline.scheduler.core.lifecycle import accounting
-from paceline.scheduler.core.lifecycle.transitions import fill_slots, run
+from paceline.scheduler.core.lifecycle.slots import fill_slots
+from paceline.scheduler.core.lifecycle.transitions import run
 from paceline.scheduler.core.state.comparison import (
     Comparison,
     EndComparison,

@@ -10,7 +10,8 @@ from paceline.scheduler.core.lifecycle import accounting
 from paceline.scheduler.core.lifecycle.new_tasks import new_task
 from paceline.scheduler.core.lifecycle.placed_data import become_data
 from paceline.scheduler.core.lifecycle.recommendations import Recs, is_wanted
-from paceline.scheduler.core.lifecycle.transitions import fill_slots, run
+from paceline.scheduler.core.lifecycle.slots import fill_slots
+from paceline.scheduler.core.lifecycle.transitions import run
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.stimuli import DataPlaced, ReplicasAdded, ReplicasLost
 from paceline.scheduler.core.turn import Registry, Turn

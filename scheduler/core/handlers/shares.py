@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from paceline.scheduler.core.config import check_group_settings
-from paceline.scheduler.core.lifecycle.transitions import fill_slots
+from paceline.scheduler.core.lifecycle.slots import fill_slots
 from paceline.scheduler.core.state.accounts import ShareGroup
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.stimuli import SetShare

@@ -6,7 +6,8 @@ from paceline.protocol.messages import KeepAlive, LongRunning, Reschedule, TaskE
 from paceline.scheduler.core.lifecycle import accounting
 from paceline.scheduler.core.lifecycle.recommendations import Recs
 from paceline.scheduler.core.lifecycle.second_runs import promote_second_run, second_run
-from paceline.scheduler.core.lifecycle.transitions import fill_slots, run, transition
+from paceline.scheduler.core.lifecycle.slots import fill_slots
+from paceline.scheduler.core.lifecycle.transitions import run, transition
 from paceline.scheduler.core.policy import placement
 from paceline.scheduler.core.state.model import WorkerState
 from paceline.scheduler.core.turn import Registry, Turn

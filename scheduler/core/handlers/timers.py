@@ -10,7 +10,8 @@ from paceline.scheduler.core.instructions import CloseScheduler, RestartSilentWo
 from paceline.scheduler.core.lifecycle.deferred import run_deferred
 from paceline.scheduler.core.lifecycle.failures import Failure
 from paceline.scheduler.core.lifecycle.recommendations import Recs
-from paceline.scheduler.core.lifecycle.transitions import fill_slots, run, transition
+from paceline.scheduler.core.lifecycle.slots import fill_slots
+from paceline.scheduler.core.lifecycle.transitions import run, transition
 from paceline.scheduler.core.policy import placement
 from paceline.scheduler.core.state.model import TaskState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState

@@ -14,7 +14,8 @@ from typing import Any
 
 from paceline.scheduler.core.lifecycle.accounting import occupancy
 from paceline.scheduler.core.lifecycle.recommendations import Recs, priority_of
-from paceline.scheduler.core.lifecycle.transitions import fill_slots, run, transition
+from paceline.scheduler.core.lifecycle.slots import fill_slots
+from paceline.scheduler.core.lifecycle.transitions import run, transition
 from paceline.scheduler.core.policy import fairness, placement
 from paceline.scheduler.core.policy.worker_ends import can_finish
 from paceline.scheduler.core.state.model import TaskState, WorkerState

@@ -18,7 +18,8 @@ from paceline.scheduler.core.lifecycle.removal import (
     lose_data,
 )
 from paceline.scheduler.core.lifecycle.second_runs import leave_second_runs
-from paceline.scheduler.core.lifecycle.transitions import fill_slots, run
+from paceline.scheduler.core.lifecycle.slots import fill_slots
+from paceline.scheduler.core.lifecycle.transitions import run
 from paceline.scheduler.core.policy import placement
 from paceline.scheduler.core.state.deferred import WorkerRemoval
 from paceline.scheduler.core.state.fixed_set import FixedSet

@@ -35,7 +35,6 @@ from paceline.scheduler.core.policy import (
     admission,
     coassignment,
     fairness,
-    memory_queue,
     placement,
     second_copies,
     worker_ends,
@@ -437,30 +436,6 @@ def _recall_dependents(turn: Turn, ts: TaskState, recs: Recs) -> None:
         if dts.state == "processing":
             recs.pop(dts, None)
             transition(turn, dts, "waiting", recs)
-
-
-def fill_slots(turn: Turn) -> None:
-    """Send queued tasks to workers with free slots, in the order of ``memory_queue.next_task``.
-
-    Call this after carrying out the recommendations of a stimulus, so that tasks that became ready
-    are placed before new roots.
-    """
-    state = turn.state
-    if not state.queued.waiting:
-        return
-    recs: Recs = {}
-    for _ in range(state.config.turn_tasks_max):
-        choice = memory_queue.next_task(state)
-        if choice is None:
-            return
-        ts, ws = choice
-        if ws is not None and worker_ends.can_finish(state, ts, ws):
-            transition(turn, ts, "processing", recs, ws)
-        if ts.state == "queued":  # the data of a dependency is being lost, or `ws` cannot run it
-            transition(turn, ts, "waiting", recs)
-        if recs:
-            run(turn, recs)
-    turn.wants_continue()
 
 
 #: (start, finish) -> function(turn, task, recommendations to add to, detail of the cause).

@@ -3,8 +3,9 @@
 A group of the highest priority class goes first, among these the one with the least usage for its
 weight. Within a group the highest priority goes first, with one exception for locality: a slot is
 given to tasks whose data is on that worker, before tasks whose data is elsewhere. The latter move
-if they would start sooner and no group whose turn is soon has a task for the slot. Tasks of a
-higher user priority never wait for those of a lower one.
+if they would start sooner and no group whose turn is soon has a task for the slot. While several
+groups wait, that is looked at from time to time. Tasks of a higher user priority never wait for
+those of a lower one.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from paceline.scheduler.core.lifecycle.accounting import (
     expected_duration,
     occupancy,
 )
-from paceline.scheduler.core.state.accounts import ShareGroup
 from paceline.scheduler.core.state.fair_queue import Place, ShareQueue
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
@@ -32,6 +32,8 @@ DEPENDENCIES_MAX = 100
 WORKERS_COMPARED_MAX = 20
 #: Seconds by which a task has to start sooner on a worker that lacks its data.
 MOVE_SECONDS = 0.1
+#: Interval at which that is looked at, seconds.
+MOVE_INTERVAL_SECONDS = 0.1
 
 #: Seconds of the whole cluster by which a group may be served early to keep tasks near their data.
 SLACK_SECONDS = 0.5
@@ -108,58 +110,38 @@ def _main_holder(state: SchedulerState, ts: TaskState) -> WorkerState | None:
 def next_task(state: SchedulerState) -> Choice | None:
     """Return the queued task to send next and its worker, or None if none can be sent now.
 
-    If tasks wait near their data, the groups whose turn is soon are first tried without moving
-    data to a worker only because it is free.
+    While several groups wait, tasks near their data move to a free worker only if ``may_move`` of
+    the queue is set. Even then the groups whose turn is soon are first tried without moving data.
     """
-    waiting = state.queued.waiting
-    least = state.loads.least_loaded() if waiting else None
+    queued = state.queued
+    may_move = queued.may_move or len(queued.waiting) == 1
+    least = state.loads.least_loaded() if queued.waiting else None
     if least is None:
         return None
-    is_local = any(queue.near for queue in waiting.values())
-    first = whose_turn(waiting, {})
-    choice = _choose(state, first, least, is_local)
+    first = min(queued.waiting.values(), key=rank)
+    choice = _choose(state, first, least, False)
     if choice is not None:
         return choice
-    queues = sorted(waiting.values(), key=_turn)
-    if is_local:
-        slack = SLACK_SECONDS * state.total_nthreads * state.shares.scale
-        limit = _turn(first)[1] + slack
-        for queue in queues[1:]:
-            if queue.share.priority_class != first.share.priority_class or _turn(queue)[1] > limit:
-                break
-            choice = _choose(state, queue, least, True)
-            if choice is not None:
-                return choice
-    for queue in queues[0 if is_local else 1 :]:
+    queues = sorted(queued.waiting.values(), key=rank)
+    priority_class, usage = rank(first)
+    soon = priority_class, usage + SLACK_SECONDS * state.total_nthreads * state.shares.scale
+    for queue in queues[1:]:
+        if may_move and rank(queue) > soon:
+            break
         choice = _choose(state, queue, least, False)
+        if choice is not None:
+            return choice
+    for queue in queues if may_move else ():
+        choice = _choose(state, queue, least, True)
         if choice is not None:
             return choice
     return None
 
 
-def _turn(queue: ShareQueue) -> tuple[int, float]:
-    """Return the rank by which ``whose_turn`` orders groups."""
+def rank(queue: ShareQueue) -> tuple[int, float]:
+    """Return the order in which share groups take turns; the lowest goes first."""
     share = queue.share
     return -share.priority_class, share.usage / share.weight
-
-
-def whose_turn(waiting: dict[ShareGroup, ShareQueue], passed: dict[ShareGroup, None]) -> ShareQueue:
-    """Return the queue of the group that is first, without those in `passed`."""
-    best: ShareQueue | None = None
-    best_class = 0
-    best_usage = 0.0
-    for share, queue in waiting.items():
-        if passed and share in passed:
-            continue
-        usage = share.usage / share.weight
-        if (
-            best is None
-            or share.priority_class > best_class
-            or (share.priority_class == best_class and usage < best_usage)
-        ):
-            best, best_class, best_usage = queue, share.priority_class, usage
-    assert best is not None
-    return best
 
 
 def may_start(ts: TaskState) -> bool:
@@ -180,7 +162,7 @@ def may_start(ts: TaskState) -> bool:
 
 
 def _choose(
-    state: SchedulerState, queue: ShareQueue, least: WorkerState, is_local: bool
+    state: SchedulerState, queue: ShareQueue, least: WorkerState, may_move: bool
 ) -> Choice | None:
     """Return the next task of a group and its worker, or None if all have to wait."""
     root = coassignment.next_root(state, queue, least)
@@ -199,7 +181,7 @@ def _choose(
         ts = heap.peek()
         if ts is not None:
             _add_restricted(state, ts, found)
-    if queue.near and (state.shares.has_user_priorities if found else not is_local):
+    if queue.near and (state.shares.has_user_priorities if found else may_move):
         _add_remote(state, queue, least, found)
     if is_capped:
         found = [each for each in found if each[2] is None or may_start(each[1])]

@@ -11,7 +11,6 @@ from __future__ import annotations
 from itertools import islice
 from typing import Any, TypeAlias
 
-from paceline.scheduler.core.state.accounts import ShareGroup
 from paceline.scheduler.core.state.fair_queue import Place, ShareQueue
 from paceline.scheduler.core.state.model import TaskPrefix, TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
@@ -43,14 +42,10 @@ def next_task(state: SchedulerState) -> Choice | None:
 
 def _next(state: SchedulerState, is_forced: bool) -> Choice | None:
     """Return the next task and its worker; if `is_forced`, whether it fits or not."""
-    waiting = state.queued.waiting
-    passed: dict[ShareGroup, None] = {}
-    while len(passed) < len(waiting):
-        queue = fairness.whose_turn(waiting, passed)
+    for queue in sorted(state.queued.waiting.values(), key=fairness.rank):
         choice = _choose(state, queue, is_forced)
         if choice is not None:
             return choice
-        passed[queue.share] = None
     return None
 
 

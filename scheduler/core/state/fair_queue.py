@@ -110,6 +110,8 @@ class FairQueue:
         queues: share group -> ShareQueue.
         waiting: those that are not empty, in the order in which they became so.
         claims: root-ish task that is queued or not ready yet -> worker that runs its siblings.
+        may_move: whether tasks near their data may be sent to other workers now.
+        move_timer: number of the timer that sets `may_move`; 0 if there is none.
     """
 
     def __init__(self, shares: Shares) -> None:
@@ -117,6 +119,8 @@ class FairQueue:
         self.queues: dict[ShareGroup, ShareQueue] = {}
         self.waiting: dict[ShareGroup, ShareQueue] = {}
         self.claims: dict[TaskState, WorkerState] = {}
+        self.may_move = False
+        self.move_timer = 0
 
     def _enter(self, ts: TaskState) -> ShareQueue:
         share = ts.account.share
@@ -186,6 +190,10 @@ class FairQueue:
     def forget_group(self, share: ShareGroup) -> None:
         """Drop the empty queue of `share`, which was dropped."""
         self.queues.pop(share, None)
+
+    def has_near(self) -> bool:
+        """Return whether any task is held for a slot of the worker that has its data."""
+        return any(queue.near for queue in self.waiting.values())
 
     def peek(self) -> TaskState | None:
         """Return the first member of the first group, or None."""

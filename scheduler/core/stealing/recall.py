@@ -13,7 +13,8 @@ from paceline.protocol.messages import StealRequest, StealResponse
 from paceline.scheduler.core.lifecycle import accounting
 from paceline.scheduler.core.lifecycle.outgoing import compute_message
 from paceline.scheduler.core.lifecycle.second_runs import drop_second_run
-from paceline.scheduler.core.lifecycle.transitions import fill_slots, run
+from paceline.scheduler.core.lifecycle.slots import fill_slots
+from paceline.scheduler.core.lifecycle.transitions import run
 from paceline.scheduler.core.policy import admission, fairness, placement, worker_ends
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
