@@ -4,8 +4,8 @@ A group of the highest priority class goes first, among these the one with the l
 weight. Within a group the highest priority goes first, with one exception for locality: a slot is
 given to tasks whose data is on that worker, before tasks whose data is elsewhere. The latter move
 if they would start sooner and no group whose turn is soon has a task for the slot. While several
-groups wait, that is looked at from time to time. Tasks of a higher user priority never wait for
-those of a lower one.
+groups of a class wait, that is looked at from time to time. Tasks of a higher user priority never
+wait for those of a lower one.
 """
 
 from __future__ import annotations
@@ -110,11 +110,11 @@ def _main_holder(state: SchedulerState, ts: TaskState) -> WorkerState | None:
 def next_task(state: SchedulerState) -> Choice | None:
     """Return the queued task to send next and its worker, or None if none can be sent now.
 
-    While several groups wait, tasks near their data move to a free worker only if ``may_move`` of
-    the queue is set. Even then the groups whose turn is soon are first tried without moving data.
+    While several groups of one priority class wait, tasks near their data move to a free worker
+    only if ``may_move`` of the queue is set. Even then the groups whose turn is soon are first
+    tried without moving data.
     """
     queued = state.queued
-    may_move = queued.may_move or len(queued.waiting) == 1
     least = state.loads.least_loaded() if queued.waiting else None
     if least is None:
         return None
@@ -124,6 +124,7 @@ def next_task(state: SchedulerState) -> Choice | None:
         return choice
     queues = sorted(queued.waiting.values(), key=rank)
     priority_class, usage = rank(first)
+    may_move = queued.may_move or len(queues) == 1 or rank(queues[-1])[0] != priority_class
     soon = priority_class, usage + SLACK_SECONDS * state.total_nthreads * state.shares.scale
     for queue in queues[1:]:
         if may_move and rank(queue) > soon:
