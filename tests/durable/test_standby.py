@@ -87,6 +87,22 @@ async def test_log_continues_a_capture(scheduler: Scheduler, tmp_path: Path) -> 
         assert list(continued.core.state.tasks) == list(whole.core.state.tasks)
 
 
+async def test_lost_stream_with_messages_to_handle_is_captured(scheduler: Scheduler) -> None:
+    server = scheduler._server
+    assert server is not None and server.durability is not None
+    async with Worker(scheduler.address) as worker:
+        stream = server.driver.worker_streams[worker.address]
+        comm = stream.peer.comm
+        transport = comm._transport
+        transport.set_protocol(asyncio.Protocol())
+        stream._defer([m.KeepAlive()])
+        comm.connection_lost(None)
+        past = capture(server, server.durability.start)
+        transport.abort()
+        found = past.streams["worker", worker.address]
+        assert found.is_closed and list(found.messages) == [m.KeepAlive()]
+
+
 def test_records_are_read_from_a_position(tmp_path: Path) -> None:
     log = Log(tmp_path)
     log.append(1, 1, b"first")

@@ -11,7 +11,7 @@ import socket
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from paceline.protocol.framing import pack_frames
+from paceline.protocol.framing import FrameReader, pack_frames
 from paceline.scheduler.server.comm.accepting import SocketAcceptor, SocketListener, in_tasks
 from paceline.scheduler.server.comm.sockets import bind_sockets, bound
 from paceline.scheduler.server.comm.tcp import JOIN_MAX_NBYTES, TcpBackend, TcpComm
@@ -91,6 +91,7 @@ class DurableComm(TcpComm):
         self._recorder.closed(self.number)
         self._keeper.release(self.number)
         super().connection_lost(error)
+        self._reader = FrameReader()  # for `capture`: messages that were read may wait
 
     def collect(self, frames: Sequence[Buffer]) -> None:
         pieces = pack_frames(frames)
