@@ -241,7 +241,7 @@ def client_releases_keys(turn: Turn, keys: Collection[Key], client: str) -> None
     for ts in tasks:
         release_desire(ts, cs, recs)
     if state.deferred.recommendations or state.deferred.releases:
-        turn.budget = 0  # a batch of messages that each release many tasks would take long
+        turn.budget = 0  # defer these, too, so that a batch of releases does not fill many turns
     run(turn, recs)
     fill_slots(turn)
 

@@ -41,9 +41,10 @@ def fill_slots(turn: Turn) -> None:
 
 
 def move_held_tasks(turn: Turn) -> None:
-    """Let the next free slots be used for tasks whose data is on other workers.
+    """Use the next free slots also for tasks whose data is on other workers.
 
-    Looking for such tasks after each stimulus would cost more than the tasks.
+    A timer calls this, because searching for such tasks after each stimulus would cost more than
+    scheduling a task.
     """
     turn.state.queued.move_timer = 0
     turn.state.queued.may_move = True

@@ -4,8 +4,8 @@ A group of the highest priority class goes first, among these the one with the l
 weight. Within a group the highest priority goes first, with one exception for locality: a slot is
 given to tasks whose data is on that worker, before tasks whose data is elsewhere. The latter move
 if they would start sooner and no group whose turn is soon has a task for the slot. While several
-groups of a class wait, that is looked at from time to time. Tasks of a higher user priority never
-wait for those of a lower one.
+groups of one class wait, such tasks are searched for once per ``MOVE_INTERVAL_SECONDS``. Tasks of a
+higher user priority never wait for those of a lower one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DEPENDENCIES_MAX = 100
 WORKERS_COMPARED_MAX = 20
 #: Seconds by which a task has to start sooner on a worker that lacks its data.
 MOVE_SECONDS = 0.1
-#: Interval at which that is looked at, seconds.
+#: Interval of the search for such tasks while several share groups wait, seconds.
 MOVE_INTERVAL_SECONDS = 0.1
 
 #: Seconds of the whole cluster by which a group may be served early to keep tasks near their data.
@@ -110,9 +110,9 @@ def _main_holder(state: SchedulerState, ts: TaskState) -> WorkerState | None:
 def next_task(state: SchedulerState) -> Choice | None:
     """Return the queued task to send next and its worker, or None if none can be sent now.
 
-    While several groups of one priority class wait, tasks near their data move to a free worker
-    only if ``may_move`` of the queue is set. Even then the groups whose turn is soon are first
-    tried without moving data.
+    While several groups of one priority class wait, tasks move away from their data only if
+    ``state.queued.may_move`` is set. Even then the groups whose turn is soon are first tried
+    without moving data.
     """
     queued = state.queued
     least = state.loads.least_loaded() if queued.waiting else None

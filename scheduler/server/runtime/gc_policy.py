@@ -133,7 +133,7 @@ class GcPolicy:
         gc.collect(0)  # resets the counter; there is nothing left to collect
 
     def on_tick(self, n_tasks: int, n_stimuli: int) -> None:
-        """Collect the older generations if there are few tasks (as above), rarely if it is busy."""
+        """Collect the older generations if there are few tasks (as above); rarely under load."""
         busy = n_stimuli - self._n_stimuli > IDLE_MAX_STIMULI_A_TICK
         self._n_stimuli = n_stimuli
         now = time.perf_counter()

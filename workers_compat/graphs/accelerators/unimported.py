@@ -58,7 +58,7 @@ class Reference:
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
-            # ``typing`` and ``inspect`` read special attributes, and need no real ones
+            # ``typing`` and ``inspect`` read special attributes, none of which is required
             raise AttributeError(f"a reference has no {name!r}")
         if not self._name and is_defined(self._module, name):
             return Reference(self._module, name)
@@ -75,7 +75,7 @@ class Reference:
         return getattr(module, self._name) if self._name else module
 
 
-#: Names whose check a loader remembers.
+#: Number of names for which a loader caches whether the source defines them.
 NAMES_MAX = 1000
 
 
