@@ -118,15 +118,11 @@ def next_task(state: SchedulerState) -> Choice | None:
     least = state.loads.least_loaded() if queued.waiting else None
     if least is None:
         return None
-    first = min(queued.waiting.values(), key=rank)
-    choice = _choose(state, first, least, False)
-    if choice is not None:
-        return choice
     queues = sorted(queued.waiting.values(), key=rank)
-    priority_class, usage = rank(first)
+    priority_class, usage = rank(queues[0])
     may_move = queued.may_move or len(queues) == 1 or rank(queues[-1])[0] != priority_class
     soon = priority_class, usage + SLACK_SECONDS * state.total_nthreads * state.shares.scale
-    for queue in queues[1:]:
+    for queue in queues:
         if may_move and rank(queue) > soon:
             break
         choice = _choose(state, queue, least, False)
