@@ -34,6 +34,8 @@ TICK_INTERVAL_SECONDS = 0.25
 #: Stream messages that are handled before the loop polls its sockets and timers again: about 20 ms
 #: of work. The rest waits, so that a peer that sends many messages does not delay the others.
 WAKE_UP_MESSAGES_MAX = 400
+#: Transitions after which further stream messages wait in the same way.
+WAKE_UP_TRANSITIONS_MAX = 2_000
 #: Stimuli of plugin hooks that are handled right after their turn. Further ones wait for the event
 #: loop, so that hooks that always add another one do not block it.
 AFTER_TURN_MAX = 1_000
@@ -88,7 +90,8 @@ class Driver:
         worker_streams, client_streams: address or name -> stream; kept by ``peers``.
         instructions: class of an instruction -> function that carries it out.
         last_request_id: number of the last request to the core.
-        messages_left: number of stream messages that may still be handled in this wake-up.
+        messages_left: number of stream messages that may still be handled in this wake-up. 0 after
+            ``WAKE_UP_TRANSITIONS_MAX`` transitions.
         record_sinks: called with the records of a flush, if there are any.
         observers: called around turns, batches and flushes; see ``add_observer``.
     """
@@ -110,6 +113,7 @@ class Driver:
         self.n_stimuli = 0
         self.n_core_errors = 0
         self.messages_left = WAKE_UP_MESSAGES_MAX
+        self._last_transition = core.state.transition_counter + WAKE_UP_TRANSITIONS_MAX
         self._close_scheduler = close_scheduler
         self._deferred: dict[StreamPort, None] = {}
         self._gc_policy = gc_policy
@@ -157,18 +161,19 @@ class Driver:
             self._run_after_turn(now)
         self._schedule_flush()
 
-    def feed_batch(self, source: str, messages: Sequence[Any], connection: int = 0) -> None:
-        """Handle the messages of one batch of a stream, one turn each.
+    def feed_batch(self, source: str, messages: Sequence[Any], connection: int = 0) -> int:
+        """Handle messages of a stream, one turn each, as far as this wake-up allows.
 
-        ``connection`` is the number of the stream's comm.
+        ``connection`` is the number of the stream's comm. Return the number of messages that were
+        handled: at least one, if there are any.
         """
         if self._closed:
-            return
+            return len(messages)
         now = self.clock()
         recorder = self._recorder
-        has_hooks = recorder.is_durable and self.core.state.plugins is not None
-        if not has_hooks:
-            recorder.batch(connection, len(messages), now)
+        state = self.core.state
+        has_hooks = recorder.is_durable and state.plugins is not None
+        handled = 0
         handle = self._handle
         outbox = self._outbox
         after_turn = self._after_turn
@@ -187,11 +192,18 @@ class Driver:
                 recorder.hook_writes()
             if after_turn:
                 self._run_after_turn(now)
-        self.n_stimuli += len(messages)
-        self.messages_left -= len(messages)
+            handled += 1
+            if state.transition_counter >= self._last_transition:
+                self.messages_left = 0
+                break
+        if not has_hooks:
+            recorder.batch(connection, handled, now)
+        self.n_stimuli += handled
+        self.messages_left -= handled
         self._schedule_flush()
         for observer in self.observers:
-            observer.after_batch(source, messages)
+            observer.after_batch(source, messages[:handled])
+        return handled
 
     def add_observer(self, observer: TurnObserver) -> None:
         """Call the methods of ``observer`` from the next batch on."""
@@ -220,15 +232,15 @@ class Driver:
         self._schedule_flush()
 
     def _resume_deferred(self) -> None:
-        """Let each deferred stream handle its share of messages."""
-        deferred, self._deferred = self._deferred, {}
-        if not deferred:
+        """Let deferred streams handle their share of messages. Those left out are first next."""
+        streams = list(self._deferred)
+        if not streams:
             return
-        share = max(SHARE_MIN_MESSAGES, WAKE_UP_MESSAGES_MAX // len(deferred))
-        for stream in deferred:
+        share = max(SHARE_MIN_MESSAGES, WAKE_UP_MESSAGES_MAX // len(streams))
+        for stream in streams:
             if self.messages_left <= 0:
-                self._deferred[stream] = None
-                continue
+                break
+            del self._deferred[stream]
             previous = self._recorder.handling(stream.number)
             if stream.handle_deferred(share):
                 self._deferred[stream] = None
@@ -348,6 +360,7 @@ class Driver:
             for sink in self.record_sinks:
                 sink(outbox.records)
         self.messages_left = WAKE_UP_MESSAGES_MAX
+        self._last_transition = self.core.state.transition_counter + WAKE_UP_TRANSITIONS_MAX
         if self._deferred:
             self._loop.call_soon(self._resume_deferred)
         if self._waiting:

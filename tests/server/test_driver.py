@@ -12,10 +12,17 @@ from paceline.protocol import messages as m
 from paceline.scheduler.core import instructions, stimuli
 from paceline.scheduler.core.stimuli import Stimulus
 from paceline.scheduler.core.turn import Outbox
-from paceline.scheduler.server.driver import CoreError, Driver
+from paceline.scheduler.server.driver import (
+    WAKE_UP_MESSAGES_MAX,
+    WAKE_UP_TRANSITIONS_MAX,
+    CoreError,
+    Driver,
+)
 
 
 class FakeState:
+    transition_counter = 0
+    plugins = None
     tasks: dict[Any, Any] = {}
     graphs: dict[int, Any] = {}
     deferred = SimpleNamespace(commits=[])
@@ -78,6 +85,42 @@ async def test_each_message_of_a_batch_is_a_turn(driver: Driver) -> None:
     first, second = driver.core.seen  # type: ignore[attr-defined]
     assert (first.source, first.stimulus_id) == ("w", "given")
     assert second.stimulus_id.startswith("keep-alive-")
+
+
+class DeferredStream:
+    """A stream whose messages make many transitions each."""
+
+    def __init__(self, driver: Driver, name: str, log: list[str]) -> None:
+        self.driver = driver
+        self.name = name
+        self.number = 0
+        self.log = log
+        self.messages = [self.message for _ in range(4)]
+
+    def message(self, outbox: Outbox, stimulus: Stimulus) -> None:
+        self.driver.core.state.transition_counter += WAKE_UP_TRANSITIONS_MAX // 2
+        self.log.append(self.name)
+
+    def handle_deferred(self, count: int) -> bool:
+        del self.messages[: self.driver.feed_batch(self.name, self.messages[:count])]
+        return bool(self.messages)
+
+
+async def test_transitions_end_a_wake_up(driver: Driver) -> None:
+    """What remains is handled in later wake-ups, in which the streams take turns."""
+    log: list[str] = []
+    for name in "ab":
+        driver.defer(DeferredStream(driver, name, log))
+    driver.feed_batch("w", [lambda outbox, s: log.append("w")])
+    wake_ups = []
+    while len(log) < 9:
+        before = len(log)
+        await asyncio.sleep(0)
+        wake_ups += ["".join(log[before:])] if len(log) > before else []
+    assert log[0] == "w"
+    assert wake_ups == ["aa", "bb", "aa", "bb"]
+    await settle()
+    assert driver.messages_left == WAKE_UP_MESSAGES_MAX
 
 
 async def test_continue_follows_waiting_messages(driver: Driver) -> None:

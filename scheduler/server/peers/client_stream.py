@@ -87,15 +87,18 @@ class ClientStream(Stream):
 
     # order around graphs
 
-    def feed_core(self, messages: list[Any]) -> None:
-        """Feed messages that the core handles, or block them behind the newest graph."""
+    def feed_core(self, messages: list[Any]) -> int:
+        """Feed messages that the core handles, or block them behind the newest graph.
+
+        See ``Driver.feed_batch``.
+        """
         if not self._graphs:
-            super().feed_core(messages)
-            return
+            return super().feed_core(messages)
         self._graphs[-1].block(messages)
         self._n_waiting += len(messages)
         self._pause_if_many_wait()
         self._cancel_released()
+        return len(messages)
 
     def _pause_if_many_wait(self) -> None:
         if self._n_waiting > WAITING_MESSAGES_MAX:
@@ -178,11 +181,11 @@ class ClientStream(Stream):
             if type(message) is not CompilingGraph:
                 waiting.append(message)
                 continue
-            self._handle(waiting)
+            self._handle_all(waiting)
             waiting = []
             self._driver.feed(stimuli.GraphRestarted(message.graph_id), self.name)
             self._update_graph(message.message, message.graph_id)
-        self._handle(waiting)
+        self._handle_all(waiting)
 
     def capture(self, connection: PastConnection, past: Past) -> None:
         """See ``EventHandler``. The messages behind graphs precede those of the inbox."""
@@ -216,6 +219,8 @@ class ClientStream(Stream):
     def _unblock(self, count: int) -> bool:
         """Feed the outcomes of finished graphs, and up to ``count`` messages that they blocked.
 
+        Stop early if this wake-up has made enough transitions.
+
         Returns:
             Whether there are more.
         """
@@ -231,16 +236,15 @@ class ClientStream(Stream):
                     frames=graph.outcome_frames,
                 )
             blocked = graph.blocked_messages
-            unblocked, graph.blocked_messages = blocked[:count], blocked[count:]
-            if not graph.blocked_messages:
-                graphs.popleft()
-                self._n_waiting -= 1
-            if unblocked:
-                count -= len(unblocked)
-                self._n_waiting -= len(unblocked)
-                super().feed_core(unblocked)
-            if graphs and graphs[0] is graph:
+            if blocked and count:
+                handled = super().feed_core(blocked[:count])
+                graph.blocked_messages = blocked[handled:]
+                count -= handled
+                self._n_waiting -= handled
+            if graph.blocked_messages:
                 break
+            graphs.popleft()
+            self._n_waiting -= 1
         if self._n_waiting <= WAITING_MESSAGES_MAX // 2:
             self.peer.resume_reading("graphs")
         return bool(graphs) and graphs[0].outcome is not None

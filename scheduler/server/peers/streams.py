@@ -166,7 +166,7 @@ class Stream(EventHandler, ABC):
                 self._n_messages += len(list(run))
             else:
                 self.send(list(run))
-        self._handle(messages)
+        self._handle_all(messages)
 
     def capture(self, connection: PastConnection, past: Past) -> None:
         """See ``EventHandler``."""
@@ -191,7 +191,9 @@ class Stream(EventHandler, ABC):
         if self._inbox or self._driver.messages_left < len(messages):
             self._defer(messages)
         else:
-            self._handle(messages)
+            handled = self._handle(messages)
+            if handled < len(messages):
+                self._defer(messages[handled:])
         if event.more is not None and not self.ended:
             self._n_undecoded += 1
             self._defer([_Undecoded(event.more)])
@@ -212,7 +214,8 @@ class Stream(EventHandler, ABC):
         messages: list[Any] = []
         while inbox and len(messages) < count and type(inbox[0]) is not _Undecoded:
             messages.append(inbox.popleft())
-        self._handle(messages)
+        handled = self._handle(messages)
+        inbox.extendleft(reversed(messages[handled:]))
         if self.ended:
             self.handle_late(list(inbox))
             inbox.clear()
@@ -232,27 +235,38 @@ class Stream(EventHandler, ABC):
             self._inbox.appendleft(rest)
             self._inbox.extendleft(reversed(piece))
 
-    def _handle(self, messages: list[Any]) -> None:
+    def _handle(self, messages: list[Any]) -> int:
+        """Handle ``messages`` as far as this wake-up allows, and return the number handled.
+
+        This is at least one, if there are any.
+        """
         server = self.peer.server
         if not self.ended and server.core_types.issuperset(map(type, messages)):
-            self.feed_core(messages)
-            return
+            return self.feed_core(messages)
         for number, message in enumerate(messages):
             if self.ended:
                 self.handle_late(messages[number:])
-                return
+                break
+            if number and self._driver.messages_left <= 0:
+                return number
             if type(message) in server.core_types:
                 self.feed_core([message])
             else:
                 self.handle_other(message)
+        return len(messages)
+
+    def _handle_all(self, messages: list[Any]) -> None:
+        """Handle all ``messages`` now."""
+        while messages:
+            messages = messages[self._handle(messages) :]
 
     @abstractmethod
     def handle_late(self, messages: list[Any]) -> None:
         """Handle messages that arrive after the end of the stream."""
 
-    def feed_core(self, messages: list[Any]) -> None:
-        """Feed messages that the core handles."""
-        self._driver.feed_batch(self.name, messages, self.peer.comm.number)
+    def feed_core(self, messages: list[Any]) -> int:
+        """Feed messages that the core handles. See ``Driver.feed_batch``."""
+        return self._driver.feed_batch(self.name, messages, self.peer.comm.number)
 
     def handle_other(self, message: Any) -> None:
         """Handle a message that the core does not handle."""
