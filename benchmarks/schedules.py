@@ -2,10 +2,11 @@
 
 Each program of ``benchmarks.quality_programs`` runs once in this process, and its graph, the sizes
 of its results and the durations of its tasks are recorded. Then the scheduler core plays it against
-model workers (``benchmarks.simulated``) under each policy of ``POLICIES``, and so do random list
-schedules. Durations are modelled by the bytes that a task touches, or with ``--measured`` as they
-were. Printed are the time, the bytes moved and the peak of the bytes held, as ratios to Dask's
-policy, and their geometric means.
+model workers (``benchmarks.simulated``) under each policy of ``POLICIES``, and under paceline's
+with tasks in the order of their paths to a result, longest first. Random list schedules follow.
+Durations are modelled by the bytes that a task touches, or with ``--measured`` as they were.
+Printed are the time, the bytes moved and the peak of the bytes held, as ratios to Dask's policy,
+and their geometric means.
 
 ``python -m benchmarks.schedules [--only NAME …] [--json]``
 """
@@ -19,7 +20,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
@@ -237,6 +238,18 @@ class ListSchedule:
                 self.now_held -= self.recording.nbytes[key]
 
 
+def critical_path(recording: Recording) -> Recording:
+    """Return `recording` with another order: tasks on longer paths to a result come first."""
+    seconds = dict(recording.seconds)
+    below = dict.fromkeys(seconds, 0.0)
+    for key in sorted(seconds, key=recording.order.__getitem__, reverse=True):
+        seconds[key] += below[key]
+        for dependency in recording.graph[key]:
+            below[dependency] = max(below[dependency], seconds[key])
+    ranked = sorted(seconds, key=lambda key: (-seconds[key], recording.order[key]))
+    return replace(recording, order={key: i for i, key in enumerate(ranked)})
+
+
 def best_random(recording: Recording, n: int = RANDOM_SCHEDULES) -> Judgement:
     """Return the best of each measurement over `n` random list schedules."""
     runs = [ListSchedule(recording, seed).run() for seed in range(n)]
@@ -275,6 +288,7 @@ def judge(recordings: list[Recording], n_random: int) -> dict[str, Judgement]:
         name: combined(simulate(each, config) for each in recordings)
         for name, config in POLICIES.items()
     }
+    out["critical path"] = combined(simulate(critical_path(each), {}) for each in recordings)
     if n_random:
         out["random"] = combined(best_random(each, n_random) for each in recordings)
     return out
@@ -311,7 +325,7 @@ def main(arguments: list[str] | None = None) -> None:
         means = [statistics.geometric_mean(column) for column in zip(*all_ratios)]
         worst = [max(column) for column in zip(*all_ratios)]
         print(
-            f"{policy:>12}: geometric means: time {means[0]:.2f}, moved {means[1]:.2f}, "
+            f"{policy:>13}: geometric means: time {means[0]:.2f}, moved {means[1]:.2f}, "
             f"peak {means[2]:.2f}; maxima {worst[0]:.2f}, {worst[1]:.2f}, {worst[2]:.2f}"
         )
 
