@@ -38,7 +38,10 @@ PACKAGES = ("protocol", "scheduler", "testing", "transfer", "workers_compat")
 
 
 class Releases:
-    """Copies of paceline with other version strings. Processes import the one that is installed."""
+    """Copies of paceline with other version strings. Processes import the one that is installed.
+
+    They are not compiled, so that edits of their files take effect.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -47,7 +50,7 @@ class Releases:
     def add(self, version: str, edits: dict[str, tuple[str, str]] | None = None) -> None:
         """Copy paceline, and replace texts in some of its files."""
         package = self._folder / version / "paceline"
-        ignored = shutil.ignore_patterns("__pycache__")
+        ignored = shutil.ignore_patterns("__pycache__", "*.so")
         shutil.copytree(ROOT / "paceline", package, ignore=ignored)
         for name in PACKAGES:
             shutil.copytree(ROOT / name, package / name, ignore=ignored)
