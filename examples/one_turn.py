@@ -13,7 +13,7 @@ from paceline.scheduler.core.stimuli import (
     Stimulus,
     WorkerJoined,
 )
-from paceline.scheduler.server.journal.build_core import build_core
+from paceline.scheduler.server.build_core import build_core
 
 ADDRESS = "tcp://10.0.0.1:40000"
 core = build_core(SchedulerConfig())

@@ -13,7 +13,7 @@ from paceline.scheduler.core.stimuli import (
     WorkerJoined,
 )
 from paceline.scheduler.core.turn import Outbox
-from paceline.scheduler.server.journal.build_core import build_core
+from paceline.scheduler.server.build_core import build_core
 
 
 class ToyCluster:

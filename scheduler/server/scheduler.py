@@ -16,6 +16,7 @@ from typing import Any
 
 from paceline.scheduler.core.config import SchedulerConfig
 from paceline.scheduler.core.inspection import queries
+from paceline.scheduler.server.build_core import build_core
 from paceline.scheduler.server.comm import addresses
 from paceline.scheduler.server.comm.transport import Listener
 from paceline.scheduler.server.comm.websocket import WebSocketBackend
@@ -28,7 +29,6 @@ from paceline.scheduler.server.http.dashboard import Dashboard
 from paceline.scheduler.server.http.jupyter import serve_jupyter
 from paceline.scheduler.server.http.server import HttpServer
 from paceline.scheduler.server.http.start import start_http
-from paceline.scheduler.server.journal.build_core import build_core
 from paceline.scheduler.server.journal.journal import JournalWriter
 from paceline.scheduler.server.requests.state import RequestState
 from paceline.scheduler.server.runtime import build, child_process, shutdown_notice

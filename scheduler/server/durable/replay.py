@@ -18,7 +18,7 @@ from paceline.scheduler.core.stimuli import (
     stimulus_name,
 )
 from paceline.scheduler.core.turn import Outbox
-from paceline.scheduler.server.journal.build_core import build_core
+from paceline.scheduler.server.build_core import build_core
 from paceline.scheduler.server.journal.replay import ReplayedPlugins
 from paceline.workers_compat.graphs.graph_table import decode_reply
 

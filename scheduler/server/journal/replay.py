@@ -13,8 +13,8 @@ from paceline.scheduler.core.handlers.commands import write_task
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.stimuli import Stimulus, stimulus_name
 from paceline.scheduler.core.turn import Outbox
+from paceline.scheduler.server.build_core import build_core
 
-from .build_core import build_core
 from .journal import JournalReader, ValueCodec, output_digest
 
 

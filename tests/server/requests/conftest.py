@@ -21,8 +21,8 @@ from paceline.scheduler.core.stimuli import (
     WorkerRemoved,
 )
 from paceline.scheduler.core.turn import Outbox
+from paceline.scheduler.server.build_core import build_core
 from paceline.scheduler.server.durable.recorder import Recorder
-from paceline.scheduler.server.journal.build_core import build_core
 from paceline.scheduler.server.requests.api import RemoteError, ServerApi
 from paceline.scheduler.server.requests.state import RequestState
 
