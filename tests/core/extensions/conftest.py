@@ -31,7 +31,7 @@ from paceline.scheduler.extensions import default_extensions
 WAITING = "still waiting"
 
 
-class Asked:
+class PendingRequest:
     """A request that was sent, and its reply."""
 
     def __init__(self, world: World, request_id: int) -> None:
@@ -87,11 +87,11 @@ class World:
             elif isinstance(instruction, LogLine):
                 self.lines.append(instruction.text)
 
-    def request(self, message: Any, source: str = "") -> Asked:
+    def request(self, message: Any, source: str = "") -> PendingRequest:
         """Send an RPC request."""
         request_id = next(self.request_ids)
         self.feed(message, source, request_id)
-        return Asked(self, request_id)
+        return PendingRequest(self, request_id)
 
     def send(self, message: Any, source: str = "alice") -> None:
         """Send a message on a stream."""
@@ -115,7 +115,7 @@ class World:
     def lose_worker(self, address: str) -> None:
         self.feed(WorkerRemoved(address), address)
 
-    def disconnect(self, asked: Asked) -> None:
+    def disconnect(self, asked: PendingRequest) -> None:
         self.feed(RequestGone(asked.request_id))
 
     def restart(self) -> None:
