@@ -4,14 +4,18 @@
 the same signature can replace one of them. Here every task goes to the first worker that may
 run it, which keeps other machines free; the policy of the core distributes tasks over all
 workers.
+
+This works only if the core is not compiled, as in a checkout (`make test`).
 """
 
+import sys
 from collections import Counter
 from unittest.mock import patch
 
 from paceline.scheduler.core.policy import placement
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
+from paceline.scheduler.server.runtime.build import COMPILED
 from toy_cluster import ToyCluster, computes
 
 
@@ -28,6 +32,10 @@ def share_of_workers() -> Counter[str]:
     sent = computes(cluster.submit({name: [] for name in names}, names))
     return Counter(address for address, _ in sent)
 
+
+if COMPILED:
+    print("The core is compiled: its functions cannot be replaced. Install with PACELINE_PURE=1.")
+    sys.exit()
 
 spread = share_of_workers()
 with patch.object(placement, "place_non_rootish", pack):
