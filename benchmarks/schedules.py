@@ -240,13 +240,13 @@ class ListSchedule:
 
 def critical_path(recording: Recording) -> Recording:
     """Return `recording` with another order: tasks on longer paths to a result come first."""
-    seconds = dict(recording.seconds)
-    below = dict.fromkeys(seconds, 0.0)
-    for key in sorted(seconds, key=recording.order.__getitem__, reverse=True):
-        seconds[key] += below[key]
+    paths = dict(recording.seconds)
+    after = dict.fromkeys(paths, 0.0)
+    for key in sorted(paths, key=recording.order.__getitem__, reverse=True):  # dependents first
+        paths[key] += after[key]
         for dependency in recording.graph[key]:
-            below[dependency] = max(below[dependency], seconds[key])
-    ranked = sorted(seconds, key=lambda key: (-seconds[key], recording.order[key]))
+            after[dependency] = max(after[dependency], paths[key])
+    ranked = sorted(paths, key=lambda key: (-paths[key], recording.order[key]))
     return replace(recording, order={key: i for i, key in enumerate(ranked)})
 
 
