@@ -107,7 +107,7 @@ class DeferredStream:
 
 
 async def test_transitions_end_a_wake_up(driver: Driver) -> None:
-    """What remains is handled in later wake-ups, in which the streams take turns."""
+    """Handle the rest in later wake-ups, in which the streams take turns."""
     log: list[str] = []
     for name in "ab":
         driver.defer(DeferredStream(driver, name, log))

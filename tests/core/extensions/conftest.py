@@ -115,8 +115,8 @@ class World:
     def lose_worker(self, address: str) -> None:
         self.feed(WorkerRemoved(address), address)
 
-    def disconnect(self, asked: PendingRequest) -> None:
-        self.feed(RequestGone(asked.request_id))
+    def disconnect(self, request: PendingRequest) -> None:
+        self.feed(RequestGone(request.request_id))
 
     def restart(self) -> None:
         self.feed(ReleaseAll())
