@@ -41,6 +41,7 @@ from paceline.workers_compat.config import preloads
 from paceline.workers_compat.facade import state_attributes, work_stealing
 from paceline.workers_compat.security import shared_secret, unpickling
 from paceline.workers_compat.security import tls_config as tls
+from paceline.workers_compat.settings import texts
 
 from .server import Server
 
@@ -133,8 +134,8 @@ class Scheduler:
         self.plugins_to_add = list(plugins)
         self._config = _core_config(idle_timeout, worker_ttl, allowed_failures, validate)
         if blocked_handlers is None:
-            blocked_handlers = get("distributed.scheduler.blocked-handlers", [])
-        self.blocked_handlers = sorted(blocked_handlers or ())
+            blocked_handlers = texts("distributed.scheduler.blocked-handlers")
+        self.blocked_handlers = sorted(blocked_handlers)
         self._tls = tls.read(security)
         self.security = self._tls.security
         protocol = protocol or ("tls" if self._tls.required else None)

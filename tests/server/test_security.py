@@ -58,8 +58,9 @@ async def test_redirect_stays_on_this_host() -> None:
             assert (await get(f"{base}//elsewhere.example/x?token=t")).headers["Location"] == "/x"
 
 
-async def test_blocked_handlers_return_an_error_and_others_work() -> None:
-    with dask.config.set({"distributed.scheduler.blocked-handlers": ["run_function", "feed"]}):
+@pytest.mark.parametrize("blocked", [["run_function", "feed"], "run_function"])
+async def test_blocked_handlers_return_an_error_and_others_work(blocked: Any) -> None:
+    with dask.config.set({"distributed.scheduler.blocked-handlers": blocked}):
         scheduler = Scheduler(host="127.0.0.1", port=0, dashboard_address=":0")
     async with scheduler, Client(scheduler.address, asynchronous=True) as client:
         with pytest.raises(

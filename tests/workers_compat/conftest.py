@@ -15,7 +15,6 @@ from distributed.protocol.core import loads as stock_loads
 from distributed.protocol.serialize import serialize, to_serialize
 from paceline.protocol.payload import Payload, pickled_payload, serialized_payload
 from paceline.scheduler.core.stimuli import AnnotationSet, GraphChunk, GraphCommit, GraphFailed
-from paceline.workers_compat.graphs import accelerators as accelerators_package
 from paceline.workers_compat.graphs import ordering, spec_pickler
 from paceline.workers_compat.graphs.accelerators.unimported import ReferenceLoader
 from paceline.workers_compat.graphs.compiler import compile_graph
@@ -136,7 +135,7 @@ def accelerators(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     def fail(*args: Any) -> None:
         raise AssertionError("an accelerator is used although they are switched off")
 
-    with dask.config.set({accelerators_package.KEY: request.param}):
+    with dask.config.set({"paceline.graph-compiler.accelerators": request.param}):
         if not request.param:
             monkeypatch.setattr(ordering, "task_order", fail)
             monkeypatch.setattr(spec_pickler, "SharedOpenings", fail)

@@ -15,6 +15,7 @@ from paceline.workers_compat.config.config import (
     scheduler_config,
 )
 from paceline.workers_compat.config.versions import get_versions, is_supported, version_warning
+from paceline.workers_compat.settings import texts
 
 
 def test_every_setting_has_a_key_of_stock():
@@ -52,6 +53,19 @@ def test_settings_of_the_user():
     assert config.idle_timeout_seconds == 3600
     assert config.default_task_durations_seconds == {"slow": 7200}
     assert config.no_workers_timeout_seconds == 3
+
+
+@pytest.mark.parametrize("key", SchedulerConfig.dask_keys().values())
+def test_empty_value_is_the_default(key):
+    with dask.config.set({key: None}):
+        expected = scheduler_config()
+    with dask.config.set({key: ""}):
+        assert scheduler_config() == expected
+
+
+def test_list_of_texts_may_be_one_text():
+    with dask.config.set({"distributed.scheduler.blocked-handlers": "run_function"}):
+        assert texts("distributed.scheduler.blocked-handlers") == ["run_function"]
 
 
 @pytest.mark.parametrize(

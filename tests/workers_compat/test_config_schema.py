@@ -72,6 +72,7 @@ VALID: dict[str, Any] = {
     "distributed.comm.ucx.cuda-copy": True,
     "distributed.scheduler.dashboard.bokeh-application.anything": 1,
     "paceline.security.peer-names": ["*.workers.example", "alice"],
+    "paceline.worker-end": "1798761600",
 }
 
 

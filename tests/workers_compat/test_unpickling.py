@@ -25,6 +25,12 @@ def shut(request: Any) -> Any:
         yield
 
 
+@pytest.mark.parametrize("value", ["off", "No", "false", "0", 0])  # as dask reads variables
+def test_all_forms_of_false_disable_unpickling(value: Any) -> None:
+    with dask.config.set({"paceline.security.unpickle": value}):
+        assert not is_allowed()
+
+
 def closed(value: Any) -> Payload:
     return pickled_payload(pickle.dumps(value, protocol=5), [])
 

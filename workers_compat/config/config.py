@@ -17,6 +17,7 @@ from distributed.protocol.pickle import dumps
 from distributed.system import MEMORY_LIMIT
 from paceline.scheduler.core.config import SchedulerConfig
 from paceline.workers_compat.graphs.annotations import is_plain
+from paceline.workers_compat.settings import as_bool, is_on
 
 from . import schema
 
@@ -58,7 +59,7 @@ def read_value(name: str, found: Any, default: Any) -> Any:
         return {group: _share_settings(each) for group, each in (found or {}).items()}
     if name == "shares_clients":
         return {str(pattern): str(group) for pattern, group in (found or {}).items()}
-    if found is None:
+    if found is None or found == "":
         return None if default is None or name == "worker_ttl_seconds" else copy.copy(default)
     if name == "work_stealing_interval_seconds":
         return float(parse_timedelta(found, default="ms"))
@@ -84,9 +85,7 @@ def _share_settings(settings: Any) -> dict[str, float]:
 def _as_number(found: Any, default: Any) -> Any:
     """Convert to the type of ``default``; "inf" is a number."""
     if isinstance(default, bool):
-        if isinstance(found, str):
-            return found.strip().lower() in ("true", "yes", "on", "1")
-        return bool(found)
+        return as_bool(found)
     if isinstance(default, int):
         number = float(found)
         return int(number) if math.isfinite(number) else number
@@ -134,8 +133,8 @@ def graph_compiler_memory_limit_nbytes() -> int:
 
     The default is half of the memory of this machine or container.
     """
-    limit = dask.config.get("paceline.graph-compiler.memory-limit", None)
-    return MEMORY_LIMIT // 2 if limit is None else int(parse_bytes(limit))
+    limit = nbytes(get("paceline.graph-compiler.memory-limit"))
+    return MEMORY_LIMIT // 2 if limit is None else limit
 
 
 def check() -> list[str]:
@@ -150,8 +149,9 @@ def check() -> list[str]:
 
 
 def get(key: str, default: Any = None) -> Any:
-    """Return a value of dask's configuration."""
-    return dask.config.get(key, default=default)
+    """Return a value of dask's configuration; `default` if it is not set or empty."""
+    value = dask.config.get(key, default=default)
+    return default if value == "" else value
 
 
 def default_keys() -> list[str]:
@@ -174,7 +174,7 @@ def seconds(value: Any, default: str = "seconds") -> float | None:
 def worker_plugins() -> dict[str, bytes]:
     """Return name -> pickled plugin for all workers: ``WorkerEnd``, and that of a transfer."""
     plugins = {}
-    if dask.config.get("paceline.scheduler.worker-ends", True):
+    if is_on("paceline.scheduler.worker-ends"):
         plugins["paceline-worker-end"] = pickle.dumps(_WorkerEndSource())
     if dask.config.get("paceline.transfer", None):
         from paceline.transfer.plugin import NAME, configured_transfer

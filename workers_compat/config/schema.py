@@ -238,6 +238,9 @@ VALUE_TYPES: dict[str, ValueType] = {
     "paceline.security.secret": TEXT,
     "paceline.security.secret-file": FILE,
     "paceline.security.unpickle": BOOL,
+    "paceline.worker-end": ValueType(
+        "seconds since the epoch", lambda value: not isinstance(value, bool) and float(value) >= 0
+    ),
 }
 """Key -> type of its value. None and "" are always valid."""
 

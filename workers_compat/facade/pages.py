@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-import dask.config
 import distributed
 from paceline.workers_compat.security.http_token import is_foreign
 from paceline.workers_compat.security.unpickling import deserialize
+from paceline.workers_compat.settings import texts
 
 from .stock_calls import StockCoroutine
 
@@ -30,6 +30,8 @@ logger = logging.getLogger("distributed.scheduler")
 
 #: Serves ``/api/v1``. Off by default, as in stock: its commands retire workers.
 API = "distributed.http.scheduler.api"
+#: The setting that lists the modules with routes.
+ROUTES = "distributed.scheduler.http.routes"
 #: Content type of commands.
 JSON = "application/json"
 #: Methods of requests that change nothing.
@@ -92,12 +94,12 @@ def _deserialized(reply: Any) -> StockCoroutine:
 
 
 def stock_routes(facade: Any, taken: Iterable[str] = (), has_token: bool = False) -> list[Any]:
-    """Return the routes of the modules in ``distributed.scheduler.http.routes``.
+    """Return the routes of the modules in `ROUTES`.
 
     Paths in `taken` are left out. `has_token` is whether requests are checked for a token before
     they reach a route.
     """
-    modules = dask.config.get("distributed.scheduler.http.routes", [])
+    modules = texts(ROUTES)
     scheduler = PageScheduler(facade)
     taken = set(taken)
     found = []
@@ -119,7 +121,7 @@ def stock_routes(facade: Any, taken: Iterable[str] = (), has_token: bool = False
 
 def serves_api() -> bool:
     """Return whether ``/api/v1`` is configured."""
-    return API in dask.config.get("distributed.scheduler.http.routes", [])
+    return API in texts(ROUTES)
 
 
 class CheckedCommand:

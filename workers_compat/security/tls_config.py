@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-import dask.config
 from distributed.security import Security
+from paceline.workers_compat.settings import texts
 
 #: Maximum number of names in a peer's certificate; a certificate with more is rejected.
 NAMES_MAX = 256
@@ -76,9 +76,7 @@ def read(security: Any = None) -> Tls:
         raise TypeError(f"security= must be a Security object, got {type(security).__name__}")
     listen = security.get_listen_args(ROLE)
     connect = security.get_connection_args(ROLE)
-    names = dask.config.get("paceline.security.peer-names", default=None) or ()
-    if isinstance(names, str):
-        names = (names,)
+    names = texts("paceline.security.peer-names")
     if names and listen.get("ssl_context") is None:
         raise ValueError(
             "paceline.security.peer-names needs TLS. "

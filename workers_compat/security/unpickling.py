@@ -17,13 +17,13 @@ import pickle
 from typing import Any
 
 import cloudpickle
-import dask.config
 from distributed.diagnostics.plugin import SchedulerPlugin, _get_plugin_name
 from distributed.protocol.pickle import loads as stock_loads
 from distributed.protocol.serialize import Serialize, Serialized, ToPickle
 from paceline.protocol.keys import INT_MAX, INT_MIN
 from paceline.protocol.payload import Payload, payload_pickle, pickled_payload, serialized_payload
 from paceline.workers_compat.graphs.task_pickler import NestedPickle, stock_pickle
+from paceline.workers_compat.settings import is_on
 
 
 class UnpicklingDisabledError(ValueError):
@@ -33,7 +33,7 @@ class UnpicklingDisabledError(ValueError):
 def is_allowed() -> bool:
     """Return whether this process may unpickle data of peers."""
     keys = ("distributed.scheduler.pickle", "paceline.security.unpickle")
-    return all(dask.config.get(key, default=True) is not False for key in keys)
+    return all(map(is_on, keys))
 
 
 def check_allowed(what: str) -> None:

@@ -17,13 +17,9 @@ change.
 
 from __future__ import annotations
 
-import dask.config
-
-#: Turns the accelerators on (the default) or off.
-KEY = "paceline.graph-compiler.accelerators"
-_OFF = ("false", "no", "off", "0")
+from paceline.workers_compat.settings import is_on
 
 
 def are_enabled() -> bool:
     """Return whether the configuration allows the accelerators."""
-    return str(dask.config.get(KEY, True)).strip().lower() not in _OFF
+    return is_on("paceline.graph-compiler.accelerators")
