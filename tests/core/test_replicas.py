@@ -175,10 +175,32 @@ def test_scattered_data_for_a_task_in_any_state(state: str) -> None:
     if state == "erred":
         env.fail("x")
     assert env.states(key) == [state]
+    env.take()
     env.feed(DataPlaced({key: ["w0"]}, {key: 8}, client="alice"))
     assert env.states(key) == ["memory"]
+    assert not [line for line in env.take() if line == f"w0: free-keys {key}"]
     env.release(key)
     assert env.states(key) == ["forgotten"]
+
+
+@pytest.mark.parametrize("address", ["w0", "w1"])
+def test_worker_that_receives_scattered_data_keeps_it(duo: Env, address: str) -> None:
+    duo.submit({"x": []})
+    here = duo.where("x")
+    duo.take()
+    duo.feed(DataPlaced({"x": [address]}, {"x": 8}, client="alice"))
+    freed = [line for line in duo.take() if "free-keys" in line]
+    assert freed == ([] if address == here else [f"{here}: free-keys x"])
+
+
+def test_size_of_data_changes_while_a_worker_fetches_it(duo: Env) -> None:
+    duo.feed(DataPlaced({"x": ["w0"], "y": ["w0"]}, {"x": 100, "y": 10}, client="alice"))
+    duo.submit({"z": ["x", "y"]}, annotations=restricted("z", "w1"))
+    assert duo.worker("w1").network_occ == 110
+    duo.feed(DataPlaced({"x": ["w0"]}, {"x": 1000}, client="alice"))
+    assert duo.worker("w1").network_occ == 1010
+    duo.fetched("w1", "x")
+    assert duo.worker("w1").network_occ == duo.state.network_occ == 10
 
 
 def test_replica_that_cannot_be_recomputed_is_forgotten(shared: Env) -> None:

@@ -55,7 +55,17 @@ def set_nbytes(state: SchedulerState, ts: TaskState, nbytes: int) -> None:
         ts.account.nbytes += (nbytes - before) * len(ts.who_has)
         for ws in ts.who_has:
             ws.nbytes += nbytes - before
+        if nbytes != before:
+            _resize_transfers(state, ts, nbytes - before)
     ts.nbytes = nbytes
+
+
+def _resize_transfers(state: SchedulerState, ts: TaskState, growth: int) -> None:
+    """Add `growth` bytes to the transfers of workers that fetch `ts` for dependents."""
+    for ws in dict.fromkeys([dts.processing_on for dts in ts.dependents]):
+        if ws is not None and ts in ws.needs_what:
+            ws.network_occ += growth
+            state.network_occ += growth
 
 
 def add_replica(state: SchedulerState, ts: TaskState, ws: WorkerState) -> None:

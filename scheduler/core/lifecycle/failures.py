@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from paceline.protocol.messages import TaskErred, TaskErredReport
@@ -67,8 +68,14 @@ def record_failure(state: SchedulerState, ts: TaskState, failure: Failure, now: 
     return failure.cause
 
 
-def clear_failure(turn: Turn, ts: TaskState, recs: Recs) -> None:
-    """Clear the failure of `ts`, and recommend retrying dependents that failed because of it."""
+def clear_failure(
+    turn: Turn, ts: TaskState, recs: Recs, holders: Collection[WorkerState] = ()
+) -> None:
+    """Clear the failure of `ts`, and recommend retrying dependents that failed because of it.
+
+    Workers that remember the failure are to forget the key, except those in `holders`, which have
+    received data for it.
+    """
     details = ts.ensure_details()
     details.exception = details.traceback = None
     details.exception_text = details.traceback_text = None
@@ -79,7 +86,8 @@ def clear_failure(turn: Turn, ts: TaskState, recs: Recs) -> None:
         if dts.state == "erred":
             recs[dts] = "waiting"
     for address in details.erred_on or ():
-        if address in turn.state.workers:
+        ws = turn.state.workers.get(address)
+        if ws is not None and ws not in holders:
             turn.free_keys(address, ts.key)
     details.erred_on = None
 

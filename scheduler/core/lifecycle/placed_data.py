@@ -28,17 +28,18 @@ def become_data(
     """
     state = turn.state
     start = ts.state
+    holders = dict.fromkeys(workers)
     if start == "processing":
         ws = steps.leave_worker(turn, ts)
-        if ws is not None:
+        if ws is not None and ws not in holders:
             turn.free_keys(ws.address, ts.key)
     elif start == "erred":
-        clear_failure(turn, ts, recs)
+        clear_failure(turn, ts, recs, holders)
     state.queued.discard(ts)
     state.unrunnable.pop(ts, None)
     if nbytes >= 0:
         accounting.set_nbytes(state, ts, nbytes)
-    for ws in workers:
+    for ws in holders:
         accounting.add_replica(state, ts, ws)
     if start != "memory":
         steps.enter(ts, "memory")
