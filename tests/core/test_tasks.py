@@ -291,6 +291,7 @@ def test_task_with_inputs_that_do_not_fit_fails_at_once(env: Env) -> None:
     env.finish("x", nbytes=2000)
     env.expect("w0: free-keys x", "alice: task-erred y: MemoryError")
     assert env.worker("w0").processing == {}
+    assert env.task("y").group.prefix.state_counts["erred"] == 1
     text = next(text for level, text in env.lines if level == 40)
     assert "has 1.95 kiB worth of input dependencies, but worker w0" in text
 

@@ -423,6 +423,7 @@ def _refuse(turn: Turn, ts: TaskState, ws: WorkerState, recs: Recs) -> None:
     counts = ts.group.states  # the transition under way counts the move from where it started
     counts["erred"] -= 1
     counts[start] += 1
+    ts.group.prefix.state_counts["erred"] -= 1
 
 
 def _recall_dependents(turn: Turn, ts: TaskState, recs: Recs) -> None:
