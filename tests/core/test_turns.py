@@ -49,6 +49,19 @@ def outcome(env: Env) -> dict[Any, str]:
     return {key: ts.state for key, ts in env.state.tasks.items()}
 
 
+def test_client_whose_keys_others_want_leaves_in_bounded_turns() -> None:
+    env = small_turns()
+    graph: dict[Any, list[Any]] = {("x", i): [] for i in range(20)}
+    env.submit(graph)
+    env.submit(graph, client="bob")
+    bob = env.state.clients["bob"]
+    for n_left in (17, 14, 11):
+        env.turn(Continue() if n_left < 17 else ClientRemoved("bob"))
+        assert len(bob.wants_what) == n_left
+    env.run_deferred()
+    assert not bob.wants_what and len(env.state.tasks) == 20
+
+
 def test_a_commit_takes_as_many_turns_as_it_needs() -> None:
     env = small_turns()
     graph = layered()

@@ -164,7 +164,7 @@ def worker_facts(ws: WorkerState) -> dict[str, Any]:
 def lose_data(turn: Turn, ws: WorkerState, recs: Recs) -> tuple[list[Key], list[Key]]:
     """Remove `ws` from ``who_has`` of its tasks.
 
-    Recs for tasks without another replica are added to `recs`, or deferred if they
+    Recommendations for tasks without another replica are added to `recs`, or deferred if they
     exceed the budget.
 
     Returns:
@@ -226,11 +226,12 @@ def continue_client_removals(turn: Turn) -> None:
     while removals and turn.budget > 0:
         cs = removals[0]
         recs: Recs = {}
-        for ts in list(islice(reversed(cs.wants_what), turn.budget)):
+        batch = list(islice(reversed(cs.wants_what), turn.budget))
+        for ts in batch:
             release_desire(ts, cs, recs)
         if not cs.wants_what:
             removals.popleft()
         run(turn, recs)
-        turn.budget -= 1
+        turn.budget -= max(1, len(batch))
     if removals:
         turn.wants_continue()
