@@ -9,6 +9,7 @@ import pytest
 from paceline.protocol.messages import HeartbeatClient
 from paceline.scheduler.core.handlers.timers import format_seconds
 from paceline.scheduler.core.stimuli import AnnotationSet
+from paceline.scheduler.core.task_policy import TaskPolicy
 from paceline.testing import Env
 
 MakeEnv = Callable[..., Env]
@@ -78,6 +79,7 @@ def test_tasks_without_any_worker_fail(make_env: MakeEnv) -> None:
     env.tick(11)
     env.expect("alice: task-erred x: NoWorker(x)", "alice: task-erred y: NoWorker(x)")
     assert any("timed out waiting without any running workers" in t for _, t in env.lines)
+    assert env.task("x").details.exception_text == "NoWorkerError"
 
 
 def test_lost_workers_start_the_timeout(make_env: MakeEnv) -> None:
@@ -141,7 +143,7 @@ def test_an_idle_scheduler_closes(make_env: MakeEnv) -> None:
     assert (20, "Scheduler closing after being idle for 10.00 s") in env.lines
 
 
-@pytest.mark.parametrize("what", ["running", "queued", "held", "no-worker"])
+@pytest.mark.parametrize("what", ["running", "queued", "held", "no-worker", "waits for its retry"])
 def test_a_busy_scheduler_does_not_close(make_env: MakeEnv, what: str) -> None:
     env = make_env(idle_timeout_seconds=10, worker_ttl_seconds=None)
     if what == "running":
@@ -151,6 +153,12 @@ def test_a_busy_scheduler_does_not_close(make_env: MakeEnv, what: str) -> None:
         env.submit({"x": []})
     elif what == "no-worker":
         env.submit({"x": []}, annotations={"x": AnnotationSet(workers=["elsewhere"])})
+    elif what == "waits for its retry":
+        env.join("w0")
+        policy = TaskPolicy(retry_delay_seconds=200.0)
+        env.submit({"x": []}, annotations={"x": AnnotationSet(retries=1, policy=policy)})
+        env.fail("x")
+        assert env.states("x") == ["waiting"]
     else:
         env.turn(env.rows({"x": []})[0], "alice")
     env.take()

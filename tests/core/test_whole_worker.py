@@ -8,12 +8,14 @@ import pytest
 from paceline.protocol import messages as m
 from paceline.protocol.keys import Key
 from paceline.scheduler.core.inspection.explain import explain
+from paceline.scheduler.core.stealing.recall import send_steal_request
 from paceline.scheduler.core.stimuli import (
     AnnotationSet,
     BalanceWork,
     ConfigureStealing,
     ReleaseAll,
 )
+from paceline.scheduler.core.turn import Turn
 from paceline.scheduler.extensions.topics import Topics
 from paceline.testing import Env
 
@@ -309,6 +311,33 @@ def test_no_workers_timeout_does_not_apply() -> None:
     env.finish("x")
     env.tick()
     assert env.states("y") == ["processing"]
+
+
+def test_no_workers_timeout_applies_to_tasks_that_no_worker_may_run() -> None:
+    env = cluster("w0", "w1", "w2", no_workers_timeout_seconds=5.0)
+    restricted = {"x": AnnotationSet(workers=["w0"]), "y": AnnotationSet(workers=["elsewhere"])}
+    env.submit({"x": [], "y": [], "z": []}, annotations=restricted)
+    die(env, "w0")  # "x" waits for a whole worker, but only w0 may run it
+    die(env, env.where("z"))
+    assert env.states("x", "y", "z") == ["no-worker"] * 3
+    env.tick()
+    env.tick(20.0)
+    assert env.states("x", "y", "z") == ["erred", "erred", "processing"]
+
+
+def test_task_is_not_stolen_by_a_worker_with_other_tasks() -> None:
+    env = cluster("w0", "w1", "w2", nthreads=2)
+    env.submit({"x": []}, annotations={"x": on(env, "w0")})
+    die(env, "w0", share=0.5)  # the nanny has not reported the cause yet
+    ts = env.task("x")
+    victim = env.worker(env.where("x"))
+    thief = next(ws for ws in env.state.workers.values() if ws is not victim)
+    turn = Turn(env.state, env.outbox, env.now, "", "balance")
+    send_steal_request(turn, ts, victim, thief, 1.0, 0.5)
+    report(env, "w0")
+    assert ts in env.state.whole.due
+    give_back(env, "x")
+    assert env.states("x") == ["no-worker"]
 
 
 def test_restart_ends_reservations() -> None:

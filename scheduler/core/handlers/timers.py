@@ -111,14 +111,16 @@ def _check_clients(turn: Turn) -> None:
 def _check_no_workers(turn: Turn) -> None:
     state = turn.state
     timeout = state.config.no_workers_timeout_seconds
-    if timeout is None or state.whole.due:
-        return  # the tasks have workers, which they wait for
+    if timeout is None:
+        return
     refresh_no_workers(state, turn.now)
     recs: Recs = {}
     unrunnable, since = state.unrunnable, state.no_workers_since
     late = list(takewhile(lambda ts: turn.now > unrunnable[ts] + timeout, unrunnable))
     if since is not None and turn.now > since + timeout:
         late += state.queued
+    if state.whole:
+        late = [ts for ts in late if not _waits_for_whole_worker(state, ts)]
     for ts in late:
         _fail_late(turn, ts, timeout, recs)
     run(turn, recs)
@@ -126,6 +128,15 @@ def _check_no_workers(turn: Turn) -> None:
         keys = [ts.key for ts in late]
         turn.log_event("scheduler", {"action": "no-workers-timeout-exceeded", "keys": keys})
         fill_slots(turn)
+
+
+def _waits_for_whole_worker(state: SchedulerState, ts: TaskState) -> bool:
+    """Return whether `ts` waits for a whole worker, or for one reserved for another task."""
+    workers = dict.fromkeys(state.whole.reserved)
+    if ts in state.whole.due:
+        workers.update(state.running)
+    valid = placement.valid_workers(state, ts, among=workers)
+    return bool(workers) and (valid is None or bool(valid) or ts.loose_restrictions)
 
 
 def _fail_late(turn: Turn, ts: TaskState, timeout: int | float, recs: Recs) -> None:
@@ -140,17 +151,19 @@ def _fail_late(turn: Turn, ts: TaskState, timeout: int | float, recs: Recs) -> N
             dict(ts.resource_restrictions or {}),
             timeout,
         )
-        why = "for its restrictions to become satisfied"
+        why, name = "for its restrictions to become satisfied", "NoValidWorkerError"
     else:
         exception = state.errors.no_worker(ts.key, timeout)
-        why = "without any running workers"
+        why, name = "without any running workers", "NoWorkerError"
     turn.log(40, f"Task {ts.key!s} marked as failed because it timed out waiting {why}.")
-    transition(turn, ts, "erred", recs, Failure(cause=ts, exception=exception))
+    failure = Failure(cause=ts, exception=exception, exception_text=name)
+    transition(turn, ts, "erred", recs, failure)
 
 
 def is_busy(state: SchedulerState) -> bool:
-    """Return whether a graph is pending or a task waits for a worker or runs."""
-    return bool(state.graphs or state.deferred or not state.is_idle)
+    """Return whether a graph is pending, or a task waits or runs."""
+    is_pending = state.graphs or state.deferred or not state.is_idle
+    return bool(is_pending or state.has_waiting_tasks)
 
 
 def _check_idle(turn: Turn) -> None:

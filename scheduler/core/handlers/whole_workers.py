@@ -82,7 +82,9 @@ def _reserve(turn: Turn) -> None:
     tasks = [ts for ts in whole.due if ts.state == "no-worker" and ts not in having]
     tasks.sort(key=priority_of)
     n_max = max(1, len(state.workers) // 2)
-    is_draining = any(not is_empty(ws) and ts.state == "no-worker" for ws, ts in _reserved(state))
+    is_draining = any(
+        not is_empty(ws) and task.state == "no-worker" for ws, task in whole.reserved.items()
+    )
     for ts in tasks:
         if len(whole.reserved) >= n_max:
             return
@@ -94,12 +96,8 @@ def _reserve(turn: Turn) -> None:
         availability_changed(turn, ws)
         if not is_empty(ws):
             is_draining = True
-            recall_tasks(turn, ws, [ts for ts in reversed(ws.processing) if ts not in ws.executing])
-
-
-def _reserved(state: SchedulerState) -> list[tuple[WorkerState, TaskState]]:
-    """Return the reserved workers with their tasks."""
-    return list(state.whole.reserved.items())
+            not_begun = [each for each in reversed(ws.processing) if each not in ws.executing]
+            recall_tasks(turn, ws, not_begun)
 
 
 def _best_worker(state: SchedulerState, ts: TaskState, only_empty: bool) -> WorkerState | None:
@@ -133,7 +131,7 @@ def is_empty(ws: WorkerState) -> bool:
 def _send(turn: Turn) -> None:
     """Send tasks to the empty workers that are reserved for them."""
     state = turn.state
-    for ws, ts in _reserved(state):
+    for ws, ts in list(state.whole.reserved.items()):
         if ts.state != "no-worker" or not is_empty(ws) or not fairness.may_start(ts):
             continue
         recs: Recs = {}

@@ -293,8 +293,13 @@ def is_overcommitted(ws: WorkerState) -> bool:
     return any(used > supplied.get(resource, 0) for resource, used in ws.used_resources.items())
 
 
-def valid_workers(state: SchedulerState, ts: TaskState) -> dict[WorkerState, None] | None:
-    """Return the running workers that satisfy the restrictions of `ts`; None if it has none."""
+def valid_workers(
+    state: SchedulerState, ts: TaskState, among: dict[WorkerState, None] | None = None
+) -> dict[WorkerState, None] | None:
+    """Return the workers that satisfy the restrictions of `ts`; None if it has none.
+
+    They are running workers, or those `among` the given ones.
+    """
     details = ts.details
     if details is None:
         return None
@@ -314,8 +319,10 @@ def valid_workers(state: SchedulerState, ts: TaskState) -> dict[WorkerState, Non
         addresses = _without_avoided(state, addresses, details.policies.avoided)
     if addresses is None:
         return None
+    if among is None:
+        among = state.running
     workers = (state.workers[a] for a in addresses)
-    return {ws: None for ws in workers if ws in state.running}
+    return {ws: None for ws in workers if ws in among}
 
 
 def _without_avoided(

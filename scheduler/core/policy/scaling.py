@@ -281,7 +281,7 @@ def is_tail(state: SchedulerState) -> bool:
     """Return whether tasks run and none waits, so that idle workers are not needed for them."""
     if len(state.queued) or state.unrunnable or state.graphs or state.deferred:
         return False
-    if any(group.states["waiting"] for group in state.task_groups.values()):
+    if state.has_waiting_tasks:
         return False
     return any(ws.processing for ws in state.workers.values())
 

@@ -1,8 +1,6 @@
 """The state of the cluster: tasks, workers and clients.
 
-Attributes have the names that Dask documents for its scheduler state. Views that are not stored
-are properties. Paired attributes (such as ``who_has`` and ``has_what``) are changed only in
-``lifecycle/accounting.py``, ``TaskState.state`` only in ``lifecycle/transitions.py``.
+See ``model.py`` for the names of attributes, and for the code that changes them.
 """
 
 from __future__ import annotations
@@ -181,6 +179,11 @@ class SchedulerState:
         ):
             return False
         return not any(ws.processing for ws in self.workers.values())
+
+    @property
+    def has_waiting_tasks(self) -> bool:
+        """Return whether a task is in state waiting, for its dependencies or for its retry."""
+        return any(group.states["waiting"] for group in self.task_groups.values())
 
     def resolve_worker(self, name: Any) -> WorkerState | None:
         """Return the worker with the address or alias `name`, or None."""

@@ -118,7 +118,7 @@ def _may_move(state: SchedulerState, ts: TaskState, thief: WorkerState) -> bool:
         return False
     if not all(dts.who_has for dts in ts.dependencies):
         return False
-    if not worker_ends.can_finish(state, ts, thief):
+    if ts in state.whole.due or not worker_ends.can_finish(state, ts, thief):
         return False
     if state.admission.is_short and not admission.fits(state, ts, thief):
         return False
