@@ -24,6 +24,7 @@ from paceline.scheduler.core.state.worker_loads import is_available
 from .explain_memory import excess_facts, memory_facts
 from .explain_text import SILENT_SECONDS, describe, summary
 from .queries import story
+from .share_report import competitors
 
 #: Entries of each list in the result; the counts beside the lists are complete.
 EXAMPLES_MAX: Final = 10
@@ -392,12 +393,12 @@ def share_facts(state: SchedulerState, ts: TaskState) -> dict[str, Any]:
     Returns:
         "group"; "weight", "class"; "cap" that the group has reached, or "", and its "limit";
         "usage" in thread-seconds; "n_processing", "n_queued"; "others": name -> usage of the other
-        groups that have work, with "n_others"; "higher_class": whether one of them has a higher
-        class; "place": the worker that it waits for, "restricted" or "".
+        groups that have work and are at no cap, with "n_others"; "higher_class": whether one of
+        them has a higher class; "place": the worker that it waits for, "restricted" or "".
     """
     share = ts.account.share
     place = state.queued.place(ts)
-    others = [each for each in state.shares.active if each is not share]
+    others = competitors(state, share)
     cap = share.cap_reached()
     return {
         "group": share.name,

@@ -80,18 +80,22 @@ def caps_text(settings: Mapping[str, float]) -> str:
     return ", ".join(caps)
 
 
+def competitors(state: SchedulerState, share: ShareGroup) -> list[ShareGroup]:
+    """Return the other groups that have work and are at no cap, at which they take no turns."""
+    return [each for each in state.shares.active if each is not share and not each.cap_reached()]
+
+
 def waits_for_share(state: SchedulerState, share: ShareGroup) -> str:
     """Return what the queued tasks of `share` wait for; "" if it has none.
 
-    That is a cap ("cap of tasks"), "higher class", "its turn" or "a slot". Groups at a cap take no
-    turns.
+    That is a cap ("cap of tasks"), "higher class", "its turn" or "a slot".
     """
     if not share.n_queued:
         return ""
     cap = share.cap_reached()
     if cap:
         return f"cap of {cap}"
-    others = [each for each in state.shares.active if each is not share and not each.cap_reached()]
+    others = competitors(state, share)
     if any(each.priority_class > share.priority_class for each in others):
         return "higher class"
     return "its turn" if others else "a slot"
