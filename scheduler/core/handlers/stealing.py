@@ -11,6 +11,7 @@ from paceline.scheduler.core.policy import placement
 from paceline.scheduler.core.state.accounts import ShareGroup
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
+from paceline.scheduler.core.state.worker_loads import taken_slots
 from paceline.scheduler.core.stealing.balancer import balance
 from paceline.scheduler.core.stealing.recall import IN_FLIGHT_MAX, send_steal_request
 from paceline.scheduler.core.stimuli import BalanceWork, ConfigureStealing, RecallTask
@@ -112,8 +113,7 @@ def recall_excess(turn: Turn) -> None:
     state.shares.recall_due = False
     budget = state.config.turn_tasks_max
     for ws in state.workers.values():
-        n_seceded = len(ws.long_running)
-        excess = len(ws.processing) - n_seceded - ws.task_slots + state.stealing.tasks.get(ws, 0)
+        excess = taken_slots(ws) - ws.task_slots + state.stealing.tasks.get(ws, 0)
         if excess <= 0:
             continue
         if budget <= 0:

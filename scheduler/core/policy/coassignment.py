@@ -20,7 +20,7 @@ from paceline.scheduler.core.lifecycle.recommendations import Recs
 from paceline.scheduler.core.state.fair_queue import ShareQueue
 from paceline.scheduler.core.state.model import TaskGroup, TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
-from paceline.scheduler.core.state.worker_loads import has_free_slot, is_available
+from paceline.scheduler.core.state.worker_loads import has_free_slot, is_available, taken_slots
 
 from . import admission, placement, worker_ends
 
@@ -73,8 +73,7 @@ def waits_for_thread(state: SchedulerState, ts: TaskState, ws: WorkerState) -> b
 
     Tasks that use results do not wait.
     """
-    n_taken = len(ws.processing) - len(ws.long_running) + len(ws.extra_runs)
-    if ts.dependencies or n_taken < max(1, ws.nthreads):
+    if ts.dependencies or taken_slots(ws) < max(1, ws.nthreads):
         return False
     consumer = _consumer_of_siblings(state, ts)
     return consumer is not None and len(consumer.dependencies) > 1

@@ -22,7 +22,7 @@ from paceline.scheduler.core.lifecycle.accounting import (
 from paceline.scheduler.core.state.fair_queue import Place, ShareQueue
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
-from paceline.scheduler.core.state.worker_loads import has_free_slot, is_available
+from paceline.scheduler.core.state.worker_loads import has_free_slot, is_available, usable_threads
 
 from . import admission, coassignment, placement, worker_ends
 
@@ -259,7 +259,7 @@ def starts_sooner(
     The tasks `waiting` for `ws` in the queue count as its work.
     """
     seconds = len(waiting) * expected_duration(state, ts.group.prefix)
-    wait = (occupancy(state, ws) + seconds) / ws.nthreads
+    wait = (occupancy(state, ws) + seconds) / usable_threads(ws)
     return (
         wait > MOVE_SECONDS and placement.fetch_seconds(state, ts, elsewhere) + MOVE_SECONDS < wait
     )

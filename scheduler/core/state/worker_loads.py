@@ -29,10 +29,14 @@ def usable_threads(ws: WorkerState) -> int:
     return max(1, ws.nthreads - len(ws.extra_runs)) if ws.extra_runs else ws.nthreads
 
 
+def taken_slots(ws: WorkerState) -> int:
+    """Return the number of slots that tasks and extra runs take; seceded tasks take none."""
+    return len(ws.processing) - len(ws.long_running) + len(ws.extra_runs)
+
+
 def has_free_slot(ws: WorkerState) -> bool:
-    """Return whether `ws` is available and has fewer tasks than slots; seceded tasks take none."""
-    taken = len(ws.processing) - len(ws.long_running) + len(ws.extra_runs)
-    return taken < ws.task_slots and is_available(ws)
+    """Return whether `ws` is available and has a slot that is not taken."""
+    return taken_slots(ws) < ws.task_slots and is_available(ws)
 
 
 class WorkerLoads:

@@ -156,7 +156,7 @@ class Loads:
         """Return the number of tasks of ``ws``."""
         return len(ws.processing) + self.state.stealing.tasks.get(ws, 0)
 
-    def is_unoccupied(self, ws: WorkerState) -> bool:
+    def is_idle(self, ws: WorkerState) -> bool:
         """Return whether the worker is idle, as ``placement.load_class`` defines it."""
         nthreads = usable_threads(ws)
         return self.tasks(ws) < nthreads or self.seconds(ws) < nthreads * self._idle_below
@@ -184,12 +184,12 @@ def _busiest(state: SchedulerState, loads: Loads) -> list[WorkerState]:
     They are the victims of rounds without saturated workers.
     """
     workers = _window(state.running, WORKERS_MAX, state.stealing.cursor)
-    crowded = [ws for ws in workers if len(ws.processing) > ws.nthreads]
+    crowded = [ws for ws in workers if len(ws.processing) > usable_threads(ws)]
     busy = [
         ws
         for ws in crowded
         if ws not in state.loads.idle
-        and loads.tasks(ws) > ws.nthreads
+        and loads.tasks(ws) > usable_threads(ws)
         and loads.seconds(ws) > BUSY_SECONDS
     ]
     return heapq.nlargest(BUSIEST_MAX, busy, key=loads.seconds)
@@ -222,7 +222,7 @@ class Thieves:
         self._members: dict[WorkerState, tuple[float, int, int]] = {}
         self._heap: list[tuple[tuple[float, int, int], WorkerState]] = []
         for ws in _window(state.loads.idle, THIEVES_MAX, state.stealing.cursor):
-            if loads.is_unoccupied(ws):
+            if loads.is_idle(ws):
                 self._members[ws] = rank = self._rank(ws)
                 self._heap.append((rank, ws))
         heapq.heapify(self._heap)
@@ -235,7 +235,7 @@ class Thieves:
 
     def add_task(self, ws: WorkerState) -> None:
         """Update the load of ``ws``, chosen for a task, and remove it if it is no longer idle."""
-        if self.loads.is_unoccupied(ws):
+        if self.loads.is_idle(ws):
             self._members[ws] = rank = self._rank(ws)
             heapq.heappush(self._heap, (rank, ws))
         else:
