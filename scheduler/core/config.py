@@ -130,7 +130,6 @@ class SchedulerConfig:
         30.0, "distributed.worker.memory.recent-to-old-time"
     )
     memory_terminate: float | bool = setting(0.95, "distributed.worker.memory.terminate")
-    locks_lease_timeout_seconds: float = setting(30.0, "distributed.scheduler.locks.lease-timeout")
     locks_lease_validation_interval_seconds: float = setting(
         10.0, "distributed.scheduler.locks.lease-validation-interval"
     )

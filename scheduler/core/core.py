@@ -151,13 +151,13 @@ class SchedulerCore:
         """Remove a worker, and notify the extensions."""
         workers.handle_worker_removed(turn, message)
         for extension in self.extensions.values():
-            extension.on_worker_gone(turn, message.address)
+            extension.on_worker_removed(turn, message.address)
 
     def handle_client_removed(self, turn: Turn, message: ClientRemoved) -> None:
         """Remove a client, and notify the extensions."""
         clients.handle_client_removed(turn, message)
         for extension in self.extensions.values():
-            extension.on_client_gone(turn, message.client)
+            extension.on_client_removed(turn, message.client)
 
     def handle_release_all(self, turn: Turn, message: ReleaseAll) -> None:
         """Forget all tasks, and notify the extensions."""

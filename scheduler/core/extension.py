@@ -69,10 +69,10 @@ class Extension:
         """Return message class -> handler, which replies with an ExtensionError that it raises."""
         return {kind: _with_error_reply(handler) for kind, handler in handlers_of(self).items()}
 
-    def on_client_gone(self, turn: Turn, client: str) -> None:
+    def on_client_removed(self, turn: Turn, client: str) -> None:
         """Handle the removal of `client`."""
 
-    def on_worker_gone(self, turn: Turn, address: str) -> None:
+    def on_worker_removed(self, turn: Turn, address: str) -> None:
         """Handle the removal of the worker at `address`."""
 
     def on_request_gone(self, turn: Turn, request_id: int) -> None:

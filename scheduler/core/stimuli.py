@@ -196,7 +196,7 @@ class WorkerJoined:
     """A worker registered.
 
     The driver has checked that its address and name are free
-    (``core.queries.registration_error``).
+    (``core.inspection.queries.registration_error``).
 
     Attributes:
         address: normalised contact address.

@@ -67,10 +67,10 @@ class Topics(Extension):
 
     # ------------------------------------------------------------------ peers that left
 
-    def on_client_gone(self, turn: Turn, client: str) -> None:
+    def on_client_removed(self, turn: Turn, client: str) -> None:
         self._forget_later(turn, client)
 
-    def on_worker_gone(self, turn: Turn, address: str) -> None:
+    def on_worker_removed(self, turn: Turn, address: str) -> None:
         self._forget_later(turn, address)
 
     def _forget_later(self, turn: Turn, peer: str) -> None:

@@ -146,7 +146,7 @@ class Variables(Extension):
         if self._waiting.leave_by_request(turn, request_id) is None:
             self._key_watch.request_gone(turn, request_id)
 
-    def on_client_gone(self, turn: Turn, client: str) -> None:
+    def on_client_removed(self, turn: Turn, client: str) -> None:
         """Drop the tokens of the client, which cannot confirm them."""
         for (name, key), tokens in list(self._tokens.items()):
             for token in [token for token, holder in tokens.items() if holder == client]:

@@ -67,7 +67,7 @@ def _insert_rows(turn: Turn, graph: PendingGraph, chunk: GraphChunk, rows: range
                 ts.run_spec = graph.run_spec(chunk, position)
                 charges.set_account(state, ts, account)
                 _specify(turn, graph, ts, number, position in producers)
-            elif not _same_dependencies(ts, dependencies):
+            elif not _accepts_dependencies(ts, dependencies):
                 collisions[row] = None
                 _warn_collision(turn, graph, ts, dependencies)
         tasks.append(ts)
@@ -106,8 +106,11 @@ def _specify(
     ts.data_producer = data_producer
 
 
-def _same_dependencies(ts: TaskState, dependencies: tuple[TaskState, ...]) -> bool:
-    """Return whether the known task ``ts`` has these dependencies; restore those that it lost."""
+def _accepts_dependencies(ts: TaskState, dependencies: tuple[TaskState, ...]) -> bool:
+    """Return whether the known task ``ts`` has these dependencies, or has lost some of them.
+
+    In the latter case ``has_lost_dependencies`` is cleared; the caller restores the dependencies.
+    """
     present = ts.dependencies
     if present == dependencies:
         return True

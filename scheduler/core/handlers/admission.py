@@ -47,7 +47,7 @@ def learn_memory(state: SchedulerState, ws: WorkerState, metrics: Mapping[str, A
         elif not ws.processing and change <= STEADY * limit:
             ws.idle_nbytes = unmanaged
     ws.watched_nbytes = watched_nbytes(state, ws)
-    if is_watched(state, ws):
+    if is_watched(ws):
         state.admission.is_short = True
 
 
@@ -64,7 +64,7 @@ def check_memory(turn: Turn) -> None:
     state = turn.state
     if not state.admission.is_short:
         return
-    state.admission.is_short = any(is_watched(state, ws) for ws in state.workers.values())
+    state.admission.is_short = any(is_watched(ws) for ws in state.workers.values())
     for ws in state.workers.values():
         if len(ws.processing) > ws.nthreads and -free_nbytes(state, ws) > EXCESS * ws.memory_limit:
             tasks = _excess(state, ws)

@@ -70,7 +70,7 @@ def results_nbytes(ws: WorkerState) -> int:
     return total
 
 
-def is_watched(state: SchedulerState, ws: WorkerState) -> bool:
+def is_watched(ws: WorkerState) -> bool:
     """Return whether `ws` may soon run short of memory."""
     return results_nbytes(ws) > ws.watched_nbytes
 

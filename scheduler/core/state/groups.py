@@ -18,7 +18,7 @@ class Computation:
 
     Attributes:
         start: seconds since the epoch.
-        id: the number of the computation as a string.
+        id: ``computation-`` and the number of transitions before its first graph.
         groups: task groups of the graphs.
         codes: source lines of clients as sent, without duplicates.
         annotations: global annotations of the graphs.

@@ -1,8 +1,8 @@
 """The objects of the scheduler's state: tasks, groups, prefixes, workers and clients.
 
 Attributes have the names that Dask documents for its scheduler state. Views that are not stored
-are properties. Paired attributes (such as ``who_has`` and ``has_what``) are changed only in
-``lifecycle/accounting.py``, ``TaskState.state`` only in ``lifecycle/transitions.py``.
+are properties. Paired attributes (such as ``who_has`` and ``has_what``) and ``TaskState.state`` are
+changed only in ``lifecycle/``.
 """
 
 from __future__ import annotations
