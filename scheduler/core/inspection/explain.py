@@ -24,7 +24,7 @@ from paceline.scheduler.core.state.worker_loads import is_available
 from .explain_memory import excess_facts, memory_facts
 from .explain_text import SILENT_SECONDS, describe, summary
 from .queries import story
-from .share_report import competitors
+from .share_report import share_facts
 
 #: Entries of each list in the result; the counts beside the lists are complete.
 EXAMPLES_MAX: Final = 10
@@ -384,39 +384,6 @@ def in_queue(state: SchedulerState, ts: TaskState) -> dict[str, Any]:
         "memory": memory_facts(state, ts),
         "share": share_facts(state, ts) if state.queued.is_held(ts) else None,
         "batch": state.queued.claims[ts].address if ts in state.queued.claims else "",
-    }
-
-
-def share_facts(state: SchedulerState, ts: TaskState) -> dict[str, Any]:
-    """Return why the share group of ``ts`` holds it back.
-
-    Returns:
-        "group"; "weight", "class"; "cap" that the group has reached, or "", and its "limit";
-        "usage" in thread-seconds; "n_processing", "n_queued"; "others": name -> usage of the other
-        groups that have work and are at no cap, with "n_others"; "higher_class": whether one of
-        them has a higher class; "place": the worker that it waits for, "restricted" or "".
-    """
-    share = ts.account.share
-    place = state.queued.place(ts)
-    others = competitors(state, share)
-    cap = share.cap_reached()
-    return {
-        "group": share.name,
-        "weight": share.weight,
-        "class": share.priority_class,
-        "cap": cap,
-        "limit": share.settings.get(cap),
-        "usage": share.usage / state.shares.scale,
-        "n_processing": share.n_processing,
-        "n_queued": share.n_queued,
-        "others": {
-            each.name: each.usage / state.shares.scale for each in islice(others, EXAMPLES_MAX)
-        },
-        "n_others": len(others),
-        "higher_class": any(each.priority_class > share.priority_class for each in others),
-        "place": place.address
-        if isinstance(place, WorkerState)
-        else ("restricted" if place is not None else ""),
     }
 
 

@@ -9,12 +9,15 @@ from typing import Any, Final
 from paceline.scheduler.core.lifecycle.failures import format_nbytes
 from paceline.scheduler.core.state.accounts import Account, ShareGroup
 from paceline.scheduler.core.state.containers import add_up
+from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 
 #: Text of the command and the dashboard page if there are no share groups.
 SHARES_OFF: Final = "Share groups are off (paceline.shares.enabled: false)."
 #: Clients of a group that are listed, those with most thread-seconds first.
 CLIENTS_MAX: Final = 100
+#: Groups with work that are listed for a task that waits.
+COMPETITORS_MAX: Final = 10
 #: Share groups that are listed, those with work first.
 GROUPS_MAX: Final = 1_000
 
@@ -99,3 +102,36 @@ def waits_for_share(state: SchedulerState, share: ShareGroup) -> str:
     if any(each.priority_class > share.priority_class for each in others):
         return "higher class"
     return "its turn" if others else "a slot"
+
+
+def share_facts(state: SchedulerState, ts: TaskState) -> dict[str, Any]:
+    """Return why the share group of ``ts`` holds it back.
+
+    Returns:
+        "group"; "weight", "class"; "cap" that the group has reached, or "", and its "limit";
+        "usage" in thread-seconds; "n_processing", "n_queued"; "others": name -> usage of the other
+        groups that have work and are at no cap, with "n_others"; "higher_class": whether one of
+        them has a higher class; "place": the worker that it waits for, "restricted" or "".
+    """
+    share = ts.account.share
+    place = state.queued.place(ts)
+    others = competitors(state, share)
+    cap = share.cap_reached()
+    return {
+        "group": share.name,
+        "weight": share.weight,
+        "class": share.priority_class,
+        "cap": cap,
+        "limit": share.settings.get(cap),
+        "usage": share.usage / state.shares.scale,
+        "n_processing": share.n_processing,
+        "n_queued": share.n_queued,
+        "others": {
+            each.name: each.usage / state.shares.scale for each in islice(others, COMPETITORS_MAX)
+        },
+        "n_others": len(others),
+        "higher_class": any(each.priority_class > share.priority_class for each in others),
+        "place": place.address
+        if isinstance(place, WorkerState)
+        else ("restricted" if place is not None else ""),
+    }
