@@ -11,6 +11,7 @@ from paceline.scheduler.core.stimuli import (
     AnnotationSet,
     BalanceWork,
     ConfigureStealing,
+    SetShare,
     WorkerBackpressured,
 )
 from paceline.testing import Env
@@ -228,3 +229,13 @@ def test_siblings_of_a_worker_that_takes_no_tasks_go_elsewhere() -> None:
     env.finish(*env.processing("w1"), nbytes=1000, seconds=1.0)
     assert "w0" not in claims(env).values()
     assert set(finish_all(env)) == set(range(12)) - {4, 5}
+
+
+def test_siblings_that_were_queued_before_a_cap_wait_for_it(env: Env) -> None:
+    pairs: dict[Any, list[Any]] = {("sum", i): [("x", 2 * i), ("x", 2 * i + 1)] for i in range(6)}
+    env.submit({**{("x", i): [] for i in range(12)}, **pairs})
+    env.feed(SetShare("alice", {"tasks": 1}))
+    env.join("w0", nthreads=2)
+    assert env.processing("w0") == [("x", 0)]
+    env.finish(("x", 0))
+    assert env.processing("w0") == [("x", 1)]

@@ -85,7 +85,7 @@ def waits_for_thread(state: SchedulerState, ts: TaskState, ws: WorkerState) -> b
 def claim(state: SchedulerState, ts: TaskState, ws: WorkerState, recs: Recs) -> None:
     """Let `ws`, which is sent `ts`, claim its siblings if `ts` is root-ish.
 
-    Recommend sending it those that are queued.
+    Recommend sending it those that are queued, unless it is not the turn of their share group.
     """
     consumer = _consumer_of_siblings(state, ts)
     if consumer is None or not placement.is_rootish(state, ts):
@@ -111,7 +111,8 @@ def claim(state: SchedulerState, ts: TaskState, ws: WorkerState, recs: Recs) -> 
                 stack += reversed(missing)
             elif each not in claims and each.queueable and placement.is_rootish(state, each):
                 state.queued.claim(each, ws)
-                if each.state == "queued" and each in claims and each not in recs:
+                is_sent = not state.shares.holds(each.account.share)
+                if is_sent and each.state == "queued" and each in claims and each not in recs:
                     recs[each] = "processing"
                 n_left -= 1
         if n_left <= 0:
