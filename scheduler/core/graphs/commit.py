@@ -145,7 +145,7 @@ def drop_graph(turn: Turn, graph_id: int) -> None:
     graph = state.graphs.pop(graph_id, None)
     if graph is None or graph not in state.deferred.commits:
         return
-    if graph.generation:  # its commit has begun
+    if graph.has_begun:
         graph.dropped = True
         graph.stage = ROLLBACK_STAGES[0].name
         graph.cursor = 0
@@ -179,7 +179,7 @@ def run_commits(turn: Turn) -> None:
 
 def _run_commit(turn: Turn, graph: PendingGraph, budget: int) -> int:
     """Process rows of a commit up to a cost of ``budget``. Return the cost, at least 1."""
-    if not graph.generation and not _begin(turn, graph, budget):
+    if not graph.has_begun and not _begin(turn, graph, budget):
         graph.stage = "done"
         return 1
     done = 0
@@ -274,11 +274,11 @@ def _next_generation(state: SchedulerState, commit: GraphCommit) -> float:
     if commit.submitting_task is not None:
         parent = state.tasks.get(commit.submitting_task)
         if parent is not None and parent.priority is not None:
-            return parent.priority[1] - SUBTASK_GENERATION_STEP or SUBTASK_GENERATION_STEP
+            return parent.priority[1] - SUBTASK_GENERATION_STEP
     elif state.last_graph_at + commit.fifo_timeout_seconds < commit.received_at:
         state.generation += 1
         state.last_graph_at = commit.received_at
-    return state.generation or 1.0
+    return state.generation
 
 
 def _account(state: SchedulerState, commit: GraphCommit) -> Account:

@@ -151,14 +151,8 @@ def find_worker(state: SchedulerState, ts: TaskState, first: WorkerState) -> Wor
     """
     if fits(state, ts, first):
         return first
-    best: WorkerState | None = None
-    best_cost: tuple[float, ...] = ()
-    for ws in candidates(state, ts):
-        if ws is not first and fits(state, ts, ws):
-            cost = placement.start_estimate(state, ts, ws)
-            if best is None or cost < best_cost:
-                best, best_cost = ws, cost
-    return best
+    others = [ws for ws in candidates(state, ts) if ws is not first and fits(state, ts, ws)]
+    return placement.soonest(state, ts, others)
 
 
 def roomiest_worker(state: SchedulerState, ts: TaskState, first: WorkerState) -> WorkerState:

@@ -305,14 +305,8 @@ def _starts_soonest(
     state: SchedulerState, ts: TaskState, workers: Iterable[WorkerState]
 ) -> WorkerState | None:
     """Return the one of `workers` on which `ts` starts soonest and can finish, or None."""
-    best: WorkerState | None = None
-    best_cost: tuple[float, ...] = ()
-    for ws in workers:
-        if worker_ends.can_finish(state, ts, ws):
-            cost = placement.start_estimate(state, ts, ws)
-            if best is None or cost < best_cost:
-                best, best_cost = ws, cost
-    return best
+    able = [ws for ws in workers if worker_ends.can_finish(state, ts, ws)]
+    return placement.soonest(state, ts, able)
 
 
 def _has_resources(state: SchedulerState, ts: TaskState, ws: WorkerState) -> bool:

@@ -111,11 +111,7 @@ def place_rootish_together(state: SchedulerState, ts: TaskState) -> WorkerState 
         and is_available(ws)
         and state.workers.get(ws.address) is ws
     ):
-        ws = min(
-            state.loads.idle or state.running,
-            key=lambda w: start_estimate(state, ts, w),
-            default=None,
-        )
+        ws = soonest(state, ts, state.loads.idle or state.running)
         if ws is None:
             return None
         group.last_worker_tasks_left = math.floor(
@@ -257,6 +253,13 @@ def start_estimate(state: SchedulerState, ts: TaskState, ws: WorkerState) -> tup
     """
     start = occupancy(state, ws) / usable_threads(ws) + fetch_seconds(state, ts, ws)
     return (len(ws.actors), start, ws.nbytes) if ts.actor else (start, ws.nbytes)
+
+
+def soonest(
+    state: SchedulerState, ts: TaskState, workers: Iterable[WorkerState]
+) -> WorkerState | None:
+    """Return the one of `workers` on which `ts` starts soonest, or None if there are none."""
+    return min(workers, key=lambda ws: start_estimate(state, ts, ws), default=None)
 
 
 def _cost_with_resources(

@@ -110,6 +110,11 @@ class PendingGraph:
     account: Account | None = None
     annotated_accounts: dict[int, Account] = field(default_factory=dict)
 
+    @property
+    def has_begun(self) -> bool:
+        """Return whether its commit has begun."""
+        return self.account is not None
+
     def next_rows(
         self, n: int, budget: int, *, backwards: bool = False, counts_edges: bool = True
     ) -> tuple[range, int]:
