@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -15,6 +15,8 @@ from .process import WAITING_MESSAGES_MAX, OnReply, compile_failure
 
 #: Number of compiler threads.
 THREADS = 2
+#: Interval in which a thread that waits checks whether its graph was cancelled, seconds.
+CHECK_SECONDS = 0.1
 
 
 class ThreadGraphCompilers:
@@ -41,6 +43,7 @@ class ThreadGraphCompilers:
         """Do nothing: the threads import what the program imports."""
 
     async def stop(self) -> None:
+        self._cancelled |= self._live
         self._executor.shutdown(wait=False, cancel_futures=True)
 
     def _run(self, request: CompileRequest | MatchRequest, on_reply: OnReply) -> None:
@@ -48,26 +51,30 @@ class ThreadGraphCompilers:
         from paceline.workers_compat.graphs.match_error import replies as replies_to
         from paceline.workers_compat.graphs.rows import CHUNK_SIZE
 
+        graph_id = request.graph_id
         slots = threading.Semaphore(WAITING_MESSAGES_MAX)
-        replies: Iterator[Any]
         try:
-            replies = replies_to(request, CHUNK_SIZE)
-            for reply in replies:
-                if request.graph_id in self._cancelled:
+            for reply in replies_to(request, CHUNK_SIZE):
+                if not self._acquire(slots, graph_id):
                     break
-                slots.acquire()
-                self._loop.call_soon_threadsafe(
-                    self._deliver, request.graph_id, reply, on_reply, slots
-                )
-        except RuntimeError:  # the loop is closed
-            return
+                self._call_in_loop(self._deliver, graph_id, reply, on_reply, slots)
         except BaseException as error:
             failure = compile_failure(request, f"{type(error).__name__}: {error}")
-            self._loop.call_soon_threadsafe(
-                self._deliver, request.graph_id, failure, on_reply, slots
-            )
+            self._call_in_loop(self._deliver, graph_id, failure, on_reply, slots)
+        self._call_in_loop(self._done, graph_id)
+
+    def _acquire(self, slots: threading.Semaphore, graph_id: int) -> bool:
+        """Wait for one of `slots`. Return False if the graph was cancelled or the loop closed."""
+        while graph_id not in self._cancelled and not self._loop.is_closed():
+            # with a timeout, because a loop that has stopped does not release slots
+            if slots.acquire(timeout=CHECK_SECONDS):
+                return True
+        return False
+
+    def _call_in_loop(self, function: Callable[..., None], *args: Any) -> None:
+        """Call a function on the loop's thread, unless the loop is closed."""
         with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._done, request.graph_id)
+            self._loop.call_soon_threadsafe(function, *args)
 
     def _deliver(
         self, graph_id: int, reply: Any, on_reply: OnReply, slots: threading.Semaphore

@@ -1,0 +1,97 @@
+"""Graph compilers in threads: their threads end, and errors fail the graph."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from paceline.scheduler.core.stimuli import GraphFailed
+from paceline.scheduler.server.compilers import process
+from paceline.scheduler.server.compilers.threads import ThreadGraphCompilers
+from paceline.workers_compat.graphs import match_error
+
+from .test_graph_compilers import compiled, request
+
+
+class EndlessGraph:
+    """Replaces ``match_error.replies``: replies until the test is over.
+
+    Attributes:
+        is_blocked: set when the thread waits until its replies are handled.
+        has_ended: set when the thread requests no more replies.
+    """
+
+    def __init__(self) -> None:
+        self.is_blocked = threading.Event()
+        self.has_ended = threading.Event()
+        self.is_over = False
+
+    def replies(self, *args: Any) -> Iterator[Any]:
+        try:
+            for n in itertools.count():
+                if n == process.WAITING_MESSAGES_MAX:
+                    self.is_blocked.set()
+                if self.is_over:
+                    return
+                yield n
+        finally:
+            self.has_ended.set()
+
+
+@pytest.fixture
+def graph(monkeypatch: pytest.MonkeyPatch) -> EndlessGraph:
+    made = EndlessGraph()
+    monkeypatch.setattr(match_error, "replies", made.replies)
+    return made
+
+
+@pytest.fixture
+def loop(graph: EndlessGraph) -> Iterator[asyncio.AbstractEventLoop]:
+    made = asyncio.new_event_loop()
+    yield made
+    graph.is_over = True
+    if not made.is_closed():
+        made.run_until_complete(asyncio.sleep(0.1))  # wake the thread of a failed test
+        made.close()
+
+
+async def block_a_thread(graph: EndlessGraph) -> ThreadGraphCompilers:
+    compilers = ThreadGraphCompilers()
+    compilers.compile(request(1, None, []), lambda reply, frames: None)
+    assert graph.is_blocked.wait(10)
+    return compilers
+
+
+def test_stop_ends_a_thread_although_the_loop_has_stopped(
+    graph: EndlessGraph, loop: asyncio.AbstractEventLoop
+) -> None:
+    async def compile_and_stop() -> None:
+        await (await block_a_thread(graph)).stop()
+
+    loop.run_until_complete(compile_and_stop())
+    assert graph.has_ended.wait(10)
+
+
+def test_closing_the_loop_ends_a_thread(
+    graph: EndlessGraph, loop: asyncio.AbstractEventLoop
+) -> None:
+    loop.run_until_complete(block_a_thread(graph))
+    time.sleep(0.1)  # the thread is blocked again after the last replies were handled
+    loop.close()
+    assert graph.has_ended.wait(10)
+
+
+async def test_runtime_error_fails_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*args: Any) -> Iterator[Any]:
+        raise RuntimeError("no such node")
+
+    monkeypatch.setattr(match_error, "replies", failing)
+    compilers = ThreadGraphCompilers()
+    (failed,) = await compiled(compilers, request(1, None, ["x"]))
+    assert type(failed) is GraphFailed and "RuntimeError: no such node" in failed.text
+    await compilers.stop()
