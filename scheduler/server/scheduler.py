@@ -281,11 +281,11 @@ class Scheduler:
         return self
 
     async def _start(self) -> None:
-        compilers: GraphCompilers = ThreadGraphCompilers()
-        if not self._compile_in_threads:
-            compilers = ProcessGraphCompilers(self._spawn or child_process.spawn)
-        if self._spawn in (None, child_process.spawn):  # a forked process is ready at once
-            compilers.start()
+        compilers: GraphCompilers = (
+            ThreadGraphCompilers()
+            if self._compile_in_threads
+            else ProcessGraphCompilers(self._spawn or child_process.spawn)
+        )
         if self._spawn is not None:
             self._gc_policy = GcPolicy()
             self._gc_policy.start()
@@ -305,6 +305,8 @@ class Scheduler:
             secret=secret,
             durability=durability,
         )
+        if self._spawn in (None, child_process.spawn):  # a forked process is ready at once
+            compilers.start()
         if self._connect_seconds:
             server.pool.connect_seconds = self._connect_seconds
         if durability is not None:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import distributed
+import psutil
 import pytest
 from click.testing import CliRunner
 from dask.cli import cli as dask_cli
@@ -69,6 +73,19 @@ async def test_in_a_spec_cluster() -> None:
         cluster.scale(1)
         while len(cluster.scheduler.workers) > 1:
             await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("problem", ["journal", "port"])
+async def test_failed_start_leaves_no_process(problem: str, tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        options: dict[str, Any] = {
+            "journal": {"journal": str(tmp_path / "missing" / "journal")},
+            "port": {"port": taken.getsockname()[1]},
+        }[problem]
+        before = psutil.Process().children()
+        with pytest.raises(OSError):
+            await Scheduler(host="127.0.0.1", dashboard=False, compile_in_threads=False, **options)
+        assert psutil.Process().children() == before
 
 
 def test_local_cluster() -> None:
