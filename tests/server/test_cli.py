@@ -65,6 +65,20 @@ def test_scheduler_starts_and_stops(tmp_path: Path, number: signal.Signals) -> N
     assert not any(os.path.exists(f"/proc/{child}") for child in children)
 
 
+def test_a_forked_process_does_not_remove_the_pid_file(tmp_path: Path) -> None:
+    program = """
+import os
+from paceline.scheduler.server.cli.run_scheduler import write_pid_file
+write_pid_file("pid")
+child = os.fork()
+if child:
+    os.waitpid(child, 0)
+    assert os.path.exists("pid")
+"""
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, check=True, timeout=60)
+    assert not (tmp_path / "pid").exists()
+
+
 def test_a_killed_scheduler_leaves_no_compilers(tmp_path: Path) -> None:
     process, file = start(tmp_path)
     with Client(json.loads(file.read_text())["address"], set_as_default=False) as client:

@@ -45,12 +45,14 @@ HINTS = {
 
 def write_pid_file(path: str) -> None:
     """Write the process id to a file and remove the file at exit."""
+    pid = os.getpid()
     with open(path, "w") as file:
-        file.write(str(os.getpid()))
+        file.write(str(pid))
 
     def remove() -> None:
-        with contextlib.suppress(FileNotFoundError):
-            os.remove(path)
+        if os.getpid() == pid:  # not in a process that the keeper has forked
+            with contextlib.suppress(FileNotFoundError):
+                os.remove(path)
 
     atexit.register(remove)
 
