@@ -60,7 +60,8 @@ class Plugins:
         suspended: names of plugins whose hooks are not called.
         depth: number of hooks of the current turn that are running.
         leaving: key -> arguments of the view of a task that is being forgotten while hooks run.
-        writes: records what hooks write within a turn, or None (``Driver.writes``).
+        writes: records what hooks write within a turn, for the journal or the log of a durable
+            scheduler; None without them.
         send_stimulus: feeds a stimulus between turns; set by the facade.
     """
 

@@ -85,7 +85,7 @@ class GraphCompilers(Protocol):
         """Compile a graph.
 
         ``on_reply`` is called with chunks, then a commit or a failure, each in a separate iteration
-        of the loop.
+        of the loop. A failure may be reported before this returns.
         """
 
     def cancel(self, graph_id: int) -> None:
