@@ -25,6 +25,7 @@ from paceline.scheduler.server.journal.journal import (
     unflatten,
 )
 from paceline.scheduler.server.journal.replay import replay
+from paceline.scheduler.server.runtime import build
 
 VALUES: list[Any] = [
     None,
@@ -224,7 +225,7 @@ def test_replays_agree_under_any_hash_seed(tmp_path: Path) -> None:
             check=True,
         ).stdout
         digests.add(out.split()[-1])
-        assert "5 stimuli (closed)" in out
+        assert f"Recorded by paceline {build.description()}\n5 stimuli (closed)" in out
     assert len(digests) == 1
     assert replay(path, until=3).n_stimuli == 3
 

@@ -32,6 +32,7 @@ def command(file: str, until: int | None, show: bool, key: str | None) -> None:
             click.echo(repr(line))
     for number, text in report.errors:
         click.echo(f"Stimulus {number} failed: {text}")
+    click.echo(f"Recorded by paceline {report.release}")
     click.echo(f"{report.n_stimuli} stimuli ({report.ending})")
     differs = f"differ from those of the run after stimulus {report.differs_after}"
     same = report.differs_after is None

@@ -40,6 +40,7 @@ from paceline.scheduler.core.ports import TurnWrites
 from paceline.scheduler.core.stimuli import Stimulus
 from paceline.scheduler.core.turn import Outbox
 from paceline.scheduler.core.turn_observer import TurnObserver
+from paceline.scheduler.server.runtime import build
 
 logger = logging.getLogger("distributed.scheduler")
 
@@ -292,7 +293,6 @@ class JournalWriter(TurnObserver):
         self,
         path: str | os.PathLike[str],
         config: SchedulerConfig,
-        release: str = "",
         max_nbytes: int = JOURNAL_MAX_NBYTES,
     ) -> None:
         self.path = Path(path)
@@ -304,7 +304,7 @@ class JournalWriter(TurnObserver):
         self._n_stimuli = 0
         self._pending: list[bytes] = [MAGIC + b"%d\n" % FORMAT_VERSION]
         header = {
-            "release": release,
+            "release": build.description(),
             "config": {f.name: getattr(config, f.name) for f in dataclasses.fields(config)},
         }
         self._record(["h", header])
@@ -393,6 +393,7 @@ class JournalReader:
 
     Attributes:
         ending: how the journal ended, as text. Set when it has been read.
+        release: version and kind of build of the scheduler that wrote the journal.
 
     Raises:
         JournalError: the file is not a journal, or of another format version.
@@ -408,6 +409,7 @@ class JournalReader:
         if record is None or record[0] != "h":
             raise JournalError(f"{os.fspath(path)} has no header")
         header = record[1]
+        self.release: str = header["release"]
         known = {f.name for f in dataclasses.fields(SchedulerConfig)}
         self.config = SchedulerConfig(**{k: v for k, v in header["config"].items() if k in known})
 

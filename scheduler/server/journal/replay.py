@@ -24,6 +24,7 @@ class ReplayReport:
 
     Attributes:
         digest: hash of all output, in order; the same in any process.
+        release: version and kind of build of the scheduler that wrote the journal.
         ending: how the journal ended, as text.
         errors: (number of the stimulus, error) for each exception of the core.
         differs_after: number of the stimulus after which the output first differed from that of the
@@ -32,6 +33,7 @@ class ReplayReport:
 
     n_stimuli: int
     digest: str
+    release: str
     ending: str
     core: SchedulerCore
     errors: list[tuple[int, str]]
@@ -114,7 +116,9 @@ def replay(
         hashed.update(output_digest(codec, outbox))
     if show is not None:
         _show_outbox(outbox, show, key)
-    return ReplayReport(count, hashed.hexdigest(), reader.ending, core, errors, differs_after)
+    return ReplayReport(
+        count, hashed.hexdigest(), reader.release, reader.ending, core, errors, differs_after
+    )
 
 
 def _show_stimulus(
