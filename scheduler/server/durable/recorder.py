@@ -128,8 +128,8 @@ class Recorder:
         """
         return 0
 
-    def done(self, connection: int, n_messages: int = 1) -> None:
-        """Record that the oldest request is done, for which this many messages were read."""
+    def done(self, connection: int, n_messages: int) -> None:
+        """Record that the oldest request is done, for which `n_messages` were read."""
 
     def plugin(self, kind: str, name: str, plugin: bytes | None) -> None:
         """Record that a plugin of workers, nannies or the scheduler was added or removed."""
@@ -257,7 +257,7 @@ class LogRecorder(Recorder):
         self._progress.connection = connection
         return previous
 
-    def done(self, connection: int, n_messages: int = 1) -> None:
+    def done(self, connection: int, n_messages: int) -> None:
         self._step.append((DONE, connection, n_messages))
 
     def plugin(self, kind: str, name: str, plugin: bytes | None) -> None:
