@@ -64,7 +64,6 @@ class Spool:
         self._broken = False
         self.sealed = False  # no further frames are received
         self.in_memory_nbytes = 0
-        self.spooled_nbytes = 0
         self._places: dict[int, tuple[memoryview, _Segment, int]] = {}
 
     def lane(self) -> Lane:
@@ -161,7 +160,6 @@ class Lane:
                 self._own = None
                 spool.use_memory(error)
             else:
-                spool.spooled_nbytes += nbytes
                 return FileFrame(spool, segment, start, nbytes)
         spool.in_memory_nbytes += nbytes
         return None

@@ -71,7 +71,6 @@ class GcPolicy:
 
     def __init__(self, trim_in_thread: Callable[[], object] = trim_in_thread) -> None:
         self.seconds = 0.0
-        self.n_collections = 0
         self._give_back = trim_in_thread
         self._n_young = 0
         self._collect_every = 1
@@ -174,5 +173,4 @@ class GcPolicy:
         started = time.perf_counter()
         found = gc.collect(generation)
         self.seconds += time.perf_counter() - started
-        self.n_collections += 1
         return found
