@@ -157,17 +157,25 @@ class TcpBackend:
 
     scheme = "tcp"
 
+    def sockets(self, host: str, port: int) -> list[socket.socket]:
+        """Return the bound sockets of a new listener."""
+        return bind_sockets(host, port)
+
+    def new_comm(self, transport: Transport) -> TcpComm:
+        """Return the comm for an accepted socket."""
+        return TcpComm(transport, outgoing=False)
+
     async def listen(self, transport: Transport, host: str, port: int) -> Listener:
-        sockets = bind_sockets(host, port)
+        sockets = self.sockets(host, port)
         accept = in_tasks(lambda sock: self.accept(transport, sock))
         acceptors = [SocketAcceptor(sock, accept) for sock in sockets]
         return SocketListener(acceptors, self.scheme, *bound(sockets))
 
     async def accept(self, transport: Transport, sock: socket.socket) -> None:
         """Open a comm on an accepted socket."""
-        loop = asyncio.get_running_loop()
+        comm = self.new_comm(transport)
         try:
-            await loop.connect_accepted_socket(lambda: TcpComm(transport, outgoing=False), sock)
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: comm, sock)
         except OSError:  # closed by the peer
             sock.close()
 

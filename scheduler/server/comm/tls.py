@@ -180,6 +180,9 @@ class TlsBackend(TcpBackend):
             raise ValueError(no_certificates(f"tls://{join_host_port(host, port)}"))
         return await super().listen(transport, host, port)
 
+    def new_comm(self, transport: Transport) -> TlsComm:
+        return TlsComm(transport, False, self._tls)
+
     async def connect(self, transport: Transport, host: str, port: int) -> Comm:
         address = f"tls://{join_host_port(host, port)}"
         if self._tls.connect is None:
@@ -210,7 +213,7 @@ class TlsBackend(TcpBackend):
         except OSError:  # already closed
             sock.close()
             return
-        comm = TlsComm(transport, False, self._tls)
+        comm = self.new_comm(transport)
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
                 lambda: comm,

@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from paceline.protocol.framing import FrameReader, pack_frames
-from paceline.scheduler.server.comm.accepting import SocketAcceptor, SocketListener, in_tasks
-from paceline.scheduler.server.comm.sockets import bind_sockets, bound
+from paceline.scheduler.server.comm.sockets import bind_sockets
 from paceline.scheduler.server.comm.tcp import JOIN_MAX_NBYTES, TcpBackend, TcpComm
-from paceline.scheduler.server.comm.transport import Buffer, Listener, Transport
+from paceline.scheduler.server.comm.transport import Buffer, Transport
 
 from .past_connection import NOT_KEPT, PastConnection
 
@@ -149,18 +148,11 @@ class DurableBackend(TcpBackend):
         self._recorder = recorder
         self._keeper = keeper
 
-    async def listen(self, transport: Transport, host: str, port: int) -> Listener:
+    def sockets(self, host: str, port: int) -> list[socket.socket]:
         name = f"{host}:{port}"
         sockets = self._keeper.listening(name) or bind_sockets(host, port)
         self._keeper.listen(name, sockets)
-        accept = in_tasks(lambda sock: self.accept(transport, sock))
-        acceptors = [SocketAcceptor(sock, accept) for sock in sockets]
-        return SocketListener(acceptors, self.scheme, *bound(sockets))
+        return sockets
 
-    async def accept(self, transport: Transport, sock: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
-        comm = DurableComm(transport, self._recorder, self._keeper)
-        try:
-            await loop.connect_accepted_socket(lambda: comm, sock)
-        except OSError:  # closed by the peer
-            sock.close()
+    def new_comm(self, transport: Transport) -> DurableComm:
+        return DurableComm(transport, self._recorder, self._keeper)
