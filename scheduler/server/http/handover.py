@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-#: Connections that wait for the process; with more, pages say that it is busy.
+#: Connections that wait for the process; if there are more, a browser gets status 503.
 WAITING_MAX = 200
 #: Time after which a browser whose connection was not confirmed gets status 503, seconds.
 RESPOND_SECONDS = 10.0

@@ -1,4 +1,4 @@
-"""The file that tells other processes the address of a running scheduler: ``--scheduler-file``."""
+"""The file with the address of a running scheduler, for other processes: ``--scheduler-file``."""
 
 from __future__ import annotations
 
