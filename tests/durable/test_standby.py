@@ -17,6 +17,7 @@ from paceline.scheduler.server.durable.replay import Past
 from paceline.scheduler.server.durable.standby import capture
 from paceline.scheduler.server.peers.connections import Connections
 from paceline.scheduler.server.peers.slow_peers import SlowClientBuffer, SlowWorkerBuffer
+from paceline.scheduler.server.requests.plugins import restore_plugins
 
 from .test_replay import replayed, scheduler, slow
 
@@ -101,6 +102,14 @@ async def test_lost_stream_with_messages_to_handle_is_captured(scheduler: Schedu
         transport.abort()
         found = past.streams["worker", worker.address]
         assert found.is_closed and list(found.messages) == [m.KeepAlive()]
+
+
+async def test_restored_plugins_are_captured(scheduler: Scheduler) -> None:
+    server = scheduler._server
+    assert server is not None and server.durability is not None
+    plugins = {("worker", "one"): b"1", ("nanny", "two"): b"2"}
+    await restore_plugins(server, plugins)
+    assert capture(server, server.durability.start).plugins == plugins
 
 
 def test_records_are_read_from_a_position(tmp_path: Path) -> None:

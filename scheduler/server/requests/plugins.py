@@ -126,15 +126,15 @@ async def restore_plugins(server: ServerApi, plugins: Mapping[tuple[str, str], b
     """
     state = server.request_state
     for (kind, name), plugin in plugins.items():
-        if kind == "worker":
-            state.worker_plugins[name] = plugin
-        elif kind == "nanny":
-            state.nanny_plugins[name] = plugin
-        else:
+        if kind == "scheduler":
             try:
                 await register_scheduler_plugin(server, plugin, name)
             except Exception:
                 logger.exception("The scheduler plugin %s cannot be started again", name)
+            continue
+        pickled = state.worker_plugins if kind == "worker" else state.nanny_plugins
+        pickled[name] = plugin
+        server.recorder.plugin(kind, name, plugin)  # for the successor of this process
 
 
 HANDLERS: dict[type, Handler] = {
