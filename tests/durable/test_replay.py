@@ -20,6 +20,8 @@ from paceline.scheduler.server.durable.log import Log
 from paceline.scheduler.server.durable.replay import Past, Replay
 from paceline.scheduler.server.peers.connections import Connections
 
+from tests.support.fake_peers import Peer, until
+
 
 class Prioritize(SchedulerPlugin):
     """Write an attribute of each task within a hook."""
@@ -152,3 +154,11 @@ async def test_log_leads_to_the_same_state(
         for each in kept:
             if isinstance(each, asyncio.Future):
                 each.cancel()
+
+
+async def test_stream_that_ends_at_once_is_replayed(scheduler: Scheduler, tmp_path: Path) -> None:
+    peer = await Peer.connect(scheduler)
+    peer.send_raw({"op": "connection_stream"})
+    peer.writer.close()
+    await until(lambda: not scheduler.server.transport.comms)
+    assert replayed(scheduler, tmp_path).connections == {}

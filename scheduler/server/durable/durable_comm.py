@@ -87,6 +87,7 @@ class DurableComm(TcpComm):
             self._recorder.handling(0)
 
     def connection_lost(self, error: Exception | None) -> None:
+        self._recorder.commit()  # what was handled precedes the end of the connection
         self._recorder.closed(self.number)
         self._keeper.release(self.number)
         super().connection_lost(error)
