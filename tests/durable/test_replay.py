@@ -11,16 +11,24 @@ from typing import Any
 import pytest
 from distributed import Client, Event, Lock, Queue, Variable, Worker
 from distributed.diagnostics.plugin import SchedulerPlugin
+from paceline.protocol.framing import pack_frames
 from paceline.scheduler import Scheduler
 from paceline.scheduler.core.inspection import queries
 from paceline.scheduler.core.inspection.invariants import validate_state
+from paceline.scheduler.server.comm.transport import PeerFacts
+from paceline.scheduler.server.durable.adoption import Adoption
+from paceline.scheduler.server.durable.durable_comm import DurableComm
 from paceline.scheduler.server.durable.keeper_channel import KeeperChannel
 from paceline.scheduler.server.durable.kept import Kept
 from paceline.scheduler.server.durable.log import Log
+from paceline.scheduler.server.durable.past_connection import NOT_KEPT, PastConnection
 from paceline.scheduler.server.durable.replay import Past, Replay
 from paceline.scheduler.server.peers.connections import Connections
 
 from tests.support.fake_peers import Peer, until
+
+#: A frame that is not msgpack.
+INVALID = b"\xc1"
 
 
 class Prioritize(SchedulerPlugin):
@@ -162,3 +170,35 @@ async def test_stream_that_ends_at_once_is_replayed(scheduler: Scheduler, tmp_pa
     peer.writer.close()
     await until(lambda: not scheduler.server.transport.comms)
     assert replayed(scheduler, tmp_path).connections == {}
+
+
+async def test_invalid_message_behind_a_registration_is_replayed(
+    scheduler: Scheduler, tmp_path: Path
+) -> None:
+    peer = await Peer.connect(scheduler)
+    codec = peer.connection.codec
+    request = {"op": "register-client", "client": "c", "reply": False, "versions": {}}
+    pieces = [*pack_frames(codec.encode(request)), *pack_frames([INVALID])]
+    peer.writer.write(b"".join(pieces))
+    await until(lambda: not scheduler.server.transport.comms)
+    past = replayed(scheduler, tmp_path)
+    assert past.n_turns > 0
+    assert past.connections == {} and "c" not in past.core.state.clients
+
+
+@pytest.mark.parametrize("n_valid", [0, 1])
+async def test_invalid_request_that_waits_closes_its_connection(
+    n_valid: int, scheduler: Scheduler
+) -> None:
+    server = scheduler.server
+    assert server.durability is not None
+    connection = Connections(None).accepted()
+    connection.start()
+    connection.receive_frames(Connections(None).outgoing().start())
+    past = PastConnection(1, PeerFacts("", "", False), NOT_KEPT, connection)
+    request = {"op": "register-client", "client": "c", "reply": False, "versions": {}}
+    past.requests += [list(connection.codec.encode(request))] * n_valid + [[INVALID]]
+    keeper = server.durability._keeper
+    comm = DurableComm(server.transport, server.durability.recorder, keeper, past)
+    Adoption(server, Past(server.durability.start, server.core), past, comm).begin()
+    assert comm._closing

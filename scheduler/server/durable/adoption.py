@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.protocol import messages as m
 from paceline.protocol.connection import RequestReceived
+from paceline.protocol.errors import RemoteProtocolError
 from paceline.scheduler.server.peers.client_stream import ClientStream
 from paceline.scheduler.server.peers.peer import HandshakeHandler, Peer, RpcHandler
 from paceline.scheduler.server.peers.streams import WorkerStream
@@ -91,11 +92,14 @@ class Adoption:
         """Reply to the requests that are not done."""
         handler = self.peer.handler
         assert isinstance(handler, RpcHandler)
-        for number, request in enumerate(connection.requests):
-            decoded = type(request) is not list
-            for event in [request] if decoded else connection.connection.receive_frames(request):
-                if number or not self._continue_request(connection, handler, event):
-                    handler.event(event)
+        receive = connection.connection.receive_frames
+        try:
+            for number, request in enumerate(connection.requests):
+                for event in receive(request) if type(request) is list else [request]:
+                    if number or not self._continue_request(connection, handler, event):
+                        self.peer.handler.event(event)  # of a stream after a registration
+        except RemoteProtocolError as error:
+            self.comm.drop(str(error))
 
     def _continue_request(
         self, connection: PastConnection, handler: RpcHandler, event: Any

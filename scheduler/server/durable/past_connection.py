@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
-from collections.abc import Container
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -96,10 +97,16 @@ class PastConnection:
         self.read += len(data)
         if self.fault:
             return
-        try:
+        with self._noting_faults():
             for frames in self.reader.feed(data):
                 self._receive_frames(frames)
-        except Exception as error:  # so did the process before this one, and was about to close it
+
+    @contextlib.contextmanager
+    def _noting_faults(self) -> Iterator[None]:
+        """Set ``fault`` if a message is invalid. The dead process then closed the connection."""
+        try:
+            yield
+        except Exception as error:
             self.fault = f"{type(error).__name__}: {error}"
 
     def _receive_frames(self, frames: Frames) -> None:
@@ -126,8 +133,9 @@ class PastConnection:
         self.connection.become_stream(kind)  # type: ignore[arg-type]
         self.kind, self.name = kind, name
         later, self.requests = self.requests, deque()
-        for frames in later:
-            self._receive_frames(frames)
+        with self._noting_faults():
+            for frames in later:
+                self._receive_frames(frames)
 
     def request_done(self, n_messages: int) -> None:
         """Remove the oldest request, for which ``n_messages`` were read."""
