@@ -72,6 +72,8 @@ class Adoption:
             if self._stream is not None:
                 self._stream.end()  # before other turns
             self.comm.abort(self._fault)
+        elif connection.is_closed:
+            self._end_stream(connection)
         elif self._stream is not None:
             self._stream.continue_from(
                 list(connection.messages), list(connection.unwritten), connection.n_written
@@ -80,6 +82,13 @@ class Adoption:
             self._continue_requests(connection)
         elif not connection.written:
             self.comm.write(connection.start)
+
+    def _end_stream(self, connection: PastConnection) -> None:
+        """Handle the last messages of a stream that has ended, and remove its peer."""
+        assert self._stream is not None
+        self.peer.closed = True  # nothing is written
+        self._stream.continue_from(list(connection.messages), [], connection.n_written)
+        self.peer.connection_lost("closed before the scheduler process died")
 
     async def connect(self, sock: socket.socket) -> None:
         """Connect the comm to its socket, and complete the peer."""

@@ -11,7 +11,7 @@ import pickle
 import socket
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import TYPE_CHECKING
 
 from paceline.scheduler.server.peers.connections import Connections
@@ -168,17 +168,15 @@ class Durability:
         await restore_plugins(server, past.plugins)
         if past.shuffles and self.recorder.shuffles is not None:
             self.recorder.shuffles.restore(pickle.loads(past.shuffles))
+        ended = [self._adopt(server, past, known) for known in self._ended_streams(past)]
         adopted = []
         for number, sock in self._sockets.items():
             known = past.connections.get(number)
             if known is None or known.is_closed:
                 self._discard(number, sock)
             else:
-                if number == self._keeper.poisonous:
-                    self._set_aside(known)
-                comm = DurableComm(server.transport, self.recorder, self._keeper, known)
-                adopted.append((Adoption(server, past, known, comm), sock))
-        for adoption, _ in adopted:
+                adopted.append((self._adopt(server, past, known), sock))
+        for adoption in [*ended, *(adoption for adoption, _ in adopted)]:
             self.recorder.handling(adoption.comm.number)
             adoption.begin()
         self.recorder.handling(0)
@@ -194,6 +192,25 @@ class Durability:
             self.restart_seconds,
             self._keeper.kept.deaths[-1].how,
         )
+
+    def _adopt(self, server: ServerApi, past: Past, known: PastConnection) -> Adoption:
+        if known.number == self._keeper.poisonous:
+            self._set_aside(known)
+        comm = DurableComm(server.transport, self.recorder, self._keeper, known)
+        return Adoption(server, past, known, comm)
+
+    def _ended_streams(self, past: Past) -> list[PastConnection]:
+        """Return the streams that have ended, but whose peers the core has not removed yet."""
+        state = past.core.state
+        peers: dict[str, Container[str]] = {"worker": state.workers, "client": state.clients}
+        ended = []
+        for (kind, name), known in past.streams.items():
+            if known.number not in self._sockets and not known.is_closed:  # it was not kept
+                known.is_closed = True
+                self.recorder.closed(known.number)
+            if known.is_closed and name in peers.get(kind, ()):
+                ended.append(known)
+        return ended
 
     def _discard(self, number: int, sock: socket.socket) -> None:
         """Close a connection that was about to be closed, or of which nothing is known."""

@@ -1,0 +1,77 @@
+"""A successor continues, in one process with the scheduler whose log it reads."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import socket
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from paceline.protocol import messages as m
+from paceline.scheduler import Scheduler
+from paceline.scheduler.server.durable.keeper_channel import KeeperChannel
+from paceline.scheduler.server.durable.kept import Death, Kept
+
+from tests.support.fake_peers import client, until, worker
+
+from .test_replay import scheduler
+
+__all__ = ["scheduler"]
+
+
+@contextlib.asynccontextmanager
+async def succeeded(scheduler: Scheduler, folder: Path) -> AsyncIterator[Scheduler]:
+    """Start a scheduler with a copy of the log, as it is now. It has no sockets to continue."""
+    copy = folder / "copy"
+    copy.mkdir()
+    for path in folder.glob("segment-*.log"):
+        shutil.copy(path, copy)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        kept = Kept(deaths=[Death("was killed", time.time(), 0)])
+        keeper = KeeperChannel(theirs, kept, copy)
+        async with Scheduler(
+            host="127.0.0.1", dashboard_address=":0", keeper=keeper, compile_in_threads=True
+        ) as successor:
+            yield successor
+
+
+def commit(scheduler: Scheduler) -> None:
+    scheduler.server.transport.flush()
+    scheduler.server.recorder.commit()
+
+
+async def test_peers_that_disconnected_before_the_death_are_removed(
+    scheduler: Scheduler, tmp_path: Path
+) -> None:
+    one, two = "tcp://127.0.0.1:1", "tcp://127.0.0.1:2"
+    peers: list[Any] = [await worker(scheduler, address=one)]
+    peers += [await worker(scheduler, address=two, name="bob"), await client(scheduler, "c")]
+    streams = scheduler.server.driver.worker_streams
+    commit(scheduler)
+    scheduler.server.recorder.closed(streams[one].number)  # type: ignore[attr-defined]
+    async with succeeded(scheduler, tmp_path) as successor:
+        assert list(successor.server.state.workers) == []
+        assert "c" not in successor.server.state.clients
+        assert successor.server.driver.worker_streams == {}
+    for peer in peers:
+        peer.writer.close()
+
+
+async def test_last_messages_of_a_worker_are_handled(scheduler: Scheduler, tmp_path: Path) -> None:
+    address = "tcp://127.0.0.1:1"
+    peer = await worker(scheduler, address=address)
+    stream: Any = scheduler.server.driver.worker_streams[address]
+    read: list[Any] = []
+    stream.event = read.append
+    peer.send([m.LogEvent(topic="last", msg=1)])
+    await until(lambda: read)
+    commit(scheduler)
+    scheduler.server.recorder.closed(stream.number)  # type: ignore[attr-defined]
+    async with succeeded(scheduler, tmp_path) as successor:
+        assert [msg for _, msg in successor.get_events("last")] == [1]
+        assert address not in successor.server.state.workers
+    peer.writer.close()
