@@ -12,8 +12,12 @@ from typing import Any
 
 from paceline.protocol import messages as m
 from paceline.scheduler import Scheduler
+from paceline.scheduler.core.stimuli import WorkerRemoved
+from paceline.scheduler.server.durable.adoption import Adoption
+from paceline.scheduler.server.durable.durable_comm import DurableComm
 from paceline.scheduler.server.durable.keeper_channel import KeeperChannel
 from paceline.scheduler.server.durable.kept import Death, Kept
+from paceline.scheduler.server.durable.standby import capture
 
 from tests.support.fake_peers import client, until, worker
 
@@ -74,4 +78,22 @@ async def test_last_messages_of_a_worker_are_handled(scheduler: Scheduler, tmp_p
     async with succeeded(scheduler, tmp_path) as successor:
         assert [msg for _, msg in successor.get_events("last")] == [1]
         assert address not in successor.server.state.workers
+    peer.writer.close()
+
+
+async def test_connection_of_a_removed_worker_is_closed(scheduler: Scheduler) -> None:
+    """The scheduler leaves it open for some seconds, in which a standby may be forked."""
+    address = "tcp://127.0.0.1:1"
+    peer = await worker(scheduler, address=address)
+    server = scheduler.server
+    assert server.durability is not None
+    number = server.driver.worker_streams[address].number
+    server.send_stimulus(WorkerRemoved(address), address)
+    await until(lambda: not server.driver.worker_streams)
+    past = capture(server, server.durability.start)
+    known = past.connections[number]
+    durability = server.durability
+    comm = DurableComm(server.transport, durability.recorder, durability._keeper, known)
+    Adoption(server, past, known, comm).begin()
+    assert comm._reason == "its peer was removed"
     peer.writer.close()

@@ -56,10 +56,11 @@ class Adoption:
     def _continue_stream(self, connection: PastConnection) -> None:
         known: Any = {"worker": self._server.state.workers, "client": self._server.state.clients}
         name = connection.name
-        if self._past.streams[connection.kind, name] is not connection:
-            self._fault = "its peer has registered again"
-        elif name not in known[connection.kind]:
+        latest = self._past.streams.get((connection.kind, name))
+        if latest is None or name not in known[connection.kind]:
             self._fault = "its peer was removed"
+        elif latest is not connection:
+            self._fault = "its peer has registered again"
         else:
             stream_class = WorkerStream if connection.kind == "worker" else ClientStream
             self._stream = self.peer.handler = stream_class(self.peer, name)
