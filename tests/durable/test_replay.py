@@ -25,7 +25,7 @@ from paceline.scheduler.server.durable.past_connection import NOT_KEPT, PastConn
 from paceline.scheduler.server.durable.replay import Past, Replay
 from paceline.scheduler.server.peers.connections import Connections
 
-from tests.support.fake_peers import Peer, until
+from tests.support.fake_peers import Peer, until, worker
 
 #: A frame that is not msgpack.
 INVALID = b"\xc1"
@@ -202,3 +202,18 @@ async def test_invalid_request_that_waits_closes_its_connection(
     comm = DurableComm(server.transport, server.durability.recorder, keeper, past)
     Adoption(server, Past(server.durability.start, server.core), past, comm).begin()
     assert comm._closing
+
+
+async def test_replaced_handler_of_the_core_is_replayed(
+    scheduler: Scheduler, tmp_path: Path
+) -> None:
+    address = "tcp://127.0.0.1:1"
+    peer = await worker(scheduler, address=address)
+    handled: list[Any] = []
+    handlers = scheduler.server.plugins.facade.stream_handlers
+    handlers["log-event"] = lambda **message: handled.append(message["msg"])
+    peer.send_raw([{"op": "log-event", "topic": "topic", "msg": 1}, {"op": "unknown"}])
+    await until(lambda: handled)
+    past = replayed(scheduler, tmp_path)
+    assert list(past.streams["worker", address].messages) == []
+    peer.writer.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -156,11 +156,10 @@ class PastConnection:
             for message in taken
         ]
 
-    def find_other(self, core_types: Container[type]) -> tuple[int, Any]:
-        """Return position and message of the oldest one that the core does not handle."""
+    def find_other(self, name: str) -> tuple[int, Any]:
+        """Return position and message of the oldest one of the class `name`."""
         for index, message in enumerate(self.messages):
-            kind = type(message)
-            if kind not in (CompilingGraph, m.UpdateData) and kind not in core_types:
+            if type(message).__name__ == name:
                 return index, message
         raise RecoveryError(f"connection {self.number} has no such message")
 

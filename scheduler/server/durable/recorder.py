@@ -46,7 +46,7 @@ STEP: Final = 5
 # kinds of parts of a step
 #: (connection, number of messages, time): the core handled messages of a stream.
 BATCH: Final = 1
-#: (connection): the server handled the first message of a stream that is not for the core.
+#: (connection, name of a class): the server handled the oldest message of this class.
 OTHER: Final = 2
 #: (connection of the request or 0, time, pickled source and message, stimulus_id, request_id).
 STIMULUS: Final = 3
@@ -96,8 +96,8 @@ class Recorder:
     def batch(self, connection: int, count: int, now: float) -> None:
         """Record that the core handles the next messages of a stream."""
 
-    def other(self, connection: int) -> None:
-        """Record that the server handles the next message of a stream that is not the core's."""
+    def other(self, connection: int, name: str) -> None:
+        """Record that the server handles the oldest message of the class `name` itself."""
 
     def stimulus(self, stimulus: Stimulus, now: float) -> None:
         """Record a stimulus of the server."""
@@ -206,8 +206,8 @@ class LogRecorder(Recorder):
         self.turn_writes.begin()
         self._step.append((BATCH, connection, count, now))
 
-    def other(self, connection: int) -> None:
-        self._step.append((OTHER, connection))
+    def other(self, connection: int, name: str) -> None:
+        self._step.append((OTHER, connection, name))
 
     def stimulus(self, stimulus: Stimulus, now: float) -> None:
         self.turn_writes.begin()

@@ -210,9 +210,9 @@ class Replay:
         if past is not None and type(outcome) in (GraphCommit, GraphFailed, GraphDropped):
             past.end_graph(outcome.graph_id)
 
-    def _other(self, number: int) -> None:
+    def _other(self, number: int, name: str) -> None:
         past = self._connection(number)
-        index, message = past.find_other(self.past.core.handlers)
+        index, message = past.find_other(name)
         if type(message) is m.UpdateGraph:
             self.past.last_graph_id += 1
             past.messages[index] = CompilingGraph(self.past.last_graph_id, message)

@@ -146,7 +146,7 @@ class ClientStream(Stream):
 
     def handle_other(self, message: Any) -> None:
         if type(message) is m.UpdateGraph:
-            self._recorder.other(self.peer.comm.number)
+            self._recorder.other(self.peer.comm.number, m.UpdateGraph.__name__)
             self._update_graph(message, next(self.peer.server.graph_ids))
         elif type(message) is m.UpdateData:
             self.feed_core([data_placed(message, self.name)])

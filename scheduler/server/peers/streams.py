@@ -270,8 +270,8 @@ class Stream(EventHandler, ABC):
 
     def handle_other(self, message: Any) -> None:
         """Handle a message that the core does not handle."""
-        self._recorder.other(self.peer.comm.number)
         kind = type(message)
+        self._recorder.other(self.peer.comm.number, kind.__name__)
         plugins = self.peer.server.plugins
         if kind is m.CloseStream:
             logger.info("Received 'close-stream' from %s; closing.", self.peer.address)
