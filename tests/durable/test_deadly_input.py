@@ -72,7 +72,9 @@ async def test_connection_is_noted_also_in_later_turns(scheduler: Scheduler) -> 
 def test_cause_of_three_deaths(
     deaths: list[tuple[int, int]], connection: int, stimulus: int, tmp_path: Path
 ) -> None:
-    kept = Kept(deaths=[Death("", 0.0, *each) for each in deaths])
+    kept = Kept()
+    for each in deaths:
+        kept.deaths.add(Death("", 0.0, *each))
     channel = KeeperChannel(None, kept, tmp_path)  # type: ignore[arg-type]
     assert (channel.poisonous, channel.poisonous_stimulus) == (connection, stimulus)
 

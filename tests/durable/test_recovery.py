@@ -35,7 +35,8 @@ async def succeeded(scheduler: Scheduler, folder: Path) -> AsyncIterator[Schedul
         shutil.copy(path, copy)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
-        kept = Kept(deaths=[Death("was killed", time.time(), 0)])
+        kept = Kept()
+        kept.deaths.add(Death("was killed", time.time(), 0))
         keeper = KeeperChannel(theirs, kept, copy)
         async with Scheduler(
             host="127.0.0.1", dashboard_address=":0", keeper=keeper, compile_in_threads=True

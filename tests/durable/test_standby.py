@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import sys
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from distributed import Client, Worker
 from paceline.protocol import messages as m
 from paceline.scheduler import Scheduler
 from paceline.scheduler.server.durable.counters import Transferred
+from paceline.scheduler.server.durable.keeper_channel import KeeperChannel
+from paceline.scheduler.server.durable.kept import RENEWED, UPGRADED, Death, Deaths, Kept
 from paceline.scheduler.server.durable.log import Log
 from paceline.scheduler.server.durable.past_connection import PastConnection
 from paceline.scheduler.server.durable.replay import Past
@@ -18,6 +21,7 @@ from paceline.scheduler.server.durable.standby import capture
 from paceline.scheduler.server.peers.connections import Connections
 from paceline.scheduler.server.peers.slow_peers import SlowClientBuffer, SlowWorkerBuffer
 from paceline.scheduler.server.requests.plugins import restore_plugins
+from paceline.scheduler.server.runtime.template import Template
 
 from .test_replay import replayed, scheduler, slow
 
@@ -135,6 +139,23 @@ def test_output_that_the_socket_has_not_accepted(accepted: int, unsent: bytes, f
     assert past.fault.startswith(fault) and bool(past.fault) == bool(fault)
     if not fault:
         assert past.unsent == unsent
+
+
+def test_standby_is_woken_after_many_deaths(tmp_path: Path) -> None:
+    kept = Kept()
+    for how in ("was killed by SIGKILL", UPGRADED, RENEWED, "was killed by SIGSEGV"):
+        for number in range(1_000):
+            kept.deaths.add(Death(how, 1e9 + number, number, 2**31 + number))
+    assert [death.connection for death in kept.deaths.last] == [997, 998, 999]
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        kept.send(ours, [ours, ours], Template(1, ours))
+        found = KeeperChannel(theirs, Kept(), tmp_path).receive_successor(theirs, lambda *_: None)
+        assert found is not None
+        channel, next_sock = found
+        assert channel.kept.deaths == kept.deaths == Deaths(kept.deaths.last, 2_000, 1_000, 1_000)
+        next_sock.close()
+        channel.close()
 
 
 def test_buffers_number_their_messages() -> None:

@@ -126,12 +126,12 @@ class Durability:
     @property
     def n_restarts(self) -> int:
         """The number of scheduler processes before this one that died."""
-        return self._keeper.kept.n_restarts
+        return self._keeper.kept.deaths.n_restarts
 
     @property
     def n_upgrades(self) -> int:
         """The number of scheduler processes before this one that were replaced on purpose."""
-        return self._keeper.kept.n_upgrades
+        return self._keeper.kept.deaths.n_upgrades
 
     # what was
 
@@ -184,13 +184,13 @@ class Durability:
         driver.resume()
         for adoption, sock in adopted:
             await adoption.connect(sock)
-        self.restart_seconds = time.time() - self._keeper.kept.deaths[-1].time
+        self.restart_seconds = time.time() - self._keeper.kept.deaths.last[-1].time
         logger.info(
             "Continuing %d connections after %d turns, %.2f s after the scheduler process %s",
             len(adopted),
             past.n_turns,
             self.restart_seconds,
-            self._keeper.kept.deaths[-1].how,
+            self._keeper.kept.deaths.last[-1].how,
         )
 
     def _adopt(self, server: ServerApi, past: Past, known: PastConnection) -> Adoption:

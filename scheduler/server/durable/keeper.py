@@ -320,7 +320,7 @@ class Keeper:
     def _check_progress(self) -> None:
         """Kill the scheduler process if its event loop has not run, or not begun, for long."""
         seconds = self._kept.progress.idle_seconds()
-        has_begun = self._was_ready or self._kept.deaths
+        has_begun = self._was_ready or self._kept.deaths.last
         if has_begun and seconds > self._hang_seconds:
             logger.error(
                 "The event loop of the scheduler process %d has not run for %.0f s; killing it",
@@ -354,7 +354,7 @@ class Keeper:
         upgrade = self._upgrade
         if code and upgrade is not None and upgrade.is_switching:
             how = self._switch(upgrade, how)
-        never_ready = not self._kept.deaths and not self._was_ready and how not in REPLACED
+        never_ready = not self._kept.deaths.last and not self._was_ready and how not in REPLACED
         if code == 0 or never_ready or self._has_given_up or self._is_ending:
             self.exit_code = code if code >= 0 else 128 - code
             return False
@@ -369,7 +369,7 @@ class Keeper:
         else:
             logger.error("The scheduler process %d %s; starting another one", self._pid, how)
         death = Death(how, time.time(), progress.connection, progress.stimulus)
-        self._kept.deaths.append(death)
+        self._kept.deaths.add(death)
         progress.connection = progress.stimulus = 0
         progress.alive()  # the next one has the same time
         return True

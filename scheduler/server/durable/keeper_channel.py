@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from paceline.scheduler.server.runtime.template import Template
 
 from .kept import (
+    DEATHS_MAX,
     GIVE_UP,
     HEAD,
     KEEP,
@@ -30,9 +31,6 @@ from .log import Position
 
 if TYPE_CHECKING:
     from .replay import Past
-
-#: Deaths in a row while input of the same connection was handled, after which it is closed.
-DEATHS_MAX = 3
 
 
 class KeeperChannel:
@@ -70,7 +68,7 @@ class KeeperChannel:
     @property
     def is_successor(self) -> bool:
         """Return whether another scheduler process ran before this one."""
-        return bool(self.kept.deaths)
+        return bool(self.kept.deaths.last)
 
     def keep(self, sock: Any) -> int:
         self._last_number += 1
@@ -177,7 +175,7 @@ class KeeperChannel:
     @property
     def _cause(self) -> Death:
         """The last death, if it had the same cause as ``DEATHS_MAX`` - 1 before it."""
-        last = self.kept.deaths[-DEATHS_MAX:]
+        last = self.kept.deaths.last
         connections = {death.connection for death in last}
         causes = connections if connections != {0} else {death.stimulus for death in last}
         return last[-1] if len(last) == DEATHS_MAX and len(causes) == 1 else Death("", 0.0, 0)

@@ -10,7 +10,7 @@ from typing import Any
 
 from paceline.protocol.framing import SCRATCH_NBYTES
 
-from .kept import FORMAT, Death, Kept, KeptMemory, Progress, Standby
+from .kept import FORMAT, Death, Deaths, Kept, KeptMemory, Progress, Standby
 
 
 @dataclass
@@ -54,7 +54,7 @@ class KeeperState:
             "connections": list(kept.connections.items()),
             "listening": kept.listening,
             "last_number": kept.last_number,
-            "deaths": kept.deaths,
+            "deaths": vars(kept.deaths),
             "scratch": kept.scratch.fd,
             "progress": kept.progress.shared.fd,
             "lock": self.lock,
@@ -83,11 +83,13 @@ class KeeperState:
         with open(fd) as file:
             file.seek(0)
             saved = json.load(file)
+        deaths = Deaths(**saved["deaths"])
+        deaths.last = [Death(*death) for death in saved["deaths"]["last"]]
         kept = Kept(
             {number: _private(fd) for number, fd in saved["connections"]},
             {name: [_private(fd) for fd in fds] for name, fds in saved["listening"].items()},
             saved["last_number"],
-            [Death(*death) for death in saved["deaths"]],
+            deaths,
             KeptMemory(SCRATCH_NBYTES, _private(saved["scratch"])),
             Progress(_private(saved["progress"])),
         )

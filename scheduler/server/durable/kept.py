@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("distributed.scheduler")
 
 #: Version of these messages and of the state that a keeper passes to another release.
-FORMAT: Final = 1
+FORMAT: Final = 2
 #: A message to the keeper begins with its kind and a number.
 HEAD: Final = struct.Struct("<cI")
 #: Hold a connection, release it; hold listening sockets, under the name that follows.
@@ -39,6 +39,8 @@ MESSAGE_SOCKETS_MAX: Final = 64
 UPGRADED: Final = "was replaced by another release"
 RENEWED: Final = "was replaced by a new process"
 REPLACED: Final = (UPGRADED, RENEWED)
+#: Deaths in a row while input of the same connection was handled, after which it is closed.
+DEATHS_MAX: Final = 3
 
 
 class Death(NamedTuple):
@@ -57,6 +59,33 @@ class Death(NamedTuple):
     stimulus: int = 0
 
 
+@dataclass
+class Deaths:
+    """The ends of scheduler processes so far.
+
+    Attributes:
+        last: the last ``DEATHS_MAX``, oldest first.
+        n_restarts: number of processes that died.
+        n_upgrades: number of processes that were replaced by another release.
+        n_predecessors: number of dead processes whose memory the present one has inherited.
+    """
+
+    last: list[Death] = field(default_factory=list)
+    n_restarts: int = 0
+    n_upgrades: int = 0
+    n_predecessors: int = 0
+
+    def add(self, death: Death) -> None:
+        """Count a death. Forget the oldest one if there are more than ``DEATHS_MAX``."""
+        self.last = [*self.last, death][-DEATHS_MAX:]
+        if death.how in REPLACED:
+            self.n_upgrades += death.how == UPGRADED
+            self.n_predecessors = 0
+        else:
+            self.n_restarts += 1
+            self.n_predecessors += 1
+
+
 class Awakening(NamedTuple):
     """The last message that wakes a standby, with its channel, the next standby's, the template's.
 
@@ -68,7 +97,7 @@ class Awakening(NamedTuple):
 
     listening: dict[str, int]
     last_number: int
-    deaths: list[Death]
+    deaths: Deaths
     template_pid: int
 
 
@@ -176,7 +205,7 @@ class Kept:
         connections: number -> descriptor of a connection.
         listening: "host:port" as given -> descriptors that listen there.
         last_number: the highest number of a connection so far.
-        deaths: the ends of scheduler processes so far, oldest first.
+        deaths: the ends of scheduler processes so far.
         scratch: memory into which the scheduler reads.
         progress: what the scheduler process does.
     """
@@ -184,7 +213,7 @@ class Kept:
     connections: dict[int, int] = field(default_factory=dict)
     listening: dict[str, list[int]] = field(default_factory=dict)
     last_number: int = 0
-    deaths: list[Death] = field(default_factory=list)
+    deaths: Deaths = field(default_factory=Deaths)
     scratch: KeptMemory = field(default_factory=lambda: KeptMemory(SCRATCH_NBYTES))
     progress: Progress = field(default_factory=Progress)
 
@@ -228,24 +257,6 @@ class Kept:
         fds = [*(each.fileno() for each in channels), template.fileno()]
         fds += [fd for found in self.listening.values() for fd in found]
         socket.send_fds(sock, [pickle.dumps(last)], fds)
-
-    @property
-    def n_restarts(self) -> int:
-        """The number of scheduler processes that died."""
-        return sum(death.how not in REPLACED for death in self.deaths)
-
-    @property
-    def n_predecessors(self) -> int:
-        """The number of dead scheduler processes whose memory the present one has inherited."""
-        for number, death in enumerate(reversed(self.deaths)):
-            if death.how in REPLACED:
-                return number
-        return len(self.deaths)
-
-    @property
-    def n_upgrades(self) -> int:
-        """The number of scheduler processes that were replaced by another release."""
-        return sum(death.how == UPGRADED for death in self.deaths)
 
     @property
     def fds(self) -> list[int]:

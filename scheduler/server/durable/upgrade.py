@@ -72,9 +72,9 @@ def command(python: str) -> list[str]:
 
 def needs_renewal(kept: Kept) -> bool:
     """Return whether the scheduler process should be replaced by a new one of its release."""
-    if kept.n_predecessors < PREDECESSORS_MAX:
+    if kept.deaths.n_predecessors < PREDECESSORS_MAX:
         return False
-    return time.time() > kept.deaths[-1].time + RENEW_SECONDS
+    return time.time() > kept.deaths.last[-1].time + RENEW_SECONDS
 
 
 class Upgrade:
