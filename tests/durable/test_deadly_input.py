@@ -13,10 +13,12 @@ import pytest
 from distributed import Client, Worker
 from distributed.diagnostics.plugin import SchedulerPlugin
 from paceline.scheduler import Scheduler
+from paceline.scheduler.core.stimuli import GraphDropped
 from paceline.scheduler.server.durable.keeper_channel import KeeperChannel
 from paceline.scheduler.server.durable.kept import Death, Kept
 
 from tests.support.deadly_plugin import DiesOf
+from tests.support.fake_peers import client
 
 from .conftest import StartDurable
 from .test_kills import wait_for_text
@@ -54,6 +56,19 @@ async def test_connection_is_noted_also_in_later_turns(scheduler: Scheduler) -> 
         assert plugin.noted["processing", "memory"] == {of_worker}
         assert server.recorder._progress.connection == 0  # type: ignore[attr-defined]
         assert server.recorder._progress.stimulus == 0  # type: ignore[attr-defined]
+
+
+async def test_connection_is_noted_again_after_a_nested_reply(scheduler: Scheduler) -> None:
+    """A graph compiler may reply at once, while input of the client is handled."""
+    peer = await client(scheduler)
+    server = scheduler.server
+    stream: Any = server.driver.client_streams["client-1"]
+    number = stream.number
+    server.recorder.handling(number)
+    stream._compiled(GraphDropped(0))
+    stream.peer.comm.buffer_updated(0)
+    assert server.recorder.handling(0) == number
+    peer.writer.close()
 
 
 @pytest.mark.parametrize(

@@ -82,9 +82,9 @@ class DurableComm(TcpComm):
         self.n_read += nbytes
         self._recorder.read(self.number, data)
         if not self._closing:
-            self._recorder.handling(self.number)
+            previous = self._recorder.handling(self.number)
             self._process(self._reader.feed, data)
-            self._recorder.handling(0)
+            self._recorder.handling(previous)
 
     def connection_lost(self, error: Exception | None) -> None:
         self._recorder.commit()  # what was handled precedes the end of the connection

@@ -199,9 +199,9 @@ class ClientStream(Stream):
         """Handle a reply of the graph compilers: a chunk of a graph, or its outcome."""
         if self.ended:
             return
-        self._recorder.handling(self.peer.comm.number)
+        previous = self._recorder.handling(self.peer.comm.number)
         self._feed_compiled(reply, frames)
-        self._recorder.handling(0)
+        self._recorder.handling(previous)
 
     def _feed_compiled(self, reply: Any, frames: Frames | None) -> None:
         if type(reply) in (stimuli.GraphChunk, stimuli.GraphRestarted):
