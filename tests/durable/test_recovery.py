@@ -17,9 +17,15 @@ from paceline.scheduler.server.durable.adoption import Adoption
 from paceline.scheduler.server.durable.durable_comm import DurableComm
 from paceline.scheduler.server.durable.keeper_channel import KeeperChannel
 from paceline.scheduler.server.durable.kept import Death, Kept
+from paceline.scheduler.server.durable.log import Log
+from paceline.scheduler.server.durable.recorder import CLOSED
+from paceline.scheduler.server.durable.replay import Replay
 from paceline.scheduler.server.durable.standby import capture
+from paceline.scheduler.server.peers.connections import Connections
+from paceline.scheduler.server.peers.peer import HandshakeHandler
+from paceline.workers_compat.security.shared_secret import Secret
 
-from tests.support.fake_peers import client, until, worker
+from tests.support.fake_peers import Peer, client, until, worker
 
 from .test_replay import scheduler
 
@@ -98,3 +104,49 @@ async def test_connection_of_a_removed_worker_is_closed(scheduler: Scheduler) ->
     Adoption(server, past, known, comm).begin()
     assert comm._reason == "its peer was removed"
     peer.writer.close()
+
+
+async def test_connection_with_a_wrong_secret_is_not_continued(
+    scheduler: Scheduler, tmp_path: Path
+) -> None:
+    server = scheduler.server
+    admitted = await Peer.connect(scheduler)
+    await until(lambda: _phases(scheduler) == ["rpc"])
+    server.secret = Secret(b"secret" * 8)
+    refused = await Peer.connect(scheduler)
+    await until(lambda: _phases(scheduler) == ["rpc"])  # the keeper holds the other one
+    replay = Replay({}, Connections(None).accepted)
+    for record in Log(tmp_path):
+        if record.kind != CLOSED:  # as if the process had died before
+            replay.record(record)
+    durability = server.durability
+    assert durability is not None
+    reasons = []
+    for known in replay.past.connections.values():
+        assert known.connection.phase == "rpc"
+        comm = DurableComm(server.transport, durability.recorder, durability._keeper, known)
+        Adoption(server, replay.past, known, comm).begin()
+        reasons.append(comm._reason)
+    assert reasons == ["", "the scheduler process died before it had checked its handshake"]
+    for peer in (admitted, refused):
+        peer.writer.close()
+
+
+async def test_handshake_that_was_refused_is_captured(scheduler: Scheduler) -> None:
+    server = scheduler.server
+    assert server.durability is not None
+    for is_admitted in (True, False):
+        peer = await Peer.connect(scheduler)
+        await until(lambda: _phases(scheduler) == ["rpc"])
+        (comm,) = server.transport.comms
+        if not is_admitted:
+            comm.events.handler = HandshakeHandler(comm.events)  # type: ignore
+        (known,) = capture(server, server.durability.start).connections.values()
+        assert known.is_admitted is is_admitted
+        peer.writer.close()
+        await until(lambda: not server.transport.comms)
+
+
+def _phases(scheduler: Scheduler) -> list[str]:
+    comms: set[Any] = scheduler.server.transport.comms
+    return [comm.events.connection.phase for comm in comms]

@@ -44,6 +44,7 @@ def described(past: Past) -> dict[object, object]:
             len(each.requests),
             each.request_id,
             each.connection.phase,
+            each.is_admitted,
         )
         for number, each in past.connections.items()
     }

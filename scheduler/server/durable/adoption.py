@@ -52,6 +52,8 @@ class Adoption:
             self.peer.handler = HandshakeHandler(self.peer)
         else:
             self.peer.handler = RpcHandler(self.peer)
+            if server.secret is not None and not connection.is_admitted:
+                self._fault = "the scheduler process died before it had checked its handshake"
 
     def _continue_stream(self, connection: PastConnection) -> None:
         known: Any = {"worker": self._server.state.workers, "client": self._server.state.clients}

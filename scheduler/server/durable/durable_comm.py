@@ -137,6 +137,7 @@ class DurableComm(TcpComm):
             self._reader,
             read=self.n_read,
             written=self.n_written,
+            is_admitted=True,
             has_replied=self.has_replied,
             unsent=bytearray(b"".join([*self.recent, *self._out])),
         )

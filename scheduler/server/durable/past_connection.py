@@ -48,6 +48,7 @@ class PastConnection:
         start: our handshake, which was sent unless ``written`` is 0.
         read, written: bytes that were read and written, as the log counts.
         fault: why the connection cannot be continued, or "".
+        is_admitted: its handshake was accepted.
         is_closed: it was closed; messages that were read before may wait.
         requests: requests that are not done, oldest first: their frames, or events if they were
             decoded.
@@ -71,6 +72,7 @@ class PastConnection:
     read: int = 0
     written: int = 0
     fault: str = ""
+    is_admitted: bool = False
     is_closed: bool = False
     requests: deque[Any] = field(default_factory=deque)
     request_id: int = 0

@@ -1,7 +1,8 @@
 """The records of a durable scheduler: input at once, everything else in steps.
 
 Input is what cannot be had again: data read from connections, and connections that open and close.
-It is in the log as soon as it was read.
+It is in the log as soon as it was read. So is the acceptance of a handshake, because a proof of the
+shared secret cannot be checked again later.
 
 A *step* is what the scheduler did with the input since the step before: a list of tuples whose
 first element is one of the constants below. It is written as one record before any of its output
@@ -42,6 +43,8 @@ READ: Final = 3
 CLOSED: Final = 4
 #: A step.
 STEP: Final = 5
+#: The handshake of a connection was accepted.
+ADMITTED: Final = 6
 
 # kinds of parts of a step
 #: (connection, number of messages, time): the core handled messages of a stream.
@@ -92,6 +95,9 @@ class Recorder:
     is_durable = False
     #: The plugin that runs P2P shuffles, whose state is recorded when it changes.
     shuffles: ShufflesPort | None = None
+
+    def admitted(self, connection: int) -> None:
+        """Record that the handshake of a connection was accepted."""
 
     def batch(self, connection: int, count: int, now: float) -> None:
         """Record that the core handles the next messages of a stream."""
@@ -172,6 +178,9 @@ class LogRecorder(Recorder):
     def read(self, connection: int, data: Buffer) -> None:
         """Record data that was read."""
         self._append(READ, connection, data)
+
+    def admitted(self, connection: int) -> None:
+        self._append(ADMITTED, connection, b"")
 
     def closed(self, connection: int) -> None:
         """Record that a connection was closed."""

@@ -147,6 +147,8 @@ class Replay:
         elif (past := self.past.connections.get(number)) is not None:
             if kind == r.READ:
                 past.receive(body)
+            elif kind == r.ADMITTED:
+                past.is_admitted = True
             else:
                 past.is_closed = True
                 self._forget(past)

@@ -252,8 +252,12 @@ class HandshakeHandler(EventHandler):
             if refusal is not None:
                 self._peer.comm.drop(refusal)
                 return
+        self._peer.server.recorder.admitted(self._peer.comm.number)
         self._peer.handler = RpcHandler(self._peer)
         self._peer.admit()
+
+    def capture(self, connection: PastConnection, past: Past) -> None:
+        connection.is_admitted = False
 
     def closed(self, reason: str) -> None:
         self._timer.cancel()
