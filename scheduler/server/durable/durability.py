@@ -259,12 +259,12 @@ class Durability:
     def _on_keeper(self, ended: asyncio.Event) -> None:
         """Handle a message of the keeper, or its end."""
         try:
-            has_no_standby = self._keeper.channel.recv(KEEPER_NBYTES)
+            message = self._keeper.channel.recv(KEEPER_NBYTES)
         except ConnectionResetError:
-            has_no_standby = b""
-        if has_no_standby:
+            message = b""
+        if message:
             self._forked_turns = -self._standby_turns
-            if has_no_standby == STANDBY_NOW:
+            if message == STANDBY_NOW:
                 self._forked_at = -STANDBY_SECONDS
         else:
             ended.set()
