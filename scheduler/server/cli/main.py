@@ -150,10 +150,12 @@ def scheduler(
     **options: Any,
 ) -> None:
     """Launch a scheduler."""
+    from paceline.scheduler.server.durable.upgrade import STANDBY, VARIABLE
+
     if security and not host and not protocol:
         protocol = "tls"
     address = listen_options(host, port, interface, protocol)
-    is_standby = os.environ.get("PACELINE_UPGRADE", "").startswith("standby")
+    is_standby = os.environ.get(VARIABLE, "").startswith(STANDBY)
     if pid_file and not is_standby:
         write_pid_file(pid_file)
     set_process_title("dask scheduler [not started]")
