@@ -7,6 +7,7 @@
 - ``requests``: handlers of requests.
 - ``compilers``: graph compilers in child processes or threads.
 - ``journal``: recording and replay of stimuli.
+- ``durable``: the keeper, the log of input, and recovery from it.
 - ``runtime``: garbage collection, metrics, child processes. ``http``, ``cli`` and ``wiretap``: the
   interfaces.
 """

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class KeeperChannel:
-    """The scheduler's end of the channel to the keeper. Implements ``KeeperPort``.
+    """The scheduler's end of the channel to the keeper.
 
     Args:
         channel: socket to the keeper; it ends when the keeper does.

@@ -46,7 +46,7 @@ class Record(NamedTuple):
     """A record of the log.
 
     Attributes:
-        kind: a number of ``records.Kind``.
+        kind: one of the kinds in ``recorder.py``.
         connection: number of the connection that it concerns, or 0.
         body: its content, in memory that is valid as long as the log is open.
     """

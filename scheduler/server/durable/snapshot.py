@@ -1,8 +1,8 @@
 """Snapshots: the state of a scheduler in a file, which another release can read.
 
-A snapshot starts with a header of ``HEADER_NBYTES`` bytes, little endian: a line that holds the
-format version, padded to 32 bytes; the length of the records and the length of the table (both
-u64); the CRC-32 of both (u32). Records and table follow.
+A snapshot starts with a header of 52 bytes, little endian: a line that holds the format version,
+padded to 32 bytes; the length of the records and the length of the table (both u64); the CRC-32 of
+both (u32). Records and table follow.
 
 The table is a pickle of built-in objects (``Table``). The records are written by one pickler with
 protocol 5, so that a later one may refer to objects of an earlier one. The first record is the
