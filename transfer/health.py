@@ -63,9 +63,12 @@ class Health:
             self._warn_once(name, "full", f"is full, so Dask's own transfer is used: {error}")
             return
         with self._lock:
-            pause = min(PAUSE_SECONDS_MAX, self._pauses.get(name, PAUSE_SECONDS / 2) * 2)
-            self._pauses[name] = pause
-            self._paused_until[name] = time.monotonic() + pause
+            now = time.monotonic()
+            # transfers in parallel fail with the same outage; it counts once
+            if self._paused_until.get(name, 0.0) <= now:
+                pause = min(PAUSE_SECONDS_MAX, self._pauses.get(name, PAUSE_SECONDS / 2) * 2)
+                self._pauses[name] = pause
+                self._paused_until[name] = now + pause
         text = f"{type(error).__name__}: {error}"
         self._warn_once(
             name, "broken", f"failed to {doing}, so Dask's own transfer is used: {text}"
