@@ -251,9 +251,11 @@ class WorkerTransfer:
         self, storing: _Storing, place: Any, value: Any, backends: list[Backend]
     ) -> PublishedValue:
         key = place[0]
-        size = self.worker.state.tasks[key].nbytes or 0
         try:
-            stored = await self._run(backends[0], size, self._put, backends, value)
+            ts = self.worker.state.tasks.get(key)
+            if ts is None:
+                raise Unsuitable("it was released meanwhile")
+            stored = await self._run(backends[0], ts.nbytes or 0, self._put, backends, value)
         finally:
             del self._storing[place]
         published_value: PublishedValue

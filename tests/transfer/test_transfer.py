@@ -14,6 +14,7 @@ from distributed import Client
 from distributed.protocol.serialize import Serialize
 from distributed.worker import Worker
 from paceline.transfer import BackendError, Rule, Transfer
+from paceline.transfer.encoding import Unsuitable
 from paceline.transfer.settings import configured, settings
 
 from tests.support.transfer_cluster import small_cluster as small
@@ -68,6 +69,22 @@ async def test_value_taken_before_it_was_put_is_not_put_twice() -> None:
             transfer.published.remove_user(used[0])
         assert names[0] == names[1]
         assert cluster.traffic("shm")["put_count"] == 1
+
+
+async def test_value_that_is_released_before_it_is_stored() -> None:
+    """The key may be released after a backend was chosen and before the value is stored."""
+    async with small(Transfer("shm"), n_workers=2) as cluster:
+        made = cluster.client.submit(np.arange, SIZE, workers=["0"], key="made")
+        await made
+        worker, transfer = cluster.workers[0], cluster.transfer(0)
+        value = worker.data["made"]
+        ts = worker.state.tasks.pop("made")
+        try:
+            with pytest.raises(Unsuitable, match="released"):
+                await transfer._publish("made", value, [transfer.health.usable("shm")])
+        finally:
+            worker.state.tasks["made"] = ts
+        assert not transfer._storing
 
 
 async def test_reader_serves_others_after_the_owner_is_gone() -> None:
