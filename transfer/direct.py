@@ -57,6 +57,8 @@ SERVED_MAX = 16
 READING_MAX = 8
 IDLE_CONNECTIONS_MAX = 16
 BACKLOG = 128
+#: Seconds until connections are accepted again after an error, such as no free file descriptors.
+ACCEPT_AGAIN_SECONDS = 0.5
 TIMEOUT_SECONDS = 20.0
 SAMPLE_NBYTES = 16 << 10
 SAMPLES = 3
@@ -225,11 +227,15 @@ class Direct(Backend):
         while not self._closed:
             try:
                 connection, _ = self._listener.accept()
-                connection.settimeout(self._timeout)
+            except OSError:
+                if not self._closed:
+                    time.sleep(ACCEPT_AGAIN_SECONDS)
+                continue
+            connection.settimeout(self._timeout)
+            try:
                 self._serving.submit(self._serve, connection)
-            except (OSError, RuntimeError):
-                if self._closed or self._listener.fileno() < 0:
-                    return
+            except RuntimeError:  # the executor is shut down, or no thread can be started
+                connection.close()
 
     def _serve(self, connection: Any) -> None:
         with contextlib.suppress(OSError, BackendError), contextlib.closing(connection):

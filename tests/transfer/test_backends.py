@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 import shutil
+import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from paceline.transfer import direct, files, process_vm, redis
@@ -257,6 +260,37 @@ def test_unauthorized_peers_get_nothing() -> None:
         reader.get({**stored.ref, "ticket": secrets.token_bytes(32)}, 6000)
     assert bytes(reader.get(stored.ref, 6000).view[:6]) == b"secret"
     for backend in (owner, reader):
+        backend.close()
+
+
+def test_listener_waits_while_no_connection_can_be_accepted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    backend = new(direct.Direct)
+    backend.close()
+    backend._closed = False
+    accepts: list[int] = []
+    sleeps: list[float] = []
+
+    def accept() -> None:
+        accepts.append(1)
+        backend._closed = len(accepts) == 4
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    backend._listener = Mock(accept=accept)
+    monkeypatch.setattr(direct.time, "sleep", sleeps.append)
+    backend._accept()
+    assert sleeps == [direct.ACCEPT_AGAIN_SECONDS] * 3
+
+
+def test_connection_that_cannot_be_served_is_closed() -> None:
+    backend = new(direct.Direct)
+    backend._serving.shutdown()
+    try:
+        address = backend._listener.getsockname()
+        with socket.create_connection(address, timeout=10) as connection:
+            assert connection.recv(1) == b""
+    finally:
         backend.close()
 
 
