@@ -9,7 +9,7 @@ import time
 from dataclasses import replace
 
 from .backend import Backend, BackendContext, BackendError, BackendFull, ValueGone
-from .settings import Settings
+from .settings import STOCK, Settings
 
 logger = logging.getLogger("distributed.worker.transfer")
 
@@ -74,6 +74,11 @@ class Health:
             name, "broken", f"failed to {doing}, so Dask's own transfer is used: {text}"
         )
 
+    def ignored(self, name: str) -> None:
+        """Log that an annotation names the unknown backend ``name``."""
+        known = ", ".join([STOCK, *self._settings.classes])
+        self._warn_once(name, "unknown", f"in an annotation is ignored: there are {known}")
+
     def renew(self) -> None:
         """Renew the leases of all usable backends; runs in a thread."""
         for name, backend in list(self.backends.items()):
@@ -94,7 +99,7 @@ class Health:
         self.places = {}
 
     def _open(self, name: str) -> None:
-        if name == "dask":
+        if name == STOCK:
             return
         context = replace(self._context, options=dict(self._settings.options.get(name, {})))
         try:

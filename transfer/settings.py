@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import dask.config
@@ -79,13 +79,21 @@ class Settings:
     min_nbytes: int | None = None
     automatic: frozenset[str] = frozenset()
 
-    def order(self, key: Hashable, kind: type, size_nbytes: int, annotated: Any) -> tuple[str, ...]:
-        """Return the backends for a value in order of preference; empty for Dask's own transfer."""
-        if annotated is not None:
-            chosen = _names(annotated)
-        else:
-            fitting = (rule.use for rule in self.rules if rule.fits(key, kind, size_nbytes))
-            chosen = next(fitting, self.backends)
+    def split_annotation(self, annotated: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return the known and the unknown names in the annotation of a task."""
+        names = _names(annotated)
+        known = tuple(name for name in names if name == STOCK or name in self.classes)
+        return known, tuple(name for name in names if name not in known)
+
+    def order(
+        self, key: Hashable, kind: type, size_nbytes: int, annotated: tuple[str, ...]
+    ) -> tuple[str, ...]:
+        """Return the backends for a value in order of preference; empty for Dask's own transfer.
+
+        ``annotated`` has the known names in the annotation of its task; empty without one.
+        """
+        fitting = (rule.use for rule in self.rules if rule.fits(key, kind, size_nbytes))
+        chosen = annotated or next(fitting, self.backends)
         return () if STOCK in chosen else chosen
 
 
@@ -96,6 +104,7 @@ def settings(
     **options: Any,
 ) -> Settings:
     """Validate the arguments of ``Transfer``. Raises ValueError."""
+    checked_rules = tuple(_rule(rule) for rule in rules)
     given = {name: _options(name, value) for name, value in options.items()}
     classes = dict(BUILT_IN)
     names: list[str] = []
@@ -117,6 +126,11 @@ def settings(
         raise ValueError(
             f"no transfer is called {unknown[0]!r}: there are {known}, and module:Class"
         )
+    for rule in checked_rules:
+        for name in rule.use:
+            if name not in (STOCK, *classes):
+                known = ", ".join([STOCK, *classes])
+                raise ValueError(f"a rule uses the unknown transfer {name!r}: there are {known}")
     for name in names:
         need = NEEDS.get(name)
         built_in = classes[name] == BUILT_IN.get(name)
@@ -126,7 +140,7 @@ def settings(
         backends=tuple(dict.fromkeys(names)),
         classes=classes,
         options=given,
-        rules=tuple(_rule(rule) for rule in rules),
+        rules=checked_rules,
         min_nbytes=None if min_nbytes is None else parse_bytes(min_nbytes),
         automatic=frozenset(automatic),
     )
@@ -148,8 +162,11 @@ def configured() -> Settings | None:
 
 
 def _names(found: Any) -> tuple[str, ...]:
-    """Split comma-separated names, or return the names in a sequence."""
-    words = found.split(",") if isinstance(found, str) else list(found)
+    """Split comma-separated names, or return the names in a collection; anything else is a name."""
+    if isinstance(found, str):
+        words = found.split(",")
+    else:
+        words = list(found) if isinstance(found, (list, tuple, set, frozenset)) else [found]
     return tuple(str(word).strip() for word in words if str(word).strip())
 
 
@@ -167,9 +184,7 @@ def _options(name: str, value: Any) -> Mapping[str, Any]:
 
 
 def _rule(rule: Rule | Mapping[str, Any]) -> Rule:
-    if isinstance(rule, Rule):
-        return rule
-    given = _with_underscores(rule)
+    given = asdict(rule) if isinstance(rule, Rule) else _with_underscores(rule)
     for name in ("use", "types", "prefixes"):
         if name in given:
             given[name] = _names(given[name])
@@ -179,4 +194,4 @@ def _rule(rule: Rule | Mapping[str, Any]) -> Rule:
     try:
         return Rule(**given)
     except TypeError as error:
-        raise ValueError(f"a rule of transfer cannot be {dict(rule)!r}: {error}") from error
+        raise ValueError(f"a rule of transfer cannot be {given!r}: {error}") from error

@@ -181,8 +181,8 @@ class WorkerTransfer:
         fast = _in_memory(self.worker.data)
         if ts.nbytes > VALUE_NBYTES_MAX or key not in fast:
             return
-        annotated = (ts.annotations or {}).get(ANNOTATION)
-        if ts.nbytes < (self.settings.min_nbytes or 0) and annotated is None:
+        annotated = self._annotated(ts)
+        if ts.nbytes < (self.settings.min_nbytes or 0) and not annotated:
             return
         value = fast[key]
         if SHM_CACHE_BACKEND not in self.settings.order(key, type(value), ts.nbytes, annotated):
@@ -275,14 +275,24 @@ class WorkerTransfer:
         if key in self.worker.state.actors:
             return []
         chosen = []
-        annotated = (ts.annotations or {}).get(ANNOTATION)
+        annotated = self._annotated(ts)
         for name in self.settings.order(key, type(wrapped.data), ts.nbytes, annotated):
             backend = self.health.usable(name)
             if backend is None or places.get(name) != self.health.places.get(name):
                 continue
-            if ts.nbytes >= backend.worth_nbytes or annotated is not None:
+            if ts.nbytes >= backend.worth_nbytes or annotated:
                 chosen.append(backend)
         return chosen
+
+    def _annotated(self, ts: Any) -> tuple[str, ...]:
+        """Return the known backends in the annotation of ``ts``; empty without an annotation."""
+        annotated = (ts.annotations or {}).get(ANNOTATION)
+        if annotated is None:
+            return ()
+        known, unknown = self.settings.split_annotation(annotated)
+        for name in unknown:
+            self.health.ignored(name)
+        return known
 
     def _put(self, backends: list[Backend], value: Any) -> tuple[PublishedValue, Any]:
         """Store ``value`` with the first backend that accepts it; see ``_put_with``."""

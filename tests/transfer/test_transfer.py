@@ -163,6 +163,20 @@ async def test_annotations_and_rules_select_values() -> None:
             assert await moves(np.arange, 2000)  # a request for it succeeds at any size
 
 
+@pytest.mark.parametrize("annotated", [True, "shn", ["shn"]])
+async def test_unknown_annotation_is_ignored(
+    annotated: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with small(Transfer("shm"), n_workers=2) as cluster:
+        with dask.annotate(transfer=annotated):
+            made = cluster.client.submit(np.arange, SIZE, workers=["0"])
+        for _ in range(2):
+            assert await cluster.client.submit(len, made, workers=["1"], pure=False) == SIZE
+        assert cluster.traffic("shm")["put_count"] == 1
+    ignored = [r for r in caplog.records if "in an annotation is ignored" in r.getMessage()]
+    assert len(ignored) == 1
+
+
 class Broken(Exception):
     """The error of a broken backend."""
 
@@ -240,6 +254,13 @@ def test_settings() -> None:
             settings(*words, **options)
     with pytest.raises(ValueError, match="cannot be"):
         settings(rules=[{"use": "shm", "sizes": 3}])
+    for use in ("shn", "auto", ("shm", "shn")):
+        for rule in ({"use": use}, Rule(use=use)):
+            with pytest.raises(ValueError, match="a rule uses the unknown transfer"):
+                settings(rules=[rule])
+    rule = Rule(use="shm", types="pandas.*", prefixes="sum,mean", min_nbytes="1 MiB")
+    checked = Rule(("shm",), ("pandas.*",), ("sum", "mean"), 1 << 20)
+    assert settings(rules=[rule]).rules == (checked,)
     with dask.config.set({"paceline.transfer": "shm, direct"}):
         assert configured() == settings("shm", "direct")
     assert configured() is None
