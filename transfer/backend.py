@@ -130,20 +130,22 @@ class Backend(abc.ABC):
 
     The worker that holds a value calls ``put`` when a worker with the same ``place`` requests it.
     It calls ``delete`` exactly once: after the other worker has received the value or, if
-    ``keeps`` is true, when Dask frees the key or the worker closes. The receiver calls ``get``.
+    ``is_reusable`` is true, when Dask frees the key or the worker closes. The receiver calls
+    ``get``.
 
     Attributes:
         name: name in rules, annotations and messages.
-        keeps: whether a stored value serves several receivers; otherwise each ``put`` serves one.
-        worth_nbytes: smaller values use Dask's own transfer.
+        is_reusable: whether a stored value serves later requests too; otherwise each ``put`` serves
+            one receiver.
+        min_nbytes: smaller values use Dask's own transfer.
         mapped_share_min: values with a smaller share of bytes that are used in place use another
             backend (``bytes`` objects are always copied).
         inline_nbytes: up to this size, ``put`` and ``get`` are called in the event loop.
     """
 
     name: str = ""
-    keeps: bool = True
-    worth_nbytes: int = 1 << 20
+    is_reusable: bool = True
+    min_nbytes: int = 1 << 20
     mapped_share_min: float = 0.0
     inline_nbytes: int = 0
 

@@ -74,8 +74,8 @@ class Direct(Backend):
     """Backend "direct". Options: ``compression`` ("auto", True, False), ``timeout_seconds``."""
 
     name = "direct"
-    keeps = False
-    worth_nbytes = 2 << 20
+    is_reusable = False
+    min_nbytes = 2 << 20
 
     def __init__(self, context: BackendContext) -> None:
         super().__init__(context)

@@ -111,7 +111,7 @@ class Health:
                 self._warn_once(name, "missing", f"does not work on this worker: {error}")
             return
         if self._settings.min_nbytes is not None:
-            backend.worth_nbytes = self._settings.min_nbytes
+            backend.min_nbytes = self._settings.min_nbytes
         backend.name = name
         self.backends[name] = backend
 

@@ -52,9 +52,9 @@ class ProcessVM(Backend):
     """Backend "vm"."""
 
     name = "vm"
-    keeps = False
+    is_reusable = False
     # below, Dask's own transfer is as cheap, because it sends many values in one message
-    worth_nbytes = 2 << 20
+    min_nbytes = 2 << 20
     inline_nbytes = 1 << 20
 
     def __init__(self, context: BackendContext) -> None:

@@ -53,7 +53,7 @@ class Redis(Backend):
     """
 
     name = "redis"
-    worth_nbytes = 512 << 10
+    min_nbytes = 512 << 10
 
     def __init__(self, context: BackendContext) -> None:
         super().__init__(context)

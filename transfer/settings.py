@@ -68,7 +68,7 @@ class Settings:
         classes: name -> "module:Class" of all backends.
         options: name -> options of that backend.
         rules: see ``Rule``.
-        min_nbytes: replaces ``worth_nbytes`` of every backend; None keeps it.
+        min_nbytes: replaces that of every backend; None keeps it.
         automatic: names chosen by "auto"; no warning is logged if one of them does not work.
     """
 

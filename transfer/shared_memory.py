@@ -74,8 +74,8 @@ class SharedMemory(Backend):
     """Backend "shm"."""
 
     name = "shm"
-    keeps = False  # except values that the owner maps too; they live as long as the mapping
-    worth_nbytes = 128 << 10
+    is_reusable = False  # except values that the owner maps too; they live as long as the mapping
+    min_nbytes = 128 << 10
     mapped_share_min = 0.5
     inline_nbytes = 1 << 20
 

@@ -280,7 +280,7 @@ class WorkerTransfer:
             backend = self.health.usable(name)
             if backend is None or places.get(name) != self.health.places.get(name):
                 continue
-            if ts.nbytes >= backend.worth_nbytes or annotated:
+            if ts.nbytes >= backend.min_nbytes or annotated:
                 chosen.append(backend)
         return chosen
 
@@ -345,7 +345,7 @@ class WorkerTransfer:
             data[key] = mapped
             published_value.value_id = id(mapped)
             self.published.keep(key, published_value, mapping)
-        elif published_value.backend.keeps and key in data:
+        elif published_value.backend.is_reusable and key in data:
             self.published.keep(key, published_value)
         else:
             published_value.is_dropped = True  # ends with its last use

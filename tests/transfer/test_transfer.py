@@ -241,7 +241,7 @@ async def test_preload() -> None:
     with dask.config.set({"paceline.transfer": {"backends": "shm", "min-nbytes": "4 MiB"}}):
         async with small(None, n_workers=1, **options) as cluster:
             assert cluster.transfer(0).settings.backends == ("shm",)
-            assert cluster.transfer(0).health.backends["shm"].worth_nbytes == 4 << 20
+            assert cluster.transfer(0).health.backends["shm"].min_nbytes == 4 << 20
 
 
 def test_settings() -> None:
