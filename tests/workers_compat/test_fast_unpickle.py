@@ -47,6 +47,6 @@ def test_a_state_of_another_length_uses_dasks_method(plain: list[Task]) -> None:
 
 def test_other_slots_are_not_replaced(plain: list[Task], monkeypatch: pytest.MonkeyPatch) -> None:
     before = Task.__setstate__
-    monkeypatch.setattr(fast_unpickle, "_SLOTS", ("key",))
+    monkeypatch.setattr(fast_unpickle, "SLOTS", ("key",))
     assert not fast_unpickle.install()
     assert Task.__setstate__ is before

@@ -11,7 +11,6 @@ import pickle
 import textwrap
 import time
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
-from itertools import zip_longest
 from typing import Any
 
 import msgspec
@@ -212,13 +211,7 @@ def unpickle(payload: Payload, loads: Callable[..., Any] = pickle.loads) -> Any:
     if payload.kind == "serialized" and header.get("serializer") != "pickle":
         return _deserialized(header, payload)
     data, buffers = payload_pickle(payload)
-    writeable = tuple(header.get("writeable") or ())
-    # the buffers of objects that the client can write to must be writeable
-    views = [
-        bytearray(buffer) if must_be_writeable and memoryview(buffer).readonly else buffer
-        for buffer, must_be_writeable in zip_longest(buffers, writeable[: len(buffers)])
-    ]
-    return loads(data, buffers=views)
+    return loads(data, buffers=buffers)
 
 
 def _deserialized(header: dict[str, Any], payload: Payload) -> Any:

@@ -10,20 +10,17 @@ from typing import Any
 
 from dask._task_spec import Task
 
-_SLOTS = (
-    *("_data_producer", "_dependencies", "_is_coro", "_repr", "_token"),
-    *("args", "func", "key", "kwargs"),
-)
+from .plain_tasks import SLOTS
 
 
 def install() -> bool:
     """Replace ``Task.__setstate__`` in this process. Return False if dask has other slots."""
-    if tuple(Task.get_all_slots()) != _SLOTS:
+    if tuple(Task.get_all_slots()) != SLOTS:
         return False
     original = Task.__setstate__
 
     def set_state(self: Any, state: Any) -> None:
-        if type(self) is not Task or len(state) != len(_SLOTS):
+        if type(self) is not Task or len(state) != len(SLOTS):
             original(self, state)
             return
         (
