@@ -1,4 +1,4 @@
-"""All operations: their directions, message classes, and the parts of paceline that handle them.
+"""All operations: their directions, message classes and replies.
 
 Decoders, documentation and checks are derived from these tables. A *direction* is one of the four
 streams (``"worker_to_scheduler"``, ...) or the requests that a kind of server handles
@@ -47,11 +47,6 @@ Direction = Literal[
     "nanny_rpc",
 ]
 
-#: What handles a message: "core" (a turn of the core), "server" (``scheduler/server/``),
-#: "extension" (an extension of the core), "connection" (the protocol), or "peer" (a stock worker,
-#: client or nanny, not paceline).
-Handler = Literal["core", "server", "extension", "connection", "peer"]
-
 STREAM_DIRECTIONS: tuple[Direction, ...] = (
     "worker_to_scheduler",
     "scheduler_to_worker",
@@ -69,15 +64,15 @@ class Op:
         name: name on the wire.
         direction: direction of the message.
         cls: class of the message.
-        handler: the part of paceline that handles it.
         reply: class of the reply; None if the reply is a plain value or there is none.
+        is_connection: whether the protocol handles it, because it closes the stream or connection.
     """
 
     name: str
     direction: Direction
     cls: type[Message]
-    handler: Handler
     reply: type[Reply] | None = None
+    is_connection: bool = False
 
 
 def _classes(module: ModuleType) -> list[type[Message]]:
@@ -113,68 +108,38 @@ _REPLIES: Mapping[type[Message], type[Reply]] = MappingProxyType(
 )
 #: Requests of the scheduler that workers and nannies handle, too.
 _EVERY_SERVER = (cluster_rpc.ConnectionStream, inquiry_rpc.DumpState, inquiry_rpc.Echo)
-#: Requests handled by the core; the server handles the others.
-_CORE_REQUESTS = frozenset(
-    ("register-worker", "register-client", "heartbeat_worker", "unregister", "add_keys")
-)
-#: Operations outside ``extension_rpc`` that extensions handle.
-_EXTENSION_OPS = frozenset(
-    (
-        "publish_flush_batched_send",
-        "queue-future-release",
-        "queue_release",
-        "variable-future-received-confirm",
-        "variable_delete",
-        "subscribe-topic",
-        "unsubscribe-topic",
-        "log-event",
-        "log_event",
-        "events",
-        "steal-response",
-    )
-)
 
 
-#: Direction -> its classes, and what handles most of its messages.
-_CLASSES: Mapping[Direction, tuple[Sequence[type[Message]], Handler]] = MappingProxyType(
+#: Direction -> its classes.
+_CLASSES: Mapping[Direction, Sequence[type[Message]]] = MappingProxyType(
     {
-        "worker_to_scheduler": (_classes(worker_to_scheduler), "core"),
-        "scheduler_to_worker": (
-            [*_classes(scheduler_to_worker), worker_to_scheduler.WorkerStatusChange], "peer"
-        ),
-        "client_to_scheduler": (_classes(client_to_scheduler), "core"),
-        "scheduler_to_client": (
-            [*_classes(scheduler_to_client), scheduler_to_worker.Close], "peer"
-        ),
-        "scheduler_rpc": (
-            [*_classes(cluster_rpc), *_classes(inquiry_rpc), *_classes(extension_rpc)], "server"
-        ),
-        "worker_rpc": ([*_classes(worker_rpc), *_EVERY_SERVER, inquiry_rpc.GetStory], "peer"),
-        "nanny_rpc": (
-            [*_classes(nanny_rpc), *_EVERY_SERVER, worker_rpc.Run, worker_rpc.WorkerGetLogs],
-            "peer",
-        ),
+        "worker_to_scheduler": _classes(worker_to_scheduler),
+        "scheduler_to_worker": [
+            *_classes(scheduler_to_worker),
+            worker_to_scheduler.WorkerStatusChange,
+        ],
+        "client_to_scheduler": _classes(client_to_scheduler),
+        "scheduler_to_client": [*_classes(scheduler_to_client), scheduler_to_worker.Close],
+        "scheduler_rpc": [
+            *_classes(cluster_rpc), *_classes(inquiry_rpc), *_classes(extension_rpc)
+        ],
+        "worker_rpc": [*_classes(worker_rpc), *_EVERY_SERVER, inquiry_rpc.GetStory],
+        "nanny_rpc": [
+            *_classes(nanny_rpc), *_EVERY_SERVER, worker_rpc.Run, worker_rpc.WorkerGetLogs
+        ],
     }
 )  # fmt: skip
 
 
 def _table(direction: Direction) -> Mapping[str, Op]:
     """Return the operations of `direction` by name."""
-    extension = frozenset(_classes(extension_rpc))
-    classes, default = _CLASSES[direction]
+    closing = CloseStream if direction in STREAM_DIRECTIONS else CloseRequest
     ops: dict[str, Op] = {}
-    for cls in (*classes, CloseStream if direction in STREAM_DIRECTIONS else CloseRequest):
+    for cls in (*_CLASSES[direction], closing):
         name = cls.op()
-        handler = default
-        if cls is CloseStream or cls is CloseRequest:
-            handler = "connection"
-        elif default != "peer" and (cls in extension or name in _EXTENSION_OPS):
-            handler = "extension"
-        elif direction == "scheduler_rpc" and name in _CORE_REQUESTS:
-            handler = "core"
         if name in ops:
             raise ValueError(f"two classes for op {name!r} in direction {direction}")
-        ops[name] = Op(name, direction, cls, handler, _REPLIES.get(cls))
+        ops[name] = Op(name, direction, cls, _REPLIES.get(cls), cls is closing)
     return MappingProxyType(ops)
 
 

@@ -60,7 +60,7 @@ def _row(op: Op, where: Places) -> str:
 
 def taken_by(op: Op) -> str:
     """Return what handles `op` in paceline."""
-    if op.handler == "connection":
+    if op.is_connection:
         return "the connection"
     if op.name in ELSEWHERE:
         return ELSEWHERE[op.name]

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 from classes import Field, described, words
+from compatibility import TITLES, taken_by
 from paceline.protocol.catalogue import RPC_DIRECTIONS, TABLES, Direction, Op
 from paceline.protocol.messages import replies
 from paceline.protocol.messages.base import Request
@@ -141,14 +142,9 @@ def _stock(op: Op, where: Places) -> str:
     handlers = ", ".join(f"`{name}`" for name in handled[:PLACES_MAX])
     words = [f"sent by {sent}" if sent else "", f"handled by {handlers}" if handlers else ""]
     text = "; ".join(word for word in words if word)
-    ours = {
-        "core": "the core",
-        "server": "the server",
-        "extension": "an extension",
-        "connection": "the connection",
-        "peer": "",
-    }[op.handler]
-    parts = [f"*Stock:* {text}." if text else "", f"*paceline:* handled by {ours}." if ours else ""]
+    parts = [f"*Stock:* {text}." if text else ""]
+    if op.direction in TITLES:
+        parts.append(f"*paceline:* handled by {taken_by(op)}.")
     return " ".join(part for part in parts if part)
 
 

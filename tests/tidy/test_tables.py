@@ -80,7 +80,7 @@ def takers(cls: type[Message]) -> list[str]:
 def incoming() -> list[Op]:
     elsewhere = BY_THE_STREAM | BY_THE_SHUFFLE_PLUGIN
     ops = [op for direction in INCOMING for op in TABLES[direction].values()]
-    return [op for op in ops if op.handler != "connection" and op.name not in elsewhere]
+    return [op for op in ops if not op.is_connection and op.name not in elsewhere]
 
 
 def test_every_op_has_a_handler_or_a_reason() -> None:

@@ -51,7 +51,7 @@ def _tables(direction: str | None) -> Mapping[Direction, Mapping[str, Op]]:
 
 
 def _describe(op: Op) -> Iterator[str]:
-    yield f"{op.name}  ({op.direction}; class {op.cls.__name__}; handled by: {op.handler})"
+    yield f"{op.name}  ({op.direction}; class {op.cls.__name__})"
     for text in (inspect.getdoc(op.cls) or "").splitlines():
         yield f"    {text}".rstrip()
     yield ""
