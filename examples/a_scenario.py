@@ -34,8 +34,8 @@ finish result on worker-1
 def describe(outbox: Outbox) -> list[str]:
     """Return one line per message in `outbox`, in the order in which the driver sends them."""
     lines = []
-    for who, messages in (*outbox.clients.items(), *outbox.workers.items()):
-        name = who if who == "me" else f"worker-{who.rsplit('.', 1)[1].split(':')[0]}"
+    for peer, messages in (*outbox.clients.items(), *outbox.workers.items()):
+        name = peer if peer == "me" else f"worker-{peer.rsplit('.', 1)[1].split(':')[0]}"
         for message in messages:
             keys = getattr(message, "key", None) or " ".join(getattr(message, "keys", ()))
             lines.append(f"> {name}: {message.op()} {keys}".rstrip())

@@ -33,15 +33,15 @@ assert [bytes(f) for f in frames] == [frame]
 codec = Codec()
 for message in codec.decode_batch(frames, "worker_to_scheduler"):
     print("  ", message)
-finished, unknown, odd = codec.decode_batch(frames, "worker_to_scheduler")
+finished, unknown, invalid = codec.decode_batch(frames, "worker_to_scheduler")
 assert isinstance(finished, TaskFinished) and finished.key == ("x", 0), "keys are hashable again"
 assert unknown.op == "made-up", "an unknown operation is returned undecoded"
-assert odd.op == "long-running" and "run_id" in str(odd), (
+assert invalid.op == "long-running" and "run_id" in str(invalid), (
     "a field of a wrong type invalidates only its message"
 )
 
 # the other direction: values that the scheduler forwards stay serialized, in their own frames
-spec = pickled_payload(b"a pickle, not opened here")
+spec = pickled_payload(b"a pickle, not deserialized here")
 compute = ComputeTask(
     key="z", run_id=8, priority=(0, 1, 2), stimulus_id="b", who_has={}, nbytes={}, run_spec=spec
 )
@@ -53,9 +53,9 @@ assert again.run_spec == spec, "the same header, the same frames"
 print(f"a ComputeTask is {len(wire)} bytes in {len(out)} frames")
 
 # a header that claims ten million frames is refused before anything is allocated for them
-invalid = struct.pack("<QQ", 8 * 10_000_001, 10_000_000)
+header = struct.pack("<QQ", 8 * 10_000_001, 10_000_000)
 try:
-    FrameReader(Limits(max_frames=1_000_000)).feed(invalid)
+    FrameReader(Limits(max_frames=1_000_000)).feed(header)
 except RemoteProtocolError as error:
     print("refused:", error)
 else:

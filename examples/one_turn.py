@@ -25,9 +25,9 @@ def turn(source: str, message: object):
     now = float(next(clock))
     outbox = core.handle(Stimulus(source, message, f"turn-{now:.0f}"), now)
     print(f"\n{now:.0f}. {type(message).__name__} from {source or 'the driver'}")
-    for who, messages in (*outbox.clients.items(), *outbox.workers.items()):
+    for peer, messages in (*outbox.clients.items(), *outbox.workers.items()):
         for sent in messages:
-            print(f"   to {who}: {type(sent).__name__} {getattr(sent, 'key', '')}")
+            print(f"   to {peer}: {type(sent).__name__} {getattr(sent, 'key', '')}")
     return outbox
 
 

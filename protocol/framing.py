@@ -7,8 +7,8 @@ A message on the socket, all integers u64 little endian::
     length 0 .. length F-1
     frame 0 .. frame F-1
 
-N says how much a reader may receive into one buffer; here it is only validated. Large frames are
-received directly into memory of their own, so that each can be freed alone.
+N is the number of bytes that a reader may receive into one buffer; here it is only validated. Large
+frames are received directly into memory of their own, so that each can be freed alone.
 """
 
 from __future__ import annotations

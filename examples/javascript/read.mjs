@@ -59,8 +59,8 @@ function form(value, keyOf, frames) {
   if (Array.isArray(value)) return value.map(inner);
   const names = Object.keys(value);
   if (names.length === 1 && frames !== null) {
-    if (names[0] === "__Serialized__") return { $serialized: closed(value[names[0]], frames) };
-    if (names[0] === "__Pickled__") return { $pickled: closed(value[names[0]], frames) };
+    if (names[0] === "__Serialized__") return { $serialized: serialized(value[names[0]], frames) };
+    if (names[0] === "__Pickled__") return { $pickled: serialized(value[names[0]], frames) };
   }
   if (names.length === 2 && value.__Set__ === true && frames !== null && Array.isArray(value["as-list"])) {
     return { $set: value["as-list"].map(inner) };
@@ -76,7 +76,7 @@ function form(value, keyOf, frames) {
 }
 
 // "Values": frame k is the header, and contains the number of frames of the value
-function closed(index, frames) {
+function serialized(index, frames) {
   const k = Number(index);
   const { value, keyOf } = unpack(frames[k]);
   const count = Number(value["num-sub-frames"]);

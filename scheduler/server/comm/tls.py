@@ -271,9 +271,9 @@ def why(error: OSError) -> str:
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not accepted: {error.verify_message or text}"
     if name == "PEER_DID_NOT_RETURN_A_CERTIFICATE":
-        return f"it showed no certificate: {text}"
+        return f"it sent no certificate: {text}"
     if name in NOT_TLS:
         return f"it does not speak TLS (does it use tcp://?): {text}"
     if "ALERT" in name:
-        return f"it does not accept what we showed: {text}"
+        return f"it rejected our certificate or TLS version: {text}"
     return text
