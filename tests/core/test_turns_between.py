@@ -13,6 +13,7 @@ from paceline.scheduler.core.stimuli import (
     ClientRemoved,
     Continue,
     ReleaseAll,
+    SetShare,
     WorkerJoined,
     WorkerRemoved,
 )
@@ -208,3 +209,15 @@ def test_failed_transition_does_not_prevent_others_of_its_turn(
     env.run_deferred()
     env.work()
     assert env.states("y", "total") == ["waiting", "memory"]
+
+
+def test_cap_is_set_while_tasks_of_a_removed_worker_are_released() -> None:
+    env = Env(turn_tasks_max=3, worker_saturation=float("inf"))
+    env.client("alice")
+    env.join("w0", "w1")
+    env.submit({("x", i): [] for i in range(20)})
+    env.turn(WorkerRemoved("w0"))
+    while env.wants_continue:
+        env.turn(SetShare("alice", {"threads": 5}))
+        env.turn(Continue())
+    assert env.state.shares.groups["alice"].n_threads == 1

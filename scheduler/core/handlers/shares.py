@@ -44,8 +44,12 @@ def _count_threads(state: SchedulerState, share: ShareGroup) -> None:
     share.n_threads = 0
     if share.max_threads < 0:
         return
-    removed = [removal.ws for removal in state.deferred.worker_removals]
-    for ws in (*state.workers.values(), *removed):
+    workers = dict.fromkeys(state.workers.values())
+    # removed workers, whose tasks later turns release
+    workers.update({removal.ws: None for removal in state.deferred.worker_removals})
+    assigned = (ts.processing_on for ts in state.deferred.recommendations)
+    workers.update({ws: None for ws in assigned if ws is not None})
+    for ws in workers:
         for ts in ws.processing:
             if ts.account.share is share and ts not in ws.long_running:
                 share.enter_worker(ws)
