@@ -111,9 +111,9 @@ def claim(state: SchedulerState, ts: TaskState, ws: WorkerState, recs: Recs) -> 
                 stack += reversed(missing)
             elif each not in claims and each.queueable and placement.is_rootish(state, each):
                 state.queued.claim(each, ws)
-                is_sent = not state.shares.holds(each.account.share)
-                if is_sent and each.state == "queued" and each in claims and each not in recs:
-                    recs[each] = "processing"
+                if each.state == "queued" and each in claims and each not in recs:
+                    if not state.shares.holds(each.account.share):
+                        recs[each] = "processing"
                 n_left -= 1
         if n_left <= 0:
             return
