@@ -90,6 +90,14 @@ def anomaly(client: Client) -> float:
     return float((x - x.mean(axis=0)).std().compute())
 
 
+def dot_product(client: Client) -> float:
+    """Multiply a matrix by its transpose (coiled/benchmarks, `test_dot_product`)."""
+    import dask.array as da
+
+    x = da.random.default_rng(6).random((10_000, 10_000), chunks=(1000, 1000))
+    return float((x @ x.T).sum().compute())
+
+
 def rechunk(client: Client) -> float:
     """Rechunk columns to rows (dask/distributed#2602)."""
     import dask.array as da
@@ -110,6 +118,6 @@ def pairs(client: Client) -> float:
 
 
 #: Programs that run with a third of the memory that the stock scheduler's workers hold.
-PROGRAMS = (backpressure, pairs, anomaly, rechunk)
+PROGRAMS = (backpressure, pairs, anomaly, dot_product, rechunk)
 #: Those of them that use `dask.array`.
-OF_ARRAYS = (anomaly, rechunk)
+OF_ARRAYS = (anomaly, dot_product, rechunk)
