@@ -6,12 +6,14 @@ from typing import Any
 
 import dask.config
 
-_ON = ("true", "yes", "on", "1")
+#: Texts that mean true and false, in lower case.
+ON = ("true", "yes", "on", "1")
+OFF = ("false", "no", "off", "0")
 
 
 def as_bool(value: Any) -> bool:
     """Convert a value that the schema accepts as true or false, which may be a text."""
-    return value.strip().lower() in _ON if isinstance(value, str) else bool(value)
+    return value.strip().lower() in ON if isinstance(value, str) else bool(value)
 
 
 def is_on(key: str, default: bool = True) -> bool:

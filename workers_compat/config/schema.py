@@ -18,6 +18,7 @@ import dask.config
 from dask.utils import parse_bytes, parse_timedelta
 from paceline.scheduler.core.config import MEASURES, check_group_settings
 from paceline.workers_compat.graphs.policies import option_name
+from paceline.workers_compat.settings import OFF, ON
 
 #: Sections in which unknown keys are reported.
 SECTIONS = ("distributed.scheduler", "distributed.comm", "paceline")
@@ -66,8 +67,9 @@ def _is_integer(value: Any, minimum: float = -math.inf) -> bool:
 
 
 def _is_bool(value: Any) -> bool:
-    words = ("true", "false", "yes", "no", "on", "off", "0", "1")
-    return isinstance(value, int) or (isinstance(value, str) and value.strip().lower() in words)
+    if isinstance(value, str):
+        return value.strip().lower() in (*ON, *OFF)
+    return isinstance(value, int)
 
 
 def _is_text(value: Any) -> bool:

@@ -12,7 +12,7 @@ from paceline.scheduler.core.lifecycle.failures import Failure
 from paceline.scheduler.core.lifecycle.recommendations import Recs
 from paceline.scheduler.core.lifecycle.slots import fill_slots
 from paceline.scheduler.core.lifecycle.transitions import run, transition
-from paceline.scheduler.core.policy import placement
+from paceline.scheduler.core.policy import fairness, placement
 from paceline.scheduler.core.state.model import TaskState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.stimuli import Continue, IdleCheck, Tick
@@ -135,8 +135,7 @@ def _waits_for_whole_worker(state: SchedulerState, ts: TaskState) -> bool:
     workers = dict.fromkeys(state.whole.reserved)
     if ts in state.whole.due:
         workers.update(state.running)
-    valid = placement.valid_workers(state, ts, among=workers)
-    return bool(workers) and (valid is None or bool(valid) or ts.loose_restrictions)
+    return fairness.can_run(state, ts, among=workers)
 
 
 def _fail_late(turn: Turn, ts: TaskState, timeout: int | float, recs: Recs) -> None:

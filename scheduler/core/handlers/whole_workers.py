@@ -21,6 +21,7 @@ from paceline.scheduler.core.policy.worker_ends import can_finish
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.task_states import ACTIVE_STATES
+from paceline.scheduler.core.state.worker_loads import taken_slots
 from paceline.scheduler.core.turn import Turn
 
 from .availability import availability_changed
@@ -125,7 +126,7 @@ def _best_worker(state: SchedulerState, ts: TaskState, only_empty: bool) -> Work
 
 def is_empty(ws: WorkerState) -> bool:
     """Return whether no task runs on `ws`, except for those that seceded."""
-    return len(ws.processing) == len(ws.long_running) and not ws.extra_runs
+    return taken_slots(ws) == 0
 
 
 def _send(turn: Turn) -> None:

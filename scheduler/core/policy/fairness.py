@@ -279,10 +279,13 @@ def _add_restricted(
         found.append((ts.priority, ts, ws))
 
 
-def can_run(state: SchedulerState, ts: TaskState) -> bool:
-    """Return whether any running worker may run `ts`."""
-    valid = placement.valid_workers(state, ts)
-    return bool(state.running) and (valid is None or bool(valid) or ts.loose_restrictions)
+def can_run(
+    state: SchedulerState, ts: TaskState, among: dict[WorkerState, None] | None = None
+) -> bool:
+    """Return whether any running worker, or any `among` the given ones, may run `ts`."""
+    workers = state.running if among is None else among
+    valid = placement.valid_workers(state, ts, workers)
+    return bool(workers) and (valid is None or bool(valid) or ts.loose_restrictions)
 
 
 def worker_for_restricted(state: SchedulerState, ts: TaskState) -> WorkerState | None:

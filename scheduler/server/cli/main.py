@@ -6,7 +6,6 @@ same exit codes.
 
 from __future__ import annotations
 
-import os
 import re
 from typing import Any
 
@@ -150,13 +149,10 @@ def scheduler(
     **options: Any,
 ) -> None:
     """Launch a scheduler."""
-    from paceline.scheduler.server.durable.upgrade import STANDBY, VARIABLE
-
     if security and not host and not protocol:
         protocol = "tls"
     address = listen_options(host, port, interface, protocol)
-    is_standby = os.environ.get(VARIABLE, "").startswith(STANDBY)
-    if pid_file and not is_standby:
+    if pid_file:
         write_pid_file(pid_file)
     set_process_title("dask scheduler [not started]")
     raise_file_limit()

@@ -44,7 +44,14 @@ HINTS = {
 
 
 def write_pid_file(path: str) -> None:
-    """Write the process id to a file and remove the file at exit."""
+    """Write the process id to a file and remove the file at exit.
+
+    A standby does nothing: the file has the process id of its keeper.
+    """
+    from paceline.scheduler.server.durable.upgrade import STANDBY, VARIABLE
+
+    if os.environ.get(VARIABLE, "").startswith(STANDBY):
+        return
     pid = os.getpid()
     with open(path, "w") as file:
         file.write(str(pid))

@@ -131,10 +131,10 @@ async def restore_plugins(server: ServerApi, plugins: Mapping[tuple[str, str], b
                 await register_scheduler_plugin(server, plugin, name)
             except Exception:
                 logger.exception("The scheduler plugin %s cannot be started again", name)
-            continue
-        pickled = state.worker_plugins if kind == "worker" else state.nanny_plugins
-        pickled[name] = plugin
-        server.recorder.plugin(kind, name, plugin)  # for the successor of this process
+        else:
+            pickled = state.worker_plugins if kind == "worker" else state.nanny_plugins
+            pickled[name] = plugin
+            server.recorder.plugin(kind, name, plugin)  # for the successor of this process
 
 
 HANDLERS: dict[type, Handler] = {
