@@ -38,3 +38,13 @@ def duo(make_env: Callable[..., Env]) -> Env:
     env.join("w0", "w1")
     env.take()
     return env
+
+
+@pytest.fixture
+def four(make_env: Callable[..., Env]) -> Env:
+    """Return an environment with four workers of one thread and the clients alice and bob."""
+    env = make_env(worker_saturation=1.0)
+    env.client("bob")
+    env.join("w0", "w1", "w2", "w3")
+    env.take()
+    return env

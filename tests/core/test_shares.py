@@ -1,4 +1,4 @@
-"""Share groups: which tasks are held, in which order they are sent, caps, and accounting."""
+"""Share groups: which tasks are held, in which order they are sent, and caps."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ import pytest
 from paceline.protocol import messages as m
 from paceline.protocol.keys import Key
 from paceline.scheduler.core.config import SchedulerConfig
-from paceline.scheduler.core.inspection.explain import explain
-from paceline.scheduler.core.inspection.share_report import share_report, waits_for_share
-from paceline.scheduler.core.state.accounts import ABSENT_MAX, group_name
+from paceline.scheduler.core.state.accounts import group_name
 from paceline.scheduler.core.stimuli import (
     AnnotationSet,
     BalanceWork,
@@ -24,19 +22,12 @@ from paceline.scheduler.core.stimuli import (
     WriteTask,
 )
 from paceline.scheduler.core.turn import Outbox
-from paceline.testing import Env, Graph
+from paceline.testing import Env
+
+from tests.support.shares import contended, counts, restricted, share, tasks
 
 MakeEnv = Callable[..., Env]
 ID = "123e4567-e89b-12d3-a456-426614174000"
-
-
-def tasks(name: str, n: int) -> Graph:
-    return {(name, i): [] for i in range(n)}
-
-
-def counts(env: Env) -> Counter[Any]:
-    """Return the number of tasks on workers by task group."""
-    return Counter(ts.group.name for ws in env.state.workers.values() for ts in ws.processing)
 
 
 def sent(env: Env) -> list[Key]:
@@ -44,20 +35,6 @@ def sent(env: Env) -> list[Key]:
     box, env.outbox = env.outbox, Outbox()
     found = [each for messages in box.workers.values() for each in messages]
     return [each.key for each in found if type(each) is m.ComputeTask]
-
-
-def share(env: Env, client: str) -> Any:
-    return env.state.shares.account(client).share
-
-
-@pytest.fixture
-def four(make_env: MakeEnv) -> Env:
-    """Return an environment with four workers of one thread and the clients alice and bob."""
-    env = make_env(worker_saturation=1.0)
-    env.client("bob")
-    env.join("w0", "w1", "w2", "w3")
-    env.take()
-    return env
 
 
 # ------------------------------------------------------------------ groups
@@ -221,11 +198,6 @@ def test_switched_off(make_env: MakeEnv) -> None:
 # ------------------------------------------------------------------ locality
 
 
-def contended(env: Env) -> None:
-    """Give bob a task on each worker, so that the tasks of alice are held."""
-    env.submit(tasks("b", 4), client="bob")
-
-
 def test_task_follows_its_data(four: Env) -> None:
     four.feed(DataPlaced({"d0": ["w0"], "d1": ["w1"]}, {"d0": 10**9, "d1": 10**9}))
     contended(four)
@@ -280,10 +252,6 @@ def test_task_moves_if_the_worker_with_its_data_pauses(four: Env) -> None:
 
 
 # ------------------------------------------------------------------ restrictions
-
-
-def restricted(*workers: str, **more: Any) -> AnnotationSet:
-    return AnnotationSet(workers=list(workers) or None, **more)
 
 
 def test_restricted_tasks_do_not_block_others(four: Env) -> None:
@@ -430,43 +398,7 @@ def test_higher_user_priority_is_not_overtaken_by_stealing(make_env: MakeEnv) ->
     assert env.state.stealing.in_flight
 
 
-# ------------------------------------------------------------------ explanations
-
-
-def explained(env: Env, key: Key) -> str:
-    return str(explain(env.state, key, env.now)["summary"])
-
-
-def test_explain_names_groups_and_caps(four: Env) -> None:
-    contended(four)
-    four.feed(DataPlaced({"d0": ["w0"]}, {"d0": 10**9}))
-    four.submit({"x": [], "y": ["d0"], "z": []}, annotations={"z": restricted("w1")})
-    assert "its share group alice takes turns with bob" in explained(four, "x")
-    assert "waits for a free slot" in explained(four, "x")
-    assert "waits for a slot of w0, which has its data" in explained(four, "y")
-    assert "slot or resources of a worker that may run it" in explained(four, "z")
-    four.feed(SetShare("bob", {"class": 1}))
-    assert "groups of a higher priority class than alice have work" in explained(four, "x")
-    four.feed(SetShare("bob", {"tasks": 0}))
-    assert "of a higher priority class" not in explained(four, "x")
-    four.feed(SetShare("bob", {"tasks": -1}))
-    four.feed(SetShare("alice", {"tasks": 0}))
-    assert "alice has reached its cap of 0 tasks, with 0 tasks on workers" in explained(four, "x")
-    four.feed(SetShare("alice", {"tasks": -1, "memory": 0.0}))
-    assert "alice has reached its cap of 0 B in memory, with" in explained(four, "x")
-    four.feed(SetShare("alice", {"memory": -1}))
-    four.leave("bob")
-    four.work()
-
-
-def test_explain_a_group_that_is_alone_again(four: Env) -> None:
-    contended(four)
-    four.submit(tasks("a", 6))
-    four.leave("bob")
-    assert "still has tasks that were held back for others" in explained(four, ("a", 5))
-
-
-# ------------------------------------------------------------------ ends, and accounting
+# ------------------------------------------------------------------ ends
 
 
 def test_held_tasks_leave_the_queue(four: Env) -> None:
@@ -494,66 +426,3 @@ def test_restart_forgets_held_tasks(four: Env) -> None:
     assert not len(four.state.queued) and not four.state.shares.active
     four.submit(tasks("a", 8))
     assert sum(counts(four).values()) == 8
-
-
-def test_usage_is_counted_by_client(four: Env) -> None:
-    four.tick()
-    four.submit({"x": [], "y": ["x"]}, want=["x", "y"])
-    four.finish("x", nbytes=100, seconds=2.0)
-    four.fetched("w1", "x")
-    four.tick(10.0)
-    account = four.state.shares.account("alice")
-    assert (account.n_tasks, account.n_finished, account.thread_seconds) == (2, 1, 2.0)
-    assert (account.nbytes, account.moved_nbytes, account.byte_seconds) == (200, 100, 2000.0)
-    four.finish("y", seconds=1.0)
-    four.leave("alice")
-    assert (account.n_tasks, account.nbytes, account.thread_seconds) == (0, 0, 3.0)
-
-
-def test_report_of_groups(four: Env) -> None:
-    contended(four)
-    four.submit(tasks("a", 2))
-    four.finish(four.processing("w0")[0], nbytes=100, seconds=2.0)
-    report = share_report(four.state)
-    bob, alice = report["groups"][:2]
-    assert (bob["name"], bob["processing"], bob["finished"], bob["thread_seconds"]) == (
-        "bob",
-        3,
-        1,
-        2.0,
-    )
-    assert bob["clients"][0] == {
-        "client": "bob",
-        **{"tasks": 4, "finished": 1, "thread_seconds": 2.0},
-        **{"nbytes": 100, "byte_seconds": 0.0, "moved_nbytes": 0},
-    }
-    assert (alice["queued"], alice["waits_for"]) == (1, "its turn")
-    four.feed(SetShare("alice", {"tasks": 1}))
-    assert waits_for_share(four.state, share(four, "alice")) == "cap of tasks"
-    four.feed(SetShare("alice", {"tasks": -1, "class": -1}))
-    assert waits_for_share(four.state, share(four, "alice")) == "higher class"
-    four.leave("bob")
-    assert waits_for_share(four.state, share(four, "alice")) == ""
-
-
-def test_groups_at_a_cap_take_no_turns(four: Env) -> None:
-    four.feed(SetShare("alice", {"tasks": 1}))
-    four.submit(tasks("a", 5), client="alice")
-    four.submit(tasks("b", 5), client="bob")
-    assert counts(four) == {"a": 1, "b": 3}
-    assert waits_for_share(four.state, share(four, "bob")) == "a slot"
-    four.feed(SetShare("alice", {"tasks": 2}))
-    assert waits_for_share(four.state, share(four, "bob")) == "its turn"
-
-
-def test_accounts_of_clients_that_left_are_merged(four: Env) -> None:
-    shares = four.state.shares
-    for i in range(2 * ABSENT_MAX + 5):
-        account = shares.account(f"Client-{i:08x}{ID[8:]}")
-        account.thread_seconds = 1.0
-    four.tick()
-    four.tick()
-    assert len(shares.accounts) <= ABSENT_MAX + 5
-    assert len(shares.groups) <= 2 * ABSENT_MAX + 5
-    rest = [*shares.accounts.values(), *(each.former for each in shares.groups.values())]
-    assert sum(each.thread_seconds for each in rest) == 2 * ABSENT_MAX + 5

@@ -1,0 +1,116 @@
+"""Share groups: what is reported of them, and the accounts of their clients."""
+
+from __future__ import annotations
+
+from paceline.protocol.keys import Key
+from paceline.scheduler.core.inspection.explain import explain
+from paceline.scheduler.core.inspection.share_report import share_report, waits_for_share
+from paceline.scheduler.core.state.accounts import ABSENT_MAX
+from paceline.scheduler.core.stimuli import DataPlaced, SetShare
+from paceline.testing import Env
+
+from tests.support.shares import contended, counts, restricted, share, tasks
+
+ID = "123e4567-e89b-12d3-a456-426614174000"
+
+
+# ------------------------------------------------------------------ explanations
+
+
+def explained(env: Env, key: Key) -> str:
+    return str(explain(env.state, key, env.now)["summary"])
+
+
+def test_explain_names_groups_and_caps(four: Env) -> None:
+    contended(four)
+    four.feed(DataPlaced({"d0": ["w0"]}, {"d0": 10**9}))
+    four.submit({"x": [], "y": ["d0"], "z": []}, annotations={"z": restricted("w1")})
+    assert "its share group alice takes turns with bob" in explained(four, "x")
+    assert "waits for a free slot" in explained(four, "x")
+    assert "waits for a slot of w0, which has its data" in explained(four, "y")
+    assert "slot or resources of a worker that may run it" in explained(four, "z")
+    four.feed(SetShare("bob", {"class": 1}))
+    assert "groups of a higher priority class than alice have work" in explained(four, "x")
+    four.feed(SetShare("bob", {"tasks": 0}))
+    assert "of a higher priority class" not in explained(four, "x")
+    four.feed(SetShare("bob", {"tasks": -1}))
+    four.feed(SetShare("alice", {"tasks": 0}))
+    assert "alice has reached its cap of 0 tasks, with 0 tasks on workers" in explained(four, "x")
+    four.feed(SetShare("alice", {"tasks": -1, "memory": 0.0}))
+    assert "alice has reached its cap of 0 B in memory, with" in explained(four, "x")
+    four.feed(SetShare("alice", {"memory": -1}))
+    four.leave("bob")
+    four.work()
+
+
+def test_explain_a_group_that_is_alone_again(four: Env) -> None:
+    contended(four)
+    four.submit(tasks("a", 6))
+    four.leave("bob")
+    assert "still has tasks that were held back for others" in explained(four, ("a", 5))
+
+
+# ------------------------------------------------------------------ reports and accounts
+
+
+def test_usage_is_counted_by_client(four: Env) -> None:
+    four.tick()
+    four.submit({"x": [], "y": ["x"]}, want=["x", "y"])
+    four.finish("x", nbytes=100, seconds=2.0)
+    four.fetched("w1", "x")
+    four.tick(10.0)
+    account = four.state.shares.account("alice")
+    assert (account.n_tasks, account.n_finished, account.thread_seconds) == (2, 1, 2.0)
+    assert (account.nbytes, account.moved_nbytes, account.byte_seconds) == (200, 100, 2000.0)
+    four.finish("y", seconds=1.0)
+    four.leave("alice")
+    assert (account.n_tasks, account.nbytes, account.thread_seconds) == (0, 0, 3.0)
+
+
+def test_report_of_groups(four: Env) -> None:
+    contended(four)
+    four.submit(tasks("a", 2))
+    four.finish(four.processing("w0")[0], nbytes=100, seconds=2.0)
+    report = share_report(four.state)
+    bob, alice = report["groups"][:2]
+    assert (bob["name"], bob["processing"], bob["finished"], bob["thread_seconds"]) == (
+        "bob",
+        3,
+        1,
+        2.0,
+    )
+    assert bob["clients"][0] == {
+        "client": "bob",
+        **{"tasks": 4, "finished": 1, "thread_seconds": 2.0},
+        **{"nbytes": 100, "byte_seconds": 0.0, "moved_nbytes": 0},
+    }
+    assert (alice["queued"], alice["waits_for"]) == (1, "its turn")
+    four.feed(SetShare("alice", {"tasks": 1}))
+    assert waits_for_share(four.state, share(four, "alice")) == "cap of tasks"
+    four.feed(SetShare("alice", {"tasks": -1, "class": -1}))
+    assert waits_for_share(four.state, share(four, "alice")) == "higher class"
+    four.leave("bob")
+    assert waits_for_share(four.state, share(four, "alice")) == ""
+
+
+def test_groups_at_a_cap_take_no_turns(four: Env) -> None:
+    four.feed(SetShare("alice", {"tasks": 1}))
+    four.submit(tasks("a", 5), client="alice")
+    four.submit(tasks("b", 5), client="bob")
+    assert counts(four) == {"a": 1, "b": 3}
+    assert waits_for_share(four.state, share(four, "bob")) == "a slot"
+    four.feed(SetShare("alice", {"tasks": 2}))
+    assert waits_for_share(four.state, share(four, "bob")) == "its turn"
+
+
+def test_accounts_of_clients_that_left_are_merged(four: Env) -> None:
+    shares = four.state.shares
+    for i in range(2 * ABSENT_MAX + 5):
+        account = shares.account(f"Client-{i:08x}{ID[8:]}")
+        account.thread_seconds = 1.0
+    four.tick()
+    four.tick()
+    assert len(shares.accounts) <= ABSENT_MAX + 5
+    assert len(shares.groups) <= 2 * ABSENT_MAX + 5
+    rest = [*shares.accounts.values(), *(each.former for each in shares.groups.values())]
+    assert sum(each.thread_seconds for each in rest) == 2 * ABSENT_MAX + 5
