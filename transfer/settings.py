@@ -86,14 +86,14 @@ class Settings:
         return known, tuple(name for name in names if name not in known)
 
     def order(
-        self, key: Hashable, kind: type, size_nbytes: int, annotated: tuple[str, ...]
+        self, key: Hashable, kind: type, size_nbytes: int, annotated: tuple[str, ...] | None
     ) -> tuple[str, ...]:
         """Return the backends for a value in order of preference; empty for Dask's own transfer.
 
-        ``annotated`` has the known names in the annotation of its task; empty without one.
+        ``annotated`` has the known names in the annotation of its task; None without one.
         """
         fitting = (rule.use for rule in self.rules if rule.fits(key, kind, size_nbytes))
-        chosen = annotated or next(fitting, self.backends)
+        chosen = next(fitting, self.backends) if annotated is None else annotated
         return () if STOCK in chosen else chosen
 
 

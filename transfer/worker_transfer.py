@@ -182,7 +182,7 @@ class WorkerTransfer:
         if ts.nbytes > VALUE_NBYTES_MAX or key not in fast:
             return
         annotated = self._annotated(ts)
-        if ts.nbytes < (self.settings.min_nbytes or 0) and not annotated:
+        if ts.nbytes < (self.settings.min_nbytes or 0) and annotated is None:
             return
         value = fast[key]
         if SHM_CACHE_BACKEND not in self.settings.order(key, type(value), ts.nbytes, annotated):
@@ -280,19 +280,22 @@ class WorkerTransfer:
             backend = self.health.usable(name)
             if backend is None or places.get(name) != self.health.places.get(name):
                 continue
-            if ts.nbytes >= backend.min_nbytes or annotated:
+            if ts.nbytes >= backend.min_nbytes or annotated is not None:
                 chosen.append(backend)
         return chosen
 
-    def _annotated(self, ts: Any) -> tuple[str, ...]:
-        """Return the known backends in the annotation of ``ts``; empty without an annotation."""
+    def _annotated(self, ts: Any) -> tuple[str, ...] | None:
+        """Return the known backends in the annotation of ``ts``.
+
+        Return None if there is no annotation, or if all names in it are unknown.
+        """
         annotated = (ts.annotations or {}).get(ANNOTATION)
         if annotated is None:
-            return ()
+            return None
         known, unknown = self.settings.split_annotation(annotated)
         for name in unknown:
             self.health.ignored(name)
-        return known
+        return known if known or not unknown else None
 
     def _put(self, backends: list[Backend], value: Any) -> tuple[PublishedValue, Any]:
         """Store ``value`` with the first backend that accepts it; see ``_put_with``."""
