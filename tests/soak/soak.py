@@ -2,7 +2,7 @@
 
 ``python -m tests.soak.soak --minutes 30 --seed 1 --scheduler paceline`` prints a report as JSON. Its exit code is 0 if
 every answer was right or an error that a fault explains, no task was stuck, no key was left at the end,
-and the memory of the scheduler did not grow.
+and the scheduler did not leak memory.
 """
 
 from __future__ import annotations
@@ -34,8 +34,11 @@ CHECK_SECONDS = 10
 STUCK_SECONDS = 60
 #: Number of rounds in which each variant runs once: shuffles make the scheduler import modules.
 WARM_UP_ROUNDS = 3
-#: Maximum growth of the scheduler's memory after the first rounds, and the minimum length of a run (seconds) to check it.
-MEMORY_GROWTH_MAX, MEMORY_SECONDS = 1.10, 600
+#: Interval between measurements of the scheduler's memory, seconds.
+MEMORY_SECONDS = 60
+#: Maximum growth from a third of the run to its end, and the minimum number of measurements to check it. Before, logs
+#: fill up, and so does the free space of the allocators.
+MEMORY_GROWTH_MAX, MEMORY_SAMPLES_MIN = 1.10, 10
 #: Words in errors that a lost worker causes; each error is also compared with the log of faults.
 EXPLAINED = ("KilledWorker", "CancelledError", "lost", "P2P", "CommClosed", "not running", "TimeoutError", "OSError")  # fmt: skip
 
@@ -62,13 +65,17 @@ class Report:
         finished: program -> number of successful runs.
         explained: errors that a fault explains, by kind.
         failures: errors that no fault explains.
+        blocks: number of the scheduler's memory blocks (`sys.getallocatedblocks`) after the first rounds, then once a
+            minute and at the end.
+        rss_mb: the scheduler's resident memory at the same times, MiB.
     """
 
     finished: Counter[str] = field(default_factory=Counter)
     explained: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
-    rss_mb: tuple[float, float] = (0.0, 0.0)
+    blocks: list[int] = field(default_factory=list)
+    rss_mb: list[float] = field(default_factory=list)
     keys_left: int = 0
 
 
@@ -91,7 +98,7 @@ class Soak:
 
         with Client(self._cluster.address, name="checker") as checker:
             self._warm_up()
-            start_rss = self._rss_mb()
+            self._measure_memory(checker)
             faults = Faults(self._cluster, checker, Random(f"{self._seed}-faults"))
             faults.start()
             threads = [
@@ -105,7 +112,7 @@ class Soak:
             self._check(checker, threads)
             faults.stop()
             self.report.faults = Counter(fault.kind for fault in faults.log)
-            self._check_the_end(checker, start_rss)
+            self._check_the_end(checker)
         return self.report
 
     def _warm_up(self) -> None:
@@ -163,6 +170,7 @@ class Soak:
     def _check(self, checker: Any, threads: list[threading.Thread]) -> None:
         """Check every few seconds that tasks finish."""
         seen = -1
+        measure_at = time.monotonic() + MEMORY_SECONDS
         while any(thread.is_alive() for thread in threads):
             time.sleep(min(CHECK_SECONDS, 1 + max(0, self._deadline - time.monotonic())))
             states = checker.sync(checker.scheduler.get_task_prefix_states)
@@ -172,6 +180,9 @@ class Soak:
             if finished != seen:
                 seen = finished
                 self._progress_at = time.monotonic()
+            if time.monotonic() >= measure_at:
+                measure_at += MEMORY_SECONDS
+                self._measure_memory(checker)
             with self._lock:
                 running = dict(self._running)
             oldest = min((start for _, start in running.values()), default=time.time())
@@ -188,7 +199,7 @@ class Soak:
             said += f"; {checker.sync(checker.scheduler.explain)}"[:3000]
         return said
 
-    def _check_the_end(self, checker: Any, start_rss: float) -> None:
+    def _check_the_end(self, checker: Any) -> None:
         """Check that all keys are forgotten and that memory did not grow."""
         deadline = time.monotonic() + 30
         left = -1
@@ -202,15 +213,27 @@ class Soak:
         if left:
             self._fail(f"{left} keys left: {states}")
         time.sleep(3)
-        end_rss = self._rss_mb()
-        self.report.rss_mb = (round(start_rss, 1), round(end_rss, 1))
-        if self._seconds >= MEMORY_SECONDS and end_rss > MEMORY_GROWTH_MAX * start_rss:
-            self._fail(f"memory grew from {start_rss:.1f} to {end_rss:.1f} MB")
+        self._measure_memory(checker)
+        for what, sizes in (("blocks", self.report.blocks), ("resident MiB", self.report.rss_mb)):
+            before = sizes[len(sizes) // 3]
+            if len(sizes) >= MEMORY_SAMPLES_MIN and sizes[-1] > MEMORY_GROWTH_MAX * before:
+                self._fail(f"the scheduler's memory grew from {before} to {sizes[-1]} {what}")
 
-    def _rss_mb(self) -> float:
+    def _measure_memory(self, checker: Any) -> None:
         import psutil
 
-        return float(psutil.Process(self._cluster.processes[0].pid).memory_info().rss) / 2**20
+        self.report.blocks.append(checker.run_on_scheduler(allocated_blocks))
+        rss = psutil.Process(self._cluster.processes[0].pid).memory_info().rss
+        self.report.rss_mb.append(round(rss / 2**20, 1))
+
+
+def allocated_blocks() -> int:
+    """Return the number of memory blocks of this process, without those of garbage."""
+    import gc
+    import sys
+
+    gc.collect()
+    return sys.getallocatedblocks()
 
 
 def soak(command: tuple[str, ...], seed: int, seconds: float, folder: Path) -> tuple[Report, str]:
