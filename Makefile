@@ -11,7 +11,7 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.14 p
 BIN = $(VENV)/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-compiled test-all test-slow test-oldest programs coverage lint typecheck format bench bench-smoke bench-programs chaos reference vectors docs wheel clean fuzz
+.PHONY: help demo test compiled test-compiled test-all test-slow test-oldest programs coverage lint typecheck format bench bench-smoke bench-programs chaos reference vectors docs wheel clean fuzz
 
 help:  ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -38,10 +38,13 @@ test: $(call STAMP,test)  ## run the fast tests
 # in a copy, because Python prefers compiled extensions to the sources beside them
 COMPILED = build/compiled
 COMPILED_TESTS ?= tests/core tests/scenarios tests/simulation tests/integration/test_same_as_stock.py
-test-compiled:  ## run tests on the compiled core; needs a C compiler
+COMPILED_EXTRA = test
+compiled:  ## install the compiled core in build/compiled/.venv; needs a C compiler
 	rm -rf $(COMPILED) && mkdir -p $(COMPILED) && git ls-files -z | xargs -0 cp --parents -t $(COMPILED)
-	PACELINE_COMPILED=1 $(MAKE) -C $(COMPILED) .venv/.installed-test VENV=.venv
+	PACELINE_COMPILED=1 $(MAKE) -C $(COMPILED) .venv/.installed-$(COMPILED_EXTRA) VENV=.venv
 	cd $(COMPILED) && .venv/bin/paceline --version | grep compiled
+
+test-compiled: compiled  ## run tests on the compiled core
 	cd $(COMPILED) && .venv/bin/python -m pytest -n 2 -m "not slow" $(COMPILED_TESTS) $(PYTEST_ARGS)
 
 test-all: $(call STAMP,test)  ## run all tests, with coverage, test-oldest and test-compiled
@@ -78,15 +81,16 @@ format: $(call STAMP,lint)  ## sort imports and format with ruff
 	$(BIN)/ruff check --fix --select I .
 	$(BIN)/ruff format .
 
-bench: $(call STAMP,test)  ## measure paceline and the stock scheduler; writes docs/performance.md
-	$(BIN)/python -m benchmarks --write docs/performance.md
+bench: $(call STAMP,test) compiled  ## measure the compiled core and the stock scheduler; writes docs/performance.md
+	$(BIN)/python -m benchmarks --paceline $(COMPILED)/.venv/bin/paceline --write docs/performance.md
 
 bench-smoke: $(call STAMP,test)  ## check that the benchmarks work, with a short run
 	$(BIN)/python -m benchmarks --smoke
 
 BENCH_PROGRAMS_ARGS ?= --write docs/programs.md
-bench-programs: $(call STAMP,programs)  ## measure complete programs on both schedulers; writes docs/programs.md
-	$(BIN)/python -m benchmarks.programs $(BENCH_PROGRAMS_ARGS)
+bench-programs: COMPILED_EXTRA = programs
+bench-programs: $(call STAMP,programs) compiled  ## measure complete programs on both schedulers; writes docs/programs.md
+	$(BIN)/python -m benchmarks.programs --paceline $(COMPILED)/.venv/bin/paceline $(BENCH_PROGRAMS_ARGS)
 
 chaos: $(call STAMP,test)  ## kill a durable scheduler repeatedly while stock workers and clients compute
 	$(BIN)/python -m benchmarks.chaos $(CHAOS_ARGS)
