@@ -28,7 +28,7 @@ class _DataNode(DataNode):
         self._dependencies = dependencies  # type: ignore[misc]
 
 
-def dask_order(needs: list[list[int]], is_data: list[bool], keys: list[Any]) -> list[int]:
+def dask_order(dependencies: list[list[int]], is_data: list[bool], keys: list[Any]) -> list[int]:
     """Return the priority of each place. Raises dask's error, RuntimeError, if there is a cycle.
 
     The arguments are those of ``task_order``.
@@ -44,8 +44,8 @@ def dask_order(needs: list[list[int]], is_data: list[bool], keys: list[Any]) -> 
 
     places = [Place(place) for place in range(len(keys))]
     graph: dict[Any, Any] = {}
-    for place, needed in enumerate(needs):
+    for place, needed in enumerate(dependencies):
         node = _DataNode if is_data[place] else _TaskNode
         graph[places[place]] = node(frozenset([places[p] for p in needed]) if needed else _EMPTY)
     priorities: dict[Any, int] = order(graph)
-    return [priorities[place] for place in places[: len(needs)]]
+    return [priorities[place] for place in places[: len(dependencies)]]

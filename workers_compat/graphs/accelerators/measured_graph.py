@@ -54,10 +54,10 @@ class MeasuredGraph:
     Attributes:
         n_places: number of places.
         texts: of the keys.
-        needs: place -> dependencies, without shared data.
-        all_needs: place -> all dependencies, of places that are not keys outside the graph.
+        dependencies: place -> dependencies, without shared data.
+        all_dependencies: place -> all dependencies, of places that are not keys outside the graph.
         shared_data: plain data with more than one dependent.
-        users: place -> dependents, in the order in which dask iterates over them.
+        dependents: place -> dependents, in the order in which dask iterates over them.
         data: place -> shared data that it needs.
         roots: places without dependencies, but shared data.
         totals: place -> number of tasks below it, once per path, and itself.
@@ -66,57 +66,58 @@ class MeasuredGraph:
         leaves_above: root -> leaves above it.
     """
 
-    def __init__(self, needs: list[list[int]], is_data: list[bool], texts: KeyTexts) -> None:
+    def __init__(self, dependencies: list[list[int]], is_data: list[bool], texts: KeyTexts) -> None:
         n = len(texts)
-        size = len(needs)
+        size = len(dependencies)
         self.n_places = n
         self.texts = texts
-        self.all_needs = needs
-        self.needs = needs + [[] for _ in range(n - size)]
+        self.all_dependencies = dependencies
+        self.dependencies = dependencies + [[] for _ in range(n - size)]
         self.is_data = is_data + [True] * (n - size)
-        users: list[list[int]] = [[] for _ in range(n)]
-        roots = {place for place, needed in enumerate(needs) if not needed}
-        for place, needed in enumerate(needs):
+        dependents: list[list[int]] = [[] for _ in range(n)]
+        roots = {place for place, needed in enumerate(dependencies) if not needed}
+        for place, needed in enumerate(dependencies):
             for other in needed:
-                users[other].append(place)
+                dependents[other].append(place)
             if needed and needed[-1] >= size:
                 roots.update([other for other in frozenset(needed) if other >= size])
-        self.users = [list(set(places)) if len(places) > 1 else places for places in users]
+        self.dependents = [list(set(each)) if len(each) > 1 else each for each in dependents]
         self.roots = roots
         self.shared_data: set[int] = set()
         self.data: dict[int, set[int]] = {}
         self.totals: list[int] = [1] * n
         self.n_roots: list[int] = [0] * n
-        self.widest: list[int] = [len(places) for places in self.users]
+        self.widest: list[int] = [len(places) for places in self.dependents]
         self.leaves_above: dict[int, list[int]] = {}
 
     def set_data_apart(self) -> None:
         """Remove data with several dependents: it is ranked with the first of these."""
         n_left: dict[int, int] = {}
         for root in list(self.roots):
-            if not self.is_data[root] or len(self.users[root]) < 2:
+            if not self.is_data[root] or len(self.dependents[root]) < 2:
                 continue
             self.shared_data.add(root)
             self.roots.remove(root)
-            for user in self.users[root]:
-                self.data.setdefault(user, set()).add(root)
-                left = n_left[user] = n_left.get(user, len(self.needs[user])) - 1
+            for dependent in self.dependents[root]:
+                self.data.setdefault(dependent, set()).add(root)
+                left = n_left.get(dependent, len(self.dependencies[dependent])) - 1
+                n_left[dependent] = left
                 if not left:
-                    self.roots.add(user)
-        for user in self.data:
-            shared = self.shared_data
-            self.needs[user] = [place for place in self.needs[user] if place not in shared]
+                    self.roots.add(dependent)
+        for dependent in self.data:
+            needed = self.dependencies[dependent]
+            self.dependencies[dependent] = [p for p in needed if p not in self.shared_data]
         for root in self.shared_data:
-            self.users[root] = []
+            self.dependents[root] = []
 
     def measure(self) -> bool:
         """Count what is below each place. Return False if the graph has a cycle."""
         upwards = self._upwards()
         if len(upwards) < self.n_places:
             return False
-        needs, totals, widest = self.needs, self.totals, self.widest
+        dependencies, totals, widest = self.dependencies, self.totals, self.widest
         for place in upwards:
-            if needed := needs[place]:
+            if needed := dependencies[place]:
                 total = 1
                 most = 0
                 for other in needed:
@@ -125,7 +126,7 @@ class MeasuredGraph:
                         most = widest[other]
                 totals[place] = total
                 widest[place] = most
-        if max(map(len, self.users)) < 2:
+        if max(map(len, self.dependents)) < 2:
             self._measure_forest(upwards)
         else:
             self._measure_sets(upwards)
@@ -133,14 +134,14 @@ class MeasuredGraph:
 
     def _upwards(self) -> list[int]:
         """Return all places, dependencies first, without those in a cycle or above one."""
-        missing = [len(needed) for needed in self.needs]
+        missing = [len(needed) for needed in self.dependencies]
         found = [place for place, count in enumerate(missing) if not count]
         for place in found:
-            for user in self.users[place]:
-                left = missing[user] - 1
-                missing[user] = left
+            for dependent in self.dependents[place]:
+                left = missing[dependent] - 1
+                missing[dependent] = left
                 if not left:
-                    found.append(user)
+                    found.append(dependent)
         return found
 
     def _measure_forest(self, upwards: list[int]) -> None:
@@ -148,25 +149,25 @@ class MeasuredGraph:
         n_roots = self.n_roots
         leaf_above = [0] * self.n_places
         for place in upwards:
-            if needed := self.needs[place]:
+            if needed := self.dependencies[place]:
                 count = 0
                 for other in needed:
                     # a root counts as 0 of its own, as in dask
                     count += n_roots[other] or 1
                 n_roots[place] = count
         for place in reversed(upwards):
-            users = self.users[place]
-            leaf_above[place] = leaf_above[users[0]] if users else place
+            dependents = self.dependents[place]
+            leaf_above[place] = leaf_above[dependents[0]] if dependents else place
         for root in self.roots:
-            self.leaves_above[root] = [leaf_above[root]] if self.users[root] else []
+            self.leaves_above[root] = [leaf_above[root]] if self.dependents[root] else []
 
     def _measure_sets(self, upwards: list[int]) -> None:
         """Count roots and collect leaves with sets."""
-        kept = [place for place in upwards if self.users[place] or self.needs[place]]
-        roots = [place for place in kept if not self.needs[place]]
-        leaves = [place for place in kept if not self.users[place]]
+        kept = [place for place in upwards if self.dependents[place] or self.dependencies[place]]
+        roots = [place for place in kept if not self.dependencies[place]]
+        leaves = [place for place in kept if not self.dependents[place]]
         for block in _blocks(roots):
-            masks = _spread(block, kept, self.needs, self.users, self.n_roots)
+            masks = _spread(block, kept, self.dependencies, self.dependents, self.n_roots)
         for root in roots:
             self.n_roots[root] = 0
         self.leaves_above = {root: [] for root in self.roots}
@@ -175,7 +176,7 @@ class MeasuredGraph:
         for block in _blocks(leaves):
             # roots with the same leaves share a list
             joined: dict[tuple[int, int], list[int]] = {}
-            masks = _spread(block, kept, self.users, self.needs, counts)
+            masks = _spread(block, kept, self.dependents, self.dependencies, counts)
             for root in roots:
                 if not masks[root]:
                     continue
@@ -189,8 +190,8 @@ class MeasuredGraph:
         """Return whether dask ranks `one` before `other`, if it is free to."""
         if self.totals[one] != self.totals[other]:
             return self.totals[one] < self.totals[other]
-        if len(self.needs[one]) != len(self.needs[other]):
-            return len(self.needs[one]) < len(self.needs[other])
+        if len(self.dependencies[one]) != len(self.dependencies[other]):
+            return len(self.dependencies[one]) < len(self.dependencies[other])
         if self.n_roots[one] != self.n_roots[other]:
             return self.n_roots[one] < self.n_roots[other]
         if self.widest[one] != self.widest[other]:
@@ -201,7 +202,7 @@ class MeasuredGraph:
         """Return a value that compares as ``is_less`` does."""
         return (
             self.totals[place],
-            len(self.needs[place]),
+            len(self.dependencies[place]),
             self.n_roots[place],
             -self.widest[place],
             self.texts.get(place),

@@ -19,25 +19,30 @@ from typing import Any
 from .measured_graph import KeyTexts, MeasuredGraph
 
 
-def task_order(needs: list[list[int]], is_data: list[bool], keys: list[Any]) -> list[int] | None:
+def task_order(
+    dependencies: list[list[int]], is_data: list[bool], keys: list[Any]
+) -> list[int] | None:
     """Return the priority of each place in dask's order, or None if the graph has a cycle.
 
     Args:
-        needs: place -> places of its dependencies, ascending.
+        dependencies: place -> places of its dependencies, ascending.
         is_data: place -> True for plain data, which is not a task.
-        keys: place -> key. Places without an entry in `needs` are keys outside the graph.
+        keys: place -> key. Places without an entry in `dependencies` are keys outside the graph.
     """
     texts = KeyTexts(keys)
-    users = [place for place, needed in enumerate(needs) if needed]
-    if not users or (len(users) == 1 and len(needs[users[0]]) == len(keys) - 1):
-        roots = [place for place in range(len(keys)) if place >= len(needs) or not needs[place]]
+    size = len(dependencies)
+    dependents = [place for place, needed in enumerate(dependencies) if needed]
+    if not dependents or (
+        len(dependents) == 1 and len(dependencies[dependents[0]]) == len(keys) - 1
+    ):
+        roots = [place for place in range(len(keys)) if place >= size or not dependencies[place]]
         roots.sort(key=texts.get, reverse=True)
-        return numbered(roots + users, len(needs))
-    graph = MeasuredGraph(needs, is_data, texts)
+        return numbered(roots + dependents, size)
+    graph = MeasuredGraph(dependencies, is_data, texts)
     graph.set_data_apart()
     if not graph.measure():
         return None
-    return numbered(_Ordering(graph).run(), len(needs))
+    return numbered(_Ordering(graph).run(), size)
 
 
 def numbered(in_order: Iterable[int], size: int) -> list[int]:
@@ -61,8 +66,8 @@ class _Leaves:
 
     def __init__(self, graph: MeasuredGraph) -> None:
         self._graph = graph
-        leaves = [place for place, users in enumerate(graph.users) if not users]
-        leaves = [place for place in leaves if graph.needs[place] or place in graph.roots]
+        leaves = [place for place, dependents in enumerate(graph.dependents) if not dependents]
+        leaves = [place for place in leaves if graph.dependencies[place] or place in graph.roots]
         self._in_order = leaves
         graph.sort(leaves)
         if not self._prefers_long_paths():
@@ -72,7 +77,7 @@ class _Leaves:
         self._by_degree: dict[int, set[int]] = {}
         self._none = self._least = graph.n_places
         for leaf in leaves:
-            if graph.needs[leaf]:
+            if graph.dependencies[leaf]:
                 degree = graph.n_roots[leaf]
                 self._degrees[leaf] = degree
                 self._by_degree.setdefault(degree, set()).add(leaf)
@@ -113,7 +118,7 @@ class _Leaves:
         """Record that a dependency of `place`, the first, has a rank."""
         self.is_reached[place] = True
         self.n_reached += 1
-        if not self._graph.users[place]:
+        if not self._graph.dependents[place]:
             self._reached_leaves.add(place)
 
     def leave(self, place: int) -> None:
@@ -158,7 +163,7 @@ class _Ordering:
         self.leaves = _Leaves(graph)
         self.ranked: dict[int, None] = {}
         self.is_ranked = [False] * graph.n_places
-        self.missing = [len(needed) for needed in graph.needs]
+        self.missing = [len(needed) for needed in graph.dependencies]
         self.runnable: list[int] = []
         self.is_followed = [False] * graph.n_places
         self.waiting: dict[int, list[list[int]]] = {}
@@ -174,7 +179,7 @@ class _Ordering:
         """Return the way from `leaf` down to a root, with the dependencies on both sides of it."""
         graph = self.graph
         path = [leaf]
-        needed = graph.needs[leaf]
+        needed = graph.dependencies[leaf]
         while needed:
             largest = needed[0]
             for place in needed:
@@ -187,12 +192,12 @@ class _Ordering:
 
     def _unranked(self, place: int) -> list[int]:
         """Return dependencies of `place` without a rank, in the order of dask's set."""
-        needed = self.graph.needs[place]
+        needed = self.graph.dependencies[place]
         if len(needed) == 1:
             return [] if self.is_ranked[needed[0]] else needed
         if not needed:
             return needed
-        found = frozenset(self.graph.all_needs[place])
+        found = frozenset(self.graph.all_dependencies[place])
         if self.graph.shared_data:
             found -= self.graph.shared_data
         return list(found.difference(self.ranked))
@@ -211,7 +216,7 @@ class _Ordering:
                 self._rank(place)
                 continue
             path.append(place)
-            needed = [other for other in graph.needs[place] if not is_ranked[other]]
+            needed = [other for other in graph.dependencies[place] if not is_ranked[other]]
             graph.sort(needed)
             unknown = needed
             if self.waiting:
@@ -239,16 +244,16 @@ class _Ordering:
                     self.ranked[datum] = None
             self.ranked[place] = None
             self.is_ranked[place] = True
-            if not graph.needs[place]:
+            if not graph.dependencies[place]:
                 leaves.subtract_root(place, self.is_ranked)
-            users = graph.users[place]
-            for user in users:
-                left = missing[user] - 1
-                missing[user] = left
-                if not leaves.is_reached[user]:
-                    leaves.reach(user)
+            dependents = graph.dependents[place]
+            for dependent in dependents:
+                left = missing[dependent] - 1
+                missing[dependent] = left
+                if not leaves.is_reached[dependent]:
+                    leaves.reach(dependent)
                 if not left:
-                    (only if len(users) == 1 else self.runnable).append(user)
+                    (only if len(dependents) == 1 else self.runnable).append(dependent)
 
     def _rank_runnable(self) -> None:
         """Rank runnable places, and those above them, as far as no further root is needed."""
@@ -275,22 +280,22 @@ class _Ordering:
         while True:
             place = path[-1]
             self.is_followed[place] = True
-            users = graph.users[place]
-            if not users:
+            dependents = graph.dependents[place]
+            if not dependents:
                 if self.missing[place] <= 1:
                     self._rank_all(path)
                 else:
                     self.is_followed[place] = False
                 return
-            if len(path) > 1 and len(graph.needs[place]) > 1:
+            if len(path) > 1 and len(graph.dependencies[place]) > 1:
                 self._join(n_splits, path, branches)
                 return
-            if len(users) > 1:
-                split = [user for user in users if len(graph.needs[user]) == 1]
+            if len(dependents) > 1:
+                split = [each for each in dependents if len(graph.dependencies[each]) == 1]
                 graph.sort(split)
-                branches.extend([(n_splits + 1, [*path, user]) for user in split])
+                branches.extend([(n_splits + 1, [*path, each]) for each in split])
                 return
-            path.append(users[0])
+            path.append(dependents[0])
 
     def _join(self, n_splits: int, path: list[int], branches: deque[tuple[int, list[int]]]) -> None:
         """Rank `path` if its last place, which has several dependencies, misses no others.
