@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +19,18 @@ from paceline.scheduler.server.compilers.threads import ThreadGraphCompilers
 from paceline.workers_compat.graphs import match_error
 
 from .test_graph_compilers import compiled, request
+
+#: Exits while a thread waits until its replies are handled by a loop that was never closed.
+EXIT_WITHOUT_STOP = """
+import asyncio
+from paceline.workers_compat.graphs import match_error
+from tests.server.test_thread_graph_compilers import EndlessGraph, block_a_thread
+
+graph = EndlessGraph()
+match_error.replies = graph.replies
+loop = asyncio.new_event_loop()
+loop.run_until_complete(block_a_thread(graph))
+"""
 
 
 class EndlessGraph:
@@ -84,6 +99,12 @@ def test_closing_the_loop_ends_a_thread(
     time.sleep(0.1)  # the thread is blocked again after the last replies were handled
     loop.close()
     assert graph.has_ended.wait(10)
+
+
+def test_exit_does_not_wait_for_a_thread() -> None:
+    """The threads of a program that never closes its scheduler are not joined."""
+    root = Path(__file__).parents[2]
+    subprocess.run([sys.executable, "-c", EXIT_WITHOUT_STOP], cwd=root, check=True, timeout=60)
 
 
 async def test_runtime_error_fails_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,8 @@
-"""Graph compilers in threads, for a scheduler that is embedded in a program."""
+"""Graph compilers in threads, for a scheduler that is embedded in a program.
+
+The threads are daemons. Those of an executor would be joined when the interpreter exits, and would
+wait there for the loop of a scheduler that was never closed.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from queue import SimpleQueue
 from typing import Any
 
 from paceline.workers_compat.graphs.graph_table import CompileRequest, MatchRequest
@@ -24,7 +28,8 @@ class ThreadGraphCompilers:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix="paceline-compiler")
+        self._requests: SimpleQueue[tuple[Any, OnReply] | None] = SimpleQueue()
+        self._n_threads = 0
         self._cancelled: set[int] = set()
         self._live: set[int] = set()
 
@@ -33,7 +38,10 @@ class ThreadGraphCompilers:
 
     def compile(self, request: CompileRequest | MatchRequest, on_reply: OnReply) -> None:
         self._live.add(request.graph_id)
-        self._executor.submit(self._run, request, on_reply)
+        self._requests.put((request, on_reply))
+        if self._n_threads < THREADS:
+            self._n_threads += 1
+            threading.Thread(target=self._run, name="paceline-compiler", daemon=True).start()
 
     def cancel(self, graph_id: int) -> None:
         if graph_id in self._live:
@@ -44,10 +52,19 @@ class ThreadGraphCompilers:
 
     async def stop(self) -> None:
         self._cancelled |= self._live
-        self._executor.shutdown(wait=False, cancel_futures=True)
+        for _ in range(self._n_threads):
+            self._requests.put(None)
 
-    def _run(self, request: CompileRequest | MatchRequest, on_reply: OnReply) -> None:
-        """Compile a graph, in a thread."""
+    def _run(self) -> None:
+        """Compile graphs, in a thread."""
+        while (job := self._requests.get()) is not None:
+            request, on_reply = job
+            if request.graph_id not in self._cancelled:
+                self._compile(request, on_reply)
+            self._call_in_loop(self._done, request.graph_id)
+            del job, request, on_reply  # a thread that waits keeps no graph in memory
+
+    def _compile(self, request: CompileRequest | MatchRequest, on_reply: OnReply) -> None:
         from paceline.workers_compat.graphs.match_error import replies as replies_to
         from paceline.workers_compat.graphs.rows import CHUNK_SIZE
 
@@ -61,7 +78,6 @@ class ThreadGraphCompilers:
         except BaseException as error:
             failure = compile_failure(request, f"{type(error).__name__}: {error}")
             self._call_in_loop(self._deliver, graph_id, failure, on_reply, slots)
-        self._call_in_loop(self._done, graph_id)
 
     def _acquire(self, slots: threading.Semaphore, graph_id: int) -> bool:
         """Wait for one of `slots`. Return False if the graph was cancelled or the loop closed."""
