@@ -21,8 +21,9 @@ from paceline.scheduler.core.stimuli import (
     TimerDue,
     WriteTask,
 )
+from paceline.scheduler.core.task_policy import TaskPolicy
 from paceline.scheduler.core.turn import Outbox
-from paceline.testing import Env
+from paceline.testing import Env, Graph
 
 from tests.support.shares import contended, counts, restricted, share, tasks
 
@@ -35,6 +36,18 @@ def sent(env: Env) -> list[Key]:
     box, env.outbox = env.outbox, Outbox()
     found = [each for messages in box.workers.values() for each in messages]
     return [each.key for each in found if type(each) is m.ComputeTask]
+
+
+def give_up(env: Env, address: str, n: int) -> Graph:
+    """Give up the runs of `n` tasks, which continue in threads of the worker. Return the tasks."""
+    stuck = tasks("stuck", n)
+    annotation = restricted(address, policy=TaskPolicy(timeout_seconds=5.0))
+    env.submit(stuck, annotations=dict.fromkeys(stuck, annotation))
+    env.tick(6.0)
+    env.heartbeat(address, executing=dict.fromkeys(stuck, 6.0))
+    env.tick()
+    assert list(env.worker(address).extra_runs) == list(stuck)
+    return stuck
 
 
 # ------------------------------------------------------------------ groups
@@ -175,6 +188,17 @@ def test_tasks_that_have_not_begun_are_recalled(four: Env) -> None:
     assert {ts.state for ts in four.state.tasks.values()} == {"memory"}
 
 
+def test_tasks_beyond_the_threads_that_given_up_runs_leave_are_recalled(make_env: MakeEnv) -> None:
+    env = make_env(worker_saturation=1.0)
+    env.client("bob")
+    env.join("w0", nthreads=2)
+    stuck = give_up(env, "w0", 1)
+    env.submit(tasks("a", 4))
+    env.heartbeat("w0", executing={**dict.fromkeys(stuck, 7.0), ("a", 0): 1.0})
+    env.submit({"b": []}, client="bob")
+    assert sorted(ts.key for ts in env.state.stealing.in_flight) == [("a", i) for i in (1, 2, 3)]
+
+
 def test_group_that_is_alone_again_is_not_held(four: Env) -> None:
     four.submit(tasks("b", 4), client="bob")
     four.submit(tasks("a", 6))
@@ -226,6 +250,28 @@ def test_task_moves_if_it_would_start_sooner_elsewhere(four: Env) -> None:
     four.submit({"x0": ["d0"]})
     four.finish(four.processing("w3")[0], seconds=100.0)
     assert four.where("x0") == "w3"
+
+
+@pytest.mark.parametrize(("n_given_up", "state"), [(0, "queued"), (3, "processing")])
+def test_task_moves_if_given_up_runs_leave_few_threads(
+    make_env: MakeEnv, n_given_up: int, state: str
+) -> None:
+    env = make_env(worker_saturation=1.0)
+    env.client("bob")
+    env.join("w0", nthreads=4)
+    env.join("w1")
+    env.feed(DataPlaced({"d": ["w0"]}, {"d": 8}))
+    known = [("b", 9), ("x", 9)]
+    env.submit({key: [] for key in known})
+    env.finish(*known, seconds=0.06)
+    give_up(env, "w0", n_given_up)
+    on_w0 = tasks("b", 4 - n_given_up)
+    env.submit(on_w0, client="bob", annotations=dict.fromkeys(on_w0, restricted("w0")))
+    env.submit({"last": []}, client="bob", annotations={"last": restricted("w1")})
+    env.submit({("x", 0): ["d"]})
+    assert env.states(("x", 0)) == ["queued"]
+    env.finish("last")
+    assert env.states(("x", 0)) == [state]
 
 
 def test_tasks_of_several_groups_move_from_time_to_time(four: Env) -> None:
