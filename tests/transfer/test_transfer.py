@@ -156,8 +156,9 @@ async def test_annotations_and_rules_select_values() -> None:
         assert await moves(np.arange, SIZE)
         assert not await moves(lambda: pd.Series(np.arange(SIZE)))
         assert not await moves(np.arange, SIZE, key="plain-1")
-        with dask.annotate(transfer="dask"):
-            assert not await moves(np.arange, SIZE)
+        for dask_transfer in ("dask", "", []):
+            with dask.annotate(transfer=dask_transfer):
+                assert not await moves(np.arange, SIZE)
         with dask.annotate(transfer="shm"):
             assert await moves(lambda: pd.Series(np.arange(SIZE)))
             assert await moves(np.arange, 2000)  # a request for it succeeds at any size
