@@ -6,7 +6,6 @@ from typing import Any
 
 from paceline.protocol.flat_map import FlatMap
 from paceline.protocol.messages import ComputeTask, KeyInMemory, TaskErredReport
-from paceline.protocol.payload import Payload
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.small_set import SmallSet
 from paceline.scheduler.core.turn import Turn
@@ -19,7 +18,6 @@ def compute_message(turn: Turn, ts: TaskState) -> ComputeTask:
     """Return the ``compute-task`` message for `ts`, with a new run_id."""
     ts.run_id = next(turn.state.run_ids)
     assert ts.priority is not None, ts
-    run_spec = ts.run_spec
     who_has: Any = {}
     nbytes: Any = {}
     dependencies = ts.dependencies
@@ -47,7 +45,7 @@ def compute_message(turn: Turn, ts: TaskState) -> ComputeTask:
         stimulus_id=turn.compute_id,
         who_has=who_has,
         nbytes=nbytes,
-        run_spec=Payload("pickled", run_spec, ()) if isinstance(run_spec, bytes) else run_spec,
+        run_spec=ts.run_spec_payload(),
         resource_restrictions=details.resource_restrictions if details is not None else None,
         actor=ts.actor,
         annotations=ts.annotations or {},
