@@ -191,7 +191,7 @@ class AdaptiveCluster(Cluster):
                 if job.is_running
             }
             beat = m.HeartbeatWorker(address=worker.address, executing=executing)
-            self.feed(WorkerHeartbeat(worker.address, worker.address, beat), worker.address)
+            self.feed(WorkerHeartbeat(worker.address, beat), worker.address)
         self.after(INTERVAL_SECONDS, self._beat)
 
 

@@ -219,7 +219,7 @@ class Env:
     ) -> None:
         """Send a heartbeat of the worker `address`; `executing` maps keys to seconds."""
         message = m.HeartbeatWorker(address=address, executing=executing or {}, **facts)
-        self.feed(WorkerHeartbeat(address, f"host-{address}", message), address)
+        self.feed(WorkerHeartbeat(address, message), address)
 
     def lose(self, address: str, expected: bool = False) -> None:
         """Remove the worker `address`; `expected` if it leaves on request."""

@@ -232,7 +232,6 @@ class WorkerHeartbeat:
     """
 
     address: str
-    host: str
     message: HeartbeatWorker
 
 
@@ -268,13 +267,11 @@ class DataPlaced:
     Attributes:
         who_has: key -> addresses.
         nbytes: key -> size in bytes.
-        types: key -> type name, if known.
         client: name of the client that wants it, or "".
     """
 
     who_has: dict[Any, list[str]]
     nbytes: dict[Any, int]
-    types: dict[Any, str] = field(default_factory=dict)
     client: str = ""
 
 
@@ -318,8 +315,6 @@ class RetryKeys:
 @dataclass(slots=True)
 class ReleaseAll:
     """First step of a restart: release all keys, forget all tasks, clear histories."""
-
-    reason: str = ""
 
 
 @dataclass(slots=True)

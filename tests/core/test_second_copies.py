@@ -114,7 +114,7 @@ def test_intermediate_results_that_are_released_count() -> None:
 
 def test_data_that_cannot_be_computed_is_copied() -> None:
     env = cluster()
-    env.feed(DataPlaced({"x": ["w0"]}, {"x": 100}, "alice"))
+    env.feed(DataPlaced({"x": ["w0"]}, {"x": 100}, client="alice"))
     assert seconds_to_repeat(env.state, env.task("x")) == IRREPLACEABLE_SECONDS
     assert look(env, 60) in ({"w1": ["x"]}, {"w2": ["x"]})
 

@@ -246,7 +246,7 @@ class World:
             executing=worker.executing(),
             metrics=self.pressure.metrics(worker),
         )
-        self.links[worker.address].up(WorkerHeartbeat(worker.address, "host", message))
+        self.links[worker.address].up(WorkerHeartbeat(worker.address, message))
 
     def from_worker(self, worker: Any, message: Any) -> None:
         link = self.links.get(worker.address)

@@ -83,7 +83,7 @@ class SlowWorkerCluster:
 
     def _beat(self, worker: Any) -> None:
         message = m.HeartbeatWorker(address=worker.address, executing=worker.executing())
-        self.feed(WorkerHeartbeat(worker.address, "host", message), worker.address)
+        self.feed(WorkerHeartbeat(worker.address, message), worker.address)
         self.later(BEAT_SECONDS, self._beat, worker)
 
     # called by workers

@@ -81,8 +81,7 @@ def handle_heartbeat_worker(
     if address not in server.state.workers:
         logger.warning("Received heartbeat from unregistered worker %r.", address)
         return {"status": "missing"}
-    host = addresses.address_host(address)
-    server.send_stimulus(stimuli.WorkerHeartbeat(address, host, request), address)
+    server.send_stimulus(stimuli.WorkerHeartbeat(address, request), address)
     if request.extensions:
         server.plugins.facade.heartbeat(address, request.extensions)
     return {

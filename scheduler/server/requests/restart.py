@@ -29,7 +29,7 @@ async def restart(server: ServerApi, *, stimulus_id: str | None = None, **option
     logger.info("Restarting workers and releasing all keys (stimulus_id=%r)", stimulus_id)
     for stream in list(server.driver.client_streams.values()):
         stream.drop_graphs()
-    server.send_stimulus(ReleaseAll(reason=stimulus_id), stimulus_id=stimulus_id)
+    server.send_stimulus(ReleaseAll(), stimulus_id=stimulus_id)
     await restart_workers(server, stimulus_id=stimulus_id, **options)
 
 

@@ -13,7 +13,7 @@ from paceline.scheduler.server.requests import memory_sampler
 
 def beat(server: Any, address: str, nbytes: int) -> None:
     message = HeartbeatWorker(address=address, metrics={"memory": nbytes})
-    server.send_stimulus(WorkerHeartbeat(address, "host", message), address)
+    server.send_stimulus(WorkerHeartbeat(address, message), address)
 
 
 async def test_it_samples_until_it_is_stopped(server: Any) -> None:
