@@ -52,7 +52,7 @@ def _group(state: SchedulerState, share: ShareGroup) -> dict[str, Any]:
     return {
         "name": share.name,
         "settings": share.settings,
-        "usage": state.shares.rank(share),
+        "usage": state.shares.relative_usage(share),
         "processing": share.n_processing,
         "queued": share.n_queued,
         "waits_for": waits_for_share(state, share),

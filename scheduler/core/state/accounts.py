@@ -326,7 +326,7 @@ class Shares:
         if len(self.active) > 1 and self.unheld and self.enabled:
             self.recall_due = True
 
-    def rank(self, share: ShareGroup) -> float:
+    def relative_usage(self, share: ShareGroup) -> float:
         """Return the decayed usage of `share` in thread-seconds relative to its weight."""
         return share.usage / self.scale / share.weight
 
