@@ -176,7 +176,7 @@ def _queued(key: str, facts: Facts) -> str:
 
 
 def _too_short(workers: Facts) -> str:
-    """Say that workers end before the task is expected to finish."""
+    """Return how many workers end before the task is expected to finish."""
     needs = [
         reason["needs"]
         for each in workers["excluded"]
@@ -248,7 +248,7 @@ def _processing(key: str, facts: Facts) -> str:
 
 
 def _removal(worker: Facts) -> str:
-    """Say why a worker may be silent, and when the scheduler removes it."""
+    """Return why a worker may be silent, and when the scheduler removes it."""
     ttl = worker["ttl_seconds"]
     causes = "It was stopped, its machine is gone, or a task holds its GIL."
     if not ttl:

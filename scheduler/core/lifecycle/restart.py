@@ -22,14 +22,14 @@ TEARDOWN_FACTOR = 5
 
 
 def forget_everything(turn: Turn) -> None:
-    """Forget all tasks, desires and histories, and tell workers to drop their data.
+    """Forget all tasks, desires and histories, and ask workers to free their data.
 
     Graphs have to be dropped before.
     """
     state = turn.state
     tasks = list(state.tasks.values())
     if state.plugins is not None:
-        _tell_plugins(turn, tasks)
+        _call_plugins(turn, tasks)
     for ts in list(state.policies.second_runs):
         drop_second_run(turn, ts)
     state.deferred.clear()
@@ -66,7 +66,7 @@ def forget_everything(turn: Turn) -> None:
     run_deferred_teardown(turn)
 
 
-def _tell_plugins(turn: Turn, tasks: list[TaskState]) -> None:
+def _call_plugins(turn: Turn, tasks: list[TaskState]) -> None:
     """Call the transition hook of plugins for each task, as stock does; dependents first."""
     plugins = turn.state.plugins
     assert plugins is not None
@@ -77,7 +77,7 @@ def _tell_plugins(turn: Turn, tasks: list[TaskState]) -> None:
 
 
 def _empty(turn: Turn, ws: WorkerState) -> None:
-    """Remove all tasks and data from `ws`, and tell it to free them."""
+    """Remove all tasks and data from `ws`, and ask it to free them."""
     keys = [ts.key for ts in ws.processing]
     keys += [ts.key for ts in ws.has_what]
     if keys:

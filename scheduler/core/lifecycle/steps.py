@@ -77,7 +77,7 @@ def inputs_exceed(state: SchedulerState, ts: TaskState, limit: int) -> bool:
 
 
 def free_replicas(turn: Turn, ts: TaskState) -> None:
-    """Tell the workers that hold the data of `ts` to free it."""
+    """Ask the workers that hold the data of `ts` to free it."""
     for ws in ts.who_has:
         if ts.actor:
             ws.actors.pop(ts, None)
