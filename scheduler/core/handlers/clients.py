@@ -241,7 +241,9 @@ def client_releases_keys(turn: Turn, keys: Collection[Key], client: str) -> None
     for ts in tasks:
         release_desire(ts, cs, recs)
     if state.deferred.recommendations or state.deferred.releases:
-        turn.budget = 0  # defer these, too, so that a batch of releases does not fill many turns
+        # a wake-up handles at least one message after a turn of deferred work, and with releases of
+        # its own it would make twice as many transitions
+        turn.budget = 0
     run(turn, recs)
     fill_slots(turn)
 
