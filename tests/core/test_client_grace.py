@@ -44,7 +44,7 @@ def test_results_and_running_tasks_are_retained() -> None:
     env.tick(61)
     assert env.states("x", "y") == ["memory", "memory"]
     assert holders(env, "x") == ["bob"]
-    assert not [name for name in env.state.clients if name.startswith("held-")]
+    assert not [name for name in env.state.clients if name.startswith("retained-")]
 
 
 def test_retained_keys_are_released_after_grace_period() -> None:
@@ -67,7 +67,7 @@ def test_same_client_may_leave_repeatedly() -> None:
         env.finish(key)
         env.leave("alice")
         env.client("alice")
-    assert len([name for name in env.state.clients if name.startswith("held-alice")]) == 2
+    assert len([name for name in env.state.clients if name.startswith("retained-alice")]) == 2
     env.tick(60)
     assert not env.state.tasks
     assert set(env.state.clients) == {"fire-and-forget", "alice"}

@@ -118,7 +118,7 @@ def retain_keys(turn: Turn, cs: ClientState) -> None:
     """
     state = turn.state
     name = cs.client_key
-    cs.client_key = f"held-{name}-{state.client_removed_count}"
+    cs.client_key = f"retained-{name}-{state.client_removed_count}"
     cs.grace_deadline = turn.now + state.config.client_grace_seconds
     state.clients[cs.client_key] = cs
     turn.log(
