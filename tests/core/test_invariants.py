@@ -12,7 +12,7 @@ from paceline.scheduler.core.inspection.invariants import (
     validate_tasks,
 )
 from paceline.scheduler.core.state.model import ClientState
-from paceline.scheduler.core.state.policies import Hold, SecondRun, TaskPolicies
+from paceline.scheduler.core.state.policies import PendingRetry, SecondRun, TaskPolicies
 from paceline.scheduler.core.stimuli import AnnotationSet, RecallTask
 from paceline.scheduler.core.task_policy import TaskPolicy
 from paceline.testing import Env
@@ -295,12 +295,12 @@ def more_tasks_on_workers_than_a_cap_allows(env: Env) -> None:
 
 @breaks(62)
 def a_hold_without_an_end(env: Env) -> None:
-    hold(env, "c")
+    wait_for_retry(env, "c")
 
 
 @breaks(62)
 def a_hold_of_a_task_that_runs(env: Env) -> None:
-    hold(env, "b")
+    wait_for_retry(env, "b")
     env.state.policies.set_alarm(2000.0, env.task("b"))
 
 
@@ -337,8 +337,8 @@ def second_run(env: Env, key: str, address: str) -> None:
     env.state.policies.second_runs[env.task(key)] = None
 
 
-def hold(env: Env, key: str) -> None:
-    policies = TaskPolicies(TaskPolicy(), hold=Hold("w0", 2000.0))
+def wait_for_retry(env: Env, key: str) -> None:
+    policies = TaskPolicies(TaskPolicy(), pending_retry=PendingRetry("w0", 2000.0))
     env.task(key).ensure_details().policies = policies
 
 

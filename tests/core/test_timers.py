@@ -143,7 +143,9 @@ def test_an_idle_scheduler_closes(make_env: MakeEnv) -> None:
     assert (20, "Scheduler closing after being idle for 10.00 s") in env.lines
 
 
-@pytest.mark.parametrize("what", ["running", "queued", "held", "no-worker", "waits for its retry"])
+@pytest.mark.parametrize(
+    "what", ["running", "queued", "uncommitted", "no-worker", "waits for its retry"]
+)
 def test_a_busy_scheduler_does_not_close(make_env: MakeEnv, what: str) -> None:
     env = make_env(idle_timeout_seconds=10, worker_ttl_seconds=None)
     if what == "running":

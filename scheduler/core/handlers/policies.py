@@ -21,7 +21,7 @@ from paceline.scheduler.core.task_policy import TaskPolicy
 from paceline.scheduler.core.turn import Turn
 
 from .extra_runs import give_up_run
-from .retries import TIMEOUT_ERROR, check_hold, retry_later
+from .retries import TIMEOUT_ERROR, check_retry, retry_later
 from .stragglers import check_stragglers
 
 #: A worker is silent after this many heartbeat intervals and seconds without a heartbeat.
@@ -94,7 +94,7 @@ def _check_task(turn: Turn, ts: TaskState) -> None:
         return
     if ts.state not in ACTIVE_STATES:
         return
-    hold = policies.hold
+    retry = policies.pending_retry
     deadline = policies.policy.deadline
     if deadline and turn.now >= deadline:
         ws = ts.processing_on
@@ -102,8 +102,8 @@ def _check_task(turn: Turn, ts: TaskState) -> None:
         when = policies.policy.deadline_text
         _fail(turn, ts, f"Task {ts.key!r} was {ts.state}{where} at its deadline, {when}")
         fill_slots(turn)
-    elif hold is not None and turn.now >= hold.until:
-        check_hold(turn, ts, policies, hold)
+    elif retry is not None and turn.now >= retry.until:
+        check_retry(turn, ts, policies, retry)
 
 
 def _fail(turn: Turn, ts: TaskState, text: str, retry: bool = False) -> None:

@@ -2,7 +2,7 @@
 
 Exceptions are pickled. A graph compiler unpickles them and compares their classes with
 ``TaskPolicy.retry_on``. Meanwhile, and until the delay of the retry is over, the task is in state
-waiting with a ``Hold``.
+waiting with a ``PendingRetry``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from paceline.scheduler.core.lifecycle.recommendations import Recs
 from paceline.scheduler.core.lifecycle.slots import fill_slots
 from paceline.scheduler.core.lifecycle.transitions import run, transition
 from paceline.scheduler.core.state.model import TaskState
-from paceline.scheduler.core.state.policies import Hold, TaskPolicies
+from paceline.scheduler.core.state.policies import PendingRetry, TaskPolicies
 from paceline.scheduler.core.task_policy import ErrorMatched
 from paceline.scheduler.core.turn import Registry, Turn
 
@@ -57,33 +57,33 @@ def handle_failed_run(
     else:
         transition(turn, ts, "waiting", recs)
         if ts.state == "waiting":
-            policies.hold = Hold(turn.source, 0.0, report)
-            request_match(turn, ts, policies.hold, policies.policy.retry_on)
+            policies.pending_retry = PendingRetry(turn.source, 0.0, report)
+            request_match(turn, ts, policies.pending_retry, policies.policy.retry_on)
 
 
-def request_match(turn: Turn, ts: TaskState, hold: Hold, names: list[str]) -> None:
-    """Request the comparison of the exception of `ts`, which is held, with `names`."""
-    report = hold.failure
+def request_match(turn: Turn, ts: TaskState, retry: PendingRetry, names: list[str]) -> None:
+    """Request the comparison of the exception of `ts`, which failed, with `names`."""
+    report = retry.failure
     assert report is not None and report.exception is not None
     turn.instruct(MatchError(ts.key, report.run_id, report.exception, names))
-    hold.until = turn.now + MATCH_AGAIN_SECONDS
-    turn.state.policies.set_alarm(hold.until, ts)
+    retry.until = turn.now + MATCH_AGAIN_SECONDS
+    turn.state.policies.set_alarm(retry.until, ts)
 
 
 def handle_error_matched(turn: Turn, message: ErrorMatched) -> None:
     """Retry a task, or mark it as erred, now that its exception was compared."""
     ts = turn.state.tasks.get(message.key)
     policies = ts.policies if ts is not None else None
-    hold = policies.hold if policies is not None else None
-    if ts is None or policies is None or hold is None:
+    retry = policies.pending_retry if policies is not None else None
+    if ts is None or policies is None or retry is None:
         return
-    report = hold.failure
+    report = retry.failure
     if report is None or report.run_id != message.run_id:
         return
-    policies.hold = None
+    policies.pending_retry = None
     recs: Recs = {}
     if message.matches:
-        retry_later(turn, ts, policies, hold.worker, recs)
+        retry_later(turn, ts, policies, retry.worker, recs)
     else:
         if message.problem:
             turn.log(
@@ -91,7 +91,7 @@ def handle_error_matched(turn: Turn, message: ErrorMatched) -> None:
                 f"The exception of {ts.key!r} cannot be compared with its annotation retry_on: "
                 f"{message.problem}; not retrying it",
             )
-        transition(turn, ts, "erred", recs, failure_of(ts, hold.worker, report))
+        transition(turn, ts, "erred", recs, failure_of(ts, retry.worker, report))
     run(turn, recs)
     fill_slots(turn)
 
@@ -112,19 +112,19 @@ def retry_later(turn: Turn, ts: TaskState, policies: TaskPolicies, worker: str, 
     if ts.state != "waiting":
         return
     if seconds:
-        policies.hold = Hold(worker, turn.now + seconds)
-        turn.state.policies.set_alarm(policies.hold.until, ts)
+        policies.pending_retry = PendingRetry(worker, turn.now + seconds)
+        turn.state.policies.set_alarm(policies.pending_retry.until, ts)
     elif not ts.waiting_count:
         recs[ts] = "processing"
 
 
-def check_hold(turn: Turn, ts: TaskState, policies: TaskPolicies, hold: Hold) -> None:
-    """Retry `ts`, whose hold is over, or request the comparison of its exception again."""
+def check_retry(turn: Turn, ts: TaskState, policies: TaskPolicies, retry: PendingRetry) -> None:
+    """Retry `ts`, whose delay is over, or request the comparison of its exception again."""
     names = policies.policy.retry_on
-    if hold.failure is not None and names is not None:
-        request_match(turn, ts, hold, names)
+    if retry.failure is not None and names is not None:
+        request_match(turn, ts, retry, names)
         return
-    policies.hold = None
+    policies.pending_retry = None
     if not ts.waiting_count:
         run(turn, {ts: "processing"})
         fill_slots(turn)

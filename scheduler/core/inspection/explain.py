@@ -265,9 +265,9 @@ def policy_facts(ts: TaskState, now: float) -> dict[str, Any] | None:
         "deadline": policy.deadline_text or None,
         "deadline_in": policy.deadline - now if policy.deadline else None,
     }
-    hold = policies.hold
-    out["failed_on"] = None if hold is None else hold.worker
-    out["retried_in"] = None if hold is None or hold.failure is not None else hold.until - now
+    retry = policies.pending_retry
+    out["failed_on"] = None if retry is None else retry.worker
+    out["retried_in"] = None if retry is None or retry.failure is not None else retry.until - now
     out["retry_on"] = policy.retry_on
     out["second_run"] = None if policies.second is None else policies.second.address
     out["avoided"] = list(islice(policies.avoided, EXAMPLES_MAX))

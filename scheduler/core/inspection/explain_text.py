@@ -77,9 +77,9 @@ def _unknown(key: str, facts: Facts) -> str:
 def _waiting(key: str, facts: Facts) -> str:
     waits = facts["waits_for"]
     if not waits["n"]:
-        held = facts.get("policies")
-        if held is not None and held["failed_on"] is not None:
-            return _waits_for_retry(key, held)
+        policies = facts.get("policies")
+        if policies is not None and policies["failed_on"] is not None:
+            return _waits_for_retry(key, policies)
         if facts.get("reminder"):
             return f"{key} has all its dependencies; the scheduler finishes other work first."
         return f"{key} has all its dependencies and is about to be sent to a worker."
@@ -257,9 +257,9 @@ def _removal(worker: Facts) -> str:
 
 
 def _memory(key: str, facts: Facts) -> str:
-    held = facts["held_by"]
-    text = f"{key} is in memory ({held['nbytes']} bytes) on {named(held['workers'])}."
-    if held["has_second_copy"]:
+    data = facts["held_by"]
+    text = f"{key} is in memory ({data['nbytes']} bytes) on {named(data['workers'])}."
+    if data["has_second_copy"]:
         text += " Two copies are kept, because it took long to compute and workers may be lost."
     return text
 

@@ -14,7 +14,7 @@ from math import ceil, inf, isclose
 from typing import Any
 
 from paceline.scheduler.core.lifecycle import accounting
-from paceline.scheduler.core.lifecycle.recommendations import is_held
+from paceline.scheduler.core.lifecycle.recommendations import waits_for_retry
 from paceline.scheduler.core.policy import fairness
 from paceline.scheduler.core.state.containers import add_up
 from paceline.scheduler.core.state.model import (
@@ -28,7 +28,7 @@ from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.task_states import ACTIVE_STATES, TASK_STATES
 from paceline.scheduler.core.state.worker_loads import is_available, usable_threads
 
-from .policy_invariants import check_holds, check_second_runs, check_workers
+from .policy_invariants import check_retries, check_second_runs, check_workers
 from .share_invariants import check_accounts, check_groups
 
 #: Relative tolerance, and tolerance in seconds, of sums of floating-point numbers.
@@ -204,7 +204,7 @@ def _waits_for_something(view: View, ts: TaskState) -> None:
     if ts in view.pending:
         return
     if ts.state == "waiting":
-        assert ts.waiting_count or is_held(ts), "it waits for nothing, and is not placed"
+        assert ts.waiting_count or waits_for_retry(ts), "it waits for nothing, and is not placed"
         for dts in ts.dependencies:
             coming = dts.state in ACTIVE_STATES or dts in view.pending
             if dts.state == "erred":
@@ -389,11 +389,11 @@ def _network(view: View, state: SchedulerState) -> None:
     assert state.network_occ == network, f"network_occ is {state.network_occ}, not {network}"
 
 
-def _held_rows(view: View, state: SchedulerState) -> None:
-    """Check that held rows have made no tasks; commits are held, of clients that are there."""
+def _graphs(view: View, state: SchedulerState) -> None:
+    """Check that graphs have made no tasks before their commit, and that their clients exist."""
     commits = state.deferred.commits
     for number, graph in state.graphs.items():
-        assert graph.graph_id == number, f"graph {graph.graph_id} is held under {number}"
+        assert graph.graph_id == number, f"graph {graph.graph_id} is stored under {number}"
         known = graph.client in state.clients or graph.dropped
         assert known, f"graph {number} is of client {graph.client!r}, which is gone"
         committed = graph.commit is not None
@@ -401,8 +401,8 @@ def _held_rows(view: View, state: SchedulerState) -> None:
         begun = graph.tasks or graph.new_tasks or graph.placeholder_client
         assert not begun or graph is commits[0], f"graph {number} has made tasks before its turn"
     for graph in commits:
-        held = state.graphs.get(graph.graph_id) is graph or graph.dropped
-        assert held, f"graph {graph.graph_id} is being committed, and is not held"
+        known = state.graphs.get(graph.graph_id) is graph or graph.dropped
+        assert known, f"graph {graph.graph_id} is being committed, and is not known"
 
 
 def _shares(view: View, state: SchedulerState) -> None:
@@ -411,9 +411,9 @@ def _shares(view: View, state: SchedulerState) -> None:
     check_accounts(state)
 
 
-def _holds(view: View, state: SchedulerState) -> None:
-    """Check that only waiting tasks are held, and that an alarm ends each hold."""
-    check_holds(state)
+def _retries(view: View, state: SchedulerState) -> None:
+    """Check that only waiting tasks wait for a retry, and that an alarm is set for it."""
+    check_retries(state)
 
 
 def _second_runs(view: View, state: SchedulerState) -> None:
@@ -467,8 +467,8 @@ INVARIANTS: Mapping[str, Mapping[int, Callable[[View, Any], None]]] = {
     "group": {40: _group_known},
     "prefix": {41: _prefix_known},
     "state": {
-        50: _group_counts, 51: _prefix_counts, 52: _totals, 53: _network, 54: _held_rows,
-        60: _steals, 61: _shares, 62: _holds, 63: _second_runs, 64: _ends,
+        50: _group_counts, 51: _prefix_counts, 52: _totals, 53: _network, 54: _graphs,
+        60: _steals, 61: _shares, 62: _retries, 63: _second_runs, 64: _ends,
     },
 }  # fmt: skip
 

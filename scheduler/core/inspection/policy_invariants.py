@@ -8,14 +8,14 @@ from paceline.scheduler.core.lifecycle.second_runs import second_run
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 
 
-def check_holds(state: SchedulerState) -> None:
-    """Check that only waiting tasks are held, and that an alarm ends each hold."""
+def check_retries(state: SchedulerState) -> None:
+    """Check that only waiting tasks wait for a retry, and that an alarm is set for it."""
     alarms = {(ts, when) for when, _, ts in state.policies.alarms}
     for ts in state.tasks.values():
-        hold = ts.policies.hold if ts.policies is not None else None
-        if hold is not None:
-            assert ts.state == "waiting", f"{ts!r} is held"
-            assert (ts, hold.until) in alarms, f"no alarm ends the hold of {ts!r}"
+        retry = ts.policies.pending_retry if ts.policies is not None else None
+        if retry is not None:
+            assert ts.state == "waiting", f"{ts!r} waits for a retry"
+            assert (ts, retry.until) in alarms, f"no alarm is set for the retry of {ts!r}"
 
 
 def check_second_runs(state: SchedulerState) -> None:

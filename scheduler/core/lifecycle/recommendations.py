@@ -26,9 +26,9 @@ def is_wanted(ts: TaskState) -> bool:
     return bool(ts.who_wants) or ts.waiters_count > 0
 
 
-def is_held(ts: TaskState) -> bool:
+def waits_for_retry(ts: TaskState) -> bool:
     """Return whether `ts`, which failed, waits for its retry."""
-    return ts.policies is not None and ts.policies.hold is not None
+    return ts.policies is not None and ts.policies.pending_retry is not None
 
 
 def is_failure_relevant(ts: TaskState) -> bool:

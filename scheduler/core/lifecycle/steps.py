@@ -36,7 +36,7 @@ def enter(ts: TaskState, state: str) -> None:
                 dts.waiters_count -= 1
             ts.waiting_count = 0
             if ts.details is not None and ts.details.policies is not None:
-                ts.details.policies.hold = None
+                ts.details.policies.pending_retry = None
         elif before == "waiting":
             ts.waiting_count = 0
     elif state in ACTIVE_STATES:

@@ -51,11 +51,11 @@ from .recommendations import (
     end_fire_and_forget,
     erred_dependency,
     is_failure_relevant,
-    is_held,
     is_wanted,
     recommend_ready_dependents,
     release_finished_dependencies,
     release_unneeded_dependencies,
+    waits_for_retry,
 )
 from .second_runs import drop_second_run
 
@@ -200,7 +200,7 @@ def transition_released_erred(
 
 def transition_waiting_processing(turn: Turn, ts: TaskState, recs: Recs, detail: Any) -> None:
     """Send the ready task to a worker, or move it to queued or no-worker."""
-    if ts.waiting_count or (ts.details is not None and is_held(ts)):
+    if ts.waiting_count or (ts.details is not None and waits_for_retry(ts)):
         return
     state = turn.state
     if state.whole.due and ts in state.whole.due:

@@ -14,7 +14,7 @@ ALARMS_MIN = 1_000
 
 
 @dataclass(slots=True, eq=False)
-class Hold:
+class PendingRetry:
     """Keeps a task that failed in state waiting until it is retried.
 
     Attributes:
@@ -50,7 +50,7 @@ class TaskPolicies:
     Attributes:
         policy: what the user set.
         sent_at: time at which the task was last sent to a worker; 0 before.
-        hold: why the task waits although it could run; None otherwise.
+        pending_retry: the retry that the task waits for; None if it waits for none.
         failed_runs: number of runs that failed and were retried.
         second: the second run of the task, while it is processing; None otherwise.
         second_failed: whether a second run failed, so that there is no other.
@@ -59,7 +59,7 @@ class TaskPolicies:
 
     policy: TaskPolicy
     sent_at: float = 0.0
-    hold: Hold | None = None
+    pending_retry: PendingRetry | None = None
     failed_runs: int = 0
     second: SecondRun | None = None
     second_failed: bool = False
