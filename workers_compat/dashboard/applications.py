@@ -28,6 +28,7 @@ from tornado.ioloop import IOLoop
 from .group_layout import layout
 from .memory_tables import MemoryTables
 from .share_tables import ShareTables
+from .tables import Tables
 
 #: Milliseconds between updates of the page of groups.
 UPDATE_MILLISECONDS = 200
@@ -85,7 +86,7 @@ def memory_page(scheduler: Any, extra: dict[str, Any], doc: Any) -> None:
     _decorate(doc, "Dask: Memory", extra)
 
 
-def _show_tables(tables: ShareTables | MemoryTables, doc: Any) -> None:
+def _show_tables(tables: Tables, doc: Any) -> None:
     tables.update()
     add_periodic_callback(doc, tables, TABLES_MILLISECONDS)
     doc.add_root(tables.root)

@@ -5,16 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from bokeh.layouts import column
-from bokeh.models import ColumnDataSource
-from bokeh.models.widgets.markups import Div
-from distributed.dashboard.components import DashboardComponent
 from paceline.scheduler.core.inspection.memory_report import ADMISSION_OFF
 
-from .tables import COUNT, NBYTES, PERCENT, TEXT, column_data, make_table
+from .tables import COUNT, NBYTES, PERCENT, TEXT, Columns, Tables
 
-#: Field -> (title, format) of the columns of the table of prefixes.
-PREFIX_COLUMNS: dict[str, tuple[str, str]] = {
+PREFIX_COLUMNS: Columns = {
     "name": ("prefix", TEXT),
     "task_nbytes": ("expected of a task", NBYTES),
     "result_nbytes": ("mean result", NBYTES),
@@ -23,8 +18,7 @@ PREFIX_COLUMNS: dict[str, tuple[str, str]] = {
     "processing": ("processing", COUNT),
     "memory": ("in memory", COUNT),
 }
-#: The same for the columns of the table of workers.
-WORKER_COLUMNS: dict[str, tuple[str, str]] = {
+WORKER_COLUMNS: Columns = {
     "name": ("worker", TEXT),
     "status": ("status", TEXT),
     "used": ("expected of limit", PERCENT),
@@ -38,19 +32,10 @@ WORKER_COLUMNS: dict[str, tuple[str, str]] = {
 }
 
 
-class MemoryTables(DashboardComponent):
+class MemoryTables(Tables):
     """Tables of what tasks of each prefix take and of what workers are expected to use."""
 
-    def __init__(self, scheduler: Any, **options: Any) -> None:
-        self.scheduler = scheduler
-        self.heading = Div(text="", width_policy="max")
-        self.source = ColumnDataSource({name: [] for name in PREFIX_COLUMNS})
-        self.worker_source = ColumnDataSource({name: [] for name in WORKER_COLUMNS})
-        tables = [
-            make_table(self.source, PREFIX_COLUMNS),
-            make_table(self.worker_source, WORKER_COLUMNS),
-        ]
-        self.root = column(self.heading, *tables, **options)
+    columns = (PREFIX_COLUMNS, WORKER_COLUMNS)
 
     def update(self) -> None:
         """Show the current memory report of the scheduler."""
@@ -59,9 +44,7 @@ class MemoryTables(DashboardComponent):
             {**each, "used": each["expected_nbytes"] / max(1, each["limit_nbytes"])}
             for each in report.get("workers", ())
         ]
-        self.heading.text = heading(report)
-        self.source.data = column_data(PREFIX_COLUMNS, report.get("prefixes", []))
-        self.worker_source.data = column_data(WORKER_COLUMNS, workers)
+        self.show(heading(report), report.get("prefixes", []), workers)
 
 
 def heading(report: Mapping[str, Any]) -> str:

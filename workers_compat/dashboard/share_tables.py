@@ -5,10 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from bokeh.layouts import column
-from bokeh.models import ColumnDataSource
-from bokeh.models.widgets.markups import Div
-from distributed.dashboard.components import DashboardComponent
 from paceline.scheduler.core.inspection.share_report import SHARES_OFF, caps_text
 
 from .tables import (
@@ -19,12 +15,12 @@ from .tables import (
     PERCENT,
     SECONDS,
     TEXT,
-    column_data,
-    make_table,
+    Columns,
+    Tables,
 )
 
-#: Field -> (title, format) of the sums that groups and clients have.
-SUMS: dict[str, tuple[str, str]] = {
+#: The sums that groups and clients have.
+SUMS: Columns = {
     "tasks": ("tasks", COUNT),
     "finished": ("finished", COUNT),
     "thread_seconds": ("thread time [s]", SECONDS),
@@ -32,8 +28,7 @@ SUMS: dict[str, tuple[str, str]] = {
     "gib_seconds": ("memory x time [GiB s]", GIB_SECONDS),
     "moved_nbytes": ("moved", NBYTES),
 }
-#: The same for the columns of the table of groups.
-GROUP_COLUMNS: dict[str, tuple[str, str]] = {
+GROUP_COLUMNS: Columns = {
     "group": ("group", TEXT),
     "weight": ("weight", NUMBER),
     "class": ("class", COUNT),
@@ -45,35 +40,23 @@ GROUP_COLUMNS: dict[str, tuple[str, str]] = {
     "waits_for": ("waits for", TEXT),
     **SUMS,
 }
-#: The same for the columns of the table of clients.
-CLIENT_COLUMNS: dict[str, tuple[str, str]] = {
+CLIENT_COLUMNS: Columns = {
     "group": ("group", TEXT),
     "client": ("client", TEXT),
     **SUMS,
 }
 
 
-class ShareTables(DashboardComponent):
+class ShareTables(Tables):
     """A table of the share groups and a table of their clients."""
 
-    def __init__(self, scheduler: Any, **options: Any) -> None:
-        self.scheduler = scheduler
-        self.heading = Div(text="", width_policy="max")
-        self.source = ColumnDataSource({name: [] for name in GROUP_COLUMNS})
-        self.client_source = ColumnDataSource({name: [] for name in CLIENT_COLUMNS})
-        tables = [
-            make_table(self.source, GROUP_COLUMNS),
-            make_table(self.client_source, CLIENT_COLUMNS),
-        ]
-        self.root = column(self.heading, *tables, **options)
+    columns = (GROUP_COLUMNS, CLIENT_COLUMNS)
 
     def update(self) -> None:
         """Show the current share report of the scheduler."""
         report = self.scheduler.share_report
         groups = report.get("groups", ())
-        self.heading.text = heading(report)
-        self.source.data = column_data(GROUP_COLUMNS, group_rows(groups))
-        self.client_source.data = column_data(CLIENT_COLUMNS, client_rows(groups))
+        self.show(heading(report), group_rows(groups), client_rows(groups))
 
 
 def heading(report: Mapping[str, Any]) -> str:

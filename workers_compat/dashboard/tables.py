@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, ClassVar, TypeAlias
 
+from bokeh.layouts import column
 from bokeh.models import ColumnDataSource
+from bokeh.models.widgets.markups import Div
 from bokeh.models.widgets.tables import DataTable, NumberFormatter, StringFormatter, TableColumn
+from distributed.dashboard.components import DashboardComponent
 
 #: Tables do not cover the menu when it is open.
 BELOW_MENU = ".bk-data-table { z-index: 0; }"
@@ -27,8 +30,35 @@ NBYTES = "0.0 b"
 GIB_SECONDS = "0,0.00"
 
 
-def make_table(source: ColumnDataSource, columns: Mapping[str, tuple[str, str]]) -> DataTable:
-    """Return a table of the rows in `source`; `columns` maps fields to titles and formats."""
+#: Field -> (title, format) of the columns of a table.
+Columns: TypeAlias = Mapping[str, tuple[str, str]]
+
+
+class Tables(DashboardComponent):
+    """A heading, and tables below it. Subclasses set `columns`, and call ``show`` in ``update``.
+
+    Attributes:
+        columns: the columns of each table.
+    """
+
+    columns: ClassVar[tuple[Columns, ...]]
+
+    def __init__(self, scheduler: Any, **options: Any) -> None:
+        self.scheduler = scheduler
+        self.heading = Div(text="", width_policy="max")
+        self.sources = [ColumnDataSource({name: [] for name in each}) for each in self.columns]
+        tables = map(make_table, self.sources, self.columns)
+        self.root = column(self.heading, *tables, **options)
+
+    def show(self, heading: str, *rows: list[dict[str, Any]]) -> None:
+        """Show `heading`, and the rows of each table."""
+        self.heading.text = heading
+        for source, columns, each in zip(self.sources, self.columns, rows, strict=True):
+            source.data = column_data(columns, each)
+
+
+def make_table(source: ColumnDataSource, columns: Columns) -> DataTable:
+    """Return a table of the rows in `source`."""
     return DataTable(
         source=source,
         columns=[
