@@ -14,6 +14,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 from distributed import Client, Lock, MultiLock, Queue, Semaphore, Variable, wait
@@ -140,15 +141,22 @@ def test_close_of_semaphore_ends_waits(paceline: Cluster) -> None:
 
 
 @pytest.mark.parametrize("kind", ["stock", "paceline"])
-def test_worker_with_a_lock_dies(kind: str, start_cluster: Callable[..., Cluster]) -> None:
-    """The task runs again on the next worker; its lock expires with the lease."""
+@pytest.mark.parametrize(
+    "make",
+    [partial(Lock, "l"), partial(Semaphore, max_leases=1, name="s")],
+    ids=["lock", "semaphore"],
+)
+def test_worker_with_a_lease_dies(
+    kind: str, make: Callable[[], Semaphore], start_cluster: Callable[..., Cluster]
+) -> None:
+    """The lease expires, and the task acquires a new one on the next worker."""
     config = {
         "DASK_DISTRIBUTED__SCHEDULER__LOCKS__LEASE_TIMEOUT": "1s",
         "DASK_DISTRIBUTED__SCHEDULER__LOCKS__LEASE_VALIDATION_INTERVAL": "200ms",
     }
     cluster = start_cluster(kind, nannies=(True,), nthreads=1, config=config)
 
-    def die_once(lock: Lock, variable: Variable) -> str:
+    def die_once(lock: Semaphore, variable: Variable) -> str:
         import os
         import signal
 
@@ -159,35 +167,10 @@ def test_worker_with_a_lock_dies(kind: str, start_cluster: Callable[..., Cluster
             return "done"
 
     with cluster.client() as client:
-        lock, variable = Lock("l"), Variable("died")
+        lock, variable = make(), Variable("died")
         variable.set(False)
         assert client.submit(die_once, lock, variable).result(timeout=60) == "done"
-
-
-@pytest.mark.parametrize("kind", ["stock", "paceline"])
-def test_semaphore_of_worker_that_dies(kind: str, start_cluster: Callable[..., Cluster]) -> None:
-    """Its lease expires, and the task acquires a new one on the next worker."""
-    config = {
-        "DASK_DISTRIBUTED__SCHEDULER__LOCKS__LEASE_TIMEOUT": "1s",
-        "DASK_DISTRIBUTED__SCHEDULER__LOCKS__LEASE_VALIDATION_INTERVAL": "200ms",
-    }
-    cluster = start_cluster(kind, nannies=(True,), nthreads=1, config=config)
-
-    def die_once(semaphore: Semaphore, variable: Variable) -> str:
-        import os
-        import signal
-
-        with semaphore:
-            if not variable.get(timeout=LONG_SECONDS):
-                variable.set(True)
-                os.kill(os.getpid(), signal.SIGKILL)
-            return "done"
-
-    with cluster.client() as client:
-        semaphore, variable = Semaphore(max_leases=1, name="s"), Variable("died")
-        variable.set(False)
-        assert client.submit(die_once, semaphore, variable).result(timeout=60) == "done"
-        until(lambda: semaphore.get_value() == 0)
+        until(lambda: lock.get_value() == 0)
 
 
 @pytest.mark.parametrize("kind", ["stock", "paceline"])
