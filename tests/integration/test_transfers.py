@@ -42,10 +42,10 @@ def with_transfer(
 
     def start(transfer: str, suffix: str) -> Cluster:
         if (transfer, suffix) not in running:
-            for cluster in running.values():
+            while running:
+                _, cluster = running.popitem()
                 clusters.remove(cluster)
                 cluster.close()
-            running.clear()
             folder = tmp_path_factory.mktemp(f"{transfer}{suffix}")
             config = {
                 **IMPORTABLE,
