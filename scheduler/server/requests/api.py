@@ -184,6 +184,19 @@ def op_name(message: Any) -> str:
     return str(message.get("op") if isinstance(message, dict) else message.op())
 
 
+def checked_reply(address: str, request: Message, reply: Any, **kinds: type) -> dict[str, Any]:
+    """Return the `reply` of `address` to `request`.
+
+    Raises:
+        OSError: it is no dict with fields of these `kinds`.
+    """
+    if isinstance(reply, dict) and all(isinstance(reply.get(n), k) for n, k in kinds.items()):
+        return reply
+    text = f"{address} sent an invalid reply to {op_name(request)}: {reply!r:.200}"
+    logger.warning(text)
+    raise OSError(text)
+
+
 def arguments(request: Request) -> dict[str, Any]:
     """Return the fields of ``request`` except those that all requests have."""
     names = [n for n in request.__struct_fields__ if n not in ("reply", "close", "serializers")]

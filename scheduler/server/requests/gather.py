@@ -20,7 +20,7 @@ from paceline.protocol.payload import Payload, payload_header, serialized_payloa
 from paceline.scheduler.core.inspection import queries
 from paceline.scheduler.core.stimuli import ReplicasLost
 
-from .api import Handler, RemoteError, ServerApi
+from .api import Handler, RemoteError, ServerApi, checked_reply
 from .spool import FILE_FRAME_NBYTES, Spool, trim_while_used
 
 logger = logging.getLogger("distributed.scheduler")
@@ -123,6 +123,9 @@ class _Gather:
                 reply = await self._server.rpc_call(
                     address, request, acknowledge=_acknowledge, allocate=self.spool.lane().allocate
                 )
+            checked_reply(address, request, reply, status=str)
+            if reply["status"] != "busy":
+                checked_reply(address, request, reply, data=dict)
         except OSError:  # other workers may hold the keys
             self._lost_workers.add(address)
             return
@@ -185,7 +188,7 @@ def merge_shards(payload: Any, spool: Spool) -> Any:
 
 def _acknowledge(reply: Any) -> str | None:
     """Return the message that a worker waits for after it sent data."""
-    return "OK" if reply.get("status") == "OK" else None
+    return "OK" if isinstance(reply, dict) and reply.get("status") == "OK" else None
 
 
 HANDLERS: dict[type, Handler] = {

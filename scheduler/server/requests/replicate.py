@@ -17,7 +17,7 @@ from paceline.scheduler.core.policy.rebalancing import Move, RebalancePlan
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.stimuli import ReplicasAdded, ReplicasLost
 
-from .api import Handler, RemoteError, ServerApi, calls
+from .api import Handler, RemoteError, ServerApi, calls, checked_reply
 
 logger = logging.getLogger("distributed.scheduler")
 
@@ -43,6 +43,7 @@ async def gather_on_worker(
     request = worker_rpc.WorkerGather(who_has={k: list(v) for k, v in who_has.items()})
     try:
         reply = await server.rpc_call(address, request)
+        checked_reply(address, request, reply, status=str)
     except (OSError, RemoteError) as error:  # also while a worker shuts down
         _log_failure(address, error)
         return set(who_has)

@@ -13,7 +13,7 @@ from paceline.protocol.keys import Key, check_prefix
 from paceline.protocol.messages import worker_rpc
 from paceline.scheduler.core.stimuli import DataPlaced
 
-from .api import Handler, ServerApi, calls, worker_address
+from .api import Handler, ServerApi, calls, checked_reply, worker_address
 from .replicate import replicate
 
 logger = logging.getLogger("distributed.scheduler")
@@ -72,12 +72,14 @@ async def _put(
     """Send values to `address` or the next reachable worker; return its address and their sizes."""
     begin = addresses.index(address)
     lost: OSError | None = None
+    request = worker_rpc.WorkerUpdateData(data=dict(part))
     for candidate in addresses[begin:] + addresses[:begin]:
         ws = server.state.workers.get(candidate)
         if lost is not None and (ws is None or ws.status != "running"):
             continue
         try:
-            reply = await server.rpc_call(candidate, worker_rpc.WorkerUpdateData(data=dict(part)))
+            reply = await server.rpc_call(candidate, request)
+            checked_reply(candidate, request, reply, nbytes=dict)
         except OSError as error:
             logger.warning("Scatter could not reach %s: %s", candidate, error)
             lost = error

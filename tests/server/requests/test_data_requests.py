@@ -82,6 +82,14 @@ async def test_scatter_uses_another_worker_if_one_is_unreachable(server: Any) ->
         await scatter(server, {"u": 1, "v": 2}, None, "c")
 
 
+@pytest.mark.parametrize("reply", [None, {}, {"nbytes": 5}])
+async def test_a_worker_with_invalid_replies_receives_no_data(server: Any, reply: Any) -> None:
+    a, b = server.add_worker(1, lambda request: reply), server.add_worker(2, worker)
+    await scatter(server, {"x": 1, "y": 2}, None, "c")
+    assert server.holders("x") == server.holders("y") == {b}
+    assert await gather_on_worker(server, a, {"x": [b]}) == {"x"}
+
+
 async def test_scatter_waits_for_a_worker(server: Any) -> None:
     with pytest.raises(TimeoutError, match="No valid workers found"):
         await scatter(server, {"x": 1}, None, "c", timeout=0.02)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from paceline.protocol.messages import GetData
 from paceline.protocol.payload import Payload, payload_header, serialized_payload
-from paceline.scheduler.core.stimuli import ReplicasLost
+from paceline.scheduler.core.stimuli import ReplicasAdded, ReplicasLost
 from paceline.scheduler.server.requests import gather as gather_module
 from paceline.scheduler.server.requests.gather import gather, merge_shards
 from paceline.scheduler.server.requests.spool import Spool
@@ -70,6 +70,16 @@ async def test_busy_worker_is_retried(server: Any, monkeypatch: pytest.MonkeyPat
 
     server.place("x", server.add_worker(1, busy))
     assert await gather(server, ["x"]) == {"status": "OK", "data": {"x": 1}}
+
+
+@pytest.mark.parametrize("reply", [None, 5, {}, {"status": "OK"}, {"status": "OK", "data": 5}])
+async def test_another_holder_replaces_one_with_an_invalid_reply(server: Any, reply: Any) -> None:
+    a = server.add_worker(1, lambda request: reply)
+    server.place("x", a)
+    assert await gather(server, ["x"]) == {"status": "error", "keys": ["x"]}
+    b = server.add_worker(2, lambda request: {"status": "OK", "data": {"x": 7}})
+    server.send_stimulus(ReplicasAdded(b, ["x"]))
+    assert await gather(server, ["x"]) == {"status": "OK", "data": {"x": 7}}
 
 
 async def test_a_worker_that_cannot_serialize(server: Any) -> None:
