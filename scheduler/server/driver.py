@@ -36,8 +36,7 @@ TICK_INTERVAL_SECONDS = 0.25
 WAKE_UP_MESSAGES_MAX = 400
 #: Transitions after which further stream messages wait in the same way.
 WAKE_UP_TRANSITIONS_MAX = 2_000
-#: Stimuli of plugin hooks that are handled right after their turn. Further ones wait for the event
-#: loop, so that hooks that always add another one do not block it.
+#: Stimuli of plugin hooks that are handled right after their turn. Further ones wait for the loop.
 AFTER_TURN_MAX = 1_000
 #: Messages that a deferred stream may handle at least per wake-up, if many streams are deferred.
 SHARE_MIN_MESSAGES = 16
@@ -363,8 +362,7 @@ class Driver:
         self._last_transition = self.core.state.transition_counter + WAKE_UP_TRANSITIONS_MAX
         if self._deferred:
             self._loop.call_soon(self._resume_deferred)
-        if self._waiting:
-            self._check_predicates()
+        self._check_predicates()
         if self._gc_policy is not None:
             self._gc_policy.after_flush(self._n_tasks_and_rows())
 
@@ -404,7 +402,7 @@ class Driver:
     async def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
         """Wait until ``predicate`` is true; it is called now and after each batch of turns.
 
-        Return False if ``timeout`` seconds passed first.
+        Return False if ``timeout`` seconds passed first. Raise what ``predicate`` raises.
         """
         if predicate():
             return True
@@ -419,8 +417,11 @@ class Driver:
 
     def _check_predicates(self) -> None:
         for future, predicate in list(self._waiting.items()):
-            if not future.done() and predicate():
-                future.set_result(True)
+            try:
+                if not future.done() and predicate():
+                    future.set_result(True)
+            except Exception as error:  # fails this request only
+                future.set_exception(error)
 
     # time
 

@@ -166,6 +166,18 @@ async def test_wait_for(driver: Driver) -> None:
     assert await waiting
 
 
+async def test_an_error_of_a_predicate_fails_its_caller_only(driver: Driver) -> None:
+    found: dict[str, bool] = {"x": False}
+    waiting = [
+        asyncio.ensure_future(driver.wait_for(lambda: found["x"], 5)),
+        asyncio.ensure_future(driver.wait_for(lambda: not found, 5)),
+    ]
+    await settle()
+    driver.feed(lambda outbox, s: found.clear())
+    first, second = await asyncio.gather(*waiting, return_exceptions=True)
+    assert isinstance(first, KeyError) and second is True
+
+
 async def test_rows_of_pending_graphs_count_for_garbage_collection() -> None:
     core = FakeCore()
     core.state.tasks = {"x": None}
