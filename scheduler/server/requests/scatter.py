@@ -97,11 +97,15 @@ async def _running_workers(
     if isinstance(workers, str):
         workers = [workers]
     chosen = None if workers is None else [worker_address(server, w) for w in workers]
+    for address in chosen or ():
+        if address not in state.workers:
+            raise KeyError(address)
 
     def running() -> list[str]:
         if chosen is None:
             return [ws.address for ws in state.running]
-        return [a for a in chosen if state.workers[a].status == "running"]
+        present = [state.workers[a] for a in chosen if a in state.workers]  # others left meanwhile
+        return [ws.address for ws in present if ws.status == "running"]
 
     if not await server.wait_for(lambda: bool(running()), timeout):
         raise TimeoutError("No valid workers found")

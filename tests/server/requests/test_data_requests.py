@@ -13,7 +13,7 @@ from paceline.protocol.messages import (
     WorkerGather,
     WorkerUpdateData,
 )
-from paceline.scheduler.core.stimuli import DataPlaced
+from paceline.scheduler.core.stimuli import DataPlaced, SetWorkerStatus
 from paceline.scheduler.server.requests import retire as retire_module
 from paceline.scheduler.server.requests import scatter as scatter_module
 from paceline.scheduler.server.requests.replicate import (
@@ -98,6 +98,18 @@ async def test_scatter_waits_for_a_worker(server: Any) -> None:
     a = server.add_worker(1, worker)
     await asking
     assert server.holders("x") == {a}
+
+
+async def test_scatter_waits_for_the_rest_if_a_chosen_worker_leaves(server: Any) -> None:
+    a, b = server.add_worker(1, worker), server.add_worker(2, worker)
+    for address in (a, b):
+        server.send_stimulus(SetWorkerStatus(address, "paused"))
+    asking = asyncio.create_task(scatter(server, {"x": 1}, [a, b], "c", timeout=5))
+    await asyncio.sleep(0.02)
+    server.remove_worker(a)
+    server.send_stimulus(SetWorkerStatus(b, "running"))
+    await asking
+    assert server.holders("x") == {b}
 
 
 async def test_scatter_broadcast_copies_everywhere(server: Any) -> None:
