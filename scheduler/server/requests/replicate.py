@@ -181,7 +181,8 @@ class _Replication:
         """Return recipient -> key -> holders, and the keys that have too few copies."""
         plan: dict[str, dict[Key, list[str]]] = {}
         unfinished = []
-        present = [ws for ws in self.targets if ws.address in self.server.state.workers]
+        workers = self.server.state.workers
+        present = [ws for ws in self.targets if workers.get(ws.address) is ws]
         for ts in self.tasks:
             holders = list(ts.who_has)
             in_targets = sum(ws in self.targets for ws in holders)

@@ -279,6 +279,18 @@ async def test_a_worker_that_dies_while_it_retires(server: Any) -> None:
     assert list(await retire_workers(server, [a])) == [a]
 
 
+async def test_replicate_ends_if_a_worker_is_replaced(server: Any) -> None:
+    def restarting(request: Any) -> Any:
+        server.remove_worker(b)
+        server.add_worker(2, worker)
+        raise ConnectionResetError
+
+    a, b = server.add_worker(1, worker), server.add_worker(2, restarting)
+    server.place("x", a)
+    assert await replicate(server, ["x"]) is None
+    assert server.holders("x") == {a}
+
+
 async def test_many_keys_take_several_turns(server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scatter_module, "PLACED_PER_TURN_MAX", 4)
     a, b = server.add_worker(1, worker), server.add_worker(2, worker)
