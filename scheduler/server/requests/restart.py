@@ -94,8 +94,10 @@ async def restart_stuck_worker(server: ServerApi, address: str) -> None:
     The worker is not restarted if its data cannot be moved.
     """
     stimulus_id = f"restart-stuck-worker-{time.time()}"
+    ws = server.state.workers.get(address)
     logger.warning("Restarting worker %s, which runs a task that was given up", address)
-    if await retire_workers(server, [address], remove=False, stimulus_id=stimulus_id):
+    retired = await retire_workers(server, [address], remove=False, stimulus_id=stimulus_id)
+    if retired and server.state.workers.get(address) is ws:
         await restart_workers(
             server,
             [address],

@@ -26,6 +26,7 @@ from paceline.workers_compat.security.unpickling import unpickle
 
 from .api import Handler, ServerApi, arguments, shielded
 from .replicate import gather_on_worker
+from .state import RetiringWorker
 
 logger = logging.getLogger("distributed.scheduler")
 #: Stock logs here which data keeps a retiring worker.
@@ -79,7 +80,7 @@ async def retire_workers(
             return {}
         retirements = [_Retirement(server, ws, stimulus_id) for ws in chosen]
         for retirement in retirements:  # all before any data is moved to another one of them
-            retirement.set_status("closing_gracefully")
+            retirement.begin()
         reasons = await asyncio.gather(*(each.run(close_workers, remove) for each in retirements))
     retired = [ws for ws, reason in zip(chosen, reasons) if not reason]
     kept = {ws: reason for ws, reason in zip(chosen, reasons) if reason}
@@ -128,36 +129,53 @@ class _Retirement:
         self._state = server.state
         self._ws = ws
         self._stimulus_id = stimulus_id
-        self._status_before = ws.status
 
     def _send(self, message: Any) -> None:
         self._server.send_stimulus(message, stimulus_id=self._stimulus_id)
 
-    def set_status(self, status: str) -> None:
+    def begin(self) -> None:
         """Set the status of the worker."""
-        self._send(SetWorkerStatus(self._ws.address, status))
+        ws = self._ws
+        retiring = self._server.request_state.retiring
+        retiring.setdefault(ws, RetiringWorker(ws.status)).n_requests += 1
+        self._send(SetWorkerStatus(ws.address, "closing_gracefully"))
+
+    def _end(self, retired: bool) -> None:
+        """Revert the status of the worker, unless it was retired or another request retires it."""
+        ws = self._ws
+        retiring = self._server.request_state.retiring
+        worker = retiring[ws]
+        worker.n_requests -= 1
+        if retired:
+            worker.status_before = "closing_gracefully"
+        if not worker.n_requests:
+            del retiring[ws]
+            if self._is_present() and ws.status != worker.status_before:
+                self._send(SetWorkerStatus(ws.address, worker.status_before))
 
     async def run(self, close: bool, remove: bool) -> str:
         """Move its data, wait for its running tasks, and remove it. Return why it stays, or ""."""
         ws = self._ws
+        retired = False
         try:
             reason = await self._move_data()
             if not reason and ws.processing:
                 await self._wait_for_tasks()
                 reason = await self._move_data()
-        except BaseException:
-            self.set_status(self._status_before)
-            raise
+            retired = not reason
+        finally:
+            self._end(retired)
         if reason:
-            self.set_status(self._status_before)
             text = "Could not retire worker %r: %s (stimulus_id=%r)"
             logger.warning(text, ws.address, reason, self._stimulus_id)
             return reason
-        if remove:
+        if not self._is_present():
+            pass  # it left; another worker may have its address
+        elif remove:
             self._send(WorkerRemoved(ws.address, expected=True, close=close))
-        elif close and self._is_present():
+        elif close:
             self._send(CloseWorker(ws.address))
-        elif self._is_present():  # it stays; drop its copies, so that no worker fetches from it
+        else:  # it stays; drop its copies, so that no worker fetches from it
             copied = [ts.key for ts in ws.has_what if self._is_safe(ts)]
             self._send(MoveReplicas(drop={ws.address: copied}))
         logger.info("Retired worker %r (stimulus_id=%r)", ws.address, self._stimulus_id)
@@ -240,15 +258,15 @@ class _Retirement:
         return False
 
     def _unique(self) -> list[TaskState]:
-        """Return the tasks of the worker whose data no running worker holds."""
+        """Return the tasks of the worker whose data no other running worker holds."""
         return [ts for ts in self._ws.has_what if not ts.actor and not self._is_safe(ts)]
 
     def _is_present(self) -> bool:
         return self._state.workers.get(self._ws.address) is self._ws
 
     def _is_safe(self, ts: TaskState) -> bool:
-        """Return whether a running worker holds the data of `ts`."""
-        return any(ws in self._state.running for ws in ts.who_has)
+        """Return whether another running worker holds the data of `ts`."""
+        return any(ws is not self._ws and ws in self._state.running for ws in ts.who_has)
 
 
 def _recipients(server: ServerApi, tasks: Collection[TaskState]) -> dict[str, dict[Key, list[str]]]:

@@ -8,6 +8,7 @@ import random
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
+from paceline.scheduler.core.state.model import WorkerState
 from paceline.workers_compat.config import config
 from paceline.workers_compat.facade.loop_profile import LoopProfile
 
@@ -56,6 +57,14 @@ class MemorySampler:
     task: asyncio.Task[None] | None = None
 
 
+@dataclass(slots=True)
+class RetiringWorker:
+    """A worker that is being retired by `n_requests` requests, and its status before the first."""
+
+    status_before: str
+    n_requests: int = 0
+
+
 @dataclass
 class RequestState:
     """State that request handlers keep between requests.
@@ -68,6 +77,7 @@ class RequestState:
         nannies_changed: notified when ``starting_nannies`` changes.
         round_robin: number of values scattered so far, which determines the worker of the next one.
         replicas: held exclusively by replicate and rebalance, and shared by retirements.
+        retiring: the workers that are being retired.
         random: chooses between workers that are equally good.
         spool_directory: directory of temporary files (dask's ``temporary-directory``); None for the
             system's default.
@@ -80,6 +90,7 @@ class RequestState:
     nannies_changed: asyncio.Condition = field(default_factory=asyncio.Condition)
     round_robin: int = 0
     replicas: ReplicaLock = field(default_factory=ReplicaLock)
+    retiring: dict[WorkerState, RetiringWorker] = field(default_factory=dict)
     random: random.Random = field(default_factory=random.Random)
     gather_memory_nbytes: int = GATHER_MEMORY_NBYTES
     spool_directory: str | None = field(default_factory=lambda: config.get("temporary-directory"))

@@ -279,6 +279,29 @@ async def test_a_worker_that_dies_while_it_retires(server: Any) -> None:
     assert list(await retire_workers(server, [a])) == [a]
 
 
+async def test_a_worker_under_the_address_of_a_retired_one_stays(server: Any) -> None:
+    def restarting(request: Any) -> Any:
+        server.remove_worker(a)
+        server.add_worker(1, worker)
+        raise ConnectionResetError
+
+    a = server.add_worker(1, worker)
+    server.add_worker(2, restarting)
+    server.place("x", a)
+    assert list(await retire_workers(server, [a])) == [a]
+    assert server.state.workers[a].status == "running"
+
+
+async def test_a_worker_runs_again_after_two_requests_to_retire_it(server: Any) -> None:
+    a, b = server.add_worker(1, worker), server.add_worker(2, worker)
+    server.send_stimulus(SetWorkerStatus(b, "paused"))
+    server.place("x", a)
+    results = await asyncio.gather(retire_workers(server, [a]), retire_workers(server, [a]))
+    assert results == [{}, {}]
+    assert server.state.workers[a].status == "running"
+    assert not server.request_state.retiring
+
+
 async def test_replicate_ends_if_a_worker_is_replaced(server: Any) -> None:
     def restarting(request: Any) -> Any:
         server.remove_worker(b)
