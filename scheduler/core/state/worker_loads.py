@@ -24,6 +24,11 @@ def is_available(ws: WorkerState) -> bool:
     return not ws.extra_runs or len(ws.extra_runs) < ws.nthreads
 
 
+def accepts_data(ws: WorkerState) -> bool:
+    """Return whether `ws` can be sent data. It needs no thread, and may be reserved for a task."""
+    return ws.status == "running" and not ws.backpressured
+
+
 def usable_threads(ws: WorkerState) -> int:
     """Return the number of threads of `ws` for the tasks in `processing`, at least 1."""
     return max(1, ws.nthreads - len(ws.extra_runs)) if ws.extra_runs else ws.nthreads

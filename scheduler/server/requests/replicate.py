@@ -15,6 +15,7 @@ from paceline.protocol.messages import worker_rpc
 from paceline.scheduler.core.inspection import queries
 from paceline.scheduler.core.policy.rebalancing import Move, RebalancePlan
 from paceline.scheduler.core.state.model import TaskState, WorkerState
+from paceline.scheduler.core.state.worker_loads import accepts_data
 from paceline.scheduler.core.stimuli import ReplicasAdded, ReplicasLost
 
 from .api import Handler, RemoteError, ServerApi, calls, checked_reply
@@ -140,7 +141,7 @@ async def replicate(
 def _targets(server: ServerApi, workers: Iterable[str] | None) -> dict[WorkerState, None]:
     state = server.state
     if workers is None:
-        return dict(state.running)
+        return dict.fromkeys(filter(accepts_data, state.workers.values()))
     named = [state.workers[address] for address in queries.workers_list(state, workers)]
     return {ws: None for ws in named if ws.status == "running"}
 

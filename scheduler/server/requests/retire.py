@@ -15,6 +15,7 @@ from paceline.protocol.keys import Key
 from paceline.scheduler.core.inspection import queries
 from paceline.scheduler.core.policy import scaling
 from paceline.scheduler.core.state.model import TaskState, WorkerState
+from paceline.scheduler.core.state.worker_loads import accepts_data
 from paceline.scheduler.core.stimuli import (
     CloseWorker,
     MoveReplicas,
@@ -252,8 +253,8 @@ class _Retirement:
                 return True
             if left < before:
                 until = time.monotonic() + PATIENCE_SECONDS
-            running = {ws.address for ws in self._state.running}
-            if not running.issuperset(plan):
+            workers = self._state.workers
+            if not all(a in workers and accepts_data(workers[a]) for a in plan):
                 return True
         return False
 
@@ -266,12 +267,13 @@ class _Retirement:
 
     def _is_safe(self, ts: TaskState) -> bool:
         """Return whether another running worker holds the data of `ts`."""
-        return any(ws is not self._ws and ws in self._state.running for ws in ts.who_has)
+        return any(ws is not self._ws and accepts_data(ws) for ws in ts.who_has)
 
 
 def _recipients(server: ServerApi, tasks: Collection[TaskState]) -> dict[str, dict[Key, list[str]]]:
     """Return recipient -> key -> holders; each key goes to the worker that then holds the least."""
-    heap = [(ws.nbytes, ws.index, ws.address) for ws in server.state.running]
+    workers = filter(accepts_data, server.state.workers.values())
+    heap = [(ws.nbytes, ws.index, ws.address) for ws in workers]
     heapq.heapify(heap)
     plan: dict[str, dict[Key, list[str]]] = {}
     if not heap:

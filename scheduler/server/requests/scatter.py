@@ -11,6 +11,7 @@ from typing import Any
 from paceline.protocol import messages as r
 from paceline.protocol.keys import Key, check_prefix
 from paceline.protocol.messages import worker_rpc
+from paceline.scheduler.core.state.worker_loads import accepts_data
 from paceline.scheduler.core.stimuli import DataPlaced
 
 from .api import Handler, ServerApi, calls, checked_reply, worker_address
@@ -103,7 +104,7 @@ async def _running_workers(
 
     def running() -> list[str]:
         if chosen is None:
-            return [ws.address for ws in state.running]
+            return [ws.address for ws in state.workers.values() if accepts_data(ws)]
         present = [state.workers[a] for a in chosen if a in state.workers]  # others left meanwhile
         return [ws.address for ws in present if ws.status == "running"]
 

@@ -13,6 +13,7 @@ from paceline.protocol.messages import (
     WorkerGather,
     WorkerUpdateData,
 )
+from paceline.scheduler.core.lifecycle.extra_runs import add_extra_run
 from paceline.scheduler.core.stimuli import DataPlaced, SetWorkerStatus
 from paceline.scheduler.server.requests import retire as retire_module
 from paceline.scheduler.server.requests import scatter as scatter_module
@@ -300,6 +301,19 @@ async def test_a_worker_runs_again_after_two_requests_to_retire_it(server: Any) 
     assert results == [{}, {}]
     assert server.state.workers[a].status == "running"
     assert not server.request_state.retiring
+
+
+async def test_workers_without_a_free_thread_receive_data(server: Any) -> None:
+    a, b = server.add_worker(1, worker), server.add_worker(2, worker)
+    server.place("x", a)
+    add_extra_run(server.state, server.state.workers[b], "given up")
+    assert await replicate(server, ["x"], delete=False) is None
+    assert server.holders("x") == {a, b}
+    server.place("y", a)
+    assert list(await retire_workers(server, [a])) == [a]
+    assert server.holders("x") == server.holders("y") == {b}
+    await scatter(server, {"z": 1}, None, "c", timeout=0.1)
+    assert server.holders("z") == {b}
 
 
 async def test_replicate_ends_if_a_worker_is_replaced(server: Any) -> None:
