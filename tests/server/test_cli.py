@@ -162,6 +162,15 @@ def test_options_reach_the_scheduler(monkeypatch: Any) -> None:
     assert version.endswith(f" ({'compiled' if COMPILED else 'pure Python'})\n")
 
 
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf", "1e300", "soon"])
+@pytest.mark.parametrize("option", ["--timeout", "--interval"])
+def test_times_of_commands_are_checked(option: str, seconds: str) -> None:
+    arguments = ["status", option, seconds, "tcp://127.0.0.1:1"]
+    result = CliRunner().invoke(main.main, arguments)
+    assert result.exit_code == 2
+    assert f"Invalid value for '{option}'" in result.output
+
+
 def test_keys_are_parsed_from_the_command_line() -> None:
     assert read_key("('x', 0)") == ("x", 0)
     assert read_key("x-1") == "x-1"

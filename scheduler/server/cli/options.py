@@ -20,7 +20,22 @@ SCHEMES: Final = ("tcp://", "tls://")
 FIRST_ARGUMENTS: Final = frozenset({"key", "group"})
 
 
+#: Longest time that options accept, in seconds: a year.
+SECONDS_MAX: Final = 366 * 86_400
+
 Command = Callable[..., Any]
+
+
+class Seconds(click.types.FloatParamType):
+    """A time of more than 0 seconds."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        seconds: float = super().convert(value, param, ctx)
+        if not 0 < seconds <= SECONDS_MAX:  # NaN is not
+            self.fail(f"{value!r} is not a number of seconds from 0 to {SECONDS_MAX}", param, ctx)
+        return seconds
 
 
 def tls_options(command: Command) -> Command:
@@ -47,7 +62,7 @@ def tls_options(command: Command) -> Command:
 def timeout_option(seconds: float) -> Callable[[Command], Command]:
     """Add the option ``--timeout`` with a default of ``seconds`` to a command."""
     text = "Seconds to wait for a reply"
-    return click.option("--timeout", type=float, default=seconds, show_default=True, help=text)
+    return click.option("--timeout", type=Seconds(), default=seconds, show_default=True, help=text)
 
 
 def scheduler_address(*names: str, required: bool = True) -> Callable[[Command], Command]:

@@ -14,7 +14,7 @@ from paceline.protocol import messages as m
 from paceline.scheduler.core.inspection.explain_text import count
 from paceline.scheduler.core.lifecycle.failures import format_nbytes
 
-from .options import scheduler_address, timeout_option
+from .options import Seconds, scheduler_address, timeout_option
 from .rpc_client import call_scheduler
 
 #: Number of workers shown; the number of further ones is printed.
@@ -197,7 +197,7 @@ def watch(address: str, interval: float, timeout: float) -> None:
 @scheduler_address()
 @click.option("--once", is_flag=True, help="Print one snapshot and exit")
 @click.option(
-    "--interval", type=float, default=1.0, show_default=True, help="Seconds between updates"
+    "--interval", type=Seconds(), default=1.0, show_default=True, help="Seconds between updates"
 )
 @timeout_option(10.0)
 def command(address: str, once: bool, interval: float, timeout: float) -> None:
