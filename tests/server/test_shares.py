@@ -61,6 +61,7 @@ async def test_settings_change_and_are_in_the_journal(tmp_path: Path) -> None:
         (["batch", "--weight", "0"], "must be > 0"),
         (["batch", "--threads", "few"], "--threads takes a number"),
         (["batch", "--memory", "much"], "--memory takes a number"),
+        (["batch", "--memory", "1e400"], "--memory takes a number"),
     ],
 )
 def test_invalid_options(options: list[str], error: str) -> None:

@@ -71,7 +71,7 @@ def read_settings(options: Mapping[str, Any]) -> dict[str, float]:
         elif text is not None:
             try:
                 out[name] = float(_nbytes(text) if name == "memory" else int(text))
-            except ValueError:
+            except (ValueError, OverflowError):  # not a number, or an infinite one
                 problem = f'--{name} takes a number or "none", not {text!r}'
                 raise click.UsageError(problem) from None
     return out
