@@ -98,7 +98,17 @@ def test_values_of_other_types_stay_serialized(compile, close):
 
 
 @pytest.mark.parametrize(
-    "value", [{"retries": "3"}, {"resources": ["GPU"]}, {"priority": "high"}, {"group": 5}]
+    "value",
+    [
+        {"retries": "3"},
+        {"resources": ["GPU"]},
+        {"priority": "high"},
+        {"group": 5},
+        {"workers": [["a"]]},
+        {"workers": [{}]},
+        {"workers": ["a", None]},
+        {"workers": ""},
+    ],
 )
 def test_wrong_types_fail_the_graph(compile, close, value):
     c = compile(graph(), annotations=close(value))

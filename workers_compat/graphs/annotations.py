@@ -189,12 +189,30 @@ def span_path(value: Any) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
 
 
 def plain_workers(value: Any) -> list[Any]:
-    """Return a list of addresses, aliases or host names. A single one needs no list."""
+    """Return a list of addresses, aliases or host names. A single one needs no list.
+
+    Raises TypeError if one of them cannot be the name of a worker.
+    """
     if isinstance(value, set | frozenset):
-        return sorted(value, key=repr)
-    if isinstance(value, list | tuple):
-        return list(value)
-    return [value]
+        names = sorted(value, key=repr)
+    else:
+        names = list(value) if isinstance(value, list | tuple) else [value]
+    for name in names:
+        # a worker may be named by a number, or anything else that can be a key of a dict
+        if name is None or name == "" or not _is_hashable(name):
+            raise TypeError(
+                "the annotation 'workers' must be addresses, names or hosts of workers, not "
+                f"{value!r}"
+            )
+    return names
+
+
+def _is_hashable(value: Any) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
 
 
 def plain_count(name: str, value: Any) -> int:
