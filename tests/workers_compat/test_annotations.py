@@ -104,6 +104,7 @@ def test_values_of_other_types_stay_serialized(compile, close):
         {"resources": ["GPU"]},
         {"priority": "high"},
         {"group": 5},
+        {"group": "\ud800"},
         {"workers": [["a"]]},
         {"workers": [{}]},
         {"workers": ["a", None]},
@@ -128,6 +129,11 @@ def test_share_group():
         annotation_set({"group": ""})
 
 
+def test_a_span_with_a_text_that_cannot_be_sent_is_ignored():
+    assert annotation_set({"span": {"name": ("a",), "ids": ("1",)}}).span == (("a",), ("1",))
+    assert annotation_set({"span": {"name": ("a",), "ids": ("\ud800",)}}).span is None
+
+
 def test_former_names():
     one = annotation_set({"restrictions": ("a",), "loose_restrictions": 1})
     assert one.workers == ["a"]
@@ -139,7 +145,7 @@ def test_plain_values():
     deep = []
     for _ in range(100):
         deep = [deep]
-    for value in ({1}, {1: 2}, np.float64(1), object(), 2**70, deep):
+    for value in ({1}, {1: 2}, np.float64(1), object(), 2**70, deep, "\ud800", {"\ud800": 1}):
         assert not is_plain(value)
     assert pickle.loads(pickle.dumps(deep)) == deep
 

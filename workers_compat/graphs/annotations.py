@@ -150,7 +150,7 @@ def annotation_set(
         elif name == "priority":
             out.priority = plain_number(value)
         elif name == "group":
-            if not isinstance(value, str) or not value:
+            if not isinstance(value, str) or not value or not _is_utf8(value):
                 raise TypeError(
                     f"the annotation 'group' must be the name of a group, not {value!r}"
                 )
@@ -185,7 +185,8 @@ def span_path(value: Any) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
         names, ids = tuple(map(str, value["name"])), tuple(map(str, value["ids"]))
     except (TypeError, KeyError):
         return None
-    return (names, ids) if ids and len(names) == len(ids) else None
+    is_valid = ids and len(names) == len(ids) and all(map(_is_utf8, (*names, *ids)))
+    return (names, ids) if is_valid else None
 
 
 def plain_workers(value: Any) -> list[Any]:
@@ -261,6 +262,8 @@ def is_plain(value: Any, depth: int = PLAIN_DEPTH_MAX) -> bool:
     kind = type(value)
     if kind is int:
         return value in _MSGPACK_INT
+    if kind is str:
+        return _is_utf8(value)
     if kind in _ATOMS:
         return True
     if depth == 0:
@@ -268,5 +271,16 @@ def is_plain(value: Any, depth: int = PLAIN_DEPTH_MAX) -> bool:
     if kind is list or kind is tuple:
         return all(is_plain(element, depth - 1) for element in value)
     if kind is dict:
-        return all(type(k) is str and is_plain(v, depth - 1) for k, v in value.items())
+        return all(
+            type(k) is str and _is_utf8(k) and is_plain(v, depth - 1) for k, v in value.items()
+        )
     return kind is Payload
+
+
+def _is_utf8(text: str) -> bool:
+    """Return whether `text` can be encoded, which surrogates cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
