@@ -15,7 +15,7 @@ from typing import Any
 from distributed import protocol
 from distributed.comm.registry import get_backend
 from distributed.protocol.compression import decompress
-from distributed.protocol.serialize import Serialize, Serialized, serialize_and_split
+from distributed.protocol.serialize import Serialize, Serialized, ToPickle, serialize_and_split
 from paceline.workers_compat.security.unpickling import check_allowed
 
 INPROC = "inproc"
@@ -96,7 +96,10 @@ _BY_REFERENCE = "this-process"
 def _serialized(value: Any) -> Any:
     """Serialize the marked values in a message. Those that cannot be pickled become handles."""
     if type(value) is dict:
-        return {key: _serialized(each) for key, each in value.items()}
+        out = {key: _serialized(each) for key, each in value.items()}
+        if out.get("op") == "update-graph" and "annotations" in out:
+            out["annotations"] = ToPickle(out["annotations"])  # the client did, inproc undoes it
+        return out
     if type(value) in (tuple, list):
         return type(value)([_serialized(each) for each in value])
     if not isinstance(value, Serialize):

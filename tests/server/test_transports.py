@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import dask
 import dask.config
 import numpy as np
 import pytest
@@ -181,6 +182,19 @@ async def test_inproc() -> None:
         assert scheduler.address.startswith("inproc://")
         assert scheduler.port == 0
         await work(scheduler)
+
+
+async def test_an_invalid_annotation_is_reported_over_inproc() -> None:
+    async with (
+        Scheduler(protocol="inproc://", host=None, port=0, dashboard=False) as scheduler,
+        Worker(scheduler.address),
+        Client(scheduler.address, asynchronous=True) as client,
+    ):
+        with dask.annotate(retries=2**70):
+            future = client.submit(abs, -1)
+        with pytest.raises(ValueError, match="at most 64 bits"):
+            await future
+        assert await client.submit(abs, -2) == 2
 
 
 async def test_worker_in_another_process_and_client_in_this_one() -> None:
