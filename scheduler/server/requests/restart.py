@@ -13,7 +13,7 @@ from paceline.protocol.messages import nanny_rpc
 from paceline.scheduler.core.state.model import WorkerState
 from paceline.scheduler.core.stimuli import ReleaseAll, WorkerRemoved
 
-from .api import Handler, ServerApi, calls
+from .api import Handler, RemoteError, ServerApi, calls
 from .broadcast import call_each
 from .retire import retire_workers
 
@@ -116,7 +116,7 @@ async def _stop(
 ) -> dict[str, str]:
     """Remove workers without a nanny, and let nannies kill theirs.
 
-    Workers that do not shut down in time are removed.
+    Workers that do not shut down in time, or whose nanny reports an error, are removed.
 
     Returns:
         worker address -> "OK", "removed" or "timed out".
@@ -130,15 +130,21 @@ async def _stop(
         for address in alone:
             server.send_stimulus(WorkerRemoved(address), stimulus_id=stimulus_id)
     request = nanny_rpc.NannyKill(reason=stimulus_id)
-    outcomes = await call_each(server, nannies, request, timeout, expected=OSError)
+    outcomes = await call_each(server, nannies, request, timeout)
+    errors = [o for o in outcomes.values() if isinstance(o, RemoteError)]
     out = dict.fromkeys(alone, "removed")
-    out |= {a: "timed out" if isinstance(o, OSError) else "OK" for a, o in outcomes.items()}
+    out |= {a: "timed out" if isinstance(o, Exception) else "OK" for a, o in outcomes.items()}
     bad = [address for address, result in out.items() if result == "timed out"]
     if bad:
         logger.error("Workers %s did not shut down within %ss; force closing", bad, timeout)
+        for error in errors:
+            logger.error("%s", error)
         for address in bad:
-            server.send_stimulus(WorkerRemoved(address), stimulus_id=stimulus_id)
+            if server.state.workers.get(address) is workers[address]:  # not one that came back
+                server.send_stimulus(WorkerRemoved(address), stimulus_id=stimulus_id)
         if on_error == "raise":
+            if errors:
+                raise errors[0]
             raise TimeoutError(
                 f"{len(bad)}/{len(nannies)} nanny worker(s) did not "
                 f"shut down within {timeout}s: {set(bad)}"

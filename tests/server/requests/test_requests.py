@@ -105,6 +105,33 @@ async def test_restart_with_a_nanny_that_hangs(server: Any) -> None:
     assert out == {b: "timed out"}
 
 
+async def test_a_nanny_that_reports_an_error_does_not_keep_its_worker(server: Any) -> None:
+    async def hang(request: Any) -> None:
+        await asyncio.sleep(10)
+
+    server.answers |= {"tcp://n:1": failing, "tcp://n:2": hang}
+    a, b = server.add_worker(1, nanny="tcp://n:1"), server.add_worker(2, nanny="tcp://n:2")
+    out = await restart_workers(server, timeout=0.05, on_error="return")
+    assert out == {a: "timed out", b: "timed out"}
+    assert not server.state.workers
+    server.add_worker(1, nanny="tcp://n:1")
+    with pytest.raises(RemoteError, match="ZeroDivisionError"):
+        await restart_workers(server, timeout=0.05)
+    assert not server.state.workers
+
+
+async def test_a_worker_that_is_back_before_its_nanny_answers_stays(server: Any) -> None:
+    async def slow(request: Any) -> None:
+        server.remove_worker(a)
+        server.add_worker(1, nanny="tcp://n:1")
+        await asyncio.sleep(10)
+
+    a = server.add_worker(1, nanny="tcp://n:1")
+    server.answers["tcp://n:1"] = slow
+    await restart_workers(server, timeout=0.05, on_error="return")
+    assert a in server.state.workers
+
+
 async def test_shielded_request_survives_its_caller(server: Any) -> None:
     done = []
 
