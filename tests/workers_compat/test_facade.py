@@ -307,6 +307,16 @@ async def test_requests_as_methods(world):
     assert set(retired) == {world.worker.address}
 
 
+async def test_views_of_replicas_and_clients(world):
+    """`has_what` supports operations of sets, and `str` of a client is its name."""
+    future = await world.client.scatter(1, hash=False)
+    ts = world.facade.tasks[future.key]
+    ws = world.facade.workers[world.worker.address]
+    assert ws.has_what & {ts} == ws.has_what | {ts} == {ts}
+    assert ws.has_what - {ts} == set()
+    assert list(map(str, ts.who_wants)) == [world.client.id]
+
+
 async def test_custom_handlers(world):
     def double(comm=None, x=0):
         return 2 * x

@@ -223,7 +223,7 @@ class WorkerView(StateView):
     #: Dependency that it lacks -> number of its tasks that need it.
     needs_what = Shown(_task_dict)
     #: Tasks whose data it has, oldest first.
-    has_what = Shown(lambda tasks, context: {TaskView(ts, context): None for ts in tasks})
+    has_what = Shown(lambda tasks, context: {TaskView(ts, context): None for ts in tasks}.keys())
 
     @property
     def task_prefix_count(self) -> dict[str, int]:
@@ -257,11 +257,14 @@ class WorkerView(StateView):
 
 
 class ClientView(StateView):
-    """A client."""
+    """A client. As in stock, ``str`` returns its name."""
 
     __slots__ = ()
 
     wants_what = Shown(_tasks)
+
+    def __str__(self) -> str:
+        return str(self.core.client_key)
 
 
 class StreamView:
