@@ -317,6 +317,23 @@ async def test_views_of_replicas_and_clients(world):
     assert list(map(str, ts.who_wants)) == [world.client.id]
 
 
+async def test_data_is_reported_at_once(world):
+    """As in stock, `update_data` is no coroutine: a caller does not await it."""
+    updates = {
+        "method": world.facade.update_data,
+        "handler": world.facade.handlers["update_data"],
+    }
+    for key, update in updates.items():
+        found = update(who_has={key: ["alice"]}, nbytes={key: 28}, client=world.client.id)
+        assert found is None
+        ts = world.facade.tasks[key]
+        assert (ts.state, ts.nbytes) == ("memory", 28)
+        assert [ws.address for ws in ts.who_has] == [world.worker.address]
+        assert [cs.client_key for cs in ts.who_wants] == [world.client.id]
+    with pytest.raises(KeyError):
+        world.facade.update_data(who_has={"x": ["tcp://127.0.0.1:1"]}, nbytes={"x": 1})
+
+
 async def test_custom_handlers(world):
     def double(comm=None, x=0):
         return 2 * x

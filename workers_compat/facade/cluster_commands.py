@@ -99,6 +99,22 @@ class ClusterCommands(StateAttributes):
         """Compute erred tasks again, with the tasks that caused the errors. Await the result."""
         return self.handlers["retry"](keys=list(keys), client=client or "")
 
+    def update_data(
+        self,
+        *,
+        who_has: Mapping[Any, Iterable[Any]],
+        nbytes: Mapping[Any, int],
+        client: str | None = None,
+        serializers: Any = None,
+    ) -> None:
+        """Report data that is on workers. Raises KeyError if a worker is unknown."""
+        placed = {key: [self.coerce_address(w) for w in names] for key, names in who_has.items()}
+        for addresses in placed.values():
+            for address in addresses:
+                if address not in self.state.workers:
+                    raise KeyError(address)
+        self.send_stimulus(stimuli.DataPlaced(placed, dict(nbytes), client or ""))
+
     # Clients
 
     def client_desires_keys(self, keys: Iterable[Any], client: str) -> None:

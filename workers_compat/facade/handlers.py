@@ -22,7 +22,9 @@ from .server_port import FacadeServer
 from .stock_calls import request_signature
 
 #: Ops handled by a method of the facade that does more than the request -> the method.
-FACADE_METHODS = MappingProxyType({"broadcast": "broadcast", "unregister": "remove_worker"})
+FACADE_METHODS = MappingProxyType(
+    {"broadcast": "broadcast", "unregister": "remove_worker", "update_data": "update_data"}
+)
 #: Direction of messages -> the argument with the sender.
 ROLES: tuple[tuple[Direction, str], ...] = (
     ("worker_to_scheduler", "worker"),
