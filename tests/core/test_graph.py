@@ -199,6 +199,12 @@ def test_annotations(env: Env) -> None:
     assert env.where("c") == "w1"
 
 
+def test_host_and_port_restrict_a_task_to_an_address(duo: Env) -> None:
+    duo.submit({"a": []}, annotations={"a": AnnotationSet(workers=[("10.0.0.1", 8000)])})
+    assert duo.task("a").worker_restrictions == {"tcp://10.0.0.1:8000": None}
+    assert duo.task("a").host_restrictions is None
+
+
 def test_actors(duo: Env) -> None:
     duo.submit({"a": []}, commit={"actors": ["a"]})
     duo.expect("w0: compute-task a as actor")
