@@ -109,6 +109,9 @@ def test_values_of_other_types_stay_serialized(compile, close):
         {"workers": [{}]},
         {"workers": ["a", None]},
         {"workers": ""},
+        {"workers": {"x": "alice"}},
+        {"workers": [["alice", 1]]},
+        {"workers": None},
     ],
 )
 def test_wrong_types_fail_the_graph(compile, close, value):
@@ -121,6 +124,11 @@ def test_numbers_of_other_types():
     found = annotation_set({"retries": np.int64(2), "priority": True})
     assert found.retries == 2
     assert found.priority == 1 and type(found.priority) is int
+
+
+def test_workers_are_names_numbers_or_pairs():
+    names = ["alice", 0, ("10.0.0.1", 8000)]
+    assert annotation_set({"workers": names}).workers == names
 
 
 def test_share_group():

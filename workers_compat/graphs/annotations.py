@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Mapping
+from numbers import Number
 from typing import Any
 
 import dask.config
@@ -140,7 +141,7 @@ def annotation_set(
     out.policy = policies.task_policy(found, received_at)
     for name, value in found.items():
         if name in ("restrictions", "workers"):
-            out.workers = plain_workers(value)
+            out.workers = plain_workers(name, value)
         elif name in ("loose_restrictions", "allow_other_workers"):
             out.allow_other_workers = bool(value)
         elif name == "resources":
@@ -189,31 +190,22 @@ def span_path(value: Any) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
     return (names, ids) if is_valid else None
 
 
-def plain_workers(value: Any) -> list[Any]:
+def plain_workers(name: str, value: Any) -> list[Any]:
     """Return a list of addresses, aliases or host names. A single one needs no list.
 
-    Raises TypeError if one of them cannot be the name of a worker.
+    Raises TypeError if a value is none of these. Aliases may be numbers.
     """
+    workers = list(value) if isinstance(value, list | tuple | set | frozenset) else [value]
     if isinstance(value, set | frozenset):
-        names = sorted(value, key=repr)
-    else:
-        names = list(value) if isinstance(value, list | tuple) else [value]
-    for name in names:
-        # a worker may be named by a number, or anything else that can be a key of a dict
-        if name is None or name == "" or not _is_hashable(name):
+        workers.sort(key=repr)
+    for worker in workers:
+        parts = worker if isinstance(worker, tuple) else [worker]
+        if worker == "" or not all(isinstance(part, str | Number) for part in parts):
             raise TypeError(
-                "the annotation 'workers' must be addresses, names or hosts of workers, not "
-                f"{value!r}"
+                f"the annotation {name!r} must have addresses, names of workers or hosts, "
+                f"not {worker!r}"
             )
-    return names
-
-
-def _is_hashable(value: Any) -> bool:
-    try:
-        hash(value)
-    except TypeError:
-        return False
-    return True
+    return workers
 
 
 def plain_count(name: str, value: Any) -> int:
