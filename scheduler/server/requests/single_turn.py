@@ -23,8 +23,13 @@ def handle_get_metadata(server: ServerApi, request: r.GetMetadata, peer: Peer) -
 
 
 def handle_set_metadata(server: ServerApi, request: r.SetMetadata, peer: Peer) -> None:
-    """Store a value at ``request.keys``, a path of keys or one key."""
+    """Store a value at ``request.keys``, a path of keys or one key.
+
+    Raises IndexError if the path is empty.
+    """
     keys = request.keys if isinstance(request.keys, list | tuple) else [request.keys]
+    if not keys:
+        raise IndexError("set_metadata needs at least one key")
     server.send_stimulus(stimuli.MetadataSet(list(keys), request.value))
 
 

@@ -167,6 +167,7 @@ def metadata(client: Client) -> object:
         client.get_metadata(name + "y", default=None),
         kind(lambda: client.get_metadata(name + "y")),
         kind(lambda: client.set_metadata([name, "below a number"], 2)),
+        kind(lambda: client.set_metadata([], 1)),
         client.get_metadata(name),
     ]
 
