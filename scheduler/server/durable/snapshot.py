@@ -60,7 +60,7 @@ from paceline.scheduler.core.state.worker_loads import WorkerLoads
 logger = logging.getLogger("distributed.scheduler")
 
 #: First line of a snapshot.
-MAGIC = b"paceline-snapshot-1\n"
+MAGIC = b"paceline-snapshot-2\n"
 _HEADER = Struct("<32sQQI")
 #: Objects in a record.
 BATCH_OBJECTS = 1_000
