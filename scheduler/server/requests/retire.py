@@ -135,24 +135,24 @@ class _Retirement:
         self._server.send_stimulus(message, stimulus_id=self._stimulus_id)
 
     def begin(self) -> None:
-        """Set the status of the worker."""
+        """Set the status of the worker to closing_gracefully."""
         ws = self._ws
         retiring = self._server.request_state.retiring
         retiring.setdefault(ws, RetiringWorker(ws.status)).n_requests += 1
         self._send(SetWorkerStatus(ws.address, "closing_gracefully"))
 
     def _end(self, retired: bool) -> None:
-        """Revert the status of the worker, unless it was retired or another request retires it."""
+        """Revert the status of the worker with the last request, unless one has `retired` it."""
         ws = self._ws
         retiring = self._server.request_state.retiring
         worker = retiring[ws]
         worker.n_requests -= 1
         if retired:
-            worker.status_before = "closing_gracefully"
+            worker.next_status = "closing_gracefully"
         if not worker.n_requests:
             del retiring[ws]
-            if self._is_present() and ws.status != worker.status_before:
-                self._send(SetWorkerStatus(ws.address, worker.status_before))
+            if self._is_present() and ws.status != worker.next_status:
+                self._send(SetWorkerStatus(ws.address, worker.next_status))
 
     async def run(self, close: bool, remove: bool) -> str:
         """Move its data, wait for its running tasks, and remove it. Return why it stays, or ""."""
@@ -170,17 +170,21 @@ class _Retirement:
             text = "Could not retire worker %r: %s (stimulus_id=%r)"
             logger.warning(text, ws.address, reason, self._stimulus_id)
             return reason
-        if not self._is_present():
-            pass  # it left; another worker may have its address
-        elif remove:
+        if self._is_present():  # if it left, another worker may have its address
+            self._finish(close, remove)
+        logger.info("Retired worker %r (stimulus_id=%r)", ws.address, self._stimulus_id)
+        return ""
+
+    def _finish(self, close: bool, remove: bool) -> None:
+        """Remove or close the worker, whose data is on others. If it stays, drop its copies."""
+        ws = self._ws
+        if remove:
             self._send(WorkerRemoved(ws.address, expected=True, close=close))
         elif close:
             self._send(CloseWorker(ws.address))
-        else:  # it stays; drop its copies, so that no worker fetches from it
+        else:  # no worker may fetch from it any more
             copied = [ts.key for ts in ws.has_what if self._is_safe(ts)]
             self._send(MoveReplicas(drop={ws.address: copied}))
-        logger.info("Retired worker %r (stimulus_id=%r)", ws.address, self._stimulus_id)
-        return ""
 
     async def _wait_for_tasks(self) -> None:
         """Wait for running tasks, at most ``paceline.scheduler.retire-running`` (30 s).

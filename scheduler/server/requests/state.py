@@ -59,9 +59,9 @@ class MemorySampler:
 
 @dataclass(slots=True)
 class RetiringWorker:
-    """A worker that is being retired by `n_requests` requests, and its status before the first."""
+    """A worker that is being retired by `n_requests` requests, and its status after the last."""
 
-    status_before: str
+    next_status: str
     n_requests: int = 0
 
 
