@@ -108,11 +108,11 @@ class ClusterCommands(StateAttributes):
         serializers: Any = None,
     ) -> None:
         """Report data that is on workers. Raises KeyError if a worker is unknown."""
-        placed = {key: [self.coerce_address(w) for w in names] for key, names in who_has.items()}
-        for addresses in placed.values():
-            for address in addresses:
-                if address not in self.state.workers:
-                    raise KeyError(address)
+        known = self.state.workers
+        placed = {
+            key: [known[self.coerce_address(w)].address for w in workers]
+            for key, workers in who_has.items()
+        }
         self.send_stimulus(stimuli.DataPlaced(placed, dict(nbytes), client or ""))
 
     # Clients

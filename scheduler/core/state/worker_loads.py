@@ -19,7 +19,7 @@ LoadClass = Literal["idle", "saturated", ""]
 
 def is_available(ws: WorkerState) -> bool:
     """Return whether `ws` can be sent new tasks: it is running, not reserved, and has a thread."""
-    if ws.status != "running" or ws.backpressured or ws.reserved_for is not None:
+    if not accepts_data(ws) or ws.reserved_for is not None:
         return False
     return not ws.extra_runs or len(ws.extra_runs) < ws.nthreads
 

@@ -97,10 +97,9 @@ async def _running_workers(
     state = server.state
     if isinstance(workers, str):
         workers = [workers]
-    chosen = None if workers is None else [worker_address(server, w) for w in workers]
-    for address in chosen or ():
-        if address not in state.workers:
-            raise KeyError(address)
+    chosen = None
+    if workers is not None:
+        chosen = [state.workers[worker_address(server, w)].address for w in workers]
 
     def running() -> list[str]:
         if chosen is None:
@@ -132,12 +131,11 @@ async def update_data(
     client: str | None = None,
 ) -> None:
     """Report data that a client has sent to workers. Raise KeyError if a worker is unknown."""
-    placed: dict[Key, list[str]] = {}
-    for key, workers in who_has.items():
-        placed[key] = [worker_address(server, w) for w in workers]
-        for address in placed[key]:
-            if address not in server.state.workers:
-                raise KeyError(address)
+    known = server.state.workers
+    placed = {
+        key: [known[worker_address(server, w)].address for w in workers]
+        for key, workers in who_has.items()
+    }
     await _place(server, placed, nbytes, client or "")
 
 
