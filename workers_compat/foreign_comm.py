@@ -98,7 +98,7 @@ def _serialized(value: Any) -> Any:
     if type(value) is dict:
         out = {key: _serialized(each) for key, each in value.items()}
         if out.get("op") == "update-graph" and "annotations" in out:
-            out["annotations"] = ToPickle(out["annotations"])  # the client did, inproc undoes it
+            out["annotations"] = ToPickle(out["annotations"])  # as the client did; inproc undoes it
         return out
     if type(value) in (tuple, list):
         return type(value)([_serialized(each) for each in value])

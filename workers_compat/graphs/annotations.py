@@ -270,7 +270,7 @@ def is_plain(value: Any, depth: int = PLAIN_DEPTH_MAX) -> bool:
 
 
 def _is_utf8(text: str) -> bool:
-    """Return whether `text` can be encoded, which surrogates cannot."""
+    """Return whether `text` can be encoded as UTF-8. Surrogates cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -61,7 +61,8 @@ def address_or_host(state: SchedulerState, name: Any) -> str | None:
     if name in state.aliases:
         return state.aliases[name]
     is_pair = isinstance(name, tuple) and len(name) == 2
-    if not is_pair and (not isinstance(name, str) or ":" not in name):
+    is_address = ":" in name if isinstance(name, str) else is_pair
+    if not is_address:
         return None
     scheme, rest = coerce_address(state, name).split("://", 1)
     if rest.startswith("localhost:"):

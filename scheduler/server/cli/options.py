@@ -18,8 +18,6 @@ WAYS: Final = "the argument ADDRESS, --address or --scheduler-file"
 SCHEMES: Final = ("tcp://", "tls://")
 #: Optional arguments before ADDRESS. The only argument may also be the address.
 FIRST_ARGUMENTS: Final = frozenset({"key", "group"})
-
-
 #: Longest time that options accept, in seconds: a year.
 SECONDS_MAX: Final = 366 * 86_400
 
@@ -33,8 +31,9 @@ class Seconds(click.types.FloatParamType):
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
         seconds: float = super().convert(value, param, ctx)
-        if not 0 < seconds <= SECONDS_MAX:  # NaN is not
-            self.fail(f"{value!r} is not a number of seconds from 0 to {SECONDS_MAX}", param, ctx)
+        if not 0 < seconds <= SECONDS_MAX:  # false for NaN
+            text = f"{value!r} is not a positive number of seconds of at most {SECONDS_MAX}"
+            self.fail(text, param, ctx)
         return seconds
 
 

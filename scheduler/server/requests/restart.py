@@ -140,7 +140,8 @@ async def _stop(
         for error in errors:
             logger.error("%s", error)
         for address in bad:
-            if server.state.workers.get(address) is workers[address]:  # not one that came back
+            # another worker may have the address now
+            if server.state.workers.get(address) is workers[address]:
                 server.send_stimulus(WorkerRemoved(address), stimulus_id=stimulus_id)
         if on_error == "raise":
             if errors:
