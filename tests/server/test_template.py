@@ -22,6 +22,9 @@ def main(fds):
     os.write(fds[0], repr((os.getpid(), os.getppid(), len(open_fds))).encode())
     print("printed by a child")
     text = os.read(fds[0], 100)
+    if text == b"close":
+        sys.stdout.close()
+        return 5
     if text == b"raise":
         raise ValueError("raised in a child")
     return int(text or 0)
@@ -75,6 +78,9 @@ def test_children_report_their_exit_codes(tmp_path):
         c, c_socket, _ = child()
         c_socket.send(b"raise")
         assert c.wait(20) == 1
+        d, d_socket, _ = child()
+        d_socket.send(b"close")
+        assert d.wait(20) == 5
         template.stop()
         """,
         tmp_path,

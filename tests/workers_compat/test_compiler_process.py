@@ -42,7 +42,7 @@ class Child:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "paceline.workers_compat.graphs.compiler_process", str(fd)],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, pass_fds=[fd],
-            env=config.child_environment(),
+            env=config.child_environment() | {"PYTHONUNBUFFERED": ""},  # as in most shells
         )  # fmt: skip
         theirs.close()
         self._requests: queue.Queue = queue.Queue()

@@ -23,6 +23,7 @@ from typing import Any
 
 from paceline.protocol.framing import FrameReader
 from paceline.scheduler.core.stimuli import GraphChunk
+from paceline.workers_compat.end_process import end_process
 from paceline.workers_compat.malloc_trim import malloc_trim
 from setproctitle import setproctitle
 
@@ -267,7 +268,4 @@ def main(fds: Sequence[int]) -> int:
 
 
 if __name__ == "__main__":
-    # threads of user code would keep the process alive
-    exit_code = main([int(fd) for fd in sys.argv[1:]])
-    sys.stderr.flush()
-    os._exit(exit_code)
+    end_process(main([int(fd) for fd in sys.argv[1:]]))

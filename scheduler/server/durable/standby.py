@@ -19,11 +19,11 @@ import os
 import pickle
 import signal
 import socket
-import sys
 import traceback
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from paceline.scheduler.server.runtime import build
+from paceline.workers_compat.end_process import end_process
 from setproctitle import setproctitle
 
 from . import snapshot
@@ -108,9 +108,7 @@ def run(
     except BaseException:
         traceback.print_exc()
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+        end_process(code)
 
 
 def begin(sock: socket.socket) -> None:

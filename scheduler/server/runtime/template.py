@@ -34,6 +34,7 @@ from multiprocessing.connection import wait
 from typing import NoReturn
 
 from paceline.workers_compat.config import config
+from paceline.workers_compat.end_process import end_process
 from setproctitle import setproctitle
 
 from . import child_process
@@ -301,6 +302,4 @@ def _run(module: str, fds: list[int]) -> NoReturn:
     except BaseException:
         traceback.print_exc()
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+        end_process(code)
