@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 from typing import Any
 
@@ -31,6 +32,9 @@ def schema() -> str:
     _, components = msgspec.json.schema_components(
         classes.values(), schema_hook=_hook, ref_template="#/$defs/{name}"
     )
+    for component in components.values():
+        if text := component.get("description"):
+            component["description"] = inspect.cleandoc(text)  # Python 3.13 has done so
     for name, cls in classes.items():
         _describe(components[name], cls)
     document = {
