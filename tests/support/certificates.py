@@ -13,6 +13,19 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+#: How an authority's key may be used: to sign certificates.
+_SIGNS_CERTIFICATES = x509.KeyUsage(
+    digital_signature=True,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=False,
+    encipher_only=False,
+    decipher_only=False,
+)
+
 
 @dataclass(frozen=True)
 class Pair:
@@ -74,6 +87,14 @@ class Authority:
         alternatives: list[x509.GeneralName] = [x509.DNSName(name) for name in names]
         alternatives.append(x509.IPAddress(ipaddress.ip_address("127.0.0.1")))
         builder = builder.add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
+        # required by the strict checks of Python 3.13
+        own_id = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
+        issuer_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        builder = builder.add_extension(own_id, critical=False).add_extension(
+            issuer_id, critical=False
+        )
+        if authority:
+            builder = builder.add_extension(_SIGNS_CERTIFICATES, critical=True)
         return builder.sign(self._key, hashes.SHA256())
 
 
