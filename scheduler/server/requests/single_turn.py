@@ -16,12 +16,6 @@ from paceline.scheduler.server.peers.peer import Peer
 from .api import Handler, ServerApi, reads
 
 
-def handle_get_metadata(server: ServerApi, request: r.GetMetadata, peer: Peer) -> Any:
-    """Return the value stored at the path ``request.keys``."""
-    default = queries.NO_DEFAULT if request.default == "__no_default__" else request.default
-    return queries.get_metadata(server.state, request.keys, default)
-
-
 def handle_set_metadata(server: ServerApi, request: r.SetMetadata, peer: Peer) -> None:
     """Store a value at ``request.keys``, a path of keys or one key.
 
@@ -92,7 +86,7 @@ HANDLERS: dict[type, Handler] = {
     x.GetErrorCause: lambda server, request, peer: queries.get_error_cause(
         server.state, request.keys
     ),
-    r.GetMetadata: handle_get_metadata,
+    r.GetMetadata: reads(queries.get_metadata),
     r.SetMetadata: handle_set_metadata,
     r.Explain: handle_explain,
     r.SharesRequest: handle_shares,
