@@ -63,7 +63,7 @@ class CallingPeer:
         """Return whether the caller's connection is closed, or there is none."""
         return self._comm is None or bool(self._comm.closed())
 
-    def reply(self, value: Any) -> None:
+    def send(self, value: Any) -> None:
         """Write `value` to the caller's connection. A write that fails closes the connection."""
         if not self.closed:
             self._writing = asyncio.ensure_future(self._comm.write(value))

@@ -134,10 +134,6 @@ class Peer:
         if not self.closed:
             self.comm.write(self.connection.send(value))
 
-    def reply(self, value: Any) -> None:
-        """Write the reply to a request."""
-        self.send(value)
-
     @property
     def can_write(self) -> bool:
         """Return whether more may be written now; if not, call ``resume_soon``."""

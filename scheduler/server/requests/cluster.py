@@ -79,7 +79,7 @@ async def watch_workers(server: ServerApi, peer: Peer, seen: dict[str, WorkerSta
                 messages.append(["add", {"workers": {address: facts}}])
         seen = dict(state.workers)
         if messages:
-            peer.reply(messages)
+            peer.send(messages)
             await peer.drained()
         at = count()
         await server.wait_for(lambda at=at: peer.closed or count() != at)  # type: ignore[misc]

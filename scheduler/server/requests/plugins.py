@@ -71,7 +71,7 @@ async def handle_register_nanny(server: ServerApi, request: r.RegisterNanny, pee
     """
     address = request.address
     state = server.request_state
-    peer.reply({"status": "OK", "nanny-plugins": dict(state.nanny_plugins)})
+    peer.send({"status": "OK", "nanny-plugins": dict(state.nanny_plugins)})
     return await nanny_started(server, address, peer)
 
 

@@ -109,7 +109,7 @@ async def handle_feed(server: ServerApi, request: r.Feed, peer: Peer) -> NoReply
         state = await state
     try:
         while not peer.closed:
-            peer.reply(function(scheduler) if state is None else function(scheduler, state))
+            peer.send(function(scheduler) if state is None else function(scheduler, state))
             await peer.drained()
             await asyncio.sleep(interval)
     finally:

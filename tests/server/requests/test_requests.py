@@ -178,7 +178,7 @@ class Nanny:
         self.closed = False
         self.up = asyncio.get_running_loop().create_future()
 
-    def reply(self, value: Any) -> None:
+    def send(self, value: Any) -> None:
         self.told.append(value)
 
     async def read(self) -> Any:
@@ -325,7 +325,7 @@ class Watcher:
         self.told: list[Any] = []
         self.closed = False
 
-    def reply(self, value: Any) -> None:
+    def send(self, value: Any) -> None:
         self.told += value
 
     async def drained(self) -> None:
