@@ -32,7 +32,7 @@ class LogLine:
     """A log line.
 
     Attributes:
-        level: as in ``logging`` (10 debug, 20 info, 30 warning, 40 error).
+        level: as in ``logging``.
         text: the text.
         logger: name of the logger, as in stock.
     """

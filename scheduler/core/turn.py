@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from paceline.protocol.keys import Key
 from paceline.protocol.messages import Event, FreeKeys, Message
@@ -12,6 +12,13 @@ from paceline.scheduler.core.state.model import ClientState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 
 from .instructions import LogLine, SetTimer, WantsContinue
+
+#: Levels of log lines: those of ``logging``, which the core does not import.
+DEBUG: Final = 10
+INFO: Final = 20
+WARNING: Final = 30
+ERROR: Final = 40
+CRITICAL: Final = 50
 
 #: Budget of turns that need not end early.
 NO_BUDGET = 2**62
@@ -143,7 +150,7 @@ class Turn:
         self.state.timers.pop(timer_id, None)
 
     def log(self, level: int, text: str, logger: str = "distributed.scheduler") -> None:
-        """Log ``text`` at a level of ``logging`` (10 debug, 20 info, 30 warning, 40 error)."""
+        """Log ``text``; ``level`` is ``INFO``, ``WARNING`` and so on, as in ``logging``."""
         self.outbox.instructions.append(LogLine(level, text, logger))
 
     def log_event(self, topics: str | Iterable[Hashable], event: Any) -> None:

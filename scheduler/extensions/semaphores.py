@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypeVar
 
 from paceline.protocol import messages as m
 from paceline.scheduler.core.extension import Extension, ExtensionError, ExtensionErrorReply
-from paceline.scheduler.core.turn import Turn
+from paceline.scheduler.core.turn import CRITICAL, WARNING, Turn
 
 from .names import deadline_after, hashable_name, parse_seconds
 from .wait_queues import Waiter, WaitQueues
@@ -20,8 +20,6 @@ from .wait_queues import Waiter, WaitQueues
 SEMAPHORES_MAX = 1_000_000
 #: Maximum number of unknown leases of a semaphore that a refresh adds.
 UNKNOWN_LEASES_MAX = 10_000
-
-WARNING, CRITICAL = 30, 50
 
 #: Queue of the waiters of closed semaphores, which wait for their deadline only.
 CLOSED = object()

@@ -8,11 +8,9 @@ from typing import Any, ClassVar
 from paceline.protocol import messages as m
 from paceline.scheduler.core.extension import Extension, ExtensionError
 from paceline.scheduler.core.handlers.whole_workers import MEMORY_TOPIC, note_memory_report
-from paceline.scheduler.core.turn import Turn
+from paceline.scheduler.core.turn import WARNING, Turn
 
 from .names import hashable_name
-
-WARNING = 30
 
 #: Maximum number of clients and workers that left and whose topics are kept; the oldest goes first.
 LEFT_PEERS_MAX = 20_000

@@ -24,7 +24,7 @@ from paceline.scheduler.core.stimuli import (
     GraphFailed,
     GraphRestarted,
 )
-from paceline.scheduler.core.turn import Registry, Turn
+from paceline.scheduler.core.turn import ERROR, INFO, Registry, Turn
 
 from . import stages
 from .insert import insert
@@ -106,7 +106,7 @@ def handle_graph_failed(turn: Turn, failed: GraphFailed) -> None:
         ["scheduler", failed.client],
         {"action": "update-graph", "stimulus_id": turn.stimulus_id, "status": "error"},
     )
-    turn.log(40, failed.text)
+    turn.log(ERROR, failed.text)
     for key in failed.keys:
         report = TaskErredReport(key=key, exception=failed.exception, traceback=failed.traceback)
         ts = state.tasks.get(key)
@@ -250,7 +250,7 @@ def _refuse_lost(turn: Turn, graph: PendingGraph, missing: list[Key]) -> None:
     keys = graph.wanted()
     for key in missing[:10]:
         turn.log(
-            20,
+            INFO,
             "User asked for computation on lost data. "
             f"Final key is {keys[0] if keys else None!s} with missing dependency {key!s}",
         )

@@ -16,7 +16,7 @@ from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.task_states import ACTIVE_STATES
 from paceline.scheduler.core.stimuli import AnnotationSet, GraphChunk
 from paceline.scheduler.core.task_policy import TaskPolicy
-from paceline.scheduler.core.turn import Turn
+from paceline.scheduler.core.turn import WARNING, Turn
 
 
 def insert(turn: Turn, graph: PendingGraph, rows: range) -> None:
@@ -168,7 +168,7 @@ def _annotated_account(turn: Turn, graph: PendingGraph, number: int, group: str)
             account = turn.state.shares.account(account.client, group)
         else:
             turn.log(
-                30,
+                WARNING,
                 f"Ignoring the annotation group={group!r} of tasks of {graph.client}; to allow it, "
                 "set paceline.shares.annotations",
             )
@@ -218,7 +218,7 @@ def _warn_collision(
         return
     graph.warned_groups[ts.group] = None
     turn.log(
-        30,
+        WARNING,
         f"Detected different `run_spec` for key {ts.key!r} between "
         "two consecutive calls to `update_graph`. "
         "This can cause failures and deadlocks down the line. "

@@ -25,7 +25,7 @@ from paceline.scheduler.core.lifecycle.transitions import run
 from paceline.scheduler.core.state.model import ClientState, TaskState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.stimuli import ClientJoined, ClientRemoved, ReleaseAll, RetryKeys
-from paceline.scheduler.core.turn import Registry, Turn
+from paceline.scheduler.core.turn import INFO, WARNING, Registry, Turn
 
 #: Name of the client that holds keys submitted with ``fire_and_forget``.
 FIRE_AND_FORGET = "fire-and-forget"
@@ -122,7 +122,7 @@ def retain_keys(turn: Turn, cs: ClientState) -> None:
     cs.grace_deadline = turn.now + state.config.client_grace_seconds
     state.clients[cs.client_key] = cs
     turn.log(
-        20,
+        INFO,
         f"Client {name} disconnected without closing; keeping its {len(cs.wants_what)} keys for "
         f"{state.config.client_grace_seconds:g} s",
     )
@@ -134,7 +134,8 @@ def retain_keys(turn: Turn, cs: ClientState) -> None:
 def release_retained(turn: Turn, cs: ClientState) -> None:
     """Release the keys retained for ``cs``."""
     turn.log(
-        20, f"No client asked for the keys of {cs.client_key}; releasing {len(cs.wants_what)} keys"
+        INFO,
+        f"No client asked for the keys of {cs.client_key}; releasing {len(cs.wants_what)} keys",
     )
     del turn.state.clients[cs.client_key]
     begin_client_removal(turn, cs)
@@ -156,7 +157,7 @@ def check_retained(turn: Turn) -> None:
         allowed -= nbytes
         if allowed < 0:
             turn.log(
-                30,
+                WARNING,
                 f"{cs.client_key} exceeds paceline.scheduler.client-grace-bytes; "
                 "releasing its keys",
             )
@@ -175,7 +176,7 @@ def handle_client_desires_keys(turn: Turn, message: m.ClientDesiresKeys) -> None
     client = message.client or turn.source
     if client != turn.source and client not in turn.state.clients:
         turn.log(
-            30,
+            WARNING,
             f"Client {turn.source} desires {len(message.keys)} keys for the client "
             f"{client[:NAME_QUOTED_MAX]!r}, which is not connected; ignoring it",
         )
@@ -266,7 +267,7 @@ def handle_cancel_keys(turn: Turn, message: m.CancelKeys) -> None:
     state = turn.state
     client = message.client or turn.source
     cs = state.clients.get(client)
-    turn.log(20, f"Client {client} requests to cancel {len(message.keys)} keys")
+    turn.log(INFO, f"Client {client} requests to cancel {len(message.keys)} keys")
     turn.log_event(client, {"action": "cancel", "count": len(message.keys), "force": message.force})
     if cs is None:
         return
@@ -309,7 +310,7 @@ def _collect_cancelled(
             for holder in ts.who_wants if force else (cs,):
                 holders[holder] = None
             if force or alone:
-                turn.log(20, f"Scheduler cancels key {ts.key!s}.  Force={force}")
+                turn.log(INFO, f"Scheduler cancels key {ts.key!s}.  Force={force}")
                 stack.append((ts, True))
                 stack.extend((dts, False) for dts in ts.dependents)
     return cancelled, holders
@@ -339,7 +340,7 @@ def handle_heartbeat_client(turn: Turn, message: m.HeartbeatClient) -> None:
         if cs.heartbeat_overdue:
             cs.heartbeat_overdue = False
             seconds = turn.now - cs.last_seen
-            turn.log(20, f"Client {turn.source} sent a heartbeat again after {seconds:.0f} s")
+            turn.log(INFO, f"Client {turn.source} sent a heartbeat again after {seconds:.0f} s")
             turn.log_event(turn.source, {"action": "client-back", "seconds": seconds})
         cs.heartbeats += 1
         cs.last_seen = turn.now
@@ -354,7 +355,7 @@ def handle_retry_keys(turn: Turn, message: RetryKeys) -> None:
     """
     state = turn.state
     client = message.client
-    turn.log(20, f"Client {client} requests to retry {len(message.keys)} keys")
+    turn.log(INFO, f"Client {client} requests to retry {len(message.keys)} keys")
     if client:
         turn.log_event(client, {"action": "retry", "count": len(message.keys)})
     seen: dict[Key, None] = {}

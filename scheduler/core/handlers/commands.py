@@ -27,7 +27,7 @@ from paceline.scheduler.core.stimuli import (
     RestrictionsSet,
     WriteTask,
 )
-from paceline.scheduler.core.turn import Registry, Turn
+from paceline.scheduler.core.turn import WARNING, Registry, Turn
 
 #: Attributes of a task that commands may write.
 WRITABLE = (
@@ -160,7 +160,7 @@ def handle_make_transitions(turn: Turn, command: MakeTransitions) -> None:
             continue
         if finish not in COMMANDED_STATES or (ts.state, finish) in IMPOSSIBLE:
             turn.log(
-                30,
+                WARNING,
                 f"Ignoring the transition of {key!r} from {ts.state} to {finish} "
                 "that a plugin recommends",
             )

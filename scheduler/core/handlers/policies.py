@@ -18,7 +18,7 @@ from paceline.scheduler.core.lifecycle.transitions import run, transition
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.task_states import ACTIVE_STATES
 from paceline.scheduler.core.task_policy import TaskPolicy
-from paceline.scheduler.core.turn import Turn
+from paceline.scheduler.core.turn import WARNING, Turn
 
 from .extra_runs import give_up_run
 from .retries import TIMEOUT_ERROR, check_retry, retry_later
@@ -109,7 +109,7 @@ def _check_task(turn: Turn, ts: TaskState) -> None:
 def _fail(turn: Turn, ts: TaskState, text: str, retry: bool = False) -> None:
     """Give up the run of `ts`, and mark it as erred with a TimeoutError, or retry it elsewhere."""
     ws = ts.processing_on
-    turn.log(30, text)
+    turn.log(WARNING, text)
     recs: Recs = {}
     is_running = ws is not None and may_be_running(ts, ws)
     policies = ts.policies

@@ -25,7 +25,7 @@ from paceline.scheduler.core.state.comparison import (
 )
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.stealing.recall import BARRIER_KEY
-from paceline.scheduler.core.turn import Registry, Turn
+from paceline.scheduler.core.turn import WARNING, Registry, Turn
 
 from .replicas import drop_replicas
 
@@ -103,7 +103,7 @@ def _count(turn: Turn, ws: WorkerState, key: Key, kind: str) -> None:
     counts = turn.state.comparisons.repair_counts
     counts[kind] = counts.get(kind, 0) + 1
     difference, repair = REPAIRS[kind]
-    turn.log(30, f"Worker {ws.address} {difference} {key!r}; {repair}")
+    turn.log(WARNING, f"Worker {ws.address} {difference} {key!r}; {repair}")
 
 
 def _reschedule_lost(

@@ -14,7 +14,7 @@ from paceline.scheduler.core.lifecycle.slots import fill_slots
 from paceline.scheduler.core.lifecycle.transitions import run
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.stimuli import DataPlaced, ReplicasAdded, ReplicasLost
-from paceline.scheduler.core.turn import Registry, Turn
+from paceline.scheduler.core.turn import ERROR, Registry, Turn
 
 from .clients import client_desires_keys
 
@@ -119,7 +119,7 @@ def handle_data_placed(turn: Turn, placed: DataPlaced) -> None:
             continue
         if ts is None:
             if not has_prefix(key):
-                turn.log(40, f"Ignoring data under the invalid key {key!r}")
+                turn.log(ERROR, f"Ignoring data under the invalid key {key!r}")
                 continue
             ts = new_task(state, key, placed.client)
         placed_tasks.append(ts)

@@ -16,7 +16,7 @@ from paceline.scheduler.core.lifecycle.transitions import run, transition
 from paceline.scheduler.core.state.model import TaskState
 from paceline.scheduler.core.state.policies import PendingRetry, TaskPolicies
 from paceline.scheduler.core.task_policy import ErrorMatched
-from paceline.scheduler.core.turn import Registry, Turn
+from paceline.scheduler.core.turn import WARNING, Registry, Turn
 
 #: Seconds after which the comparison of an exception is requested again.
 MATCH_AGAIN_SECONDS = 10.0
@@ -87,7 +87,7 @@ def handle_error_matched(turn: Turn, message: ErrorMatched) -> None:
     else:
         if message.problem:
             turn.log(
-                30,
+                WARNING,
                 f"The exception of {ts.key!r} cannot be compared with its annotation retry_on: "
                 f"{message.problem}; not retrying it",
             )

@@ -7,7 +7,7 @@ from paceline.scheduler.core.lifecycle.slots import fill_slots
 from paceline.scheduler.core.state.accounts import ShareGroup
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.stimuli import SetShare
-from paceline.scheduler.core.turn import Registry, Turn
+from paceline.scheduler.core.turn import WARNING, Registry, Turn
 
 from .stealing import recall_capped
 
@@ -22,7 +22,7 @@ def handle_set_share(turn: Turn, command: SetShare) -> None:
     try:
         check_group_settings(command.group, command.settings)
     except ValueError as error:
-        turn.log(30, f"Ignoring the settings of a share group: {error}")
+        turn.log(WARNING, f"Ignoring the settings of a share group: {error}")
         return
     configured = state.config.shares_groups
     configured[command.group] = {**configured.get(command.group, {}), **command.settings}

@@ -10,7 +10,7 @@ from paceline.scheduler.core.lifecycle.slots import fill_slots
 from paceline.scheduler.core.lifecycle.transitions import run, transition
 from paceline.scheduler.core.policy import placement
 from paceline.scheduler.core.state.model import WorkerState
-from paceline.scheduler.core.turn import Registry, Turn
+from paceline.scheduler.core.turn import WARNING, Registry, Turn
 
 from .availability import use_worker
 from .retries import failure_of, handle_failed_run
@@ -110,7 +110,7 @@ def handle_reschedule(turn: Turn, message: Reschedule) -> None:
     ts = turn.state.tasks.get(message.key)
     if ts is None:
         turn.log(
-            30,
+            WARNING,
             f"Attempting to reschedule task {message.key!r}, which was not "
             "found on the scheduler. Aborting reschedule.",
         )

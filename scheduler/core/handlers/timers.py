@@ -16,7 +16,7 @@ from paceline.scheduler.core.policy import fairness, placement
 from paceline.scheduler.core.state.model import TaskState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.stimuli import Continue, IdleCheck, Tick
-from paceline.scheduler.core.turn import Registry, Turn
+from paceline.scheduler.core.turn import ERROR, INFO, WARNING, Registry, Turn
 
 from .admission import check_memory
 from .availability import refresh_no_workers
@@ -78,7 +78,7 @@ def _check_worker_ttl(turn: Turn) -> None:
         if seconds > ttl and ws.status != "closing":
             silent.append(ws.address)
             what = "attempting restart" if ws.nanny else "removing"
-            turn.log(30, f"Worker failed to heartbeat for {seconds:.0f}s; {what}: {ws!r}")
+            turn.log(WARNING, f"Worker failed to heartbeat for {seconds:.0f}s; {what}: {ws!r}")
             ws.last_seen = turn.now  # one restart at a time
     if silent:
         turn.log_event(
@@ -101,7 +101,7 @@ def _check_clients(turn: Turn) -> None:
         seconds = turn.now - cs.last_seen
         if seconds > limit and cs.heartbeats and not cs.heartbeat_overdue and not cs.grace_deadline:
             cs.heartbeat_overdue = True
-            turn.log(30, f"Client {name} did not send a heartbeat for {seconds:.0f} s")
+            turn.log(WARNING, f"Client {name} did not send a heartbeat for {seconds:.0f} s")
             turn.log_event(
                 ["scheduler", name],
                 {"action": "client-heartbeat-overdue", "client": name, "seconds": seconds},
@@ -154,7 +154,7 @@ def _fail_late(turn: Turn, ts: TaskState, timeout: int | float, recs: Recs) -> N
     else:
         exception = state.errors.no_worker(ts.key, timeout)
         why, name = "without any running workers", "NoWorkerError"
-    turn.log(40, f"Task {ts.key!s} marked as failed because it timed out waiting {why}.")
+    turn.log(ERROR, f"Task {ts.key!s} marked as failed because it timed out waiting {why}.")
     failure = Failure(cause=ts, exception=exception, exception_text=name)
     transition(turn, ts, "erred", recs, failure)
 
@@ -177,7 +177,7 @@ def _check_idle(turn: Turn) -> None:
         return
     timeout = state.config.idle_timeout_seconds
     if timeout and turn.now > state.idle_since + timeout:
-        turn.log(20, f"Scheduler closing after being idle for {format_seconds(timeout)}")
+        turn.log(INFO, f"Scheduler closing after being idle for {format_seconds(timeout)}")
         turn.instruct(CloseScheduler("idle-timeout-exceeded"))
 
 

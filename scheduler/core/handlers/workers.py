@@ -35,7 +35,7 @@ from paceline.scheduler.core.stimuli import (
     WorkerJoined,
     WorkerRemoved,
 )
-from paceline.scheduler.core.turn import Registry, Turn
+from paceline.scheduler.core.turn import ERROR, INFO, WARNING, Registry, Turn
 
 from .admission import learn_memory
 from .availability import availability_changed, refresh_no_workers, use_worker
@@ -281,7 +281,7 @@ def handle_close_worker(turn: Turn, message: CloseWorker) -> None:
     """Ask a worker to close; it is removed when its connection ends."""
     address = message.address
     if address in turn.state.workers:
-        turn.log(20, f"Closing worker {address}")
+        turn.log(INFO, f"Closing worker {address}")
         turn.log_event(address, {"action": "close-worker"})
         turn.to_worker(address, m.Close(reason="scheduler-close-worker"))
 
@@ -326,7 +326,7 @@ def handle_worker_removed(turn: Turn, gone: WorkerRemoved) -> None:
         turn.reply(turn.request_id, "already-removed")
         return
     turn.log(
-        20,
+        INFO,
         f"Remove worker addr: {ws.address} name: {ws.name} (stimulus_id={turn.stimulus_id!r})",
     )
     if gone.close:
@@ -351,7 +351,7 @@ def handle_worker_removed(turn: Turn, gone: WorkerRemoved) -> None:
     if state.plugins is not None:
         state.plugins.remove_worker(ws.address, turn.stimulus_id)
     if not state.workers:
-        turn.log(20, "Lost all workers")
+        turn.log(INFO, "Lost all workers")
     for other in state.workers:
         state.bandwidth_workers.pop((ws.address, other), None)
         state.bandwidth_workers.pop((other, ws.address), None)
@@ -393,14 +393,14 @@ def _report_losses(
     stimulus = f"(stimulus_id={turn.stimulus_id!r})"
     if recomputed:
         turn.log(
-            30,
+            WARNING,
             f"Removing worker {ws.address!r} caused the cluster to lose "
             "already computed task(s), which will be recomputed elsewhere: "
             f"{_some(recomputed)} {stimulus}",
         )
     if lost:
         turn.log(
-            40,
+            ERROR,
             f"Removing worker {ws.address!r} caused the cluster to lose scattered "
             f"data, which can't be recovered: {_some(lost)} {stimulus}",
         )

@@ -10,7 +10,7 @@ from paceline.protocol.payload import Payload
 from paceline.scheduler.core.state.event_log import ErredTask
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
-from paceline.scheduler.core.turn import Turn
+from paceline.scheduler.core.turn import ERROR, Turn
 
 from . import accounting
 from .recommendations import Recs, erred_dependency
@@ -112,7 +112,7 @@ def huge_inputs_failure(turn: Turn, ts: TaskState, ws: WorkerState) -> Failure:
             " It seems like you called client.compute() on a huge collection. "
             "Consider writing to distributed storage or slicing/reducing first."
         )
-    turn.log(40, text)
+    turn.log(ERROR, text)
     return Failure(
         cause=ts,
         worker=ws.address,

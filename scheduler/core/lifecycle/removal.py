@@ -15,7 +15,7 @@ from paceline.protocol.keys import Key
 from paceline.protocol.messages import CancelledKeys
 from paceline.scheduler.core.state.deferred import WorkerRemoval
 from paceline.scheduler.core.state.model import ClientState, TaskState, WorkerState
-from paceline.scheduler.core.turn import Turn
+from paceline.scheduler.core.turn import ERROR, WARNING, Turn
 
 from . import accounting
 from .failures import Failure
@@ -66,7 +66,7 @@ def _blame(turn: Turn, worker_removal: WorkerRemoval) -> None:
     if first:
         keys = ", ".join([str(ts.key) for ts in first[:KEYS_IN_LOG_LINE]])
         turn.log(
-            30,
+            WARNING,
             f"Worker {ws.address} died of memory; trying each task that may be the cause again "
             f"with a whole worker for itself: {keys}",
         )
@@ -133,7 +133,7 @@ def _count_worker_loss(turn: Turn, ws: WorkerState, ts: TaskState, recs: Recs) -
         exception_text="KilledWorker",
     )
     turn.log(
-        40,
+        ERROR,
         f"Task {ts.key!s} marked as failed because {max(ts.suspicious, losses)} workers died"
         " while trying to run it",
     )

@@ -20,7 +20,7 @@ from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.stealing import InFlightSteal
 from paceline.scheduler.core.state.worker_loads import is_available
-from paceline.scheduler.core.turn import Registry, Turn
+from paceline.scheduler.core.turn import DEBUG, WARNING, Registry, Turn
 
 #: Requests in flight at a time.
 IN_FLIGHT_MAX = 10_000
@@ -72,7 +72,7 @@ def handle_steal_response(turn: Turn, message: StealResponse) -> None:
             comparison.barriers.popleft()(turn)
             return
         text = f"Key released between request and confirm: {message.key}"
-        turn.log(10, text, "distributed.stealing")
+        turn.log(DEBUG, text, "distributed.stealing")
         return
     steal = state.stealing.in_flight.get(ts)
     details = (message.key, message.state, turn.source, message.stimulus_id)
@@ -104,7 +104,7 @@ def _complete(turn: Turn, ts: TaskState, steal: InFlightSteal, answer: str | Non
         turn.log_event("stealing", ("reschedule", gone, *places))
         if answer not in GIVEN_BACK and answer not in UNKNOWN:
             turn.log(
-                30,
+                WARNING,
                 f"Worker {victim.address} reports the unknown state {answer!r} for {ts.key!r}; "
                 "rescheduling it",
             )
