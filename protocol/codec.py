@@ -460,9 +460,4 @@ def _messages_to_dicts(value: Any) -> Any:
     """Convert requests, and messages in a batch that also has dicts of plugins, to maps."""
     if isinstance(value, list):
         return [_messages_to_dicts(x) if isinstance(x, Message) else x for x in value]
-    if isinstance(value, Message):
-        fields = struct_to_dict(value)
-        if value.EXTRA_FIELD is not None:
-            fields.update(fields.pop(value.EXTRA_FIELD))
-        return fields
-    return value
+    return struct_to_dict(value) if isinstance(value, Message) else value

@@ -165,11 +165,7 @@ def _form(value: Any, max_nbytes: float, depth: int) -> Any:
     if isinstance(value, Payload):
         return _payload(value, max_nbytes, depth)
     if isinstance(value, msgspec.Struct):
-        fields = struct_to_dict(value)
-        extra = getattr(value, "EXTRA_FIELD", None)
-        if extra is not None:
-            fields.update(fields.pop(extra))
-        return _map(fields, max_nbytes, depth)
+        return _map(struct_to_dict(value), max_nbytes, depth)
     if isinstance(value, msgpack.ExtType):
         return {"$ext": [value.code, value.data.hex()]}
     if isinstance(value, msgpack.Timestamp):

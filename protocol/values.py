@@ -325,6 +325,9 @@ def struct_to_dict(value: msgspec.Struct) -> dict[str, Any]:
             value.__struct_fields__, value.__struct_encode_fields__, strict=True
         ):
             result[encoded] = getattr(value, name)
+        extra = getattr(value, "EXTRA_FIELD", None)
+        if extra is not None:
+            result.update(result.pop(extra))
         return result
     for field in msgspec.structs.fields(type(value)):  # slow: it reads the annotations each time
         x = getattr(value, field.name)
