@@ -28,8 +28,8 @@ from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.task_states import ACTIVE_STATES, TASK_STATES
 from paceline.scheduler.core.state.worker_loads import is_available, usable_threads
 
-from .policy_invariants import check_retries, check_second_runs, check_workers
-from .share_invariants import check_accounts, check_groups
+from .policy_invariants import check_ends, check_retries, check_second_runs
+from .share_invariants import check_shares
 
 #: Relative tolerance, and tolerance in seconds, of sums of floating-point numbers.
 SECONDS_TOLERANCE = 1e-6
@@ -405,27 +405,6 @@ def _graphs(view: View, state: SchedulerState) -> None:
         assert known, f"graph {graph.graph_id} is being committed, and is not known"
 
 
-def _shares(view: View, state: SchedulerState) -> None:
-    """Check that share groups count their tasks, threads and bytes, and stay below their caps."""
-    check_groups(state)
-    check_accounts(state)
-
-
-def _retries(view: View, state: SchedulerState) -> None:
-    """Check that only waiting tasks wait for a retry, and that an alarm is set for it."""
-    check_retries(state)
-
-
-def _second_runs(view: View, state: SchedulerState) -> None:
-    """Check that second runs are of processing tasks, on another worker, and occupy a thread."""
-    check_second_runs(state)
-
-
-def _ends(view: View, state: SchedulerState) -> None:
-    """Check that the workers that end, and those that are reserved, are listed."""
-    check_workers(state)
-
-
 def _steals(view: View, state: SchedulerState) -> None:
     """Check that tasks asked back are on their victims, or requests void, and sums add up."""
     stealing_state = state.stealing
@@ -468,7 +447,7 @@ INVARIANTS: Mapping[str, Mapping[int, Callable[[View, Any], None]]] = {
     "prefix": {41: _prefix_known},
     "state": {
         50: _group_counts, 51: _prefix_counts, 52: _totals, 53: _network, 54: _graphs,
-        60: _steals, 61: _shares, 62: _retries, 63: _second_runs, 64: _ends,
+        60: _steals, 61: check_shares, 62: check_retries, 63: check_second_runs, 64: check_ends,
     },
 }  # fmt: skip
 

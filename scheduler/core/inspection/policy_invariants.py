@@ -8,7 +8,7 @@ from paceline.scheduler.core.lifecycle.second_runs import second_run
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 
 
-def check_retries(state: SchedulerState) -> None:
+def check_retries(_view: object, state: SchedulerState) -> None:
     """Check that only waiting tasks wait for a retry, and that an alarm is set for it."""
     alarms = {(ts, when) for when, _, ts in state.policies.alarms}
     for ts in state.tasks.values():
@@ -18,7 +18,7 @@ def check_retries(state: SchedulerState) -> None:
             assert (ts, retry.until) in alarms, f"no alarm is set for the retry of {ts!r}"
 
 
-def check_second_runs(state: SchedulerState) -> None:
+def check_second_runs(_view: object, state: SchedulerState) -> None:
     """Check that second runs are of processing tasks, on another worker, and occupy a thread."""
     found = [ts for ts in state.tasks.values() if second_run(ts) is not None]
     known = state.policies.second_runs
@@ -33,9 +33,13 @@ def check_second_runs(state: SchedulerState) -> None:
         assert second.run_id != ts.run_id, f"both runs of {ts!r} have the same number"
 
 
-def check_workers(state: SchedulerState) -> None:
-    """Check that the workers that end are listed, and that reserved ones run one task."""
-    _check_ends(state)
+def check_ends(_view: object, state: SchedulerState) -> None:
+    """Check that the workers that end, and those that are reserved, are listed."""
+    found = [ws for ws in state.workers.values() if ws.ends_at]
+    known = state.ends.workers
+    assert all(ws in known for ws in found) and len(found) == len(known), f"{found}, not {known}"
+    soonest = min([ws.ends_at for ws in found], default=inf)
+    assert state.ends.soonest == soonest, f"the soonest end is {soonest}, not {state.ends.soonest}"
     reserved = state.whole.reserved
     for ws in state.workers.values():
         assert ws.reserved_for is reserved.get(ws), f"{ws!r} is reserved for {ws.reserved_for!r}"
@@ -44,14 +48,4 @@ def check_workers(state: SchedulerState) -> None:
             assert len(others) <= len(ws.long_running), f"{others} beside {ws.reserved_for!r}"
     assert all(state.workers.get(ws.address) is ws for ws in reserved), f"{reserved}"
     for ts in state.whole.due:
-        if ts.state == "queued":
-            raise AssertionError(f"{ts!r} waits for a whole worker in the queue")
-
-
-def _check_ends(state: SchedulerState) -> None:
-    """Check that exactly the workers that end are listed, with the earliest end."""
-    found = [ws for ws in state.workers.values() if ws.ends_at]
-    known = state.ends.workers
-    assert all(ws in known for ws in found) and len(found) == len(known), f"{found}, not {known}"
-    soonest = min([ws.ends_at for ws in found], default=inf)
-    assert state.ends.soonest == soonest, f"the soonest end is {soonest}, not {state.ends.soonest}"
+        assert ts.state != "queued", f"{ts!r} waits for a whole worker in the queue"

@@ -11,7 +11,13 @@ from paceline.scheduler.core.state.model import WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 
 
-def check_groups(state: SchedulerState) -> None:
+def check_shares(_view: object, state: SchedulerState) -> None:
+    """Check that share groups count their tasks, threads and bytes, and stay below their caps."""
+    _check_groups(state)
+    _check_accounts(state)
+
+
+def _check_groups(state: SchedulerState) -> None:
     """Assert that share groups count their tasks and threads, and stay below their caps.
 
     Also assert that only running workers claim tasks.
@@ -53,7 +59,7 @@ def _on_workers(state: SchedulerState) -> tuple[dict[ShareGroup, int], dict[Shar
     return n_processing, n_threads
 
 
-def check_accounts(state: SchedulerState) -> None:
+def _check_accounts(state: SchedulerState) -> None:
     """Assert that accounts count their tasks and the bytes of these on all workers."""
     n_tasks = Counter(ts.account for ts in state.tasks.values())
     nbytes: dict[Account, int] = {}
