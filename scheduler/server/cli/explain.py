@@ -12,20 +12,18 @@ from paceline.protocol.messages import Explain
 from paceline.scheduler.core.inspection.dump import jsonable
 from paceline.scheduler.core.inspection.explain_text import count
 
-from .options import read_key, scheduler_address, timeout_option
-from .rpc_client import RpcError, call_scheduler
+from .options import json_option, read_key, scheduler_address, timeout_option
+from .rpc_client import call_paceline
 
 
 @click.command("explain")
 @click.argument("key", required=False)
 @scheduler_address()
-@click.option("--json", "as_json", is_flag=True, help="Print all details as JSON")
+@json_option
 @timeout_option(30.0)
 def command(key: str | None, address: str, as_json: bool, timeout: float) -> None:
     """Report why the task KEY does not run; without KEY, report what delays the cluster."""
-    found = call_scheduler(address, Explain(key=read_key(key)), timeout)
-    if not isinstance(found, Mapping):
-        raise RpcError(f"{address} is not a paceline scheduler: it replied {found!r:.500}")
+    found = call_paceline(address, Explain(key=read_key(key)), timeout)
     if as_json:
         click.echo(json.dumps(jsonable(found), indent=2))
     else:

@@ -64,6 +64,12 @@ def timeout_option(seconds: float) -> Callable[[Command], Command]:
     return click.option("--timeout", type=Seconds(), default=seconds, show_default=True, help=text)
 
 
+def json_option(command: Command) -> Command:
+    """Add the flag ``--json`` to a command, which receives it as ``as_json``."""
+    text = "Print all details as JSON"
+    return click.option("--json", "as_json", is_flag=True, help=text)(command)
+
+
 def scheduler_address(*names: str, required: bool = True) -> Callable[[Command], Command]:
     """Add the argument ADDRESS and the options ``--address`` and ``--scheduler-file`` to a command.
 

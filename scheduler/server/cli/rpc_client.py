@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Mapping
 from typing import Any, Final
 
 import click
@@ -45,6 +46,18 @@ def call_scheduler(address: str, request: Any, timeout: float = 30.0) -> Any:
     if isinstance(reply, dict) and reply.get("status") == "uncaught-error":
         raise RpcError(f"{address}: {reply.get('exception_text')}")
     return reply
+
+
+def call_paceline(address: str, request: Any, timeout: float) -> Mapping[str, Any]:
+    """Send a request that stock schedulers do not know, and return the facts that it replies.
+
+    Raises:
+        RpcError: as ``call_scheduler``, and if the scheduler is a stock one.
+    """
+    found = call_scheduler(address, request, timeout)
+    if not isinstance(found, Mapping):
+        raise RpcError(f"{address} is not a paceline scheduler: it replied {found!r:.500}")
+    return found
 
 
 def _connect(address: str, encrypted: bool, timeout: float) -> socket.socket:

@@ -12,8 +12,8 @@ from paceline.scheduler.core.config import NO_CAP, check_group_settings
 from paceline.scheduler.core.inspection.share_report import SHARES_OFF, caps_text
 from paceline.scheduler.core.lifecycle.failures import format_nbytes
 
-from .options import scheduler_address, timeout_option
-from .rpc_client import RpcError, call_scheduler
+from .options import json_option, scheduler_address, timeout_option
+from .rpc_client import RpcError, call_paceline
 
 
 @click.command("shares")
@@ -24,7 +24,7 @@ from .rpc_client import RpcError, call_scheduler
 @click.option("--threads", help='Threads that the group may occupy, or "none"')
 @click.option("--tasks", help='Tasks that the group may have on workers, or "none"')
 @click.option("--memory", help='Size of results, as "10 GiB", or "none"')
-@click.option("--json", "as_json", is_flag=True, help="Print all details as JSON")
+@json_option
 @timeout_option(30.0)
 def shares_command(
     group: str | None, address: str, as_json: bool, timeout: float, **options: Any
@@ -50,7 +50,7 @@ def shares_command(
 
 @click.command("usage")
 @scheduler_address()
-@click.option("--json", "as_json", is_flag=True, help="Print all details as JSON")
+@json_option
 @timeout_option(30.0)
 def usage_command(address: str, as_json: bool, timeout: float) -> None:
     """Show what each share group and client has used since the scheduler started."""
@@ -84,9 +84,7 @@ def _nbytes(text: str) -> int:
 
 
 def _request(address: str, request: SharesRequest, timeout: float) -> dict[str, Any]:
-    found = call_scheduler(address, request, timeout)
-    if not isinstance(found, Mapping) or "groups" not in found:
-        raise RpcError(f"{address} is not a paceline scheduler: it replied {found!r:.500}")
+    found = call_paceline(address, request, timeout)
     return {**found, "groups": list(found["groups"])}
 
 

@@ -16,6 +16,7 @@ from paceline.scheduler.core.lifecycle.failures import format_nbytes
 
 from .options import Seconds, scheduler_address, timeout_option
 from .rpc_client import call_scheduler
+from .shares import table
 
 #: Number of workers shown; the number of further ones is printed.
 WORKERS_SHOWN: Final = 20
@@ -168,10 +169,7 @@ def format_text(now: Snapshot, before: Snapshot | None = None, color: bool = Fal
         lines.append(line)
     rows = [worker_row(w, a) for a, w in list(now.identity["workers"].items())[:WORKERS_SHOWN]]
     if rows:
-        table = [WORKER_COLUMNS, *rows]
-        widths = [max(len(row[i]) for row in table) for i in range(len(WORKER_COLUMNS))]
-        lines.append("")
-        lines += ["  ".join(f"{x:{w}}" for x, w in zip(row, widths, strict=True)) for row in table]
+        lines += ["", *table([WORKER_COLUMNS, *rows])]
     more = len(now.identity["workers"]) - WORKERS_SHOWN
     if more > 0:
         lines.append(f"and {more} more")
