@@ -13,6 +13,7 @@ from paceline.scheduler.core.policy.admission import (
     limit_nbytes,
     watched_nbytes,
 )
+from paceline.scheduler.core.policy.memory import spilled_nbytes
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.turn import Turn
@@ -35,9 +36,8 @@ def learn_memory(state: SchedulerState, ws: WorkerState, metrics: Mapping[str, A
     process = int(metrics.get("memory", 0))
     if process:
         managed = max(0, int(metrics.get("managed_bytes", ws.nbytes)))
-        spilled = int((metrics.get("spilled_bytes") or {}).get("memory", 0))
         incoming = int((metrics.get("transfer") or {}).get("incoming_bytes", 0))
-        unmanaged = max(0, process - max(0, managed - spilled) - incoming)
+        unmanaged = max(0, process - max(0, managed - spilled_nbytes(metrics)) - incoming)
         change = abs(managed - ws.reported_nbytes)
         ws.reported_nbytes = managed
         if ws.idle_nbytes < 0:

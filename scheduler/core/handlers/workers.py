@@ -21,6 +21,7 @@ from paceline.scheduler.core.lifecycle.second_runs import leave_second_runs
 from paceline.scheduler.core.lifecycle.slots import fill_slots
 from paceline.scheduler.core.lifecycle.transitions import run
 from paceline.scheduler.core.policy import placement
+from paceline.scheduler.core.policy.memory import spilled_nbytes
 from paceline.scheduler.core.state.deferred import WorkerRemoval
 from paceline.scheduler.core.state.fixed_set import FixedSet
 from paceline.scheduler.core.state.model import TaskState, WorkerState
@@ -214,8 +215,7 @@ def _learn_unmanaged(
         _, size = history.popleft()
         if size == old:
             old = 0
-    spilled = (metrics.get("spilled_bytes") or {}).get("memory", 0)
-    size = max(0, int(metrics.get("memory", 0)) - ws.nbytes + int(spilled))
+    size = max(0, int(metrics.get("memory", 0)) - ws.nbytes + spilled_nbytes(metrics))
     history.append((now, size))
     if not old:
         old = min(s for _, s in history)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from paceline.scheduler.core.policy import admission
+from paceline.scheduler.core.policy.memory import held_nbytes
 from paceline.scheduler.core.state.model import TaskPrefix, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 
@@ -65,7 +66,7 @@ def _prefix(prefix: TaskPrefix) -> dict[str, Any]:
 def _worker(state: SchedulerState, ws: WorkerState) -> dict[str, Any]:
     limit = int(admission.limit_nbytes(state, ws))
     idle = int(admission.idle_nbytes(state, ws))
-    held = admission.held_nbytes(ws)
+    held = held_nbytes(ws)
     expected = idle + admission.results_nbytes(ws)
     return {
         "address": ws.address,

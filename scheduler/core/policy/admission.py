@@ -22,6 +22,7 @@ from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.worker_loads import has_free_slot
 
 from . import placement, worker_ends
+from .memory import held_nbytes
 
 #: Part of the memory that workers may use from which they are watched.
 WATCHED = 0.7
@@ -52,12 +53,6 @@ def idle_nbytes(state: SchedulerState, ws: WorkerState) -> float:
 def watched_nbytes(state: SchedulerState, ws: WorkerState) -> int:
     """Return the bytes of present and expected results from which `ws` is watched."""
     return int(WATCHED * limit_nbytes(state, ws) - idle_nbytes(state, ws))
-
-
-def held_nbytes(ws: WorkerState) -> int:
-    """Return the bytes of the results that `ws` holds, without those it spilled."""
-    spilled = (ws.metrics.get("spilled_bytes") or {}).get("memory", 0)
-    return max(0, ws.nbytes - int(spilled))
 
 
 def results_nbytes(ws: WorkerState) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from paceline.scheduler.core.state.model import WorkerState
 
@@ -44,16 +46,24 @@ class MemoryUse:
         return self.managed + self.unmanaged_old
 
 
+def spilled_nbytes(metrics: Mapping[str, Any]) -> int:
+    """Return the bytes of memory that the results spilled by a worker would take."""
+    return int((metrics.get("spilled_bytes") or {}).get("memory", 0))
+
+
+def held_nbytes(ws: WorkerState) -> int:
+    """Return the bytes of the results that `ws` holds, without those it spilled."""
+    return max(0, ws.nbytes - spilled_nbytes(ws.metrics))
+
+
 def memory_use(ws: WorkerState) -> MemoryUse:
     """Return the memory use of ``ws``, from its last heartbeat and the results it holds now."""
-    metrics = ws.metrics
-    process = int(metrics.get("memory", 0))
-    spilled = metrics.get("spilled_bytes") or {}
-    managed = min(process, max(0, ws.nbytes - int(spilled.get("memory", 0))))
+    process = int(ws.metrics.get("memory", 0))
+    managed = min(process, held_nbytes(ws))
     return MemoryUse(
         process=process,
         managed=managed,
-        spilled=int(spilled.get("disk", 0)),
+        spilled=int((ws.metrics.get("spilled_bytes") or {}).get("disk", 0)),
         unmanaged_old=min(ws.memory_unmanaged_old, process - managed),
     )
 
