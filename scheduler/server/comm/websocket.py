@@ -196,7 +196,7 @@ class WebSocketBackend:
             raise ValueError(
                 f"{self.scheme}:// cannot share the port of the pages: give it another with --port"
             )
-        http.application.serve_peers("/", PeerHandler, self.arguments(transport))
+        http.application.serve_peers(PeerHandler, self.arguments(transport))
         return SocketListener([], self.scheme, http.address, http.port)
 
     def refusal(self, facts: PeerFacts) -> str | None:

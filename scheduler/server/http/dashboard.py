@@ -45,7 +45,7 @@ class Dashboard:
         arguments = {"dashboard": self}
         rules = [(pattern, handler, arguments) for pattern in page_patterns(self.prefix)]
         application = web.Application(list(rules))
-        http.application.applications.append(application)
+        http.application.add_application(application)
         return application
 
     async def stop(self) -> None:

@@ -63,24 +63,22 @@ class PageApplication(web.Application):
     def __init__(self, routes: list[Route], gate: TokenGate | None = None) -> None:
         super().__init__(list(routes))
         self._gate = gate
-        self._peers: Route | None = None
+        self._peers: tuple[type[web.RequestHandler], dict[str, Any]] | None = None
         self.applications: list[web.Application] = []
 
     def add_application(self, application: web.Application) -> None:
         """Serve the routes of ``application`` in addition."""
         self.applications.append(application)
 
-    def serve_peers(
-        self, path: str, handler: type[web.RequestHandler], arguments: dict[str, Any]
-    ) -> None:
-        """Handle web sockets of workers and clients on ``path``, without a token."""
-        self._peers = (path, handler, arguments)
+    def serve_peers(self, handler: type[web.RequestHandler], arguments: dict[str, Any]) -> None:
+        """Handle web sockets of workers and clients at ``/``, without a token."""
+        self._peers = (handler, arguments)
 
     def find_handler(self, request: httputil.HTTPServerRequest, **kwargs: Any) -> Any:
         if self._peers is not None:
-            path, handler_class, arguments = self._peers
-            if request.path == path and request.headers.get("Upgrade", "").lower() == "websocket":
-                return self.get_handler_delegate(request, handler_class, arguments)
+            upgrade = request.headers.get("Upgrade", "").lower()
+            if request.path == "/" and upgrade == "websocket":
+                return self.get_handler_delegate(request, *self._peers)
         if self._gate is not None:
             refusing = self._gate.refusing(request)
             if refusing is not None:
