@@ -102,6 +102,7 @@ class Durability:
         self._sockets = {
             number: socket.socket(fileno=fd) for number, fd in keeper.kept.connections.items()
         }
+        self.scratch = memoryview(keeper.kept.scratch.memory)
         if keeper.is_successor:
             self._replay(new_connection)
         if self.past is None:
@@ -109,7 +110,6 @@ class Durability:
         else:
             self.start = self.past.start
         self.backend = DurableBackend(self.recorder, keeper)
-        self.scratch = memoryview(keeper.kept.scratch.memory)
 
     @classmethod
     def open(
@@ -148,8 +148,8 @@ class Durability:
             missing = past.counters.read - past.read
             if past.number not in self._sockets or missing == 0:
                 continue
-            if 0 < missing <= len(self._keeper.kept.scratch.memory):
-                data = memoryview(self._keeper.kept.scratch.memory)[:missing]
+            if 0 < missing <= len(self.scratch):
+                data = self.scratch[:missing]
                 self.recorder.read(past.number, data)
                 past.receive(data)
             else:
