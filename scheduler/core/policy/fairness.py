@@ -43,6 +43,8 @@ NO_RESTRICTIONS: Final = ((), (), (), False)
 
 #: A task and the worker to send it to; None if no worker can run it any more.
 Choice: TypeAlias = tuple[TaskState, WorkerState | None]
+#: The priority of a task, followed by a choice of it.
+Candidate: TypeAlias = tuple[Any, TaskState, WorkerState | None]
 
 
 # ------------------------------------------------------------------ entering the queue
@@ -166,7 +168,7 @@ def _choose(
     is_capped = queue.share.is_capped
     if not queue.places and not is_capped:
         return root
-    found: list[tuple[Any, TaskState, WorkerState | None]] = []
+    found: list[Candidate] = []
     if root is not None:
         found.append((root[0].priority, *root))
     ts = queue.anywhere.peek()
@@ -200,11 +202,7 @@ def for_actor(state: SchedulerState) -> WorkerState | None:
     return best
 
 
-def _add_local(
-    state: SchedulerState,
-    queue: ShareQueue,
-    found: list[tuple[Any, TaskState, WorkerState | None]],
-) -> None:
+def _add_local(state: SchedulerState, queue: ShareQueue, found: list[Candidate]) -> None:
     """Add the first task near each worker with a free slot."""
     near = queue.near
     free = state.loads.idle_task_count.loads
@@ -220,10 +218,7 @@ def _add_local(
 
 
 def _add_remote(
-    state: SchedulerState,
-    queue: ShareQueue,
-    least: WorkerState,
-    found: list[tuple[Any, TaskState, WorkerState | None]],
+    state: SchedulerState, queue: ShareQueue, least: WorkerState, found: list[Candidate]
 ) -> None:
     """Add tasks whose data is on full workers: those that should run on `least` all the same.
 
@@ -268,11 +263,7 @@ def starts_sooner(
 # ------------------------------------------------------------------ restricted tasks
 
 
-def _add_restricted(
-    state: SchedulerState,
-    ts: TaskState,
-    found: list[tuple[Any, TaskState, WorkerState | None]],
-) -> None:
+def _add_restricted(state: SchedulerState, ts: TaskState, found: list[Candidate]) -> None:
     """Add the restricted task `ts` if a worker has a slot and the resources for it, or none can."""
     ws = worker_for_restricted(state, ts)
     if ws is not None or not can_run(state, ts):
