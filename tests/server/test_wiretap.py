@@ -288,7 +288,7 @@ def test_one_line_per_message() -> None:
     assert "register-worker= status='OK'" in lines[3]
     assert all("\n" not in text and "\x1b" not in text for text in lines)
     peer, seen = conversation()[4]
-    assert "\x1b" in line(peer, 0.5, seen, colour=True)  # type: ignore[arg-type]
+    assert "\x1b" in line(peer, 0.5, seen, color=True)  # type: ignore[arg-type]
 
 
 def test_values_are_shortened() -> None:

@@ -41,7 +41,7 @@ from .options import read_key, scheduler_address, tls_options
 )
 @click.option("--stats", is_flag=True, help="Print counts, bytes and rates per op at the end")
 @click.option("--quiet", is_flag=True, help="Print violations only")
-@click.option("--color/--no-color", "colour", default=None, help="Colours [default: on a terminal]")
+@click.option("--color/--no-color", default=None, help="Colors [default: on a terminal]")
 @tls_options
 def wiretap(
     listen: str,

@@ -24,7 +24,7 @@ WORKERS_SHOWN: Final = 20
 PREFIXES_SHOWN: Final = 20
 #: Width of a progress bar, characters.
 BAR_WIDTH: Final = 32
-#: State, its character and colour in the bar, in the order of the bar.
+#: State, its character and color in the bar, in the order of the bar.
 STATES: Final = (
     ("memory", "█", "green"),
     ("released", "█", "blue"),

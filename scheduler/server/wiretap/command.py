@@ -74,7 +74,7 @@ def run(
     quiet: bool,
     jsonl: str | None,
     stats: bool,
-    colour: bool | None,
+    color: bool | None,
 ) -> int:
     """Run a wiretap until SIGINT or SIGTERM.
 
@@ -83,15 +83,15 @@ def run(
     Raises:
         click.ClickException: an address or a file cannot be used.
     """
-    if colour is None:
-        colour = sys.stdout.isatty()
+    if color is None:
+        color = sys.stdout.isatty()
     printer = Printer(sys.stdout)
     with contextlib.ExitStack() as stack:
         stack.callback(printer.close)
         try:
             file = stack.enter_context(open(jsonl, "w", encoding="utf-8")) if jsonl else None
             reporter = Reporter(
-                None if quiet else printer, printer, chosen=chosen, jsonl=file, colour=colour
+                None if quiet else printer, printer, chosen=chosen, jsonl=file, color=color
             )
             n_connections = asyncio.run(
                 _tap(

@@ -36,7 +36,7 @@ HIDDEN_FIELDS = frozenset(("op", "reply", "close", "serializers", "stimulus_id")
 #: Fields with keys of tasks in requests whose classes do not declare them.
 KEY_NAMES = ("key", "keys", "who_has", "nbytes", "data", "executing", "keys_or_stimuli")
 
-#: Kind of message -> mark after its op, and colour.
+#: Kind of message -> mark after its op, and color.
 _STYLES = {
     "request": ("?", "cyan"),
     "reply": ("=", "blue"),
@@ -98,18 +98,18 @@ def keys_in(seen: ObservedMessage) -> Iterator[Any]:
 
 
 def line(
-    tapped: TappedConnection, when: float, seen: ObservedMessage, *, colour: bool = False
+    tapped: TappedConnection, when: float, seen: ObservedMessage, *, color: bool = False
 ) -> str:
     """Return the line to print for a message."""
     clock = time.strftime("%H:%M:%S", time.localtime(when)) + f".{int(when % 1 * 1000):03d}"
     peer = tapped.observer.peer or tapped.address
     name = seen.op or seen.kind
     arrow = "→" if seen.way == "up" else "←"
-    mark, color = _STYLES[seen.kind]
+    mark, fg = _STYLES[seen.kind]
     head = f"{name}{mark}"
-    if colour:
+    if color:
         clock = click.style(clock, dim=True)
-        head = click.style(head, fg=color, bold=True)
+        head = click.style(head, fg=fg, bold=True)
     size = f"{seen.nbytes} B" + (", in part" if seen.omitted else "")
     return f"{clock} #{tapped.number} {peer} {arrow} {head} {fields(seen.value)} ({size})"
 
@@ -266,13 +266,13 @@ class Reporter:
         *,
         chosen: Filter | None = None,
         jsonl: TextIO | None = None,
-        colour: bool = False,
+        color: bool = False,
     ) -> None:
         self._show = show
         self._warn = warn
         self._chosen = chosen or Filter()
         self._jsonl = jsonl
-        self._colour = colour
+        self._color = color
         self.stats = Stats()
 
     def __call__(self, tapped: TappedConnection, when: float, seen: ObservedMessage) -> None:
@@ -283,7 +283,7 @@ class Reporter:
             self._jsonl.write(record(tapped, when, seen) + "\n")
         text = ""
         if self._show is not None and (chosen or seen.violations):
-            text = line(tapped, when, seen, colour=self._colour)
+            text = line(tapped, when, seen, color=self._color)
             self._show(text)
         for violation in seen.violations:
             problem = (
@@ -291,4 +291,4 @@ class Reporter:
                 if text
                 else f"!! {tapped.observer.peer or tapped.address}: {violation}"
             )
-            self._warn(click.style(problem, fg="red", bold=True) if self._colour else problem)
+            self._warn(click.style(problem, fg="red", bold=True) if self._color else problem)
