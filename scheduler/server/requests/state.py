@@ -79,9 +79,14 @@ class RequestState:
         replicas: held exclusively by replicate and rebalance, and shared by retirements.
         retiring: the workers that are being retired.
         random: chooses between workers that are equally good.
+        gather_memory_nbytes: bytes of a gather, or of a received message, that are kept in memory;
+            if there are more, they go into temporary files.
         spool_directory: directory of temporary files (dask's ``temporary-directory``); None for the
             system's default.
+        memory_samplers: key -> sampler that has started and was not stopped.
+        drawing: limits the performance reports that are drawn at the same time.
         loop_profile: the profile of the event loop; sampled while it is in use.
+        log: the last lines of the log.
     """
 
     worker_plugins: dict[str, bytes] = field(default_factory=dict)
