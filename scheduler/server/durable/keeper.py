@@ -212,7 +212,7 @@ class Keeper:
                 if wait([upcoming.sock], WAKE_SECONDS):
                     self._handle_standbys([upcoming.sock], None)
                 else:
-                    upcoming.sock.close()
+                    upcoming.end()
                     self._next_standby = None
             standby, self._standby = self._standby, None
             if standby is not None and self._wake(standby, channel, template):
@@ -245,7 +245,7 @@ class Keeper:
                 os.kill(standby.pid, signal.SIGKILL)
             return False
         if self._next_standby is not None:
-            self._next_standby.sock.close()  # it ends
+            self._next_standby.end()
         self._pid = standby.pid
         following = Standby(ours, standby.segment)
         following.greeted(data)
@@ -288,16 +288,16 @@ class Keeper:
             if data:
                 upcoming.greeted(data)
                 if self._standby is not None:
-                    self._standby.sock.close()  # it ends
+                    self._standby.end()
                 self._standby = upcoming
                 self._is_trimmed = upcoming.segment > 1
                 self._remove_segments(upcoming.segment)
             else:
-                upcoming.sock.close()
+                upcoming.end()
                 _request_standby(channel)
         elif self._standby is not None and self._standby.sock in ready:
             logger.error("The standby process %d has ended; forking another one", self._standby.pid)
-            self._standby.sock.close()
+            self._standby.end()
             self._standby = None
             _request_standby(channel)
 
@@ -334,7 +334,7 @@ class Keeper:
         kind, number = HEAD.unpack_from(message)
         if kind == STANDBY:
             if self._next_standby is not None:
-                self._next_standby.sock.close()
+                self._next_standby.end()
             self._next_standby = Standby(socket.socket(fileno=fds[0]), number)
         elif kind == READY:
             self._was_ready = True
@@ -458,7 +458,7 @@ class Keeper:
             return False
         for each in (self._standby, self._next_standby):
             if each is not None:
-                each.sock.close()  # it ends
+                each.end()
         self._standby, self._next_standby, self._fallback = self._fallback, None, None
         upgrade, self._upgrade = self._upgrade, None
         upgrade.failed(f"the process of the other release {how} before it was ready")
@@ -471,7 +471,7 @@ class Keeper:
             self._upgrade = None
             upgrade.succeeded()
             if self._fallback is not None:
-                self._fallback.sock.close()  # it ends
+                self._fallback.end()
                 self._fallback = None
 
     def _forward(self, number: int, frame: FrameType | None) -> None:

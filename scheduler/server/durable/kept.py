@@ -146,6 +146,10 @@ class Standby:
         """Store what the standby has sent when it was ready."""
         self.pid, self.release = int.from_bytes(message[:8], "little"), message[8:].decode()
 
+    def end(self) -> None:
+        """Close the socket; the process then exits."""
+        self.sock.close()
+
 
 class KeptMemory:
     """Memory that processes share.

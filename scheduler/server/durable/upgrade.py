@@ -263,7 +263,7 @@ class Upgrade:
         try:
             os.execve(arguments[0], arguments, environment)
         except OSError as error:
-            state.successor.sock.close()  # it ends
+            state.successor.end()
             raise UpgradeError(f"{arguments[0]}: {error}") from error
 
     def failed(self, error: str) -> None:
