@@ -126,10 +126,14 @@ class FormerTemplate:
 
 
 class Template:
-    """The scheduler's end of the channel to the template process `pid`, which runs ``serve``."""
+    """The scheduler's end of the channel to a template process, which runs ``serve``.
+
+    Attributes:
+        pid: process id of the template.
+    """
 
     def __init__(self, pid: int, channel: socket.socket) -> None:
-        self._pid = pid
+        self.pid = pid
         self._channel = channel
         channel.settimeout(FORK_SECONDS)
         self._has_become_child = False
@@ -185,21 +189,16 @@ class Template:
         finally:
             os.close(child_status)
         pid = NUMBER.unpack(reply)[0] if reply else 0
-        if pid > 0 and pid != self._pid:
+        if pid > 0 and pid != self.pid:
             return ForkedProcess(pid, status)
         os.close(status)
-        if pid == self._pid:
+        if pid == self.pid:
             self._has_become_child = True
             return FormerTemplate(pid)
         if reply:
             raise OSError(-pid, os.strerror(-pid))
         logger.warning("The template process has ended; starting a new interpreter")
         return child_process.spawn(module, fds)
-
-    @property
-    def pid(self) -> int:
-        """The process id of the template."""
-        return self._pid
 
     def fileno(self) -> int:
         """Return the descriptor of the channel."""
@@ -214,7 +213,7 @@ class Template:
         self._channel.close()
         if not self._has_become_child:
             with contextlib.suppress(ChildProcessError):
-                os.waitpid(self._pid, 0)
+                os.waitpid(self.pid, 0)
 
 
 def _set_up() -> None:
