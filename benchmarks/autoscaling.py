@@ -28,7 +28,6 @@ from paceline.scheduler.core.stimuli import (
     SetWorkerStatus,
     SizeCluster,
     WorkerHeartbeat,
-    WorkerJoined,
     WorkerRemoved,
 )
 from paceline.testing import Graph
@@ -137,9 +136,7 @@ class AdaptiveCluster(Cluster):
         if session.closed_at:
             return
         session.arrived_at = self.now
-        self.workers[name] = Worker(name, NTHREADS)
-        message = m.RegisterWorker(address=name, name=name, nthreads=NTHREADS, memory_limit=2**33)
-        self.feed(WorkerJoined(name, name, message), name)
+        self.add_worker(name, NTHREADS, memory_limit=2**33)
 
     def close(self, name: str) -> None:
         """Cancel the request of a worker, or retire it."""

@@ -18,7 +18,7 @@ from random import Random
 from typing import Any, TypeAlias
 
 from paceline.protocol import messages as m
-from paceline.scheduler.core.stimuli import WorkerJoined, WorkerRemoved
+from paceline.scheduler.core.stimuli import WorkerRemoved
 from paceline.scheduler.extensions.memory_manager import MemoryManager
 from paceline.testing import Graph
 
@@ -63,12 +63,7 @@ class LossyCluster(Cluster):
         worker.data.clear()
         worker.jobs.clear()
         self.feed(WorkerRemoved(address))
-        self.after(REPLACED_SECONDS, self._replace, f"{address}-2")
-
-    def _replace(self, address: str) -> None:
-        self.workers[address] = Worker(address, NTHREADS)
-        message = m.RegisterWorker(address=address, name=address, nthreads=NTHREADS)
-        self.feed(WorkerJoined(address, address, message), address)
+        self.after(REPLACED_SECONDS, self.add_worker, f"{address}-2", NTHREADS)
 
     def _is_gone(self, worker: Worker) -> bool:
         return self.workers.get(worker.address) is not worker

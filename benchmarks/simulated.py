@@ -95,12 +95,7 @@ class Cluster:
         self._events: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._numbers = itertools.count(1)
         for i in range(n_workers):
-            worker = Worker(f"w{i}", nthreads)
-            self.workers[worker.address] = worker
-            message = m.RegisterWorker(
-                address=worker.address, name=worker.address, nthreads=nthreads
-            )
-            self.feed(WorkerJoined(worker.address, worker.address, message), worker.address)
+            self.add_worker(f"w{i}", nthreads)
         self.feed(ConfigureStealing(True))
         self._tick()
 
@@ -169,6 +164,14 @@ class Cluster:
             self.feed(part, client)
 
     # -- workers
+
+    def add_worker(self, address: str, nthreads: int, memory_limit: int | None = None) -> None:
+        """Let a worker join now. `memory_limit` is in bytes; None for none."""
+        self.workers[address] = Worker(address, nthreads)
+        message = m.RegisterWorker(
+            address=address, name=address, nthreads=nthreads, memory_limit=memory_limit
+        )
+        self.feed(WorkerJoined(address, address, message), address)
 
     def _receive(self, worker: Worker, message: Any) -> None:
         if type(message) is m.ComputeTask:
