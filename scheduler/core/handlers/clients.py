@@ -280,9 +280,8 @@ def handle_cancel_keys(turn: Turn, message: m.CancelKeys) -> None:
     keys = [ts.key for ts in cancelled]
     run(turn, recs)
     fill_slots(turn)
-    report = m.CancelledKeys(keys=keys, reason=message.reason, msg=message.msg)
     if keys:
-        _to_all_clients(turn, report)
+        _to_all_clients(turn, m.CancelledKeys(keys=keys, reason=message.reason, msg=message.msg))
 
 
 def _collect_cancelled(

@@ -68,14 +68,16 @@ def handle_recall_task(turn: Turn, command: RecallTask) -> None:
     state = turn.state
     ts = state.tasks.get(command.key)
     thief = state.workers.get(command.thief)
-    if ts is None or thief is None or ts.processing_on in (None, thief):
+    if ts is None or thief is None:
         return
     victim = ts.processing_on
-    assert victim is not None
-    if state.stealing.live(ts) is not None or state.workers.get(victim.address) is not victim:
+    if victim is None or victim is thief or state.workers.get(victim.address) is not victim:
         return
-    state.stealing.take(ts)
-    if len(state.stealing.in_flight) >= IN_FLIGHT_MAX:
+    stealing_state = state.stealing
+    if stealing_state.live(ts) is not None:
+        return
+    stealing_state.take(ts)
+    if len(stealing_state.in_flight) >= IN_FLIGHT_MAX:
         return
     compute = accounting.expected_duration(state, ts.group.prefix)
     on_victim = compute + placement.fetch_seconds(state, ts, victim)
@@ -91,7 +93,7 @@ def recall_tasks(turn: Turn, ws: WorkerState, tasks: Iterable[TaskState]) -> Non
     for ts in tasks:
         if len(stealing_state.in_flight) >= IN_FLIGHT_MAX:
             break
-        if ts in ws.long_running or state.stealing.live(ts) is not None:
+        if ts in ws.long_running or stealing_state.live(ts) is not None:
             continue
         stealing_state.take(ts)
         send_steal_request(
