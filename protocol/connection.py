@@ -41,25 +41,20 @@ from .values import ScalarReader, ValueSerializer
 
 Role = Literal["listener", "connector"]
 Phase = Literal["handshake", "rpc", "worker-stream", "client-stream", "closed"]
-#: What changes the phase: a handshake was received, a registration was accepted, a closing message
-#: was sent or received, the socket was closed.
-Move = Literal["handshake", "worker", "client", "close", "lost"]
+#: What changes the phase: a handshake was received, a registration was accepted, or a closing
+#: message was sent or received.
+Move = Literal["handshake", "worker", "client", "close"]
 
 #: (phase, move) -> the next phase. Any other move is an error of the end that makes it.
 PHASES: Mapping[tuple[Phase, Move], Phase] = MappingProxyType(
     {
         ("handshake", "handshake"): "rpc",
-        ("handshake", "lost"): "closed",
         ("rpc", "worker"): "worker-stream",
         ("rpc", "client"): "client-stream",
         ("rpc", "close"): "closed",
-        ("rpc", "lost"): "closed",
         ("worker-stream", "close"): "closed",
-        ("worker-stream", "lost"): "closed",
         ("client-stream", "close"): "closed",
-        ("client-stream", "lost"): "closed",
         ("closed", "close"): "closed",
-        ("closed", "lost"): "closed",
     }
 )
 
@@ -254,10 +249,6 @@ class Connection:
         if type(value) is CloseRequest:
             self._move("close")
         return frames
-
-    def lost(self) -> None:
-        """Record that the socket was closed."""
-        self._move("lost")
 
     def _move(self, move: Move) -> None:
         following = PHASES.get((self.phase, move))
