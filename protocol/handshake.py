@@ -61,16 +61,12 @@ class Agreement:
     encoding: Encoding = "stock"
 
 
-def local_offer(
-    pickle_protocol: int = PICKLE_PROTOCOL,
-    python: tuple[int, ...] | None = None,
-    in_place: bool = False,
-) -> dict[str, Any]:
-    """Return this end's handshake. The defaults are safe for any peer (see above)."""
+def local_offer(in_place: bool = False) -> dict[str, Any]:
+    """Return this end's handshake. The default is safe for any peer (see above)."""
     offer: dict[str, Any] = {
         "compression": None,
-        "python": tuple(sys.version_info[:3]) if python is None else python,
-        "pickle-protocol": pickle_protocol,
+        "python": tuple(sys.version_info[:3]),
+        "pickle-protocol": PICKLE_PROTOCOL,
     }
     if in_place:
         offer["encodings"] = [IN_PLACE]

@@ -188,8 +188,9 @@ def test_announced_handshake() -> None:
 
 
 def test_negotiation() -> None:
-    ours = local_offer(5, (3, 12, 1))
-    assert negotiate(ours, local_offer(4, (3, 10, 0))) == Agreement(4, (3, 10, 0))
+    ours = local_offer()
+    theirs = {**ours, "pickle-protocol": 4, "python": (3, 10, 0)}
+    assert negotiate(ours, theirs) == Agreement(4, (3, 10, 0))
     assert negotiate(ours, {"pickle-protocol": 9, "python": "3.11"}) == Agreement(5, ())
 
 
