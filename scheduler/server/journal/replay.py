@@ -125,7 +125,7 @@ def _show_stimulus(
     number: int, now: float, stimulus: Stimulus, show: Callable[[str], None], key: Any
 ) -> None:
     text = _repr(stimulus.message)
-    if key is None or contains_key(text, key):
+    if _is_about(text, key):
         name = stimulus_name(stimulus.message)
         show(f"{number:8d} {now:.6f} {stimulus.source or '-'} {name} ({stimulus.stimulus_id})")
         show(f"         < {_short(text)}")
@@ -136,7 +136,7 @@ def _show_outbox(outbox: Outbox, show: Callable[[str], None], key: Any) -> None:
         for name, messages in peers.items():
             for message in messages:
                 text = _repr(message)
-                if key is None or contains_key(text, key):
+                if _is_about(text, key):
                     show(f"         > {title} {name}: {_short(text)}")
     if key is None:
         for request_id, value in outbox.replies:
@@ -145,9 +145,9 @@ def _show_outbox(outbox: Outbox, show: Callable[[str], None], key: Any) -> None:
             show(f"         > {_short(_repr(instruction))}")
 
 
-def contains_key(text: str, key: Any) -> bool:
-    """Return whether ``text``, the repr of a message, contains ``key``."""
-    return repr(key) in text
+def _is_about(text: str, key: Any) -> bool:
+    """Return whether ``text``, the repr of a message, contains ``key``, or ``key`` is None."""
+    return key is None or repr(key) in text
 
 
 #: Characters of a message that are shown at most.
