@@ -203,9 +203,8 @@ def test_desire_between(turn: int) -> None:
     assert not env.state.tasks
 
 
-@pytest.mark.parametrize("turn", range(0, 30, 3))
-def test_external_data_lost_between(turn: int) -> None:
-    """The rows that need it cannot run; the client is notified; no task is left waiting."""
+def graph_of_external_data(turn: int) -> Env:
+    """Return alice's graph of data that bob has scattered, after `turn` turns of its insertion."""
     env = small_turns()
     env.feed(DataPlaced({"d": ["w0"]}, {"d": 8}, client="bob"))
     graph = {key: deps if deps else ["d"] for key, deps in layered(depth=2, width=4).items()}
@@ -213,6 +212,13 @@ def test_external_data_lost_between(turn: int) -> None:
         env.turn(part, "alice")
     for _ in range(turn):
         env.turn(Continue())
+    return env
+
+
+@pytest.mark.parametrize("turn", range(0, 30, 3))
+def test_external_data_lost_between(turn: int) -> None:
+    """The rows that need it cannot run; the client is notified; no task is left waiting."""
+    env = graph_of_external_data(turn)
     worker_lost(env)
     assert outcome(env) == {}
     sent = env.take()
@@ -222,13 +228,7 @@ def test_external_data_lost_between(turn: int) -> None:
 
 @pytest.mark.parametrize("turn", range(0, 30, 3))
 def test_external_data_released_between_is_kept_until_it_is_used(turn: int) -> None:
-    env = small_turns()
-    env.feed(DataPlaced({"d": ["w0"]}, {"d": 8}, client="bob"))
-    graph = {key: deps if deps else ["d"] for key, deps in layered(depth=2, width=4).items()}
-    for part in env.rows(graph):
-        env.turn(part, "alice")
-    for _ in range(turn):
-        env.turn(Continue())
+    env = graph_of_external_data(turn)
     env.release("d", client="bob")
     found = outcome(env)
     assert found["total"] == "memory"
