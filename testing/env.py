@@ -296,6 +296,13 @@ class Env:
             message = m.TaskErred(key=key, exception=error, traceback=error, **fields)
             self.feed(message, self.where(key))
 
+    def give_back(self, *keys: Key, state: str | None = "ready") -> None:
+        """Answer the requests to give back `keys`, which the workers have in `state`."""
+        for key in keys:
+            steal = self.state.stealing.in_flight[self.task(key)]
+            message = m.StealResponse(key=key, state=state, stimulus_id=steal.stimulus_id)
+            self.feed(message, steal.victim.address)
+
     def fetched(self, address: str, *keys: Key) -> None:
         """Report that the worker `address` has replicas of `keys`."""
         self.feed(m.AddKeys(keys=list(keys)), address)

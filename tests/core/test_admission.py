@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from paceline.protocol import messages as m
 from paceline.scheduler.core.inspection.explain import explain
 from paceline.scheduler.core.inspection.memory_report import memory_report
 from paceline.scheduler.core.policy import admission
@@ -248,10 +247,7 @@ def test_tasks_that_turn_out_large_are_recalled() -> None:
     env.tick()
     recalled = [ts.key for ts in env.state.stealing.in_flight]
     assert recalled and len(recalled) < n and "x-1" not in recalled
-    for key in recalled:
-        steal = env.state.stealing.in_flight[env.task(key)]
-        response = m.StealResponse(key=key, state="ready", stimulus_id=steal.stimulus_id)
-        env.feed(response, "w0")
+    env.give_back(*recalled)
     assert set(env.states(*recalled)) == {"queued"}
 
 

@@ -116,7 +116,7 @@ def test_tasks_behind_a_stuck_run_are_recalled() -> None:
     env.take()
     env.tick(1.0)
     assert "w0: steal-request y (steal-0)" in env.take()
-    env.feed(m.StealResponse(key="y", state="ready", stimulus_id="steal-0"), "w0")
+    env.give_back("y")
     assert env.where("y") == "w1"
 
 

@@ -178,9 +178,7 @@ def test_tasks_that_have_not_begun_are_recalled(four: Env) -> None:
     assert four.states("b") == ["queued"]
     asked = four.state.stealing.in_flight
     assert sorted(ts.key for ts in asked) == [("a", i) for i in range(4, 8)]
-    for ts, steal in list(asked.items()):
-        answer = m.StealResponse(key=ts.key, state="ready", stimulus_id=steal.stimulus_id)
-        four.feed(answer, steal.victim.address)
+    four.give_back(*[ts.key for ts in asked])
     assert four.states(("a", 4)) == ["queued"]
     four.finish(("a", 0))
     assert four.states("b") == ["processing"]
@@ -377,9 +375,7 @@ def test_group_at_its_cap_waits(make_env: MakeEnv, cap: str, n: int, expected: i
 def test_cap_changes_at_run_time(four: Env) -> None:
     four.submit(tasks("a", 8))
     four.feed(SetShare("alice", {"tasks": 2}))
-    for ts, steal in list(four.state.stealing.in_flight.items()):
-        answer = m.StealResponse(key=ts.key, state="ready", stimulus_id=steal.stimulus_id)
-        four.feed(answer, steal.victim.address)
+    four.give_back(*[ts.key for ts in four.state.stealing.in_flight])
     assert counts(four)["a"] == 2
     four.feed(SetShare("alice", {"tasks": -1, "threads": 3}))
     assert counts(four)["a"] == 3

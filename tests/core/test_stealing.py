@@ -50,12 +50,6 @@ def asked(env: Env) -> list[Any]:
     return [message.key for message in said if type(message) is m.StealRequest]
 
 
-def answer(env: Env, key: Any, state: str | None = "ready") -> None:
-    steal = env.state.stealing.in_flight[env.task(key)]
-    response = m.StealResponse(key=key, state=state, stimulus_id=steal.stimulus_id)
-    env.feed(response, steal.victim.address)
-
-
 @pytest.fixture
 def two(make_env: MakeEnv) -> Env:
     """Return an environment with w0 and w1 in which root-ish tasks are not queued."""
@@ -91,7 +85,7 @@ def test_tasks_in_flight_count_for_the_thief(two: Env) -> None:
     assert stealing_state.tasks == {two.worker("w0"): -2, two.worker("w1"): 2}
     assert stealing_state.occupancy[two.worker("w1")] == pytest.approx(1.0)
     for key in first:
-        answer(two, key)
+        two.give_back(key)
     assert (
         not stealing_state.in_flight and not stealing_state.occupancy and not stealing_state.tasks
     )
@@ -172,7 +166,7 @@ def test_actor_that_has_not_started_moves(two: Env) -> None:
     graph = {("make", i): [] for i in range(4)}
     two.submit(graph, list(graph), annotations=dict.fromkeys(graph, where), commit={"actors": True})
     key = asked(two)[0]
-    answer(two, key)
+    two.give_back(key)
     actors = [[ts.key for ts in two.worker(address).actors] for address in ("w0", "w1")]
     assert key not in actors[0] and key in actors[1]
 
@@ -241,7 +235,7 @@ def test_very_many_workers_take_turns(make_env: MakeEnv, monkeypatch: Any) -> No
     for _ in range(10):
         for key in asked(env):
             victims[key[0]] = None
-            answer(env, key)
+            env.give_back(key)
             env.finish(key)
     assert set(victims) == set(busy)
 
@@ -313,7 +307,7 @@ def test_stealing_is_periodic_until_turned_off(two: Env) -> None:
     assert len(stealing_state.in_flight) == 2 and stealing_state.rounds == 1
     two.feed(ConfigureStealing(False))
     assert stealing_state.timer, "requests in flight still need the timer"
-    answer(two, ("x", 5))
+    two.give_back(("x", 5))
     two.finish(("x", 4))
     due(two)
     assert not stealing_state.in_flight and not stealing_state.timer
@@ -389,7 +383,7 @@ def test_tasks_that_wait_for_resources_go_where_these_are_free(make_env: MakeEnv
     keys = asked(env)
     assert keys == [("train", 3), ("train", 2)]
     for key in keys:
-        answer(env, key, "constrained")
+        env.give_back(key, state="constrained")
     assert env.processing("w1") == keys
     assert asked(env) == []
 
@@ -411,8 +405,8 @@ def test_tasks_whose_resource_was_removed_are_recalled(make_env: MakeEnv) -> Non
     env.expect()
     assert env.request(m.SetResources(worker="w0", resources={"gpu": 0})) == "OK"
     assert len(env.take()) == 3
-    answer(env, ("train", 0), "executing")
-    answer(env, ("train", 1), "constrained")
+    env.give_back(("train", 0), state="executing")
+    env.give_back(("train", 1), state="constrained")
     env.finish(("train", 2))
     assert env.states(*tasks(3, "train")) == ["processing", "no-worker", "memory"]
     env.request(m.SetResources(worker="w0", resources={"gpu": 1}))

@@ -169,7 +169,7 @@ def test_the_task_moves() -> None:
     env = straggling("w1")
     env.feed(RecallTask("x-1", "w1"))
     env.take()
-    env.feed(m.StealResponse(key="x-1", state="ready", stimulus_id="steal-0"), "w0")
+    env.give_back("x-1")
     assert not env.state.policies.second_runs
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 from paceline.protocol import messages as m
-from paceline.protocol.keys import Key
 from paceline.scheduler.core.inspection.explain import explain
 from paceline.scheduler.core.stealing.recall import send_steal_request
 from paceline.scheduler.core.stimuli import (
@@ -48,13 +47,6 @@ def report(env: Env, name: str) -> None:
     """Let the nanny of the worker `name` report that it restarts it."""
     event = {"worker": name, "pid": 1, "rss": LIMIT}
     env.request(m.LogEventRpc(topic="worker-restart-memory", msg=event))
-
-
-def give_back(env: Env, key: Key, state: str = "ready") -> None:
-    """Let the worker of `key` answer the request to give it back."""
-    steal = env.state.stealing.in_flight[env.task(key)]
-    response = m.StealResponse(key=key, state=state, stimulus_id=steal.stimulus_id)
-    env.feed(response, steal.victim.address)
 
 
 def on(env: Env, name: str) -> AnnotationSet:
@@ -140,7 +132,7 @@ def test_a_nanny_reports_the_cause(is_early: bool) -> None:
         die(env, here, share=0.1)
         assert env.task("x").suspicious == 1
         report(env, here)
-        give_back(env, "x")
+        env.give_back("x")
     assert env.states("x") == ["no-worker"]
     assert env.task("x").suspicious == env.task("x").group.prefix.suspicious == 0
     env.tick()
@@ -153,7 +145,7 @@ def test_a_late_report_does_not_stop_a_run_that_has_begun() -> None:
     here = env.where("x")
     die(env, here, share=0.1)
     report(env, here)
-    give_back(env, "x", "executing")
+    env.give_back("x", state="executing")
     env.tick()
     assert env.states("x") == ["processing"]
     assert not env.state.whole.reserved
@@ -188,7 +180,7 @@ def test_a_busy_worker_is_closed_until_it_is_empty() -> None:
     assert "for a whole worker, because its worker died of memory" in found["summary"]
     assert f"{ws.address} is sent nothing else" in found["summary"]
     for key in [ts.key for ts in env.state.stealing.in_flight]:
-        give_back(env, key, "executing" if key in busy else "ready")
+        env.give_back(key, state="executing" if key in busy else "ready")
     while env.processing(ws.address):
         env.finish(env.processing(ws.address)[0])
         assert len(env.processing(ws.address)) < 2
@@ -336,7 +328,7 @@ def test_task_is_not_stolen_by_a_worker_with_other_tasks() -> None:
     send_steal_request(turn, ts, victim, thief, 1.0, 0.5)
     report(env, "w0")
     assert ts in env.state.whole.due
-    give_back(env, "x")
+    env.give_back("x")
     assert env.states("x") == ["no-worker"]
 
 

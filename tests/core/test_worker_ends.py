@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from paceline.protocol import messages as m
 from paceline.scheduler.core.inspection.explain import explain
 from paceline.scheduler.core.stimuli import AnnotationSet, ConfigureStealing, TimerDue
 from paceline.testing import Env
@@ -30,13 +29,6 @@ def ending(*seconds: float | None, nthreads: int = 1, **config: Any) -> Env:
         env.join(f"w{i}", nthreads=nthreads, metrics={"ends_in": left})
     env.take()
     return env
-
-
-def answer(env: Env, key: Any, state: str) -> None:
-    """Let the worker of `key` answer the request to give it back."""
-    steal = env.state.stealing.in_flight[env.task(key)]
-    response = m.StealResponse(key=key, state=state, stimulus_id=steal.stimulus_id)
-    env.feed(response, steal.victim.address)
 
 
 @pytest.mark.parametrize("shares_enabled", [True, False])
@@ -92,7 +84,7 @@ def test_root_tasks_of_a_large_group_do_not_block_shorter_ones() -> None:
     env.tick()
     for key in [*env.processing("w0"), *env.processing("w1")]:
         if key in {ts.key for ts in env.state.stealing.in_flight}:
-            answer(env, key, "ready")
+            env.give_back(key)
         else:
             env.finish(key, seconds=100.0)
     running = [*env.processing("w0"), *env.processing("w1")]
@@ -111,7 +103,7 @@ def test_a_task_that_was_not_begun_in_time_is_recalled() -> None:
     env.heartbeat("w0", executing={"long-1": 0.5}, metrics={"ends_in": 150.0})
     env.tick(60.0)
     assert [ts.key for ts in env.state.stealing.in_flight] == ["long-2"]
-    answer(env, "long-2", "ready")
+    env.give_back("long-2")
     assert env.states("long-1", "long-2") == ["processing", "queued"]
     env.join("w9")
     assert env.where("long-2") == "w9"
