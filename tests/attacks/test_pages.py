@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -21,6 +18,8 @@ from paceline.scheduler.server.http.handover import (
     WAITING_MAX,
 )
 
+from tests.support.pages import dashboards, serve_pages
+
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 #: Possible delay on a busy machine, seconds.
@@ -30,18 +29,8 @@ LATE_SECONDS = 30.0
 @pytest.fixture
 def port(tmp_path: Path) -> Iterator[int]:
     """Yield the port of the pages of a scheduler in a separate process."""
-    file = tmp_path / "scheduler.json"
-    options = ("--host", "127.0.0.1", "--port", "0", "--dashboard-address", "127.0.0.1:0")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "paceline.scheduler", *options, "--scheduler-file", str(file)],
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        wait_for(file.exists)
-        yield json.loads(file.read_text())["services"]["dashboard"]
-    finally:
-        process.terminate()
-        process.wait(30)
+    with serve_pages(tmp_path) as port:
+        yield port
 
 
 def wait_for(condition: Callable[[], object], seconds: float = 60) -> None:
@@ -49,16 +38,6 @@ def wait_for(condition: Callable[[], object], seconds: float = 60) -> None:
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)
-
-
-def dashboards() -> list[psutil.Process]:
-    """Return the dashboards among our descendants."""
-    found = []
-    for process in psutil.Process().children(recursive=True):
-        with contextlib.suppress(psutil.NoSuchProcess):
-            if process.cmdline()[:1] == ["paceline dashboard"]:
-                found.append(process)
-    return found
 
 
 def ask(port: int, path: str = "/status") -> socket.socket:

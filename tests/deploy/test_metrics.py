@@ -9,8 +9,8 @@ from typing import Any
 import distributed
 import yaml
 from paceline.scheduler import Scheduler
-from tornado.httpclient import AsyncHTTPClient
 
+from tests.support.pages import get
 from tests.support.source_tree import ROOT
 
 DASHBOARD = ROOT / "docs" / "grafana-dashboard.json"
@@ -35,9 +35,7 @@ async def exported() -> str:
         distributed.Client(scheduler.address, asynchronous=True) as client,
     ):
         assert await client.submit(sum, [1, 2]) == 3
-        port = scheduler.services["dashboard"].port
-        answer = await AsyncHTTPClient().fetch(f"http://127.0.0.1:{port}/metrics")
-        return str(answer.body.decode())
+        return await get(scheduler.services["dashboard"].port, "/metrics")
 
 
 def names(text: str) -> set[str]:

@@ -7,43 +7,21 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
-import sys
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 from paceline.scheduler.server.http.server import request_path
-from tornado.httpclient import AsyncHTTPClient, HTTPClientError
+from tornado.httpclient import HTTPClientError
+
+from tests.support.pages import dashboards, get, serve_pages
 
 
 @pytest.fixture
-async def port(tmp_path: Path) -> AsyncIterator[int]:
+def port(tmp_path: Path) -> Iterator[int]:
     """Yield the port of the pages of a scheduler that runs in a separate process."""
-    file = tmp_path / "scheduler.json"
-    options = ("--host", "127.0.0.1", "--port", "0", "--dashboard-address", "127.0.0.1:0")
-    command = [sys.executable, "-m", "paceline.scheduler", *options, "--scheduler-file", str(file)]
-    process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    try:
-        async with asyncio.timeout(60):
-            while not file.exists():
-                await asyncio.sleep(0.05)
-        yield json.loads(file.read_text())["services"]["dashboard"]
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
-def dashboards() -> list[psutil.Process]:
-    """Return the dashboards among our descendants."""
-    found = psutil.Process().children(recursive=True)
-    return [p for p in found if p.cmdline()[:1] == ["paceline dashboard"]]
-
-
-async def get(port: int, path: str) -> str:
-    answer = await AsyncHTTPClient().fetch(f"http://127.0.0.1:{port}{path}", request_timeout=60)
-    return str(answer.body.decode())
+    with serve_pages(tmp_path) as port:
+        yield port
 
 
 async def test_dashboard_process_starts_with_the_first_page_and_may_die(port: int) -> None:

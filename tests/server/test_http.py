@@ -19,17 +19,14 @@ from paceline.scheduler.server.http.server import HttpServer
 from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPResponse
 from tornado.websocket import websocket_connect
 
+from tests.support.pages import get
+
 
 @pytest.fixture
 async def scheduler() -> AsyncIterator[Scheduler]:
     options = {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
     async with Scheduler(**options, http_prefix="/a/", dashboard=False) as scheduler:
         yield scheduler
-
-
-async def get(port: int, path: str) -> str:
-    answer = await AsyncHTTPClient().fetch(f"http://127.0.0.1:{port}{path}", request_timeout=60)
-    return str(answer.body.decode())
 
 
 async def test_own_pages(scheduler: Scheduler) -> None:

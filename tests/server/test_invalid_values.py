@@ -12,9 +12,9 @@ from distributed.protocol import dumps
 from distributed.protocol.serialize import ToPickle
 from paceline.protocol.keys import KEY_NBYTES_MAX
 from paceline.scheduler import Scheduler
-from tornado.httpclient import AsyncHTTPClient
 
 from tests.support.fake_peers import Peer, registration
+from tests.support.pages import get
 
 FAKE = "tcp://127.0.0.1:1"
 METRICS = registration()["metrics"]
@@ -25,11 +25,6 @@ def write(peer: Peer, message: Any) -> None:
     peer.write([bytes(frame) for frame in dumps(message)])
 
 
-async def page(scheduler: Scheduler, path: str) -> str:
-    url = f"http://127.0.0.1:{scheduler.http_server.port}{path}"
-    return (await AsyncHTTPClient().fetch(url, request_timeout=30)).body.decode()
-
-
 async def assert_others_go_on(scheduler: Scheduler) -> None:
     async with (
         distributed.Worker(scheduler.address, name="real", dashboard_address=None) as worker,
@@ -38,9 +33,10 @@ async def assert_others_go_on(scheduler: Scheduler) -> None:
         assert await client.submit(sum, [1, 2], workers=[worker.address]) == 3
         assert worker.address in (await client.scheduler.identity())["workers"]
         assert await client.scheduler.who_has(keys=None) is not None
-        json.loads(await page(scheduler, "/json/counts.json"))
-        assert "dask_scheduler_workers" in await page(scheduler, "/metrics")
-        assert "real" in await page(scheduler, "/info/main/workers.html")
+        port = scheduler.http_server.port
+        json.loads(await get(port, "/json/counts.json"))
+        assert "dask_scheduler_workers" in await get(port, "/metrics")
+        assert "real" in await get(port, "/info/main/workers.html")
 
 
 @pytest.mark.parametrize(

@@ -5,17 +5,15 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
-import os
 import re
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from paceline.workers_compat.facade.pages import dashboard_paths
+
+from tests.support.pages import serve_pages
 
 TOKEN = "open-sesame"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
@@ -33,31 +31,10 @@ TRUSTED = "http://trusted.example"
 @pytest.fixture(scope="module")
 def port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """Port of the pages of a scheduler that asks for `TOKEN`."""
-    file = tmp_path_factory.mktemp("scheduler") / "scheduler.json"
-    options = ("--host", "127.0.0.1", "--port", "0", "--dashboard-address", "127.0.0.1:0")
     origins = "DASK_DISTRIBUTED__SCHEDULER__DASHBOARD__BOKEH_APPLICATION__ALLOW_WEBSOCKET_ORIGIN"
-    process = subprocess.Popen(
-        [sys.executable, "-m", "paceline.scheduler", *options, "--scheduler-file", str(file)],
-        env={
-            **os.environ,
-            "DASK_PACELINE__HTTP__TOKEN": TOKEN,
-            origins: "['*', 'trusted.example']",
-        },
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        yield _page_port(process, file)
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
-def _page_port(process: subprocess.Popen[bytes], file: Path) -> int:
-    deadline = time.monotonic() + 60
-    while not file.exists():
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.05)
-    return int(json.loads(file.read_text())["services"]["dashboard"])
+    environment = {"DASK_PACELINE__HTTP__TOKEN": TOKEN, origins: "['*', 'trusted.example']"}
+    with serve_pages(tmp_path_factory.mktemp("scheduler"), environment) as port:
+        yield port
 
 
 def ask(port: int, path: str, method: str = "GET", **headers: str) -> int:
