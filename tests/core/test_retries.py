@@ -196,3 +196,6 @@ def test_explain() -> None:
     (request,) = requests(env)
     answer(env, request, True)
     assert words(env)[0] == "x failed on w0 and is retried in 60.0 s."
+    env.submit({"x": [], "y": ["x"]}, want=["y"])
+    found = explain(env.state, "y", env.now)["summary"]
+    assert "Root cause: x failed on w0 and is retried in 60.0 s." in found

@@ -215,8 +215,7 @@ def waits_for(state: SchedulerState, ts: TaskState, now: float) -> dict[str, Any
     if cause is not None:
         facts = {"key": cause.key, "state": cause.state, "wanted_by": wanted_by(cause)}
         facts.update(_duration(state, cause, now))
-        if cause.state != "waiting":
-            facts.update(_facts(state, cause, now))
+        facts.update(_facts(state, cause, now))
         facts["cluster"] = cluster(state, now)
         facts["summary"] = summary(facts)
         out["cause"] = facts
