@@ -184,6 +184,17 @@ def test_a_retry_by_the_client_starts_with_the_first_delay() -> None:
     env.submit({"x": []})
 
 
+def test_it_avoids_that_worker_while_groups_take_turns() -> None:
+    env = cluster("w0", "w1", retry_elsewhere=True)
+    env.client("bob")
+    env.submit({("b", i): [] for i in range(20)}, client="bob")
+    env.fail("x")
+    env.finish(*env.processing("w0"))
+    assert env.states("x") == ["queued"]
+    env.finish(*env.processing("w1"))
+    assert env.where("x") == "w1"
+
+
 def words(env: Env) -> list[str]:
     found: list[str] = explain(env.state, "x", env.now)["words"]
     return found

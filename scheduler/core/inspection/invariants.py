@@ -146,7 +146,7 @@ def _collections(view: View, ts: TaskState) -> None:
     assert (ts in view.state.unrunnable) == (ts.state == "no-worker"), "unrunnable differs"
     if ts.state == "queued":
         place = view.state.queued.place(ts)
-        found = place[:4] if isinstance(place, tuple) else fairness.NO_RESTRICTIONS
+        found = place[:-1] if isinstance(place, tuple) else fairness.NO_RESTRICTIONS
         expected = fairness.restrictions_of(ts)
         assert found == expected, f"restricted to {expected}, and queued for {found}"
 

@@ -39,7 +39,7 @@ MOVE_INTERVAL_SECONDS = 0.1
 SLACK_SECONDS = 0.5
 
 #: The restrictions of a task without restrictions.
-NO_RESTRICTIONS: Final = ((), (), (), False)
+NO_RESTRICTIONS: Final = ((), (), (), False, ())
 
 #: A task and the worker to send it to; None if no worker can run it any more.
 Choice: TypeAlias = tuple[TaskState, WorkerState | None]
@@ -61,19 +61,19 @@ def place_of(state: SchedulerState, ts: TaskState) -> Place:
     return _main_holder(state, ts)
 
 
-def restrictions_of(ts: TaskState) -> tuple[Any, Any, Any, bool]:
-    """Return workers, hosts and resources that `ts` is restricted to, and whether loosely."""
+def restrictions_of(ts: TaskState) -> tuple[Any, Any, Any, bool, Any]:
+    """Return what `ts` is restricted to: see ``fair_queue.Restrictions``, without the prefix."""
     details = ts.details
-    if details is None or not (
-        details.worker_restrictions or details.host_restrictions or details.resource_restrictions
-    ):
+    if details is None:
         return NO_RESTRICTIONS
-    return (
-        tuple(details.worker_restrictions or ()),
-        tuple(details.host_restrictions or ()),
-        tuple((details.resource_restrictions or {}).items()),
-        details.loose_restrictions,
-    )
+    policies = details.policies
+    avoided = tuple(policies.avoided) if policies is not None else ()
+    workers = tuple(details.worker_restrictions or ())
+    hosts = tuple(details.host_restrictions or ())
+    resources = tuple((details.resource_restrictions or {}).items())
+    if not (workers or hosts or resources or avoided):
+        return NO_RESTRICTIONS
+    return workers, hosts, resources, details.loose_restrictions, avoided
 
 
 def is_outranked(state: SchedulerState, ts: TaskState) -> bool:

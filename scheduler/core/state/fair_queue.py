@@ -10,9 +10,9 @@ from .accounts import ShareGroup, Shares
 from .containers import PriorityQueue
 from .model import TaskState, WorkerState
 
-#: Restrictions of a task as a key: workers, hosts, resources, whether they are loose, and the name
-#: of its prefix if a worker ends too soon for it, or "".
-Restrictions: TypeAlias = tuple[Any, Any, Any, bool, str]
+#: Restrictions of a task as a key: workers, hosts, resources, whether they are loose, workers that
+#: a retry avoids, and the name of its prefix if a worker ends too soon for it, or "".
+Restrictions: TypeAlias = tuple[Any, Any, Any, bool, Any, str]
 #: What a held task waits for: a slot of the worker that has its data, a slot of a worker that
 #: satisfies its restrictions, or any slot (None).
 Place: TypeAlias = WorkerState | Restrictions | None
