@@ -47,7 +47,38 @@ def test_explain_a_group_that_is_alone_again(four: Env) -> None:
     contended(four)
     four.submit(tasks("a", 6))
     four.leave("bob")
-    assert "still has tasks that were held back for others" in explained(four, ("a", 5))
+    assert "it waits in the queue of its share group alice" in explained(four, ("a", 5))
+
+
+def test_explain_root_tasks_of_a_group_that_is_no_longer_alone(four: Env) -> None:
+    four.submit(tasks("a", 20))
+    four.submit(tasks("b", 20), client="bob")
+    assert "alice takes turns with bob" in explained(four, ("a", 19))
+    four.feed(SetShare("bob", {"class": 1}))
+    assert "groups of a higher priority class than alice" in explained(four, ("a", 19))
+    assert "it waits in the queue of its share group bob" in explained(four, ("b", 19))
+    assert waits_for_share(four.state, share(four, "bob")) == "a slot"
+    four.leave("bob")
+    four.feed(SetShare("alice", {"tasks": 1}))
+    assert "alice has reached its cap of 1 task, with 4 tasks" in explained(four, ("a", 19))
+
+
+def test_explain_names_higher_user_priorities(four: Env) -> None:
+    four.submit(tasks("a", 20), commit={"user_priority": 5})
+    four.submit({"low": []})
+    assert "queued tasks of its share group alice have a higher user" in explained(four, "low")
+
+
+def test_explain_names_a_cap_before_the_lack_of_memory(env: Env) -> None:
+    env.join("w0", nthreads=2, memory_limit=1000)
+    env.submit(tasks("a", 30))
+    env.finish(("a", 0), nbytes=600)
+    env.heartbeat("w0", metrics={"memory": 700})
+    assert "waits for memory" in explained(env, ("a", 29))
+    assert waits_for_share(env.state, share(env, "alice")) == "memory"
+    env.feed(SetShare("alice", {"tasks": 1}))
+    assert "alice has reached its cap of 1 task" in explained(env, ("a", 29))
+    assert waits_for_share(env.state, share(env, "alice")) == "cap of tasks"
 
 
 # ------------------------------------------------------------------ reports and accounts

@@ -71,6 +71,10 @@ def test_it_waits_for_a_slot_of_a_worker_that_lasts() -> None:
     assert env.where("long-1") == "w1"
     assert env.where("short-1") == "w0"
     assert env.task("long-2").processing_on in (None, env.worker("w1"))
+    env.submit({"long-3": []})
+    assert explain(env.state, "long-3", env.now)["summary"].endswith(
+        "1 of 2 workers ends before that. It waits for a slot of w1."
+    )
     env.finish("long-1", seconds=100.0)
     assert env.where("long-2") == "w1"
 

@@ -381,7 +381,7 @@ def in_queue(state: SchedulerState, ts: TaskState) -> dict[str, Any]:
         "slots": sum(ws.task_slots for ws in running),
         "rootish": is_rootish(state, ts),
         "memory": memory_facts(state, ts),
-        "share": share_facts(state, ts) if state.queued.is_held(ts) else None,
+        "share": share_facts(state, ts),
         "batch": state.queued.claims[ts].address if ts in state.queued.claims else "",
     }
 

@@ -150,18 +150,22 @@ def _queued(key: str, facts: Facts) -> str:
         others = _statuses(facts["cluster"])
         return f"{key} is queued{lasting(facts)}, but no worker accepts tasks: {others}."
     workers = facts.get("workers")
-    if workers is not None and workers["reasons"].get("ends") and not workers["n_able"]:
-        return f"{key} is queued{lasting(facts)}: {_too_short(workers)}. Start a worker."
-    if queue.get("memory") is not None:
-        return f"{key} is queued{lasting(facts)}: {waits_for_memory(queue['memory'])}"
-    if queue["share"] is not None:
-        return f"{key} is queued{lasting(facts)}: {_held(queue['share'])}"
+    text = f"{key} is queued{lasting(facts)}"
+    is_too_short = workers is not None and workers["reasons"].get("ends")
+    if is_too_short and not workers["n_able"]:
+        return f"{text}: {_too_short(workers)}. Start a worker."
+    share = queue["share"]
+    if queue["memory"] is not None and not (share is not None and share["cap"]):
+        return f"{text}: {waits_for_memory(queue['memory'])}"
+    if share is not None and (share["cap"] or share["n_others"] or not is_too_short):
+        return f"{text}: {_held(share)}"
+    if is_too_short:
+        return f"{text}: {_too_short(workers)}. It waits for a slot of {named(workers['able'])}."
     until = "a worker has a free slot"
     if queue["batch"]:
         until = f"{queue['batch']}, which runs its siblings, or an idle worker has a free slot"
-    text = (
-        f"{key} is queued{lasting(facts)}: it is a root task of a large group, and the scheduler "
-        f"holds these back until {until}"
+    text += (
+        ": it is a root task of a large group, and the scheduler holds these back until " + until
     )
     if queue["n_with_slots"]:
         full = f"{queue['n_with_slots']} of {count(queue['n_running'], 'worker')} with a free slot"
@@ -193,16 +197,19 @@ def _held(share: Facts) -> str:
     group = share["group"]
     busy = f"{count(share['n_processing'], 'task')} on workers and {share['n_queued']} queued"
     if share["cap"]:
-        limit = f"{share['limit']:g} {share['cap']}"
+        n = int(share["limit"])
+        limit = count(n, share["cap"].removesuffix("s"))
         if share["cap"] == "memory":
-            limit = f"{format_nbytes(int(share['limit']))} in memory"
+            limit = f"{format_nbytes(n)} in memory"
         return f"its share group {group} has reached its cap of {limit}, with {busy}."
-    if not share["n_others"]:
-        why = f"its share group {group} still has tasks that were held back for others"
-    elif share["higher_class"]:
+    if share["higher_class"]:
         why = f"groups of a higher priority class than {group} have work"
-    else:
+    elif share["n_others"]:
         why = f"its share group {group} takes turns with {named(share['others'])}"
+    elif share["outranked"]:
+        why = f"queued tasks of its share group {group} have a higher user priority"
+    else:
+        why = f"it waits in the queue of its share group {group}"
     text = f"{why}. {group} has weight {share['weight']:g}, {busy}"
     if share["place"] == "restricted":
         return f"{text}. The task waits for a slot or resources of a worker that may run it."

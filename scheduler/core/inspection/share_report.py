@@ -7,6 +7,8 @@ from itertools import islice
 from typing import Any, Final
 
 from paceline.scheduler.core.lifecycle.failures import format_nbytes
+from paceline.scheduler.core.policy.admission import waiting_count
+from paceline.scheduler.core.policy.fairness import is_outranked
 from paceline.scheduler.core.state.accounts import Account, ShareGroup
 from paceline.scheduler.core.state.containers import add_up
 from paceline.scheduler.core.state.model import TaskState, WorkerState
@@ -84,14 +86,23 @@ def caps_text(settings: Mapping[str, float]) -> str:
 
 
 def competitors(state: SchedulerState, share: ShareGroup) -> list[ShareGroup]:
-    """Return the other groups that have work and are at no cap, at which they take no turns."""
-    return [each for each in state.shares.active if each is not share and not each.cap_reached()]
+    """Return the other groups that take turns with `share` or go first.
+
+    They have work, are at no cap, and are not of a lower class.
+    """
+    return [
+        each
+        for each in state.shares.active
+        if each is not share
+        and each.priority_class >= share.priority_class
+        and not each.cap_reached()
+    ]
 
 
 def waits_for_share(state: SchedulerState, share: ShareGroup) -> str:
     """Return what the queued tasks of `share` wait for; "" if it has none.
 
-    That is a cap ("cap of tasks"), "higher class", "its turn" or "a slot".
+    That is a cap ("cap of tasks"), "higher class", "its turn", "memory" or "a slot".
     """
     if not share.n_queued:
         return ""
@@ -101,22 +112,27 @@ def waits_for_share(state: SchedulerState, share: ShareGroup) -> str:
     others = competitors(state, share)
     if any(each.priority_class > share.priority_class for each in others):
         return "higher class"
-    return "its turn" if others else "a slot"
+    if others:
+        return "its turn"
+    return "memory" if waiting_count(state) else "a slot"
 
 
-def share_facts(state: SchedulerState, ts: TaskState) -> dict[str, Any]:
-    """Return why the share group of ``ts`` holds it back.
+def share_facts(state: SchedulerState, ts: TaskState) -> dict[str, Any] | None:
+    """Return why the share group of the queued task ``ts`` holds it back; None if it does not.
 
     Returns:
         "group"; "weight", "class"; "cap" that the group has reached, or "", and its "limit";
-        "usage" in thread-seconds; "n_processing", "n_queued"; "others": name -> usage of the other
-        groups that have work and are at no cap, with "n_others"; "higher_class": whether one of
-        them has a higher class; "place": the worker that it waits for, "restricted" or "".
+        "usage" in thread-seconds; "n_processing", "n_queued"; "others": name -> usage of the groups
+        that take turns with it or go first, with "n_others"; "higher_class": whether one of them
+        has a higher class; "outranked": whether queued tasks of the group have a higher user
+        priority; "place": the worker that it waits for, "restricted" or "".
     """
     share = ts.account.share
     place = state.queued.place(ts)
     others = competitors(state, share)
     cap = share.cap_reached()
+    if not (state.queued.is_held(ts) or (state.shares.enabled and (others or cap))):
+        return None
     return {
         "group": share.name,
         "weight": share.weight,
@@ -131,6 +147,7 @@ def share_facts(state: SchedulerState, ts: TaskState) -> dict[str, Any]:
         },
         "n_others": len(others),
         "higher_class": any(each.priority_class > share.priority_class for each in others),
+        "outranked": is_outranked(state, ts),
         "place": place.address
         if isinstance(place, WorkerState)
         else ("restricted" if place is not None else ""),
