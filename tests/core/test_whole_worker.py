@@ -13,6 +13,7 @@ from paceline.scheduler.core.stimuli import (
     BalanceWork,
     ConfigureStealing,
     ReleaseAll,
+    SetShare,
 )
 from paceline.scheduler.core.turn import Turn
 from paceline.scheduler.extensions.topics import Topics
@@ -339,3 +340,27 @@ def test_restart_ends_reservations() -> None:
     env.tick()
     env.feed(ReleaseAll())
     assert not env.state.whole and all(ws in env.state.running for ws in env.state.workers.values())
+
+
+def test_no_worker_is_reserved_for_a_group_at_its_cap() -> None:
+    env = cluster("w0")
+    env.client("bob")
+    env.submit({"x": []})
+    die(env, "w0")
+    env.feed(SetShare("alice", {"tasks": 0}))
+    join(env, "w1")
+    env.tick()
+    env.submit({"y": []}, client="bob")
+    assert env.states("x", "y") == ["no-worker", "processing"]
+    found = explain(env.state, "x", env.now)["summary"]
+    assert "died of memory; its share group alice has reached its cap of 0 tasks" in found
+    env.feed(SetShare("alice", {"tasks": 1}))
+    env.tick()
+    assert list(env.state.whole.reserved.values()) == [env.task("x")]
+    env.feed(SetShare("alice", {"tasks": 0}))  # while the worker finishes y
+    env.tick()
+    assert not env.state.whole.reserved
+    env.feed(SetShare("alice", {"tasks": -1}))
+    env.finish("y")
+    env.tick()
+    assert env.where("x") == "w1"

@@ -55,7 +55,8 @@ def _is_kept(state: SchedulerState, ws: WorkerState, ts: TaskState) -> bool:
         return False
     if ts.processing_on is ws:
         return ts not in ws.long_running and not _waits_for_subtasks(state)
-    return ts.state == "no-worker" and ws.status == "running" and not ws.backpressured
+    is_usable = ws.status == "running" and not ws.backpressured
+    return ts.state == "no-worker" and is_usable and fairness.may_start(ts)
 
 
 def _waits_for_subtasks(state: SchedulerState) -> bool:
@@ -80,7 +81,8 @@ def _reserve(turn: Turn) -> None:
     state = turn.state
     whole = state.whole
     having = dict.fromkeys(whole.reserved.values())
-    tasks = [ts for ts in whole.due if ts.state == "no-worker" and ts not in having]
+    waiting = [ts for ts in whole.due if ts.state == "no-worker" and ts not in having]
+    tasks = [ts for ts in waiting if fairness.may_start(ts)]  # others are at a cap
     tasks.sort(key=priority_of)
     n_max = max(1, len(state.workers) // 2)
     is_draining = any(

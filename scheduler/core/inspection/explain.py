@@ -129,6 +129,7 @@ def _facts(state: SchedulerState, ts: TaskState, now: float) -> dict[str, Any]:
     if ts in state.whole.due:
         reserved = state.whole.workers_of(ts)
         out["whole_worker"] = {ws.address: len(ws.processing) for ws in reserved}
+        out["share"] = share_facts(state, ts)
     found = policy_facts(ts, now)
     if found is not None:
         out["policies"] = found

@@ -139,6 +139,9 @@ def _waits_for_whole_worker(key: str, facts: Facts) -> str:
         return (
             f"{text}. {address} is sent nothing else, and has {count(n, 'task')} to finish first."
         )
+    share = facts["share"]
+    if share is not None and share["cap"]:
+        return f"{text}; {_held(share)}"
     return f"{text}. No worker is reserved for it yet."
 
 

@@ -118,7 +118,7 @@ def waits_for_share(state: SchedulerState, share: ShareGroup) -> str:
 
 
 def share_facts(state: SchedulerState, ts: TaskState) -> dict[str, Any] | None:
-    """Return why the share group of the queued task ``ts`` holds it back; None if it does not.
+    """Return why the share group of the ready task ``ts`` holds it back; None if it does not.
 
     Returns:
         "group"; "weight", "class"; "cap" that the group has reached, or "", and its "limit";
