@@ -398,6 +398,19 @@ def test_group_at_its_cap_of_memory_runs_what_can_free_memory(make_env: MakeEnv)
     assert env.states("more") == ["processing"]
 
 
+def test_tasks_that_can_free_memory_overtake_others_at_a_cap_of_memory(make_env: MakeEnv) -> None:
+    env = make_env(shares_groups={"alice": {"memory": 100}})
+    env.join("w0")
+    env.submit({"big": []})
+    env.finish("big", nbytes=1000)
+    env.submit(tasks("result", 40))
+    env.submit({"x": [], "y": [], "sum": ["x", "y"]})
+    for _ in range(3):
+        env.tick()
+        env.work()
+    assert env.states("sum", ("result", 0)) == ["memory", "queued"]
+
+
 def test_seceded_task_does_not_count_for_a_cap(make_env: MakeEnv) -> None:
     env = make_env(shares_groups={"alice": {"tasks": 1}})
     env.join("w0")

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 from paceline.scheduler.core.config import check_group_settings
 from paceline.scheduler.core.lifecycle.slots import fill_slots
+from paceline.scheduler.core.lifecycle.transitions import run
+from paceline.scheduler.core.policy import fairness
 from paceline.scheduler.core.state.accounts import ShareGroup
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.stimuli import SetShare
 from paceline.scheduler.core.turn import WARNING, Registry, Turn
 
 from .stealing import recall_capped
+
+#: Queued tasks of a group among which one that may free memory is looked for.
+SEARCHED_MAX = 10_000
 
 
 def handle_set_share(turn: Turn, command: SetShare) -> None:
@@ -36,6 +43,22 @@ def handle_set_share(turn: Turn, command: SetShare) -> None:
     if share.is_capped and share.cap_reached():
         recall_capped(turn, share)
     fill_slots(turn)
+
+
+def check_memory_caps(turn: Turn) -> None:
+    """Start a task that may free memory in each group at its cap of memory, if it runs none.
+
+    Without this, such tasks wait for those before them in the queue that may not start.
+    """
+    state = turn.state
+    for queue in list(state.queued.waiting.values()):
+        share = queue.share
+        if share.n_processing or share.cap_reached() != "memory":
+            continue
+        for ts in islice(queue, SEARCHED_MAX):
+            if fairness.may_start(ts) and fairness.worker_for(state, ts) is not None:
+                run(turn, {ts: "processing"})
+                break
 
 
 def _count_threads(state: SchedulerState, share: ShareGroup) -> None:

@@ -22,6 +22,7 @@ from .admission import check_memory
 from .availability import refresh_no_workers
 from .clients import CLIENT_HEARTBEAT_FACTOR, check_retained
 from .policies import check_policies
+from .shares import check_memory_caps
 from .whole_workers import check_whole_workers
 from .worker_ends import check_ends
 
@@ -59,6 +60,7 @@ def handle_tick(turn: Turn, message: Tick) -> None:
     check_ends(turn)
     check_whole_workers(turn)
     check_memory(turn)
+    check_memory_caps(turn)
 
 
 def handle_check_idle(turn: Turn, message: IdleCheck) -> None:
