@@ -137,6 +137,11 @@ def test_no_worker_is_asked_for_a_group_at_its_cap() -> None:
     env = cluster("w0", "w1", shares_groups={"alice": {"threads": 5}})
     env.submit(roots("x", 100))
     assert asked(env) <= 5
+    env = cluster(shares_groups={"alice": {"tasks": 2}})
+    gpu = AnnotationSet(resources={"GPU": 1})
+    env.submit(roots("x", 100), annotations=dict.fromkeys(roots("x", 100), gpu))
+    assert env.states(("x", 0)) == ["no-worker"]
+    assert asked(env, duration=0.1) == 2
 
 
 def test_no_worker_is_asked_for_tasks_that_are_restricted_to_others() -> None:

@@ -9,11 +9,13 @@ answer does not fall while workers are starting, and only by workers that may be
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterable
 from itertools import chain, islice
 from typing import Any, Final
 
 from paceline.scheduler.core.lifecycle import accounting
+from paceline.scheduler.core.state.accounts import ShareGroup
 from paceline.scheduler.core.state.fair_queue import ShareQueue
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
@@ -242,6 +244,12 @@ def _queued_work(
     seconds = _expected_seconds(state, chain.from_iterable(q.members for q in queue.queues()), n)
     if not share.is_capped:
         return n, seconds
+    n = _within_caps(share, n)
+    return n, min(seconds, n * target_duration_seconds)
+
+
+def _within_caps(share: ShareGroup, n: int) -> int:
+    """Return how many of `n` more tasks the caps of `share` allow."""
     free = float(n)
     if share.max_tasks >= 0:
         free = min(free, share.max_tasks - share.n_processing)
@@ -249,14 +257,14 @@ def _queued_work(
         free = min(free, share.max_threads - share.n_threads)
     if share.cap_reached() == "memory":
         free = min(free, 1 - share.n_processing)
-    n = max(0, int(free))
-    return n, min(seconds, n * target_duration_seconds)
+    return max(0, int(free))
 
 
 def _unrunnable_work(state: SchedulerState) -> tuple[int, float]:
     """Return the number of tasks in no-worker that a new worker may run, and their time.
 
-    Tasks that are restricted to workers or hosts by name cannot run on others.
+    Tasks that are restricted to workers or hosts by name cannot run on others. The caps of their
+    groups limit the number.
     """
     sample = list(islice(state.unrunnable, SAMPLED_TASKS))
     free = [
@@ -264,9 +272,9 @@ def _unrunnable_work(state: SchedulerState) -> tuple[int, float]:
         for ts in sample
         if ts.loose_restrictions or not (ts.worker_restrictions or ts.host_restrictions)
     ]
-    if not free:
-        return 0, 0.0
-    n = math.ceil(len(state.unrunnable) * len(free) / len(sample))
+    n = 0
+    for share, count in Counter(ts.account.share for ts in free).items():
+        n += _within_caps(share, math.ceil(len(state.unrunnable) * count / len(sample)))
     return n, _expected_seconds(state, free, n)
 
 
