@@ -437,6 +437,17 @@ def test_higher_user_priority_is_not_overtaken_in_the_queue(make_env: MakeEnv) -
     assert sent(env)[-1] == "low"
 
 
+def test_higher_user_priority_is_not_overtaken_by_tasks_without_a_worker(env: Env) -> None:
+    env.submit(tasks("a", 8), commit={"user_priority": 5})
+    env.submit({"low": []}, annotations={"low": AnnotationSet(resources={"GPU": 1})})
+    assert env.states(("a", 7), "low") == ["queued", "no-worker"]
+    env.join("w0", resources={"GPU": 1})
+    assert env.states("low") == ["queued"]
+    sent(env)
+    env.work()
+    assert sent(env)[-1] == "low"
+
+
 def test_higher_user_priority_is_not_overtaken_by_stealing(make_env: MakeEnv) -> None:
     env = make_env(worker_saturation=1.0)
     env.join("w0")

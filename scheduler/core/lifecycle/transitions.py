@@ -40,6 +40,7 @@ from paceline.scheduler.core.policy import (
     worker_ends,
 )
 from paceline.scheduler.core.state.model import TaskState, WorkerState
+from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.task_states import ACTIVE_STATES
 from paceline.scheduler.core.turn import Turn
 
@@ -206,15 +207,10 @@ def transition_waiting_processing(turn: Turn, ts: TaskState, recs: Recs, detail:
     if state.whole.due and ts in state.whole.due:
         steps.set_unrunnable(turn, ts)
         return
-    shares = state.shares
-    share = ts.account.share
-    if (
-        shares.holds(share)
-        or (share.n_queued and fairness.is_outranked(state, ts))
-        or (state.ends.workers and worker_ends.is_limited(state, ts))
-    ):
+    if _is_held(state, ts):
         steps.hold(turn, ts)
         return
+    shares = state.shares
     ws: WorkerState | None
     if placement.is_rootish(state, ts):
         if ts.queueable and not math.isinf(state.config.worker_saturation):
@@ -238,6 +234,14 @@ def transition_waiting_processing(turn: Turn, ts: TaskState, recs: Recs, detail:
             _wait_for_memory(turn, ts)
             return
     _dispatch(turn, ts, ws, recs)
+
+
+def _is_held(state: SchedulerState, ts: TaskState) -> bool:
+    """Return whether the ready task `ts` is queued until the queue chooses it."""
+    share = ts.account.share
+    if state.shares.holds(share) or (share.n_queued and fairness.is_outranked(state, ts)):
+        return True
+    return bool(state.ends.workers) and worker_ends.is_limited(state, ts)
 
 
 def _wait_for_memory(turn: Turn, ts: TaskState) -> None:
@@ -267,7 +271,7 @@ def transition_no_worker_processing(turn: Turn, ts: TaskState, recs: Recs, detai
     if ws is None:
         if state.whole.due and ts in state.whole.due:
             return
-        if state.shares.holds(ts.account.share) or worker_ends.is_limited(state, ts):
+        if _is_held(state, ts):
             if fairness.can_run(state, ts):
                 del state.unrunnable[ts]
                 steps.hold(turn, ts)
