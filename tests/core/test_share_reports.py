@@ -124,6 +124,12 @@ def test_report_of_groups(four: Env) -> None:
     assert waits_for_share(four.state, share(four, "alice")) == ""
 
 
+def test_configured_groups_are_reported_before_they_have_clients() -> None:
+    env = Env(shares_groups={"batch": {"tasks": 3}})
+    (batch,) = share_report(env.state)["groups"]
+    assert (batch["name"], batch["settings"]["tasks"], batch["clients"]) == ("batch", 3, [])
+
+
 def test_groups_at_a_cap_take_no_turns(four: Env) -> None:
     four.feed(SetShare("alice", {"tasks": 1}))
     four.submit(tasks("a", 5), client="alice")

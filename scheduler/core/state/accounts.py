@@ -200,6 +200,8 @@ class Shares:
         self.scale = 1.0
         self.scaled_at = 0.0
         self._n_created = 0
+        for name in config.shares_groups if config.shares_enabled else ():
+            self.group(name)
 
     # -- groups and accounts
 
