@@ -64,6 +64,7 @@ def test_patterns_map_clients_to_groups(make_env: MakeEnv) -> None:
     env = make_env(shares_clients={"batch-*": "batch", "Client-*": "guests"})
     assert share(env, f"Client-batch-7-{ID}").name == "batch"
     assert share(env, f"Client-{ID}").name == "guests"
+    assert share(env, f"Client-alice-{ID}").name == "alice"
     assert share(env, "fire-and-forget").name == "fire-and-forget"
 
 

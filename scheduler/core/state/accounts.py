@@ -239,7 +239,7 @@ class Shares:
             return ALL
         name = group_name(client)
         for pattern, group in self._config.shares_clients.items():
-            if fnmatchcase(name, pattern) or fnmatchcase(client, pattern):
+            if fnmatchcase(name, pattern):
                 return group
         return name
 
