@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from paceline.protocol import messages as m
 from paceline.protocol.keys import Key
 from paceline.scheduler.core.inspection.explain import explain
 from paceline.scheduler.core.inspection.share_report import share_report, waits_for_share
@@ -96,6 +97,18 @@ def test_usage_is_counted_by_client(four: Env) -> None:
     four.finish("y", seconds=1.0)
     four.leave("alice")
     assert (account.n_tasks, account.nbytes, account.thread_seconds) == (0, 0, 3.0)
+
+
+def test_seceded_tasks_are_charged_until_they_secede(four: Env) -> None:
+    four.submit({"x": []})
+    address, run_id = four.where("x"), four.task("x").run_id
+    for _ in range(2):  # the worker repeats the message if the task is resumed
+        four.feed(m.LongRunning(key="x", run_id=run_id, compute_duration=2.0), address)
+    four.heartbeat(address, executing={"x": 3600.0})
+    four.finish("x", seconds=7200.0)
+    account = four.state.shares.account("alice")
+    assert (account.n_finished, account.thread_seconds) == (1, 2.0)
+    assert four.state.shares.relative_usage(account.share) == 2.0
 
 
 def test_report_of_groups(four: Env) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from paceline.protocol.messages import KeepAlive, LongRunning, Reschedule, TaskErred, TaskFinished
-from paceline.scheduler.core.lifecycle import accounting
+from paceline.scheduler.core.lifecycle import accounting, charges
 from paceline.scheduler.core.lifecycle.recommendations import Recs
 from paceline.scheduler.core.lifecycle.second_runs import promote_second_run, second_run
 from paceline.scheduler.core.lifecycle.slots import fill_slots
@@ -100,6 +100,8 @@ def handle_long_running(turn: Turn, message: LongRunning) -> None:
         prefix = ts.group.prefix
         old = prefix.duration_average
         accounting.set_duration_average(state, prefix, seconds if old < 0 else (old + seconds) / 2)
+    if ts not in ws.long_running:
+        charges.charge_seceded(state, ts, ws, seconds or 0.0)
     accounting.start_long_running(state, ts, ws)
     placement.update_idle(state, ws)
     fill_slots(turn)

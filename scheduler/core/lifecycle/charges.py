@@ -26,9 +26,19 @@ def charge(state: SchedulerState, account: Account, seconds: float) -> None:
         account.share.usage += seconds * state.shares.scale
 
 
+def charge_seceded(state: SchedulerState, ts: TaskState, ws: WorkerState, seconds: float) -> None:
+    """Charge the `seconds` after which `ts` seceded on `ws`, instead of what was expected."""
+    state.shares.refund(ts.account.share, ws.processing[ts])
+    ws.processing[ts] = 0.0
+    charge(state, ts.account, seconds)
+
+
 def note_executing(state: SchedulerState, ts: TaskState, ws: WorkerState, seconds: float) -> None:
-    """Charge the time by which `ts` has been executing on `ws` for longer than was expected."""
+    """Charge the time by which `ts` has been executing on `ws` for longer than was expected.
+
+    A task that seceded occupies no thread of the pool and is not charged any more.
+    """
     expected = ws.processing.get(ts, seconds)
-    if seconds > expected:
+    if seconds > expected and ts not in ws.long_running:
         ws.processing[ts] = seconds
         ts.account.share.usage += (seconds - expected) * state.shares.scale

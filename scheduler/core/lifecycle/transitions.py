@@ -300,12 +300,13 @@ def transition_processing_memory(
     group = ts.group
     if state.policies.second_runs:
         drop_second_run(turn, ts)
+    seceded = ts in ws.long_running
     accounting.stop_processing(state, ts)
     account = ts.account
     account.n_finished += 1
     for startstop in detail.startstops:
         accounting.add_duration(state, group, startstop.action, startstop.start, startstop.stop)
-        if startstop.action == "compute":
+        if startstop.action == "compute" and not seceded:
             charges.charge(state, account, startstop.stop - startstop.start)
     if detail.nbytes is not None:
         accounting.set_nbytes(state, ts, detail.nbytes)
