@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from math import isnan
+from math import inf, isnan
 from types import MappingProxyType
 from typing import Any
 
@@ -23,6 +23,8 @@ MEASURES = (
     "unmanaged_recent",
 )
 
+#: Limits of the weight of a share group.
+WEIGHT_MIN, WEIGHT_MAX = 1e-6, 1e6
 #: Largest priority class of a share group; the smallest is its negative.
 CLASS_MAX = 1_000_000
 #: Settings of a share group, with the values of those that are not configured.
@@ -62,15 +64,21 @@ def check_group_settings(name: str, settings: Any) -> None:
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if not is_number or isnan(value):
             raise ValueError(f"{key} of share group {name!r} must be a number; got {value!r}")
-        if key == "weight" and not 0 < value < float("inf"):
-            raise ValueError(f"weight of share group {name!r} must be > 0; got {value!r}")
+        if key == "weight" and not WEIGHT_MIN <= value <= WEIGHT_MAX:
+            raise ValueError(
+                f"weight of share group {name!r} must be from {WEIGHT_MIN:g} to {WEIGHT_MAX:g}; "
+                f"got {value!r}"
+            )
         if key == "class" and (abs(value) > CLASS_MAX or value != int(value)):
             raise ValueError(
                 f"class of share group {name!r} must be an integer from -{CLASS_MAX} to "
                 f"{CLASS_MAX}; got {value!r}"
             )
-        if key in ("threads", "tasks", "memory") and value < 0 and value != NO_CAP:
-            raise ValueError(f"{key} of share group {name!r} must be >= 0; got {value!r}")
+        if key in ("threads", "tasks", "memory") and value != NO_CAP and not 0 <= value < inf:
+            raise ValueError(
+                f"{key} of share group {name!r} must be >= 0 and finite, or {NO_CAP:g} for no cap; "
+                f"got {value!r}"
+            )
 
 
 @dataclass(slots=True)

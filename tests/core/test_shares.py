@@ -71,9 +71,11 @@ def test_patterns_map_clients_to_groups(make_env: MakeEnv) -> None:
 @pytest.mark.parametrize(
     ("settings", "error"),
     [
-        ({"weight": 0}, "weight of share group 'a' must be > 0; got 0"),
+        ({"weight": 0}, "weight of share group 'a' must be from 1e-06 to 1e[+]06; got 0"),
+        ({"weight": 1e-320}, "weight of share group 'a' must be from .*; got 1e-320"),
+        ({"threads": float("inf")}, "threads of share group 'a' must be >= 0 and finite"),
         ({"weight": "2"}, "weight of share group 'a' must be a number; got '2'"),
-        ({"tasks": -2}, "tasks of share group 'a' must be >= 0; got -2"),
+        ({"tasks": -2}, "tasks of share group 'a' must be >= 0 and finite, or -1 for no cap; got -2"),
         ({"class": 1.5}, "class of share group 'a' must be an integer .*; got 1.5"),
         ({"class": float("inf")}, "class of share group 'a' must be an integer .*; got inf"),
         ({"cores": 1}, "unknown setting 'cores'"),
@@ -383,7 +385,7 @@ def test_cap_changes_at_run_time(four: Env) -> None:
     four.feed(SetShare("alice", {"threads": -1}))
     assert counts(four)["a"] == 4
     four.feed(SetShare("alice", {"weight": -1}))
-    assert "must be > 0" in four.lines[-1][1]
+    assert "must be from 1e-06 to 1e+06" in four.lines[-1][1]
 
 
 def test_group_at_its_cap_of_memory_runs_what_can_free_memory(make_env: MakeEnv) -> None:

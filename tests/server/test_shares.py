@@ -46,7 +46,7 @@ async def test_settings_change_and_are_in_the_journal(tmp_path: Path) -> None:
         assert result.exit_code == 1 and "no share group 'nobody'" in result.output
         result = await asyncio.to_thread(CliRunner().invoke, main.main, ["shares", command[-1]])
         assert result.exit_code == 0 and "batch" in result.output
-        with pytest.raises(RpcError, match="weight of share group 'batch' must be > 0"):
+        with pytest.raises(RpcError, match="weight of share group 'batch' must be from"):
             bad = m.SharesRequest(group="batch", settings={"weight": 0.0})
             await asyncio.to_thread(call_scheduler, running.address, bad, 10.0)
     assert replay(journal).differs_after is None
@@ -58,7 +58,8 @@ async def test_settings_change_and_are_in_the_journal(tmp_path: Path) -> None:
         (["--weight", "2"], "Name the GROUP"),
         (["", "--weight", "2"], "must have a name"),
         (["batch", "--class", "99999999999999999999"], "must be an integer from -1000000 to"),
-        (["batch", "--weight", "0"], "must be > 0"),
+        (["batch", "--weight", "0"], "must be from 1e-06 to 1e+06"),
+        (["batch", "--weight", "inf"], "must be from 1e-06 to 1e+06"),
         (["batch", "--threads", "few"], "--threads takes a number"),
         (["batch", "--memory", "much"], "--memory takes a number"),
         (["batch", "--memory", "1e400"], "--memory takes a number"),

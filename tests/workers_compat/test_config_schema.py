@@ -43,7 +43,7 @@ INVALID: dict[str, Any] = {
     "distributed.comm.compression": 7,
     "distributed.comm.offload": [],
     "paceline.scheduler.client-grace": "a while",
-    "paceline.shares.groups": {"batch": {"weight": 0}},
+    "paceline.shares.groups": {"batch": {"memory": float("inf")}},
     "paceline.shares.clients": {"batch-*": 5},
     "paceline.shares.half-life": "long",
 }

@@ -44,7 +44,7 @@ def scheduler_config(**overrides: Any) -> SchedulerConfig:
         default = setting.default if setting.default_factory is not dict else {}
         try:
             values[setting.name] = read_value(setting.name, found, default)
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, OverflowError) as error:
             raise ConfigError(f"`{key}` cannot be {found!r}: {error}") from error
     config = SchedulerConfig(**values, **overrides)
     config.check()

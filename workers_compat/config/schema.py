@@ -255,7 +255,7 @@ def invalid_values() -> Iterator[str]:
             continue
         try:
             is_valid = value_type.accepts(value)
-        except (ValueError, TypeError, KeyError, AttributeError):
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
             is_valid = False
         if not is_valid:
             yield f"`{key}` cannot be {value!r}{_origin(key)}: it takes {value_type.description}"
