@@ -65,6 +65,30 @@ def test_annotations(speculation: bool, policy: dict[str, Any], starts: bool) ->
     assert bool(env.take()) is starts
 
 
+def test_loose_restrictions_do_not_prevent_it() -> None:
+    env = straggling()
+    details = env.task("x-1").ensure_details()
+    details.worker_restrictions, details.loose_restrictions = {"w0": None}, True
+    env.join("w1")
+    env.tick(1.0)
+    env.expect("w1: compute-task x-1")
+
+
+def test_it_starts_only_where_the_memory_suffices() -> None:
+    env = straggling()
+    env.task("x-1").prefix.memory.add_result(500)
+    env.join("w1", memory_limit=1000, metrics={"memory": 10, "managed_bytes": 0})
+    env.submit({"big": []}, annotations={"big": AnnotationSet(workers=["w1"])})
+    env.finish("big", nbytes=600)
+    env.take()
+    env.tick(1.0)
+    env.expect()
+    env.release("big")
+    env.take()
+    env.tick(1.0)
+    env.expect("w1: compute-task x-1")
+
+
 def test_actors_get_none() -> None:
     assert not straggling("w1", is_actor=True, speculative=True).take()
 

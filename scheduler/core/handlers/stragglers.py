@@ -12,7 +12,7 @@ from __future__ import annotations
 from paceline.scheduler.core.lifecycle.extra_runs import add_extra_run
 from paceline.scheduler.core.lifecycle.outgoing import compute_message
 from paceline.scheduler.core.lifecycle.second_runs import drop_second_run, second_run
-from paceline.scheduler.core.policy import placement
+from paceline.scheduler.core.policy import admission, placement
 from paceline.scheduler.core.policy.worker_ends import can_finish
 from paceline.scheduler.core.state.model import TaskPrefix, TaskState, WorkerState
 from paceline.scheduler.core.state.policies import SecondRun, TaskPolicies
@@ -92,13 +92,18 @@ def _is_allowed(state: SchedulerState, ts: TaskState) -> bool:
 
 
 def _thief(state: SchedulerState, ts: TaskState) -> WorkerState | None:
-    """Return the worker with a free thread and the fewest tasks that may run `ts` a second time."""
+    """Return the worker with a free thread and the fewest tasks that may run `ts` a second time.
+
+    It has the memory for it.
+    """
     valid = placement.valid_workers(state, ts)
     best: WorkerState | None = None
-    for ws in state.running if valid is None else valid:
+    for ws in state.running if valid is None or ts.loose_restrictions else valid:
         if ws is ts.processing_on or not is_available(ws) or ts.key in ws.extra_runs:
             continue
         if len(ws.processing) >= usable_threads(ws) or not can_finish(state, ts, ws):
+            continue
+        if state.admission.is_short and not admission.fits(state, ts, ws):
             continue
         if best is None or len(ws.processing) * best.nthreads < len(best.processing) * ws.nthreads:
             best = ws
