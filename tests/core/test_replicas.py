@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from paceline.protocol import messages as m
-from paceline.scheduler.core.stimuli import DataPlaced, ReplicasAdded, ReplicasLost
+from paceline.scheduler.core.stimuli import (
+    AnnotationSet,
+    DataPlaced,
+    ReplicasAdded,
+    ReplicasLost,
+    WorkerRemoved,
+)
 from paceline.testing import Env
 
 
@@ -19,8 +27,6 @@ def shared(duo: Env) -> Env:
 
 
 def restricted(key: str, *workers: str) -> dict[str, object]:
-    from paceline.scheduler.core.stimuli import AnnotationSet
-
     return {key: AnnotationSet(workers=list(workers))}
 
 
@@ -209,3 +215,19 @@ def test_replica_that_cannot_be_recomputed_is_forgotten(shared: Env) -> None:
     shared.expect("w0: free-keys y")
     shared.feed(m.RequestRefreshWhoHas(keys=["y"]), "w1")
     shared.expect("w1: refresh-who-has y@")
+
+
+def test_a_replica_arrives_before_lost_data_is_released(make_env: Callable[..., Env]) -> None:
+    """The tasks that wait for the data start."""
+    env = make_env(turn_tasks_max=1)
+    env.join("w0", "w1")
+    on = {key: AnnotationSet(workers=["w0" if key in "ab" else "w1"]) for key in "abyz"}
+    graph = {"a": [], "b": [], "y": ["a"], "z": ["y"]}
+    env.submit(graph, want=["a", "b", "z"], annotations=on)
+    env.work()
+    assert env.states("a", "b", "y") == ["memory", "memory", "released"]
+    env.turn(WorkerRemoved("w0"), "w0")
+    env.turn(m.ClientDesiresKeys(keys=["y"], client="alice"), "alice")
+    assert env.states("a", "y") == ["memory", "waiting"]
+    env.fetched("w1", "a")
+    assert env.states("a", "y") == ["memory", "processing"]

@@ -13,7 +13,6 @@ from typing import Final
 
 from paceline.protocol.keys import Key
 from paceline.protocol.messages import StealRequest
-from paceline.scheduler.core.lifecycle import accounting
 from paceline.scheduler.core.lifecycle.slots import fill_slots
 from paceline.scheduler.core.lifecycle.transitions import run
 from paceline.scheduler.core.state.comparison import (
@@ -27,7 +26,7 @@ from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.stealing.recall import BARRIER_KEY
 from paceline.scheduler.core.turn import WARNING, Registry, Turn
 
-from .replicas import drop_replicas
+from .replicas import add_keys, drop_replicas
 
 #: States on a worker of a task that the worker is going to finish.
 UNDERWAY = frozenset({"waiting", "ready", "constrained", "executing", "long-running"})
@@ -148,7 +147,7 @@ def _use_results(turn: Turn, ws: WorkerState, believed: Comparison, report: Work
         if key in known or (ts is not None and (ts in ws.has_what or ts.processing_on is ws)):
             continue
         if ts is not None and ts.state == "memory":
-            accounting.add_replica(state, ts, ws)
+            add_keys(turn, ws, [key])
             _count(turn, ws, key, "replica-added")
         elif ts is not None or report.tasks.get(key, UNKNOWN)[2] >= 0:
             turn.free_keys(ws.address, key)

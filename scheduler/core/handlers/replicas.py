@@ -9,7 +9,11 @@ from paceline.protocol.keys import Key, has_prefix
 from paceline.scheduler.core.lifecycle import accounting
 from paceline.scheduler.core.lifecycle.new_tasks import new_task
 from paceline.scheduler.core.lifecycle.placed_data import become_data
-from paceline.scheduler.core.lifecycle.recommendations import Recs, is_wanted
+from paceline.scheduler.core.lifecycle.recommendations import (
+    Recs,
+    is_wanted,
+    recommend_ready_dependents,
+)
 from paceline.scheduler.core.lifecycle.slots import fill_slots
 from paceline.scheduler.core.lifecycle.transitions import run
 from paceline.scheduler.core.state.model import TaskState, WorkerState
@@ -40,12 +44,17 @@ def add_keys(turn: Turn, ws: WorkerState, keys: Iterable[Key]) -> None:
     """
     state = turn.state
     redundant = []
+    recs: Recs = {}
     for key in keys:
         ts = state.tasks.get(key)
-        if ts is not None and ts.state == "memory":
-            accounting.add_replica(state, ts, ws)
-        else:
+        if ts is None or ts.state != "memory":
             redundant.append(key)
+            continue
+        was_lost = not ts.who_has  # and its release is deferred
+        accounting.add_replica(state, ts, ws)
+        if was_lost:
+            recommend_ready_dependents(ts, recs)
+    run(turn, recs)
     if redundant:
         turn.to_worker(ws.address, m.RemoveReplicas(keys=redundant, stimulus_id=turn.stimulus_id))
 

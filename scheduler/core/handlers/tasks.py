@@ -13,6 +13,7 @@ from paceline.scheduler.core.state.model import WorkerState
 from paceline.scheduler.core.turn import WARNING, Registry, Turn
 
 from .availability import use_worker
+from .replicas import add_keys
 from .retries import failure_of, handle_failed_run
 from .stragglers import is_second_run, second_run_failed
 
@@ -45,7 +46,7 @@ def handle_task_finished(turn: Turn, message: TaskFinished) -> None:
         else:
             turn.free_keys(ws.address, ts.key)
     elif ts.state == "memory" and ts.run_id == message.run_id:
-        accounting.add_replica(state, ts, ws)
+        add_keys(turn, ws, [ts.key])
     else:
         turn.free_keys(ws.address, ts.key)
     if recs:
