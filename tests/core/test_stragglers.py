@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from paceline.protocol import messages as m
 from paceline.scheduler.core.inspection.explain import explain
-from paceline.scheduler.core.stimuli import AnnotationSet, RecallTask, ReleaseAll
+from paceline.scheduler.core.policy.memory_manager import MemoryPlan, reduce_replicas
+from paceline.scheduler.core.stimuli import AnnotationSet, MoveReplicas, RecallTask, ReleaseAll
 from paceline.scheduler.core.task_policy import TaskPolicy
 from paceline.testing import Env, fake_error
 
@@ -205,6 +206,31 @@ def test_a_second_run_that_secedes_or_reschedules_is_dropped() -> None:
     env.feed(m.Reschedule(key="x-1"), "w1")
     assert not env.state.policies.second_runs
     assert env.where("x-1") == "w0"
+
+
+def test_its_worker_keeps_the_inputs() -> None:
+    """A stock worker closes if it is asked to drop an input of a task that it executes."""
+    env = Env()
+    env.client("alice")
+    env.join("w0", "w1", "w2")
+    env.state.policies.has_speculative = True
+    env.submit({"d": [], "x-0": []}, annotations={"d": AnnotationSet(workers=["w0"])})
+    env.finish("d", "x-0", seconds=1.0)
+    policy = AnnotationSet(policy=TaskPolicy(speculative=True))
+    env.submit({"x-1": ["d"]}, annotations={"x-1": policy})
+    assert env.where("x-1") == "w0"
+    env.now += 10.0
+    env.heartbeat("w0", executing={"x-1": 10.0})
+    env.tick()
+    second(env)
+    env.fetched("w1", "d")
+    env.fetched("w2", "d")
+    plan = MemoryPlan("managed")
+    reduce_replicas(env.state, plan, 10)
+    assert [ws.address for ws in plan.drops] == ["w2"]
+    env.take()
+    env.feed(MoveReplicas(drop={"w1": ["d"]}))
+    env.expect()
 
 
 def test_the_number_is_limited() -> None:

@@ -13,6 +13,7 @@ from itertools import islice
 from paceline.protocol.keys import Key
 from paceline.protocol.messages import AcquireReplicas, RemoveReplicas
 from paceline.scheduler.core.lifecycle import accounting
+from paceline.scheduler.core.lifecycle.second_runs import second_run
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.stimuli import MoveReplicas
@@ -64,7 +65,7 @@ def reduce_replicas(state: SchedulerState, plan: MemoryPlan, count: int) -> None
         surplus = len(ts.who_has) - max(fewest, _wanted_copies(ts))
         holders = list(ts.who_has)
         for _ in range(surplus):
-            ws = _dropper(plan, ts, holders)
+            ws = _dropper(plan, users_of(state, ts), holders)
             if ws is None:
                 break
             holders.remove(ws)
@@ -82,9 +83,21 @@ def _wanted_copies(ts: TaskState) -> int:
     return count
 
 
-def _dropper(plan: MemoryPlan, ts: TaskState, holders: list[WorkerState]) -> WorkerState | None:
-    """Return the holder whose replica to drop; None if all need theirs."""
-    busy = {dts.processing_on for dts in ts.dependents} if ts.waiters_count else set()
+def users_of(state: SchedulerState, ts: TaskState) -> set[WorkerState | None]:
+    """Return the workers that run dependents of ``ts``, also second runs, and so need a replica."""
+    if not ts.waiters_count:
+        return set()
+    users = {dts.processing_on for dts in ts.dependents}
+    if state.policies.second_runs:
+        runs = [run for run in map(second_run, ts.dependents) if run is not None]
+        users.update([state.workers.get(run.address) for run in runs])
+    return users
+
+
+def _dropper(
+    plan: MemoryPlan, busy: set[WorkerState | None], holders: list[WorkerState]
+) -> WorkerState | None:
+    """Return the one of `holders` whose replica to drop; None if all are `busy` and need theirs."""
     free = [ws for ws in holders if ws not in busy]
     if not free:
         return None
@@ -141,7 +154,7 @@ def drop(turn: Turn, ws: WorkerState, tasks: Iterable[TaskState]) -> None:
     for ts in tasks:
         if ts.state != "memory" or ws not in ts.who_has or len(ts.who_has) < 2 or ts.actor:
             continue
-        if ts.waiters_count and any(dts.processing_on is ws for dts in ts.dependents):
+        if ws in users_of(turn.state, ts):
             continue
         accounting.remove_replica(turn.state, ts, ws)
         keys.append(ts.key)
