@@ -364,3 +364,18 @@ def test_no_worker_is_reserved_for_a_group_at_its_cap() -> None:
     env.finish("y")
     env.tick()
     assert env.where("x") == "w1"
+
+
+def test_no_worker_stays_reserved_that_ends_too_soon() -> None:
+    env = cluster("w0")
+    env.submit({"x": []})
+    die(env, "w0")
+    join(env, "w1")
+    env.submit({"y": []}, annotations={"y": on(env, "w1")})
+    env.tick()
+    assert env.worker("w1").reserved_for is env.task("x")
+    env.heartbeat("w1", metrics={"ends_in": 0.1})
+    env.finish("y")
+    env.tick()
+    assert env.states("x") == ["no-worker"]
+    assert env.worker("w1").reserved_for is None

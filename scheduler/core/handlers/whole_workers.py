@@ -55,8 +55,9 @@ def _is_kept(state: SchedulerState, ws: WorkerState, ts: TaskState) -> bool:
         return False
     if ts.processing_on is ws:
         return ts not in ws.long_running and not _waits_for_subtasks(state)
-    is_usable = ws.status == "running" and not ws.backpressured
-    return ts.state == "no-worker" and is_usable and fairness.may_start(ts)
+    if ts.state != "no-worker" or ws.status != "running" or ws.backpressured:
+        return False
+    return can_finish(state, ts, ws) and fairness.may_start(ts)
 
 
 def _waits_for_subtasks(state: SchedulerState) -> bool:
