@@ -75,7 +75,10 @@ def test_patterns_map_clients_to_groups(make_env: MakeEnv) -> None:
         ({"weight": 1e-320}, "weight of share group 'a' must be from .*; got 1e-320"),
         ({"threads": float("inf")}, "threads of share group 'a' must be >= 0 and finite"),
         ({"weight": "2"}, "weight of share group 'a' must be a number; got '2'"),
-        ({"tasks": -2}, "tasks of share group 'a' must be >= 0 and finite, or -1 for no cap; got -2"),
+        (
+            {"tasks": -2},
+            "tasks of share group 'a' must be >= 0 and finite, or -1 for no cap; got -2",
+        ),
         ({"class": 1.5}, "class of share group 'a' must be an integer .*; got 1.5"),
         ({"class": float("inf")}, "class of share group 'a' must be an integer .*; got inf"),
         ({"cores": 1}, "unknown setting 'cores'"),

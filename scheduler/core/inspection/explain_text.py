@@ -154,16 +154,18 @@ def _queued(key: str, facts: Facts) -> str:
         return f"{key} is queued{lasting(facts)}, but no worker accepts tasks: {others}."
     workers = facts.get("workers")
     text = f"{key} is queued{lasting(facts)}"
-    is_too_short = workers is not None and workers["reasons"].get("ends")
-    if is_too_short and not workers["n_able"]:
-        return f"{text}: {_too_short(workers)}. Start a worker."
+    too_short, able = "", []
+    if workers is not None and workers["reasons"].get("ends"):
+        too_short, able = _too_short(workers), workers["able"]
+        if not able:
+            return f"{text}: {too_short}. Start a worker."
     share = queue["share"]
     if queue["memory"] is not None and not (share is not None and share["cap"]):
         return f"{text}: {waits_for_memory(queue['memory'])}"
-    if share is not None and (share["cap"] or share["n_others"] or not is_too_short):
+    if share is not None and (share["cap"] or share["n_others"] or not able):
         return f"{text}: {_held(share)}"
-    if is_too_short:
-        return f"{text}: {_too_short(workers)}. It waits for a slot of {named(workers['able'])}."
+    if able:
+        return f"{text}: {too_short}. It waits for a slot of {named(able)}."
     until = "a worker has a free slot"
     if queue["batch"]:
         until = f"{queue['batch']}, which runs its siblings, or an idle worker has a free slot"
