@@ -121,7 +121,7 @@ class Server(ServerApi):
         self._block(blocked_handlers)
         self.core_types: frozenset[type] = frozenset(core.handlers)
         self._connections = Connections(secret)
-        self.graph_ids = itertools.count(1)
+        self.graph_ids, self._match_ids = itertools.count(1), itertools.count(-1, -1)
         self._matching: set[tuple[Any, int]] = set()
 
     @property
@@ -200,7 +200,7 @@ class Server(ServerApi):
             problem = reply.problem if is_match else reply.text
             self.driver.feed(ErrorMatched(key, run_id, is_match and reply.matches, problem))
 
-        request = MatchRequest(next(self.graph_ids), instruction.exception, instruction.names)
+        request = MatchRequest(next(self._match_ids), instruction.exception, instruction.names)
         self.graph_compilers.compile(request, on_reply)
 
     def _close_scheduler(self, reason: str) -> None:

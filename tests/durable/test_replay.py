@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import tempfile
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
+import dask
 import pytest
 from distributed import Client, Event, Lock, Queue, Variable, Worker
 from distributed.diagnostics.plugin import SchedulerPlugin
@@ -131,9 +133,30 @@ async def work_with_a_plugin(client: Client) -> list[Any]:
     return futures
 
 
+def fail_twice(path: Path) -> int:
+    with path.open("a") as file:
+        file.write("x")
+    if path.stat().st_size < 3:
+        raise OSError("fails")
+    return path.stat().st_size
+
+
+async def work_with_policies(client: Client) -> list[Any]:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        dask.annotate(retries=3, retry_on="OSError", retry_delay="100ms"),
+    ):
+        assert await client.submit(fail_twice, Path(folder, "runs")) == 3
+    with dask.annotate(timeout="200ms"):
+        late = client.submit(slow, 1, 1)
+    with pytest.raises(TimeoutError):
+        await late
+    return [await client.gather(client.map(slow, range(10)))]
+
+
 @pytest.mark.parametrize(
     "work",
-    [work_with_futures, work_with_coordination, work_with_a_plugin],
+    [work_with_futures, work_with_coordination, work_with_a_plugin, work_with_policies],
     ids=lambda f: f.__name__,
 )
 async def test_log_leads_to_the_same_state(
@@ -157,6 +180,8 @@ async def test_log_leads_to_the_same_state(
             known = past.streams["worker", name]
             assert (known.n_written, list(known.unwritten)) == (stream._n_messages, [])
             assert known.number == stream.peer.comm.number
+        for name in live.driver.client_streams:
+            assert list(past.streams["client", name].messages) == []
         waiting = [each for each in past.connections.values() if each.request_id]
         assert len(waiting) == (work is work_with_coordination)
         for each in kept:

@@ -78,7 +78,8 @@ class MatchRequest:
     """Asks whether the class of a pickled exception, or a base class, is one of some names.
 
     Attributes:
-        graph_id: number of the request, among those of graphs.
+        graph_id: negative number of the request. Those of graphs are positive and in the log of a
+            durable scheduler.
         exception: as a worker sent it.
         names: full names of classes.
         client: requests are answered one after the other, like the graphs of one client.
