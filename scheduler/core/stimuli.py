@@ -319,10 +319,15 @@ class ReleaseAll:
 
 @dataclass(slots=True)
 class SetWorkerStatus:
-    """The server changes a worker's status (retirement)."""
+    """The server changes a worker's status (retirement).
+
+    Attributes:
+        before: status to which it returns unless the retirement is finished; "" without one.
+    """
 
     address: str
     status: str
+    before: str = ""
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from distributed import Client, Event
+from distributed import Client, Event, get_worker
 from paceline.scheduler.server.durable.upgrade import PREDECESSORS_MAX
 
 from benchmarks.chaos.workloads import WORKLOADS
@@ -41,6 +41,10 @@ def wait_for_text(cluster: Cluster, text: str) -> None:
 
 def inc(x: int) -> int:
     return x + 1
+
+
+def get_address() -> str:
+    return get_worker().address
 
 
 @pytest.mark.parametrize("name", ["futures", "shuffle", "queues", "locks", "coordination"])
@@ -300,3 +304,48 @@ def test_repeated_signals_end_the_scheduler(start_durable: StartDurable, tmp_pat
         time.sleep(0.005)
     assert "starting another one" not in process.output()
     assert [path.name for path in (tmp_path / "log").iterdir()] == ["lock"]
+
+
+def test_retirement_that_fails_is_reverted(start_durable: StartDurable, tmp_path: Path) -> None:
+    cluster = start_durable()
+    with Client(cluster.address) as client:
+        event = Event("event")
+        other = client.submit(get_address, pure=False).result(timeout=30)
+        (address,) = set(client.scheduler_info()["workers"]) - {other}
+        process = cluster.processes[1 + (client.run(os.getpid)[other] != cluster.processes[1].pid)]
+        running = client.submit(Event.wait, event, 60, workers=[address])
+        retired: list[object] = []
+        retiring = threading.Thread(target=lambda: retired.append(client.retire_workers([address])))
+        retiring.start()
+        wait_for_text(cluster, "1 tasks run there")
+        kill(tmp_path)
+        assert client.submit(get_address, pure=False).result(timeout=30) == other
+        process.kill()  # no worker is left to receive the result
+        event.set()
+        retiring.join(60)
+        assert retired == [{}]
+        assert running.result(timeout=30) is True
+        assert client.submit(get_address, pure=False).result(timeout=30) == address
+
+
+def test_retirement_without_its_client_is_given_up(
+    start_durable: StartDurable, tmp_path: Path
+) -> None:
+    cluster = start_durable()
+    with Client(cluster.address) as client:
+        event = Event("event")
+        address = client.submit(get_address, pure=False).result(timeout=30)
+        running = client.submit(Event.wait, event, 60, workers=[address])
+        code = (
+            "import sys, distributed; distributed.Client(sys.argv[1]).retire_workers(sys.argv[2:])"
+        )
+        command = [sys.executable, "-c", code, cluster.address, address]
+        with subprocess.Popen(command) as other_client:
+            wait_for_text(cluster, "1 tasks run there")
+            other_client.kill()
+        wait_for_text(cluster, "Remove client")
+        kill(tmp_path)
+        wait_for_text(cluster, "its status is running again")
+        event.set()
+        assert running.result(timeout=30) is True
+        assert client.submit(get_address, workers=[address]).result(timeout=30) == address

@@ -256,7 +256,7 @@ def test_no_keeper(tmp_path: Path) -> None:
     ("keeper_format", "log_format", "text"),
     [
         (kept.FORMAT + 1, log.FORMAT, "the keeper's messages have format 3, and this release"),
-        (kept.FORMAT, log.FORMAT + 1, "the log has format 4, and this release knows format 3"),
+        (kept.FORMAT, log.FORMAT + 1, "the log has format 5, and this release knows format 4"),
     ],
 )
 def test_other_formats_are_refused(

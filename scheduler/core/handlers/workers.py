@@ -266,6 +266,7 @@ def handle_set_worker_status(turn: Turn, command: SetWorkerStatus) -> None:
     """Set a worker's status from the scheduler, to retire it or to revert that."""
     ws = turn.state.workers.get(command.address)
     if ws is not None:
+        ws.status_before = command.before
         turn.to_worker(
             ws.address,
             m.WorkerStatusChange(

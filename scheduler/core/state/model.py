@@ -406,13 +406,12 @@ class WorkerState:
     """A worker.
 
     Attributes:
-        address: the contact address; unique.
-        address_tuple: ``(address,)``, for messages.
+        address, address_tuple: the contact address, which is unique; ``(address,)``, for messages.
         name: the name (str or int); unique; an alias of the address.
         host: the host part of the address.
-        nthreads: number of threads that run tasks.
-        memory_limit: bytes; 0 if unlimited.
+        nthreads, memory_limit: number of threads that run tasks; bytes, 0 if unlimited.
         status: running, paused, closing, closing_gracefully, init or closed.
+        status_before: status to which it returns if its retirement is given up; "" without one.
         server_id, pid, local_directory, services, nanny, versions, extra: as sent at registration.
         index: number of workers that registered before.
         processing: tasks sent to the worker and not finished, in order -> expected seconds.
@@ -447,6 +446,7 @@ class WorkerState:
     nthreads: int
     memory_limit: int = 0
     status: str = "running"
+    status_before: str = ""
     server_id: str = ""
     pid: int = 0
     local_directory: str = ""

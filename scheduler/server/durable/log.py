@@ -19,7 +19,7 @@ from struct import Struct
 from typing import NamedTuple
 
 #: Version of the format of segments and of the records in them, which another release may read.
-FORMAT = 3
+FORMAT = 4
 #: First line of a segment.
 MAGIC = b"paceline-log-%d\n" % FORMAT
 #: Position of the first record in a segment.

@@ -19,6 +19,7 @@ from paceline.scheduler.core.state.comparison import (
     WorkerReport,
 )
 from paceline.scheduler.server.requests.api import RemoteError
+from paceline.scheduler.server.requests.retire import give_up_lost_retirements
 
 if TYPE_CHECKING:
     from paceline.scheduler.server.requests.api import ServerApi
@@ -55,6 +56,7 @@ async def reconcile(server: ServerApi) -> None:
                 server.send_stimulus(EndComparison(address))
 
     await asyncio.gather(*map(compare, list(server.state.workers)))
+    give_up_lost_retirements(server)
     counts = server.state.comparisons.repair_counts
     logger.info(
         "Compared the state of the workers with the scheduler's; repairs since the start: %s",

@@ -89,6 +89,22 @@ async def retire_workers(
     return {ws.address: queries.worker_identity(ws) for ws in retired}
 
 
+def give_up_lost_retirements(server: ServerApi) -> None:
+    """Return the workers to service whose retirement ended with another process.
+
+    A client or worker that still waits for a retirement has its request repeated by this process.
+    """
+    for ws in list(server.state.workers.values()):
+        if ws.status_before and ws not in server.request_state.retiring:
+            logger.warning(
+                "The retirement of worker %s was lost with a process of the scheduler; "
+                "its status is %s again",
+                ws.address,
+                ws.status_before,
+            )
+            server.send_stimulus(SetWorkerStatus(ws.address, ws.status_before))
+
+
 def workers_to_close(server: ServerApi, **options: Any) -> list[Any]:
     """Return ``scaling.workers_to_close(**options)`` of the workers that plugins do not keep."""
     state, plugins = server.state, server.plugins
@@ -138,8 +154,9 @@ class _Retirement:
         """Set the status of the worker to closing_gracefully."""
         ws = self._ws
         retiring = self._server.request_state.retiring
-        retiring.setdefault(ws, RetiringWorker(ws.status)).n_requests += 1
-        self._send(SetWorkerStatus(ws.address, "closing_gracefully"))
+        worker = retiring.setdefault(ws, RetiringWorker(ws.status_before or ws.status))
+        worker.n_requests += 1
+        self._send(SetWorkerStatus(ws.address, "closing_gracefully", worker.next_status))
 
     def _end(self, retired: bool) -> None:
         """Revert the status of the worker with the last request, unless one has `retired` it."""
@@ -151,7 +168,7 @@ class _Retirement:
             worker.next_status = "closing_gracefully"
         if not worker.n_requests:
             del retiring[ws]
-            if self._is_present() and ws.status != worker.next_status:
+            if self._is_present() and (ws.status != worker.next_status or ws.status_before):
                 self._send(SetWorkerStatus(ws.address, worker.next_status))
 
     async def run(self, close: bool, remove: bool) -> str:
