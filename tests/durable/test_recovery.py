@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import shutil
 import socket
@@ -16,11 +17,13 @@ from paceline.protocol import messages as m
 from paceline.protocol.framing import pack_frames
 from paceline.scheduler import Scheduler
 from paceline.scheduler.core.stimuli import WorkerRemoved
+from paceline.scheduler.server.comm.transport import PeerFacts
 from paceline.scheduler.server.durable.adoption import Adoption
 from paceline.scheduler.server.durable.durable_comm import DurableComm
 from paceline.scheduler.server.durable.keeper_channel import KeeperChannel
 from paceline.scheduler.server.durable.kept import Death, Kept
 from paceline.scheduler.server.durable.log import Log
+from paceline.scheduler.server.durable.past_connection import NOT_KEPT, PastConnection
 from paceline.scheduler.server.durable.recorder import CLOSED
 from paceline.scheduler.server.durable.replay import Replay
 from paceline.scheduler.server.durable.standby import capture
@@ -30,7 +33,7 @@ from paceline.workers_compat.security.shared_secret import Secret
 
 from tests.support.fake_peers import Peer, client, until, worker
 
-from .test_replay import scheduler
+from .test_replay import replayed, scheduler
 
 __all__ = ["scheduler"]
 
@@ -134,6 +137,40 @@ async def test_connection_with_a_wrong_secret_is_not_continued(
     assert reasons == ["", "the scheduler process died before it had checked its handshake"]
     for peer in (admitted, refused):
         peer.writer.close()
+
+
+async def test_first_request_of_a_connection_is_repeated(
+    scheduler: Scheduler, tmp_path: Path
+) -> None:
+    server = scheduler.server
+    assert server.durability is not None
+    started = asyncio.Event()
+
+    async def wait(*_: Any) -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    server.handlers[m.Versions] = wait
+    peer = await Peer.connect(scheduler)
+    peer.send_raw({"op": "versions", "reply": True})
+    await started.wait()
+    captured = capture(server, server.durability.start)
+    for past in (captured, replayed(scheduler, tmp_path)):
+        (known,) = past.connections.values()
+        assert (len(known.requests), known.has_replied) == (1, False)
+    peer.writer.close()
+
+
+@pytest.mark.parametrize("n_replies", [0, 1])
+def test_output_after_the_handshake_is_a_reply(n_replies: int) -> None:
+    connection = Connections(None).accepted()
+    start = b"".join(pack_frames(connection.start()))
+    past = PastConnection(1, PeerFacts("", "", False), NOT_KEPT, connection)
+    past.receive(b"".join(pack_frames(Connections(None).outgoing().start())))
+    past.wrote(start, 0)  # recorded after the input of the same wake-up
+    for _ in range(n_replies):
+        past.wrote(b"reply", 0)
+    assert past.has_replied == (n_replies > 0)
 
 
 async def test_handshake_that_was_refused_is_captured(scheduler: Scheduler) -> None:

@@ -104,7 +104,7 @@ class Comm(ABC):
         coming: the incomplete message's frame lengths and its frames so far; None if unknown.
         number: of a connection that is recorded (``durable``), else 0.
         is_stream: whether it is the stream of a worker or client.
-        has_replied: data was written since the last request was done.
+        has_replied: data other than the handshake was written since the last request was done.
         n_messages: number of messages of the stream that are in what was written so far.
     """
 

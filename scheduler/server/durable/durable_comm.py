@@ -60,6 +60,7 @@ class DurableComm(TcpComm):
             self.n_read, self.n_written = past.read, past.written
             self.facts = past.facts
             self.is_stream = bool(past.kind)
+            self.has_replied = past.has_replied
             self._reader = past.reader
             self._out = [bytes(past.unsent)] if past.unsent else []
             self._out_nbytes = len(past.unsent)
@@ -102,7 +103,7 @@ class DurableComm(TcpComm):
             pieces = [data]
         else:
             self._recorder.wrote_unkept(self.number, nbytes)
-        self.has_replied = True
+        self.has_replied = self.n_written > 0
         self.n_written += nbytes
         self._out += pieces
         self._out_nbytes += nbytes

@@ -53,7 +53,7 @@ class PastConnection:
         requests: requests that are not done, oldest first: their frames, or events if they were
             decoded.
         request_id: of the oldest request, if the core replies to it.
-        has_replied: data was written since the last request was done.
+        has_replied: data other than the handshake was written since the last request was done.
         kind: "worker" or "client" if it is a stream.
         name: name of the stream.
         messages: messages of the stream that were not handled, and graphs that are being compiled,
@@ -177,6 +177,7 @@ class PastConnection:
     def wrote(self, data: Buffer, n_messages: int) -> None:
         """Write ``data``, with which ``n_messages`` of the stream have been encoded."""
         start = max(0, self.counters.written - self.written)
+        self.has_replied = self.written > 0
         self.written += len(data)
         self.unsent += data[start:]
         self._wrote_messages(n_messages)
@@ -189,7 +190,6 @@ class PastConnection:
         self.has_replied = True
 
     def _wrote_messages(self, n_messages: int) -> None:
-        self.has_replied = True
         while self.n_written < n_messages:
             self.unwritten.popleft()
             self.n_written += 1
