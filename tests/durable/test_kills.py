@@ -295,6 +295,37 @@ def test_end_leaves_no_log(start_durable: StartDurable, tmp_path: Path) -> None:
     assert cluster.processes[0].popen.returncode == 0
 
 
+#: Runs the command, and sends a signal before the keeper has started a scheduler process.
+SIGNALLED_EARLY = """
+import os, sys
+from paceline.scheduler.server.cli.main import main
+from paceline.scheduler.server.runtime.template import Template
+
+number, start_template = int(sys.argv.pop(1)), Template.start
+
+def start(*args, **options):
+    os.kill(os.getpid(), number)
+    return start_template(*args, **options)
+
+Template.start = start
+main()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=lambda each: each.name)
+def test_signal_before_the_first_process_ends_the_scheduler(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-c", SIGNALLED_EARLY, str(int(number)), "--port", "0"]
+    command += ["--no-dashboard", "--durable", str(tmp_path)]
+    ended = subprocess.run(
+        command, capture_output=True, text=True, timeout=60, check=False, start_new_session=True
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert "Reason: signal-15" in ended.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["lock"]
+
+
 def test_repeated_signals_end_the_scheduler(start_durable: StartDurable, tmp_path: Path) -> None:
     """A signal that arrives when the scheduler does not handle it any more is no death."""
     cluster = start_durable()

@@ -142,12 +142,12 @@ class Keeper:
             In a scheduler process: its end of the channel. In the keeper: None, at the end.
         """
         setproctitle("paceline keeper")
-        self._write_pid("keeper.pid", os.getpid())
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._forward)
         signal.signal(signal.SIGUSR2, self._note_upgrade)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)  # an upgrade has blocked them
+        self._write_pid("keeper.pid", os.getpid())
         goes_on = True
         if self._upgrade is not None and self._channel is not None:
             self._upgrade.switch(self._pid)
@@ -475,12 +475,16 @@ class Keeper:
                 self._fallback = None
 
     def _forward(self, number: int, frame: FrameType | None) -> None:
-        """Pass a signal on to the scheduler process, which handles SIGTERM and SIGINT."""
+        """Pass a signal on to the scheduler process, which handles SIGTERM and SIGINT.
+
+        If none was started yet, the first one receives SIGTERM when it is ready.
+        """
         self._is_ending = True
         if number == signal.SIGHUP:
             number = signal.SIGTERM
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self._pid, number)
+        if self._pid:  # 0 is the process group
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, number)
 
     def _write_pid(self, name: str, pid: int) -> None:
         path, temporary = self._folder / name, self._folder / f"{name}.tmp"
