@@ -256,6 +256,7 @@ def test_folder_has_one_keeper(start_durable: StartDurable, tmp_path: Path) -> N
         (["--protocol", "tls"], "only tcp:// connections can be kept"),
         (["--host", "ws://127.0.0.1"], "only tcp:// connections can be kept"),
         (["--journal", "run.journal"], "cannot be combined with --journal"),
+        (["--durable", ""], "the path of the folder is empty"),
     ],
 )
 def test_options_that_cannot_be_kept_are_refused(
@@ -266,6 +267,38 @@ def test_options_that_cannot_be_kept_are_refused(
     assert ended.returncode == 1
     assert reason in ended.stderr
     assert not (tmp_path / "log").exists()
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("paceline.scheduler.durable", "true", "it takes text"),
+        ("paceline.scheduler.hang-timeout", "soon", "it takes a duration of at least 1 s"),
+        ("paceline.scheduler.hang-timeout", "0", "it takes a duration of at least 1 s"),
+        ("distributed.comm.default-scheme", "tls", "only tcp:// connections can be kept"),
+        ("distributed.comm.require-encryption", "yes", "only tcp:// connections can be kept"),
+    ],
+)
+def test_configuration_is_checked_before_the_start(
+    key: str, value: str, reason: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "log"
+    config = {"DASK_PACELINE__SCHEDULER__DURABLE": str(folder), f"DASK_{_variable(key)}": value}
+    ended = subprocess.run(
+        [*PACELINE, "--port", "0"],
+        env={**os.environ, **config},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert reason in ended.stderr and "Traceback" not in ended.stderr
+    assert not folder.exists()
+
+
+def _variable(key: str) -> str:
+    return key.upper().replace(".", "__").replace("-", "_")
 
 
 def test_restarts_are_shown(start_durable: StartDurable, tmp_path: Path) -> None:

@@ -223,7 +223,10 @@ VALUE_TYPES: dict[str, ValueType] = {
     "paceline.scheduler.retire-running": DURATION,
     "paceline.scheduler.durable": TEXT,
     "paceline.scheduler.coassigned-tasks": COUNT,
-    "paceline.scheduler.hang-timeout": DURATION,
+    "paceline.scheduler.hang-timeout": ValueType(
+        'a duration of at least 1 s, as "5 minutes"',
+        lambda value: _is_duration(value) and parse_timedelta(value, default="seconds") >= 1,
+    ),
     "paceline.scheduler.memory-admission": ValueType(
         "a number up to 1, or false", lambda value: value is False or 0 < float(value) <= 1
     ),

@@ -103,6 +103,8 @@ def run_scheduler(*, durable: str | None = None, **options: Any) -> None:
     # imports of this process write to pages that it shares with the template after the fork
     make_loop = loop_factory(config.get("distributed.admin.event-loop"))
     requests.import_modules()
+    if durable == "":
+        raise click.ClickException("--durable: the path of the folder is empty")
     durable = durable or config.get("paceline.scheduler.durable")
 
     def serve(keeper: KeeperChannel | None) -> None:
@@ -154,6 +156,7 @@ def start_keeper(
     from paceline.scheduler.server.durable.keeper_state import KeeperState
     from paceline.scheduler.server.durable.snapshot import SnapshotError
     from paceline.scheduler.server.durable.upgrade import KEEPER, STANDBY, UpgradeError
+    from paceline.workers_compat.config.config import ConfigError
 
     try:
         preconditions.check(options)
@@ -162,6 +165,8 @@ def start_keeper(
             channel = new_release.join(fd)
         else:
             channel = keeper.start(Path(folder), KeeperState.load(fd) if role == KEEPER else None)
+    except ConfigError as error:
+        raise click.ClickException(str(error)) from error
     except (preconditions.DurableError, UpgradeError, SnapshotError, OSError) as error:
         raise click.ClickException(f"--durable: {error}") from error
     channel.serve = serve

@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from paceline.workers_compat.config import config
+from paceline.workers_compat.settings import is_on
+
 
 class DurableError(Exception):
     """A scheduler cannot be durable as configured."""
@@ -17,12 +20,16 @@ def check(options: Mapping[str, Any]) -> None:
     """Check that a scheduler with these options of ``Scheduler`` can be durable.
 
     Raises:
+        ConfigError: a value of the configuration is invalid.
         DurableError: it cannot.
     """
+    config.check()
     hosts = _listed(options.get("host") or "")
-    schemes = set(_listed(options.get("protocol") or "tcp"))
+    default = config.get("distributed.comm.default-scheme") or "tcp"
+    schemes = set(_listed(options.get("protocol") or default))
     schemes |= {host.split("://")[0] for host in hosts if "://" in host}
-    if options.get("security") or schemes != {"tcp"}:
+    is_encrypted = options.get("security") or is_on("distributed.comm.require-encryption", False)
+    if is_encrypted or schemes != {"tcp"}:
         raise DurableError(
             "only tcp:// connections can be kept: the keys of TLS and the state of other protocols "
             "are in the scheduler process, which may die"
