@@ -15,7 +15,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from distributed import Client, Event, get_worker
+from distributed import Client, Event, get_task_metadata, get_task_stream, get_worker
+from distributed.diagnostics import MemorySampler
 from paceline.scheduler.server.durable.upgrade import PREDECESSORS_MAX
 
 from benchmarks.chaos.workloads import WORKLOADS
@@ -204,6 +205,26 @@ def test_requests_under_way_are_answered_or_fail_at_once(
         assert len(errors) == 1
         event.set()
         assert waiting.result(timeout=30) is True
+
+
+def test_collections_for_a_client_go_on(start_durable: StartDurable, tmp_path: Path) -> None:
+    cluster = start_durable()
+    with Client(cluster.address) as client:
+        sampler = MemorySampler()
+        with (
+            get_task_metadata() as metadata,
+            get_task_stream(client=client) as stream,
+            sampler.sample("label", interval=0.05),
+        ):
+            for _ in range(2):
+                killed = pid(tmp_path)
+                kill(tmp_path)
+                while pid(tmp_path) == killed:
+                    time.sleep(0.01)
+                client.submit(inc, 1, key="key", pure=False).result(timeout=30)
+        assert metadata.state == {"key": "memory"}
+        assert {record["key"] for record in stream.data} == {"key"}
+        assert sampler.samples["label"]
 
 
 def test_hang_is_ended(start_durable: StartDurable) -> None:

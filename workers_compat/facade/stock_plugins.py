@@ -31,6 +31,8 @@ from .plugins import Plugins
 
 #: Name of the scheduler plugin, of the worker plugin, and of their data in heartbeats.
 SHUFFLE = "shuffle"
+#: Name of the plugin that collects records of finished tasks.
+TASK_STREAM = TaskStreamPlugin.name
 #: Restarts of a shuffle because tasks that need it run without it. After these its tasks fail as in
 #: stock.
 RESTARTS_MAX = 10
@@ -201,10 +203,9 @@ def start_custom_policies(facade: Any) -> bool:
 
 def task_stream(plugins: Plugins) -> Any:
     """Return distributed's ``TaskStreamPlugin``, and register it on the first call."""
-    name = TaskStreamPlugin.name
-    if name not in plugins:
-        plugins.add(TaskStreamPlugin(plugins.facade), name)
-    return plugins.by_name[name]
+    if TASK_STREAM not in plugins:
+        plugins.add(TaskStreamPlugin(plugins.facade), TASK_STREAM)
+    return plugins.by_name[TASK_STREAM]
 
 
 class TaskMetadata(CollectTaskMetaDataPlugin):

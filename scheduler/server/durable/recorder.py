@@ -138,7 +138,10 @@ class Recorder:
         """Record that the oldest request is done, for which `n_messages` were read."""
 
     def plugin(self, kind: str, name: str, plugin: bytes | None) -> None:
-        """Record that a plugin of workers, nannies or the scheduler was added or removed."""
+        """Record that a plugin of workers, nannies or the scheduler was added or removed.
+
+        Other kinds are those of ``requests.plugins.COLLECTORS``.
+        """
 
 
 class LogRecorder(Recorder):

@@ -19,6 +19,8 @@ from paceline.workers_compat.facade.loop_profile import merged_profile
 from .api import Handler, ServerApi, arguments, calls
 from .broadcast import broadcast, call_each
 
+#: Kinds of collectors, for the recorder.
+TASK_STREAM, TASK_METADATA = "task-stream", "task-metadata"
 #: Default width of the bins of profile metadata, in seconds.
 PROFILE_CYCLE_SECONDS = 1.0
 
@@ -135,9 +137,29 @@ def handle_profile(server: ServerApi, request: r.Profile, peer: Peer) -> Any:
     return profile(server, server_threads=options.pop("server"), **options)
 
 
+def task_stream(server: ServerApi, *_: Any) -> Any:
+    """Return distributed's ``TaskStreamPlugin``. It collects from the first call on."""
+    if stock_plugins.TASK_STREAM not in server.plugins:
+        server.recorder.plugin(TASK_STREAM, "", b"")
+    return stock_plugins.task_stream(server.plugins)
+
+
 def handle_get_task_stream(server: ServerApi, request: r.GetTaskStream, peer: Peer) -> list[Any]:
     """Return records of finished tasks. They are collected from the first such request on."""
-    return list(stock_plugins.task_stream(server.plugins).collect(**arguments(request)))
+    return list(task_stream(server).collect(**arguments(request)))
+
+
+def start_task_metadata(server: ServerApi, name: str, *_: Any) -> None:
+    """Start a collection of metadata of tasks."""
+    stock_plugins.start_task_metadata(server.plugins, name)
+    server.recorder.plugin(TASK_METADATA, name, b"")
+
+
+def stop_task_metadata(server: ServerApi, name: str | None) -> dict[str, Any]:
+    """Stop a collection and return what it found. Raise ValueError for an unknown name."""
+    found = stock_plugins.stop_task_metadata(server.plugins, name)
+    server.recorder.plugin(TASK_METADATA, str(name), None)
+    return found
 
 
 def handle_logs(
@@ -155,13 +177,7 @@ HANDLERS: dict[type, Handler] = {
     r.GetLogs: handle_logs,
     r.Logs: handle_logs,
     r.GetTaskStream: handle_get_task_stream,
-    r.GetTaskStreamIndex: lambda server, request, peer: int(
-        stock_plugins.task_stream(server.plugins).index
-    ),
-    r.StartTaskMetadata: lambda server, request, peer: stock_plugins.start_task_metadata(
-        server.plugins, request.name
-    ),
-    r.StopTaskMetadata: lambda server, request, peer: stock_plugins.stop_task_metadata(
-        server.plugins, request.name
-    ),
+    r.GetTaskStreamIndex: lambda server, request, peer: int(task_stream(server).index),
+    r.StartTaskMetadata: lambda server, request, peer: start_task_metadata(server, request.name),
+    r.StopTaskMetadata: lambda server, request, peer: stop_task_metadata(server, request.name),
 }

@@ -8,10 +8,9 @@ from typing import Any, Final
 
 from paceline.protocol import messages as r
 from paceline.scheduler.server.runtime import child_process
-from paceline.workers_compat.facade import stock_plugins
 
 from .api import Handler, ServerApi, calls
-from .diagnostics import profile
+from .diagnostics import profile, task_stream
 
 #: The module that draws.
 CHILD: Final = "paceline.workers_compat.performance_report"
@@ -49,7 +48,7 @@ async def performance_report(
         "compute": compute,
         "administrative": administrative,
         "scheduler": own,
-        "task_stream": list(stock_plugins.task_stream(server.plugins).collect(start=start)),
+        "task_stream": list(task_stream(server).collect(start=start)),
         "bandwidth": state.bandwidth,
         "bandwidth_workers": dict(state.bandwidth_workers),
         "bandwidth_types": dict(state.bandwidth_types),
