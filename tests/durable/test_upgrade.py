@@ -204,6 +204,19 @@ def test_old_release_goes_on_if_the_other_fails(
         assert client.submit(inc, kept).result(timeout=90) == 3
 
 
+def test_end_during_an_upgrade_leaves_no_snapshot(cluster: Cluster, tmp_path: Path) -> None:
+    scheduler = cluster.processes[0]
+    with subprocess.Popen([*PACELINE, "upgrade", str(tmp_path / "log")]) as upgrading:
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "log" / "snapshot").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        scheduler.terminate()
+        assert scheduler.popen.wait(60) == 0
+        assert upgrading.wait(60) == 1
+    assert [path.name for path in (tmp_path / "log").iterdir()] == ["lock"]
+
+
 def test_snapshot_cannot_be_written(cluster: Cluster, tmp_path: Path) -> None:
     (tmp_path / "log" / "snapshot.tmp").mkdir()
     done = upgrade(tmp_path)

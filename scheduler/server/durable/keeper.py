@@ -38,11 +38,11 @@ from .kept import (
     REPLACED,
     STANDBY,
     STANDBY_NOW,
-    STANDBY_SOON,
     Death,
     Kept,
     Standby,
     receive,
+    request_standby,
 )
 from .log import remove_segments
 from .preconditions import DurableError, lock
@@ -168,6 +168,8 @@ class Keeper:
                 template.close()
             self._write_pid("scheduler.pid", self._pid)
             goes_on = self._again(self._serve(ours))
+        if self._upgrade is not None:
+            self._upgrade.close()
         for name in ("keeper.pid", "scheduler.pid", control.NAME):
             (self._folder / name).unlink(missing_ok=True)
         remove_segments(self._folder)
@@ -294,12 +296,12 @@ class Keeper:
                 self._remove_segments(upcoming.segment)
             else:
                 upcoming.end()
-                _request_standby(channel)
+                request_standby(channel)
         elif self._standby is not None and self._standby.sock in ready:
             logger.error("The standby process %d has ended; forking another one", self._standby.pid)
             self._standby.end()
             self._standby = None
-            _request_standby(channel)
+            request_standby(channel)
 
     def _remove_segments(self, before: int) -> None:
         """Remove the segments of the log that no standby needs."""
@@ -400,7 +402,7 @@ class Keeper:
             else:
                 before = self._standby
                 self._upgrade = Upgrade(self._folder, self._kept, before, python, caller, renews)
-                _request_standby(channel, STANDBY_NOW)
+                request_standby(channel, STANDBY_NOW)
         upgrade = self._upgrade
         if upgrade is None or upgrade.is_switching or self._is_ending:
             return
@@ -494,10 +496,3 @@ class Keeper:
         except OSError as error:  # the disk is full
             logger.error("Cannot write the process id %d to %s: %s", pid, path, error)
             path.unlink(missing_ok=True)
-
-
-def _request_standby(channel: socket.socket | None, message: bytes = STANDBY_SOON) -> None:
-    """Request a standby from the scheduler process, unless that has ended."""
-    if channel is not None:
-        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
-            channel.send(message)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import mmap
 import os
@@ -275,3 +276,10 @@ def receive(sock: socket.socket) -> tuple[bytes, list[int]]:
     except ConnectionResetError:  # it had not read everything
         return b"", []
     return message, fds
+
+
+def request_standby(channel: socket.socket | None, message: bytes = STANDBY_SOON) -> None:
+    """Request a standby from the scheduler process, unless that has ended."""
+    if channel is not None:
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            channel.send(message)
