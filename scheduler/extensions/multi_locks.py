@@ -14,7 +14,7 @@ from paceline.protocol.messages import MultiLockAcquire, MultiLockRelease
 from paceline.scheduler.core.extension import Extension, ExtensionError
 from paceline.scheduler.core.turn import Turn
 
-from .names import deadline_after, hashable_name
+from .names import deadline_after, hashable_name, hashable_names
 from .wait_queues import Waiter, WaitQueues
 
 #: Maximum number of requests that hold or wait for locks, and of locks in one request. Requests of
@@ -77,14 +77,13 @@ class MultiLocks(Extension):
     def _new_request(self, user: Hashable, locks: Any, num_locks: Any) -> LockRequest:
         if user in self._requests:
             raise ExtensionError("AssertionError")
-        if not isinstance(locks, list | tuple):
-            raise ExtensionError("TypeError", f"{type(locks).__name__!r} object is not iterable")
-        if not isinstance(num_locks, int) or not 0 < num_locks <= len(locks):
+        names = hashable_names(locks)
+        if not isinstance(num_locks, int) or not 0 < num_locks <= len(names):
             raise ExtensionError("AssertionError")
-        if len(self._requests) >= REQUESTS_MAX or len(locks) > LOCKS_PER_REQUEST_MAX:
+        if len(self._requests) >= REQUESTS_MAX or len(names) > LOCKS_PER_REQUEST_MAX:
             raise ExtensionError("RuntimeError", "Too many locks are held or waited for")
-        names = dict.fromkeys(hashable_name(lock) for lock in locks)
-        return LockRequest(user, names, min(num_locks, len(names)))
+        unique = dict.fromkeys(names)
+        return LockRequest(user, unique, min(num_locks, len(unique)))
 
     def _enqueue(self, request: LockRequest) -> None:
         """Join the queue of each lock, shortest first, until enough locks are held."""

@@ -47,6 +47,21 @@ def hashable_name(name: Any) -> Hashable:
     return name  # type: ignore[no-any-return]
 
 
+def hashable_names(names: Any) -> tuple[Hashable, ...]:
+    """Return a list, tuple or set of names as a tuple of valid ones.
+
+    The names of a set are sorted by their text, so that the order does not depend on the hash seed.
+
+    Raises:
+        ExtensionError: TypeError or ValueError, if `names` is of another type or a name is invalid.
+    """
+    if isinstance(names, set | frozenset):
+        names = sorted(names, key=repr)
+    if not isinstance(names, list | tuple):
+        raise ExtensionError("TypeError", f"{type(names).__name__!r} object is not iterable")
+    return tuple(hashable_name(name) for name in names)
+
+
 def as_key(key: Any) -> Key:
     """Return the task key `key` with lists replaced by tuples.
 

@@ -6,11 +6,11 @@ from functools import partial
 from typing import Any, ClassVar
 
 from paceline.protocol import messages as m
-from paceline.scheduler.core.extension import Extension, ExtensionError
+from paceline.scheduler.core.extension import Extension
 from paceline.scheduler.core.handlers.whole_workers import MEMORY_TOPIC, note_memory_report
 from paceline.scheduler.core.turn import WARNING, Turn
 
-from .names import hashable_name
+from .names import hashable_name, hashable_names
 
 #: Maximum number of clients and workers that left and whose topics are kept; the oldest goes first.
 LEFT_PEERS_MAX = 20_000
@@ -92,10 +92,6 @@ def topic_names(topic: Any) -> Any:
     """Return `topic` as one name or a tuple of names.
 
     Raises:
-        ExtensionError: TypeError, if it is neither a str nor a list.
+        ExtensionError: TypeError, if it is neither a str nor a collection of names.
     """
-    if isinstance(topic, str):
-        return hashable_name(topic)
-    if isinstance(topic, list | tuple):
-        return tuple(hashable_name(name) for name in topic)
-    raise ExtensionError("TypeError", f"{type(topic).__name__!r} object is not iterable")
+    return hashable_name(topic) if isinstance(topic, str) else hashable_names(topic)

@@ -10,7 +10,11 @@ from paceline.scheduler.extensions import multi_locks
 
 
 def acquire(
-    world: Any, user: Any, locks: list[Any], number: int | None = None, timeout: Any = None
+    world: Any,
+    user: Any,
+    locks: list[Any] | set[Any],
+    number: int | None = None,
+    timeout: Any = None,
 ) -> Any:
     message = m.MultiLockAcquire(
         locks=locks, id=user, timeout=timeout, num_locks=number or len(locks)
@@ -43,6 +47,11 @@ def test_one_lock(world: Any) -> None:
     assert third.waits
     release(world, 2)
     assert third.reply is True
+
+
+def test_names_in_a_set(world: Any) -> None:
+    assert acquire(world, 1, {"a", "b"}).reply is True
+    assert acquire(world, 2, ["b"], timeout=0).reply is False
 
 
 def test_all_locks_are_needed(world: Any) -> None:

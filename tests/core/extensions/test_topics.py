@@ -109,6 +109,12 @@ def test_a_peer_that_comes_and_goes_has_one_timer(world: Any) -> None:
     assert read(world, "bob")
 
 
+def test_several_topics_in_a_set(world: Any) -> None:
+    log(world, {"a", "b"}, 1)
+    assert read(world, "a") == read(world, "b") == ((1000.0, 1),)
+    assert topics.topic_names({"b", ("a", 1), "c"}) == ("b", "c", ("a", 1))
+
+
 def test_wrong_topics(world: Any) -> None:
     assert log(world, 5, 1).error == ("TypeError", "'int' object is not iterable")
     assert world.request(m.Events(topic={})).error[0] == "TypeError"
