@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 
@@ -30,3 +31,15 @@ def test_shutdown_ends_all_processes(kind: str, start_cluster: Callable[..., Clu
             assert time.monotonic() < deadline
             time.sleep(0.05)
     assert cluster.processes[0].popen.poll() == 0, "the scheduler exits with 0"
+
+
+@pytest.mark.parametrize("kind", ["stock", "paceline"])
+def test_a_function_that_exits_ends_the_scheduler_but_not_the_client(
+    kind: str, start_cluster: Callable[..., Cluster]
+) -> None:
+    cluster = start_cluster(kind, nannies=(False,), nthreads=1)
+    with Client(cluster.address, timeout=5) as client:
+        with pytest.raises(OSError):
+            client.run_on_scheduler(sys.exit, 3)
+        assert client.loop.asyncio_loop.is_running()
+        assert cluster.processes[0].popen.wait(30) == 3

@@ -420,8 +420,12 @@ class RpcHandler(EventHandler):
             peer.resume_soon()
 
     def _error_reply(self, message: Any, error: BaseException) -> Any:
-        """Log ``error`` and return the reply for it; ``NO_REPLY`` after the connection ended."""
-        if self._peer.closed:
+        """Log ``error`` and return the reply for it.
+
+        Return ``NO_REPLY`` after the connection ended, and for an error that ends the scheduler: it
+        would end the event loop of the client too, and so block it.
+        """
+        if self._peer.closed or isinstance(error, SystemExit | KeyboardInterrupt):
             return NO_REPLY
         logger.error("Exception while handling op %s", op_name(message), exc_info=error)
         if isinstance(error, RemoteError):
