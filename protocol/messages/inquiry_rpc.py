@@ -15,10 +15,10 @@ class Identity(Request, frozen=True, kw_only=True, tag="identity"):
     Returns: {"type", "id", "address", "services", "started", "workers", ...}.
 
     Attributes:
-        n_workers: maximum number of workers to describe; -1 for all.
+        n_workers: maximum number of workers to describe; -1 or None for all.
     """
 
-    n_workers: int = -1
+    n_workers: int | None = -1
 
 
 class Versions(Request, frozen=True, kw_only=True, tag="versions"):
@@ -42,25 +42,25 @@ class WhoHas(Request, frozen=True, kw_only=True, tag="who_has"):
 class HasWhat(Request, frozen=True, kw_only=True, tag="has_what"):
     """Get the keys that workers hold. Returns: {address: keys}."""
 
-    workers: list[str] | None = None
+    workers: list[Any] | None = None
 
 
 class Processing(Request, frozen=True, kw_only=True, tag="processing"):
     """Get the tasks that are processing on workers. Returns: {address: keys}."""
 
-    workers: list[str] | None = None
+    workers: list[Any] | None = None
 
 
 class Ncores(Request, frozen=True, kw_only=True, tag="ncores"):
     """Get the number of threads of workers. Returns: {address: number}."""
 
-    workers: list[str] | None = None
+    workers: list[Any] | None = None
 
 
 class NcoresRunning(Request, frozen=True, kw_only=True, tag="ncores_running"):
     """Get the number of threads of workers with status "running". Returns: {address: number}."""
 
-    workers: list[str] | None = None
+    workers: list[Any] | None = None
 
 
 class NbytesRequest(Request, frozen=True, kw_only=True, tag="nbytes"):

@@ -54,6 +54,19 @@ async def test_requests_and_close(scheduler: Scheduler) -> None:
     assert await other.ended()
 
 
+async def test_workers_with_numbers_as_names(scheduler: Scheduler) -> None:
+    """`SpecCluster` names workers by numbers."""
+    address = "tcp://127.0.0.1:1"
+    _connected = await worker(scheduler, address=address, name=7)
+    peer = await Peer.connect(scheduler)
+    assert await peer.request({"op": "has_what", "workers": [7]}) == {address: ()}
+    assert await peer.request({"op": "processing", "workers": [7]}) == {address: ()}
+    assert await peer.request({"op": "ncores", "workers": [7]}) == {address: 2}
+    assert await peer.request({"op": "ncores_running", "workers": [7]}) == {address: 2}
+    identity = await peer.request({"op": "identity", "n_workers": None})
+    assert [info["name"] for info in identity["workers"].values()] == [7]
+
+
 async def test_invalid_request_keeps_the_connection(scheduler: Scheduler, caplog: Any) -> None:
     peer = await Peer.connect(scheduler)
     assert await peer.request({"op": "nothing_like_it"}) is None

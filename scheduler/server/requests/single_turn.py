@@ -16,6 +16,11 @@ from paceline.scheduler.server.peers.peer import Peer
 from .api import Handler, ServerApi, reads
 
 
+def handle_identity(server: ServerApi, request: r.Identity, peer: Peer) -> dict[str, Any]:
+    """Describe the scheduler and ``request.n_workers`` of its workers."""
+    return server.scheduler.identity(-1 if request.n_workers is None else request.n_workers)
+
+
 def handle_set_metadata(server: ServerApi, request: r.SetMetadata, peer: Peer) -> None:
     """Store a value at ``request.keys``, a path of keys or one key.
 
@@ -70,7 +75,7 @@ def handle_add_keys(server: ServerApi, request: r.AddKeysRpc, peer: Peer) -> str
 
 HANDLERS: dict[type, Handler] = {
     r.Echo: lambda server, request, peer: request.data,
-    r.Identity: lambda server, request, peer: server.scheduler.identity(request.n_workers),
+    r.Identity: handle_identity,
     r.WhoHas: reads(queries.who_has),
     r.HasWhat: reads(queries.has_what),
     r.Ncores: reads(queries.ncores),
