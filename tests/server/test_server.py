@@ -67,6 +67,13 @@ async def test_workers_with_numbers_as_names(scheduler: Scheduler) -> None:
     assert [info["name"] for info in identity["workers"].values()] == [7]
 
 
+async def test_metadata_under_an_unhashable_name(scheduler: Scheduler) -> None:
+    peer = await Peer.connect(scheduler)
+    reply = await peer.request({"op": "set_metadata", "keys": [{"a": 1}], "value": 1})
+    assert "unhashable" in str(raised(reply))
+    assert await peer.request({"op": "get_metadata", "keys": []}) == {}
+
+
 async def test_invalid_request_keeps_the_connection(scheduler: Scheduler, caplog: Any) -> None:
     peer = await Peer.connect(scheduler)
     assert await peer.request({"op": "nothing_like_it"}) is None

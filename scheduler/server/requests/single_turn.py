@@ -24,11 +24,14 @@ def handle_identity(server: ServerApi, request: r.Identity, peer: Peer) -> dict[
 def handle_set_metadata(server: ServerApi, request: r.SetMetadata, peer: Peer) -> None:
     """Store a value at ``request.keys``, a path of keys or one key.
 
-    Raises IndexError if the path is empty.
+    Raises:
+        IndexError: the path is empty.
+        TypeError: a part of it is not hashable.
     """
     keys = request.keys if isinstance(request.keys, list | tuple) else [request.keys]
     if not keys:
         raise IndexError("set_metadata needs at least one key")
+    hash(tuple(keys))
     server.send_stimulus(stimuli.MetadataSet(list(keys), request.value))
 
 
