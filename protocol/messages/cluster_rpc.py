@@ -179,7 +179,7 @@ class Scatter(Request, frozen=True, kw_only=True, tag="scatter"):
     workers: Any = None
     client: Name = ""
     broadcast: Any = False
-    timeout: int | Ordered | None = 2
+    timeout: TimeLimit = 2
 
 
 class UpdateDataRpc(Request, frozen=True, kw_only=True, tag="update_data"):
@@ -267,7 +267,7 @@ class RestartRpc(Request, frozen=True, kw_only=True, tag="restart"):
     """Forget all tasks and restart all workers. Returns: None."""
 
     client: str | None = None
-    timeout: int | Ordered = 30
+    timeout: int | Ordered | None = 30
     wait_for_workers: bool = True
     stimulus_id: str = ""
 
@@ -281,7 +281,7 @@ class RestartWorkers(Request, frozen=True, kw_only=True, tag="restart_workers"):
 
     workers: list[str] | None = None
     client: str | None = None
-    timeout: int | Ordered = 30
+    timeout: int | Ordered | None = 30
     wait_for_workers: bool = True
     on_error: str = "raise"
     stimulus_id: str = ""

@@ -67,6 +67,15 @@ async def test_workers_with_numbers_as_names(scheduler: Scheduler) -> None:
     assert [info["name"] for info in identity["workers"].values()] == [7]
 
 
+async def test_time_limits_as_users_write_them(scheduler: Scheduler) -> None:
+    """`Client.restart` allows None, and `Client.scatter` sends its time limit unchanged."""
+    peer = await Peer.connect(scheduler)
+    assert await peer.request({"op": "restart", "timeout": None}) is None
+    assert await peer.request({"op": "restart_workers", "workers": [], "timeout": None}) == {}
+    reply = await peer.request({"op": "scatter", "data": {"x": 1}, "timeout": "10ms"})
+    assert "No valid workers found" in str(raised(reply))
+
+
 async def test_metadata_under_an_unhashable_name(scheduler: Scheduler) -> None:
     peer = await Peer.connect(scheduler)
     reply = await peer.request({"op": "set_metadata", "keys": [{"a": 1}], "value": 1})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -38,7 +39,7 @@ async def restart_workers(
     workers: Iterable[str] | None = None,
     *,
     client: str | None = None,
-    timeout: float = RESTART_TIMEOUT_SECONDS,
+    timeout: float | None = RESTART_TIMEOUT_SECONDS,
     wait_for_workers: bool = True,
     on_error: str = "raise",
     stimulus_id: str | None = None,
@@ -50,6 +51,7 @@ async def restart_workers(
     Returns:
         worker address -> "OK", "removed" (it has no nanny) or "timed out".
     """
+    timeout = math.inf if timeout is None else timeout
     deadline = time.monotonic() + timeout
     stimulus_id = stimulus_id or f"restart-workers-{time.time()}"
     state = server.state

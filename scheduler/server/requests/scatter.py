@@ -13,6 +13,7 @@ from paceline.protocol.keys import Key, check_prefix
 from paceline.protocol.messages import worker_rpc
 from paceline.scheduler.core.state.worker_loads import accepts_data
 from paceline.scheduler.core.stimuli import DataPlaced
+from paceline.workers_compat.config.config import seconds
 
 from .api import Handler, ServerApi, calls, checked_reply, worker_address
 from .replicate import replicate
@@ -31,7 +32,7 @@ async def scatter(
     workers: Iterable[Any] | None,
     client: str,
     broadcast: bool | int = False,
-    timeout: float | None = SCATTER_TIMEOUT_SECONDS,
+    timeout: float | str | None = SCATTER_TIMEOUT_SECONDS,
 ) -> list[Key]:
     """Send values to workers in turn, and return their keys.
 
@@ -45,7 +46,7 @@ async def scatter(
     """
     for key in data:
         check_prefix(key)
-    addresses = await _running_workers(server, workers, timeout)
+    addresses = await _running_workers(server, workers, seconds(timeout))
     if not data:
         return []
     plan = _round_robin(server, addresses, data)

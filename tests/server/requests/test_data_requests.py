@@ -91,9 +91,10 @@ async def test_a_worker_with_invalid_replies_receives_no_data(server: Any, reply
     assert await gather_on_worker(server, a, {"x": [b]}) == {"x"}
 
 
-async def test_scatter_waits_for_a_worker(server: Any) -> None:
+@pytest.mark.parametrize("timeout", [0.02, "20ms"])
+async def test_scatter_waits_for_a_worker(server: Any, timeout: Any) -> None:
     with pytest.raises(TimeoutError, match="No valid workers found"):
-        await scatter(server, {"x": 1}, None, "c", timeout=0.02)
+        await scatter(server, {"x": 1}, None, "c", timeout=timeout)
     asking = asyncio.create_task(scatter(server, {"x": 1}, None, "c", timeout=5))
     await asyncio.sleep(0.02)
     a = server.add_worker(1, worker)

@@ -63,7 +63,8 @@ async def test_broadcast_errors(server: Any) -> None:
 # ------------------------------------------------------------------ restart
 
 
-async def test_restart_with_and_without_nannies(server: Any) -> None:
+@pytest.mark.parametrize("timeout", [5, None])
+async def test_restart_with_and_without_nannies(server: Any, timeout: Any) -> None:
     def kill(request: Any) -> None:
         server.remove_worker(a)
         asyncio.get_running_loop().call_later(0.02, server.add_worker, 3)
@@ -73,7 +74,7 @@ async def test_restart_with_and_without_nannies(server: Any) -> None:
     b = server.add_worker(2)
     server.answers["tcp://n:1"] = kill
     server.place("x", a)
-    await restart(server, client="c", timeout=5)
+    await restart(server, client="c", timeout=timeout)
     assert not server.state.tasks
     assert list(server.state.workers) == ["tcp://10.0.0.3:1000", "tcp://10.0.0.4:1000"]
     assert server.events("c")[-1] == {"action": "restart-workers", "workers": [a, b]}
