@@ -58,6 +58,19 @@ def test_a_commit_without_rows(duo: Env) -> None:
     duo.expect("alice: cancelled-keys nobody-knows (lost dependencies)")
 
 
+def test_a_commit_without_rows_recomputes_a_released_key(duo: Env) -> None:
+    """`Client.recreate_error_locally` sends one for the inputs of the erred task."""
+    duo.submit({"x": [], "y": ["x"]}, want=["y"])
+    duo.finish("x")
+    duo.finish("y")
+    assert duo.states("x", "y") == ["released", "memory"]
+    duo.take()
+    duo.submit({}, want=["x"])
+    duo.expect("w0: compute-task x")
+    duo.finish("x")
+    duo.expect("alice: key-in-memory x")
+
+
 def test_best_placed_rows_go_first(duo: Env) -> None:
     duo.lose("w1", expected=True)
     duo.take()

@@ -54,11 +54,17 @@ class Stage:
 
 
 def register(turn: Turn, graph: PendingGraph, rows: range) -> None:
-    """Add the keys that the client wants, and report those that are finished."""
+    """Add the keys that the client wants, and report those that are finished.
+
+    A released key that is not a row of the graph is recomputed.
+    """
     state = turn.state
+    assert graph.commit is not None
+    n_rows = len(graph.commit.rows)
     cs = state.clients[graph.client]
     unknown = []
-    for key in graph.wanted(rows.start, rows.stop):
+    recs: Recs = {}
+    for number, key in enumerate(graph.wanted(rows.start, rows.stop), rows.start):
         if key in graph.cancelled_keys:
             continue
         ts = state.tasks.get(key)
@@ -67,6 +73,9 @@ def register(turn: Turn, graph: PendingGraph, rows: range) -> None:
         else:
             accounting.add_desire(ts, cs)
             report_to(turn, ts, graph.client)
+            if number >= n_rows and ts.state == "released" and ts.run_spec is not None:
+                recs[ts] = "waiting"
+    run(turn, recs)
     if unknown:
         turn.to_client(graph.client, CancelledKeys(keys=unknown, reason="lost dependencies"))
 

@@ -374,7 +374,9 @@ AGAIN = [
     "ValueError",
     "KeyError",
 ]
-EXPECTED = {"tasks_again": AGAIN}
+#: Stock's scheduler refuses the graph with which its client requests released inputs.
+RELEASED_AGAIN = [("ZeroDivisionError", "division by zero"), 3.0]
+EXPECTED = {"tasks_again": AGAIN, "tasks_again_with_released_inputs": RELEASED_AGAIN}
 
 
 def tasks_again(client: Client) -> object:
@@ -392,6 +394,20 @@ def tasks_again(client: Client) -> object:
         outcome(lambda: client.recreate_task_locally(good.key)),
         kind(lambda: client.recreate_error_locally(good)),
         kind(lambda: client.recreate_task_locally("no such key")),
+    ]
+
+
+def tasks_again_with_released_inputs(client: Client) -> object:
+    """Recreate tasks whose inputs are no longer in memory, because no client holds them."""
+    source = client.submit(operator.add, 5, 1, pure=False)
+    erred, good = (client.submit(divide, source, by, pure=False) for by in (0, 2))
+    wait([erred, good])
+    key = source.key
+    del source
+    until(lambda: all(key not in held for held in client.has_what().values()))
+    return [
+        outcome(lambda: client.recreate_error_locally(erred)),
+        client.recreate_task_locally(good),
     ]
 
 
