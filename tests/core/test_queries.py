@@ -6,13 +6,16 @@ from typing import Any
 
 import pytest
 from paceline.protocol.payload import Payload, pickled_header
-from paceline.scheduler.core.config import SchedulerConfig
+from paceline.scheduler.core.config import MEASURES, SchedulerConfig
 from paceline.scheduler.core.inspection import queries
+from paceline.scheduler.core.inspection.dump import dump_state
 from paceline.scheduler.core.lifecycle import accounting
 from paceline.scheduler.core.policy import scaling
 from paceline.scheduler.core.state.event_log import EventLog
 from paceline.scheduler.core.state.model import TaskGroup, TaskPrefix, TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
+from paceline.scheduler.core.stimuli import AnnotationSet
+from paceline.testing import Env
 
 A, B = "tcp://10.0.0.1:1000", "tcp://10.0.0.2:1000"
 
@@ -216,3 +219,15 @@ def test_adaptive_target(state: SchedulerState) -> None:
     assert scaling.adaptive_target(state, 5.0) == 1  # one task cannot use more than one worker
     state.workers[B].nbytes = 1500
     assert scaling.adaptive_target(state, 5.0) == 4  # little memory is left
+
+
+def test_dump_shows_sets_of_names_as_lists(env: Env) -> None:
+    env.join("w0")
+    restricted = AnnotationSet(workers=["w0", "other-host"])
+    env.submit({"x": []}, annotations={"x": restricted})
+    env.fail("x")
+    dump = dump_state(env.state, {})
+    shown = {name: dump["tasks"]["x"][name] for name in ("erred_on", "worker_restrictions")}
+    assert shown == {"erred_on": ["w0"], "worker_restrictions": ["w0"]}
+    assert dump["tasks"]["x"]["host_restrictions"] == ["other-host"]
+    assert set(dump["memory"]) == set(MEASURES)

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from paceline.protocol.keys import Key
 from paceline.protocol.payload import Payload
+from paceline.scheduler.core.config import MEASURES
 from paceline.scheduler.core.lifecycle import accounting
 from paceline.scheduler.core.policy.memory import memory_use
 from paceline.scheduler.core.state.model import (
@@ -44,16 +45,8 @@ _TASK_VIEWS: Final = (
     "annotations",
     "metadata",
 )
-#: Measures of a worker's memory in the dump.
-MEMORY_NAMES: Final = (
-    "process",
-    "managed",
-    "unmanaged",
-    "unmanaged_old",
-    "unmanaged_recent",
-    "optimistic",
-    "spilled",
-)
+#: Attributes of tasks that are ordered sets of names.
+_NAME_SETS: Final = ("erred_on", "host_restrictions", "worker_restrictions")
 #: Values nested deeper than this are shown as their ``repr``.
 _DEPTH_MAX: Final = 50
 
@@ -95,6 +88,9 @@ def _task(ts: TaskState, exclude: Collection[str]) -> dict[str, Any]:
     if isinstance(out.get("run_spec"), bytes):  # serialized, so only its size is of use
         out["run_spec"] = f"<pickled specification: {len(out['run_spec'])} bytes>"
     out.update({name: getattr(ts, name) for name in _TASK_VIEWS if name not in exclude})
+    for name in _NAME_SETS:
+        if out.get(name) is not None:
+            out[name] = list(out[name])
     return out
 
 
@@ -108,7 +104,7 @@ def _worker(state: SchedulerState, ws: WorkerState, exclude: Collection[str]) ->
 def _memory(workers: Iterable[WorkerState]) -> dict[str, int]:
     """Return the memory use of workers in bytes, under the names of stock's ``MemoryState``."""
     uses = [memory_use(ws) for ws in workers]
-    return {name: sum(getattr(use, name) for use in uses) for name in MEMORY_NAMES}
+    return {name: sum(getattr(use, name) for use in uses) for name in MEASURES}
 
 
 def _events(topic: Any) -> dict[str, Any]:
