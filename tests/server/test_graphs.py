@@ -191,6 +191,29 @@ async def test_released_graph_is_compiled_if_another_may_depend_on_it(scheduler:
     await until(lambda: "w-0" in state.tasks)
 
 
+async def test_graphs_of_a_client_that_closes_are_compiled_if_others_need_them(
+    scheduler: Scheduler,
+) -> None:
+    state = scheduler.server.state
+    commits = noted(scheduler, GraphCommit)
+    peer, other = await client(scheduler, "one"), await client(scheduler, "other")
+    forget = m.ClientDesiresKeys(keys=["x-end"], client="fire-and-forget")
+    peer.send([graph("x", 1), forget, m.CloseClient(), m.CloseStream()])
+    await until(lambda: "one" not in state.clients)
+    assert commits == [1]
+    assert "x-0" in state.tasks
+    peer = await client(scheduler, "two")
+    other.send([m.ClientDesiresKeys(keys=["y-end"])])
+    await until(lambda: "y-end" in state.tasks)
+    peer.send([graph("y", 1)])
+    peer.writer.close()
+    await until(lambda: "y-0" in state.tasks and "two" not in state.clients)
+    peer = await client(scheduler, "three")
+    peer.send([endless("z"), m.CloseClient(), m.CloseStream()])
+    await until(lambda: "three" not in state.clients)
+    assert "z-end" not in state.tasks
+
+
 async def test_a_restart_drops_graphs_that_are_being_compiled(scheduler: Scheduler) -> None:
     peer = await client(scheduler)
     peer.send([endless("a")])

@@ -83,6 +83,7 @@ class ClientStream(Stream):
         super().__init__(peer, name, SlowClientBuffer(name))
         self._graphs: deque[PendingUpdateGraph] = deque()
         self._n_waiting = 0
+        self._ends_after_graphs = False
         self._driver.client_streams[name] = self
 
     # order around graphs
@@ -247,6 +248,8 @@ class ClientStream(Stream):
             self._n_waiting -= 1
         if self._n_waiting <= WAITING_MESSAGES_MAX // 2:
             self.peer.resume_reading("graphs")
+        if self._ends_after_graphs and not graphs and not self.ended:
+            super()._end()
         return bool(graphs) and graphs[0].outcome is not None
 
     def handle_deferred(self, count: int) -> bool:
@@ -258,6 +261,22 @@ class ClientStream(Stream):
 
     def handle_late(self, messages: list[Any]) -> None:
         """Ignore them."""
+
+    def _end(self) -> None:
+        """End the stream, after its graphs are compiled if another client needs one of them.
+
+        A client may close right after ``fire_and_forget``.
+        """
+        if any(map(self._is_needed_by_others, self._graphs)):
+            self._ends_after_graphs = True
+        else:
+            super()._end()
+
+    def _is_needed_by_others(self, graph: PendingUpdateGraph) -> bool:
+        return self._is_wanted_by_others(graph.keys) or any(
+            type(message) is m.ClientDesiresKeys and message.client not in ("", self.name)
+            for message in graph.blocked_messages
+        )
 
     def unregister(self) -> None:
         for graph in self._graphs:
