@@ -12,6 +12,7 @@ from typing import Any
 import cloudpickle
 import pytest
 from dask._expr import LLGExpr
+from dask._task_spec import Task, TaskRef
 from paceline.protocol import messages as m
 from paceline.protocol.payload import serialized_payload
 from paceline.scheduler.core.stimuli import GraphCommit
@@ -189,6 +190,22 @@ async def test_released_graph_is_compiled_if_another_may_depend_on_it(scheduler:
         ]
     )
     await until(lambda: "w-0" in state.tasks)
+
+
+async def test_inputs_released_while_an_earlier_graph_is_committed_are_kept(
+    scheduler: Scheduler,
+) -> None:
+    """`client.submit(sum, client.map(...))` releases the inputs as soon as both graphs are sent."""
+    state = scheduler.server.state
+    peer = await client(scheduler)
+    total = LLGExpr({"total": Task("total", list, TaskRef("x-end"))})
+    expr = serialized_payload({"serializer": "pickle", "writeable": []}, [cloudpickle.dumps(total)])
+    released = m.ClientReleasesKeys(keys=["x-end"])
+    # the commit of the first graph takes several turns
+    peer.send([graph("x", 2000), m.UpdateGraph(expr_ser=expr, keys=["total"]), released])
+    await until(lambda: "total" in state.tasks)
+    await until(lambda: not state.tasks["x-end"].who_wants)
+    assert [ts.key for ts in state.tasks["total"].dependencies] == ["x-end"]
 
 
 async def test_graphs_of_a_client_that_closes_are_compiled_if_others_need_them(

@@ -236,6 +236,8 @@ class ClientStream(Stream):
                     stimulus_id=f"update-graph-{self._driver.clock()}",
                     frames=graph.outcome_frames,
                 )
+            if self._waits_for_commit(graph):
+                break
             blocked = graph.blocked_messages
             if blocked and count:
                 handled = super().feed_core(blocked[:count])
@@ -251,6 +253,14 @@ class ClientStream(Stream):
         if self._ends_after_graphs and not graphs and not self.ended:
             super()._end()
         return bool(graphs) and graphs[0].outcome is not None
+
+    def _waits_for_commit(self, graph: PendingUpdateGraph) -> bool:
+        """Return whether the commit of a compiled graph waits for that of another graph.
+
+        Later messages must wait too: they may release keys on which the graph depends.
+        """
+        pending = self.peer.server.state.graphs.get(graph.graph_id)
+        return pending is not None and pending.commit is not None and not pending.has_begun
 
     def handle_deferred(self, count: int) -> bool:
         """See ``Stream``. Messages that were blocked by graphs precede those of the inbox."""
