@@ -40,6 +40,14 @@ def wait_for_text(cluster: Cluster, text: str) -> None:
         time.sleep(0.05)
 
 
+def wait_for_assignment(client: Client, address: str) -> None:
+    """Wait until a task is assigned to a worker."""
+    deadline = time.monotonic() + 30
+    while not client.processing([address])[address]:
+        assert time.monotonic() < deadline, f"no task is assigned to {address}"
+        time.sleep(0.01)
+
+
 def inc(x: int) -> int:
     return x + 1
 
@@ -399,6 +407,7 @@ def test_retirement_that_fails_is_reverted(start_durable: StartDurable, tmp_path
         (address,) = set(client.scheduler_info()["workers"]) - {other}
         process = cluster.processes[1 + (client.run(os.getpid)[other] != cluster.processes[1].pid)]
         running = client.submit(Event.wait, event, 60, workers=[address])
+        wait_for_assignment(client, address)
         retired: list[object] = []
         retiring = threading.Thread(target=lambda: retired.append(client.retire_workers([address])))
         retiring.start()
@@ -421,6 +430,7 @@ def test_retirement_without_its_client_is_given_up(
         event = Event("event")
         address = client.submit(get_address, pure=False).result(timeout=30)
         running = client.submit(Event.wait, event, 60, workers=[address])
+        wait_for_assignment(client, address)
         code = (
             "import sys, distributed; distributed.Client(sys.argv[1]).retire_workers(sys.argv[2:])"
         )
@@ -429,6 +439,7 @@ def test_retirement_without_its_client_is_given_up(
             wait_for_text(cluster, "1 tasks run there")
             other_client.kill()
         wait_for_text(cluster, "Remove client")
+        client.ncores()  # after this, the request has ended too
         kill(tmp_path)
         wait_for_text(cluster, "its status is running again")
         event.set()
