@@ -215,10 +215,13 @@ def test_group_that_is_alone_again_is_not_held(four: Env) -> None:
 
 
 def test_switched_off(make_env: MakeEnv) -> None:
-    env = make_env(shares_enabled=False, shares_groups={"bob": {"tasks": 0}})
+    groups = {"bob": {"tasks": 0}, "(all)": {"threads": 0}}
+    env = make_env(shares_enabled=False, shares_groups=groups)
     env.client("bob")
     env.join("w0")
     env.submit(tasks("a", 2))
+    env.feed(SetShare("(all)", {"tasks": 0}))
+    assert "cannot change share group '(all)': share groups are disabled" in env.lines[-1][1]
     env.submit(tasks("b", 2), client="bob")
     assert counts(env) == {"a": 2, "b": 2}
 

@@ -52,6 +52,15 @@ async def test_settings_change_and_are_in_the_journal(tmp_path: Path) -> None:
     assert replay(journal).differs_after is None
 
 
+async def test_settings_do_not_change_if_shares_are_disabled() -> None:
+    with dask.config.set({"paceline.shares.enabled": False}):
+        running = scheduler()
+    async with running:
+        with pytest.raises(RpcError, match=r"disabled; set `paceline\.shares\.enabled` to true"):
+            request = m.SharesRequest(group="(all)", settings={"tasks": 0})
+            await asyncio.to_thread(call_scheduler, running.address, request, 10.0)
+
+
 @pytest.mark.parametrize(
     ("options", "error"),
     [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import islice
 
-from paceline.scheduler.core.config import check_group_settings
 from paceline.scheduler.core.lifecycle.slots import fill_slots
 from paceline.scheduler.core.lifecycle.transitions import run
 from paceline.scheduler.core.policy import fairness
@@ -27,7 +26,7 @@ def handle_set_share(turn: Turn, command: SetShare) -> None:
     """
     state = turn.state
     try:
-        check_group_settings(command.group, command.settings)
+        state.shares.check_change(command.group, command.settings)
     except ValueError as error:
         turn.log(WARNING, f"Ignoring the settings of a share group: {error}")
         return

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
-from paceline.scheduler.core.config import NO_CAP, SchedulerConfig
+from paceline.scheduler.core.config import NO_CAP, SchedulerConfig, check_group_settings
 
 #: Accounts of clients that left, and share groups without accounts, that are kept. The oldest are
 #: merged with others first.
@@ -212,13 +212,25 @@ class Shares:
             share = self.groups[name] = ShareGroup(name, self._n_created)
             share.former = Account("", share)
             self._n_created += 1
-            self.configure(share, self._config.shares_groups.get(name, {}))
+            self.configure(share, self._config.shares_groups.get(name, {}) if self.enabled else {})
         return share
+
+    def check_change(self, name: str, settings: dict[str, float]) -> None:
+        """Check `settings` that are to change in the share group `name`.
+
+        Raises:
+            ValueError: a setting is unknown or out of range, or share groups are disabled.
+        """
+        check_group_settings(name, settings)
+        if not self.enabled:
+            raise ValueError(
+                f"cannot change share group {name!r}: share groups are disabled; "
+                "set `paceline.shares.enabled` to true and restart the scheduler"
+            )
 
     def configure(self, share: ShareGroup, settings: dict[str, float]) -> None:
         """Change `settings` of `share`, which ``check_group_settings`` has checked."""
         share.configure(settings)
-        share.is_capped = share.is_capped and self.enabled
         self.has_classes |= share.priority_class != 0
 
     def account(self, client: str, group: str = "") -> Account:

@@ -7,7 +7,6 @@ from typing import Any
 from paceline.protocol import messages as r
 from paceline.protocol.messages import extension_rpc as x
 from paceline.scheduler.core import stimuli
-from paceline.scheduler.core.config import check_group_settings
 from paceline.scheduler.core.inspection import queries
 from paceline.scheduler.core.inspection.explain import explain, explain_all
 from paceline.scheduler.core.inspection.share_report import share_report
@@ -47,10 +46,10 @@ def handle_shares(server: ServerApi, request: r.SharesRequest, peer: Peer) -> di
     """Change settings of a share group, if any are given, and report all groups.
 
     Raises:
-        ValueError: a setting is unknown or out of range.
+        ValueError: a setting is unknown or out of range, or share groups are disabled.
     """
     if request.group is not None and request.settings:
-        check_group_settings(request.group, request.settings)
+        server.state.shares.check_change(request.group, request.settings)
         server.send_stimulus(stimuli.SetShare(request.group, request.settings))
     return share_report(server.state)
 
