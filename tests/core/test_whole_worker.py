@@ -46,8 +46,12 @@ def die(env: Env, name: str, share: float = 0.9) -> None:
 
 def report(env: Env, name: str) -> None:
     """Let the nanny of the worker `name` report that it restarts it."""
+    env.request(memory_report(name))
+
+
+def memory_report(name: str) -> m.LogEventRpc:
     event = {"worker": name, "pid": 1, "rss": LIMIT}
-    env.request(m.LogEventRpc(topic="worker-restart-memory", msg=event))
+    return m.LogEventRpc(topic="worker-restart-memory", msg=event)
 
 
 def on(env: Env, name: str) -> AnnotationSet:
@@ -153,6 +157,18 @@ def test_a_late_report_does_not_stop_a_run_that_has_begun() -> None:
     die(env, env.where("x"))
     assert env.states("x") == ["no-worker"]
     assert env.task("x").suspicious == 0
+
+
+def test_a_late_report_takes_all_tasks_from_the_queue() -> None:
+    env = cluster("w0", "w1", nthreads=2, turn_tasks_max=1, shares_groups={"alice": {"tasks": 2}})
+    env.submit({"x": [], "y": []}, annotations=dict.fromkeys("xy", on(env, "w0")))
+    env.feed(SetShare("alice", {"tasks": 0}))
+    die(env, "w0", share=0.1)
+    assert env.states("x", "y") == ["queued"] * 2
+    env.turn(memory_report("w0"), request_id=1000)
+    assert "queued" not in env.states("x", "y")
+    env.run_deferred()
+    assert env.states("x", "y") == ["no-worker"] * 2
 
 
 def test_reports_are_forgotten() -> None:

@@ -186,5 +186,5 @@ def _make_due(turn: Turn, ts: TaskState, recs: Recs) -> None:
     if ws is not None:
         if turn.state.workers.get(ws.address) is ws:
             recall_tasks(turn, ws, [ts])
-    elif ts.state != "waiting":
-        recs[ts] = "waiting"
+    elif ts.state != "waiting":  # not deferred, so that the queue does not send it before
+        transition(turn, ts, "waiting", recs)
