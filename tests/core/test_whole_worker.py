@@ -19,6 +19,8 @@ from paceline.scheduler.core.turn import Turn
 from paceline.scheduler.extensions.topics import Topics
 from paceline.testing import Env
 
+from tests.support.shares import share
+
 LIMIT = 400_000_000
 
 
@@ -380,6 +382,38 @@ def test_no_worker_is_reserved_for_a_group_at_its_cap() -> None:
     env.finish("y")
     env.tick()
     assert env.where("x") == "w1"
+
+
+@pytest.mark.parametrize("cap", ["tasks", "threads"])
+@pytest.mark.parametrize("n", [1, 2])
+def test_a_group_with_a_cap_keeps_a_place(cap: str, n: int) -> None:
+    env = cluster("w0", "w1", "w2", "w3", shares_groups={"alice": {cap: n}})
+    env.submit({"x": []})
+    die(env, env.where("x"))
+    env.submit({f"y{i}": [] for i in range(9)})
+    env.tick()
+    env.tick()
+    assert env.states("x") == ["no-worker"] and share(env, "alice").n_processing == n
+    env.finish("y0")
+    assert env.states("x") == ["no-worker"] and share(env, "alice").n_processing == n - 1
+    env.tick()
+    assert env.states("x") == ["processing"] and share(env, "alice").n_processing == n
+    assert env.worker(env.where("x")).reserved_for is env.task("x")
+    env.finish("x")
+    assert share(env, "alice").n_processing == n
+
+
+def test_a_place_that_is_kept_is_given_up_with_its_task() -> None:
+    env = cluster("w0", "w1", shares_groups={"alice": {"tasks": 1}})
+    env.submit({"x": []})
+    die(env, env.where("x"))
+    env.submit({f"y{i}": [] for i in range(9)})
+    env.tick()
+    env.finish("y0")
+    env.release("x")
+    env.tick()
+    assert share(env, "alice").n_processing == 1
+    assert not env.state.whole.first
 
 
 def test_no_worker_stays_reserved_that_ends_too_soon() -> None:

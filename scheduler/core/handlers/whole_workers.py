@@ -2,7 +2,8 @@
 
 Such a task is in state no-worker until a worker is empty. With each tick, workers are reserved for
 these tasks: an empty one, or else one that is sent nothing until it is empty. Tasks that it has not
-begun are recalled. The reservation ends with the task.
+begun are recalled. The reservation ends with the task. A share group with a cap keeps a place for
+it.
 
 Heartbeats are too rare to show all memory that a worker used before it died. Nannies report which
 workers they restart because of their memory, but the report may follow the loss.
@@ -41,9 +42,13 @@ def check_whole_workers(turn: Turn) -> None:
     for ws, ts in list(whole.reserved.items()):
         if not _is_kept(turn.state, ws, ts):
             _release(turn, ws)
+    kept = bool(whole.first)
+    whole.first.clear()
     if whole.due:
         _reserve(turn)
         _send(turn)
+    if kept:
+        fill_slots(turn)
 
 
 # ------------------------------------------------------------------ reservations
@@ -57,7 +62,7 @@ def _is_kept(state: SchedulerState, ws: WorkerState, ts: TaskState) -> bool:
         return ts not in ws.long_running and not _waits_for_subtasks(state)
     if ts.state != "no-worker" or ws.status != "running" or ws.backpressured:
         return False
-    return can_finish(state, ts, ws) and fairness.may_start(ts)
+    return can_finish(state, ts, ws) and fairness.may_start(state, ts)
 
 
 def _waits_for_subtasks(state: SchedulerState) -> bool:
@@ -82,8 +87,9 @@ def _reserve(turn: Turn) -> None:
     state = turn.state
     whole = state.whole
     having = dict.fromkeys(whole.reserved.values())
-    waiting = [ts for ts in whole.due if ts.state == "no-worker" and ts not in having]
-    tasks = [ts for ts in waiting if fairness.may_start(ts)]  # others are at a cap
+    for ts in having:
+        _keep_place(state, ts)
+    tasks = [ts for ts in whole.due if ts.state == "no-worker" and ts not in having]
     tasks.sort(key=priority_of)
     n_max = max(1, len(state.workers) // 2)
     is_draining = any(
@@ -95,6 +101,9 @@ def _reserve(turn: Turn) -> None:
         ws = _best_worker(state, ts, only_empty=is_draining)
         if ws is None:
             continue
+        _keep_place(state, ts)
+        if not fairness.may_start(state, ts):
+            continue  # a worker that is reserved now would be idle
         whole.reserved[ws] = ts
         ws.reserved_for = ts
         availability_changed(turn, ws)
@@ -102,6 +111,16 @@ def _reserve(turn: Turn) -> None:
             is_draining = True
             not_begun = [each for each in reversed(ws.processing) if each not in ws.executing]
             recall_tasks(turn, ws, not_begun)
+
+
+def _keep_place(state: SchedulerState, ts: TaskState) -> None:
+    """Let the share group of `ts` keep a place for it, if the group has a cap.
+
+    At a cap of memory, a task that cannot free memory would keep those waiting that can.
+    """
+    share = ts.account.share
+    if share.is_capped and (share.cap_reached() != "memory" or fairness.may_free_memory(ts)):
+        state.whole.first.setdefault(share, ts)
 
 
 def _best_worker(state: SchedulerState, ts: TaskState, only_empty: bool) -> WorkerState | None:
@@ -136,7 +155,7 @@ def _send(turn: Turn) -> None:
     """Send tasks to the empty workers that are reserved for them."""
     state = turn.state
     for ws, ts in list(state.whole.reserved.items()):
-        if ts.state != "no-worker" or not is_empty(ws) or not fairness.may_start(ts):
+        if ts.state != "no-worker" or not is_empty(ws) or not fairness.may_start(state, ts):
             continue
         recs: Recs = {}
         transition(turn, ts, "processing", recs, ws)

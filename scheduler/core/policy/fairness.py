@@ -143,20 +143,26 @@ def rank(queue: ShareQueue) -> tuple[int, float]:
     return -share.priority_class, share.usage / share.weight
 
 
-def may_start(ts: TaskState) -> bool:
+def may_start(state: SchedulerState, ts: TaskState) -> bool:
     """Return whether the caps of its share group let `ts` start.
 
-    A group at its cap of memory runs tasks one by one, if they use intermediate results or other
-    tasks wait for them. Otherwise it could not finish, and free its memory.
+    A group at its cap of memory runs tasks that may free memory one by one. Otherwise it could not
+    finish, and free its memory. One place is kept for a task that waits for a whole worker.
     """
     share = ts.account.share
     if not share.is_capped:
         return True
-    cap = share.cap_reached()
+    whole = state.whole
+    is_kept = share in whole.first and whole.first[share].state == "no-worker"
+    n_kept = 1 if is_kept and ts not in whole.due else 0
+    cap = share.cap_reached(n_kept)
     if cap != "memory":
         return not cap
-    if share.n_processing:
-        return False
+    return not share.n_processing and not n_kept and may_free_memory(ts)
+
+
+def may_free_memory(ts: TaskState) -> bool:
+    """Return whether `ts` uses intermediate results, or other tasks wait for it."""
     return ts.waiters_count > 0 or any(not dts.who_wants for dts in ts.dependencies)
 
 
@@ -183,7 +189,7 @@ def _choose(
     if queue.near and (state.shares.has_user_priorities if found else may_move):
         _add_remote(state, queue, least, found)
     if is_capped:
-        found = [each for each in found if each[2] is None or may_start(each[1])]
+        found = [each for each in found if each[2] is None or may_start(state, each[1])]
     if not found:
         return None
     best = found[0]
@@ -317,7 +323,7 @@ def _has_resources(state: SchedulerState, ts: TaskState, ws: WorkerState) -> boo
 def worker_for(state: SchedulerState, ts: TaskState) -> WorkerState | None:
     """Return a worker with a free slot for the queued task `ts`, whosever turn it is, or None."""
     least = state.loads.least_loaded()
-    if least is None or not may_start(ts):
+    if least is None or not may_start(state, ts):
         return None
     place = state.queued.place(ts)
     if place is not None and not isinstance(place, WorkerState):

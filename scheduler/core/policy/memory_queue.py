@@ -60,7 +60,9 @@ def _choose(state: SchedulerState, queue: ShareQueue, is_forced: bool) -> Choice
     failed: dict[TaskPrefix, None] = {}
     for _, ts, place in _candidates(state, queue):
         is_root = place is None and not ts.dependencies
-        if (is_root and ts.group.prefix in failed) or (is_capped and not fairness.may_start(ts)):
+        if (is_root and ts.group.prefix in failed) or (
+            is_capped and not fairness.may_start(state, ts)
+        ):
             continue
         if isinstance(place, tuple):
             ws = fairness.worker_for_restricted(state, ts)

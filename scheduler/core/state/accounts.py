@@ -146,11 +146,14 @@ class ShareGroup:
         self.max_nbytes = float(values["memory"])
         self.is_capped = max(self.max_threads, self.max_tasks, self.max_nbytes) >= 0
 
-    def cap_reached(self) -> str:
-        """Return the name of a cap that the group has reached, or an empty string."""
-        if 0 <= self.max_tasks <= self.n_processing:
+    def cap_reached(self, n_kept: int = 0) -> str:
+        """Return the name of a cap that the group has reached, or an empty string.
+
+        Places for `n_kept` tasks count as taken.
+        """
+        if 0 <= self.max_tasks <= self.n_processing + n_kept:
             return "tasks"
-        if 0 <= self.max_threads <= self.n_threads:
+        if 0 <= self.max_threads <= self.n_threads + n_kept:
             return "threads"
         if 0 <= self.max_nbytes <= self.nbytes:
             return "memory"

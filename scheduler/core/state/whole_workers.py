@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from .accounts import ShareGroup
 from .model import TaskState, WorkerState
 
 #: Share of its memory limit that a lost worker used at its last heartbeat if it died of memory.
@@ -38,6 +39,7 @@ class WholeWorkers:
         due: these tasks until they end; those in state no-worker wait for a whole worker.
         retried: tasks that were sent to a whole worker. Further losses of workers count for them.
         reserved: worker that is sent nothing else -> its task.
+        first: share group with a cap -> the first of these tasks, for which it keeps a place.
         reported: address of a worker whose nanny restarts it because of its memory -> time of the
             report, in seconds since the epoch.
         lost: address -> a worker that was lost recently, of which nothing is known.
@@ -47,12 +49,14 @@ class WholeWorkers:
     due: dict[TaskState, None] = field(default_factory=dict)
     retried: dict[TaskState, None] = field(default_factory=dict)
     reserved: dict[WorkerState, TaskState] = field(default_factory=dict)
+    first: dict[ShareGroup, TaskState] = field(default_factory=dict)
     reported: dict[str, float] = field(default_factory=dict)
     lost: dict[str, LostWorker] = field(default_factory=dict)
     sent_count: int = 0
 
     def __bool__(self) -> bool:
-        return bool(self.due or self.retried or self.reserved or self.reported or self.lost)
+        known = self.due or self.retried or self.reserved or self.first
+        return bool(known or self.reported or self.lost)
 
     def is_memory_loss(self, ws: WorkerState) -> bool:
         """Return whether `ws`, which is lost unexpectedly, most likely died of memory.
@@ -100,4 +104,5 @@ class WholeWorkers:
         self.due.clear()
         self.retried.clear()
         self.reserved.clear()
+        self.first.clear()
         self.lost.clear()
