@@ -57,7 +57,34 @@ def test_error_has_the_key_and_the_accepted_values(key: str) -> None:
     assert schema.VALUE_TYPES[key].description in str(raised.value)
 
 
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"limit": 5}, "'limit' is not a policy"),
+        ({"timeout": -5}, "'timeout' must be more than 0 seconds, not -5"),
+        ({"retry-delay": "soon"}, "'retry_delay' must be a duration, .* not 'soon'"),
+        ({"retry-backoff": 0.5}, "'retry_backoff' must be from 1 to 1000, not 0.5"),
+        ({"retry-on": [5]}, "'retry_on' must be an exception class, .* not 5"),
+        ({"retries": -1}, "'retries' must be 0 or more, not -1"),
+        ({"speculative": "yes"}, "'speculative' must be True or False, not 'yes'"),
+        ({"deadline": "tomorrow"}, "'deadline' must be a duration, .* not 'tomorrow'"),
+    ],
+)
+def test_error_about_policies_has_the_pattern_and_the_option(options: Any, error: str) -> None:
+    found = {"other*": {"timeout": 5}, "load*": options}
+    text = rf"`paceline\.scheduler\.policies`.*in 'load\*', {error}"
+    with (
+        dask.config.set({"paceline.scheduler.policies": found}),
+        pytest.raises(ConfigError, match=text),
+    ):
+        check()
+
+
 VALID: dict[str, Any] = {
+    "paceline.scheduler.policies": {
+        "load*": {"timeout": "5m", "retry-on": ["OSError", "missing.Error"], "retry-delay": 0},
+        "slow*": {"timeout": None, "retries": 3, "deadline": "2001-01-31 18:00"},
+    },
     "paceline.shares.groups": {"batch": {"weight": 2, "memory": "10 GiB"}},
     "paceline.shares.clients": {"batch-*": "batch"},
     "distributed.scheduler.bandwidth": "1 GB",

@@ -17,7 +17,7 @@ from typing import Any
 import dask.config
 from dask.utils import parse_bytes, parse_timedelta
 from paceline.scheduler.core.config import MEASURES, check_group_settings
-from paceline.workers_compat.graphs.policies import option_name
+from paceline.workers_compat.graphs.policies import check_configured
 from paceline.workers_compat.settings import OFF, ON
 
 #: Sections in which unknown keys are reported.
@@ -34,6 +34,10 @@ ANY_KEYS = (
 )
 #: Problems that are listed; of further ones, only the number is.
 LISTED_MAX = 20
+
+
+class InvalidPart(ValueError):
+    """A part of a value that is a mapping is invalid; the text names the part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +88,16 @@ def _are_share_groups(value: Any) -> bool:
     for group, settings in dict(value).items():
         plain = {n: parse_bytes(v) if n == "memory" else v for n, v in settings.items()}
         check_group_settings(group, plain)
+    return True
+
+
+def _are_policies(value: Any) -> bool:
+    if not all(isinstance(options, Mapping) for options in dict(value).values()):
+        return False
+    try:
+        check_configured(dict(value))
+    except ValueError as error:
+        raise InvalidPart(str(error)) from error
     return True
 
 
@@ -214,10 +228,7 @@ VALUE_TYPES: dict[str, ValueType] = {
     "paceline.scheduler.dump-timeout": DURATION,
     "paceline.scheduler.policies": ValueType(
         'a mapping of prefixes to policies, as {"read-*": {timeout: "5m"}}',
-        lambda value: all(
-            isinstance(options, Mapping) and all(map(option_name, options))
-            for options in dict(value).values()
-        ),
+        _are_policies,
     ),
     "paceline.scheduler.restart-stuck-workers": BOOL,
     "paceline.scheduler.retire-running": DURATION,
@@ -256,12 +267,16 @@ def invalid_values() -> Iterator[str]:
         value = dask.config.get(key, default=None)
         if value is None or value == "":
             continue
+        part = ""
         try:
             is_valid = value_type.accepts(value)
-        except (ValueError, TypeError, KeyError, AttributeError, OverflowError):
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
             is_valid = False
+            if isinstance(error, InvalidPart):
+                part = f"; {error}"
         if not is_valid:
-            yield f"`{key}` cannot be {value!r}{_origin(key)}: it takes {value_type.description}"
+            accepted = f"it takes {value_type.description}{part}"
+            yield f"`{key}` cannot be {value!r}{_origin(key)}: {accepted}"
 
 
 def unknown_keys() -> Iterator[str]:

@@ -8,7 +8,6 @@ functions of the key, and annotations of an expression's layers. The latter take
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Mapping
 from numbers import Number
 from typing import Any
@@ -27,7 +26,6 @@ PLAIN_DEPTH_MAX = 32
 NO_OPTIONS: dict[str, Any] = {}
 
 _ATOMS = (str, int, float, bool, bytes, type(None))
-_MSGPACK_INT = range(-(1 << 63), 1 << 64)
 
 
 class AnnotationTable:
@@ -147,7 +145,7 @@ def annotation_set(
         elif name == "resources":
             out.resources = resource_amounts(value)
         elif name == "retries":
-            out.retries = plain_count(name, value)
+            out.retries = policies.plain_count(name, value)
         elif name == "priority":
             out.priority = plain_number(value)
         elif name == "group":
@@ -208,19 +206,6 @@ def plain_workers(name: str, value: Any) -> list[Any]:
     return workers
 
 
-def plain_count(name: str, value: Any) -> int:
-    """Return a number of times, which is not negative. Raises TypeError or ValueError."""
-    try:
-        count = operator.index(value)
-    except TypeError as error:
-        raise TypeError(f"the annotation {name!r} must be an int, not {value!r}") from error
-    if count < 0:
-        raise ValueError(f"the annotation {name!r} must be 0 or more, not {value!r}")
-    if count not in _MSGPACK_INT:
-        raise ValueError(f"the annotation {name!r} must have at most 64 bits, not {value!r}")
-    return int(count)
-
-
 def plain_number(value: Any) -> float:
     """Return a priority as a number that msgpack can encode. numpy scalars become Python's.
 
@@ -236,7 +221,7 @@ def plain_number(value: Any) -> float:
         if math.isnan(value):
             raise ValueError("the annotation 'priority' must not be NaN")
         return value
-    if value not in _MSGPACK_INT:
+    if value not in policies.MSGPACK_INT:
         raise ValueError(f"the annotation 'priority' must have at most 64 bits, not {value!r}")
     return int(value)
 
@@ -253,7 +238,7 @@ def is_plain(value: Any, depth: int = PLAIN_DEPTH_MAX) -> bool:
     """Return whether msgpack can encode `value`, changing nothing but lists into tuples."""
     kind = type(value)
     if kind is int:
-        return value in _MSGPACK_INT
+        return value in policies.MSGPACK_INT
     if kind is str:
         return _is_utf8(value)
     if kind in _ATOMS:

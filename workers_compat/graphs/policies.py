@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import importlib
 import math
-from collections.abc import Mapping
+import operator
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from fnmatch import fnmatchcase
 from typing import Any
@@ -25,6 +26,8 @@ RETRY_POLICIES = (
     *("retry_on", "retry_delay", "retry_backoff", "retry_delay_max", "retry_elsewhere"),
 )
 POLICIES = frozenset({"timeout", "deadline", "speculative", "pure", *RETRY_POLICIES})
+#: Integers that msgpack can encode.
+MSGPACK_INT = range(-(1 << 63), 1 << 64)
 #: Largest ``retry_backoff``.
 FACTOR_MAX = 1_000
 #: Options of ``CONFIG_KEY``.
@@ -38,6 +41,41 @@ def configured(prefix: str) -> dict[str, Any]:
         if fnmatchcase(prefix, str(pattern)):
             found.update({option_name(name): value for name, value in options.items()})
     return found
+
+
+def check_configured(policies: Mapping[Any, Any]) -> None:
+    """Check the names and values of the options in the value of ``CONFIG_KEY``.
+
+    Exception classes are not imported, and options that contradict or need others are not refused,
+    because an annotation or another pattern can change those.
+
+    Raises:
+        ValueError: an option is invalid. The text names its pattern.
+    """
+    for pattern, options in policies.items():
+        try:
+            for name, value in options.items():
+                if value is not None:
+                    _check_option(option_name(name), value)
+        except (TypeError, ValueError) as error:
+            text = str(error).removeprefix("the annotation ")
+            raise ValueError(f"in {pattern!r}, {text}") from error
+
+
+def _check_option(name: str, value: Any) -> None:
+    """Check the `value` of one option. Raises TypeError or ValueError."""
+    if name == "retries":
+        plain_count(name, value)
+    elif name == "deadline":
+        _deadline(value, 0.0)
+    elif name == "retry_backoff":
+        _factor(name, value)
+    elif name == "retry_on":
+        _exceptions(value)
+    elif name in ("speculative", "pure", "retry_elsewhere"):
+        flag(name, value)
+    else:
+        duration(name, value, may_be_zero=name != "timeout")
 
 
 def option_name(name: str) -> str:
@@ -127,21 +165,32 @@ def exception_names(value: Any) -> list[str]:
         TypeError: one of them is not an exception class or a text.
         ValueError: there is none, or a name is unknown.
     """
+    return sorted({_exception_name(each) for each in _exceptions(value)})
+
+
+def _exceptions(value: Any) -> Collection[Any]:
+    """Return the given exception classes and names, which are not imported."""
     given = value if isinstance(value, tuple | list | set | frozenset) else [value]
-    names = sorted({_exception_name(each) for each in given})
-    if not names:
+    if not given:
         raise ValueError(f"the annotation 'retry_on' must name an exception class, not {value!r}")
-    return names
+    for each in given:
+        if not isinstance(each, str):
+            _check_exception(each, each)
+    return given
 
 
 def _exception_name(given: Any) -> str:
     found = _imported(given) if isinstance(given, str) else given
+    _check_exception(found, given)
+    return full_name(found)
+
+
+def _check_exception(found: Any, given: Any) -> None:
     if not isinstance(found, type) or not issubclass(found, BaseException):
         raise TypeError(
             "the annotation 'retry_on' must be an exception class, the name of one, or a tuple of "
             f"those, not {given!r}"
         )
-    return full_name(found)
 
 
 def full_name(cls: type) -> str:
@@ -168,6 +217,19 @@ def _factor(name: str, value: Any) -> float:
     if not 1 <= value <= FACTOR_MAX:
         raise ValueError(f"the annotation {name!r} must be from 1 to {FACTOR_MAX}, not {value!r}")
     return float(value)
+
+
+def plain_count(name: str, value: Any) -> int:
+    """Return a number of times, which is not negative. Raises TypeError or ValueError."""
+    try:
+        count = operator.index(value)
+    except TypeError as error:
+        raise TypeError(f"the annotation {name!r} must be an int, not {value!r}") from error
+    if count < 0:
+        raise ValueError(f"the annotation {name!r} must be 0 or more, not {value!r}")
+    if count not in MSGPACK_INT:
+        raise ValueError(f"the annotation {name!r} must have at most 64 bits, not {value!r}")
+    return int(count)
 
 
 def flag(name: str, value: Any) -> bool:
