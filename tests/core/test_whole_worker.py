@@ -396,6 +396,8 @@ def test_a_group_with_a_cap_keeps_a_place(cap: str, n: int) -> None:
     assert env.states("x") == ["no-worker"] and share(env, "alice").n_processing == n
     env.finish("y0")
     assert env.states("x") == ["no-worker"] and share(env, "alice").n_processing == n - 1
+    found = explain(env.state, "y8", env.now)["summary"]
+    assert "and a place kept for x, which waits for a whole worker" in found
     env.tick()
     assert env.states("x") == ["processing"] and share(env, "alice").n_processing == n
     assert env.worker(env.where("x")).reserved_for is env.task("x")

@@ -206,6 +206,8 @@ def _held(share: Facts) -> str:
         limit = count(n, share["cap"].removesuffix("s"))
         if share["cap"] == "memory":
             limit = f"{format_nbytes(n)} in memory"
+        if share["kept_for"]:
+            busy += f", and a place kept for {share['kept_for']}, which waits for a whole worker"
         return f"its share group {group} has reached its cap of {limit}, with {busy}."
     if share["higher_class"]:
         why = f"groups of a higher priority class than {group} have work"

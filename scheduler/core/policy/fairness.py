@@ -152,9 +152,7 @@ def may_start(state: SchedulerState, ts: TaskState) -> bool:
     share = ts.account.share
     if not share.is_capped:
         return True
-    whole = state.whole
-    is_kept = share in whole.first and whole.first[share].state == "no-worker"
-    n_kept = 1 if is_kept and ts not in whole.due else 0
+    n_kept = state.whole.n_kept(share, ts)
     cap = share.cap_reached(n_kept)
     if cap != "memory":
         return not cap

@@ -75,6 +75,15 @@ class WholeWorkers:
         """Return the worker that is reserved for `ts`, if there is one."""
         return [ws for ws, other in self.reserved.items() if other is ts]
 
+    def n_kept(self, share: ShareGroup, ts: TaskState | None = None) -> int:
+        """Return the number of places below its caps that `share` does not give to `ts`.
+
+        They are kept for a task that waits for a whole worker. Without `ts`, return those that it
+        does not give to its queued tasks.
+        """
+        first = self.first.get(share)
+        return int(first is not None and first.state == "no-worker" and ts not in self.due)
+
     def note_report(self, address: str, now: float) -> None:
         """Record that the nanny of the worker `address` restarts it because of its memory."""
         self.reported[address] = now
