@@ -321,3 +321,16 @@ def test_report() -> None:
     assert worker["limit_nbytes"] == 280 * MB
     assert worker["results_nbytes"] == worker["tasks_nbytes"] == 90 * MB
     assert worker["free_nbytes"] == 280 * MB - worker["expected_nbytes"] == 40 * MB
+
+
+def test_reports_do_not_refresh_loads() -> None:
+    """The order of refreshes decides between workers, and a replay has no reports."""
+    env = cluster(1, nthreads=8)
+    learn(env, "x", 90 * MB)
+    for i in range(1, 6):
+        env.submit({f"x-{i}": []})
+    assert env.states("x-5") == ["queued"]
+    ws = env.worker("w0")
+    env.state.loads.touch(ws)
+    assert memory_report(env.state)["waiting"] > 0
+    assert env.state.loads.are_slots_dirty(ws)

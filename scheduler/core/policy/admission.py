@@ -131,8 +131,12 @@ def _unknown_count(ws: WorkerState) -> int:
 
 
 def waiting_count(state: SchedulerState) -> int:
-    """Return the number of queued tasks if workers have free slots, but too little memory."""
-    is_waiting = state.admission.is_short and state.loads.has_free_slots()
+    """Return the number of queued tasks if workers have free slots, but too little memory.
+
+    Reports call this between turns. It does not refresh ``state.loads``, because the order in which
+    these are refreshed decides between workers, and a replay has no reports.
+    """
+    is_waiting = state.admission.is_short and any(map(has_free_slot, state.running))
     return len(state.queued) if is_waiting else 0
 
 
