@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from paceline.protocol import messages as m
+from paceline.scheduler.core.handlers.reconciliation import unfinished
 from paceline.scheduler.core.inspection.explain import explain
 from paceline.scheduler.core.instructions import RestartStuckWorker
 from paceline.scheduler.core.state.policies import ALARMS_MIN
-from paceline.scheduler.core.stimuli import AnnotationSet, ReleaseAll
+from paceline.scheduler.core.stimuli import AnnotationSet, ReleaseAll, SetWorkerStatus
 from paceline.scheduler.core.task_policy import TaskPolicy
 from paceline.testing import Env
 
@@ -184,6 +185,19 @@ def test_the_worker_is_restarted_if_configured() -> None:
     env.tick(1.0)
     found = [i for i in env.outbox.instructions if isinstance(i, RestartStuckWorker)]
     assert found == [RestartStuckWorker("w0")]
+
+
+def test_a_restart_that_was_interrupted_is_continued() -> None:
+    env = cluster(restart_stuck_workers=True)
+    env.join("w0", nthreads=2, nanny="nanny")
+    submit(env, "x", timeout_seconds=5.0)
+    beat_until(env, "w0", 4, x=0.0)
+    env.tick(1.0)
+    assert unfinished(env.state) == []
+    env.feed(SetWorkerStatus("w0", "closing_gracefully"))
+    assert unfinished(env.state) == [RestartStuckWorker("w0")]
+    env.heartbeat("w0", executing={})
+    assert unfinished(env.state) == []
 
 
 def test_a_restart_of_the_cluster_keeps_threads_occupied() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import shutil
 import socket
 import sys
@@ -12,10 +13,13 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import dask
 import pytest
+from distributed import Client, Worker, fire_and_forget
 from paceline.protocol import messages as m
 from paceline.protocol.framing import pack_frames
 from paceline.scheduler import Scheduler
+from paceline.scheduler.core.instructions import MatchError
 from paceline.scheduler.core.stimuli import WorkerRemoved
 from paceline.scheduler.server.comm.transport import PeerFacts
 from paceline.scheduler.server.durable.adoption import Adoption
@@ -28,6 +32,7 @@ from paceline.scheduler.server.durable.recorder import CLOSED
 from paceline.scheduler.server.durable.replay import Replay
 from paceline.scheduler.server.durable.standby import capture
 from paceline.scheduler.server.peers.connections import Connections
+from paceline.scheduler.server.server import Server
 from paceline.scheduler.server.peers.peer import HandshakeHandler
 from paceline.workers_compat.security.shared_secret import Secret
 
@@ -171,6 +176,21 @@ def test_output_after_the_handshake_is_a_reply(n_replies: int) -> None:
     for _ in range(n_replies):
         past.wrote(b"reply", 0)
     assert past.has_replied == (n_replies > 0)
+
+
+async def test_exceptions_that_were_being_compared_are_compared_again(
+    scheduler: Scheduler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests: list[MatchError] = []
+    scheduler.server.driver.instructions[MatchError] = requests.append
+    async with Worker(scheduler.address), Client(scheduler.address, asynchronous=True) as stock:
+        with dask.annotate(retries=1, retry_on="OSError"):
+            fire_and_forget(stock.submit(os.stat, "/nonexistent", key="x"))
+        await until(lambda: requests)
+        commit(scheduler)
+        monkeypatch.setattr(Server, "_match_error", lambda self, found: requests.append(found))
+        async with succeeded(scheduler, tmp_path):
+            assert [request.key for request in requests] == ["x", "x"]
 
 
 async def test_handshake_that_was_refused_is_captured(scheduler: Scheduler) -> None:

@@ -31,6 +31,18 @@ def give_up_run(turn: Turn, ws: WorkerState, key: Key) -> None:
         turn.instruct(RestartStuckWorker(ws.address))
 
 
+def unfinished_restart(state: SchedulerState, ws: WorkerState) -> RestartStuckWorker | None:
+    """Return the request to restart `ws`, which is retiring with a run that was given up, or None.
+
+    A worker that a client retires meanwhile may be restarted, too.
+    """
+    if not (state.config.restart_stuck_workers and ws.nanny and ws.status == "closing_gracefully"):
+        return None
+    if all(_is_second_run(state, ws, key) for key in ws.extra_runs):
+        return None
+    return RestartStuckWorker(ws.address)
+
+
 def refresh_extra_runs(turn: Turn, ws: WorkerState, executing: Container[Key]) -> None:
     """Update which extra runs occupy threads of `ws`, from what its heartbeat reports."""
     ended = [

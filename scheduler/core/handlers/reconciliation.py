@@ -13,6 +13,7 @@ from typing import Final
 
 from paceline.protocol.keys import Key
 from paceline.protocol.messages import StealRequest
+from paceline.scheduler.core.instructions import MatchError, RestartStuckWorker
 from paceline.scheduler.core.lifecycle.slots import fill_slots
 from paceline.scheduler.core.lifecycle.transitions import run
 from paceline.scheduler.core.state.comparison import (
@@ -23,10 +24,13 @@ from paceline.scheduler.core.state.comparison import (
     WorkerReport,
 )
 from paceline.scheduler.core.state.model import TaskState, WorkerState
+from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.stealing.recall import BARRIER_KEY
 from paceline.scheduler.core.turn import WARNING, Registry, Turn
 
+from .extra_runs import unfinished_restart
 from .replicas import add_keys, drop_replicas
+from .retries import match_request
 
 #: States on a worker of a task that the worker is going to finish.
 UNDERWAY = frozenset({"waiting", "ready", "constrained", "executing", "long-running"})
@@ -39,6 +43,14 @@ REPAIRS: Final = {
     "replica-added": ("also holds the result", "adding the replica"),
     "freed": ("holds the unneeded result", "freeing it"),
 }
+
+
+def unfinished(state: SchedulerState) -> list[MatchError | RestartStuckWorker]:
+    """Return the instructions that another process of the scheduler may not have carried out."""
+    tasks = dict.fromkeys(ts for _, _, ts in state.policies.alarms)
+    found: list[MatchError | RestartStuckWorker | None] = [match_request(ts) for ts in tasks]
+    found += [unfinished_restart(state, ws) for ws in state.workers.values()]
+    return [instruction for instruction in found if instruction is not None]
 
 
 def handle_settle_worker(turn: Turn, command: SettleWorker) -> None:

@@ -58,14 +58,25 @@ def handle_failed_run(
         transition(turn, ts, "waiting", recs)
         if ts.state == "waiting":
             policies.pending_retry = PendingRetry(turn.source, 0.0, report)
-            request_match(turn, ts, policies.pending_retry, policies.policy.retry_on)
+            request = match_request(ts)
+            assert request is not None
+            _request_match(turn, ts, policies.pending_retry, request)
 
 
-def request_match(turn: Turn, ts: TaskState, retry: PendingRetry, names: list[str]) -> None:
-    """Request the comparison of the exception of `ts`, which failed, with `names`."""
-    report = retry.failure
-    assert report is not None and report.exception is not None
-    turn.instruct(MatchError(ts.key, report.run_id, report.exception, names))
+def match_request(ts: TaskState) -> MatchError | None:
+    """Return the request to compare the exception of `ts`, or None if no retry waits for that."""
+    policies = ts.policies
+    retry = policies.pending_retry if policies is not None else None
+    if policies is None or retry is None or retry.failure is None:
+        return None
+    report, names = retry.failure, policies.policy.retry_on
+    if report.exception is None or names is None:
+        return None
+    return MatchError(ts.key, report.run_id, report.exception, names)
+
+
+def _request_match(turn: Turn, ts: TaskState, retry: PendingRetry, request: MatchError) -> None:
+    turn.instruct(request)
     retry.until = turn.now + MATCH_AGAIN_SECONDS
     turn.state.policies.set_alarm(retry.until, ts)
 
@@ -120,9 +131,9 @@ def retry_later(turn: Turn, ts: TaskState, policies: TaskPolicies, worker: str, 
 
 def check_retry(turn: Turn, ts: TaskState, policies: TaskPolicies, retry: PendingRetry) -> None:
     """Retry `ts`, whose delay is over, or request the comparison of its exception again."""
-    names = policies.policy.retry_on
-    if retry.failure is not None and names is not None:
-        request_match(turn, ts, retry, names)
+    request = match_request(ts)
+    if request is not None:
+        _request_match(turn, ts, retry, request)
         return
     policies.pending_retry = None
     if not ts.waiting_count:

@@ -14,6 +14,7 @@ import warnings
 from collections.abc import Callable, Container
 from typing import TYPE_CHECKING
 
+from paceline.scheduler.core.handlers.reconciliation import unfinished
 from paceline.scheduler.server.peers.connections import Connections
 from paceline.scheduler.server.requests.plugins import restore_plugins
 from paceline.scheduler.server.runtime import build
@@ -184,6 +185,8 @@ class Durability:
         driver.resume()
         for adoption, sock in adopted:
             await adoption.connect(sock)
+        for instruction in unfinished(server.state):
+            driver.instructions[type(instruction)](instruction)
         self.restart_seconds = time.time() - self._keeper.kept.deaths.last[-1].time
         logger.info(
             "Continuing %d connections after %d turns, %.2f s after the scheduler process %s",
