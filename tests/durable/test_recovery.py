@@ -32,8 +32,9 @@ from paceline.scheduler.server.durable.recorder import CLOSED
 from paceline.scheduler.server.durable.replay import Replay
 from paceline.scheduler.server.durable.standby import capture
 from paceline.scheduler.server.peers.connections import Connections
-from paceline.scheduler.server.server import Server
 from paceline.scheduler.server.peers.peer import HandshakeHandler
+from paceline.scheduler.server.requests.restart import restart
+from paceline.scheduler.server.server import Server
 from paceline.workers_compat.security.shared_secret import Secret
 
 from tests.support.fake_peers import Peer, client, until, worker
@@ -176,6 +177,31 @@ def test_output_after_the_handshake_is_a_reply(n_replies: int) -> None:
     for _ in range(n_replies):
         past.wrote(b"reply", 0)
     assert past.has_replied == (n_replies > 0)
+
+
+async def numbered_worker(scheduler: Scheduler, number: int) -> Peer:
+    return await worker(scheduler, address=f"tcp://127.0.0.1:{number}", name=f"worker-{number}")
+
+
+async def test_restart_that_is_repeated_waits_for_all_workers(
+    scheduler: Scheduler, tmp_path: Path
+) -> None:
+    peers = [await numbered_worker(scheduler, number) for number in (1, 2)]
+    task = asyncio.ensure_future(restart(scheduler.server, stimulus_id="restart", timeout=60))
+    await until(lambda: not scheduler.server.state.workers)
+    commit(scheduler)
+    async with succeeded(scheduler, tmp_path) as successor:
+        server = successor.server
+        repeated = asyncio.ensure_future(restart(server, stimulus_id="restart", timeout=60))
+        for number in (3, 4):
+            await asyncio.sleep(0.05)
+            assert not repeated.done()
+            peers.append(await numbered_worker(successor, number))
+        await repeated
+        assert server.request_state.restarts == {}
+    task.cancel()
+    for peer in peers:
+        peer.writer.close()
 
 
 async def test_exceptions_that_were_being_compared_are_compared_again(

@@ -140,7 +140,7 @@ class Recorder:
     def plugin(self, kind: str, name: str, plugin: bytes | None) -> None:
         """Record that a plugin of workers, nannies or the scheduler was added or removed.
 
-        Other kinds are those of ``requests.plugins.COLLECTORS``.
+        Other kinds are those of ``requests.plugins.CONTINUED``.
         """
 
 

@@ -12,17 +12,19 @@ from paceline.protocol.messages import nanny_rpc, worker_rpc
 from paceline.scheduler.server.peers.peer import Peer
 from paceline.workers_compat.security.unpickling import plugin_name, unpickle_plugin
 
-from . import diagnostics, memory_sampler
+from . import diagnostics, memory_sampler, restart
 from .api import NO_REPLY, Handler, NoReply, ServerApi, calls
 from .broadcast import broadcast
 
 logger = logging.getLogger("distributed.scheduler")
 
-#: Kind of what collects data for a client -> function that starts it with a name and a pickle.
-COLLECTORS: dict[str, Callable[[ServerApi, str, bytes], Any]] = {
+#: Kind of what collects data or restarts workers for a client -> function that continues it with a
+#: name and a pickle.
+CONTINUED: dict[str, Callable[[ServerApi, str, bytes], Any]] = {
     diagnostics.TASK_STREAM: diagnostics.task_stream,
     diagnostics.TASK_METADATA: diagnostics.start_task_metadata,
     memory_sampler.KIND: memory_sampler.start_again,
+    restart.KIND: restart.restart_again,
 }
 
 
@@ -130,12 +132,12 @@ def unregister_scheduler_plugin(server: ServerApi, name: str) -> None:
 async def restore_plugins(server: ServerApi, plugins: Mapping[tuple[str, str], bytes]) -> None:
     """Register plugins, (kind, name) -> pickle, that another process of the scheduler had.
 
-    Plugins of the scheduler and collectors start again. Log their errors.
+    Plugins of the scheduler and ``CONTINUED`` start again. Log their errors.
     """
     state = server.request_state
     for (kind, name), plugin in plugins.items():
-        if kind in COLLECTORS:
-            COLLECTORS[kind](server, name, plugin)
+        if kind in CONTINUED:
+            CONTINUED[kind](server, name, plugin)
         elif kind == "scheduler":
             try:
                 await register_scheduler_plugin(server, plugin, name)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from paceline.protocol import messages as r
@@ -20,6 +21,8 @@ from .retire import retire_workers
 
 logger = logging.getLogger("distributed.scheduler")
 
+#: Kind of restarts, for the recorder.
+KIND = "restart"
 #: Default time limit of a restart, seconds.
 RESTART_TIMEOUT_SECONDS = 30.0
 
@@ -55,39 +58,62 @@ async def restart_workers(
     deadline = time.monotonic() + timeout
     stimulus_id = stimulus_id or f"restart-workers-{time.time()}"
     state = server.state
-    n_before = len(state.workers)
     if workers is None:
         old = dict(state.workers)
     else:
         old = {a: state.workers[a] for a in dict.fromkeys(workers) if a in state.workers}
     logger.info("Restarting %d workers: %s (stimulus_id=%r)", len(old), list(old), stimulus_id)
-    out = await _stop(server, old, timeout, on_error, stimulus_id)
-    pending = set(server.plugins.pending_remove_worker_hooks)
-    if pending:  # the restart includes the plugins' hooks for removed workers, as in stock
-        await asyncio.wait(pending)
-    event: dict[str, Any] = {"action": "restart-workers", "workers": list(old)}
-    if client:
-        server.log_event([client], event)
-    server.log_event(["all"], {**event, "client": client})
-    if not wait_for_workers:
-        logger.info("Workers restarted, not waiting for new ones (stimulus_id=%r)", stimulus_id)
-        return out
+    with _n_before(server, stimulus_id) as n_before:
+        out = await _stop(server, old, timeout, on_error, stimulus_id)
+        pending = set(server.plugins.pending_remove_worker_hooks)
+        if pending:  # the restart includes the plugins' hooks for removed workers, as in stock
+            await asyncio.wait(pending)
+        event: dict[str, Any] = {"action": "restart-workers", "workers": list(old)}
+        if client:
+            server.log_event([client], event)
+        server.log_event(["all"], {**event, "client": client})
+        if not wait_for_workers:
+            logger.info("Workers restarted, not waiting for new ones (stimulus_id=%r)", stimulus_id)
+            return out
 
-    def back() -> bool:
-        gone = all(state.workers.get(a) is not ws for a, ws in old.items())
-        return gone and len(state.workers) >= n_before
+        def back() -> bool:
+            gone = all(state.workers.get(a) is not ws for a, ws in old.items())
+            return gone and len(state.workers) >= n_before
 
-    if await server.wait_for(back, max(0.0, deadline - time.monotonic())):
-        logger.info("Workers restart finished (stimulus_id=%r)", stimulus_id)
-        return out
-    n_alone = sum(result == "removed" for result in out.values())
-    message = _not_back(len(old), n_before - len(state.workers), timeout, n_alone)
-    if on_error == "raise":
-        raise TimeoutError(message)
-    logger.error("%s (stimulus_id=%r)", message, stimulus_id)
-    present = {ws.nanny for ws in state.workers.values() if ws.nanny}
-    missing = [a for a, ws in old.items() if ws.nanny and ws.nanny not in present]
-    return {**out, **dict.fromkeys(missing, "timed out")}
+        if await server.wait_for(back, max(0.0, deadline - time.monotonic())):
+            logger.info("Workers restart finished (stimulus_id=%r)", stimulus_id)
+            return out
+        n_alone = sum(result == "removed" for result in out.values())
+        message = _not_back(len(old), n_before - len(state.workers), timeout, n_alone)
+        if on_error == "raise":
+            raise TimeoutError(message)
+        logger.error("%s (stimulus_id=%r)", message, stimulus_id)
+        present = {ws.nanny for ws in state.workers.values() if ws.nanny}
+        missing = [a for a, ws in old.items() if ws.nanny and ws.nanny not in present]
+        return {**out, **dict.fromkeys(missing, "timed out")}
+
+
+@contextlib.contextmanager
+def _n_before(server: ServerApi, stimulus_id: str) -> Iterator[int]:
+    """Return the number of workers before a restart.
+
+    It is recorded, because the workers may be gone if another process repeats the request.
+    """
+    n_workers = server.request_state.restarts.pop(stimulus_id, len(server.state.workers))
+    server.recorder.plugin(KIND, stimulus_id, b"%d" % n_workers)
+    try:
+        yield n_workers
+    finally:
+        server.recorder.plugin(KIND, stimulus_id, None)
+
+
+def restart_again(server: ServerApi, stimulus_id: str, n_workers: bytes) -> None:
+    """Store how many workers there were before a restart that another process has begun.
+
+    Its request is repeated, with the same `stimulus_id`.
+    """
+    server.recorder.plugin(KIND, stimulus_id, n_workers)
+    server.request_state.restarts[stimulus_id] = int(n_workers)
 
 
 async def restart_stuck_worker(server: ServerApi, address: str) -> None:

@@ -78,6 +78,8 @@ class RequestState:
         round_robin: number of values scattered so far, which determines the worker of the next one.
         replicas: held exclusively by replicate and rebalance, and shared by retirements.
         retiring: the workers that are being retired.
+        restarts: stimulus id of a restart that another process has begun -> number of workers
+            before it.
         random: chooses between workers that are equally good.
         gather_memory_nbytes: bytes of a gather, or of a received message, that are kept in memory;
             if there are more, they go into temporary files.
@@ -96,6 +98,7 @@ class RequestState:
     round_robin: int = 0
     replicas: ReplicaLock = field(default_factory=ReplicaLock)
     retiring: dict[WorkerState, RetiringWorker] = field(default_factory=dict)
+    restarts: dict[str, int] = field(default_factory=dict)
     random: random.Random = field(default_factory=random.Random)
     gather_memory_nbytes: int = GATHER_MEMORY_NBYTES
     spool_directory: str | None = field(default_factory=lambda: config.get("temporary-directory"))
