@@ -94,6 +94,16 @@ def test_cause_of_three_deaths(
     assert (channel.poisonous, channel.poisonous_stimulus) == (connection, stimulus)
 
 
+@pytest.mark.parametrize(("seconds", "connection"), [(350.0, 1), (370.0, 0)])
+def test_deaths_that_are_far_apart_have_other_causes(
+    seconds: float, connection: int, tmp_path: Path
+) -> None:
+    kept = Kept()
+    for time_of_death in (0.0, 1.0, 1.0 + seconds):
+        kept.deaths.add(Death("", time_of_death, 1))
+    assert KeeperChannel(None, kept, tmp_path).poisonous == connection  # type: ignore[arg-type]
+
+
 @pytest.mark.integration
 @pytest.mark.timeout(120)
 def test_deadly_commit_closes_the_connection(start_durable: StartDurable, tmp_path: Path) -> None:

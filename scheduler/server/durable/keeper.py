@@ -25,13 +25,13 @@ from types import FrameType
 from typing import Any
 
 from paceline.scheduler.server.runtime.template import Template
-from paceline.workers_compat.config import config
 from setproctitle import setproctitle
 
 from . import control
 from .keeper_channel import KeeperChannel
 from .keeper_state import KeeperState
 from .kept import (
+    DEATHS_MAX,
     GIVE_UP,
     HEAD,
     READY,
@@ -41,6 +41,7 @@ from .kept import (
     Death,
     Kept,
     Standby,
+    hang_seconds,
     receive,
     request_standby,
 )
@@ -50,8 +51,9 @@ from .upgrade import Upgrade, UpgradeError, needs_renewal
 
 logger = logging.getLogger("distributed.scheduler")
 
-#: A scheduler process that dies this often without having become ready is not replaced again.
-STARTS_MAX = 3
+#: A scheduler process that dies this often without having become ready is not replaced again. Input
+#: of which ``DEATHS_MAX`` of them died is set aside before.
+STARTS_MAX = DEATHS_MAX + 1
 #: Time within which a standby must be ready, and have left another one when it was woken, seconds.
 WAKE_SECONDS = 5.0
 #: Option of ``prctl``: orphaned descendants become children of this process.
@@ -60,8 +62,6 @@ PR_SET_CHILD_SUBREAPER = 36
 SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR2})
 #: Interval at which the keeper checks whether the event loop of the scheduler runs, seconds.
 CHECK_SECONDS = 1.0
-#: Default of ``paceline.scheduler.hang-timeout``, seconds.
-HANG_SECONDS = 300.0
 
 
 def start(folder: Path, state: KeeperState | None = None) -> KeeperChannel:
@@ -116,8 +116,7 @@ class Keeper:
         self._fallback: Standby | None = None
         self._wants_upgrade = False
         self._renewed_pid = 0
-        hang_seconds = config.seconds(config.get("paceline.scheduler.hang-timeout"))
-        self._hang_seconds = HANG_SECONDS if hang_seconds is None else hang_seconds
+        self._hang_seconds = hang_seconds()
         self.exit_code = 0
         if state is not None:
             self._continue_from(state)

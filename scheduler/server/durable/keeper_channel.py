@@ -7,12 +7,14 @@ import os
 import pickle
 import socket
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from paceline.scheduler.server.runtime.template import Template
 
 from .kept import (
+    DEATH_SECONDS,
     DEATHS_MAX,
     GIVE_UP,
     HEAD,
@@ -26,6 +28,7 @@ from .kept import (
     Death,
     Kept,
     SnapshotRequest,
+    hang_seconds,
 )
 from .log import Position
 
@@ -174,8 +177,18 @@ class KeeperChannel:
 
     @property
     def _cause(self) -> Death:
-        """The last death, if it had the same cause as ``DEATHS_MAX`` - 1 before it."""
+        """The last death, if it had the same cause as ``DEATHS_MAX`` - 1 shortly before it.
+
+        A successor handles the input of the dead process at once. So deaths that are further apart
+        have other causes, even if the same busy client was served each time.
+        """
         last = self.kept.deaths.last
         connections = {death.connection for death in last}
         causes = connections if connections != {0} else {death.stimulus for death in last}
-        return last[-1] if len(last) == DEATHS_MAX and len(causes) == 1 else Death("", 0.0, 0)
+        seconds_max = hang_seconds() + DEATH_SECONDS
+        is_repeated = (
+            len(last) == DEATHS_MAX
+            and len(causes) == 1
+            and all(later.time - earlier.time < seconds_max for earlier, later in pairwise(last))
+        )
+        return last[-1] if is_repeated else Death("", 0.0, 0)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from paceline.protocol.framing import SCRATCH_NBYTES
+from paceline.workers_compat.config import config
 
 if TYPE_CHECKING:
     from paceline.scheduler.server.runtime.template import Template
@@ -42,6 +43,16 @@ RENEWED: Final = "was replaced by a new process"
 REPLACED: Final = (UPGRADED, RENEWED)
 #: Deaths in a row while input of the same connection was handled, after which it is closed.
 DEATHS_MAX: Final = 3
+#: Time between two deaths of the same input at most, in addition to the time of a hang, seconds.
+DEATH_SECONDS: Final = 60.0
+#: Default of ``paceline.scheduler.hang-timeout``, seconds.
+HANG_SECONDS: Final = 300.0
+
+
+def hang_seconds() -> float:
+    """Return the time after which an event loop that does not run is considered to hang."""
+    seconds = config.seconds(config.get("paceline.scheduler.hang-timeout"))
+    return HANG_SECONDS if seconds is None else seconds
 
 
 class Death(NamedTuple):
