@@ -17,6 +17,7 @@ import psutil
 import pytest
 from distributed import Client, Event, get_task_metadata, get_task_stream, get_worker
 from distributed.diagnostics import MemorySampler
+from paceline.scheduler.server.durable.preconditions import DurableError, make_folder
 from paceline.scheduler.server.durable.upgrade import PREDECESSORS_MAX
 
 from benchmarks.chaos.workloads import WORKLOADS
@@ -277,6 +278,15 @@ def test_folder_has_one_keeper(start_durable: StartDurable, tmp_path: Path) -> N
     )
     assert second.returncode == 1
     assert "another scheduler uses" in second.stderr
+
+
+def test_folder_that_cannot_be_created(tmp_path: Path) -> None:
+    file, link = tmp_path / "file", tmp_path / "link"
+    file.touch()
+    link.symlink_to(tmp_path / "nothing")
+    for path, kind in ((file, "not a folder"), (link, "a link to a folder that does not exist")):
+        with pytest.raises(DurableError, match=f"{path} is {kind}"):
+            make_folder(path)
 
 
 @pytest.mark.parametrize(

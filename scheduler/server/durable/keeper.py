@@ -46,7 +46,7 @@ from .kept import (
     request_standby,
 )
 from .log import remove_segments
-from .preconditions import DurableError, lock
+from .preconditions import DurableError, lock, make_folder
 from .upgrade import Upgrade, UpgradeError, needs_renewal
 
 logger = logging.getLogger("distributed.scheduler")
@@ -98,7 +98,7 @@ class Keeper:
     """
 
     def __init__(self, folder: Path, state: KeeperState | None = None) -> None:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(folder)
         self._folder = folder
         self._lock = lock(folder) if state is None else state.lock
         self._kept = Kept() if state is None else state.kept

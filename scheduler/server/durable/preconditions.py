@@ -42,6 +42,15 @@ def _listed(value: Any) -> list[str]:
     return [value] if isinstance(value, str) else list(value)
 
 
+def make_folder(folder: Path) -> None:
+    """Create the folder of a log if it does not exist."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except FileExistsError:
+        kind = "a link to a folder that does not exist" if folder.is_symlink() else "not a folder"
+        raise DurableError(f"{folder} is {kind}") from None
+
+
 def lock(folder: Path) -> int:
     """Lock the folder for this process. Return the descriptor that holds the lock."""
     descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
