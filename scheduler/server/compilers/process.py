@@ -201,8 +201,8 @@ class CompilerProcess(asyncio.Protocol):
             self.transport.write_eof()
 
     def resident_nbytes(self) -> int:
-        """Return the resident memory of the process, 0 if it has ended."""
-        with contextlib.suppress(psutil.Error):
+        """Return the resident memory of the process, 0 if it has ended or cannot be read."""
+        with contextlib.suppress(psutil.Error, OSError):  # OSError: too many open files
             return int(psutil.Process(self.process.pid).memory_info().rss)
         return 0
 
