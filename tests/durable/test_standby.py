@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import sys
 from pathlib import Path
@@ -115,6 +116,37 @@ async def test_restored_plugins_are_captured(scheduler: Scheduler) -> None:
     plugins = {("worker", "one"): b"1", ("nanny", "two"): b"2"}
     await restore_plugins(server, plugins)
     assert capture(server, server.durability.start).plugins == plugins
+
+
+async def test_standby_that_cannot_be_forked_is_logged_once(
+    scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    durability = scheduler.server.durability
+    assert durability is not None
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(durability, "_fork", fail)
+    for _ in range(3):
+        durability._fork_standby(scheduler.server)
+    assert caplog.text.count("Cannot fork a standby: [Errno 24] Too many open files") == 1
+    monkeypatch.setattr(durability, "_fork", lambda *_: None)
+    durability._fork_standby(scheduler.server)
+    monkeypatch.setattr(durability, "_fork", fail)
+    durability._fork_standby(scheduler.server)
+    assert caplog.text.count("Cannot fork a standby") == 2
+
+
+@pytest.mark.parametrize("unread", [b"", b"unread"])
+def test_standby_ends_with_its_keeper(unread: bytes) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if unread:
+        theirs.send(unread)  # the socket is then reset
+    ours.close()
+    channel = KeeperChannel(theirs, Kept(), Path())
+    assert channel.receive_successor(theirs, lambda *_: None) is None
+    theirs.close()
 
 
 def test_records_are_read_from_a_position(tmp_path: Path) -> None:

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from paceline.workers_compat.security.shared_secret import Secret
 
     from .keeper_channel import KeeperChannel
+    from .log import Position
     from .past_connection import PastConnection
 
 #: Default of ``paceline.scheduler.standby-turns``: turns after which a standby is forked.
@@ -90,6 +91,7 @@ class Durability:
         self.past: Past | None = None
         self._forked_at = 0.0
         self._forked_turns, self._forked_segment = 0, 1
+        self._can_fork = True
         turns = dask_config.get("paceline.scheduler.standby-turns")
         self._standby_turns = STANDBY_TURNS if turns is None else int(turns)
         self.restart_seconds = 0.0
@@ -280,11 +282,30 @@ class Durability:
         return n_turns >= self._standby_turns or self._log.position.segment > self._forked_segment
 
     def _fork_standby(self, server: ServerApi) -> None:
-        """Fork a standby from this process, between two turns."""
+        """Fork a standby from this process, between two turns.
+
+        Log an error, unless the previous attempt has failed, too.
+        """
         self.recorder.commit()
         position = self._log.position
         self._forked_at = time.monotonic()
+        try:
+            self._fork(server, position)
+        except OSError as error:  # no descriptor or memory is available
+            if self._can_fork:
+                logger.error(
+                    "Cannot fork a standby: %s; trying again every %s s. Until then, the log grows "
+                    "and a restart takes longer",
+                    error,
+                    STANDBY_SECONDS,
+                )
+            self._can_fork = False
+            return
+        self._can_fork = True
         self._forked_turns, self._forked_segment = server.driver.n_stimuli, position.segment
+        self._log.forget_old()
+
+    def _fork(self, server: ServerApi, position: Position) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ours, theirs, warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # of threads, which it does not use
@@ -293,7 +314,6 @@ class Durability:
                 standby.run(theirs, server, self.start, position, self._keeper)
             self._keeper.standbys.append(pid)
             self._keeper.standby(ours, position.segment)
-        self._log.forget_old()
 
     def _reap_standbys(self) -> None:
         """Reap standbys that have ended because there is a newer one."""
