@@ -126,7 +126,10 @@ class KeeperChannel:
         """
         connections: dict[int, int] = {}
         while True:
-            message, fds, _, _ = socket.recv_fds(sock, WAKE_NBYTES, WAKE_SOCKETS_MAX)
+            try:
+                message, fds, _, _ = socket.recv_fds(sock, WAKE_NBYTES, WAKE_SOCKETS_MAX)
+            except ConnectionResetError:  # the keeper has ended
+                return None
             if not message:
                 return None
             content = pickle.loads(message)

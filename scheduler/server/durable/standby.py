@@ -146,7 +146,8 @@ def wait(
         writers.append(_fork_writer(file, reply, past, position))
 
     while True:
-        sock.send(Standby.greeting(build.description()))
+        with contextlib.suppress(BrokenPipeError):  # the keeper has ended
+            sock.send(Standby.greeting(build.description()))
         found = keeper.receive_successor(sock, write_snapshot)
         if found is None:
             os._exit(0)
