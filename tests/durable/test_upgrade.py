@@ -217,6 +217,24 @@ def test_end_during_an_upgrade_leaves_no_snapshot(cluster: Cluster, tmp_path: Pa
     assert [path.name for path in (tmp_path / "log").iterdir()] == ["lock"]
 
 
+def test_signal_while_the_other_release_is_executed(
+    cluster: Cluster, releases: Releases, tmp_path: Path
+) -> None:
+    slow = '_write_pid("begun", 1); time.sleep(1)'
+    keeper = "scheduler/server/durable/keeper.py"
+    releases.add("9.9", {keeper: ('setproctitle("paceline keeper")', f"self.{slow}")})
+    releases.install("9.9")
+    scheduler = cluster.processes[0]
+    os.kill(pid(tmp_path, "keeper"), signal.SIGUSR2)
+    deadline = time.monotonic() + 90
+    while not (tmp_path / "log" / "begun").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    scheduler.terminate()
+    assert scheduler.popen.wait(60) == 0
+    assert "signal-15" in scheduler.output()
+
+
 def test_snapshot_cannot_be_written(cluster: Cluster, tmp_path: Path) -> None:
     (tmp_path / "log" / "snapshot.tmp").mkdir()
     done = upgrade(tmp_path)

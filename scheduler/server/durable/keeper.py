@@ -149,7 +149,8 @@ class Keeper:
         self._write_pid("keeper.pid", os.getpid())
         goes_on = True
         if self._upgrade is not None and self._channel is not None:
-            self._upgrade.switch(self._pid)
+            if not self._is_ending:  # else the present process handles the signal
+                self._upgrade.switch(self._pid)
             goes_on = self._again(self._serve(self._channel))
         while goes_on:
             ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -356,7 +357,8 @@ class Keeper:
         if code and upgrade is not None and upgrade.is_switching:
             how = self._switch(upgrade, how)
         never_ready = not self._kept.deaths.last and not self._was_ready and how not in REPLACED
-        if code == 0 or never_ready or self._has_given_up or self._is_ending:
+        is_ending = self._is_ending and how not in REPLACED  # its successor handles the signal
+        if code == 0 or never_ready or self._has_given_up or is_ending:
             self.exit_code = code if code >= 0 else 128 - code
             return False
         self._failed_starts += not self._was_ready and how not in REPLACED
