@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import fields
@@ -26,6 +25,7 @@ from distributed.shuffle._exceptions import P2PConsistencyError
 from distributed.shuffle._scheduler_plugin import ShuffleSchedulerPlugin
 from distributed.shuffle._worker_plugin import ShuffleWorkerPlugin
 from paceline.workers_compat.config import config
+from paceline.workers_compat.counters import next_number
 
 from .plugins import Plugins
 
@@ -167,7 +167,7 @@ class SuspendedShufflePlugin(ShuffleSchedulerPlugin):
             "_shuffles": dict(self._shuffles),
             "_archived_by_stimulus": dict(self._archived_by_stimulus),
             "_restarts": self._restarts,
-            "next_run_id": next(copy.copy(_run_ids())),
+            "next_run_id": next_number(_run_ids()),
         }
 
     def restore(self, state: dict[str, Any]) -> None:

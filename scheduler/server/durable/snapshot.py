@@ -56,6 +56,7 @@ from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.spans import SpanTree
 from paceline.scheduler.core.state.stealing import StealingState
 from paceline.scheduler.core.state.worker_loads import WorkerLoads
+from paceline.workers_compat.counters import next_number
 
 logger = logging.getLogger("distributed.scheduler")
 
@@ -271,7 +272,7 @@ _REDUCERS: tuple[tuple[type, Callable[[Any], Any]], ...] = (
     (memoryview, _as_bytes),
     (mmap.mmap, _as_bytes),
     # its reduction is deprecated
-    (count, lambda numbers: (count, (int(repr(numbers)[6:-1]),))),
+    (count, lambda numbers: (count, (next_number(numbers),))),
     (FixedSet, lambda items: (FixedSet, (tuple(items),))),
     (Connection, lambda connection: (connection_of, (connection.phase, connection.agreement))),
     (FrameReader, lambda reader: (reader_of, reader.captured())),

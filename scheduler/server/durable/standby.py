@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import copy
 import gc
 import os
 import pickle
@@ -23,6 +22,7 @@ import traceback
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from paceline.scheduler.server.runtime import build
+from paceline.workers_compat.counters import next_number
 from paceline.workers_compat.end_process import end_process
 from setproctitle import setproctitle
 
@@ -50,7 +50,7 @@ def capture(server: ServerApi, start: RunStart) -> Past:
     assert isinstance(recorder, LogRecorder)
     past = Past(start, server.core)
     server.driver.capture(past)
-    past.last_graph_id = next(copy.copy(server.graph_ids)) - 1
+    past.last_graph_id = next_number(server.graph_ids) - 1
     past.plugins = dict(recorder.plugins)
     if recorder.shuffles is not None:
         past.shuffles = dump(recorder.shuffles.state())
