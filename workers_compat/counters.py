@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from itertools import count
+from collections.abc import Iterator
 
 
-def next_number(numbers: count[int]) -> int:
-    """Return the number that `numbers` returns next, without advancing it.
+def next_number(numbers: Iterator[int]) -> int:
+    """Return what `numbers`, an ``itertools.count``, returns next, without advancing it.
 
     Its text is ``count(N)``. Since Python 3.14 it can be neither copied nor pickled.
     """
