@@ -1,4 +1,4 @@
-"""Share groups: which tasks are held, in which order they are sent, and caps."""
+"""Share groups: which tasks are held, and in which order they are sent."""
 
 from __future__ import annotations
 
@@ -359,75 +359,6 @@ def test_restrictions_change_while_a_task_is_held(four: Env) -> None:
     assert four.where("y") == "w3"
     four.finish(four.processing("w2")[0])
     assert four.where("x") == "w2"
-
-
-# ------------------------------------------------------------------ caps
-
-
-@pytest.mark.parametrize(
-    ("cap", "n", "expected"), [("tasks", 3, 3), ("threads", 1, 1), ("tasks", 0, 0)]
-)
-def test_group_at_its_cap_waits(make_env: MakeEnv, cap: str, n: int, expected: int) -> None:
-    env = make_env(shares_groups={"alice": {cap: n}})
-    env.client("bob")
-    env.join("w0", "w1", nthreads=2)
-    env.submit(tasks("a", 10))
-    assert counts(env)["a"] == expected
-    env.submit(tasks("b", 10), client="bob")
-    assert counts(env)["a"] == expected  # others get what the group may not use
-    assert sum(counts(env).values()) == 6
-    if expected:
-        env.work()
-        assert {ts.state for ts in env.state.tasks.values()} == {"memory"}
-
-
-def test_cap_changes_at_run_time(four: Env) -> None:
-    four.submit(tasks("a", 8))
-    four.feed(SetShare("alice", {"tasks": 2}))
-    four.give_back(*[ts.key for ts in four.state.stealing.in_flight])
-    assert counts(four)["a"] == 2
-    four.feed(SetShare("alice", {"tasks": -1, "threads": 3}))
-    assert counts(four)["a"] == 3
-    four.feed(SetShare("alice", {"threads": -1}))
-    assert counts(four)["a"] == 4
-    four.feed(SetShare("alice", {"weight": -1}))
-    assert "must be from 1e-06 to 1e+06" in four.lines[-1][1]
-
-
-def test_group_at_its_cap_of_memory_runs_what_can_free_memory(make_env: MakeEnv) -> None:
-    env = make_env(shares_groups={"alice": {"memory": 100}})
-    env.join("w0", "w1")
-    env.submit({"x": [], "y": [], "sum": ["x", "y"], "z": []}, want=["sum", "z"])
-    env.finish("z", nbytes=1000)
-    env.work()
-    assert env.states("sum") == ["memory"]
-    env.submit({"more": []})
-    assert env.states("more") == ["queued"]
-    env.release("z", "sum")
-    assert env.states("more") == ["processing"]
-
-
-def test_tasks_that_can_free_memory_overtake_others_at_a_cap_of_memory(make_env: MakeEnv) -> None:
-    env = make_env(shares_groups={"alice": {"memory": 100}})
-    env.join("w0")
-    env.submit({"big": []})
-    env.finish("big", nbytes=1000)
-    env.submit(tasks("result", 40))
-    env.submit({"x": [], "y": [], "sum": ["x", "y"]})
-    for _ in range(3):
-        env.tick()
-        env.work()
-    assert env.states("sum", ("result", 0)) == ["memory", "queued"]
-
-
-def test_seceded_task_does_not_count_for_a_cap(make_env: MakeEnv) -> None:
-    env = make_env(shares_groups={"alice": {"tasks": 1}})
-    env.join("w0")
-    env.submit({"outer": []})
-    env.submit({"inner": []}, commit={"submitting_task": "outer"})
-    assert env.states("inner") == ["queued"]
-    env.feed(m.LongRunning(key="outer", run_id=env.task("outer").run_id), "w0")
-    assert env.states("inner") == ["processing"]
 
 
 # ------------------------------------------------------------------ user priorities
