@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from paceline.protocol import messages as m
-from paceline.scheduler.core.handlers.reconciliation import unfinished
+from paceline.scheduler.core.handlers.reconciliation import unfinished_instructions
 from paceline.scheduler.core.inspection.explain import explain
 from paceline.scheduler.core.instructions import RestartStuckWorker
 from paceline.scheduler.core.state.policies import ALARMS_MIN
@@ -193,11 +193,11 @@ def test_a_restart_that_was_interrupted_is_continued() -> None:
     submit(env, "x", timeout_seconds=5.0)
     beat_until(env, "w0", 4, x=0.0)
     env.tick(1.0)
-    assert unfinished(env.state) == []
+    assert unfinished_instructions(env.state) == []
     env.feed(SetWorkerStatus("w0", "closing_gracefully"))
-    assert unfinished(env.state) == [RestartStuckWorker("w0")]
+    assert unfinished_instructions(env.state) == [RestartStuckWorker("w0")]
     env.heartbeat("w0", executing={})
-    assert unfinished(env.state) == []
+    assert unfinished_instructions(env.state) == []
 
 
 def test_a_restart_of_the_cluster_keeps_threads_occupied() -> None:

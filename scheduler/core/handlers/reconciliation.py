@@ -45,7 +45,7 @@ REPAIRS: Final = {
 }
 
 
-def unfinished(state: SchedulerState) -> list[MatchError | RestartStuckWorker]:
+def unfinished_instructions(state: SchedulerState) -> list[MatchError | RestartStuckWorker]:
     """Return the instructions that another process of the scheduler may not have carried out."""
     tasks = dict.fromkeys(ts for _, _, ts in state.policies.alarms)
     found: list[MatchError | RestartStuckWorker | None] = [match_request(ts) for ts in tasks]

@@ -14,7 +14,7 @@ from paceline.scheduler.core.turn import WARNING, Registry, Turn
 
 from .stealing import recall_capped
 
-#: Queued tasks of a group among which one that may free memory is looked for.
+#: Number of queued tasks of a group that are searched for one that may free memory.
 SEARCHED_MAX = 10_000
 
 

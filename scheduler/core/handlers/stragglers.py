@@ -92,9 +92,9 @@ def _is_allowed(state: SchedulerState, ts: TaskState) -> bool:
 
 
 def _thief(state: SchedulerState, ts: TaskState) -> WorkerState | None:
-    """Return the worker with a free thread and the fewest tasks that may run `ts` a second time.
+    """Return the worker that may run `ts` a second time, or None.
 
-    It has the memory for it.
+    It has a free thread and the memory for `ts`, and the fewest tasks per thread of such workers.
     """
     valid = placement.valid_workers(state, ts)
     best: WorkerState | None = None

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Container
 from typing import TYPE_CHECKING
 
-from paceline.scheduler.core.handlers.reconciliation import unfinished
+from paceline.scheduler.core.handlers.reconciliation import unfinished_instructions
 from paceline.scheduler.server.peers.connections import Connections
 from paceline.scheduler.server.requests.plugins import restore_plugins
 from paceline.scheduler.server.runtime import build
@@ -187,7 +187,7 @@ class Durability:
         driver.resume()
         for adoption, sock in adopted:
             await adoption.connect(sock)
-        for instruction in unfinished(server.state):
+        for instruction in unfinished_instructions(server.state):
             driver.instructions[type(instruction)](instruction)
         self.restart_seconds = time.time() - self._keeper.kept.deaths.last[-1].time
         logger.info(

@@ -43,14 +43,14 @@ RENEWED: Final = "was replaced by a new process"
 REPLACED: Final = (UPGRADED, RENEWED)
 #: Deaths in a row while input of the same connection was handled, after which it is closed.
 DEATHS_MAX: Final = 3
-#: Time between two deaths of the same input at most, in addition to the time of a hang, seconds.
+#: Longest time between two deaths of the same cause, in addition to ``hang_seconds``, seconds.
 DEATH_SECONDS: Final = 60.0
 #: Default of ``paceline.scheduler.hang-timeout``, seconds.
 HANG_SECONDS: Final = 300.0
 
 
 def hang_seconds() -> float:
-    """Return the time after which an event loop that does not run is considered to hang."""
+    """Return the seconds after which an event loop that does not run is considered to hang."""
     seconds = config.seconds(config.get("paceline.scheduler.hang-timeout"))
     return HANG_SECONDS if seconds is None else seconds
 

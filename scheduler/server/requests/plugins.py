@@ -18,8 +18,8 @@ from .broadcast import broadcast
 
 logger = logging.getLogger("distributed.scheduler")
 
-#: Kind of what collects data or restarts workers for a client -> function that continues it with a
-#: name and a pickle.
+#: Kind of an activity for a client that another process of the scheduler has begun -> function that
+#: continues it, from its name and what was recorded of it.
 CONTINUED: dict[str, Callable[[ServerApi, str, bytes], Any]] = {
     diagnostics.TASK_STREAM: diagnostics.task_stream,
     diagnostics.TASK_METADATA: diagnostics.start_task_metadata,

@@ -63,7 +63,7 @@ async def restart_workers(
     else:
         old = {a: state.workers[a] for a in dict.fromkeys(workers) if a in state.workers}
     logger.info("Restarting %d workers: %s (stimulus_id=%r)", len(old), list(old), stimulus_id)
-    with _n_before(server, stimulus_id) as n_before:
+    with _recorded(server, stimulus_id) as n_before:
         out = await _stop(server, old, timeout, on_error, stimulus_id)
         pending = set(server.plugins.pending_remove_worker_hooks)
         if pending:  # the restart includes the plugins' hooks for removed workers, as in stock
@@ -94,10 +94,10 @@ async def restart_workers(
 
 
 @contextlib.contextmanager
-def _n_before(server: ServerApi, stimulus_id: str) -> Iterator[int]:
-    """Return the number of workers before a restart.
+def _recorded(server: ServerApi, stimulus_id: str) -> Iterator[int]:
+    """Record a restart until it ends. Yield the number of workers before it.
 
-    It is recorded, because the workers may be gone if another process repeats the request.
+    The number is recorded because the workers may be gone when another process repeats the request.
     """
     n_workers = server.request_state.restarts.pop(stimulus_id, len(server.state.workers))
     server.recorder.plugin(KIND, stimulus_id, b"%d" % n_workers)
