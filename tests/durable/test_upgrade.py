@@ -100,6 +100,14 @@ def build(client: Client) -> str:
     return str(client.scheduler_info()["build"]).split()[1]
 
 
+def wait_for_file(path: Path, seconds: float) -> None:
+    """Wait until a file exists, for at most `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not path.exists():
+        assert time.monotonic() < deadline, f"{path} was not written"
+        time.sleep(0.01)
+
+
 def wait_for_build(client: Client, version: str) -> None:
     deadline = time.monotonic() + 60
     while build(client) != version:
@@ -207,10 +215,7 @@ def test_old_release_goes_on_if_the_other_fails(
 def test_end_during_an_upgrade_leaves_no_snapshot(cluster: Cluster, tmp_path: Path) -> None:
     scheduler = cluster.processes[0]
     with subprocess.Popen([*PACELINE, "upgrade", str(tmp_path / "log")]) as upgrading:
-        deadline = time.monotonic() + 60
-        while not (tmp_path / "log" / "snapshot").exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_for_file(tmp_path / "log" / "snapshot", 60)
         scheduler.terminate()
         assert scheduler.popen.wait(60) == 0
         assert upgrading.wait(60) == 1
@@ -226,10 +231,7 @@ def test_signal_while_the_other_release_is_executed(
     releases.install("9.9")
     scheduler = cluster.processes[0]
     os.kill(pid(tmp_path, "keeper"), signal.SIGUSR2)
-    deadline = time.monotonic() + 90
-    while not (tmp_path / "log" / "begun").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_for_file(tmp_path / "log" / "begun", 90)
     scheduler.terminate()
     assert scheduler.popen.wait(60) == 0
     assert "signal-15" in scheduler.output()
