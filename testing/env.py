@@ -291,9 +291,9 @@ class Env:
     def fail(self, *keys: Key, text: str = "boom", **fields: Any) -> None:
         """Fail the tasks `keys` on the workers that process them."""
         for key in keys:
-            fields = {"run_id": self.task(key).run_id, **fields}
             error = fake_error(f"{text} {key!s}")
-            message = m.TaskErred(key=key, exception=error, traceback=error, **fields)
+            found = {"run_id": self.task(key).run_id, **fields}
+            message = m.TaskErred(key=key, exception=error, traceback=error, **found)
             self.feed(message, self.where(key))
 
     def give_back(self, *keys: Key, state: str | None = "ready") -> None:
