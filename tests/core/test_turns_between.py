@@ -13,6 +13,7 @@ from paceline.scheduler.core.stimuli import (
     ClientRemoved,
     Continue,
     ReleaseAll,
+    RetryKeys,
     SetShare,
     WorkerJoined,
     WorkerRemoved,
@@ -221,3 +222,22 @@ def test_cap_is_set_while_tasks_of_a_removed_worker_are_released() -> None:
         env.turn(SetShare("alice", {"threads": 5}))
         env.turn(Continue())
     assert env.state.shares.groups["alice"].n_threads == 1
+
+
+@pytest.mark.parametrize("turn", [0, 9, 16, 30])
+def test_unneeded_row_that_fails_before_it_is_checked_is_forgotten(turn: int) -> None:
+    """After the retry, `total` fails with `b`, and so does `extra`, which no client or task needs."""
+    env = Env(turn_tasks_max=5, worker_saturation=float("inf"))
+    env.client("alice", "bob")
+    env.join("w0", "w1")
+    env.submit({"a": [], "b": [], "total": ["a", "b"]}, want=["a", "b", "total"])
+    env.fail("a", "b")
+    env.run_deferred()
+    for part in env.rows({"extra": ["total"], **dict.fromkeys(KEYS, ())}, want=KEYS, client="bob"):
+        env.turn(part, "bob")
+    turns(env, turn)
+    env.turn(RetryKeys(["a"], "alice"), "alice")
+    found = outcome(env)
+    assert found["total"] == "erred"
+    assert "extra" not in found
+    everybody_leaves(env)

@@ -124,7 +124,7 @@ def mark_needed(turn: Turn, graph: PendingGraph, rows: range) -> None:
     for row in rows:
         ts = tasks[row]
         if not ts.dependents and not ts.who_wants:
-            if ts.state == "released":
+            if ts.state != "memory":  # it may have failed in another turn
                 run(turn, {ts: "forgotten"})
         elif not is_new and ts.state == "released":
             _need_dependencies(graph, row, ts)
