@@ -46,6 +46,8 @@ def check_futures(world: World, client: ModelClient) -> None:
         if status == "cancelled":
             continue
         assert ts is not None, f"{client.name} waits for {key}, which is forgotten"
+        if ts.state == "released" and ts.run_spec is None:
+            continue  # desired after it was forgotten; a report of its former run may have come later
         expected = {"memory": "finished", "erred": "error"}.get(ts.state, "lost")
         found = "lost" if status == "pending" else status
         assert found == expected, f"{client.name} has {key} as {status}: {ts}"

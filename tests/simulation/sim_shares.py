@@ -97,13 +97,16 @@ class ShareSettings:
         queue = self.world.state.queued.waiting.get(share)
         if queue is None or share.is_capped or self.world.state.admission.is_short:
             return  # tasks that there is no memory for are passed over
+        queued = self.world.state.queued
         first = min(steal_rank(other) for other in queue)
         now = self.world.state.transition_log[-1][4]
         ready = [e[0] for e in self.world.state.transition_log if e[4] == now and e[2] == "queued"]
         waiting = [
             other
             for other in queue
-            if steal_rank(other) == first and not is_restricted(other) and other.key not in ready
+            if steal_rank(other) == first
+            and not isinstance(queued.place(other), tuple)  # restricted to some workers
+            and other.key not in ready
         ]
         assert not waiting or first >= steal_rank(ts), f"{ts} was sent before {waiting[0]}"
 
