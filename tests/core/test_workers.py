@@ -301,6 +301,20 @@ def test_closed_worker_counts_against_no_task(make_env: MakeEnv) -> None:
     assert env.states("x") == ["processing"]
 
 
+@pytest.mark.parametrize("status", ["closed", "failed"])
+def test_worker_that_reports_that_it_is_closed_is_removed(make_env: MakeEnv, status: Any) -> None:
+    """A stock worker that is closed while it registers reports it on a stream that stays open."""
+    env = make_env(allowed_failures=0)
+    env.join("w0")
+    env.submit({"x": []})
+    env.join("w1")
+    env.status("w0", status)
+    assert list(env.state.workers) == ["w1"]
+    assert "driver: drop-worker-connection w0" in env.take()
+    assert env.where("x") == "w1"
+    assert env.task("x").suspicious == 0
+
+
 def test_task_present_at_too_many_deaths_fails_without_blame(make_env: MakeEnv) -> None:
     env = make_env(allowed_failures=0, worker_saturation=10.0)
     env.join("w0")
