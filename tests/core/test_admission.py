@@ -160,6 +160,28 @@ def test_a_task_goes_to_another_worker_where_it_fits() -> None:
     assert {env.where(key) for key in ("x-1", "x-2")} == {"w1"}
 
 
+@pytest.mark.parametrize("is_restricted", [False, True])
+def test_a_task_for_a_worker_with_a_free_slot_is_found_among_many(is_restricted: bool) -> None:
+    """Most of the queued tasks wait for workers that are busy."""
+    env = cluster(40, worker_saturation=1.0)
+    learn(env, "out", 100 * MB)
+    at = [AnnotationSet(workers=[f"w{i}"]) for i in range(40)]
+    for i in range(40):
+        for key in (f"in-{i}", f"more-{i}"):
+            env.submit({key: []}, annotations={key: at[i]})
+            env.finish(key, nbytes=75 * MB)
+    for i in range(39):
+        env.submit({f"busy-{i}": []}, annotations={f"busy-{i}": at[i]})
+    for i in range(40):
+        key = f"out-{i}"
+        env.submit({key: [f"in-{i}"]}, annotations={key: at[i]} if is_restricted else {})
+    assert env.states("out-0", "out-39") == ["queued", "queued"]
+    env.release("more-39")
+    env.tick()
+    assert env.where("out-39") == "w39"
+    assert env.states("out-0", "out-38") == ["queued", "queued"]
+
+
 def test_restrictions_are_kept() -> None:
     env = cluster()
     learn(env, "x", 90 * MB)

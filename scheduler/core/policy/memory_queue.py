@@ -8,7 +8,7 @@ the work goes on.
 
 from __future__ import annotations
 
-from itertools import islice
+from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from paceline.scheduler.core.state.fair_queue import Place, ShareQueue
@@ -91,16 +91,36 @@ def _candidates(state: SchedulerState, queue: ShareQueue) -> list[Candidate]:
     for heap in (queue.roots, queue.anywhere):
         found += [(ts, None) for ts in heap.first(ANYWHERE_MAX)]
     for heaps in (queue.batches, queue.near):
-        for ws, heap in islice(heaps.items(), PLACES_MAX):
-            found += [(ts, ws) for ts in heap.first(NEAR_MAX)]
-    for place, heap in islice(queue.restricted.items(), PLACES_MAX):
-        found += [(ts, place) for ts in heap.first(1)]
+        for ws in _first_places(state, heaps):
+            found += [(ts, ws) for ts in heaps[ws].first(NEAR_MAX)]
+    for place in _first_places(state, queue.restricted):
+        found += [(ts, place) for ts in queue.restricted[place].first(1)]
     out: list[Candidate] = []
     for ts, where in found:
         priority = ts.priority or (0,)
         out.append(((priority[0], not admission.is_freeing(state, ts), priority), ts, where))
     out.sort(key=_order)
     return out
+
+
+def _first_places(state: SchedulerState, heaps: Mapping[Any, Any]) -> list[Any]:
+    """Return up to PLACES_MAX keys of `heaps`, those that can have a free slot first."""
+    places = list(heaps)
+    if len(places) > PLACES_MAX:
+        places.sort(key=lambda place: _is_full(state, place))
+    return places[:PLACES_MAX]
+
+
+def _is_full(state: SchedulerState, place: Any) -> bool:
+    """Return whether no worker of `place` has a free slot, as far as is known at little cost."""
+    free = state.loads.idle_task_count.loads
+    if isinstance(place, WorkerState):
+        return place not in free
+    workers, hosts, _, is_loose = place[:4]
+    if not workers or hosts or is_loose:
+        return False
+    found = [state.workers.get(address) for address in workers]
+    return all(ws in state.running and ws not in free for ws in found)
 
 
 def _order(candidate: Candidate) -> Any:
