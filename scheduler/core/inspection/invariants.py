@@ -401,7 +401,7 @@ def _graphs(view: View, state: SchedulerState) -> None:
         begun = graph.tasks or graph.new_tasks or graph.placeholder_client
         assert not begun or graph is commits[0], f"graph {number} has made tasks before its turn"
     for graph in commits:
-        known = state.graphs.get(graph.graph_id) is graph or graph.dropped
+        known = state.graphs.get(graph.graph_id) is graph or graph.dropped or graph.stage == "done"
         assert known, f"graph {graph.graph_id} is being committed, and is not known"
 
 
