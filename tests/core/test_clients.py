@@ -233,6 +233,13 @@ def test_retry_of_task_that_did_not_err(duo: Env) -> None:
     duo.expect()
 
 
+def test_retry_of_a_key_whose_graph_has_not_arrived(duo: Env) -> None:
+    """The client would wait for it: ``Client.retry`` sets the futures of the reply to pending."""
+    duo.turn(m.ClientDesiresKeys(keys=["a"], client="alice"), source="alice")
+    assert duo.states("a") == ["released"]
+    assert duo.request(RetryKeys(["a"], "alice")) == ()
+
+
 def test_one_of_several_failures_is_blamed_and_all_are_retried(duo: Env) -> None:
     duo.submit({"a": [], "b": [], "c": ["a", "b"]}, want=["a", "b", "c"])
     duo.fail("a")

@@ -350,7 +350,8 @@ def handle_heartbeat_client(turn: Turn, message: m.HeartbeatClient) -> None:
 def handle_retry_keys(turn: Turn, message: RetryKeys) -> None:
     """Run erred tasks and the tasks that failed because of them again (``Client.retry``).
 
-    Reply with the keys.
+    Reply with the keys. The client sets their futures to pending, so a released task, which may
+    have no run_spec, is not among them.
     """
     state = turn.state
     client = message.client
@@ -362,14 +363,14 @@ def handle_retry_keys(turn: Turn, message: RetryKeys) -> None:
     stack = [state.tasks[key] for key in message.keys if key in state.tasks]
     while stack:
         ts = stack.pop()
-        if ts.key in seen:
+        if ts.key in seen or ts.state == "released":
             continue
         seen[ts.key] = None
         erred = [d for d in ts.dependencies if d.state == "erred"]
         if erred:
             stack.extend(erred)
         elif ts.state == "memory" or (ts.state == "erred" and is_failure_relevant(ts)):
-            # tasks in memory too: the client sets all keys of the reply to pending
+            # tasks in memory too, because their futures are pending now
             if ts.run_spec is not None:
                 roots.append(ts)
             elif client:
