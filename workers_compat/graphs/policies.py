@@ -10,9 +10,10 @@ import contextlib
 import importlib
 import math
 import operator
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from fnmatch import fnmatchcase
+from types import MappingProxyType
 from typing import Any
 
 import dask.config
@@ -21,17 +22,10 @@ from paceline.scheduler.core.task_policy import TaskPolicy
 
 #: Key of the configuration.
 CONFIG_KEY = "paceline.scheduler.policies"
-#: Annotations that are policies.
-RETRY_POLICIES = (
-    *("retry_on", "retry_delay", "retry_backoff", "retry_delay_max", "retry_elsewhere"),
-)
-POLICIES = frozenset({"timeout", "deadline", "speculative", "pure", *RETRY_POLICIES})
 #: Integers that msgpack can encode.
 MSGPACK_INT = range(-(1 << 63), 1 << 64)
 #: Largest ``retry_backoff``.
 FACTOR_MAX = 1_000
-#: Options of ``CONFIG_KEY``.
-OPTIONS = POLICIES | {"retries"}
 
 
 def configured(prefix: str) -> dict[str, Any]:
@@ -56,26 +50,10 @@ def check_configured(policies: Mapping[Any, Any]) -> None:
         try:
             for name, value in options.items():
                 if value is not None:
-                    _check_option(option_name(name), value)
+                    _read(option_name(name), value)
         except (TypeError, ValueError) as error:
             text = str(error).removeprefix("the annotation ")
             raise ValueError(f"in {pattern!r}, {text}") from error
-
-
-def _check_option(name: str, value: Any) -> None:
-    """Check the `value` of one option. Raises TypeError or ValueError."""
-    if name == "retries":
-        plain_count(name, value)
-    elif name == "deadline":
-        _deadline(value, 0.0)
-    elif name == "retry_backoff":
-        _factor(name, value)
-    elif name == "retry_on":
-        _exceptions(value)
-    elif name in ("speculative", "pure", "retry_elsewhere"):
-        flag(name, value)
-    else:
-        duration(name, value, may_be_zero=name != "timeout")
 
 
 def option_name(name: str) -> str:
@@ -105,74 +83,59 @@ def task_policy(found: Mapping[str, Any], received_at: float) -> TaskPolicy | No
     given = {name: found[name] for name in POLICIES if found.get(name) is not None}
     if not given:
         return None
-    policy = TaskPolicy()
-    if "timeout" in given:
-        policy.timeout_seconds = duration("timeout", given["timeout"], may_be_zero=False)
+    values = {
+        FIELDS.get(name, name): _read(name, value, received_at) for name, value in given.items()
+    }
     if "deadline" in given:
-        when = _deadline(given["deadline"], received_at)
-        policy.deadline = when.timestamp()
-        policy.deadline_text = when.isoformat(sep=" ", timespec="seconds")
-        if policy.deadline <= received_at:
+        when: datetime = values["deadline"]
+        values["deadline"] = when.timestamp()
+        values["deadline_text"] = when.isoformat(sep=" ", timespec="seconds")
+        if when.timestamp() <= received_at:
             raise TimeoutError(
                 f"the annotation 'deadline'={given['deadline']!r} had passed when the graph arrived"
             )
-    if "pure" in given:
-        policy.pure = flag("pure", given["pure"])
-    if "speculative" in given:
-        policy.speculative = flag("speculative", given["speculative"])
-        if policy.speculative and not policy.pure:
-            raise ValueError("the annotations 'speculative'=True and 'pure'=False contradict")
-    retries = [name for name in RETRY_POLICIES if name in given]
-    if retries:
-        if found.get("retries") is None:
-            raise ValueError(
-                f"the annotation {retries[0]!r}={given[retries[0]]!r} needs the annotation "
-                "'retries', the number of retries"
-            )
-        _set_retries(policy, given)
+    if "retry_on" in given:
+        values["retry_on"] = sorted({_exception_name(each) for each in values["retry_on"]})
+    policy = TaskPolicy(**values)
+    if policy.speculative and not policy.pure:
+        raise ValueError("the annotations 'speculative'=True and 'pure'=False contradict")
+    _check_retries(policy, given, has_retries=found.get("retries") is not None)
     return policy
 
 
-def _set_retries(policy: TaskPolicy, given: Mapping[str, Any]) -> None:
-    """Set the policies about retries."""
-    if "retry_on" in given:
-        policy.retry_on = exception_names(given["retry_on"])
-    if "retry_delay" in given:
-        policy.retry_delay_seconds = duration("retry_delay", given["retry_delay"])
+def _check_retries(policy: TaskPolicy, given: Mapping[str, Any], has_retries: bool) -> None:
+    """Raise ValueError if a policy about retries in `given` lacks or contradicts another one."""
+    retries = [name for name in given if name.startswith("retry_")]
+    if retries and not has_retries:
+        raise ValueError(
+            f"the annotation {retries[0]!r}={given[retries[0]]!r} needs the annotation "
+            "'retries', the number of retries"
+        )
     for name in ("retry_backoff", "retry_delay_max"):
         if name in given and not policy.retry_delay_seconds:
             raise ValueError(
                 f"the annotation {name!r}={given[name]!r} needs a 'retry_delay' of more than 0"
             )
-    if "retry_backoff" in given:
-        policy.retry_backoff = _factor("retry_backoff", given["retry_backoff"])
-    if "retry_delay_max" in given:
-        limit = duration("retry_delay_max", given["retry_delay_max"])
-        if limit < policy.retry_delay_seconds:
-            raise ValueError(
-                f"the annotation 'retry_delay_max'={given['retry_delay_max']!r} is less than "
-                f"'retry_delay'={given['retry_delay']!r}"
-            )
-        policy.retry_delay_max_seconds = limit
-    if "retry_elsewhere" in given:
-        policy.retry_elsewhere = flag("retry_elsewhere", given["retry_elsewhere"])
+    if "retry_delay_max" in given and policy.retry_delay_max_seconds < policy.retry_delay_seconds:
+        raise ValueError(
+            f"the annotation 'retry_delay_max'={given['retry_delay_max']!r} is less than "
+            f"'retry_delay'={given['retry_delay']!r}"
+        )
 
 
-def exception_names(value: Any) -> list[str]:
-    """Return the full names of exception classes, given as classes or as their names, or several.
+def _read(name: str, value: Any, received_at: float = 0.0) -> Any:
+    """Return the value of an option, checked and converted. Raises TypeError or ValueError.
 
-    Raises:
-        TypeError: one of them is not an exception class or a text.
-        ValueError: there is none, or a name is unknown.
+    The exception classes of ``retry_on`` are not imported yet.
     """
-    return sorted({_exception_name(each) for each in _exceptions(value)})
+    return _deadline(value, received_at) if name == "deadline" else READERS[name](name, value)
 
 
-def _exceptions(value: Any) -> Collection[Any]:
+def _exceptions(name: str, value: Any) -> Collection[Any]:
     """Return the given exception classes and names, which are not imported."""
     given = value if isinstance(value, tuple | list | set | frozenset) else [value]
     if not given:
-        raise ValueError(f"the annotation 'retry_on' must name an exception class, not {value!r}")
+        raise ValueError(f"the annotation {name!r} must name an exception class, not {value!r}")
     for each in given:
         if not isinstance(each, str):
             _check_exception(each, each)
@@ -248,6 +211,10 @@ def duration(name: str, value: Any, may_be_zero: bool = True) -> float:
     return seconds
 
 
+def _timeout(name: str, value: Any) -> float:
+    return duration(name, value, may_be_zero=False)
+
+
 def _seconds(name: str, value: Any) -> float:
     accepted = 'a duration, such as "5m" or 300 (seconds)'
     if name == "deadline":
@@ -274,7 +241,7 @@ def _deadline(value: Any, received_at: float) -> datetime:
             value = datetime.fromisoformat(value)
     seconds = 0.0
     if not isinstance(value, datetime):
-        seconds = duration("deadline", value, may_be_zero=False)
+        seconds = _timeout("deadline", value)
     try:
         if isinstance(value, datetime):
             return value.astimezone()
@@ -283,3 +250,32 @@ def _deadline(value: Any, received_at: float) -> datetime:
         raise ValueError(
             f"the annotation 'deadline' must be a time up to the year 9999, not {given!r}"
         ) from error
+
+
+#: Option -> the function that checks and converts its value, given both. ``deadline`` is relative
+#: to the time at which the graph arrived; see ``_read``.
+READERS: Mapping[str, Callable[[str, Any], Any]] = MappingProxyType(
+    {
+        "timeout": _timeout,
+        "speculative": flag,
+        "pure": flag,
+        "retries": plain_count,
+        "retry_on": _exceptions,
+        "retry_delay": duration,
+        "retry_backoff": _factor,
+        "retry_delay_max": duration,
+        "retry_elsewhere": flag,
+    }
+)
+#: Options of ``CONFIG_KEY``.
+OPTIONS = ("deadline", *READERS)
+#: Options that are policies.
+POLICIES = tuple(name for name in OPTIONS if name != "retries")
+#: Policy -> field of ``TaskPolicy``, if its name differs.
+FIELDS = MappingProxyType(
+    {
+        "timeout": "timeout_seconds",
+        "retry_delay": "retry_delay_seconds",
+        "retry_delay_max": "retry_delay_max_seconds",
+    }
+)
