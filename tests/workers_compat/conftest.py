@@ -149,7 +149,7 @@ def compile(accelerators):
     def compile_it(graph: Any, keys: Any = None, chunk_size: int = 1000, **more: Any) -> Compiled:
         made = graph if isinstance(graph, CompileRequest) else request(graph, keys, **more)
         loader = ReferenceLoader() if accelerators else None
-        return Compiled(compile_graph(made, chunk_size, loader))
+        return Compiled(compile_graph(made, loader, chunk_size))
 
     return compile_it
 

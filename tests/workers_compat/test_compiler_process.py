@@ -31,6 +31,7 @@ from paceline.workers_compat.graphs.graph_table import (
     decode_reply,
     encode_request,
 )
+from paceline.workers_compat.graphs.rows import CHUNK_SIZE
 
 
 class Child:
@@ -189,15 +190,13 @@ def test_graph_cancelled_too_late_may_be_sent_again(child, make_request):
     assert isinstance(second[-1], GraphCommit)
 
 
-def test_chunk_size_and_buffers(make_request):
-    child = Child(chunk_size=10)
+def test_chunk_size_and_buffers(child, make_request):
     big = np.arange(1_000_000)
-    graph = {("x", i): Task(("x", i), np.add, big, i) for i in range(25)}
+    graph = {("x", i): Task(("x", i), np.add, big, i) for i in range(2 * CHUNK_SIZE + 5)}
     *chunks, commit = child.compile(make_request(graph))
-    assert [len(chunk.keys) for chunk in chunks] == [10, 10, 5]
+    assert [len(chunk.keys) for chunk in chunks] == [CHUNK_SIZE, CHUNK_SIZE, 5]
     assert [[b.nbytes for b in chunk.buffers] for chunk in chunks] == [[big.nbytes], [], []]
     assert isinstance(commit, GraphCommit)
-    child.close()
 
 
 def test_configuration_and_path_of_the_parent(tmp_path, make_request):

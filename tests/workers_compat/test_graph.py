@@ -320,7 +320,7 @@ made = request(graph, list(graph), internal_priority={{k: 0 for k in graph}})
 with open({path!r}, "rb") as file:
     stored = [decode_request(frames) for frames in FrameReader().feed(pickle.load(file))]
 for again in [made, *stored]:
-    c = Compiled(compile_graph(again, 11))
+    c = Compiled(compile_graph(again, chunk_size=11))
     for chunk in c.chunks:
         print(chunk.keys, chunk.dependencies, chunk.groups, chunk.new_groups, chunk.new_externals, chunk.priorities)
         print(chunk.spec_buffers, [len(s) for s in chunk.run_specs])

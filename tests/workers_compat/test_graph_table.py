@@ -44,7 +44,7 @@ REQUESTS = [
         validate=True,
     ),
     CompileRequest(3, "c", PAYLOAD, ["a"], actors=True, internal_priority={}),
-    ChildSetup({"a": {"b": 1}}, ["/x"], {"f.py": b"1"}, 500),
+    ChildSetup({"a": {"b": 1}}, ["/x"], {"f.py": b"1"}),
     UploadedFile("f.py", b"x = 1"),
     Cancel(3),
 ]

@@ -44,9 +44,7 @@ _READY = frozenset((Task, DataNode))
 
 
 def compile_graph(
-    request: CompileRequest,
-    chunk_size: int = CHUNK_SIZE,
-    loader: ReferenceLoader | None = None,
+    request: CompileRequest, loader: ReferenceLoader | None = None, chunk_size: int = CHUNK_SIZE
 ) -> Generator[GraphChunk | GraphCommit | GraphFailed, None, None]:
     """Compile one graph: yield chunks, then exactly one ``GraphCommit`` or ``GraphFailed``.
 
@@ -54,7 +52,7 @@ def compile_graph(
     iterator cancels the compilation. Without `loader`, all that a graph refers to is imported.
     """
     try:
-        yield from _compile(request, chunk_size, loader)
+        yield from _compile(request, loader, chunk_size)
     except GeneratorExit:
         raise
     except Exception as error:
@@ -80,7 +78,7 @@ def failed(request: CompileRequest, error: BaseException) -> GraphFailed:
 
 
 def _compile(
-    request: CompileRequest, chunk_size: int, loader: ReferenceLoader | None
+    request: CompileRequest, loader: ReferenceLoader | None, chunk_size: int
 ) -> Iterator[GraphChunk | GraphCommit | GraphFailed]:
     started = time.perf_counter()
     graph, by_type, culled = materialize(request, loader)

@@ -99,7 +99,6 @@ class CompilerChild:
         self._waiting: deque[Any] = deque()
         self._cancelled: set[int] = set()
         self._current = 0
-        self._chunk_size = 1000
         self._tasks_since_collection = 0
         self._modules_count = 0
         self._loader: Any = None
@@ -153,10 +152,7 @@ class CompilerChild:
         from .compiler import failed
         from .match_error import replies as replies_to
 
-        replies = replies_to(request, self._chunk_size, self._loader)
-        with contextlib.ExitStack() as stack:
-            if hasattr(replies, "close"):
-                stack.callback(replies.close)
+        with contextlib.closing(replies_to(request, self._loader)) as replies:
             while request.graph_id not in self._cancelled and not self._channel.closed:
                 reply = next(replies, None)
                 if reply is None:
@@ -200,7 +196,6 @@ class CompilerChild:
         started = time.perf_counter()
         known = set(sys.path)
         sys.path += [place for place in setup.sys_path if place not in known]
-        self._chunk_size = setup.chunk_size
         import dask.config
 
         dask.config.update(dask.config.config, setup.config, priority="new")

@@ -119,13 +119,11 @@ class ChildSetup:
         config: dask's configuration (plain values).
         sys_path: the ``sys.path`` of the scheduler.
         files: uploaded files: name -> content, written to a folder at the front of the path.
-        chunk_size: tasks per chunk.
     """
 
     config: dict[str, Any] = field(default_factory=dict)
     sys_path: list[str] = field(default_factory=list)
     files: dict[str, bytes] = field(default_factory=dict)
-    chunk_size: int = 1000
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Generator
 from typing import Any
 
 from .accelerators.unimported import ReferenceLoader
@@ -13,14 +13,13 @@ from .policies import full_name
 
 
 def replies(
-    request: CompileRequest | MatchRequest,
-    chunk_size: int,
-    loader: ReferenceLoader | None = None,
-) -> Iterator[Any]:
-    """Return an iterator of the replies to a request. See ``compile_graph``."""
+    request: CompileRequest | MatchRequest, loader: ReferenceLoader | None = None
+) -> Generator[Any, None, None]:
+    """Yield the replies to a request. See ``compile_graph``."""
     if isinstance(request, MatchRequest):
-        return iter([match_error(request)])
-    return compile_graph(request, chunk_size, loader)
+        yield match_error(request)
+    else:
+        yield from compile_graph(request, loader)
 
 
 def match_error(request: MatchRequest) -> MatchReply:

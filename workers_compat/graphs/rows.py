@@ -15,8 +15,8 @@ from .plain_keys import plain_key
 from .shared_buffers import SharedBuffers
 from .spec_pickler import SpecPickler
 
-#: Tasks per chunk: what the core handles within one turn of a few milliseconds.
-CHUNK_SIZE = 1000
+#: Tasks in a chunk. A chunk is one turn of the core, which takes a few milliseconds.
+CHUNK_SIZE = 500
 
 #: A chunk ends early when its tasks exceed this size, so that no single message is huge.
 CHUNK_MAX_NBYTES = 16 * 2**20

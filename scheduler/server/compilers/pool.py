@@ -71,8 +71,6 @@ RECYCLE_GRAPHS = 20_000
 RECYCLE_NBYTES = 512 * 2**20
 #: Idle time before the memory of a process is checked, and before an extra one ends, seconds.
 RECYCLE_IDLE_SECONDS = 1.0
-#: Tasks in a chunk. A chunk is one turn of the core, which takes a few milliseconds.
-CHUNK_TASKS = 500
 
 
 class GraphCompilers(Protocol):
@@ -312,12 +310,7 @@ class ProcessGraphCompilers:
         process = CompilerProcess(self._pump_soon, self._process_lost, child)
         self._processes.append(process)
         process.send(
-            ChildSetup(
-                config=config.plain_config(),
-                sys_path=list(sys.path),
-                files=dict(self._files),
-                chunk_size=CHUNK_TASKS,
-            )
+            ChildSetup(config.plain_config(), sys_path=list(sys.path), files=dict(self._files))
         )
         ours.setblocking(False)
         task = self._loop.create_task(self._loop.connect_accepted_socket(lambda: process, ours))

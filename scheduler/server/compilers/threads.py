@@ -66,12 +66,11 @@ class ThreadGraphCompilers:
 
     def _compile(self, request: CompileRequest | MatchRequest, on_reply: OnReply) -> None:
         from paceline.workers_compat.graphs.match_error import replies as replies_to
-        from paceline.workers_compat.graphs.rows import CHUNK_SIZE
 
         graph_id = request.graph_id
         slots = threading.Semaphore(WAITING_MESSAGES_MAX)
         try:
-            for reply in replies_to(request, CHUNK_SIZE):
+            for reply in replies_to(request):
                 if not self._acquire(slots, graph_id):
                     break
                 self._call_in_loop(self._deliver, graph_id, reply, on_reply, slots)
