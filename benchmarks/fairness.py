@@ -7,7 +7,7 @@ first served (``paceline.shares.enabled: false``), which is the policy of the st
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from paceline.testing import Graph
 
@@ -28,6 +28,12 @@ def chains(name: str, n: int, length: int) -> Graph:
         for i in range(n)
         for j in range(length)
     }
+
+
+def jain_index(values: Collection[float]) -> float:
+    """Return Jain's index of fairness; 1 if all `values` are equal."""
+    squares = sum(value**2 for value in values)
+    return sum(values) ** 2 / (len(values) * squares) if squares else 1.0
 
 
 # ------------------------------------------------------------------ scenarios
@@ -61,8 +67,7 @@ def equal_clients(shares: bool, n: int = 10) -> float:
     worst = 1.0
     first = begin + n / 10
     while first + WINDOW_SECONDS <= last:
-        used = list(cluster.used(first, first + WINDOW_SECONDS).values())
-        worst = min(worst, sum(used) ** 2 / (n * sum(each**2 for each in used)))
+        worst = min(worst, jain_index(cluster.used(first, first + WINDOW_SECONDS).values()))
         first += 1.0
     return worst
 

@@ -6,7 +6,6 @@ import contextlib
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,8 @@ from .graphs import merge
 from .per_task import (
     RUN_TIMEOUT_SECONDS,
     START_TIMEOUT_SECONDS,
+    UNLIMITED,
+    real_workers,
     running_scheduler,
     stop,
     zero_workers,
@@ -56,19 +57,6 @@ class Latencies:
     release_stall_max_ms: float
     gather_s: float
     gather_peak_mb: float
-
-
-@contextlib.contextmanager
-def workers(address: str, count: int) -> Iterator[None]:
-    """Run `count` stock worker processes with one thread each."""
-    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
-        command = [sys.executable, "-m", "dask", "worker", address, "--nthreads", "1"]
-        command += ["--no-dashboard", "--memory-limit", "0", "--host", "127.0.0.1"]
-        command += ["--local-directory", folder]
-        for _ in range(count):
-            process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-            stack.callback(stop, process)
-        yield
 
 
 def round_trips(client: Any, count: int) -> list[float]:
@@ -171,7 +159,7 @@ def measure(command: Sequence[str], sizes: Sizes) -> Latencies:
     with contextlib.ExitStack() as stack:
         scheduler, port = stack.enter_context(running_scheduler(command))
         address = f"tcp://127.0.0.1:{port}"
-        stack.enter_context(workers(address, 2))
+        stack.enter_context(real_workers(address, 2, 1, UNLIMITED))
         client = stack.enter_context(Client(address, timeout=START_TIMEOUT_SECONDS))
         client.wait_for_workers(2, timeout=START_TIMEOUT_SECONDS)
         round_trips(client, 10)

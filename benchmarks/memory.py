@@ -11,28 +11,23 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import re
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from . import memory_programs, quality, quality_meter
-from .per_task import START_TIMEOUT_SECONDS, running_scheduler, stop
+from .per_task import PACELINE, START_TIMEOUT_SECONDS, STOCK, real_workers, running_scheduler
 
 N_WORKERS, NTHREADS = 2, 2
 #: Part of the peak of the results that workers have memory for.
 PART = 1 / 3
 #: Seconds after which a program counts as failed.
 TIMEOUT_SECONDS = 60
-STOCK = [sys.executable, "-m", "dask", "scheduler"]
-PACELINE = [sys.executable, "-m", "paceline.scheduler"]
 _PAUSE = re.compile(r"^(\S+ \S+) - .*(Pausing|Resuming) worker", re.MULTILINE)
 
 Program = Callable[[Any], float]
@@ -80,31 +75,18 @@ def pauses(log: str) -> tuple[int, float]:
     return n, seconds
 
 
-@contextlib.contextmanager
-def limited_workers(port: int, nbytes: int, nthreads: int, log: Path) -> Iterator[None]:
-    """Start workers with a memory limit of `nbytes` bytes each, 0 for none, that write `log`."""
-    with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
-        command = [sys.executable, "-m", "dask", "worker", f"tcp://127.0.0.1:{port}"]
-        command += ["--nthreads", str(nthreads), "--memory-limit", str(nbytes), "--no-dashboard"]
-        command += ["--host", "127.0.0.1", "--local-directory", folder]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        for _ in range(N_WORKERS):
-            output = stack.enter_context(log.open("a"))
-            stack.callback(stop, subprocess.Popen(command, stderr=output, env=environment))
-        yield
-
-
 def run(scheduler: Sequence[str], program: Program, nbytes: int, nthreads: int) -> Run:
     """Run `program` on a new cluster whose workers have `nbytes` bytes each, 0 for no limit."""
     from distributed import Client
 
     with contextlib.ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        log = folder / "log"
+        log = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "log"
         _, port = stack.enter_context(running_scheduler(scheduler))
-        stack.enter_context(limited_workers(port, nbytes, nthreads, log))
-        client = Client(f"tcp://127.0.0.1:{port}", timeout=START_TIMEOUT_SECONDS)
+        address = f"tcp://127.0.0.1:{port}"
+        options = ("--memory-limit", str(nbytes))
+        output = stack.enter_context(log.open("a"))
+        stack.enter_context(real_workers(address, N_WORKERS, nthreads, options, output))
+        client = Client(address, timeout=START_TIMEOUT_SECONDS)
         stack.enter_context(client)
         client.wait_for_workers(N_WORKERS, timeout=START_TIMEOUT_SECONDS)
         arrays = program in memory_programs.OF_ARRAYS

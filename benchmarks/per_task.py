@@ -13,13 +13,17 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
 
 from . import process_costs
 from .graphs import SHAPES
 
 STOCK = (sys.executable, "-m", "dask", "scheduler")
 PACELINE = (os.path.join(os.path.dirname(sys.executable), "paceline"),)
+
+#: Options of workers that are single processes, and of those with a nanny and no memory limit.
+WITHOUT_NANNY = ("--no-nanny", "--memory-limit", "4GB")
+UNLIMITED = ("--memory-limit", "0")
 
 START_TIMEOUT_SECONDS = 60
 RUN_TIMEOUT_SECONDS = 600
@@ -106,6 +110,30 @@ def running_scheduler(command: Sequence[str]) -> Iterator[tuple[int, int]]:
             yield process.pid, port
         finally:
             stop(process)
+
+
+@contextlib.contextmanager
+def real_workers(
+    address: str,
+    count: int,
+    threads: int,
+    options: Sequence[str] = WITHOUT_NANNY,
+    log: IO[str] | int = subprocess.DEVNULL,
+) -> Iterator[list[int]]:
+    """Start `count` stock workers, which write to `log`, and yield their process ids."""
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
+        command = [sys.executable, "-m", "dask", "worker", address, "--nthreads", str(threads)]
+        command += ["--no-dashboard", "--host", "127.0.0.1", "--local-directory", folder, *options]
+        # numpy's own threads would compete for the cores; freed memory is trimmed as under a nanny
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+        environment |= {"MALLOC_TRIM_THRESHOLD_": "65536"}
+        processes = []
+        for _ in range(count):
+            process = subprocess.Popen(command, stderr=log, env=environment)
+            stack.callback(stop, process)
+            processes.append(process.pid)
+        yield processes
 
 
 @contextlib.contextmanager

@@ -43,18 +43,19 @@ def memory(pid: int, field: str = "VmRSS") -> float:
 
     `field` is "VmRSS" for the current value, or "VmHWM" for the maximum since `reset_peak`.
     """
-    with contextlib.suppress(OSError):
-        for line in (PROC / str(pid) / "status").read_text().splitlines():
-            if line.startswith(field + ":"):
-                return int(line.split()[1]) * 1024 / MEGABYTE
-    return 0.0
+    return _megabytes(pid, "status", field)
 
 
 def proportional_memory(pid: int) -> float:
     """Return the megabytes of the process `pid`, where pages count in part if others share them."""
+    return _megabytes(pid, "smaps_rollup", "Pss")
+
+
+def _megabytes(pid: int, file: str, field: str) -> float:
+    """Return the megabytes in a field of a file of the process `pid`; 0 if it has ended."""
     with contextlib.suppress(OSError):
-        for line in (PROC / str(pid) / "smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
+        for line in (PROC / str(pid) / file).read_text().splitlines():
+            if line.startswith(field + ":"):
                 return int(line.split()[1]) * 1024 / MEGABYTE
     return 0.0
 

@@ -9,18 +9,14 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
-import os
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from . import process_costs, quality_meter
-from .per_task import START_TIMEOUT_SECONDS, running_scheduler, stop
+from .per_task import START_TIMEOUT_SECONDS, real_workers, running_scheduler
 
 WORKERS, THREADS = 4, 2
 REPEAT = 5
@@ -93,25 +89,6 @@ def peak(workers: Sequence[Sequence[tuple[float, int]]]) -> int:
         now[n] = nbytes
         highest = max(highest, sum(now))
     return highest
-
-
-@contextlib.contextmanager
-def real_workers(address: str, count: int, threads: int) -> Iterator[list[int]]:
-    """Start `count` stock workers and yield their process ids."""
-    with contextlib.ExitStack() as stack:
-        folder = stack.enter_context(tempfile.TemporaryDirectory(ignore_cleanup_errors=True))
-        worker = [sys.executable, "-m", "dask", "worker", address, "--nthreads", str(threads)]
-        worker += ["--no-nanny", "--no-dashboard", "--memory-limit", "4GB", "--host", "127.0.0.1"]
-        worker += ["--local-directory", folder]
-        # numpy's own threads would compete for the cores; freed memory is trimmed as under a nanny
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-        environment |= {"MALLOC_TRIM_THRESHOLD_": "65536"}
-        processes = []
-        for _ in range(count):
-            process = subprocess.Popen(worker, stderr=subprocess.DEVNULL, env=environment)
-            stack.callback(stop, process)
-            processes.append(process.pid)
-        yield processes
 
 
 @contextlib.contextmanager

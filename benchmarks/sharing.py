@@ -16,9 +16,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from . import latency, quality
-from .fairness import WINDOW_SECONDS
-from .per_task import PACELINE, START_TIMEOUT_SECONDS, STOCK, running_scheduler
+from .fairness import WINDOW_SECONDS, jain_index
+from .per_task import (
+    PACELINE,
+    START_TIMEOUT_SECONDS,
+    STOCK,
+    UNLIMITED,
+    real_workers,
+    running_scheduler,
+)
 
 #: Settings of the schedulers; stock ignores them.
 SETTINGS = {
@@ -96,12 +102,6 @@ def used(spans: Spans, first: float, last: float) -> float:
     return sum(max(0.0, min(stop, last) - max(start, first)) for start, stop in spans)
 
 
-def jain_index(values: Sequence[float]) -> float:
-    """Return Jain's index of fairness; 1 if all `values` are equal."""
-    squares = sum(value**2 for value in values)
-    return sum(values) ** 2 / (len(values) * squares) if squares else 1.0
-
-
 def least_index(clients: Sequence[Spans], first: float, last: float) -> float:
     """Return the least Jain index over all windows of ten seconds between two times."""
     least = 1.0
@@ -125,7 +125,7 @@ def deviation(usage: dict[str, float]) -> float:
 def short_beside_long(address: str, is_stock: bool) -> str:
     """Measure a job of 3 s, alone and beside one of 25 s that was submitted 3 s before."""
     with (
-        quality.real_workers(address, 2, 2),
+        real_workers(address, 2, 2),
         connected(address, "first", 2) as first,
         connected(address, "long", 2) as long,
         connected(address, "short", 2) as short,
@@ -146,7 +146,7 @@ def short_beside_long(address: str, is_stock: bool) -> str:
 def equal_clients(address: str, is_stock: bool) -> str:
     """Measure how the time of 8 threads is divided between ten clients with 16 s of work each."""
     with contextlib.ExitStack() as stack:
-        stack.enter_context(quality.real_workers(address, 2, 4))
+        stack.enter_context(real_workers(address, 2, 4))
         clients = [stack.enter_context(connected(address, f"c{i}", 2)) for i in range(N_EQUAL)]
         clients[0].gather(submit(clients[0], 8, 0.1, "warm"))
         began = time.time()
@@ -165,7 +165,7 @@ def equal_clients(address: str, is_stock: bool) -> str:
 def weighted_clients(address: str, is_stock: bool) -> str:
     """Measure how the time of 8 threads is divided between clients with weights."""
     with contextlib.ExitStack() as stack:
-        stack.enter_context(quality.real_workers(address, 2, 4))
+        stack.enter_context(real_workers(address, 2, 4))
         clients = {name: stack.enter_context(connected(address, name, 2)) for name in WEIGHTS}
         if not is_stock:
             command = [sys.executable, "-m", "paceline.scheduler", "shares"]
@@ -195,7 +195,7 @@ def hung_task(address: str, is_stock: bool) -> str:
     """Measure when the client of a task that hangs gets an answer, and when the thread is free."""
     import dask
 
-    with latency.workers(address, 1), connected(address, "c", 1) as client:
+    with real_workers(address, 1, 1, UNLIMITED), connected(address, "c", 1) as client:
         client.gather(submit(client, 1, 0.1, "warm"))
         started = time.perf_counter()
         with dask.annotate(timeout=HANG_TIMEOUT_SECONDS):
@@ -211,7 +211,7 @@ def hung_task(address: str, is_stock: bool) -> str:
 def slow_worker(address: str, is_stock: bool) -> str:
     """Measure 600 tasks of 0.5 to 1.5 s on 20 workers, and again when one is ten times slower."""
     with (
-        quality.real_workers(address, N_SLOW_WORKERS, 1),
+        real_workers(address, N_SLOW_WORKERS, 1),
         connected(address, "c", N_SLOW_WORKERS) as client,
     ):
         client.gather(client.map(work, range(40), seconds=0.05, pure=False))

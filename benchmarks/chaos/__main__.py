@@ -18,8 +18,7 @@ from typing import Any
 
 from distributed import Client
 
-from ..per_task import START_TIMEOUT_SECONDS, running_scheduler
-from ..quality import real_workers
+from ..per_task import PACELINE, START_TIMEOUT_SECONDS, real_workers, running_scheduler
 from . import workloads
 
 #: Time that the last runs of the workloads may take after the last kill.
@@ -101,7 +100,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--only", nargs="+", choices=workloads.WORKLOADS, metavar="WORKLOAD")
-    parser.add_argument("--paceline", default=f"{Path(sys.executable).with_name('paceline')}")
+    parser.add_argument("--paceline", default=shlex.join(PACELINE))
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder, "work")

@@ -32,7 +32,7 @@ from distributed.comm import connect
 from distributed.core import send_recv
 
 from ..graphs import SHAPES
-from ..per_task import START_TIMEOUT_SECONDS, running_scheduler, zero_workers
+from ..per_task import PACELINE, START_TIMEOUT_SECONDS, running_scheduler, zero_workers
 from .__main__ import scheduler_pid
 
 #: Connections on which a reply is requested after each kill.
@@ -173,7 +173,7 @@ def add_options(parser: argparse.ArgumentParser, n_workers: int) -> None:
     parser.add_argument("--tasks", type=int, default=100_000, help="finished tasks that are kept")
     parser.add_argument("--workers", type=int, default=n_workers, help="number of zero workers")
     parser.add_argument("--load", type=int, default=0, help="tasks per graph computed meanwhile")
-    parser.add_argument("--paceline", default=f"{Path(sys.executable).with_name('paceline')}")
+    parser.add_argument("--paceline", default=shlex.join(PACELINE))
 
 
 def run(

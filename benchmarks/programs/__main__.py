@@ -27,8 +27,14 @@ import psutil
 from distributed import Client
 
 from .. import process_costs, report
-from ..per_task import PACELINE, START_TIMEOUT_SECONDS, STOCK, running_scheduler, settle_all
-from ..quality import real_workers
+from ..per_task import (
+    PACELINE,
+    START_TIMEOUT_SECONDS,
+    STOCK,
+    real_workers,
+    running_scheduler,
+    settle_all,
+)
 from .program import DATA_ONLY
 
 ROOT = Path(__file__).parents[2]

@@ -7,13 +7,11 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
-from ..process_costs import sampled
+from ..process_costs import cpu_seconds, proportional_memory, sampled
 
 #: Memory is read at this interval; the kernel takes about 20 ms for gigabytes.
 INTERVAL_SECONDS = 0.5
-TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True)
@@ -33,29 +31,12 @@ class RunCost:
     load: float
 
 
-def cpu_seconds(pid: int) -> float:
-    """Return the CPU time of the process `pid`."""
-    with contextlib.suppress(OSError):
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / TICKS
-    return 0.0
-
-
-def pss_mb(pid: int) -> float:
-    """Return the proportional set size of the process `pid`, in MB."""
-    with contextlib.suppress(OSError):
-        for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) / 1000
-    return 0.0
-
-
 @contextlib.contextmanager
 def measured(pids: list[int]) -> Iterator[Callable[[], RunCost]]:
     """Measure the block, and yield a function that returns its cost after the block."""
 
     def memory() -> float:
-        return sum(map(pss_mb, pids))
+        return sum(map(proportional_memory, pids))
 
     def cost() -> RunCost:
         growth = max(0.0, max(samples, default=memory_before) - memory_before)

@@ -133,25 +133,22 @@ class RunningCluster:
 
 def counters(dask_worker: Any) -> dict[str, float]:
     """Return the counters of the worker's transfers."""
-    found = {"transferred": dask_worker.transfer_outgoing_bytes_total}
-    for field_name in ("put_nbytes", "got_nbytes", "put_count", "got_count", "failed_count"):
-        found[field_name] = 0
-        for backend in _backends(dask_worker):
-            found[field_name] += getattr(backend.traffic, field_name)
-    return found
+    transfer = _transfer(dask_worker)
+    backends = transfer.health.backends.values() if transfer is not None else ()
+    names = ("put_nbytes", "got_nbytes", "put_count", "got_count", "failed_count")
+    found = {name: sum(getattr(each.traffic, name) for each in backends) for name in names}
+    return {"transferred": dask_worker.transfer_outgoing_bytes_total, **found}
 
 
 def published(dask_worker: Any) -> int:
     """Return the number of values that the worker has stored in its backends."""
-    plugin = dask_worker.plugins.get("paceline-transfer")
-    transfer = plugin.transfer if plugin is not None else None
+    transfer = _transfer(dask_worker)
     return len(transfer.published) if transfer is not None else 0
 
 
-def _backends(dask_worker: Any) -> list[Any]:
-    plugin = dask_worker.plugins.get("paceline-transfer")
-    transfer = plugin.transfer if plugin is not None else None
-    return list(transfer.health.backends.values()) if transfer is not None else []
+def _transfer(dask_worker: Any) -> Any:
+    """Return the worker's transfer, or None."""
+    return getattr(dask_worker.plugins.get("paceline-transfer"), "transfer", None)
 
 
 @contextlib.contextmanager

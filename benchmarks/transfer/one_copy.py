@@ -14,7 +14,8 @@ from pathlib import Path
 
 from distributed import wait
 
-from . import meter, work
+from ..process_costs import proportional_memory
+from . import work
 from .methods import STOCK, RunningCluster, Setup, running
 
 #: The active memory manager would drop replicas that no task needs after two seconds.
@@ -49,10 +50,10 @@ def measure(method: str, size_nbytes: int, cluster: RunningCluster) -> None:
     """Create an array on the first worker, read it on the others, and print the costs."""
     client = cluster.client
     addresses = sorted(client.scheduler_info(n_workers=-1)["workers"])
-    before = sum(map(meter.pss_mb, cluster.pids))
+    before = sum(map(proportional_memory, cluster.pids))
     array = client.submit(work.make, "numpy", size_nbytes, 1, workers=addresses[:1])
     wait(array)
-    print(f"{method}: created, +{sum(map(meter.pss_mb, cluster.pids)) - before:.0f} MB")
+    print(f"{method}: created, +{sum(map(proportional_memory, cluster.pids)) - before:.0f} MB")
     for number, address in enumerate(addresses[1:], 1):
         started = time.perf_counter()
         client.submit(len, array, workers=[address], pure=False).result()
@@ -61,7 +62,7 @@ def measure(method: str, size_nbytes: int, cluster: RunningCluster) -> None:
         started = time.perf_counter()
         client.submit(work.read, array, workers=[address], pure=False).result()
         read = time.perf_counter() - started
-        memory = sum(map(meter.pss_mb, cluster.pids)) - before
+        memory = sum(map(proportional_memory, cluster.pids)) - before
         print(
             f"  read {number}: fetch {fetch * 1000:.1f} ms (with its task {task * 1000:.1f} ms), "
             f"read of every page {read * 1000:.0f} ms, all workers +{memory:.0f} MB",
