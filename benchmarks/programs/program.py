@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from distributed import Client
 
-#: The address that stands for "write the input files, run nothing".
+#: In place of the address: write the input files, and run nothing.
 DATA_ONLY = "data"
 
 Function = Callable[[Client, Path], Any]

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from distributed import Client, wait
 
-from tests.support.real_cluster import Cluster, nannies_stand
+from tests.support.real_cluster import Cluster, wait_for_nannies
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -121,7 +121,7 @@ def test_nannies_end_with_the_scheduler(start_cluster: Callable[..., Cluster]) -
     cluster = start_cluster("paceline", nannies=(True,) * 4, nthreads=1)
     scheduler, *nannies = cluster.processes
     with Client(cluster.address) as client:
-        nannies_stand(client, 4)
+        wait_for_nannies(client, 4)
         futures = client.map(lambda n: time.sleep(0.05), range(4_000), pure=False)
         wait(futures[:20])
         scheduler.terminate()

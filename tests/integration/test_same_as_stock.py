@@ -77,7 +77,7 @@ def assert_same(actual: object, expected: object, where: str = "result") -> None
         assert actual == expected, where
 
 
-@pytest.mark.skipif(overridden(), reason="another command stands in paceline's place")
+@pytest.mark.skipif(overridden(), reason="another command replaces paceline")
 @pytest.mark.parametrize("cluster", ["paceline", "paceline_nannies"])
 def test_journal_of_all_programs_replays(cluster: str, request: pytest.FixtureRequest) -> None:
     """A replay of the journal of all programs above, in a new core, gives the messages that were sent while they ran."""
@@ -86,7 +86,7 @@ def test_journal_of_all_programs_replays(cluster: str, request: pytest.FixtureRe
 
 
 @pytest.mark.skipif(not COMPILED, reason="the core is not compiled")
-@pytest.mark.skipif(overridden(), reason="another command stands in paceline's place")
+@pytest.mark.skipif(overridden(), reason="another command replaces paceline")
 def test_pure_python_gives_the_outputs_of_the_compiled_core(
     paceline: Cluster, tmp_path: Path
 ) -> None:

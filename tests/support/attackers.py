@@ -20,7 +20,7 @@ ANSWER_SECONDS = 60.0
 
 
 class Attacker:
-    """A blocking socket to a scheduler that speaks the protocol, or not.
+    """A blocking socket to a scheduler.
 
     Args:
         address: ``tcp://host:port`` of the scheduler.
@@ -99,11 +99,6 @@ def scheduler_process(
         yield cluster.processes[0], cluster.address
     finally:
         cluster.close()
-
-
-def rss_nbytes(pid: int) -> int:
-    """Return the resident memory of a process, bytes."""
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def peak_nbytes(pid: int) -> int:

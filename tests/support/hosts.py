@@ -26,19 +26,19 @@ class Host:
     Attributes:
         name: of its network namespace.
         address: under which all other hosts reach it.
-        first: PID, on this machine, of its first process; the host ends with it.
+        init_pid: PID, on this machine, of its first process; the host ends with it.
     """
 
     name: str
     address: str
-    first: int = 0
+    init_pid: int = 0
 
     def command(self, command: Sequence[str]) -> list[str]:
         """Return the command line that runs a command on this host."""
-        return ["nsenter", f"--target={self.first}", "--net", "--pid", "--mount", "--", *command]
+        return ["nsenter", f"--target={self.init_pid}", "--net", "--pid", "--mount", "--", *command]
 
 
-def possible() -> bool:
+def are_supported() -> bool:
     """Return whether this machine can make virtual hosts."""
     if os.geteuid() or not all(map(shutil.which, ("ip", "unshare", "nsenter"))):
         return False
@@ -64,7 +64,7 @@ def hosts(count: int, megabits: float = 0) -> Iterator[tuple[str, list[Host]]]:
         megabits: bandwidth of each link per second and direction; 0 for no limit.
 
     Raises:
-        subprocess.CalledProcessError: this machine cannot make them (see `possible`).
+        subprocess.CalledProcessError: this machine cannot make them (see `are_supported`).
     """
     number = os.getpid() * 8 + next(_made)
     mark = f"pl{number % 1_000_000}"
@@ -77,9 +77,9 @@ def hosts(count: int, megabits: float = 0) -> Iterator[tuple[str, list[Host]]]:
         _run(f"ip addr add {net}.1/24 dev {switch}")
         _run(f"ip link set {switch} up")
         for i, host in enumerate(made):
-            _plug(host, switch, f"{mark}v{i}", megabits)
+            _add_host(host, switch, f"{mark}v{i}", megabits)
             started.append(_start(host))
-        yield f"{net}.1", [replace(h, first=_inside(p)) for h, p in zip(made, started)]
+        yield f"{net}.1", [replace(h, init_pid=_init_pid(p)) for h, p in zip(made, started)]
     finally:
         for process in started:
             process.kill()
@@ -96,7 +96,7 @@ def _start(host: Host) -> subprocess.Popen[bytes]:
     return subprocess.Popen(f"ip netns exec {host.name} {inside}".split())
 
 
-def _inside(started: subprocess.Popen[bytes]) -> int:
+def _init_pid(started: subprocess.Popen[bytes]) -> int:
     """Return the PID of the first process once it has started."""
     deadline = time.monotonic() + START_SECONDS
     while time.monotonic() < deadline:
@@ -108,26 +108,26 @@ def _inside(started: subprocess.Popen[bytes]) -> int:
     raise TimeoutError("a host did not start")
 
 
-def _plug(host: Host, switch: str, line: str, megabits: float) -> None:
+def _add_host(host: Host, switch: str, interface: str, megabits: float) -> None:
     """Make a host and its link: one end in the switch, the other the host's only interface."""
     inside = f"ip netns exec {host.name} "
     _run(f"ip netns add {host.name}")
-    _run(f"ip link add {line} type veth peer name eth0 netns {host.name}")
-    _run(f"ip link set {line} master {switch}")
-    _run(f"ip link set {line} up")
+    _run(f"ip link add {interface} type veth peer name eth0 netns {host.name}")
+    _run(f"ip link set {interface} master {switch}")
+    _run(f"ip link set {interface} up")
     _run(f"{inside}ip addr add {host.address}/24 dev eth0")
     _run(f"{inside}ip link set eth0 up")
     _run(f"{inside}ip link set lo up")
     if megabits:
         shaped = f"root tbf rate {megabits:g}mbit burst {BURST_NBYTES}b latency {QUEUE_MS}ms"
-        _run(f"tc qdisc add dev {line} {shaped}")
+        _run(f"tc qdisc add dev {interface} {shaped}")
         _run(f"{inside}tc qdisc add dev eth0 {shaped}")
 
 
-def _try(line: str) -> None:
+def _try(command: str) -> None:
     with contextlib.suppress(subprocess.CalledProcessError):
-        _run(line)
+        _run(command)
 
 
-def _run(line: str) -> None:
-    subprocess.run(line.split(), check=True, capture_output=True)
+def _run(command: str) -> None:
+    subprocess.run(command.split(), check=True, capture_output=True)

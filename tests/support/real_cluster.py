@@ -50,13 +50,16 @@ def scheduler_command(kind: str) -> tuple[str, ...]:
 
 @dataclass
 class Process:
-    """A process in its own process group, with its output in a file."""
+    """A process in its own process group, with its output in a file.
+
+    Attributes:
+        whole_group: whether to terminate the whole group, because ``popen`` is ``nsenter``.
+    """
 
     name: str
     popen: subprocess.Popen[bytes]
     log: Path
     whole_group: bool = False
-    """Whether what was started only stands before the process that is meant, as on a host of its own."""
 
     @property
     def pid(self) -> int:
@@ -113,11 +116,11 @@ def start_process(
     return Process(name, popen, log)
 
 
-def nannies_stand(client: Client, count: int) -> None:
+def wait_for_nannies(client: Client, count: int) -> None:
     """Wait until `count` nannies report that their worker runs.
 
-    A worker registers before its nanny knows that it started, and a nanny does not replace a worker that dies
-    in between (distributed/nanny.py, `Nanny._on_worker_exit`, status `starting`).
+    A worker registers before its nanny knows that it started, and a nanny does not replace a worker
+    that dies in between (distributed/nanny.py, `Nanny._on_worker_exit`, status `starting`).
     """
 
     def status(dask_worker: object) -> str:
@@ -134,10 +137,14 @@ def nannies_stand(client: Client, count: int) -> None:
 class Cluster:
     """A scheduler process and worker processes; use it as a context manager.
 
-    `scheduler` is the command line without options. `nannies` states for each worker whether it runs under a nanny.
-    `python` is the interpreter of the workers.
-    `config` holds dask configuration as environment variables (`DASK_DISTRIBUTED__...`) for all processes.
-    `host` is this machine's address, on which the scheduler listens. `hosts` are virtual hosts on which workers run in turn.
+    Attributes:
+        scheduler: its command line without options.
+        nannies: whether each worker runs under a nanny.
+        config: dask's configuration for all processes, as environment variables
+            (`DASK_DISTRIBUTED__...`).
+        python: interpreter of the workers.
+        host: this machine's address, on which the scheduler listens.
+        hosts: virtual hosts on which workers run in turn.
     """
 
     scheduler: Sequence[str]
@@ -161,7 +168,9 @@ class Cluster:
             for nanny in self.nannies:
                 self.add_worker(nanny=nanny)
             self.wait_for_workers(len(self.nannies))
-            self._wait_for_nannies(sum(self.nannies))
+            if any(self.nannies):
+                with self.client() as client:
+                    wait_for_nannies(client, sum(self.nannies))
         except BaseException:
             self.close()
             raise
@@ -221,12 +230,6 @@ class Cluster:
                 client.wait_for_workers(count, timeout=START_TIMEOUT_SECONDS)
             except TimeoutError as exc:
                 raise TimeoutError(f"no {count} workers registered\n{self.logs()}") from exc
-
-    def _wait_for_nannies(self, count: int) -> None:
-        """Wait until the nannies know of their workers; a worker that dies earlier is not replaced."""
-        if count:
-            with self.client() as client:
-                nannies_stand(client, count)
 
     @contextlib.contextmanager
     def client(self, **options: object) -> Iterator[object]:

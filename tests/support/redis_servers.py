@@ -37,11 +37,11 @@ class Server:
     port: int
     password: str
 
-    def stop(self) -> None:
-        """Stop the process (SIGSTOP), so that requests hang."""
+    def pause(self) -> None:
+        """Stop the process (SIGSTOP), so that requests hang until ``resume``."""
         self.process.send_signal(signal.SIGSTOP)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self.process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
@@ -50,11 +50,11 @@ class Server:
 
     def keys(self) -> int:
         """Return the number of stored values."""
-        with socket.create_connection(("127.0.0.1", self.port), timeout=10) as line:
-            line.sendall(f"AUTH {self.password}\r\nDBSIZE\r\n".encode())
+        with socket.create_connection(("127.0.0.1", self.port), timeout=10) as connection:
+            connection.sendall(f"AUTH {self.password}\r\nDBSIZE\r\n".encode())
             reply = b""
             while reply.count(b"\r\n") < 2:
-                reply += line.recv(100)
+                reply += connection.recv(100)
         return int(reply.split(b"\r\n")[1].lstrip(b":"))
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 
 # folder -> (import name, layer); a file belongs to the longest folder that contains it
-ROOMS = {
+PACKAGES = {
     "protocol": ("paceline.protocol", 0),
     "scheduler/core": ("paceline.scheduler.core", 1),
     "scheduler/extensions": ("paceline.scheduler.extensions", 1),
@@ -48,17 +48,17 @@ class Source:
         return str(self.path.relative_to(ROOT))
 
     @property
-    def room(self) -> str:
-        return ROOMS[self.folder][0]
+    def package(self) -> str:
+        return PACKAGES[self.folder][0]
 
     @property
-    def floor(self) -> int:
-        return ROOMS[self.folder][1]
+    def layer(self) -> int:
+        return PACKAGES[self.folder][1]
 
     @property
     def module(self) -> str:
         below = self.path.relative_to(ROOT / self.folder).with_suffix("").parts
-        return ".".join([self.room, *(p for p in below if p != "__init__")])
+        return ".".join([self.package, *(p for p in below if p != "__init__")])
 
     @cached_property
     def text(self) -> str:
@@ -97,11 +97,11 @@ class Source:
         return ".".join([*package, *([node.module] if node.module else [])])
 
 
-def room_of(module: str) -> tuple[str, int] | None:
+def package_of(module: str) -> tuple[str, int] | None:
     """Return package and layer of a dotted name of the project; None for other names."""
     found = [
-        (name, floor)
-        for name, floor in ROOMS.values()
+        (name, layer)
+        for name, layer in PACKAGES.values()
         if module == name or module.startswith(name + ".")
     ]
     return max(found, key=lambda item: len(item[0]), default=None)
@@ -110,7 +110,7 @@ def room_of(module: str) -> tuple[str, int] | None:
 def sources() -> list[Source]:
     """Return all Python files of all packages, each in the innermost package that contains it."""
     found: dict[Path, Source] = {}
-    for folder in sorted(ROOMS, key=len, reverse=True):
+    for folder in sorted(PACKAGES, key=len, reverse=True):
         for path in sorted((ROOT / folder).rglob("*.py")):
             found.setdefault(path, Source(path, folder))
     return sorted(found.values(), key=lambda source: source.where)

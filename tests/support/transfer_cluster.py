@@ -12,7 +12,7 @@ from paceline.transfer import Transfer
 
 
 @dataclass
-class Small:
+class TransferCluster:
     """A stock scheduler, workers and client."""
 
     client: Client
@@ -28,9 +28,9 @@ class Small:
 
 
 @asynccontextmanager
-async def small_cluster(
+async def transfer_cluster(
     transfer: Transfer | None, n_workers: int = 3, **options: Any
-) -> AsyncIterator[Small]:
+) -> AsyncIterator[TransferCluster]:
     """Start the cluster; close it when the block ends."""
     options = {"nthreads": 1, "memory_limit": "2GB", "dashboard_address": ":0", **options}
     async with Scheduler(port=0, host="127.0.0.1", dashboard_address=":0") as scheduler:
@@ -44,7 +44,7 @@ async def small_cluster(
             if transfer is not None:
                 await client.register_plugin(transfer)
             try:
-                yield Small(client, workers)
+                yield TransferCluster(client, workers)
             finally:
                 for worker in workers:
                     await worker.close(nanny=False)

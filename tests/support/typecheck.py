@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("protocol", "scheduler", "testing", "transfer", "workers_compat")
+FOLDERS = ("protocol", "scheduler", "testing", "transfer", "workers_compat")
 STRICT = (
     "paceline.protocol",
     "paceline.scheduler",
@@ -32,8 +32,8 @@ def main(mypy: str = "mypy") -> int:
         tree = Path(folder) / "paceline"
         tree.mkdir()
         (tree / "__init__.py").symlink_to(ROOT / "paceline" / "__init__.py")
-        for room in ROOMS:
-            (tree / room).symlink_to(ROOT / room)
+        for each in FOLDERS:
+            (tree / each).symlink_to(ROOT / each)
         command = [str(Path(mypy).absolute()) if "/" in mypy else mypy, "--namespace-packages"]
         command += ["--explicit-package-bases", "--config-file", str(ROOT / "pyproject.toml")]
         command += ["--cache-dir", str(ROOT / ".mypy_cache")]

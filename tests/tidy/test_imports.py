@@ -8,7 +8,7 @@ import textwrap
 
 import pytest
 
-from tests.support.source_tree import ROOMS, Source, room_of, sources
+from tests.support.source_tree import PACKAGES, Source, package_of, sources
 
 # What a room may import that is neither ours nor the standard library's.
 THIRD_PARTY = {
@@ -67,22 +67,22 @@ def problems(source: Source) -> list[str]:
     for item in source.imports():
         top = item.name.split(".")[0]
         place = f"{source.where}:{item.line} imports {item.name}"
-        if source.room in PURE and top in FORBIDDEN:
-            found.append(f"{place}: forbidden in {source.room}")
+        if source.package in PURE and top in FORBIDDEN:
+            found.append(f"{place}: forbidden in {source.package}")
         elif top == "paceline":
-            target = room_of(item.name)
+            target = package_of(item.name)
             if target is None:
                 found.append(f"{place}: no room is called so")
-            elif source.room == "paceline.transfer" and target[0] != source.room:
+            elif source.package == "paceline.transfer" and target[0] != source.package:
                 found.append(f"{place}: workers load the transfer without the scheduler")
-            elif target[1] > source.floor:
+            elif target[1] > source.layer:
                 found.append(f"{place}: that lies above")
-            elif source.room == "paceline.scheduler.core" and not item.for_types:
+            elif source.package == "paceline.scheduler.core" and not item.for_types:
                 if target[0] == "paceline.scheduler.extensions":
                     found.append(f"{place}: extensions know the core, not the other way round")
-        elif top not in sys.stdlib_module_names and top not in THIRD_PARTY[source.room]:
+        elif top not in sys.stdlib_module_names and top not in THIRD_PARTY[source.package]:
             if not item.for_types:
-                found.append(f"{place}: not in the list of what {source.room} may import")
+                found.append(f"{place}: not in the list of what {source.package} may import")
     return found
 
 
@@ -91,7 +91,7 @@ def test_imports_go_down() -> None:
 
 
 def test_every_file_is_in_a_room() -> None:
-    assert {source.folder for source in sources()} == set(ROOMS)
+    assert {source.folder for source in sources()} == set(PACKAGES)
 
 
 BLOCKED_IMPORT = """

@@ -52,7 +52,7 @@ def test_state_of_a_task_is_assigned_in_transitions_only() -> None:
     for source in sources():
         if source.where in STATE_ASSIGNED_IN:
             continue
-        if source.room == "paceline.protocol":
+        if source.package == "paceline.protocol":
             continue
         if source.where == "workers_compat/dashboard/scheduler_proxy.py":
             continue  # the representation of a task on a page is not a task
@@ -72,7 +72,7 @@ def test_nothing_awaits_below_the_server() -> None:
     found = [
         f"{source.where}:{node.lineno}"
         for source in sources()
-        if source.floor < 3 and source.where not in LOADED_BY_WORKERS
+        if source.layer < 3 and source.where not in LOADED_BY_WORKERS
         for node in ast.walk(source.tree)
         if isinstance(node, asynchronous)
     ]

@@ -218,10 +218,10 @@ def test_tls(tmp_path: Path) -> None:
 def test_hanging_server_costs_a_timeout(tmp_path: Path) -> None:
     with redis_server(tmp_path / "redis") as server:
         owner = new(redis.Redis, url=server.url, timeout_seconds=0.3)
-        server.stop()
+        server.pause()
         with pytest.raises((OSError, BackendError)):
             owner.put([memoryview(b"x" * 1000)], 1000)
-        server.go_on()
+        server.resume()
         owner.put([memoryview(b"x" * 1000)], 1000)  # works again when the server responds
         owner.close()
 

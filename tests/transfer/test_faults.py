@@ -17,8 +17,7 @@ from paceline.transfer.redis import connect
 from redis.exceptions import OutOfMemoryError
 
 from tests.support.redis_servers import Server, program, redis_server
-from tests.support.transfer_cluster import Small
-from tests.support.transfer_cluster import small_cluster as small
+from tests.support.transfer_cluster import TransferCluster, transfer_cluster
 
 needs_server = pytest.mark.skipif(program() is None, reason="no Redis server is installed")
 
@@ -36,7 +35,7 @@ def make(i: int, *taken: np.ndarray) -> np.ndarray:
     return np.full(SIZE, float(i) + sum(float(each[-1]) for each in taken))
 
 
-async def work(cluster: Small, between: Callable[[], None] | None = None) -> None:
+async def work(cluster: TransferCluster, between: Callable[[], None] | None = None) -> None:
     """Run rounds in which each worker combines results of the others; call `between` in the middle."""
     made = [cluster.client.submit(make, i, workers=[str(i % 3)], pure=False) for i in range(6)]
     expected = [float(i) for i in range(6)]
@@ -54,7 +53,7 @@ async def work(cluster: Small, between: Callable[[], None] | None = None) -> Non
     assert [float(each[0]) for each in await cluster.client.gather(made)] == expected
 
 
-async def nothing_held(cluster: Small) -> None:
+async def nothing_held(cluster: TransferCluster) -> None:
     for _ in range(300):
         gc.collect()
         exchanges = [cluster.transfer(i) for i in range(3)]
@@ -90,7 +89,7 @@ async def test_redis(server: Server, fault: str, caplog: pytest.LogCaptureFixtur
         else:
             getattr(server, fault)()
 
-    async with small(Transfer("redis", redis=options, min_nbytes=1000)) as cluster:
+    async with transfer_cluster(Transfer("redis", redis=options, min_nbytes=1000)) as cluster:
         await work(cluster, happen)
         assert cluster.traffic("redis")["got_count"] > 0
         await nothing_held(cluster)
@@ -99,7 +98,7 @@ async def test_redis(server: Server, fault: str, caplog: pytest.LogCaptureFixtur
     if fault in ("kill", "stop"):
         assert said and all("Dask's own transfer is used" in text for text in said)
     if fault == "stop":
-        server.go_on()
+        server.resume()
     if fault in ("fill", "flush"):
         assert (server.keys() > 0) == (fault == "fill")
 
@@ -128,7 +127,9 @@ async def test_files(
         else:
             monkeypatch.setattr(os, "pwritev", full if fault == "full" else slowly)
 
-    async with small(Transfer("file", file=str(tmp_path / "shared"), min_nbytes=1000)) as cluster:
+    async with transfer_cluster(
+        Transfer("file", file=str(tmp_path / "shared"), min_nbytes=1000)
+    ) as cluster:
         await work(cluster, happen)
         assert cluster.traffic("file")["got_count"] > 0
         await nothing_held(cluster)
@@ -145,7 +146,7 @@ async def test_shared_memory(
     def refuse(*args: Any, **options: Any) -> int:
         raise OSError(24, "Too many open files")
 
-    async with small(Transfer("shm", min_nbytes=1000)) as cluster:
+    async with transfer_cluster(Transfer("shm", min_nbytes=1000)) as cluster:
         backends = [cluster.transfer(i).health.backends["shm"] for i in range(3)]
 
         def happen() -> None:
@@ -166,7 +167,7 @@ async def test_shared_memory(
 
 @pytest.mark.parametrize("fault", ["cut", slow("closed")])
 async def test_direct(fault: str, caplog: pytest.LogCaptureFixture) -> None:
-    async with small(Transfer("direct", min_nbytes=1000)) as cluster:
+    async with transfer_cluster(Transfer("direct", min_nbytes=1000)) as cluster:
         backends = [cluster.transfer(i).health.backends["direct"] for i in range(3)]
 
         def happen() -> None:

@@ -9,12 +9,12 @@ import pytest
 from distributed import Client
 from paceline.transfer import Transfer
 
-from tests.support.hosts import hosts, possible
+from tests.support.hosts import are_supported, hosts
 from tests.support.real_cluster import Cluster, scheduler_command
 
 pytestmark = [
     pytest.mark.integration,
-    pytest.mark.skipif(not possible(), reason="this machine lets us make no hosts"),
+    pytest.mark.skipif(not are_supported(), reason="needs root and network namespaces"),
 ]
 SIZE = 1_000_000
 

@@ -31,7 +31,7 @@ from paceline.transfer.shm_cache import (
     room_for,
 )
 
-from tests.support.transfer_cluster import small_cluster
+from tests.support.transfer_cluster import transfer_cluster
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="needs Linux")
 NOT_THERE = (False, None)
@@ -238,7 +238,7 @@ def _got(cluster: Any) -> int:
 
 
 async def test_small_results_are_fetched_without_a_request() -> None:
-    async with small_cluster(Transfer(), n_workers=2) as cluster:
+    async with transfer_cluster(Transfer(), n_workers=2) as cluster:
         client, (a, b) = cluster.client, cluster.workers
         first = client.map(str, range(3), workers=["0"], pure=False)
         await client.submit(len, first, workers=["1"])  # connect the workers
@@ -265,7 +265,7 @@ async def test_small_results_are_fetched_without_a_request() -> None:
 
 
 async def test_scheduler_is_notified_of_prefetched_replicas() -> None:
-    async with small_cluster(Transfer(), n_workers=2) as cluster:
+    async with transfer_cluster(Transfer(), n_workers=2) as cluster:
         client, (_, b) = cluster.client, cluster.workers
         first = client.submit(str, 1, workers=["0"], pure=False)
         await client.submit(len, first, workers=["1"])  # connect the workers
@@ -284,7 +284,7 @@ async def test_scheduler_is_notified_of_prefetched_replicas() -> None:
 
 async def test_number_of_prefetched_values_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefetch, "PREFETCH_MAX", 4)
-    async with small_cluster(Transfer(), n_workers=2) as cluster:
+    async with transfer_cluster(Transfer(), n_workers=2) as cluster:
         client, (_, b) = cluster.client, cluster.workers
         first = client.map(str, range(3), workers=["0"], pure=False)
         await client.submit(len, first, workers=["1"])  # connect the workers
@@ -296,7 +296,7 @@ async def test_number_of_prefetched_values_is_limited(monkeypatch: pytest.Monkey
 
 
 async def test_paused_worker_does_not_prefetch() -> None:
-    async with small_cluster(Transfer(), n_workers=2) as cluster:
+    async with transfer_cluster(Transfer(), n_workers=2) as cluster:
         client, (_, b) = cluster.client, cluster.workers
         first = client.submit(str, 1, workers=["0"], pure=False)
         await client.submit(len, first, workers=["1"])  # connect the workers
@@ -312,7 +312,7 @@ async def test_paused_worker_does_not_prefetch() -> None:
 
 
 async def test_transfer_can_be_enabled_again() -> None:
-    async with small_cluster(Transfer(), n_workers=2) as cluster:
+    async with transfer_cluster(Transfer(), n_workers=2) as cluster:
         client, (a, _) = cluster.client, cluster.workers
         for _ in range(2):
             first = client.submit(str, 1, workers=["0"], pure=False)
@@ -327,7 +327,7 @@ async def test_transfer_can_be_enabled_again() -> None:
 
 
 async def test_replica_is_used_before_its_holder_is_known() -> None:
-    async with small_cluster(Transfer(), n_workers=3) as cluster:
+    async with transfer_cluster(Transfer(), n_workers=3) as cluster:
         client, (a, _, _) = cluster.client, cluster.workers
         made = client.submit(str, "abc", workers=["0"])
         assert await client.submit(len, made, workers=["1"], pure=False) == 3
@@ -347,7 +347,7 @@ async def test_replica_is_used_before_its_holder_is_known() -> None:
     ids=["another", "none", "rule", "size"],
 )
 async def test_excluded_values_are_not_published(transfer: Transfer) -> None:
-    async with small_cluster(transfer, n_workers=2) as cluster:
+    async with transfer_cluster(transfer, n_workers=2) as cluster:
         made = cluster.client.submit(str, "abc", workers=["0"])
         for _ in range(2):
             assert await cluster.client.submit(len, made, workers=["1"], pure=False) == 3
@@ -356,7 +356,7 @@ async def test_excluded_values_are_not_published(transfer: Transfer) -> None:
 
 
 async def test_annotation_selects_dask() -> None:
-    async with small_cluster(Transfer(), n_workers=2) as cluster:
+    async with transfer_cluster(Transfer(), n_workers=2) as cluster:
         with dask.annotate(transfer="dask"):
             made = cluster.client.submit(str, "abc", workers=["0"])
         assert await cluster.client.submit(len, made, workers=["1"]) == 3
@@ -364,7 +364,7 @@ async def test_annotation_selects_dask() -> None:
 
 
 async def test_large_results_are_not_in_the_cache() -> None:
-    async with small_cluster(Transfer(), n_workers=2) as cluster:
+    async with transfer_cluster(Transfer(), n_workers=2) as cluster:
         made = cluster.client.submit(np.arange, VALUE_NBYTES_MAX, workers=["0"])
         assert await cluster.client.submit(len, made, workers=["1"]) == VALUE_NBYTES_MAX
         assert made.key not in cluster.transfer(0).shm_cache
@@ -372,7 +372,7 @@ async def test_large_results_are_not_in_the_cache() -> None:
 
 
 async def test_values_that_fail_to_unpickle_are_fetched_by_dask() -> None:
-    async with small_cluster(Transfer(), n_workers=2) as cluster:
+    async with transfer_cluster(Transfer(), n_workers=2) as cluster:
         await cluster.client.submit(
             len, cluster.client.submit(str, "a", workers=["0"]), workers=["1"]
         )

@@ -17,7 +17,7 @@ from paceline.transfer import BackendError, Rule, Transfer
 from paceline.transfer.encoding import Unsuitable
 from paceline.transfer.settings import configured, settings
 
-from tests.support.transfer_cluster import small_cluster as small
+from tests.support.transfer_cluster import transfer_cluster
 
 SIZE = 1_000_000
 
@@ -31,7 +31,7 @@ async def until(condition: object) -> None:
 
 
 async def test_array_is_shared_by_all_workers() -> None:
-    async with small(Transfer("shm")) as cluster:
+    async with transfer_cluster(Transfer("shm")) as cluster:
         client, (a, b, c) = cluster.client, cluster.workers
         made = client.submit(np.arange, SIZE, workers=["0"], key="made")
         others = [
@@ -56,7 +56,7 @@ async def test_array_is_shared_by_all_workers() -> None:
 
 async def test_value_taken_before_it_was_put_is_not_put_twice() -> None:
     """Two requests at once: the second reply takes the value, and the first puts it before the second checks its location."""
-    async with small(Transfer("shm"), n_workers=2) as cluster:
+    async with transfer_cluster(Transfer("shm"), n_workers=2) as cluster:
         made = cluster.client.submit(np.arange, SIZE, workers=["0"], key="made")
         await made
         transfer = cluster.transfer(0)
@@ -73,7 +73,7 @@ async def test_value_taken_before_it_was_put_is_not_put_twice() -> None:
 
 async def test_value_that_is_released_before_it_is_stored() -> None:
     """The key may be released after a backend was chosen and before the value is stored."""
-    async with small(Transfer("shm"), n_workers=2) as cluster:
+    async with transfer_cluster(Transfer("shm"), n_workers=2) as cluster:
         made = cluster.client.submit(np.arange, SIZE, workers=["0"], key="made")
         await made
         worker, transfer = cluster.workers[0], cluster.transfer(0)
@@ -88,7 +88,7 @@ async def test_value_that_is_released_before_it_is_stored() -> None:
 
 
 async def test_reader_serves_others_after_the_owner_is_gone() -> None:
-    async with small(Transfer("shm")) as cluster:
+    async with transfer_cluster(Transfer("shm")) as cluster:
         client, (a, _, c) = cluster.client, cluster.workers
         made = client.submit(np.arange, SIZE, workers=["0"], key="made")
         await client.submit(len, made, workers=["1"])
@@ -111,14 +111,14 @@ async def test_reader_serves_others_after_the_owner_is_gone() -> None:
     ids=["frame", "bytes", "nested", "broadcast", "masked"],
 )
 async def test_values_are_unchanged(make: object) -> None:
-    async with small(Transfer("auto"), n_workers=2) as cluster:
+    async with transfer_cluster(Transfer("auto"), n_workers=2) as cluster:
         made = cluster.client.submit(make, workers=["0"])
         same = cluster.client.submit(lambda x: repr(x), made, workers=["1"])
         assert await same == repr(make())  # type: ignore[operator]
 
 
 async def test_workers_without_plugin_get_ordinary_data() -> None:
-    async with small(Transfer("shm"), n_workers=2) as cluster:
+    async with transfer_cluster(Transfer("shm"), n_workers=2) as cluster:
         address = cluster.client.scheduler.address
         await cluster.workers[1].plugin_remove(name="paceline-transfer")
         x = cluster.client.submit(np.arange, SIZE, workers=["0"])
@@ -134,7 +134,7 @@ async def test_workers_without_plugin_get_ordinary_data() -> None:
 
 
 async def test_small_values_are_sent_by_dask() -> None:
-    async with small(Transfer("shm", shm={"cache_nbytes": 0}), n_workers=2) as cluster:
+    async with transfer_cluster(Transfer("shm", shm={"cache_nbytes": 0}), n_workers=2) as cluster:
         x = cluster.client.submit(np.arange, 1000, workers=["0"])
         assert await cluster.client.submit(len, x, workers=["1"]) == 1000
         assert cluster.traffic("shm")["put_count"] == 0
@@ -142,7 +142,7 @@ async def test_small_values_are_sent_by_dask() -> None:
 
 async def test_annotations_and_rules_select_values() -> None:
     rules = [Rule(use=("dask",), types=("pandas.*",)), {"use": "dask", "prefixes": "plain*"}]
-    async with small(Transfer("shm", rules=rules), n_workers=2) as cluster:
+    async with transfer_cluster(Transfer("shm", rules=rules), n_workers=2) as cluster:
         client = cluster.client
 
         async def moves(make: object, *args: object, **options: object) -> bool:
@@ -168,7 +168,7 @@ async def test_annotations_and_rules_select_values() -> None:
 async def test_unknown_annotation_is_ignored(
     annotated: object, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with small(Transfer("shm"), n_workers=2) as cluster:
+    async with transfer_cluster(Transfer("shm"), n_workers=2) as cluster:
         with dask.annotate(transfer=annotated):
             made = cluster.client.submit(np.arange, SIZE, workers=["0"])
         for _ in range(2):
@@ -188,7 +188,7 @@ async def test_broken_backend_costs_a_warning(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    async with small(Transfer("shm"), n_workers=2) as cluster:
+    async with transfer_cluster(Transfer("shm"), n_workers=2) as cluster:
 
         def fail(*args: object) -> None:
             raise BackendError("out of order")
@@ -206,7 +206,7 @@ async def test_broken_backend_costs_a_warning(
 
 
 async def test_spilled_values_free_their_memory() -> None:
-    async with small(Transfer("shm"), n_workers=2) as cluster:
+    async with transfer_cluster(Transfer("shm"), n_workers=2) as cluster:
         a = cluster.workers[0]
         x = cluster.client.submit(np.arange, SIZE, workers=["0"], key="x")
         await cluster.client.submit(len, x, workers=["1"])
@@ -220,7 +220,7 @@ async def test_spilled_values_free_their_memory() -> None:
 
 
 async def test_transfer_can_be_disabled_again() -> None:
-    async with small(Transfer("shm"), n_workers=2) as cluster:
+    async with transfer_cluster(Transfer("shm"), n_workers=2) as cluster:
         said = [(await worker.get_metrics())["memory_domain"] for worker in cluster.workers]
         assert said[0] == said[1] == cluster.transfer(0).health.places["shm"]
         client: Client = cluster.client
@@ -240,7 +240,7 @@ async def test_transfer_can_be_disabled_again() -> None:
 async def test_preload() -> None:
     options = {"preload": ["paceline.transfer"]}
     with dask.config.set({"paceline.transfer": {"backends": "shm", "min-nbytes": "4 MiB"}}):
-        async with small(None, n_workers=1, **options) as cluster:
+        async with transfer_cluster(None, n_workers=1, **options) as cluster:
             assert cluster.transfer(0).settings.backends == ("shm",)
             assert cluster.transfer(0).health.backends["shm"].min_nbytes == 4 << 20
 

@@ -14,7 +14,7 @@ import traceback
 from dask import delayed
 from distributed import Client, KilledWorker, wait
 
-from tests.support.real_cluster import nannies_stand
+from tests.support.real_cluster import wait_for_nannies
 
 NANNIES = ("worker_killed_in_the_middle", "only_copy_lost", "task_that_kills_its_worker")
 TIMEOUT_SECONDS = 90
@@ -161,7 +161,7 @@ def worker_killed_in_the_middle(client: Client) -> object:
         time.sleep(0.03)
         return i
 
-    nannies_stand(client, 2)
+    wait_for_nannies(client, 2)
     values = client.map(slow, range(60), pure=False)
     sums = client.map(operator.add, values[::2], values[1::2], pure=False)
     total = client.submit(sum, sums)
@@ -170,13 +170,13 @@ def worker_killed_in_the_middle(client: Client) -> object:
     pids = client.run(os.getpid)
     os.kill(next(iter(pids.values())), signal.SIGKILL)
     outcome = total.result(timeout=TIMEOUT_SECONDS)
-    nannies_stand(client, 2)
+    wait_for_nannies(client, 2)
     return outcome
 
 
 def only_copy_lost(client: Client) -> object:
     """Results held only by a dead worker are computed again; scattered data is lost, and reported as lost."""
-    nannies_stand(client, 2)
+    wait_for_nannies(client, 2)
     pids = client.run(os.getpid)
     address, pid = next(iter(pids.items()))
     kept = client.submit(operator.add, 20, 22, workers=[address], allow_other_workers=True)
@@ -187,13 +187,13 @@ def only_copy_lost(client: Client) -> object:
     while scattered.status == "finished" and time.monotonic() < deadline:
         time.sleep(0.05)
     result = client.submit(operator.add, kept, 1).result(timeout=TIMEOUT_SECONDS)
-    nannies_stand(client, 2)
+    wait_for_nannies(client, 2)
     return result, scattered.status
 
 
 def task_that_kills_its_worker(client: Client) -> object:
     """A task that repeatedly kills its process fails with KilledWorker; other tasks continue."""
-    nannies_stand(client, 2)
+    wait_for_nannies(client, 2)
 
     def suicide(x: int) -> None:
         os._exit(11)
@@ -203,6 +203,6 @@ def task_that_kills_its_worker(client: Client) -> object:
     wait(dependent, timeout=TIMEOUT_SECONDS)
     error = future.exception()
     healthy = client.submit(operator.add, 1, 1, pure=False).result(timeout=TIMEOUT_SECONDS)
-    nannies_stand(client, 2)
+    wait_for_nannies(client, 2)
     kind = isinstance(error, KilledWorker)
     return kind, error.task, future.status, dependent.status, healthy
