@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from paceline.protocol import messages as m
 from paceline.protocol.framing import HANDSHAKE_LIMITS
-from paceline.protocol.messages.extension_rpc import AmmHandler
 from paceline.scheduler.core import instructions
 from paceline.scheduler.core.task_policy import ErrorMatched
 from paceline.scheduler.server.comm.backends import backends
@@ -211,7 +210,7 @@ class Server(ServerApi):
         if stock_plugins.start_custom_policies(self.plugins.facade):
             return
         if self.state.config.amm_start:
-            self.send_stimulus(AmmHandler(method="start"))
+            self.send_stimulus(m.AmmHandler(method="start"))
 
     async def profile_metadata(self, **options: Any) -> dict[str, Any]:
         return await diagnostics.profile_metadata(self, **options)

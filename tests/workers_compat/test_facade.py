@@ -460,12 +460,12 @@ async def test_plugins_of_the_program_and_a_preload(tmp_path):
 
 
 def test_arguments_become_requests():
-    from paceline.protocol import messages as r
+    from paceline.protocol import messages as m
 
-    request = build_request(r.WhoHas, (["x"],), {})
+    request = build_request(m.WhoHas, (["x"],), {})
     assert request.keys == ["x"]
     with pytest.raises(TypeError):
-        build_request(r.WhoHas, (1, 2, 3, 4), {})
+        build_request(m.WhoHas, (1, 2, 3, 4), {})
     assert Task is not None
 
 

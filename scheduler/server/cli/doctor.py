@@ -14,7 +14,6 @@ from typing import Any, Final
 import click
 import msgspec
 from paceline.protocol import messages as m
-from paceline.protocol.messages import worker_rpc
 from paceline.scheduler.core.inspection.explain_text import count
 
 from .options import scheduler_address, timeout_option
@@ -139,7 +138,7 @@ def peer_versions(address: str, timeout: float) -> list[Finding]:
     from paceline.workers_compat.config import versions
 
     scheduler = call_scheduler(address, m.Versions(), timeout)
-    call = msgspec.to_builtins(worker_rpc.WorkerVersions())
+    call = msgspec.to_builtins(m.WorkerVersions())
     request = m.Broadcast(msg=call, on_error="return")
     received = {"this machine": versions.get_versions(), "the scheduler": scheduler}
     received.update(call_scheduler(address, request, timeout))

@@ -13,7 +13,6 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from paceline.protocol import messages as m
-from paceline.protocol.codec import InvalidMessage, UnknownMessage
 from paceline.protocol.errors import LocalProtocolError
 from paceline.scheduler.core import stimuli
 from paceline.scheduler.server.requests.api import op_name
@@ -276,13 +275,13 @@ class Stream(EventHandler, ABC):
         if kind is m.CloseStream:
             logger.info("Received 'close-stream' from %s; closing.", self.peer.address)
             self.end()
-        elif kind is UnknownMessage and plugins.has_stream_handler(message.op):
+        elif kind is m.UnknownMessage and plugins.has_stream_handler(message.op):
             plugins.handle_stream_message(message.op, message.raw, **{self.ROLE: self.name})
         elif plugins.replaces_core_handler(kind):
             plugins.handle_replaced(message, **{self.ROLE: self.name})
-        elif kind is UnknownMessage:
+        elif kind is m.UnknownMessage:
             logger.error("Skipping a message with the unknown op %r from %s", message.op, self.name)
-        elif kind is InvalidMessage:
+        elif kind is m.InvalidMessage:
             text = "Skipping an invalid message from %s: op %r, %s: %s"
             logger.error(text, self.name, message.op, message.path, message.error)
         else:

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Coroutine, Iterator
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-from paceline.protocol.codec import InvalidMessage, UnknownMessage
+from paceline.protocol import messages as m
 from paceline.scheduler.core.inspection import queries
 from paceline.scheduler.core.stimuli import LogEventCommand
 from paceline.scheduler.server.comm import addresses
@@ -179,7 +179,7 @@ class ServerApi(ABC):
 
 def op_name(message: Any) -> str:
     """Return the op of ``message`` for a log line."""
-    if isinstance(message, InvalidMessage | UnknownMessage):
+    if isinstance(message, m.InvalidMessage | m.UnknownMessage):
         return message.op
     return str(message.get("op") if isinstance(message, dict) else message.op())
 

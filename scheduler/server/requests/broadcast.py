@@ -8,9 +8,9 @@ import logging
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from paceline.protocol import messages as r
+from paceline.protocol import messages as m
 from paceline.protocol.errors import RemoteProtocolError
-from paceline.protocol.messages import Message, worker_rpc
+from paceline.protocol.messages import Message
 from paceline.protocol.payload import Payload, payload_bytes, pickled_payload
 from paceline.workers_compat.errors import pickle_in_band
 
@@ -144,11 +144,11 @@ ERROR_REPLIES: dict[str, Callable[[Exception], Any]] = {
 }
 
 HANDLERS: dict[type, Handler] = {
-    r.Broadcast: calls(broadcast),
-    r.Proxy: calls(proxy),
-    r.WorkerLogs: lambda server, request, peer: broadcast(
+    m.Broadcast: calls(broadcast),
+    m.Proxy: calls(proxy),
+    m.WorkerLogs: lambda server, request, peer: broadcast(
         server,
-        worker_rpc.WorkerGetLogs(n=request.n),
+        m.WorkerGetLogs(n=request.n),
         workers=request.workers,
         nanny=request.nanny,
     ),

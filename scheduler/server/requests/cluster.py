@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from paceline.protocol import messages as r
+from paceline.protocol import messages as m
 from paceline.scheduler.core import stimuli
 from paceline.scheduler.core.handlers.timers import is_busy
 from paceline.scheduler.core.inspection import queries
@@ -16,7 +16,7 @@ from paceline.workers_compat.config import config
 from .api import NO_REPLY, Handler, NoReply, ServerApi
 
 
-def handle_adaptive_target(server: ServerApi, request: r.AdaptiveTarget, peer: Peer) -> int:
+def handle_adaptive_target(server: ServerApi, request: m.AdaptiveTarget, peer: Peer) -> int:
     """Return the recommended number of workers."""
     wanted = request.target_duration
     if wanted is None:
@@ -28,7 +28,7 @@ def handle_adaptive_target(server: ServerApi, request: r.AdaptiveTarget, peer: P
     return server.state.scaling.asked
 
 
-def handle_check_idle(server: ServerApi, request: r.CheckIdle, peer: Peer) -> float | None:
+def handle_check_idle(server: ServerApi, request: m.CheckIdle, peer: Peer) -> float | None:
     """Check now whether the scheduler is idle.
 
     Return since when, in seconds since the epoch, or None if it is busy or was busy at the previous
@@ -38,7 +38,7 @@ def handle_check_idle(server: ServerApi, request: r.CheckIdle, peer: Peer) -> fl
     return None if is_busy(server.state) else server.state.idle_since
 
 
-def handle_terminate(server: ServerApi, request: r.Terminate, peer: Peer) -> NoReply:
+def handle_terminate(server: ServerApi, request: m.Terminate, peer: Peer) -> NoReply:
     """Shut the scheduler down. There is no reply: the client sees its connection close."""
     reason = request.reason or "terminate"
     server.spawn(server.scheduler.close(reason=reason), "terminate")
@@ -46,7 +46,7 @@ def handle_terminate(server: ServerApi, request: r.Terminate, peer: Peer) -> NoR
 
 
 def handle_subscribe_worker_status(
-    server: ServerApi, request: r.SubscribeWorkerStatus, peer: Peer
+    server: ServerApi, request: m.SubscribeWorkerStatus, peer: Peer
 ) -> dict[str, Any]:
     """Return the identity of the scheduler and send changes of its workers from now on."""
     identity = server.scheduler.identity()
@@ -86,8 +86,8 @@ async def watch_workers(server: ServerApi, peer: Peer, seen: dict[str, WorkerSta
 
 
 HANDLERS: dict[type, Handler] = {
-    r.AdaptiveTarget: handle_adaptive_target,
-    r.CheckIdle: handle_check_idle,
-    r.Terminate: handle_terminate,
-    r.SubscribeWorkerStatus: handle_subscribe_worker_status,
+    m.AdaptiveTarget: handle_adaptive_target,
+    m.CheckIdle: handle_check_idle,
+    m.Terminate: handle_terminate,
+    m.SubscribeWorkerStatus: handle_subscribe_worker_status,
 }

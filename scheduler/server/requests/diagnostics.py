@@ -7,9 +7,9 @@ import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from paceline.protocol import messages as r
+from paceline.protocol import messages as m
 from paceline.protocol.keys import Key
-from paceline.protocol.messages import Message, worker_rpc
+from paceline.protocol.messages import Message
 from paceline.scheduler.core.inspection import queries
 from paceline.scheduler.server.peers.peer import Peer
 from paceline.workers_compat.config import versions
@@ -36,7 +36,7 @@ async def call_stack(server: ServerApi, keys: Iterable[Key] | None = None) -> di
     """
     plan = queries.call_stack_keys(server.state, keys)
     replies = await asyncio.gather(
-        *(server.rpc_call(a, worker_rpc.WorkerCallStack(keys=ks)) for a, ks in plan.items())
+        *(server.rpc_call(a, m.WorkerCallStack(keys=ks)) for a, ks in plan.items())
     )
     return {address: reply for address, reply in zip(plan, replies) if reply}
 
@@ -44,15 +44,15 @@ async def call_stack(server: ServerApi, keys: Iterable[Key] | None = None) -> di
 async def benchmark_hardware(server: ServerApi) -> dict[str, dict[str, float]]:
     """Return average bandwidths: "disk", "memory" or "network" -> size -> bandwidth."""
     samples: dict[str, list[dict[str, float]]] = {
-        "disk": list((await broadcast(server, worker_rpc.BenchmarkDisk())).values()),
-        "memory": list((await broadcast(server, worker_rpc.BenchmarkMemory())).values()),
+        "disk": list((await broadcast(server, m.BenchmarkDisk())).values()),
+        "memory": list((await broadcast(server, m.BenchmarkMemory())).values()),
     }
     workers = list(server.state.workers)
     # workers that registered one after the other often share a machine
     server.request_state.random.shuffle(workers)
     pairs = zip(workers[::2], workers[1::2])
     samples["network"] = await asyncio.gather(
-        *(server.rpc_call(a, worker_rpc.BenchmarkNetwork(address=b)) for a, b in pairs)
+        *(server.rpc_call(a, m.BenchmarkNetwork(address=b)) for a, b in pairs)
     )
     return {mode: _averages(found) for mode, found in samples.items()}
 
@@ -82,7 +82,7 @@ async def profile(
     """
     if scheduler:
         return server.request_state.loop_profile.get(start, stop)
-    request = worker_rpc.WorkerProfile(start=start, stop=stop, key=key, server=server_threads)
+    request = m.WorkerProfile(start=start, stop=stop, key=key, server=server_threads)
     replies = await _replies(server, workers, request)
     return merged_profile(list(replies.values())) if merge_workers else replies
 
@@ -109,7 +109,7 @@ async def profile_metadata(
     Returns:
         ``{"counts": [(time, n)], "keys": {prefix: [[time, n]]}}``.
     """
-    request = worker_rpc.ProfileMetadata(start=start, stop=stop)
+    request = m.ProfileMetadata(start=start, stop=stop)
     found = list((await _replies(server, workers, request)).values())
     counts = sorted(pair for each in found for pair in each["counts"])
 
@@ -131,7 +131,7 @@ async def profile_metadata(
     return {"counts": binned, "keys": keys}
 
 
-def handle_profile(server: ServerApi, request: r.Profile, peer: Peer) -> Any:
+def handle_profile(server: ServerApi, request: m.Profile, peer: Peer) -> Any:
     """See ``profile``."""
     options = arguments(request)
     return profile(server, server_threads=options.pop("server"), **options)
@@ -144,7 +144,7 @@ def task_stream(server: ServerApi, *_: Any) -> Any:
     return stock_plugins.task_stream(server.plugins)
 
 
-def handle_get_task_stream(server: ServerApi, request: r.GetTaskStream, peer: Peer) -> list[Any]:
+def handle_get_task_stream(server: ServerApi, request: m.GetTaskStream, peer: Peer) -> list[Any]:
     """Return records of finished tasks. They are collected from the first such request on."""
     return list(task_stream(server).collect(**arguments(request)))
 
@@ -163,21 +163,21 @@ def stop_task_metadata(server: ServerApi, name: str | None) -> dict[str, Any]:
 
 
 def handle_logs(
-    server: ServerApi, request: r.GetLogs | r.Logs, peer: Peer
+    server: ServerApi, request: m.GetLogs | m.Logs, peer: Peer
 ) -> list[tuple[Any, ...]]:
     """Return the last lines of the scheduler's log."""
     return server.request_state.log.lines(**arguments(request))
 
 
 HANDLERS: dict[type, Handler] = {
-    r.CallStack: calls(call_stack),
-    r.Versions: lambda server, request, peer: versions.get_versions(request.packages),
-    r.BenchmarkHardware: calls(benchmark_hardware),
-    r.Profile: handle_profile,
-    r.GetLogs: handle_logs,
-    r.Logs: handle_logs,
-    r.GetTaskStream: handle_get_task_stream,
-    r.GetTaskStreamIndex: lambda server, request, peer: int(task_stream(server).index),
-    r.StartTaskMetadata: lambda server, request, peer: start_task_metadata(server, request.name),
-    r.StopTaskMetadata: lambda server, request, peer: stop_task_metadata(server, request.name),
+    m.CallStack: calls(call_stack),
+    m.Versions: lambda server, request, peer: versions.get_versions(request.packages),
+    m.BenchmarkHardware: calls(benchmark_hardware),
+    m.Profile: handle_profile,
+    m.GetLogs: handle_logs,
+    m.Logs: handle_logs,
+    m.GetTaskStream: handle_get_task_stream,
+    m.GetTaskStreamIndex: lambda server, request, peer: int(task_stream(server).index),
+    m.StartTaskMetadata: lambda server, request, peer: start_task_metadata(server, request.name),
+    m.StopTaskMetadata: lambda server, request, peer: stop_task_metadata(server, request.name),
 }

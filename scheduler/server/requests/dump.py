@@ -6,8 +6,7 @@ import asyncio
 from collections.abc import Collection
 from typing import Any
 
-from paceline.protocol import messages as r
-from paceline.protocol.messages import worker_rpc
+from paceline.protocol import messages as m
 from paceline.scheduler.core.inspection.dump import dump_state
 from paceline.workers_compat.config import config, versions
 from paceline.workers_compat.facade import cluster_dump
@@ -31,10 +30,10 @@ async def get_cluster_state(server: ServerApi, exclude: Collection[str] = ()) ->
     The state of a worker that does not answer in time, or at all, is its error as text.
     """
     seconds = config.seconds(config.get("paceline.scheduler.dump-timeout")) or DUMP_SECONDS
-    request = r.DumpState(exclude=list(exclude))
+    request = m.DumpState(exclude=list(exclude))
     workers = asyncio.gather(
         broadcast(server, request, on_error="return_text", timeout=seconds),
-        broadcast(server, worker_rpc.WorkerVersions(), on_error="ignore", timeout=seconds),
+        broadcast(server, m.WorkerVersions(), on_error="ignore", timeout=seconds),
     )
     try:
         own = own_state(server, exclude)
@@ -67,7 +66,7 @@ async def dump_to_url(
 
 
 HANDLERS: dict[type, Handler] = {
-    r.GetClusterState: calls(get_cluster_state),
-    r.DumpState: calls(own_state),
-    r.DumpClusterStateToUrl: calls(dump_to_url),
+    m.GetClusterState: calls(get_cluster_state),
+    m.DumpState: calls(own_state),
+    m.DumpClusterStateToUrl: calls(dump_to_url),
 }

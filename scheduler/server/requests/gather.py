@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
-from paceline.protocol import messages as r
+from paceline.protocol import messages as m
 from paceline.protocol.compression import Buffer
 from paceline.protocol.keys import Key
-from paceline.protocol.messages import worker_rpc
 from paceline.protocol.payload import Payload, payload_header, serialized_payload
 from paceline.scheduler.core.inspection import queries
 from paceline.scheduler.core.stimuli import ReplicasLost
@@ -117,7 +116,7 @@ class _Gather:
 
     async def _fetch(self, address: str, keys: list[Key]) -> None:
         """Request ``keys`` from one worker and record the outcome."""
-        request = worker_rpc.GetData(keys=keys, who=None, serializers=self._serializers)
+        request = m.GetData(keys=keys, who=None, serializers=self._serializers)
         try:
             async with self._slots:
                 reply = await self._server.rpc_call(
@@ -192,5 +191,5 @@ def _acknowledge(reply: Any) -> str | None:
 
 
 HANDLERS: dict[type, Handler] = {
-    r.Gather: lambda server, request, peer: gather(server, request.keys, request.serializers)
+    m.Gather: lambda server, request, peer: gather(server, request.keys, request.serializers)
 }

@@ -7,7 +7,7 @@ import json
 import logging
 import uuid
 
-from paceline.protocol.messages import extension_rpc as x
+from paceline.protocol import messages as m
 from paceline.scheduler.core.config import MEASURES
 from paceline.scheduler.core.policy.memory import measured
 
@@ -79,6 +79,6 @@ def _sample(server: ServerApi, sampler: MemorySampler, measure: str) -> None:
 
 
 HANDLERS: dict[type, Handler] = {
-    x.MemorySamplerStart: calls(start),
-    x.MemorySamplerStop: calls(stop),
+    m.MemorySamplerStart: calls(start),
+    m.MemorySamplerStop: calls(stop),
 }

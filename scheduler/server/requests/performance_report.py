@@ -6,7 +6,7 @@ import asyncio
 import pickle
 from typing import Any, Final
 
-from paceline.protocol import messages as r
+from paceline.protocol import messages as m
 from paceline.scheduler.server.runtime import child_process
 
 from .api import Handler, ServerApi, calls
@@ -84,4 +84,4 @@ async def draw(facts: dict[str, Any]) -> str:
     return html.decode()
 
 
-HANDLERS: dict[type, Handler] = {r.PerformanceReport: calls(performance_report)}
+HANDLERS: dict[type, Handler] = {m.PerformanceReport: calls(performance_report)}

@@ -7,8 +7,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from paceline.protocol import messages as r
-from paceline.protocol.messages import nanny_rpc, worker_rpc
+from paceline.protocol import messages as m
 from paceline.scheduler.server.peers.peer import Peer
 from paceline.workers_compat.security.unpickling import plugin_name, unpickle_plugin
 
@@ -38,7 +37,7 @@ async def register_worker_plugin(
         return {}
     plugins[name] = plugin
     server.recorder.plugin("worker", name, plugin)
-    return await broadcast(server, worker_rpc.PluginAdd(plugin=plugin, name=name))
+    return await broadcast(server, m.PluginAdd(plugin=plugin, name=name))
 
 
 async def register_nanny_plugin(
@@ -55,7 +54,7 @@ async def register_nanny_plugin(
         if state.starting_nannies:
             logger.info("Waiting for Nannies to start %s", state.starting_nannies)
         await state.nannies_changed.wait_for(lambda: not state.starting_nannies)
-    return await broadcast(server, nanny_rpc.NannyPluginAdd(plugin=plugin, name=name), nanny=True)
+    return await broadcast(server, m.NannyPluginAdd(plugin=plugin, name=name), nanny=True)
 
 
 async def unregister_worker_plugin(server: ServerApi, name: str) -> dict[str, Any]:
@@ -63,7 +62,7 @@ async def unregister_worker_plugin(server: ServerApi, name: str) -> dict[str, An
     if server.request_state.worker_plugins.pop(name, None) is None:
         raise ValueError(f"The worker plugin {name} does not exist")
     server.recorder.plugin("worker", name, None)
-    return await broadcast(server, worker_rpc.PluginRemove(name=name))
+    return await broadcast(server, m.PluginRemove(name=name))
 
 
 async def unregister_nanny_plugin(server: ServerApi, name: str) -> dict[str, Any]:
@@ -71,10 +70,10 @@ async def unregister_nanny_plugin(server: ServerApi, name: str) -> dict[str, Any
     if server.request_state.nanny_plugins.pop(name, None) is None:
         raise ValueError(f"The nanny plugin {name} does not exist")
     server.recorder.plugin("nanny", name, None)
-    return await broadcast(server, nanny_rpc.NannyPluginRemove(name=name), nanny=True)
+    return await broadcast(server, m.NannyPluginRemove(name=name), nanny=True)
 
 
-async def handle_register_nanny(server: ServerApi, request: r.RegisterNanny, peer: Peer) -> NoReply:
+async def handle_register_nanny(server: ServerApi, request: m.RegisterNanny, peer: Peer) -> NoReply:
     """Send the plugins to a starting nanny, and wait until its worker is up or has failed.
 
     Until then the registration of a nanny plugin waits, so that this nanny receives it, too.
@@ -150,11 +149,11 @@ async def restore_plugins(server: ServerApi, plugins: Mapping[tuple[str, str], b
 
 
 HANDLERS: dict[type, Handler] = {
-    r.RegisterWorkerPlugin: calls(register_worker_plugin, shield=True),
-    r.UnregisterWorkerPlugin: calls(unregister_worker_plugin, shield=True),
-    r.RegisterNannyPlugin: calls(register_nanny_plugin, shield=True),
-    r.UnregisterNannyPlugin: calls(unregister_nanny_plugin, shield=True),
-    r.RegisterNanny: handle_register_nanny,
-    r.RegisterSchedulerPlugin: calls(register_scheduler_plugin),
-    r.UnregisterSchedulerPlugin: calls(unregister_scheduler_plugin),
+    m.RegisterWorkerPlugin: calls(register_worker_plugin, shield=True),
+    m.UnregisterWorkerPlugin: calls(unregister_worker_plugin, shield=True),
+    m.RegisterNannyPlugin: calls(register_nanny_plugin, shield=True),
+    m.UnregisterNannyPlugin: calls(unregister_nanny_plugin, shield=True),
+    m.RegisterNanny: handle_register_nanny,
+    m.RegisterSchedulerPlugin: calls(register_scheduler_plugin),
+    m.UnregisterSchedulerPlugin: calls(unregister_scheduler_plugin),
 }

@@ -9,9 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paceline.protocol import messages as r
+from paceline.protocol import messages as m
 from paceline.protocol.keys import Key
-from paceline.protocol.messages import worker_rpc
 from paceline.scheduler.core.inspection import queries
 from paceline.scheduler.core.policy.rebalancing import Move, RebalancePlan
 from paceline.scheduler.core.state.model import TaskState, WorkerState
@@ -41,7 +40,7 @@ async def gather_on_worker(
     server: ServerApi, address: str, who_has: Mapping[Key, Sequence[str]]
 ) -> set[Key]:
     """Make a worker fetch keys from others. Return those that it could not fetch."""
-    request = worker_rpc.WorkerGather(who_has={k: list(v) for k, v in who_has.items()})
+    request = m.WorkerGather(who_has={k: list(v) for k, v in who_has.items()})
     try:
         reply = await server.rpc_call(address, request)
         checked_reply(address, request, reply, status=str)
@@ -65,7 +64,7 @@ async def delete_worker_data(
     server: ServerApi, address: str, keys: Sequence[Key], stimulus_id: str
 ) -> None:
     """Make a worker delete its copies of `keys`. Lost results are recomputed if they are needed."""
-    request = worker_rpc.FreeKeysRpc(keys=list(keys), stimulus_id=f"delete-data-{time.time()}")
+    request = m.FreeKeysRpc(keys=list(keys), stimulus_id=f"delete-data-{time.time()}")
     try:
         await server.rpc_call(address, request)
     except (OSError, RemoteError) as error:
@@ -263,6 +262,6 @@ def _log_rebalance(server: ServerApi, senders: Any, recipients: Any, n_moves: in
 
 
 HANDLERS: dict[type, Handler] = {
-    r.Replicate: calls(replicate, shield=True),
-    r.Rebalance: calls(rebalance, shield=True),
+    m.Replicate: calls(replicate, shield=True),
+    m.Rebalance: calls(rebalance, shield=True),
 }

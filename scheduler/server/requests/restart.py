@@ -10,8 +10,7 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from paceline.protocol import messages as r
-from paceline.protocol.messages import nanny_rpc
+from paceline.protocol import messages as m
 from paceline.scheduler.core.state.model import WorkerState
 from paceline.scheduler.core.stimuli import ReleaseAll, WorkerRemoved
 
@@ -157,7 +156,7 @@ async def _stop(
         )
         for address in alone:
             server.send_stimulus(WorkerRemoved(address), stimulus_id=stimulus_id)
-    request = nanny_rpc.NannyKill(reason=stimulus_id)
+    request = m.NannyKill(reason=stimulus_id)
     outcomes = await call_each(server, nannies, request, timeout)
     errors = [o for o in outcomes.values() if isinstance(o, RemoteError)]
     out = dict.fromkeys(alone, "removed")
@@ -199,6 +198,6 @@ def _not_back(n_restarted: int, n_missing: int, timeout: float, n_alone: int) ->
 
 
 HANDLERS: dict[type, Handler] = {
-    r.RestartRpc: calls(restart, shield=True),
-    r.RestartWorkers: calls(restart_workers, shield=True),
+    m.RestartRpc: calls(restart, shield=True),
+    m.RestartWorkers: calls(restart_workers, shield=True),
 }

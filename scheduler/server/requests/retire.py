@@ -10,7 +10,7 @@ from collections.abc import Collection, Coroutine, Iterable
 from itertools import islice
 from typing import Any
 
-from paceline.protocol import messages as r
+from paceline.protocol import messages as m
 from paceline.protocol.keys import Key
 from paceline.scheduler.core.inspection import queries
 from paceline.scheduler.core.policy import scaling
@@ -329,7 +329,7 @@ def _log_events(
 
 
 def handle_retire_workers(
-    server: ServerApi, request: r.RetireWorkers, peer: Peer
+    server: ServerApi, request: m.RetireWorkers, peer: Peer
 ) -> Coroutine[Any, Any, dict[str, Any]]:
     """See ``retire_workers``."""
     options = arguments(request)
@@ -337,7 +337,7 @@ def handle_retire_workers(
     return shielded(server, retire_workers(server, **options), "retire_workers")
 
 
-def handle_workers_to_close(server: ServerApi, request: r.WorkersToClose, peer: Peer) -> list[Any]:
+def handle_workers_to_close(server: ServerApi, request: m.WorkersToClose, peer: Peer) -> list[Any]:
     """See ``workers_to_close``."""
     return workers_to_close(server, **_with_unpickled_key(arguments(request)))
 
@@ -351,6 +351,6 @@ def _with_unpickled_key(options: dict[str, Any]) -> dict[str, Any]:
 
 
 HANDLERS: dict[type, Handler] = {
-    r.RetireWorkers: handle_retire_workers,
-    r.WorkersToClose: handle_workers_to_close,
+    m.RetireWorkers: handle_retire_workers,
+    m.WorkersToClose: handle_workers_to_close,
 }

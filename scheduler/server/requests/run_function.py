@@ -11,7 +11,7 @@ import inspect
 import logging
 from typing import Any
 
-from paceline.protocol import messages as r
+from paceline.protocol import messages as m
 from paceline.scheduler.server.peers.peer import Peer
 from paceline.workers_compat.config.config import seconds
 from paceline.workers_compat.errors import error_message
@@ -88,7 +88,7 @@ def _shown(value: Any) -> str:
         return f"<repr failed: {type(error).__name__}>"
 
 
-async def handle_feed(server: ServerApi, request: r.Feed, peer: Peer) -> NoReply:
+async def handle_feed(server: ServerApi, request: m.Feed, peer: Peer) -> NoReply:
     """Call the client's function at an interval and send each result, until the connection is lost.
 
     Stock's progress bars use feeds. The functions receive the ``Scheduler`` object.
@@ -118,4 +118,4 @@ async def handle_feed(server: ServerApi, request: r.Feed, peer: Peer) -> NoReply
     return NO_REPLY
 
 
-HANDLERS: dict[type, Handler] = {r.RunFunction: calls(run_function), r.Feed: handle_feed}
+HANDLERS: dict[type, Handler] = {m.RunFunction: calls(run_function), m.Feed: handle_feed}

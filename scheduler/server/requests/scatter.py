@@ -8,9 +8,8 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any
 
-from paceline.protocol import messages as r
+from paceline.protocol import messages as m
 from paceline.protocol.keys import Key, check_prefix
-from paceline.protocol.messages import worker_rpc
 from paceline.scheduler.core.state.worker_loads import accepts_data
 from paceline.scheduler.core.stimuli import DataPlaced
 from paceline.workers_compat.config.config import seconds
@@ -74,7 +73,7 @@ async def _put(
     """Send values to `address` or the next reachable worker; return its address and their sizes."""
     begin = addresses.index(address)
     lost: OSError | None = None
-    request = worker_rpc.WorkerUpdateData(data=dict(part))
+    request = m.WorkerUpdateData(data=dict(part))
     for candidate in addresses[begin:] + addresses[:begin]:
         ws = server.state.workers.get(candidate)
         if lost is not None and (ws is None or ws.status != "running"):
@@ -154,6 +153,6 @@ async def _place(
 
 
 HANDLERS: dict[type, Handler] = {
-    r.Scatter: calls(scatter, shield=True),
-    r.UpdateDataRpc: calls(update_data),
+    m.Scatter: calls(scatter, shield=True),
+    m.UpdateDataRpc: calls(update_data),
 }

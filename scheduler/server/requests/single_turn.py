@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from paceline.protocol import messages as r
-from paceline.protocol.messages import extension_rpc as x
+from paceline.protocol import messages as m
 from paceline.scheduler.core import stimuli
 from paceline.scheduler.core.inspection import queries
 from paceline.scheduler.core.inspection.explain import explain, explain_all
@@ -15,12 +14,12 @@ from paceline.scheduler.server.peers.peer import Peer
 from .api import Handler, ServerApi, reads
 
 
-def handle_identity(server: ServerApi, request: r.Identity, peer: Peer) -> dict[str, Any]:
+def handle_identity(server: ServerApi, request: m.Identity, peer: Peer) -> dict[str, Any]:
     """Describe the scheduler and ``request.n_workers`` of its workers."""
     return server.scheduler.identity(-1 if request.n_workers is None else request.n_workers)
 
 
-def handle_set_metadata(server: ServerApi, request: r.SetMetadata, peer: Peer) -> None:
+def handle_set_metadata(server: ServerApi, request: m.SetMetadata, peer: Peer) -> None:
     """Store a value at ``request.keys``, a path of keys or one key.
 
     Raises:
@@ -34,7 +33,7 @@ def handle_set_metadata(server: ServerApi, request: r.SetMetadata, peer: Peer) -
     server.send_stimulus(stimuli.MetadataSet(list(keys), request.value))
 
 
-def handle_explain(server: ServerApi, request: r.Explain, peer: Peer) -> dict[str, Any]:
+def handle_explain(server: ServerApi, request: m.Explain, peer: Peer) -> dict[str, Any]:
     """Explain why a task does not run, or the state of the cluster. Stock has no such request."""
     if request.key is None:
         return explain_all(server.state, server.now())
@@ -42,7 +41,7 @@ def handle_explain(server: ServerApi, request: r.Explain, peer: Peer) -> dict[st
     return explain(server.state, request.key, server.now(), compiling)
 
 
-def handle_shares(server: ServerApi, request: r.SharesRequest, peer: Peer) -> dict[str, Any]:
+def handle_shares(server: ServerApi, request: m.SharesRequest, peer: Peer) -> dict[str, Any]:
     """Change settings of a share group, if any are given, and report all groups.
 
     Raises:
@@ -54,19 +53,19 @@ def handle_shares(server: ServerApi, request: r.SharesRequest, peer: Peer) -> di
     return share_report(server.state)
 
 
-def handle_retry(server: ServerApi, request: r.Retry, peer: Peer) -> Any:
+def handle_retry(server: ServerApi, request: m.Retry, peer: Peer) -> Any:
     """Run erred tasks again. Return the keys of the tasks that were released for it."""
     client = request.client or ""
     return server.request(stimuli.RetryKeys(request.keys, client), client)
 
 
-def handle_set_resources(server: ServerApi, request: r.SetResources, peer: Peer) -> str:
+def handle_set_resources(server: ServerApi, request: m.SetResources, peer: Peer) -> str:
     """Set the resources of a worker."""
     server.send_stimulus(request, queries.coerce_address(server.state, request.worker))
     return "OK"
 
 
-def handle_add_keys(server: ServerApi, request: r.AddKeysRpc, peer: Peer) -> str:
+def handle_add_keys(server: ServerApi, request: m.AddKeysRpc, peer: Peer) -> str:
     """Record that a worker holds further replicas."""
     address = queries.coerce_address(server.state, request.worker)
     if address not in server.state.workers:
@@ -76,31 +75,31 @@ def handle_add_keys(server: ServerApi, request: r.AddKeysRpc, peer: Peer) -> str
 
 
 HANDLERS: dict[type, Handler] = {
-    r.Echo: lambda server, request, peer: request.data,
-    r.Identity: handle_identity,
-    r.WhoHas: reads(queries.who_has),
-    r.HasWhat: reads(queries.has_what),
-    r.Ncores: reads(queries.ncores),
-    r.NcoresRunning: reads(queries.ncores_running),
-    r.NbytesRequest: reads(queries.nbytes),
-    r.Processing: reads(queries.processing),
-    r.GetTaskStatus: lambda server, request, peer: queries.get_task_status(
+    m.Echo: lambda server, request, peer: request.data,
+    m.Identity: handle_identity,
+    m.WhoHas: reads(queries.who_has),
+    m.HasWhat: reads(queries.has_what),
+    m.Ncores: reads(queries.ncores),
+    m.NcoresRunning: reads(queries.ncores_running),
+    m.NbytesRequest: reads(queries.nbytes),
+    m.Processing: reads(queries.processing),
+    m.GetTaskStatus: lambda server, request, peer: queries.get_task_status(
         server.state, request.keys or ()
     ),
-    r.GetTaskPrefixStates: reads(queries.get_task_prefix_states),
-    r.GetStory: lambda server, request, peer: queries.story(server.state, *request.keys_or_stimuli),
-    x.GetRunspec: lambda server, request, peer: queries.get_runspec(server.state, request.key),
-    x.GetErrorCause: lambda server, request, peer: queries.get_error_cause(
+    m.GetTaskPrefixStates: reads(queries.get_task_prefix_states),
+    m.GetStory: lambda server, request, peer: queries.story(server.state, *request.keys_or_stimuli),
+    m.GetRunspec: lambda server, request, peer: queries.get_runspec(server.state, request.key),
+    m.GetErrorCause: lambda server, request, peer: queries.get_error_cause(
         server.state, request.keys
     ),
-    r.GetMetadata: reads(queries.get_metadata),
-    r.SetMetadata: handle_set_metadata,
-    r.Explain: handle_explain,
-    r.SharesRequest: handle_shares,
-    r.Retry: handle_retry,
-    r.SetRestrictions: lambda server, request, peer: server.send_stimulus(
+    m.GetMetadata: reads(queries.get_metadata),
+    m.SetMetadata: handle_set_metadata,
+    m.Explain: handle_explain,
+    m.SharesRequest: handle_shares,
+    m.Retry: handle_retry,
+    m.SetRestrictions: lambda server, request, peer: server.send_stimulus(
         stimuli.RestrictionsSet(request.worker)
     ),
-    r.SetResources: handle_set_resources,
-    r.AddKeysRpc: handle_add_keys,
+    m.SetResources: handle_set_resources,
+    m.AddKeysRpc: handle_add_keys,
 }
