@@ -13,11 +13,12 @@ from numbers import Number
 from typing import Any
 
 import dask.config
-from paceline.protocol.payload import Payload, pickled_payload
+from paceline.protocol.payload import Payload
 from paceline.scheduler.core.stimuli import AnnotationSet
 
 from . import policies
-from .task_pickler import stock_pickle
+from .plain_keys import is_encodable
+from .task_pickler import stock_payload, stock_pickle
 
 #: Values that are nested deeper than this are pickled.
 PLAIN_DEPTH_MAX = 32
@@ -25,7 +26,7 @@ PLAIN_DEPTH_MAX = 32
 #: Annotations from the configuration for tasks that match no pattern.
 NO_OPTIONS: dict[str, Any] = {}
 
-_ATOMS = (str, int, float, bool, bytes, type(None))
+_ATOMS = (float, bool, bytes, type(None))
 
 
 class AnnotationTable:
@@ -149,7 +150,7 @@ def annotation_set(
         elif name == "priority":
             out.priority = plain_number(value)
         elif name == "group":
-            if not isinstance(value, str) or not value or not _is_utf8(value):
+            if not isinstance(value, str) or not value or not is_encodable(value):
                 raise TypeError(
                     f"the annotation 'group' must be the name of a group, not {value!r}"
                 )
@@ -184,7 +185,7 @@ def span_path(value: Any) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
         names, ids = tuple(map(str, value["name"])), tuple(map(str, value["ids"]))
     except (TypeError, KeyError):
         return None
-    is_valid = ids and len(names) == len(ids) and all(map(_is_utf8, (*names, *ids)))
+    is_valid = ids and len(names) == len(ids) and all(map(is_encodable, (*names, *ids)))
     return (names, ids) if is_valid else None
 
 
@@ -221,26 +222,21 @@ def plain_number(value: Any) -> float:
         if math.isnan(value):
             raise ValueError("the annotation 'priority' must not be NaN")
         return value
-    if value not in policies.MSGPACK_INT:
+    if not is_encodable(value):
         raise ValueError(f"the annotation 'priority' must have at most 64 bits, not {value!r}")
     return int(value)
 
 
 def pickled_unless_plain(value: Any) -> Any:
     """Return `value` if msgpack can encode it, else a pickled payload."""
-    if is_plain(value):
-        return value
-    data, buffers = stock_pickle(value)
-    return pickled_payload(data, [memoryview(buffer).tobytes("A") for buffer in buffers])
+    return value if is_plain(value) else stock_payload(value)
 
 
 def is_plain(value: Any, depth: int = PLAIN_DEPTH_MAX) -> bool:
     """Return whether msgpack can encode `value`, changing nothing but lists into tuples."""
     kind = type(value)
-    if kind is int:
-        return value in policies.MSGPACK_INT
-    if kind is str:
-        return _is_utf8(value)
+    if kind is int or kind is str:
+        return is_encodable(value)
     if kind in _ATOMS:
         return True
     if depth == 0:
@@ -249,15 +245,6 @@ def is_plain(value: Any, depth: int = PLAIN_DEPTH_MAX) -> bool:
         return all(is_plain(element, depth - 1) for element in value)
     if kind is dict:
         return all(
-            type(k) is str and _is_utf8(k) and is_plain(v, depth - 1) for k, v in value.items()
+            type(k) is str and is_encodable(k) and is_plain(v, depth - 1) for k, v in value.items()
         )
     return kind is Payload
-
-
-def _is_utf8(text: str) -> bool:
-    """Return whether `text` can be encoded as UTF-8. Surrogates cannot."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -1,4 +1,4 @@
-"""Keys of graphs, as values that msgpack can encode."""
+"""Keys of graphs, and other values, that msgpack can encode."""
 
 from __future__ import annotations
 
@@ -62,6 +62,17 @@ def _as_builtin(key: Any) -> Any:
     if item is not None and type(key).__module__ == "numpy":
         return item()
     raise TypeError(f"Unexpected key type {type(key)} (value: {key!r})")
+
+
+def is_encodable(value: int | str) -> bool:
+    """Return whether msgpack can encode `value`: an int of 64 bits, or text that is UTF-8."""
+    if isinstance(value, int):
+        return INT_MIN <= value <= INT_MAX
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def plain_keys(keys: Iterable[Any]) -> list[Any]:

@@ -20,10 +20,10 @@ import dask.config
 from dask.utils import parse_timedelta
 from paceline.scheduler.core.task_policy import TaskPolicy
 
+from .plain_keys import is_encodable
+
 #: Key of the configuration.
 CONFIG_KEY = "paceline.scheduler.policies"
-#: Integers that msgpack can encode.
-MSGPACK_INT = range(-(1 << 63), 1 << 64)
 #: Largest ``retry_backoff``.
 FACTOR_MAX = 1_000
 
@@ -190,7 +190,7 @@ def plain_count(name: str, value: Any) -> int:
         raise TypeError(f"the annotation {name!r} must be an int, not {value!r}") from error
     if count < 0:
         raise ValueError(f"the annotation {name!r} must be 0 or more, not {value!r}")
-    if count not in MSGPACK_INT:
+    if not is_encodable(count):
         raise ValueError(f"the annotation {name!r} must have at most 64 bits, not {value!r}")
     return int(count)
 

@@ -24,6 +24,7 @@ from dask.utils import apply
 from distributed.protocol.pickle import dumps as stock_dumps
 from distributed.protocol.pickle import loads as stock_loads
 from distributed.shuffle._shuffle import DataFrameShuffleSpec
+from paceline.protocol.payload import Payload, pickled_payload
 
 from .shared_buffers import SHARE_MIN_NBYTES, SpecSink, pickle_out_of_band
 
@@ -90,6 +91,12 @@ def stock_pickle(value: Any) -> tuple[bytes, list[PickleBuffer | bytes]]:
     """Pickle by distributed's rules (pickle, its registered types, cloudpickle). Slow."""
     buffers: list[PickleBuffer | bytes] = []
     return stock_dumps(value, buffer_callback=buffers.append), buffers
+
+
+def stock_payload(value: Any) -> Payload:
+    """Return `value`, pickled by ``stock_pickle``, as the payload of a message."""
+    data, buffers = stock_pickle(value)
+    return pickled_payload(data, [memoryview(buffer).tobytes("A") for buffer in buffers])
 
 
 def importable(thing: Any) -> bool:

@@ -20,9 +20,9 @@ import cloudpickle
 from distributed.diagnostics.plugin import SchedulerPlugin, _get_plugin_name
 from distributed.protocol.pickle import loads as stock_loads
 from distributed.protocol.serialize import Serialize, Serialized, ToPickle
-from paceline.protocol.keys import INT_MAX, INT_MIN
-from paceline.protocol.payload import Payload, payload_pickle, pickled_payload, serialized_payload
-from paceline.workers_compat.graphs.task_pickler import NestedPickle, stock_pickle
+from paceline.protocol.payload import Payload, payload_pickle, serialized_payload
+from paceline.workers_compat.graphs.plain_keys import is_encodable
+from paceline.workers_compat.graphs.task_pickler import NestedPickle, stock_payload, stock_pickle
 from paceline.workers_compat.settings import is_on
 
 
@@ -139,8 +139,7 @@ def serialize_value(value: Any) -> Payload:
         return serialize_result(value.data)
     if isinstance(value, ToPickle):
         value = value.data
-    data, buffers = stock_pickle(value)
-    return pickled_payload(data, [memoryview(b).tobytes("A") for b in buffers])
+    return stock_payload(value)
 
 
 def read_scalar(payload: Payload) -> Any:
@@ -157,18 +156,7 @@ def read_scalar(payload: Payload) -> Any:
         value = item()
     if isinstance(value, bool | float) or value is None:
         return value
-    return value if isinstance(value, int | str) and _is_encodable(value) else payload
-
-
-def _is_encodable(value: int | str) -> bool:
-    """Return whether msgpack can encode `value` when it is sent on."""
-    if isinstance(value, int):
-        return INT_MIN <= value <= INT_MAX
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return value if isinstance(value, int | str) and is_encodable(value) else payload
 
 
 def is_coroutine_function(function: Any) -> bool:
