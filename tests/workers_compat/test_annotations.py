@@ -126,6 +126,21 @@ def test_numbers_of_other_types():
     assert found.priority == 1 and type(found.priority) is int
 
 
+def test_subclasses_of_builtin_types_become_builtin():
+    """Graph compilers can send no others."""
+    found = annotation_set(
+        {
+            "priority": np.float64(1.5),
+            "group": np.str_("batch"),
+            "workers": [np.int64(3), np.str_("alice"), ("10.0.0.1", np.int64(80))],
+        }
+    )
+    assert (found.priority, type(found.priority)) == (1.5, float)
+    assert (found.group, type(found.group)) == ("batch", str)
+    assert found.workers == [3, "alice", ("10.0.0.1", 80)]
+    assert [type(each) for each in (*found.workers[:2], found.workers[2][1])] == [int, str, int]
+
+
 def test_workers_are_names_numbers_or_pairs():
     names = ["alice", 0, ("10.0.0.1", 8000)]
     assert annotation_set({"workers": names}).workers == names

@@ -17,7 +17,7 @@ from paceline.protocol.payload import Payload
 from paceline.scheduler.core.stimuli import AnnotationSet
 
 from . import policies
-from .plain_keys import is_encodable
+from .plain_keys import is_encodable, plain_keys
 from .task_pickler import stock_payload, stock_pickle
 
 #: Values that are nested deeper than this are pickled.
@@ -154,7 +154,7 @@ def annotation_set(
                 raise TypeError(
                     f"the annotation 'group' must be the name of a group, not {value!r}"
                 )
-            out.group = value
+            out.group = str(value)
         elif name == "span":
             out.span = span_path(value)
             out.value_less_span = pickled_unless_plain(
@@ -192,7 +192,8 @@ def span_path(value: Any) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
 def plain_workers(name: str, value: Any) -> list[Any]:
     """Return a list of addresses, aliases or host names. A single one needs no list.
 
-    Raises TypeError if a value is none of these. Aliases may be numbers.
+    Raises TypeError if a value is none of these. Aliases may be numbers. numpy scalars become
+    Python's.
     """
     workers = list(value) if isinstance(value, list | tuple | set | frozenset) else [value]
     if isinstance(value, set | frozenset):
@@ -204,7 +205,7 @@ def plain_workers(name: str, value: Any) -> list[Any]:
                 f"the annotation {name!r} must have addresses, names of workers or hosts, "
                 f"not {worker!r}"
             )
-    return workers
+    return plain_keys(workers)
 
 
 def plain_number(value: Any) -> float:
@@ -221,7 +222,7 @@ def plain_number(value: Any) -> float:
     if isinstance(value, float):
         if math.isnan(value):
             raise ValueError("the annotation 'priority' must not be NaN")
-        return value
+        return float(value)
     if not is_encodable(value):
         raise ValueError(f"the annotation 'priority' must have at most 64 bits, not {value!r}")
     return int(value)
