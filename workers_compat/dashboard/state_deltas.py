@@ -228,12 +228,10 @@ class StateDeltas(TurnObserver):
         monitor = self._facade.system_monitor()
         values = monitor.range_query(start=self._monitor_count)
         self._monitor_count = monitor.count
-        names = (name for name in dir(monitor) if name.startswith(("monitor_", "gpu_")))
-        facts = {name: getattr(monitor, name) for name in names}
         return {
             "count": monitor.count,
             "values": {k: list(v) for k, v in values.items()},
-            "facts": {k: v for k, v in facts.items() if isinstance(v, bool | int | str | None)},
+            "facts": monitor_facts(monitor),
         }
 
     def _get_profile(self, _: Any) -> list[tuple[float, dict[str, Any]]]:
@@ -316,3 +314,10 @@ def _group(group: TaskGroup) -> dict[str, Any]:
         "types": list(group.types),
         "dependencies": [each.name for each in group.dependencies],
     }
+
+
+def monitor_facts(monitor: Any) -> dict[str, Any]:
+    """Return the attributes of a ``SystemMonitor`` from which plots know what it measures."""
+    names = [name for name in dir(monitor) if name.startswith(("monitor_", "gpu_"))]
+    found = {name: getattr(monitor, name) for name in names}
+    return {k: v for k, v in found.items() if isinstance(v, bool | int | str | None)}

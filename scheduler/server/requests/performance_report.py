@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from paceline.protocol import messages as m
 from paceline.scheduler.server.runtime import child_process
+from paceline.workers_compat.dashboard.state_deltas import monitor_facts
 
 from .api import Handler, ServerApi, calls
 from .diagnostics import profile, task_stream
@@ -57,19 +58,12 @@ async def performance_report(
             for ws in state.workers.values()
         },
         "monitor": monitor.range_query(start=last_count),
-        "monitor_facts": _plain_facts(monitor),
+        "monitor_facts": monitor_facts(monitor),
         "logs": server.request_state.log.lines(start, timestamps=True),
         "address": server.scheduler.address,
     }
     async with server.request_state.drawing:
         return await draw(facts)
-
-
-def _plain_facts(monitor: Any) -> dict[str, Any]:
-    """Return the attributes of a monitor from which plots know what it measures."""
-    names = [name for name in dir(monitor) if name.startswith(("monitor_", "gpu_"))]
-    found = {name: getattr(monitor, name) for name in names}
-    return {k: v for k, v in found.items() if isinstance(v, bool | int | str | None)}
 
 
 async def draw(facts: dict[str, Any]) -> str:
