@@ -59,9 +59,9 @@ def count_attempts(scheduler: Scheduler, monkeypatch: pytest.MonkeyPatch) -> lis
     ports: list[int] = []
     connect = scheduler.server.transport.connect
 
-    async def counted(host: str, port: int, scheme: str = "tcp") -> Any:
+    async def counted(scheme: str, host: str, port: int) -> Any:
         ports.append(port)
-        return await connect(host, port, scheme)
+        return await connect(scheme, host, port)
 
     monkeypatch.setattr(scheduler.server.transport, "connect", counted)
     return ports

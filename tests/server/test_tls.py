@@ -61,7 +61,7 @@ async def test_messages_in_both_directions_and_large_ones_unsharded(
     authority: Authority, pair: Pair
 ) -> None:
     async with listening(tls_of(authority, pair)) as (transport, sink, port):
-        mine = await transport.connect("127.0.0.1", port, "tls")
+        mine = await transport.connect("tls", "127.0.0.1", port)
         await sink.until(lambda: len(sink.facts) == 2)
         theirs = next(n for n in sink.facts if n != mine)
         assert sink.facts[mine].peer_address == f"tls://127.0.0.1:{port}"
@@ -83,7 +83,7 @@ async def test_a_slow_reader_is_reported_and_bounds_what_is_encrypted(
     authority: Authority, pair: Pair
 ) -> None:
     async with listening(tls_of(authority, pair)) as (transport, sink, port):
-        mine = await transport.connect("127.0.0.1", port, "tls")
+        mine = await transport.connect("tls", "127.0.0.1", port)
         await sink.until(lambda: len(sink.facts) == 2)
         theirs = next(n for n in sink.facts if n != mine)
         theirs.pause_reading()
@@ -123,7 +123,7 @@ def context(authority: Authority, pair: Pair | None) -> ssl.SSLContext:
 async def refused(tls: Tls, caplog: Any, knocks: Any, say: bytes = b"") -> str:
     """Return the logged line, while another peer communicates."""
     async with listening(tls) as (transport, sink, port):
-        friend = await transport.connect("127.0.0.1", port, "tls")
+        friend = await transport.connect("tls", "127.0.0.1", port)
         await sink.until(lambda: len(sink.facts) == 2)
         with caplog.at_level(logging.WARNING, logger="distributed.scheduler"):
             await knock(port, knocks, say)
@@ -187,7 +187,7 @@ async def test_connecting_to_an_untrusted_worker(
         sink = Sink()
         transport = Transport(sink.opened, backends(tls_of(authority, pair)))
         with pytest.raises(ConnectionError, match="its certificate is not accepted"):
-            await transport.connect("127.0.0.1", port, "tls")
+            await transport.connect("tls", "127.0.0.1", port)
         assert not sink.events
 
 
@@ -196,7 +196,7 @@ async def test_encryption_required(authority: Authority, pair: Pair) -> None:
         with pytest.raises(
             EncryptionRequiredError, match="encryption required by Dask configuration"
         ):
-            await transport.connect("127.0.0.1", port)
+            await transport.connect("tcp", "127.0.0.1", port)
         with pytest.raises(
             RuntimeError, match=r"refusing communication from/to 'tcp://127.0.0.1:0'"
         ):
@@ -213,7 +213,7 @@ async def test_versions_and_ciphers_of_the_configuration(authority: Authority, p
     }
     tls = tls_of(authority, pair, **config)
     async with listening(tls) as (transport, _sink, port):
-        mine = await transport.connect("127.0.0.1", port, "tls")
+        mine = await transport.connect("tls", "127.0.0.1", port)
         cipher = mine._transport.get_extra_info("cipher")  # type: ignore[attr-defined]
         assert cipher[:2] == ("ECDHE-ECDSA-AES128-GCM-SHA256", "TLSv1.2")
     with pytest.raises(ValueError, match="not supported"):

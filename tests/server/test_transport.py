@@ -85,7 +85,7 @@ async def pair() -> AsyncIterator[tuple[Transport, Sink, int]]:
 
 async def test_messages_in_both_directions(pair: Any) -> None:
     transport, sink, port = pair
-    mine = await transport.connect("127.0.0.1", port)
+    mine = await transport.connect("tcp", "127.0.0.1", port)
     await sink.until(lambda: len(sink.facts) == 2)
     theirs = next(n for n in sink.facts if n != mine)
     assert sink.facts[mine].outgoing
@@ -160,7 +160,7 @@ async def test_a_slow_reader_is_reported(pair: Any) -> None:
 
 async def test_reading_can_be_paused(pair: Any) -> None:
     transport, sink, port = pair
-    mine = await transport.connect("127.0.0.1", port)
+    mine = await transport.connect("tcp", "127.0.0.1", port)
     await sink.until(lambda: len(sink.facts) == 2)
     theirs = next(n for n in sink.facts if n != mine)
     theirs.pause_reading()

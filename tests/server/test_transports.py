@@ -131,7 +131,7 @@ async def ws_transport(sink: Sink) -> tuple[Transport, int]:
 async def test_web_socket_comm() -> None:
     sink = Sink()
     transport, port = await ws_transport(sink)
-    mine = await transport.connect("127.0.0.1", port, "ws")
+    mine = await transport.connect("ws", "127.0.0.1", port)
     await sink.until(lambda: len(sink.facts) == 2)
     theirs = next(n for n in sink.facts if n != mine)
     assert sink.facts[mine].peer_address == f"ws://127.0.0.1:{port}"
@@ -151,7 +151,7 @@ async def test_web_socket_comm() -> None:
     assert len(sink.messages[theirs]) == 23
     await transport.close_all(1)
     with pytest.raises(OSError):
-        await transport.connect("127.0.0.1", 1, "ws")
+        await transport.connect("ws", "127.0.0.1", 1)
 
 
 @pytest.mark.parametrize("sent", [b"123", b"\xff" * 8, "text"])

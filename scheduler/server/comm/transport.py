@@ -245,7 +245,7 @@ class Transport:
         """
         return await self._backend(scheme, host, port).listen(self, host, port)
 
-    async def connect(self, host: str, port: int, scheme: str = "tcp") -> Comm:
+    async def connect(self, scheme: str, host: str, port: int) -> Comm:
         """Connect, and return the open comm.
 
         Raises:

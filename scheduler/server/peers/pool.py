@@ -203,13 +203,12 @@ class Pool:
 
     async def _dial(self, address: str) -> Comm:
         """Return a new connection. Retry until the caller's time limit ends it."""
-        scheme, host, port = parts(address)
         limit: float | None = self.connect_seconds * FIRST_ATTEMPT_FRACTION
         pause_max = FIRST_PAUSE_SECONDS
         while True:
             try:
                 async with asyncio.timeout(limit):
-                    return await self._server.transport.connect(host, port, scheme)
+                    return await self._server.transport.connect(*parts(address))
             except FatalConnectError:
                 raise
             except OSError as error:  # a TimeoutError too

@@ -13,7 +13,7 @@ from typing import Any
 
 from paceline.protocol import messages as m
 from paceline.scheduler.server.peers.peer import Peer
-from paceline.workers_compat.config.config import seconds
+from paceline.workers_compat.config import config
 from paceline.workers_compat.errors import error_message
 from paceline.workers_compat.security.unpickling import (
     is_coroutine_function,
@@ -103,7 +103,7 @@ async def handle_feed(server: ServerApi, request: m.Feed, peer: Peer) -> NoReply
     setup = unpickle(request.setup, what) if request.setup else None
     teardown = unpickle(request.teardown, what) if request.teardown else None
     scheduler = server.plugins.scheduler
-    interval = max(seconds(request.interval) or 1.0, INTERVAL_MIN_SECONDS)
+    interval = max(config.seconds(request.interval) or 1.0, INTERVAL_MIN_SECONDS)
     state: Any = setup(scheduler) if setup is not None else None
     if inspect.isawaitable(state):
         state = await state

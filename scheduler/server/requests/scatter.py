@@ -12,7 +12,7 @@ from paceline.protocol import messages as m
 from paceline.protocol.keys import Key, check_prefix
 from paceline.scheduler.core.state.worker_loads import accepts_data
 from paceline.scheduler.core.stimuli import DataPlaced
-from paceline.workers_compat.config.config import seconds
+from paceline.workers_compat.config import config
 
 from .api import Handler, ServerApi, calls, checked_reply, worker_address
 from .replicate import replicate
@@ -45,7 +45,7 @@ async def scatter(
     """
     for key in data:
         check_prefix(key)
-    addresses = await _running_workers(server, workers, seconds(timeout))
+    addresses = await _running_workers(server, workers, config.seconds(timeout))
     if not data:
         return []
     plan = _round_robin(server, addresses, data)

@@ -71,7 +71,7 @@ class GcPolicy:
 
     def __init__(self, trim_in_thread: Callable[[], object] = trim_in_thread) -> None:
         self.seconds = 0.0
-        self._give_back = trim_in_thread
+        self._trim_in_thread = trim_in_thread
         self._n_young = 0
         self._collect_every = 1
         self._uncollected = 0
@@ -153,7 +153,7 @@ class GcPolicy:
             self._collect(2)
             if self.seconds - before > OLD_COLLECT_LONG_SECONDS:
                 self._freeze()
-            self._give_back()
+            self._trim_in_thread()
 
     def _collect_frozen(self) -> None:
         """Unfreeze and collect all objects, if enough were frozen and there are not too many."""
@@ -166,7 +166,7 @@ class GcPolicy:
             self._collect(2)
             gc.freeze()
             self._n_frozen_alive = gc.get_freeze_count()
-            self._give_back()
+            self._trim_in_thread()
 
     def _collect(self, generation: int) -> int:
         """Collect ``generation``. Return the number of garbage objects."""
