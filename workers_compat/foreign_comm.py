@@ -50,14 +50,14 @@ def connect(scheme: str, location: str, arguments: dict[str, Any] | None) -> Awa
 
 def resolve(scheme: str, location: str) -> str:
     """Return the location as the scheme resolves it; unchanged for an unknown scheme."""
-    with suppress(Exception):
+    with suppress(Exception):  # backends are code of others
         return str(get_backend(scheme).resolve_address(location))
     return location
 
 
 def host(scheme: str, location: str) -> str:
     """Return the host of a location; the location itself for an unknown scheme."""
-    with suppress(Exception):
+    with suppress(Exception):  # backends are code of others
         return str(get_backend(scheme).get_address_host(location))
     return location
 
@@ -68,7 +68,7 @@ def to_message(frames: Sequence[Any], scheme: str) -> Any:
     return _for_this_process(message) if scheme == INPROC else message
 
 
-def to_frames(message: Any, scheme: str = "") -> list[Any]:
+def to_frames(message: Any, scheme: str) -> list[Any]:
     """Convert a message from `Comm.read` to the form that sockets deliver."""
     return list(protocol.dumps(_serialized(message) if scheme == INPROC else message))
 

@@ -121,6 +121,10 @@ class Request(Message, frozen=True, kw_only=True):
     serializers: list[str] | None = None
 
 
+#: Names of the fields of all requests.
+REQUEST_FIELDS = frozenset(Request.__struct_fields__)
+
+
 class _NamedRequest(Request, frozen=True, kw_only=True):
     """Base of requests for the object with a name, such as a lock, a queue or a variable."""
 

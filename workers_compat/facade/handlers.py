@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 from paceline.protocol.catalogue import TABLES, Direction
-from paceline.protocol.messages.base import Request
+from paceline.protocol.messages.base import REQUEST_FIELDS
 from paceline.workers_compat.security.unpickling import deserialize
 
 from .hook_arguments import as_arguments
@@ -30,7 +30,6 @@ ROLES: tuple[tuple[Direction, str], ...] = (
     ("worker_to_scheduler", "worker"),
     ("client_to_scheduler", "client"),
 )
-_REQUEST_FIELDS = frozenset(Request.__struct_fields__)
 
 
 class HandlerTable(MutableMapping[str, Callable[..., Any]]):
@@ -113,7 +112,7 @@ class RequestHandlers(HandlerTable):
     def handle(self, op: str, raw: Mapping[str, Any]) -> Any:
         """Call the added function with the arguments of a request. Raise KeyError without one."""
         function = self._added[op]
-        omitted = ("op", *_REQUEST_FIELDS)
+        omitted = ("op", *REQUEST_FIELDS)
         arguments = {name: deserialize(x) for name, x in raw.items() if name not in omitted}
         return function(*[None] * _expects_comm(function), **arguments)
 

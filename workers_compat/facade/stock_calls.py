@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 import msgspec
-from paceline.protocol.messages.base import Request
+from paceline.protocol.messages.base import REQUEST_FIELDS, Request
 from paceline.protocol.payload import Payload
 
 from .views import serialized
@@ -42,7 +42,6 @@ COROUTINE_OPS = frozenset(
 METHODS = MappingProxyType(
     {"get_call_stack": "call_stack", "get_profile": "profile", "get_worker_logs": "worker_logs"}
 )
-_REQUEST_FIELDS = frozenset(Request.__struct_fields__)
 
 
 class CallingPeer:
@@ -113,7 +112,7 @@ def request_signature(message_type: type[Request]) -> inspect.Signature:
     if message_type.op() in COMM_OPS:
         parameters.append(inspect.Parameter("comm", kind))
     for field in msgspec.structs.fields(message_type):
-        if field.name not in _REQUEST_FIELDS and field.name != message_type.EXTRA_FIELD:
+        if field.name not in REQUEST_FIELDS and field.name != message_type.EXTRA_FIELD:
             default = inspect.Parameter.empty if field.required else field.default
             parameters.append(inspect.Parameter(field.encode_name, kind, default=default))
     parameters.append(inspect.Parameter("serializers", kind, default=None))

@@ -199,7 +199,7 @@ def checked_reply(address: str, request: Message, reply: Any, **kinds: type) -> 
 
 def arguments(request: Request) -> dict[str, Any]:
     """Return the fields of ``request`` except those that all requests have."""
-    names = [n for n in request.__struct_fields__ if n not in ("reply", "close", "serializers")]
+    names = [n for n in request.__struct_fields__ if n not in m.REQUEST_FIELDS]
     return {name: getattr(request, name) for name in names}
 
 

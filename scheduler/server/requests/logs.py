@@ -33,17 +33,19 @@ class LogEntry(NamedTuple):
 
 
 class LogKeeper(logging.Handler):
-    """A log handler that keeps the last ``length`` lines, formatted with ``line_format``.
+    """A log handler that keeps the last lines.
+
+    ``distributed.admin.log-length`` and ``log-format`` are their number and format.
 
     Attributes:
         deque: the entries, oldest first (the name in stock's ``DequeHandler``).
     """
 
-    def __init__(self, length: int | None = None, line_format: str | None = None) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        length = length or int(config.get("distributed.admin.log-length") or LOG_LENGTH)
+        length = int(config.get("distributed.admin.log-length") or LOG_LENGTH)
         self.deque: deque[LogEntry] = deque(maxlen=max(0, length))
-        line_format = line_format or config.get("distributed.admin.log-format") or LOG_FORMAT
+        line_format = config.get("distributed.admin.log-format") or LOG_FORMAT
         self.setFormatter(logging.Formatter(line_format))
         self._logger = logging.getLogger(LOGGER_NAME)
         self._logger.addHandler(self)

@@ -7,6 +7,7 @@ import pickle
 from typing import Any
 
 import cloudpickle
+import dask
 import pytest
 from distributed.diagnostics.plugin import SchedulerPlugin
 from paceline.protocol.messages import RegisterNanny
@@ -354,7 +355,10 @@ async def test_workers_are_watched(server: Any) -> None:
 def test_the_log_is_kept_newest_first() -> None:
     import logging
 
-    keeper = LogKeeper(length=3, line_format="%(message)s")
+    with dask.config.set(
+        {"distributed.admin.log-length": 3, "distributed.admin.log-format": "%(message)s"}
+    ):
+        keeper = LogKeeper()
     logger = logging.getLogger("distributed.scheduler")
     try:
         for i in range(5):
@@ -391,7 +395,8 @@ def test_stored_log_record_holds_no_frames(monkeypatch: pytest.MonkeyPatch) -> N
             logger.exception("it %s", "failed")
         return ref
 
-    keeper = LogKeeper(length=3, line_format="%(levelname)s - %(message)s")
+    with dask.config.set({"distributed.admin.log-format": "%(levelname)s - %(message)s"}):
+        keeper = LogKeeper()
     try:
         assert fails()() is None
         (kept,) = keeper.deque
