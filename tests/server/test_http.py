@@ -215,6 +215,16 @@ async def test_event_stream(scheduler: Scheduler) -> None:
     socket.close()
 
 
+async def test_request_of_event_stream_without_upgrade_leaves_no_plugin(
+    scheduler: Scheduler,
+) -> None:
+    before = list(scheduler.plugins)
+    with pytest.raises(HTTPClientError) as caught:
+        await get(scheduler.http_server.port, "/a/eventstream")
+    assert caught.value.code == 400
+    assert list(scheduler.plugins) == before
+
+
 def names(metrics: str) -> set[str]:
     """Return the names of metrics with their labels that belong to the scheduler."""
     lines = [line for line in metrics.splitlines() if line.startswith("dask_")]

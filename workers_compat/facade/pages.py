@@ -180,7 +180,21 @@ class PlainEvents:
     """Stock's event stream, without values that JSON cannot encode.
 
     Stock drops only bytes, and so sends no events of erred tasks, whose exception is not text.
+
+    The plugin is registered once the websocket is open. Stock registers it with each request, and
+    removes it only when a websocket is closed.
     """
+
+    server: Any
+    plugin: Any
+
+    def initialize(self, dask_server: Any = None, extra: Any = None) -> None:
+        super().initialize(dask_server=dask_server, extra=extra)  # type: ignore[misc]
+        self.server.remove_plugin(name=self.plugin.name)
+
+    def open(self) -> None:
+        self.server.add_plugin(self.plugin)
+        super().open()  # type: ignore[misc]
 
     def send(self, name: str, data: dict[str, Any]) -> None:
         super().send(name, {key: value for key, value in data.items() if _plain(value)})  # type: ignore[misc]
