@@ -8,6 +8,7 @@ import json
 import re
 import warnings
 from collections.abc import AsyncIterator
+from urllib.parse import quote
 
 import dask.config
 import distributed
@@ -223,6 +224,20 @@ async def test_request_of_event_stream_without_upgrade_leaves_no_plugin(
         await get(scheduler.http_server.port, "/a/eventstream")
     assert caught.value.code == 400
     assert list(scheduler.plugins) == before
+
+
+async def test_logs_of_unknown_worker_connect_to_nothing(scheduler: Scheduler) -> None:
+    connected = asyncio.Event()
+    server = await asyncio.start_server(lambda *_: connected.set(), "127.0.0.1", 0)
+    address = f"tcp://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    with (
+        pytest.raises(HTTPClientError) as caught,
+        dask.config.set({"distributed.comm.timeouts.connect": "1s"}),
+    ):
+        await get(scheduler.http_server.port, f"/a/info/logs/{quote(address, safe='')}.html")
+    server.close()
+    assert caught.value.code == 404
+    assert not connected.is_set()
 
 
 def names(metrics: str) -> set[str]:

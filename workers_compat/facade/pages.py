@@ -79,7 +79,12 @@ class PageScheduler:
         return list(self._facade.handlers["get_logs"](**options))
 
     def get_worker_logs(self, workers: list[str]) -> StockCoroutine:
-        """Return address -> lines. Await the result."""
+        """Return address -> lines. Await the result. Raises KeyError for an unknown worker.
+
+        Stock connects to any address in the path, and answers after the connection timeout.
+        """
+        for address in workers:
+            self._facade.workers[address]
         return _deserialized(self._facade.handlers["worker_logs"](workers=workers))
 
     def get_call_stack(self, keys: Iterable[Any]) -> StockCoroutine:
