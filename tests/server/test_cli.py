@@ -6,6 +6,8 @@ import errno
 import json
 import os
 import signal
+import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -184,6 +186,10 @@ def test_keys_are_parsed_from_the_command_line() -> None:
         (("--port", "abc"), "--port must be a number"),
         (("--idle-timeout", "soon"), "is not a duration"),
         (("--preload", "no_such_module_anywhere"), "Is it installed in this environment"),
+        (
+            ("--pid-file", "/no/such/folder/pid"),
+            "'/no/such/folder/pid'. The folder of a given file",
+        ),
     ],
 )
 def test_errors_include_advice(options: tuple[str, ...], said: str) -> None:
@@ -200,3 +206,10 @@ def test_system_errors_include_advice() -> None:
     foreign = OSError(errno.EADDRNOTAVAIL, "Cannot assign requested address")
     assert "Omit --host" in run_scheduler.advice(foreign, {"host": "192.0.2.77"})
     assert run_scheduler.advice(ValueError("as it is"), {}) == "as it is"
+    unknown = socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+    said = run_scheduler.advice(unknown, {"host": "no.such.host", "dashboard_address": ":8787"})
+    assert "(--host no.such.host, --dashboard-address :8787). Is one of" in said
+    no_certificate = ssl.SSLError(errno.EADDRINUSE, "no certificate found")
+    files = {"tls_ca_file": "/a.pem", "tls_scheduler_cert": "/b.pem"}
+    said = run_scheduler.advice(no_certificate, {"port": 8786, "security": files})
+    assert "(--tls-ca-file /a.pem, --tls-cert /b.pem). These files must be in PEM" in said

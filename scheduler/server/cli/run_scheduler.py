@@ -10,6 +10,8 @@ import gc
 import logging
 import os
 import signal
+import socket
+import ssl
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -29,6 +31,18 @@ PRELOAD_HINT = (
     "A preload cannot be loaded: {}. "
     "Is it installed in this environment, or its folder on PYTHONPATH?"
 )
+#: Names and options of `Scheduler`, to name in errors of sockets and of certificates.
+ADDRESSES = (
+    ("host", "--host"),
+    ("port", "--port"),
+    ("interface", "--interface"),
+    ("dashboard_address", "--dashboard-address"),
+)
+TLS_FILES = (
+    ("tls_ca_file", "--tls-ca-file"),
+    ("tls_scheduler_cert", "--tls-cert"),
+    ("tls_scheduler_key", "--tls-key"),
+)
 #: Advice for system errors at start-up.
 HINTS = {
     errno.EADDRINUSE: "Another program uses this port. Stop it, or use `--port 0` for a free one.",
@@ -47,14 +61,20 @@ def write_pid_file(path: str) -> None:
     """Write the process id to a file and remove the file at exit.
 
     A standby does nothing: the file has the process id of its keeper.
+
+    Raises:
+        ClickException: the file cannot be written.
     """
     from paceline.scheduler.server.durable.upgrade import STANDBY, VARIABLE
 
     if os.environ.get(VARIABLE, "").startswith(STANDBY):
         return
     pid = os.getpid()
-    with open(path, "w") as file:
-        file.write(str(pid))
+    try:
+        with open(path, "w") as file:
+            file.write(str(pid))
+    except OSError as error:
+        raise click.ClickException(f"--pid-file: {advice(error, {})}") from error
 
     def remove() -> None:
         if os.getpid() == pid:  # not in a process that the keeper has forked
@@ -180,14 +200,21 @@ def advice(error: Exception, options: Mapping[str, Any]) -> str:
         return PRELOAD_HINT.format(text)
     if not isinstance(error, OSError):
         return text
-    given = {
-        name: options[name]
-        for name in ("host", "port", "interface", "dashboard_address")
-        if options.get(name)
-    }
-    where = ", ".join(f"--{name.replace('_', '-')} {value}" for name, value in given.items())
-    hint = HINTS.get(error.errno or 0)
-    return f"{text} ({where}). {hint}" if hint else text
+    names: tuple[tuple[str, str], ...]
+    if isinstance(error, ssl.SSLError):  # its errno is a number of OpenSSL
+        names, hint = (
+            TLS_FILES,
+            "These files must be in PEM format, and the key fit the certificate.",
+        )
+    else:
+        names, hint = ADDRESSES, HINTS.get(error.errno or 0, "")
+    if isinstance(error, socket.gaierror):
+        hint = "Is one of these host names or ports wrong?"
+    if error.filename is None:
+        given = {**options, **(options.get("security") or {})}
+        where = ", ".join(f"{option} {given[name]}" for name, option in names if given.get(name))
+        text = f"{text} ({where})" if where else text
+    return f"{text}. {hint}" if hint else text
 
 
 def loop_factory(wanted: str | None) -> Callable[[], asyncio.AbstractEventLoop] | None:
