@@ -213,3 +213,11 @@ def test_system_errors_include_advice() -> None:
     files = {"tls_ca_file": "/a.pem", "tls_scheduler_cert": "/b.pem"}
     said = run_scheduler.advice(no_certificate, {"port": 8786, "security": files})
     assert "(--tls-ca-file /a.pem, --tls-cert /b.pem). These files must be in PEM" in said
+
+
+@pytest.mark.parametrize("arguments", [[], ["replay"], ["status"]])
+def test_short_option_of_help(arguments: list[str]) -> None:
+    result = CliRunner().invoke(main.main, [*arguments, "-h"])
+    assert result.exit_code == 0, result.output
+    assert "-h, --help" in result.output
+    assert CliRunner().invoke(main.scheduler, ["-h"]).exit_code == 0

@@ -21,6 +21,8 @@ from .run_scheduler import (
     write_pid_file,
 )
 
+#: Settings of commands: those of `dask`.
+CONTEXT = {"ignore_unknown_options": True, "help_option_names": ["-h", "--help"]}
 #: Default port of the scheduler.
 DEFAULT_PORT = 8786
 
@@ -70,14 +72,14 @@ def validate_duration(ctx: click.Context, param: click.Parameter, value: str | N
     return value
 
 
-@click.group(name="paceline", cls=DefaultGroup, context_settings={"ignore_unknown_options": True})
+@click.group(name="paceline", cls=DefaultGroup, context_settings=CONTEXT)
 def main() -> None:
     """paceline: a scheduler for Dask clusters."""
 
 
 @main.command(
     name="scheduler",
-    context_settings={"ignore_unknown_options": True},
+    context_settings=CONTEXT,
     help="Launch a scheduler (the default command; takes the options of `dask scheduler`).",
 )
 @click.option("--host", default="", help="URI, IP or hostname of this server")
