@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,13 @@ from paceline.scheduler.server.runtime.build import COMPILED
 COMMAND = [sys.executable, "-m", "paceline.scheduler.server.cli.main"]
 
 
-def start(tmp_path: Path, *options: str) -> tuple[subprocess.Popen[str], Path]:
+def start(
+    tmp_path: Path, *options: str, before: Sequence[str] = ()
+) -> tuple[subprocess.Popen[str], Path]:
     file = tmp_path / "scheduler.json"
     base = ["--host", "127.0.0.1", "--port", "0", "--dashboard-address", "127.0.0.1:0"]
     process = subprocess.Popen(
-        [*COMMAND, *base, "--scheduler-file", str(file), *options],
+        [*before, *COMMAND, *base, "--scheduler-file", str(file), *options],
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -113,6 +116,24 @@ def test_preloads_get_their_options(tmp_path: Path) -> None:
     assert process.returncode == 0, log
     assert out.split("\n")[:2] == [f"setup 5 {address}", "teardown"]
     assert "Reason: idle-timeout-exceeded" in log
+
+
+@pytest.mark.parametrize("closed", ["<&- >&- 2>&-", "2>&-"])
+def test_scheduler_starts_with_closed_streams(tmp_path: Path, closed: str) -> None:
+    """Programs that start daemons close these streams."""
+    program = tmp_path / "closed.sh"
+    program.write_text(f'exec "$@" {closed}\n')
+    process, file = start(tmp_path, before=["sh", str(program)])
+    assert file.exists()
+    with Client(json.loads(file.read_text())["address"]) as client:
+        future = client.submit(int, key="x")  # its graph is compiled in a child process
+        client.run_on_scheduler(lambda: print("to nothing", flush=True))
+        while not client.run_on_scheduler(lambda dask_scheduler: "x" in dask_scheduler.tasks):
+            time.sleep(0.02)
+        del future
+    process.terminate()
+    process.communicate(timeout=20)
+    assert process.returncode == 0
 
 
 def test_port_in_use_is_reported_in_one_line(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from . import doctor, explain, protocol_commands, replace_scheduler, replay, sha
 from .options import tls_options
 from .run_scheduler import (
     PRELOAD_HINT,
+    open_closed_streams,
     raise_file_limit,
     run_scheduler,
     set_process_title,
@@ -151,6 +152,7 @@ def scheduler(
     **options: Any,
 ) -> None:
     """Launch a scheduler."""
+    open_closed_streams()
     if security and not host and not protocol:
         protocol = "tls"
     address = listen_options(host, port, interface, protocol)

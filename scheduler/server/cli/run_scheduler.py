@@ -95,6 +95,18 @@ def raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, hard // 2), hard))
 
 
+def open_closed_streams() -> None:
+    """Open the null device in place of standard streams that the parent process has closed.
+
+    Without this, sockets get their descriptors, which child processes inherit as streams.
+    """
+    for name in ("stdin", "stdout", "stderr"):
+        if getattr(sys, name) is None:
+            stream = open(os.devnull, "r+")  # noqa: SIM115
+            os.set_inheritable(stream.fileno(), True)
+            setattr(sys, name, stream)
+
+
 def set_process_title(title: str) -> None:
     """Set the title that ``ps`` shows."""
     import setproctitle
