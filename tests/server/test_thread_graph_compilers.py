@@ -12,11 +12,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import distributed
 import pytest
+from paceline.scheduler import Scheduler
 from paceline.scheduler.core.stimuli import GraphFailed
 from paceline.scheduler.server.compilers import process
 from paceline.scheduler.server.compilers.threads import ThreadGraphCompilers
 from paceline.workers_compat.graphs import match_error
+
+from tests.support.fake_peers import until
 
 from .test_graph_compilers import compiled, request
 
@@ -56,6 +60,39 @@ class EndlessGraph:
                 yield n
         finally:
             self.has_ended.set()
+
+
+class Slow:
+    """An argument that is unpickled once ``proceed`` is set."""
+
+    proceed = threading.Event()
+
+    def __reduce__(self) -> Any:
+        return wait_and_return_one, ()
+
+
+def wait_and_return_one() -> int:
+    Slow.proceed.wait(30)
+    return 1
+
+
+async def test_graph_is_kept_for_a_later_one_that_was_compiled_before_it() -> None:
+    """The two threads finish the graphs in any order."""
+    options: dict[str, Any] = {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
+    Slow.proceed.clear()
+    async with (
+        Scheduler(**options, dashboard=False) as scheduler,
+        distributed.Client(scheduler.address, asynchronous=True) as client,
+    ):
+        first = client.submit(int, Slow(), key="first")
+        second = client.submit(int, first, key="second")
+        stream = scheduler.server.driver.client_streams[client.id]
+        await until(lambda: len(stream._graphs) == 2 and stream._graphs[1].outcome is not None)
+        del first
+        await until(lambda: stream._graphs[1].released)
+        Slow.proceed.set()
+        async with distributed.Worker(scheduler.address, dashboard_address=":0"):
+            assert await second == 1
 
 
 @pytest.fixture

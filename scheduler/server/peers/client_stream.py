@@ -109,15 +109,18 @@ class ClientStream(Stream):
         """Cancel the compilation of the newest graphs of which all wanted keys were released.
 
         A graph is compiled after all if an earlier message may refer to its keys, such as another
-        graph, or if another client wants one of them.
+        graph, or if another client wants one of them. The other graph may be compiled already:
+        threads finish graphs in any order.
         """
         released: set[Any] = set()
         for graph in reversed(self._graphs):
             if graph.may_be_used:
                 break
             released |= graph.released
-            if graph.outcome is not None:
+            if type(graph.outcome) is stimuli.GraphDropped:
                 continue
+            if graph.outcome is not None:
+                break
             if len(released) < len(graph.keys):  # PackedKeys are decoded only if necessary
                 break
             if not released.issuperset(graph.keys) or self._is_wanted_by_others(graph.keys):
