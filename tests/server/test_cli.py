@@ -136,6 +136,24 @@ def test_scheduler_starts_with_closed_streams(tmp_path: Path, closed: str) -> No
     assert process.returncode == 0
 
 
+def test_log_with_a_configuration_for_dictconfig(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It disables the loggers that exist before distributed is imported."""
+    (tmp_path / "logging.yaml").write_text(
+        "logging:\n"
+        "  version: 1\n"
+        "  handlers: {console: {class: logging.StreamHandler}}\n"
+        "  root: {handlers: [console], level: INFO}\n"
+    )
+    monkeypatch.setenv("DASK_CONFIG", str(tmp_path))
+    process, _ = start(tmp_path)
+    process.terminate()
+    _, log = process.communicate(timeout=20)
+    assert "  Scheduler at: " in log
+    assert "End scheduler" in log
+
+
 def test_port_in_use_is_reported_in_one_line(tmp_path: Path) -> None:
     first, file = start(tmp_path)
     port = json.loads(file.read_text())["address"].rpartition(":")[2]

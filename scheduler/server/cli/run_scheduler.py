@@ -132,6 +132,8 @@ def run_scheduler(*, durable: str | None = None, **options: Any) -> None:
     from paceline.scheduler.server.scheduler import Scheduler
     from paceline.workers_compat.config import config
 
+    # `logging: {version: 1}` in dask's configuration disables loggers that precede distributed
+    logger.disabled = False
     # imports of this process write to pages that it shares with the template after the fork
     make_loop = loop_factory(config.get("distributed.admin.event-loop"))
     requests.import_modules()
