@@ -176,6 +176,7 @@ def test_port_in_use_is_reported_in_one_line(tmp_path: Path) -> None:
         (["--nonsense", "3"], "No such option"),
         (["extra"], "list --preload before them"),
         (["--port", "1,2", "--protocol", "tcp"], "lists of equal length"),
+        (["replay", "--until", "-1", __file__], "-1 is not in the range x>=0"),
     ],
 )
 def test_invalid_options_are_refused(arguments: list[str], words: str, monkeypatch: Any) -> None:

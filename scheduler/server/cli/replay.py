@@ -11,7 +11,7 @@ from .options import read_key
 
 @click.command("replay")
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
-@click.option("--until", type=int, help="Stop after this number of stimuli")
+@click.option("--until", type=click.IntRange(min=0), help="Stop after this number of stimuli")
 @click.option("--print", "show", is_flag=True, help="Print each stimulus and its outputs")
 @click.option(
     "--key", help="Print only stimuli and outputs with this key, and its story at the end"
