@@ -65,7 +65,8 @@ def scheduler(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[dict[s
         yield json.loads(file.read_text())
     finally:
         process.terminate()
-        process.communicate(timeout=30)
+        _, log = process.communicate(timeout=30)
+    assert process.returncode == 0 and "Stopped scheduler at" in log, log
 
 
 def get(scheduler: dict[str, Any], path: str) -> Any:

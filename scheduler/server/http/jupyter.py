@@ -44,6 +44,7 @@ def serve_jupyter(http: HttpServer, close: Callable[..., Coroutine[Any, Any, Non
     base = f"{http.prefix}/{BASE}"
     options = {"base_url": base, "token": "", "allow_remote_access": True}
     app = ServerApp.instance(config=Config({"ServerApp": options}))
+    app.init_signal = lambda: None  # its handlers stop the event loop, and ask on terminals
     app.initialize(new_httpserver=False, argv=[])
     shutdown = web.Application([(rf"{base}/api/shutdown", Shutdown)])
     shutdown.settings = app.web_app.settings
