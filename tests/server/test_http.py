@@ -33,7 +33,8 @@ async def scheduler() -> AsyncIterator[Scheduler]:
 async def test_own_pages(scheduler: Scheduler) -> None:
     port = scheduler.http_server.port
     assert await get(port, "/a/health") == "ok"
-    assert scheduler.address in await get(port, "/a/")
+    for front in ("/a/", "/a", "/"):
+        assert scheduler.address in await get(port, front)
     counts = json.loads(await get(port, "/a/json/counts.json"))
     assert counts["tasks"] == counts["workers"] == 0
     identity = json.loads(await get(port, "/a/json/identity.json"))

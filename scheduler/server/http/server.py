@@ -117,6 +117,9 @@ class HttpServer:
     ) -> None:
         self.prefix = prefix
         rules = [(prefix + path, handler, options) for path, handler, options in routes]
+        if prefix:  # stock redirects the first; the second is often typed
+            front = {"url": prefix + "/", "permanent": False}
+            rules += [(path, web.RedirectHandler, front) for path in ("/", prefix)]
         self.application = PageApplication(rules, gate)
         self.tls = ssl_context is not None
         self._sockets: list[SocketAcceptor] = []
