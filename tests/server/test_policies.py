@@ -89,6 +89,7 @@ async def test_a_deadline() -> None:
     [
         ({"timeout": "soon"}, ValueError, "'timeout' must be a duration.* not 'soon'.*'inc'"),
         ({"timeout": -1}, ValueError, "'timeout' must be more than 0 seconds, not -1.*'inc'"),
+        ({"timeout": float("inf")}, ValueError, "'timeout' must be finite, not inf.*'inc'"),
         ({"timeout": True}, TypeError, "'timeout' must be a duration.* not True.*'inc'"),
         ({"timeout": [1]}, TypeError, r"'timeout' must be a duration.* not \[1\].*'inc'"),
         ({"timeout": ""}, ValueError, "'timeout' must be a duration.* not ''"),
@@ -106,6 +107,7 @@ async def test_a_deadline() -> None:
         ({"retry_on": "nowhere.Error", "retries": 1}, ValueError, "'nowhere.Error', which.*'inc'"),
         ({"retry_on": (), "retries": 1}, ValueError, r"must name an exception class, not \(\)"),
         ({"retry_delay": -2, "retries": 1}, ValueError, "'retry_delay' must be 0 or more"),
+        ({"retry_delay": float("nan"), "retries": 1}, ValueError, "'retry_delay' must be finite"),
         ({"retry_backoff": 2, "retries": 1}, ValueError, "'retry_backoff'=2 needs a 'retry_delay'"),
         (
             {"retry_backoff": 0.5, "retry_delay": 1, "retries": 1},

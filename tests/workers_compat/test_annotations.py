@@ -9,6 +9,8 @@ import dask.array as da
 import numpy as np
 import pytest
 from dask._task_spec import Task
+from dask.base import collections_to_expr
+from dask.delayed import delayed
 from distributed.protocol.core import loads as stock_loads
 from paceline.protocol.payload import Payload
 from paceline.workers_compat.graphs.annotations import annotation_set, is_plain
@@ -80,6 +82,24 @@ def test_layers_win_over_the_submission(compile, close):
     assert c.annotations(others[0]).value == {"retries": 1, "owner": "me"}
 
 
+def test_none_in_a_layer_switches_off_a_policy(compile, close):
+    with dask.annotate(timeout=None, custom=None):
+        x = delayed(max)(1, 2)
+    with dask.config.set({"paceline.scheduler.policies": {"max": {"timeout": 5}}}):
+        assert compile(y := delayed(max)(1, 2)).annotations(y.key).policy.timeout_seconds == 5
+        one = compile(x, annotations=close({"timeout": 7, "custom": 1})).annotations(x.key)
+    assert one.policy is None
+    assert one.value == {"timeout": None, "custom": 1}
+
+
+@pytest.mark.parametrize("error", [OSError, UnicodeDecodeError])
+def test_an_exception_class_of_a_layer_is_not_called(compile, error):
+    with dask.annotate(retries=2, retry_on=error):
+        x = delayed(max)(1, 2)
+    for graph in (x, collections_to_expr([x, delayed(min)(3, 4)])):
+        assert compile(graph).annotations(x.key).policy.retry_on == [f"builtins.{error.__name__}"]
+
+
 def test_no_annotations(compile):
     c = compile(graph())
     assert all(c.annotations(key) is None for key in c.keys)
@@ -124,6 +144,9 @@ def test_numbers_of_other_types():
     found = annotation_set({"retries": np.int64(2), "priority": True})
     assert found.retries == 2
     assert found.priority == 1 and type(found.priority) is int
+    value = {"retries": 1, "retry_delay": np.int64(1), "retry_backoff": np.int64(2)}
+    policy = annotation_set(value).policy
+    assert (policy.retry_delay_seconds, policy.retry_backoff) == (1, 2)
 
 
 def test_subclasses_of_builtin_types_become_builtin():

@@ -146,10 +146,11 @@ def test_a_function_pickled_by_value_keeps_its_references(
     assert compiled.spec("x")({}) == 20
 
 
+@pytest.mark.parametrize("given", [lambda cls: cls, lambda cls: (cls,)], ids=["class", "tuple"])
 def test_classes_in_annotations_are_imported(
-    compile: Any, make_request: Any, package: Any, part: Any
+    compile: Any, make_request: Any, package: Any, part: Any, given: Callable[[Any], Any]
 ) -> None:
-    with dask.annotate(retries=1, retry_on=(part.NotFound,)):
+    with dask.annotate(retries=1, retry_on=given(part.NotFound)):
         x = delayed(part.double, pure=True)(1)
     request = make_request(collections_to_expr([x]), [x.key])
     package()

@@ -75,7 +75,8 @@ class AnnotationTable:
         }
         for name, values in self._by_type.items():
             value = values.get(key)
-            if value is not None:
+            # None switches off a policy of the configuration or of the whole submission
+            if value is not None or (name in policies.POLICIES and key in values):
                 found[name] = value
         options = self._options(prefix) if self._has_policies else NO_OPTIONS
         if not found and not options:

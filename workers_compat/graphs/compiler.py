@@ -11,12 +11,14 @@ import pickle
 import textwrap
 import time
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-from dask._expr import LLGExpr
+from dask._expr import HLGExpr, LLGExpr
 from dask._task_spec import DataNode, Task, convert_legacy_graph
 from dask.core import validate_key
+from dask.highlevelgraph import HighLevelGraph
 from dask.utils import parse_timedelta
 from distributed.client import _MapExpr
 from paceline.protocol.packed_keys import decode_or
@@ -163,6 +165,9 @@ def _materialize(
     if isinstance(expr, dict):
         # sent by ``Client.recreate_task_locally``; stock fails with an AttributeError
         expr = LLGExpr(expr)
+    for each in expr.walk():
+        if isinstance(each, HLGExpr):
+            _shield_classes(each.hlg)
     graph = expr.__dask_graph__()
     if request.validate:
         for key in graph:
@@ -175,6 +180,28 @@ def _materialize(
         graph = convert_legacy_graph(graph)
     tasks = rename_map_keywords(expr, graph, request.keys)
     return tasks, by_type, isinstance(expr, LLGExpr)
+
+
+def _shield_classes(graph: HighLevelGraph) -> None:
+    """Replace the classes in ``retry_on`` annotations of layers by functions that return them.
+
+    dask calls annotations that are callable, with the key, and an exception class is callable.
+    """
+    for layer in graph.layers.values():
+        found = (layer.annotations or {}).get("retry_on")
+        if isinstance(found, type):
+            layer.annotations = {**layer.annotations, "retry_on": _Constant(found)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Constant:
+    """An annotation that has the same value for all keys. Equal ones do not prevent fusion."""
+
+    value: Any
+
+    def __call__(self, key: Any) -> Any:
+        """Return the value."""
+        return self.value
 
 
 def rename_map_keywords(

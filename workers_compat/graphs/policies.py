@@ -13,6 +13,7 @@ import operator
 from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from fnmatch import fnmatchcase
+from numbers import Real
 from types import MappingProxyType
 from typing import Any
 
@@ -175,7 +176,8 @@ def _imported(name: str) -> Any:
 
 def _factor(name: str, value: Any) -> float:
     """Return a factor from 1 to ``FACTOR_MAX``."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    if not is_number:
         raise TypeError(f"the annotation {name!r} must be a number, not {value!r}")
     if not 1 <= value <= FACTOR_MAX:
         raise ValueError(f"the annotation {name!r} must be from 1 to {FACTOR_MAX}, not {value!r}")
@@ -205,7 +207,9 @@ def flag(name: str, value: Any) -> bool:
 def duration(name: str, value: Any, may_be_zero: bool = True) -> float:
     """Return a duration in seconds, which is not negative; and not 0 unless that is allowed."""
     seconds = _seconds(name, value)
-    if not math.isfinite(seconds) or seconds < 0 or (seconds == 0 and not may_be_zero):
+    if not math.isfinite(seconds):
+        raise ValueError(f"the annotation {name!r} must be finite, not {value!r}")
+    if seconds < 0 or (seconds == 0 and not may_be_zero):
         limit = "0 or more" if may_be_zero else "more than 0"
         raise ValueError(f"the annotation {name!r} must be {limit} seconds, not {value!r}")
     return seconds
