@@ -104,6 +104,8 @@ def settings(
     **options: Any,
 ) -> Settings:
     """Validate the arguments of ``Transfer``. Raises ValueError."""
+    if isinstance(rules, str) or not isinstance(rules, Sequence):
+        raise ValueError(f"rules must be a list of mappings, not {type(rules).__name__}")
     checked_rules = tuple(_rule(rule) for rule in rules)
     given = {name: _options(name, value) for name, value in options.items()}
     classes = dict(BUILT_IN)
@@ -151,14 +153,19 @@ def configured() -> Settings | None:
 
     The value is a list of names, or a mapping such as ``{"backends": ["auto"], "rules": [...],
     "min-nbytes": "1 MiB", "redis": {"url": ...}, "file": {"directory": ...}}``.
+
+    Raises ValueError. Its text does not contain the value, because a URL may contain a password.
     """
     found = dask.config.get(CONFIG, None)
     if not found:
         return None
-    if isinstance(found, (str, list, tuple)):
-        return settings(*_names(found))
-    more = _with_underscores(found)
-    return settings(*_names(more.pop("backends", None) or AUTO), **more)
+    try:
+        if isinstance(found, (str, list, tuple)):
+            return settings(*_names(found))
+        more = _with_underscores(_mapping("it", found))
+        return settings(*_names(more.pop("backends", None) or AUTO), **more)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ValueError(f"invalid setting `{CONFIG}`: {error}") from error
 
 
 def _names(found: Any) -> tuple[str, ...]:
@@ -175,16 +182,21 @@ def _with_underscores(given: Mapping[Any, Any]) -> dict[str, Any]:
     return {str(key).replace("-", "_"): value for key, value in given.items()}
 
 
-def _options(name: str, value: Any) -> Mapping[str, Any]:
+def _mapping(what: str, value: Any) -> Mapping[Any, Any]:
+    """Return `value` if it is a mapping. Raises ValueError."""
     if isinstance(value, Mapping):
-        return _with_underscores(value)
+        return value
+    raise ValueError(f"{what} must be a mapping, not {type(value).__name__}")
+
+
+def _options(name: str, value: Any) -> Mapping[str, Any]:
     if name in NEEDS and isinstance(value, str):
         return {NEEDS[name]: value}
-    raise ValueError(f"options of transfer {name!r} are a mapping, not {type(value).__name__}")
+    return _with_underscores(_mapping(f"options of transfer {name!r}", value))
 
 
 def _rule(rule: Rule | Mapping[str, Any]) -> Rule:
-    given = asdict(rule) if isinstance(rule, Rule) else _with_underscores(rule)
+    given = asdict(rule) if isinstance(rule, Rule) else _with_underscores(_mapping("a rule", rule))
     for name in ("use", "types", "prefixes"):
         if name in given:
             given[name] = _names(given[name])

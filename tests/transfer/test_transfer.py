@@ -265,3 +265,12 @@ def test_settings() -> None:
     with dask.config.set({"paceline.transfer": "shm, direct"}):
         assert configured() == settings("shm", "direct")
     assert configured() is None
+    for value, text in (
+        (5, "`paceline.transfer`: it must be a mapping, not int"),
+        ({"rules": 5}, "rules must be a list of mappings, not int"),
+        ({"rules": ["shm"]}, "a rule must be a mapping, not str"),
+        ({"backend": ["shm"]}, "options of transfer 'backend' must be a mapping, not list"),
+        ({"min-nbytes": [1]}, "invalid setting `paceline.transfer`: "),
+    ):
+        with dask.config.set({"paceline.transfer": value}), pytest.raises(ValueError, match=text):
+            configured()

@@ -43,6 +43,7 @@ INVALID: dict[str, Any] = {
     "distributed.comm.compression": 7,
     "distributed.comm.offload": [],
     "paceline.scheduler.client-grace": "a while",
+    "paceline.scheduler.memory-admission": True,
     "paceline.shares.groups": {"batch": {"memory": float("inf")}},
     "paceline.shares.clients": {"batch-*": 5},
     "paceline.shares.half-life": "long",
@@ -76,6 +77,22 @@ def test_error_about_policies_has_the_pattern_and_the_option(options: Any, error
     with (
         dask.config.set({"paceline.scheduler.policies": found}),
         pytest.raises(ConfigError, match=text),
+    ):
+        check()
+
+
+@pytest.mark.parametrize(
+    ("settings", "error"),
+    [
+        ({"weight": 0}, "weight of share group 'batch' must be from 1e-06 to 1e\\+06; got 0"),
+        ({"cores": 5}, "share group 'batch' has the unknown setting 'cores'; use weight, "),
+        (5, "share group 'batch' must be a mapping of settings; got 5"),
+    ],
+)
+def test_error_about_share_groups_has_the_group_and_the_setting(settings: Any, error: str) -> None:
+    with (
+        dask.config.set({"paceline.shares.groups": {"batch": settings}}),
+        pytest.raises(ConfigError, match=rf"`paceline\.shares\.groups`.*; {error}"),
     ):
         check()
 

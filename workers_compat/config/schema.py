@@ -86,8 +86,13 @@ def _is_list_of_texts(value: Any) -> bool:
 
 def _are_share_groups(value: Any) -> bool:
     for group, settings in dict(value).items():
-        plain = {n: parse_bytes(v) if n == "memory" else v for n, v in settings.items()}
-        check_group_settings(group, plain)
+        plain = settings
+        if isinstance(settings, Mapping):
+            plain = {n: parse_bytes(v) if n == "memory" else v for n, v in settings.items()}
+        try:
+            check_group_settings(group, plain)
+        except ValueError as error:
+            raise InvalidPart(str(error)) from error
     return True
 
 
@@ -239,7 +244,8 @@ VALUE_TYPES: dict[str, ValueType] = {
         lambda value: _is_duration(value) and parse_timedelta(value, default="seconds") >= 1,
     ),
     "paceline.scheduler.memory-admission": ValueType(
-        "a number up to 1, or false", lambda value: value is False or 0 < float(value) <= 1
+        "a number up to 1, or false",
+        lambda value: value is False or (value is not True and 0 < float(value) <= 1),
     ),
     "paceline.scheduler.second-copies": BOOL,
     "paceline.scheduler.speculation": BOOL,
