@@ -31,10 +31,18 @@ def test_a_task_that_was_forgotten(duo: Env) -> None:
 
 
 def test_name_of_a_group(duo: Env) -> None:
-    duo.submit({("x-1", i): [] for i in range(3)})
+    duo.submit({("x-1", i): [] for i in range(30)})
     found = ask(duo, "x-1")
     assert found["namesakes"]
     assert "not a task" in found["summary"]
+    assert found["summary"].endswith("for example ('x-1', 0), ('x-1', 1), ('x-1', 2).")
+
+
+def test_dependents_are_counted(duo: Env) -> None:
+    duo.submit({"x": [], "y": ["x"], **{f"z{i}": ["y"] for i in range(12)}})
+    assert "Wanted by 1 task that depends on it (y)." in ask(duo, "x")["words"]
+    expected = "Wanted by 12 tasks that depend on it (z0, z1, z2 and 9 more)."
+    assert expected in ask(duo, "y")["words"]
 
 
 def test_key_in_a_pending_graph(duo: Env) -> None:

@@ -54,7 +54,7 @@ def _unknown(key: str, facts: Facts) -> str:
     if facts["namesakes"]:
         return (
             f"{key} is the name of a task group or prefix, not a task. Pass one of its keys, "
-            f"for example {named(map(repr, facts['namesakes']))}."
+            f"for example {', '.join(map(repr, facts['namesakes'][:NAMED_MAX]))}."
         )
     if graphs["client"] is not None:
         return f"{key} is in a graph of {graphs['client']} that is being processed."
@@ -387,9 +387,9 @@ def _wanted(facts: Facts) -> list[str]:
         parts.append(named(wanted["clients"], wanted["n_clients"]))
     if wanted["n_dependents"]:
         dependents = [show(key) for key in wanted["dependents"]]
-        parts.append(
-            f"{count(wanted['n_dependents'], 'task')} that depend on it ({named(dependents)})"
-        )
+        n = wanted["n_dependents"]
+        depend = "depends" if n == 1 else "depend"
+        parts.append(f"{count(n, 'task')} that {depend} on it ({named(dependents, n)})")
     return [f"Wanted by {' and by '.join(parts)}."] if parts else ["No client or task wants it."]
 
 
