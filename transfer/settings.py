@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import dask.config
-from dask.utils import key_split, parse_bytes
+from dask.utils import key_split, parse_bytes, parse_timedelta
 
 #: Name of Dask's own transfer in rules and annotations.
 STOCK = "dask"
@@ -192,7 +192,25 @@ def _mapping(what: str, value: Any) -> Mapping[Any, Any]:
 def _options(name: str, value: Any) -> Mapping[str, Any]:
     if name in NEEDS and isinstance(value, str):
         return {NEEDS[name]: value}
-    return _with_underscores(_mapping(f"options of transfer {name!r}", value))
+    given = _with_underscores(_mapping(f"options of transfer {name!r}", value))
+    if name not in BUILT_IN:
+        return given
+    return {option: _amount(name, option, value) for option, value in given.items()}
+
+
+def _amount(name: str, option: str, value: Any) -> Any:
+    """Return the value of an option; sizes and durations as numbers. Raises ValueError."""
+    unit = option.rpartition("_")[2]
+    if value is None or unit not in ("nbytes", "seconds"):
+        return value
+    try:
+        amount = parse_bytes(value) if unit == "nbytes" else parse_timedelta(value)
+    except (AttributeError, KeyError, TypeError, ValueError):
+        amount = -1
+    if not amount >= 0:
+        kind = "a size" if unit == "nbytes" else "a duration"
+        raise ValueError(f"option {option!r} of transfer {name!r} must be {kind}, not {value!r}")
+    return amount
 
 
 def _rule(rule: Rule | Mapping[str, Any]) -> Rule:

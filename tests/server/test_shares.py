@@ -69,9 +69,9 @@ async def test_settings_do_not_change_if_shares_are_disabled() -> None:
         (["batch", "--class", "99999999999999999999"], "must be an integer from -1000000 to"),
         (["batch", "--weight", "0"], "must be from 1e-06 to 1e+06"),
         (["batch", "--weight", "inf"], "must be from 1e-06 to 1e+06"),
-        (["batch", "--threads", "few"], "--threads takes a number"),
-        (["batch", "--memory", "much"], "--memory takes a number"),
-        (["batch", "--memory", "1e400"], "--memory takes a number"),
+        (["batch", "--threads", "few"], "--threads takes a whole number or \"none\", not 'few'"),
+        (["batch", "--memory", "much"], '--memory takes a size, as "10 GiB", or "none"'),
+        (["batch", "--memory", "1e400"], '--memory takes a size, as "10 GiB", or "none"'),
     ],
 )
 def test_invalid_options(options: list[str], error: str) -> None:

@@ -259,6 +259,12 @@ def test_settings() -> None:
         for rule in ({"use": use}, Rule(use=use)):
             with pytest.raises(ValueError, match="a rule uses the unknown transfer"):
                 settings(rules=[rule])
+    for option, bad in (("cache_nbytes", "x"), ("limit_nbytes", -1), ("lease_seconds", [1])):
+        with pytest.raises(ValueError, match=f"option '{option}' of transfer 'shm' must be a "):
+            settings(shm={option: bad})
+    sizes = settings(shm={"cache-nbytes": "1 MiB"}, file={"directory": "/x", "lease_seconds": "1m"})
+    assert sizes.options["shm"] == {"cache_nbytes": 1 << 20}
+    assert sizes.options["file"] == {"directory": "/x", "lease_seconds": 60}
     rule = Rule(use="shm", types="pandas.*", prefixes="sum,mean", min_nbytes="1 MiB")
     checked = Rule(("shm",), ("pandas.*",), ("sum", "mean"), 1 << 20)
     assert settings(rules=[rule]).rules == (checked,)

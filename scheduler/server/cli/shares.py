@@ -72,7 +72,8 @@ def read_settings(options: Mapping[str, Any]) -> dict[str, float]:
             try:
                 out[name] = float(_nbytes(text) if name == "memory" else int(text))
             except (ValueError, OverflowError):  # not a number, or an infinite one
-                problem = f'--{name} takes a number or "none", not {text!r}'
+                kind = 'a size, as "10 GiB",' if name == "memory" else "a whole number"
+                problem = f'--{name} takes {kind} or "none", not {text!r}'
                 raise click.UsageError(problem) from None
     return out
 
