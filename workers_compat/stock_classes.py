@@ -34,6 +34,7 @@ def local_cluster(
 
         Options as of distributed's ``LocalCluster``. With `durable`, the folder of a log, the
         scheduler runs in processes of its own, whose death the workers and clients do not notice.
+        It then listens on ``tcp://``; another `protocol` is an error.
         """
 
         def __init__(self, *args: Any, durable: Any = None, **kwargs: Any) -> None:
@@ -50,7 +51,10 @@ def local_cluster(
                 if not spec["options"].get("host") and not spec["options"].get("interface"):
                     spec["options"]["host"] = LOCAL_HOST  # as for worker processes
             protocol = spec["options"].get("protocol") or ""
-            if isinstance(protocol, str) and protocol and protocol.split("://")[0] not in supported:
+            scheme = protocol.split("://")[0] if isinstance(protocol, str) else ""
+            if self._durable and scheme not in ("", "inproc", *supported):
+                raise ValueError(f"durable= is possible with {supported[0]}://, not {protocol!r}")
+            if scheme and scheme not in supported:
                 spec["options"]["protocol"] = f"{protocols[0]}://"
                 for worker in (self.new_spec, *self.worker_spec.values()):
                     if str(worker.get("options", {}).get("protocol")) == protocol:

@@ -91,6 +91,7 @@ def test_scheduler_ends_with_the_program(tmp_path: Path) -> None:
     [
         ({"host": "192.0.2.1"}, "the scheduler has ended"),
         ({"scheduler_kwargs": {"plugins": ["plugin"]}}, "does not have the options plugins"),
+        ({"protocol": "tls://"}, "durable= is possible with tcp://, not 'tls://'"),
     ],
 )
 def test_invalid_options(options: dict[str, object], reason: str, tmp_path: Path) -> None:
