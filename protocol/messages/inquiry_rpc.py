@@ -132,7 +132,7 @@ class PerformanceReport(Request, frozen=True, kw_only=True, tag="performance_rep
     """Create a performance report. Returns: HTML.
 
     Attributes:
-        last_count: index in the task stream at which the report starts.
+        last_count: number of values that the scheduler's system monitor had at `start`.
         code: source code to show in the report.
         mode: mode of bokeh's resources.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,14 @@ async def test_requests_and_close(scheduler: Scheduler) -> None:
     other = await Peer.connect(scheduler)
     assert await other.request({"op": "close"}) == "OK"
     assert await other.ended()
+
+
+async def test_performance_report_that_began_before_a_restart(scheduler: Scheduler) -> None:
+    """The new process has fewer values of its system monitor than the client has counted."""
+    pytest.importorskip("bokeh")
+    peer = await Peer.connect(scheduler)
+    request = {"op": "performance_report", "start": time.time(), "last_count": 10_000}
+    assert "Dask Performance Report" in await peer.request(request)
 
 
 async def test_workers_with_numbers_as_names(scheduler: Scheduler) -> None:

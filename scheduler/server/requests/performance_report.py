@@ -40,7 +40,8 @@ async def performance_report(
     )
     state = server.state
     monitor = server.plugins.facade.monitor
-    monitor.update()  # plots need a value, however short the time was
+    # plots need a value, however short the time was, even if another process counted `last_count`
+    monitor.update()
     facts = {
         "start": start,
         "stop": stop,
@@ -57,7 +58,7 @@ async def performance_report(
             ws.address: {"name": ws.name, "nthreads": ws.nthreads, "memory_limit": ws.memory_limit}
             for ws in state.workers.values()
         },
-        "monitor": monitor.range_query(start=last_count),
+        "monitor": monitor.range_query(start=min(last_count, monitor.count - 1)),
         "monitor_facts": monitor_facts(monitor),
         "logs": server.request_state.log.lines(start, timestamps=True),
         "address": server.scheduler.address,
