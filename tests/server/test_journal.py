@@ -146,6 +146,18 @@ def test_truncated_journal_is_read_up_to_the_damage(tmp_path: Path) -> None:
         JournalReader(path)
 
 
+@pytest.mark.parametrize("damage", [b"\0", b"\xff"])
+def test_damage_before_the_end_is_an_error(tmp_path: Path, damage: bytes) -> None:
+    path = tmp_path / "j"
+    write(path, [stimuli.ClientRemoved("c" * 100), stimuli.WorkerRemoved("w" * 100)])
+    data = path.read_bytes()
+    value = data.index(b"w" * 100)
+    for start in (value, value - 40):  # the latter with the length of the record
+        path.write_bytes(data[:start] + damage * 60 + data[start + 60 :])
+        with pytest.raises(JournalError, match=r"damaged at byte .* --until 1 replays"):
+            read(path)
+
+
 @pytest.mark.parametrize(
     ("version", "text"),
     [(FORMAT_VERSION - 1, "an older release"), (FORMAT_VERSION + 1, "a newer release")],

@@ -402,12 +402,14 @@ class JournalReader:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.ending = "not read to its end"
+        self._path = os.fspath(path)
+        self._n_stimuli = 0
         self._codec = ValueCodec()
         self._file = open(path, "rb")  # noqa: SIM115 - closed by __iter__
-        self._check_version(os.fspath(path))
+        self._check_version(self._path)
         record = self._next()
         if record is None or record[0] != "h":
-            raise JournalError(f"{os.fspath(path)} has no header")
+            raise JournalError(f"{self._path} has no header")
         header = record[1]
         self.release: str = header["release"]
         known = {f.name for f in dataclasses.fields(SchedulerConfig)}
@@ -426,6 +428,11 @@ class JournalReader:
             )
 
     def __iter__(self) -> Iterator[JournalEntry]:
+        """Return the entries.
+
+        Raises:
+            JournalError: a record is damaged. One at the end may lack its end.
+        """
         with self._file:
             record = self._next()
             while record is not None:
@@ -441,6 +448,7 @@ class JournalReader:
                 record = following
 
     def _next(self) -> list[Any] | None:
+        position = self._file.tell()
         prefix = self._file.read(_PREFIX.size)
         if not prefix:
             self.ending = "the process ended without closing it"
@@ -450,8 +458,14 @@ class JournalReader:
             return None
         length, checksum = _PREFIX.unpack(prefix)
         body = self._file.read(length) if length <= RECORD_MAX_NBYTES else b""
-        if len(body) < length or zlib.crc32(body) != checksum:
+        if len(body) < length <= RECORD_MAX_NBYTES:
             self.ending = "its last record is torn"
             return None
+        if not body or zlib.crc32(body) != checksum:
+            raise JournalError(
+                f"{self._path} is damaged at byte {position}. --until {self._n_stimuli} replays "
+                "what precedes it."
+            )
         record: list[Any] = self._codec.unpack(body)
+        self._n_stimuli += record[0] == "s"
         return record
