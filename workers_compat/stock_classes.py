@@ -13,6 +13,8 @@ __all__ = ["LocalCluster", "ProcessInterface", "Status"]
 
 #: Where a durable scheduler listens by default.
 LOCAL_HOST = "127.0.0.1"
+#: Its protocol.
+TCP = "tcp://"
 
 
 def status(name: str) -> Status:
@@ -20,14 +22,8 @@ def status(name: str) -> Status:
     return Status[name]
 
 
-def local_cluster(
-    scheduler_class: type, protocols: tuple[str, ...], durable_class: type
-) -> type[LocalCluster]:
-    """Return a ``LocalCluster`` that starts a scheduler of `scheduler_class`.
-
-    The first of the `protocols` that the scheduler supports replaces any other. A durable scheduler
-    is one of `durable_class`, and supports the first of them.
-    """
+def local_cluster(scheduler_class: type, durable_class: type) -> type[LocalCluster]:
+    """Return a ``LocalCluster`` with a scheduler of `scheduler_class`, or of `durable_class`."""
 
     class PacelineLocalCluster(LocalCluster):
         """Workers on this machine, and paceline's scheduler in this process.
@@ -44,22 +40,24 @@ def local_cluster(
         def _start(self) -> Any:
             spec = self.scheduler_spec
             spec["cls"] = scheduler_class
-            supported = protocols
             if self._durable:
-                spec["cls"], supported = durable_class, protocols[:1]
-                spec["options"]["durable"] = self._durable
-                if not spec["options"].get("host") and not spec["options"].get("interface"):
-                    spec["options"]["host"] = LOCAL_HOST  # as for worker processes
-            protocol = spec["options"].get("protocol") or ""
-            scheme = protocol.split("://")[0] if isinstance(protocol, str) else ""
-            if self._durable and scheme not in ("", "inproc", *supported):
-                raise ValueError(f"durable= is possible with {supported[0]}://, not {protocol!r}")
-            if scheme and scheme not in supported:
-                spec["options"]["protocol"] = f"{protocols[0]}://"
-                for worker in (self.new_spec, *self.worker_spec.values()):
-                    if str(worker.get("options", {}).get("protocol")) == protocol:
-                        worker["options"]["protocol"] = f"{protocols[0]}://"
+                spec["cls"] = durable_class
+                self._configure_durable(spec["options"])
             return super()._start()
+
+        def _configure_durable(self, options: dict[str, Any]) -> None:
+            """Let the scheduler and the workers use tcp, also without processes of their own."""
+            options["durable"] = self._durable
+            if not options.get("host") and not options.get("interface"):
+                options["host"] = LOCAL_HOST  # as for worker processes
+            protocol = options.get("protocol") or TCP
+            scheme = protocol.split("://")[0] if isinstance(protocol, str) else ""
+            if scheme not in ("tcp", "inproc"):
+                raise ValueError(f"durable= is possible with {TCP}, not {protocol!r}")
+            options["protocol"] = TCP
+            for worker in (self.new_spec, *self.worker_spec.values()):
+                if str(worker.get("options", {}).get("protocol")) == protocol:
+                    worker["options"]["protocol"] = TCP
 
     PacelineLocalCluster.__name__ = PacelineLocalCluster.__qualname__ = "LocalCluster"
     return PacelineLocalCluster

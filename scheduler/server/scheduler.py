@@ -487,6 +487,4 @@ def _check_options(options: dict[str, Any]) -> None:
 
 
 #: A scheduler and workers on this machine, with the options of distributed's class of this name.
-LocalCluster = stock_classes.local_cluster(
-    Scheduler, ("tcp", "tls", "ws", "wss", "inproc"), SchedulerProcess
-)
+LocalCluster = stock_classes.local_cluster(Scheduler, SchedulerProcess)

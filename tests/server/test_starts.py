@@ -100,6 +100,11 @@ def test_local_cluster() -> None:
         assert len(client.scheduler_info()["workers"]) == 2
 
 
+def test_local_cluster_with_an_unknown_protocol() -> None:
+    with pytest.raises(RuntimeError, match="unknown address scheme 'nosuch'"):
+        LocalCluster(n_workers=0, protocol="nosuch://", dashboard_address=":0")
+
+
 async def test_two_at_once() -> None:
     options = {"n_workers": 1, "processes": False, "dashboard_address": ":0", "asynchronous": True}
     async with LocalCluster(**options) as one, LocalCluster(**options) as two:
