@@ -134,7 +134,7 @@ async def tasks(c: TappedCluster) -> None:
 async def data(c: TappedCluster) -> None:
     """Scatter, replicate, rebalance, gather and lose data."""
     client, (one, two) = c.client, c.workers[:2]
-    spread = await client.scatter({"x": 1, "y": np.arange(500)})
+    spread = await client.scatter({"x": 1, "y": np.arange(2000)})
     await client.scatter([3], direct=False, broadcast=True)
     await client.scatter([4, 5], direct=True)
     await client.replicate([spread["x"]])

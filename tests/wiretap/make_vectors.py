@@ -18,8 +18,11 @@ import json
 import logging
 import os
 import shutil
+import socket
 import sys
+import sysconfig
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 SHARD = "12kB"
@@ -37,9 +40,9 @@ from paceline.protocol.observer import ObservedMessage
 from paceline.protocol.payload import Payload, payload_header
 
 from tests.wiretap.features import STEPS, shapes
-from tests.wiretap.private_words import ROOT, overwrite_private_words
 from tests.wiretap.tapped_cluster import Record, tapped_cluster
 
+ROOT = Path(__file__).parent.parent.parent
 FOLDER = ROOT / "docs" / "vectors"
 #: Maximum size of a vector; larger ones are dropped.
 VECTOR_MAX_NBYTES = 24_000
@@ -89,7 +92,7 @@ class Keeper(Record):
 
     def keep(self, name: Name, frames: Sequence[Any], cut: bool = False) -> None:
         """Return the smallest messages, preferring those that were not sent in a batch."""
-        data = overwrite_private_words(b"".join(map(bytes, pack_frames(list(frames)))))
+        data = anonymous(b"".join(map(bytes, pack_frames(list(frames)))))
         old = (name in self.cut, len(self.kept.get(name, b"")))
         if len(data) <= VECTOR_MAX_NBYTES and (name not in self.kept or (cut, len(data)) < old):
             self.kept[name] = data
@@ -121,6 +124,24 @@ def shapes_of(seen: ObservedMessage) -> list[str]:
         "empty-frame": any(0 in map(len, p.frames) for p in payloads_in(seen.value)),
     }
     return found + [name for name, is_so in tests.items() if is_so]
+
+
+def anonymous(data: bytes) -> bytes:
+    """Return the same bytes without paths and names of this machine."""
+    places = {
+        str(ROOT),
+        sys.prefix,
+        sys.base_prefix,
+        sysconfig.get_paths()["purelib"],
+        str(Path.home()),
+        socket.gethostname(),
+    }
+    for place in sorted((p.encode() for p in places if len(p) > 4), key=len, reverse=True):
+        stand_in = (b"/" if place.startswith(b"/") else b"") + b"somewhere-else-" * (
+            len(place) // 15 + 1
+        )
+        data = data.replace(place, stand_in[: len(place)])
+    return data
 
 
 async def capture() -> Keeper:
