@@ -406,7 +406,7 @@ class JournalReader:
         self._n_stimuli = 0
         self._codec = ValueCodec()
         self._file = open(path, "rb")  # noqa: SIM115 - closed by __iter__
-        self._check_version(self._path)
+        self._check_version()
         record = self._next()
         if record is None or record[0] != "h":
             raise JournalError(f"{self._path} has no header")
@@ -415,23 +415,24 @@ class JournalReader:
         known = {f.name for f in dataclasses.fields(SchedulerConfig)}
         self.config = SchedulerConfig(**{k: v for k, v in header["config"].items() if k in known})
 
-    def _check_version(self, path: str) -> None:
+    def _check_version(self) -> None:
         line = self._file.readline(FIRST_LINE_MAX_NBYTES)
         version = line.removeprefix(MAGIC).strip()
         if not line.startswith(MAGIC) or not version.isdigit():
-            raise JournalError(f"{path} is not a journal of paceline")
+            raise JournalError(f"{self._path} is not a journal of paceline")
         if int(version) != FORMAT_VERSION:
             age = "an older" if int(version) < FORMAT_VERSION else "a newer"
             raise JournalError(
-                f"{path} was written by {age} release of paceline (journal format {int(version)}; "
-                f"this release reads format {FORMAT_VERSION}). Replay it with that release."
+                f"{self._path} was written by {age} release of paceline (journal format "
+                f"{int(version)}; this release reads format {FORMAT_VERSION}). Replay it with that "
+                "release."
             )
 
     def __iter__(self) -> Iterator[JournalEntry]:
-        """Return the entries.
+        """Yield the entries.
 
         Raises:
-            JournalError: a record is damaged. One at the end may lack its end.
+            JournalError: a record is damaged. The last one may be incomplete.
         """
         with self._file:
             record = self._next()
