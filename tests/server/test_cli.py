@@ -139,7 +139,7 @@ def test_scheduler_starts_with_closed_streams(tmp_path: Path, closed: str) -> No
 def test_log_with_a_configuration_for_dictconfig(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It disables the loggers that exist before distributed is imported."""
+    """Such a configuration disables loggers that precede the import of distributed."""
     (tmp_path / "logging.yaml").write_text(
         "logging:\n"
         "  version: 1\n"
