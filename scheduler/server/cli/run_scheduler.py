@@ -31,19 +31,21 @@ PRELOAD_HINT = (
     "A preload cannot be loaded: {}. "
     "Is it installed in this environment, or its folder on PYTHONPATH?"
 )
-#: Names and options of `Scheduler`, to name in errors of sockets and of certificates.
-ADDRESSES = (
+#: Options of `Scheduler` and of the command, named in errors of sockets and of certificates.
+ADDRESSES: tuple[tuple[str, str], ...] = (
     ("host", "--host"),
     ("port", "--port"),
     ("interface", "--interface"),
     ("dashboard_address", "--dashboard-address"),
 )
-TLS_FILES = (
+TLS_FILES: tuple[tuple[str, str], ...] = (
     ("tls_ca_file", "--tls-ca-file"),
     ("tls_scheduler_cert", "--tls-cert"),
     ("tls_scheduler_key", "--tls-key"),
 )
-#: Advice for system errors at start-up.
+TLS_HINT = "These files must be in PEM format, and the key must match the certificate."
+HOST_HINT = "Is one of these host names or ports wrong?"
+#: Advice for other system errors at start-up.
 HINTS = {
     errno.EADDRINUSE: "Another program uses this port. Stop it, or use `--port 0` for a free one.",
     errno.EADDRNOTAVAIL: (
@@ -214,16 +216,11 @@ def advice(error: Exception, options: Mapping[str, Any]) -> str:
         return PRELOAD_HINT.format(text)
     if not isinstance(error, OSError):
         return text
-    names: tuple[tuple[str, str], ...]
+    names, hint = ADDRESSES, HINTS.get(error.errno or 0, "")
     if isinstance(error, ssl.SSLError):  # its errno is a number of OpenSSL
-        names, hint = (
-            TLS_FILES,
-            "These files must be in PEM format, and the key fit the certificate.",
-        )
-    else:
-        names, hint = ADDRESSES, HINTS.get(error.errno or 0, "")
-    if isinstance(error, socket.gaierror):
-        hint = "Is one of these host names or ports wrong?"
+        names, hint = TLS_FILES, TLS_HINT
+    elif isinstance(error, socket.gaierror):
+        hint = HOST_HINT
     if error.filename is None:
         given = {**options, **(options.get("security") or {})}
         where = ", ".join(f"{option} {given[name]}" for name, option in names if given.get(name))
