@@ -13,6 +13,7 @@ from paceline.scheduler.core.inspection.invariants import (
 )
 from paceline.scheduler.core.state.model import ClientState
 from paceline.scheduler.core.state.policies import PendingRetry, SecondRun, TaskPolicies
+from paceline.scheduler.core.state.task_states import STATE_NUMBERS
 from paceline.scheduler.core.stimuli import AnnotationSet, RecallTask
 from paceline.scheduler.core.task_policy import TaskPolicy
 from paceline.testing import Env
@@ -233,9 +234,9 @@ def a_prefix_with_a_group_that_is_gone(env: Env) -> None:
 
 @breaks(50)
 def states_of_a_group(env: Env) -> None:
-    states = env.task("a").group.states
-    states["memory"] -= 1
-    states["erred"] += 1
+    counts = env.task("a").group.counts
+    counts[STATE_NUMBERS["memory"]] -= 1
+    counts[STATE_NUMBERS["erred"]] += 1
 
 
 @breaks(51)

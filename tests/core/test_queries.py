@@ -14,6 +14,7 @@ from paceline.scheduler.core.policy import scaling
 from paceline.scheduler.core.state.event_log import EventLog
 from paceline.scheduler.core.state.model import TaskGroup, TaskPrefix, TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
+from paceline.scheduler.core.state.task_states import STATE_NUMBERS
 from paceline.scheduler.core.stimuli import AnnotationSet
 from paceline.testing import Env
 
@@ -59,7 +60,7 @@ def add_task(state: SchedulerState, key: Any, status: str) -> TaskState:
     ts = TaskState(
         key, group, state.shares.account("c"), run_spec=pickled_header(b"spec"), state=status
     )
-    group.states[status] += 1
+    group.counts[STATE_NUMBERS[status]] += 1
     group.n_added += 1
     state.tasks[key] = ts
     return ts

@@ -8,6 +8,7 @@ import pytest
 from paceline.scheduler.core.state import spans as spans_module
 from paceline.scheduler.core.state.model import TaskGroup, TaskPrefix
 from paceline.scheduler.core.state.spans import Span, SpanTree, intervals
+from paceline.scheduler.core.state.task_states import STATE_NUMBERS
 from paceline.scheduler.core.stimuli import AnnotationSet
 from paceline.testing import Env
 
@@ -217,7 +218,7 @@ def test_restart_keeps_only_sums(duo: Env) -> None:
 
 def group(name: str) -> TaskGroup:
     made = TaskGroup(name, TaskPrefix(name))
-    made.n_added = made.states["memory"] = 1
+    made.n_added = made.counts[STATE_NUMBERS["memory"]] = 1
     return made
 
 
@@ -259,12 +260,12 @@ def test_names_of_metrics_are_shared() -> None:
 def test_an_open_group_is_found_among_many() -> None:
     tree = SpanTree()
     groups = [group(f"x{i}") for i in range(5)]
-    groups[1].states["processing"] = 1
+    groups[1].counts[STATE_NUMBERS["processing"]] = 1
     tree.observe([(each, None) for each in groups], 1.0)
     (span,) = tree.spans.values()
     assert span.is_open()
     assert span.open_group is groups[1]
-    groups[1].states["processing"] = 0
+    groups[1].counts[STATE_NUMBERS["processing"]] = 0
     assert not span.is_open()
     assert span.open_group is None
 

@@ -207,8 +207,8 @@ def test_damaged_snapshots_are_refused() -> None:
                 read(bytes(damaged))
     with pytest.raises(SnapshotError, match="was not completed"):
         read(bytes(header) + data[header:])
-    with pytest.raises(SnapshotError, match="'paceline-snapshot-3'; this release reads"):
-        read(data.replace(b"snapshot-2\n", b"snapshot-3\n"))
+    with pytest.raises(SnapshotError, match="'paceline-snapshot-9'; this release reads"):
+        read(data.replace(snapshot.MAGIC, b"paceline-snapshot-9\n"))
     with pytest.raises(SnapshotError, match="its header contradicts"):
         read(data + b"x")
 

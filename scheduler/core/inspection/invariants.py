@@ -262,7 +262,8 @@ def _worker_counts(view: View, ws: WorkerState) -> None:
             add_up(counts, {ts.prefix: 1})
         add_up(needs, dict.fromkeys(ts.dependencies, 1))
         add_up(used, ts.resource_restrictions or {})
-    assert ws.prefix_counts == counts, f"prefix_counts is {ws.prefix_counts}, not {counts}"
+    counted = {**ws.task_prefix_count, **ws.unknown_duration_count}
+    assert counted == counts, f"its tasks by prefix are {counted}, not {counts}"
     unknown = ws.unknown_duration_count
     assert ws.unknown_duration_total == sum(unknown.values()), "unknown_duration_total differs"
     for is_known, found in ((True, ws.task_prefix_count), (False, unknown)):

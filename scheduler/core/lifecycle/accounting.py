@@ -6,6 +6,8 @@ processing_on/processing with occupancy, and dependencies/dependents.
 
 from __future__ import annotations
 
+from typing import Final
+
 from paceline.scheduler.core.state.containers import add_up
 from paceline.scheduler.core.state.model import (
     ClientState,
@@ -20,7 +22,7 @@ from paceline.scheduler.core.state.small_set import with_item, without_item
 from .extra_runs import remove_extra_run
 
 #: Transfers of a task with more dependencies than this are not counted as work of its worker.
-NEEDS_MAX = 20_000
+NEEDS_MAX: Final = 20_000
 #: Number of group dependencies from which finished ones are dropped. A root-ish group has far
 #: fewer.
 GROUP_DEPENDENCIES_MIN = 64
@@ -494,5 +496,5 @@ def _drop_prefix(state: SchedulerState, name: str) -> None:
     prefix = state.task_prefixes.pop(name)
     dropped = state.dropped_prefixes
     dropped.suspicious += prefix.suspicious
-    add_up(dropped.state_counts, prefix.state_counts)
+    dropped.entered = [n + more for n, more in zip(dropped.entered, prefix.entered, strict=True)]
     add_up(dropped.durations_over, prefix.durations_over)

@@ -10,6 +10,7 @@ from paceline.scheduler.core.state.accounts import Account
 from paceline.scheduler.core.state.groups import Computation
 from paceline.scheduler.core.state.model import TaskGroup, TaskPrefix, TaskState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
+from paceline.scheduler.core.state.task_states import STATE_NUMBERS
 
 
 def new_task(state: SchedulerState, key: Key, client: str) -> TaskState:
@@ -29,7 +30,7 @@ def add_task(
     ts = TaskState(key, group, account, run_spec)
     account.n_tasks += 1
     group.n_added += 1
-    group.states["released"] += 1
+    group.counts[STATE_NUMBERS["released"]] += 1
     state.tasks[key] = ts
     return ts
 

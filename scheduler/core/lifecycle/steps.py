@@ -9,7 +9,7 @@ from paceline.scheduler.core.policy import fairness, placement
 from paceline.scheduler.core.state.model import TaskGroup, TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
 from paceline.scheduler.core.state.small_set import without_item
-from paceline.scheduler.core.state.task_states import ACTIVE_STATES
+from paceline.scheduler.core.state.task_states import ACTIVE_STATES, STATE_NUMBERS
 from paceline.scheduler.core.turn import Turn
 
 from . import accounting
@@ -63,17 +63,22 @@ def set_unrunnable(turn: Turn, ts: TaskState) -> None:
 
 def count_move(group: TaskGroup, start: str, finish: str) -> None:
     """Count the move of a task of `group` from state `start` to `finish`."""
-    group.states[start] -= 1
-    group.states[finish] += 1
-    group.prefix.state_counts[finish] += 1
+    counts, entered = group.counts, group.prefix.entered
+    before, after = STATE_NUMBERS[start], STATE_NUMBERS[finish]
+    counts[before] = counts[before] - 1
+    counts[after] = counts[after] + 1
+    entered[after] = entered[after] + 1
 
 
 def inputs_exceed(state: SchedulerState, ts: TaskState, limit: int) -> bool:
     """Return whether the inputs of `ts` are larger than `limit` bytes."""
-    sizes = [dts.nbytes for dts in ts.dependencies]
-    if min(sizes) >= 0:  # unknown sizes are negative
-        return sum(sizes) > limit
-    return accounting.inputs_nbytes(state, ts) > limit
+    total = 0
+    for dts in ts.dependencies:
+        nbytes = dts.nbytes
+        if nbytes < 0:  # unknown
+            return accounting.inputs_nbytes(state, ts) > limit
+        total += nbytes
+    return total > limit
 
 
 def free_replicas(turn: Turn, ts: TaskState) -> None:

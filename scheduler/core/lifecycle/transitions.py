@@ -28,7 +28,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from paceline.protocol.messages import KeyInMemory, LostData, TaskFinished, TaskRetried
 from paceline.scheduler.core.policy import (
@@ -41,7 +41,7 @@ from paceline.scheduler.core.policy import (
 )
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
-from paceline.scheduler.core.state.task_states import ACTIVE_STATES
+from paceline.scheduler.core.state.task_states import ACTIVE_STATES, STATE_NUMBERS
 from paceline.scheduler.core.turn import Turn
 
 from . import accounting, charges, steps
@@ -84,7 +84,7 @@ def run(turn: Turn, recs: Recs) -> None:
 
 #: States that follow released at once. No other transition in between may release the dependencies
 #: as unneeded, or wait for lost data.
-_AT_ONCE = frozenset(("waiting", "forgotten"))
+_AT_ONCE: Final = frozenset(("waiting", "forgotten"))
 
 
 def transition(turn: Turn, ts: TaskState, finish: str, recs: Recs, detail: Any = None) -> None:
@@ -305,12 +305,14 @@ def transition_processing_memory(
     account = ts.account
     account.n_finished += 1
     for startstop in detail.startstops:
-        accounting.add_duration(state, group, startstop.action, startstop.start, startstop.stop)
-        if startstop.action == "compute" and not seceded:
-            charges.charge(state, account, startstop.stop - startstop.start)
-    if detail.nbytes is not None:
-        accounting.set_nbytes(state, ts, detail.nbytes)
-        group.prefix.memory.add_result(detail.nbytes)
+        action, start, stop = startstop.action, startstop.start, startstop.stop
+        accounting.add_duration(state, group, action, start, stop)
+        if action == "compute" and not seceded:
+            charges.charge(state, account, stop - start)
+    nbytes = detail.nbytes
+    if nbytes is not None:
+        accounting.set_nbytes(state, ts, nbytes)
+        group.prefix.memory.add_result(nbytes)
     state.loads.touch(ws)
     accounting.add_replica(state, ts, ws)
     accounting.expect_results(state, group.prefix, ws)
@@ -425,10 +427,10 @@ def _refuse(turn: Turn, ts: TaskState, ws: WorkerState, recs: Recs) -> None:
     start, ts.state = ts.state, "processing"
     steps.count_move(ts.group, start, "processing")
     transition(turn, ts, "erred", recs, huge_inputs_failure(turn, ts, ws))
-    counts = ts.group.states  # the transition under way counts the move from where it started
-    counts["erred"] -= 1
-    counts[start] += 1
-    ts.group.prefix.state_counts["erred"] -= 1
+    erred = STATE_NUMBERS["erred"]  # the transition under way counts the move from its start
+    ts.group.counts[erred] -= 1
+    ts.group.counts[STATE_NUMBERS[start]] += 1
+    ts.group.prefix.entered[erred] -= 1
 
 
 def _recall_dependents(turn: Turn, ts: TaskState, recs: Recs) -> None:
@@ -445,7 +447,7 @@ def _recall_dependents(turn: Turn, ts: TaskState, recs: Recs) -> None:
 
 
 #: (start, finish) -> function(turn, task, recommendations to add to, detail of the cause).
-TRANSITIONS: dict[tuple[str, str], Callable[[Turn, TaskState, Recs, Any], None]] = {
+TRANSITIONS: Final[dict[tuple[str, str], Callable[[Turn, TaskState, Recs, Any], None]]] = {
     ("released", "waiting"): transition_released_waiting,
     ("released", "erred"): transition_released_erred,
     ("released", "forgotten"): steps.forget,

@@ -1,8 +1,7 @@
 """The objects of the scheduler's state: tasks, groups, prefixes, workers and clients.
 
-Attributes have the names that Dask documents for its scheduler state. Views that are not stored
-are properties. Paired attributes (such as ``who_has`` and ``has_what``) and ``TaskState.state`` are
-changed only in ``lifecycle/``.
+Attributes have the names that Dask documents; those that are not stored are properties. Paired ones
+(such as ``who_has`` and ``has_what``) and ``TaskState.state`` are changed only in ``lifecycle/``.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from .admission import UNLIMITED_NBYTES, TaskMemory
 from .containers import add_up
 from .policies import TaskPolicies
 from .small_set import SmallSet
-from .task_states import ACTIVE_STATES, TASK_STATES
+from .task_states import ACTIVE_STATES, STATE_NUMBERS, TASK_STATES
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -34,7 +33,7 @@ class TaskPrefix:
         outliers: number of latest tasks in a row that took much longer than the average.
         max_exec_time: longest time that an unfinished task was seen executing in seconds, or -1.
         group_table: groups with tasks, in order of arrival.
-        state_counts: state -> number of times that a task entered it.
+        entered: number of times that a task entered each state, in the order of TASK_STATES.
         suspicious: number of times that tasks were blamed for the loss of a worker.
         durations_over: action -> seconds of groups that were dropped.
         processing_count: number of tasks that are processing and have not seceded, on all workers.
@@ -47,7 +46,7 @@ class TaskPrefix:
     outliers: int = 0
     max_exec_time: float = -1.0
     group_table: dict[TaskGroup, None] = field(default_factory=dict)
-    state_counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(TASK_STATES, 0))
+    entered: list[int] = field(default_factory=lambda: [0] * len(TASK_STATES))
     suspicious: int = 0
     durations_over: dict[str, float] = field(default_factory=dict)
     processing_count: int = 0
@@ -75,6 +74,11 @@ class TaskPrefix:
         for group in self.groups:
             add_up(out, group.states)
         return out
+
+    @property
+    def state_counts(self) -> dict[str, int]:
+        """State -> number of times that a task entered it."""
+        return dict(zip(TASK_STATES, self.entered, strict=True))
 
     @property
     def all_durations(self) -> dict[str, float]:
@@ -107,7 +111,7 @@ class TaskGroup:
     Attributes:
         name: the common part of the keys; of any type that a key has as its first element.
         prefix: the TaskPrefix of the group.
-        states: state -> number of tasks in it; forgotten tasks stay counted.
+        counts: number of tasks in each state, in the order of TASK_STATES; forgotten ones, too.
         n_added: number of tasks ever added; ``len(group)``.
         dependency_table: groups that the tasks depend on, in order of arrival.
         nbytes_total: bytes ever reported for the results, less corrections.
@@ -121,7 +125,7 @@ class TaskGroup:
 
     name: Any
     prefix: TaskPrefix
-    states: dict[str, int] = field(default_factory=lambda: dict.fromkeys(TASK_STATES, 0))
+    counts: list[int] = field(default_factory=lambda: [0] * len(TASK_STATES))
     n_added: int = 0
     dependency_table: dict[TaskGroup, None] = field(default_factory=dict)
     nbytes_total: int = 0
@@ -153,6 +157,11 @@ class TaskGroup:
         return self.type_counts.keys()
 
     @property
+    def states(self) -> dict[str, int]:
+        """State -> number of tasks in it; forgotten tasks stay counted."""
+        return dict(zip(TASK_STATES, self.counts, strict=True))
+
+    @property
     def done(self) -> bool:
         """Return whether no task of the group is waiting, queued or running."""
         return not any(self.states[state] for state in ACTIVE_STATES)
@@ -160,7 +169,7 @@ class TaskGroup:
     @property
     def empty(self) -> bool:
         """Return whether all tasks of the group are forgotten."""
-        return self.states["forgotten"] == self.n_added
+        return self.counts[STATE_NUMBERS["forgotten"]] == self.n_added
 
 
 @dataclass(slots=True)
@@ -299,9 +308,7 @@ class TaskState:
     @property
     def waiting_on(self) -> set[TaskState]:
         """In state waiting, the dependencies without data."""
-        if self.state != "waiting":
-            return set()
-        return {d for d in self.dependencies if not d.who_has}
+        return {d for d in self.dependencies if self.state == "waiting" and not d.who_has}
 
     @property
     def waiters(self) -> set[TaskState]:
@@ -371,9 +378,7 @@ class TaskState:
 
 @dataclass(slots=True, eq=False, repr=False)
 class ClientState:
-    """A client, or an extension that holds keys like one.
-
-    Queues, variables and published datasets are held so.
+    """A client, or an extension that holds keys like one (queues, variables, published datasets).
 
     Attributes:
         client_key: the name of the client.
@@ -486,11 +491,6 @@ class WorkerState:
 
     def __post_init__(self) -> None:
         self.address_tuple = (self.address,)
-
-    @property
-    def prefix_counts(self) -> dict[TaskPrefix, int]:
-        """Prefix -> number of processing tasks that have not seceded."""
-        return {**self.task_prefix_count, **self.unknown_duration_count}
 
     def __repr__(self) -> str:
         name = f", name: {self.name}" if self.name != self.address else ""

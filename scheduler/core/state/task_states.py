@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 #: The states of a task, as Dask names them.
-TASK_STATES = (
+TASK_STATES: Final = (
     "released",
     "waiting",
     "no-worker",
@@ -13,8 +15,10 @@ TASK_STATES = (
     "erred",
     "forgotten",
 )
+#: state -> its position in TASK_STATES, and in lists of counts by state.
+STATE_NUMBERS: Final = {state: number for number, state in enumerate(TASK_STATES)}
 #: States in which a task is among the ``waiters`` of its dependencies.
-ACTIVE_STATES = frozenset({"waiting", "no-worker", "queued", "processing"})
+ACTIVE_STATES: Final = frozenset({"waiting", "no-worker", "queued", "processing"})
 
 #: Pairs that are never recommended, and why. Other pairs that are not in ``TRANSITIONS`` go through
 #: released.
