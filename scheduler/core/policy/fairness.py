@@ -27,7 +27,7 @@ from paceline.scheduler.core.state.worker_loads import has_free_slot, is_availab
 from . import admission, coassignment, placement, worker_ends
 
 #: Dependencies considered to find the worker that has most of a task's data.
-DEPENDENCIES_MAX = 100
+DEPENDENCIES_MAX: Final = 100
 #: Workers with free slots, and workers whose tasks could run elsewhere, that are compared.
 WORKERS_COMPARED_MAX = 20
 #: Seconds by which a task has to start sooner on a worker that lacks its data.
@@ -36,7 +36,7 @@ MOVE_SECONDS = 0.1
 MOVE_INTERVAL_SECONDS = 0.1
 
 #: Seconds of the whole cluster by which a group may be served early to keep tasks near their data.
-SLACK_SECONDS = 0.5
+SLACK_SECONDS: Final = 0.5
 
 #: The restrictions of a task without restrictions.
 NO_RESTRICTIONS: Final = ((), (), (), False, ())
@@ -120,9 +120,12 @@ def next_task(state: SchedulerState) -> Choice | None:
     least = state.loads.least_loaded() if queued.waiting else None
     if least is None:
         return None
+    if len(queued.waiting) == 1:
+        for queue in queued.waiting.values():
+            return _choose(state, queue, least, True)
     queues = sorted(queued.waiting.values(), key=rank)
     priority_class, usage = rank(queues[0])
-    may_move = queued.may_move or len(queues) == 1 or rank(queues[-1])[0] != priority_class
+    may_move = queued.may_move or rank(queues[-1])[0] != priority_class
     soon = priority_class, usage + SLACK_SECONDS * state.total_nthreads * state.shares.scale
     for queue in queues:
         if may_move and rank(queue) > soon:
@@ -239,7 +242,7 @@ def _add_remote(
         if ts is None or ws in free:
             continue
         if user_priority is None:
-            if is_available(ws) and not starts_sooner(state, ts, least, ws, heap.members):
+            if is_available(ws) and not starts_sooner(state, ts, least, ws, len(heap)):
                 continue
         elif ts.priority is None or ts.priority[0] >= user_priority:
             continue
@@ -251,13 +254,13 @@ def starts_sooner(
     ts: TaskState,
     elsewhere: WorkerState,
     ws: WorkerState,
-    waiting: dict[TaskState, int],
+    n_waiting: int,
 ) -> bool:
     """Return whether `ts` would start sooner on the free worker `elsewhere` than on `ws`.
 
-    The tasks `waiting` for `ws` in the queue count as its work.
+    The `n_waiting` tasks that wait for `ws` in the queue count as its work.
     """
-    seconds = len(waiting) * expected_duration(state, ts.group.prefix)
+    seconds = n_waiting * expected_duration(state, ts.group.prefix)
     wait = (occupancy(state, ws) + seconds) / usable_threads(ws)
     return (
         wait > MOVE_SECONDS and placement.fetch_seconds(state, ts, elsewhere) + MOVE_SECONDS < wait

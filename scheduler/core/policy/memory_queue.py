@@ -138,6 +138,6 @@ def _first_worker(state: SchedulerState, ts: TaskState, place: Place) -> WorkerS
         return place
     queue = state.queued.waiting[ts.account.share]
     heap = queue.near[place] if ts in queue.places else queue.batches[place]
-    if is_available(place) and not fairness.starts_sooner(state, ts, least, place, heap.members):
+    if is_available(place) and not fairness.starts_sooner(state, ts, least, place, len(heap)):
         return None
     return least

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections import deque
 from collections.abc import Iterator, Mapping
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 T = TypeVar("T")
+
+#: Priority and number of arrival of a member of a PriorityQueue, and the member.
+Entry: TypeAlias = tuple[Any, ...]
 
 
 def add_up(sums: dict[Any, Any], more: Mapping[Any, Any]) -> None:
@@ -53,9 +57,14 @@ class LoadBuckets(Generic[T]):
 
     def least(self) -> T | None:
         """Return a member with the least load, the one that has had it longest, or None."""
-        if not self._buckets:
-            return None
-        return next(iter(self._buckets[min(self._buckets)]))
+        best: dict[T, None] = {}
+        least = math.inf
+        for load, bucket in self._buckets.items():
+            if load < least:
+                best, least = bucket, load
+        for item in best:
+            return item
+        return None
 
     def __contains__(self, item: object) -> bool:
         return item in self.loads
@@ -75,13 +84,13 @@ class PriorityQueue(Generic[T]):
     leave it at once. Others stay as stale entries until these are more than half.
 
     Attributes:
-        members: member -> number of its arrival; public because it is tested after each turn.
+        members: member -> its entry; public because it is tested after each turn.
     """
 
     def __init__(self) -> None:
-        self._heap: list[tuple[Any, int, T]] = []
-        self._run: deque[tuple[Any, int, T]] = deque()
-        self.members: dict[T, int] = {}
+        self._heap: list[Entry] = []
+        self._run: deque[Entry] = deque()
+        self.members: dict[T, Entry] = {}
         self._counter = 0
 
     def add(self, item: T) -> None:
@@ -89,8 +98,8 @@ class PriorityQueue(Generic[T]):
         if item in self.members:
             return
         self._counter += 1
-        self.members[item] = self._counter
-        entry = (item.priority, self._counter, item)  # type: ignore[attr-defined]
+        entry: Entry = (item.priority, self._counter, item)  # type: ignore[attr-defined]
+        self.members[item] = entry
         run = self._run
         if not run or run[-1][0] <= entry[0]:
             run.append(entry)
@@ -99,13 +108,16 @@ class PriorityQueue(Generic[T]):
 
     def discard(self, item: T) -> bool:
         """Remove `item` if present. Return whether it was."""
-        if self.members.pop(item, None) is None:
+        entry = self.members.pop(item, None)
+        if entry is None:
             return False
         run = self._run
-        while run and not self._is_live(run[0]):
-            run.popleft()
-        while run and not self._is_live(run[-1]):
-            run.pop()
+        if run and run[0] is entry:
+            while run and not self._is_live(run[0]):
+                run.popleft()
+        else:
+            while run and not self._is_live(run[-1]):
+                run.pop()
         n_entries = len(self._heap) + len(run)
         if n_entries > 64 and n_entries > 2 * len(self.members):
             self._run = deque([e for e in run if self._is_live(e)])
@@ -113,26 +125,28 @@ class PriorityQueue(Generic[T]):
             heapq.heapify(self._heap)
         return True
 
-    def _is_live(self, entry: tuple[Any, int, T]) -> bool:
-        return self.members.get(entry[2]) == entry[1]
+    def _is_live(self, entry: Entry) -> bool:
+        return self.members.get(entry[2]) is entry
 
     def peek(self) -> T | None:
         """Return the first member, or None."""
         run, heap = self._run, self._heap
-        members = self.members
-        while run and members.get(run[0][2]) != run[0][1]:  # inlined _is_live: on the hot path
+        while run and not self._is_live(run[0]):
             run.popleft()
         while heap and not self._is_live(heap[0]):
             heapq.heappop(heap)
+        if not run and not heap:
+            return None
         if run and heap:
-            return min(run[0], heap[0])[2]
-        if run:
-            return run[0][2]
-        return heap[0][2] if heap else None
+            first = min(run[0], heap[0])
+        else:
+            first = run[0] if run else heap[0]
+        member: T = first[2]
+        return member
 
     def first(self, n: int) -> list[T]:
         """Return up to `n` of the first members in order of priority, without sorting all."""
-        found: list[tuple[Any, int, T]] = []
+        found: list[Entry] = []
         for entry in self._run:
             if self._is_live(entry):
                 found.append(entry)
