@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence, Set
 from types import MappingProxyType
-from typing import Any, TypeVar, Union
+from typing import Any, Final, TypeVar, Union
 
 import msgspec
 from msgspec.structs import force_setattr
@@ -48,7 +48,7 @@ __all__ = ["Codec", "InvalidMessage", "Received", "UnknownMessage"]
 
 T = TypeVar("T")
 #: Longer lists of keys are checked all at once.
-MANY_KEYS = 32
+MANY_KEYS: Final = 32
 #: What decoding a message may return.
 Received = Message | UnknownMessage | InvalidMessage
 
@@ -86,13 +86,13 @@ def _batch_decoder(table: Mapping[str, Op]) -> msgspec.msgpack.Decoder[list[Any]
     return msgspec.msgpack.Decoder(batch, dec_hook=_decode_placeholder)
 
 
-_DECODERS: Mapping[Direction, msgspec.msgpack.Decoder[list[Any]]] = MappingProxyType(
+_DECODERS: Final[Mapping[Direction, msgspec.msgpack.Decoder[list[Any]]]] = MappingProxyType(
     {direction: _batch_decoder(TABLES[direction]) for direction in STREAM_DIRECTIONS}
 )
 #: Classes with untyped fields, in which msgspec would not encode sets as stock does.
-_UNTYPED: Mapping[type, tuple[str, ...]] = MappingProxyType(
-    {cls: fields.untyped_fields for cls, fields in MESSAGE_FIELDS.items() if fields.untyped_fields}
-)
+_UNTYPED: Final = {
+    cls: fields.untyped_fields for cls, fields in MESSAGE_FIELDS.items() if fields.untyped_fields
+}
 RAW_LIST = msgspec.msgpack.Decoder(list[msgspec.Raw])
 
 
@@ -360,9 +360,9 @@ class Codec:
 
 
 #: Types of decoded values that need the second step.
-_CONTAINERS = frozenset((list, dict))
+_CONTAINERS: Final = frozenset((list, dict))
 #: Types of decoded keys that need the second step, or are not valid keys.
-_CHECKED_KEYS = frozenset((list, dict, float, type(None)))
+_CHECKED_KEYS: Final = frozenset((list, dict, float, type(None)))
 
 
 def _plain_key(key: Any) -> Any:

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from msgspec.structs import force_setattr
 from paceline.protocol.messages.base import (
@@ -46,7 +46,7 @@ Phase = Literal["handshake", "rpc", "worker-stream", "client-stream", "closed"]
 Move = Literal["handshake", "worker", "client", "close"]
 
 #: (phase, move) -> the next phase. Any other move is an error of the end that makes it.
-PHASES: Mapping[tuple[Phase, Move], Phase] = MappingProxyType(
+PHASES: Final[Mapping[tuple[Phase, Move], Phase]] = MappingProxyType(
     {
         ("handshake", "handshake"): "rpc",
         ("rpc", "worker"): "worker-stream",
@@ -67,7 +67,7 @@ _STREAMS: Mapping[tuple[Phase, Role], tuple[Direction, Direction]] = MappingProx
         ("client-stream", "connector"): ("scheduler_to_client", "client_to_scheduler"),
     }
 )
-_ALLOWED: Mapping[Direction, frozenset[type]] = MappingProxyType(
+_ALLOWED: Final[Mapping[Direction, frozenset[type]]] = MappingProxyType(
     {direction: frozenset(op.cls for op in table.values()) for direction, table in TABLES.items()}
 )
 

@@ -19,7 +19,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from struct import Struct
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from .compression import Buffer
 from .errors import RemoteProtocolError
@@ -42,7 +42,7 @@ class FrameSink(Protocol):
 Allocator = Callable[[int], "bytearray | memoryview | FrameSink | None"]
 
 #: Frames of at least this size are received into memory of their own.
-LARGE_FRAME_NBYTES = 64 * 2**10
+LARGE_FRAME_NBYTES: Final = 64 * 2**10
 #: Frames of at least this size get their own pages, which are not cleared first; a size that is
 #: claimed but not sent costs no memory.
 MAPPED_FRAME_NBYTES = 2**20
@@ -51,10 +51,10 @@ HUGE_FRAME_NBYTES = 2**22
 #: Size of the buffer for one read from the socket. Untouched pages cost nothing.
 SCRATCH_NBYTES = 256 * 2**10
 
-_PRELUDE = Struct("<QQ")
-_U64 = 8
+_PRELUDE: Final = Struct("<QQ")
+_U64: Final = 8
 #: Structs of 0 to 63 numbers of a prelude; more are rare.
-_NUMBERS = tuple(Struct(f"<{count}Q") for count in range(64))
+_NUMBERS: Final = tuple(Struct(f"<{count}Q") for count in range(64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +268,8 @@ class FrameReader:
         if available < 2 * _U64:
             self._need = 2 * _U64
             return None
+        first: int
+        count: int
         first, count = _PRELUDE.unpack_from(data, position)
         prelude_nbytes = 2 * _U64 + count * _U64
         if count > limits.max_frames:
@@ -286,7 +288,7 @@ class FrameReader:
             self._need = prelude_nbytes
             return None
         lengths = _numbers(count).unpack_from(data, position + 2 * _U64)
-        total = sum(lengths)
+        total: int = sum(lengths)
         if total > limits.max_message_nbytes:
             raise RemoteProtocolError(
                 f"a message claims {total} bytes; the limit is {limits.max_message_nbytes}"
@@ -405,6 +407,10 @@ def pack_frames(frames: Sequence[Buffer]) -> list[Buffer]:
 
     The first buffer starts with the prelude.
     """
+    if len(frames) == 1:
+        length = frame_nbytes(frames[0])
+        if length < LARGE_FRAME_NBYTES:
+            return [b"".join((_NUMBERS[3].pack(2 * _U64 + length, 1, length), frames[0]))]
     lengths = [len(frame) if type(frame) is bytes else frame_nbytes(frame) for frame in frames]
     nbytes = sum(lengths)
     if nbytes < LARGE_FRAME_NBYTES or max(lengths) < LARGE_FRAME_NBYTES:

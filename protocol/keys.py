@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 #: A task key. Dask allows str, bytes, int, float, and tuples of these at any depth.
 Key: TypeAlias = "str | bytes | int | float | tuple[Key, ...]"
 
 #: Longest key, and longest name of a queue, lock, topic and the like: the sum of characters of
 #: text, bytes, and items of tuples.
-KEY_NBYTES_MAX = 64 * 2**10
+KEY_NBYTES_MAX: Final = 64 * 2**10
 #: msgpack encodes these ints.
 INT_MIN, INT_MAX = -(2**63), 2**64 - 1
 #: Characters of an invalid key that an error quotes.

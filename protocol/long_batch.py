@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -17,7 +17,7 @@ from .compression import Buffer
 from .packed_keys import PackedKeys
 
 #: Longer frames are split.
-LONG_BATCH_NBYTES = 128 * 2**10
+LONG_BATCH_NBYTES: Final = 128 * 2**10
 #: Approximate size of a piece, which takes some milliseconds to decode.
 PIECE_NBYTES = 64 * 2**10
 #: Most messages of a piece.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 from paceline.protocol.messages.base import Key, Keys, Message
@@ -85,6 +85,6 @@ def _is_key_map(hint: Any) -> bool:
 
 
 #: Message class -> its fields.
-MESSAGE_FIELDS: Mapping[type, MessageFields] = MappingProxyType(
+MESSAGE_FIELDS: Final[Mapping[type, MessageFields]] = MappingProxyType(
     {op.cls: MessageFields(op.cls) for table in TABLES.values() for op in table.values()}
 )

@@ -15,7 +15,7 @@ import operator
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Final
 
 import msgpack
 import msgspec
@@ -49,7 +49,7 @@ PAYLOAD_KINDS: Mapping[str, PayloadKind] = MappingProxyType(
 )
 
 #: What reading untrusted msgpack may raise.
-READ_ERRORS = (
+READ_ERRORS: Final = (
     ValueError,
     TypeError,
     KeyError,
@@ -117,7 +117,7 @@ def payload_in_place(
 
 
 #: Encoding -> the function that finds the payload of a placeholder.
-PAYLOAD_READERS: Mapping[Encoding, Callable[..., Payload]] = MappingProxyType(
+PAYLOAD_READERS: Final[Mapping[Encoding, Callable[..., Payload]]] = MappingProxyType(
     {"stock": payload_at, IN_PLACE: payload_in_place}
 )
 
@@ -349,7 +349,7 @@ def has_set(value: Any) -> bool:
     return False
 
 
-SET_CONTAINERS = frozenset((dict, list, tuple, set, frozenset))
+SET_CONTAINERS: Final = frozenset((dict, list, tuple, set, frozenset))
 
 
 def encode_sets(value: Any) -> Any:

@@ -11,7 +11,7 @@ import asyncio
 import builtins
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from paceline.scheduler.core import instructions, stimuli
 from paceline.scheduler.core.extension import ExtensionErrorReply
@@ -33,7 +33,7 @@ logger = logging.getLogger("distributed.scheduler")
 TICK_INTERVAL_SECONDS = 0.25
 #: Stream messages that are handled before the loop polls its sockets and timers again: about 20 ms
 #: of work. The rest waits, so that a peer that sends many messages does not delay the others.
-WAKE_UP_MESSAGES_MAX = 400
+WAKE_UP_MESSAGES_MAX: Final = 400
 #: Transitions after which further stream messages wait in the same way.
 WAKE_UP_TRANSITIONS_MAX = 2_000
 #: Stimuli of plugin hooks that are handled right after their turn. Further ones wait for the loop.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from paceline.protocol.flat_map import FlatMap
 from paceline.protocol.messages import ComputeTask, KeyInMemory, TaskErredReport
@@ -11,7 +11,7 @@ from paceline.scheduler.core.state.small_set import SmallSet
 from paceline.scheduler.core.turn import Turn
 
 #: Dependencies of a message are sent as FlatMap beyond this number.
-FLAT_MIN = 1_000
+FLAT_MIN: Final = 1_000
 
 
 def compute_message(turn: Turn, ts: TaskState) -> ComputeTask:

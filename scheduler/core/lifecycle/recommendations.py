@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from paceline.scheduler.core.state.model import ClientState, TaskState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
@@ -15,7 +15,7 @@ from . import accounting
 Recs = dict[TaskState, str]
 
 #: Dependencies that cost as much of a turn's budget as one transition, for tasks with more.
-EDGES_MIN = 16
+EDGES_MIN: Final = 16
 
 
 # ------------------------------------------------------------------ whether a task is needed

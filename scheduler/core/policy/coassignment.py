@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from itertools import islice
-from typing import Any
+from typing import Any, Final
 
 from paceline.scheduler.core.lifecycle.recommendations import Recs
 from paceline.scheduler.core.state.fair_queue import ShareQueue
@@ -25,16 +25,16 @@ from paceline.scheduler.core.state.worker_loads import has_free_slot, is_availab
 from . import admission, placement, worker_ends
 
 #: The dependencies of consumers with more of them are not siblings.
-DEPENDENCIES_MAX = 32
+DEPENDENCIES_MAX: Final = 32
 #: Consumers of a task among which the first in dask's order is looked for.
-DEPENDENTS_MAX = 32
+DEPENDENTS_MAX: Final = 32
 #: Consumers above each other that are looked at.
-LEVELS_MAX = 8
+LEVELS_MAX: Final = 8
 #: Tasks looked at for each one that may be claimed.
-VISITS_PER_TASK = 4
+VISITS_PER_TASK: Final = 4
 
 #: States of a task that is not on a worker and may be claimed.
-_UNSENT = frozenset(("released", "waiting", "queued"))
+_UNSENT: Final = frozenset(("released", "waiting", "queued"))
 
 
 def place_rootish(state: SchedulerState, ts: TaskState, recs: Recs) -> WorkerState | None:

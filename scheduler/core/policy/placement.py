@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from itertools import islice
-from typing import Any
+from typing import Any, Final
 
 from paceline.scheduler.core.lifecycle.accounting import data_nbytes, expected_duration, occupancy
 from paceline.scheduler.core.state.model import TaskState, WorkerState
@@ -22,7 +22,7 @@ from paceline.scheduler.core.state.worker_loads import (
 )
 
 #: Dependencies considered when placing a task; of more, an evenly spaced sample is taken.
-SAMPLE_MAX = 10_000
+SAMPLE_MAX: Final = 10_000
 
 #: Number of candidates from which one is picked round-robin instead of the least occupied.
 SMALL_CLUSTER = 20

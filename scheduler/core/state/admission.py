@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 #: Stands for the bytes of a worker that has no limit.
 UNLIMITED_NBYTES = 2**60
 #: Number of results after which older ones count less in the mean.
-RESULTS_MAX = 16
+RESULTS_MAX: Final = 16
 #: Part of the difference by which the peak decreases with each smaller report.
 PEAK_DECAY = 0.05
 

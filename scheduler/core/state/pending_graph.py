@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from paceline.protocol.compression import Buffer
 from paceline.protocol.keys import Key
@@ -23,7 +23,7 @@ STAGES_OF_A_ROW = 5
 EDGES_A_ROW = 16
 
 #: Rows that ``free_rows`` removes at a time, which takes about 2 ms.
-FREED_ROWS_MAX = 10_000
+FREED_ROWS_MAX: Final = 10_000
 
 #: Graphs with at most this number of dependencies are budgeted by rows alone.
 EDGES_FREE = 10_000

@@ -7,12 +7,12 @@ so only the two functions here distinguish them. Members compare by identity.
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Final, TypeVar
 
 T = TypeVar("T")
 
 #: Largest set stored as a tuple, which is rebuilt on each change.
-TUPLE_MAX = 4
+TUPLE_MAX: Final = 4
 
 SmallSet = tuple[T, ...] | dict[T, None]
 

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from paceline.protocol import messages as m
 from paceline.protocol.errors import LocalProtocolError
@@ -36,7 +36,7 @@ LINGER_SECONDS = 5.0
 INBOX_MAX = 5_000
 #: Messages that are encoded and written in one batch. Between batches it is checked whether the
 #: peer reads.
-BATCH_MESSAGES_MAX = 256
+BATCH_MESSAGES_MAX: Final = 256
 
 
 class _Undecoded:
