@@ -19,6 +19,7 @@ from paceline.scheduler.core.lifecycle.accounting import (
     expected_duration,
     occupancy,
 )
+from paceline.scheduler.core.state.accounts import ShareGroup
 from paceline.scheduler.core.state.fair_queue import Place, ShareQueue
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
@@ -120,14 +121,16 @@ def next_task(state: SchedulerState) -> Choice | None:
     least = state.loads.least_loaded() if queued.waiting else None
     if least is None:
         return None
-    if len(queued.waiting) == 1:
-        for queue in queued.waiting.values():
-            return _choose(state, queue, least, True)
+    is_alone = len(queued.waiting) == 1
+    first = whose_turn(queued.waiting)
+    choice = _choose(state, first, least, is_alone)
+    if choice is not None or is_alone:
+        return choice
     queues = sorted(queued.waiting.values(), key=rank)
-    priority_class, usage = rank(queues[0])
+    priority_class, usage = rank(first)
     may_move = queued.may_move or rank(queues[-1])[0] != priority_class
     soon = priority_class, usage + SLACK_SECONDS * state.total_nthreads * state.shares.scale
-    for queue in queues:
+    for queue in queues[1:]:
         if may_move and rank(queue) > soon:
             break
         choice = _choose(state, queue, least, False)
@@ -138,6 +141,22 @@ def next_task(state: SchedulerState) -> Choice | None:
         if choice is not None:
             return choice
     return None
+
+
+def whose_turn(queues: dict[ShareGroup, ShareQueue]) -> ShareQueue:
+    """Return the one of `queues` with the lowest rank; of several, the first."""
+    best: ShareQueue | None = None
+    best_class, best_usage = 0, 0.0
+    for queue in queues.values():
+        priority_class, usage = rank(queue)
+        if (
+            best is None
+            or priority_class < best_class
+            or (priority_class == best_class and usage < best_usage)
+        ):
+            best, best_class, best_usage = queue, priority_class, usage
+    assert best is not None
+    return best
 
 
 def rank(queue: ShareQueue) -> tuple[int, float]:
