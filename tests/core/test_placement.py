@@ -194,6 +194,40 @@ def test_actors_spread(env: Env) -> None:
     assert sorted([env.where("a"), env.where("b")]) == ["w0", "w1"]
 
 
+def test_other_tasks_do_not_avoid_workers_with_actors(duo: Env) -> None:
+    duo.submit(
+        {"actor": [], "data": []},
+        annotations=on("w0", "actor", "data"),
+        commit={"actors": ["actor"]},
+    )
+    duo.finish("actor", "data")
+    duo.fetched("w1", "data")
+    duo.submit({"busy": []}, annotations=on("w1", "busy"))
+    duo.submit({"y": ["data"]})
+    assert duo.where("y") == "w0"
+
+
+def test_actors_with_resources_spread(env: Env) -> None:
+    env.join("w0", "w1", resources={"gpu": 4})
+    graph: dict[Any, list[Any]] = {"data": [], "a": ["data"], "b": ["data"]}
+    gpu = dict.fromkeys("ab", AnnotationSet(resources={"gpu": 1}))
+    env.submit(graph, annotations=gpu, commit={"actors": ["a", "b"]})
+    env.finish("data", nbytes=10**9)
+    assert sorted([env.where("a"), env.where("b")]) == ["w0", "w1"]
+
+
+def test_inputs_count_as_work_until_they_are_fetched(duo: Env) -> None:
+    duo.submit({"a": [], "b": []}, annotations=on("w0", "a", "b"))
+    duo.finish("a", "b", nbytes=10**9)
+    duo.submit({"y": ["a"], "z": ["b"]}, annotations=on("w1", "y", "z"))
+    w1 = duo.worker("w1")
+    assert w1.network_occ == duo.state.network_occ == 2 * 10**9
+    duo.finish("y")
+    assert w1.network_occ == duo.state.network_occ == 10**9
+    duo.fetched("w1", "b")
+    assert w1.network_occ == duo.state.network_occ == 0
+
+
 # ------------------------------------------------------------------ root-ish tasks
 
 
@@ -308,6 +342,17 @@ def test_idle_and_saturated(make_env: MakeEnv) -> None:
     env.work()
     placement.refresh_idle(state)
     assert len(state.loads.idle) == 3
+
+
+@pytest.mark.parametrize(("n", "expected"), [(3, "idle"), (6, ""), (10, "saturated")])
+def test_load_counts_threads(make_env: MakeEnv, n: int, expected: str) -> None:
+    """The tasks that wait for one of four threads decide, not all tasks."""
+    env = make_env(worker_saturation=inf)
+    env.join("w0", nthreads=4)
+    env.join("w1", nthreads=12)
+    keys = [f"x{i}" for i in range(n)]
+    env.submit({key: [] for key in keys}, annotations=on("w0", *keys))
+    assert placement.load_class(env.state, env.worker("w0")) == expected
 
 
 def test_idle_and_saturated_are_refreshed_by_the_tick(make_env: MakeEnv) -> None:

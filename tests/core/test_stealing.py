@@ -113,6 +113,18 @@ def test_running_tasks_are_not_requested(two: Env) -> None:
     assert asked(two) == [("x", 1)]
 
 
+def test_task_that_has_its_resources_stays(make_env: MakeEnv) -> None:
+    """Only tasks that wait for resources move from a worker with free threads."""
+    env = make_env()
+    env.join("w0", nthreads=4, resources={"gpu": 2})
+    gpu = AnnotationSet(resources={"gpu": 1})
+    env.submit({"a": [], "b": []}, annotations=dict.fromkeys("ab", gpu))
+    env.join("w1", nthreads=4, resources={"gpu": 2})
+    assert asked(env) == []
+    env.submit({"c": []}, annotations={"c": AnnotationSet(resources={"gpu": 1}, workers=["w0"])})
+    assert asked(env) == ["b"]
+
+
 def test_cheap_moves_go_first(make_env: MakeEnv) -> None:
     env = make_env(worker_saturation=inf)
     env.join("w0", "w1")
