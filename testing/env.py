@@ -52,7 +52,7 @@ class FakeErrors:
     def no_valid_worker(
         self, task_key: Key, hosts: Any, workers: Any, resources: Any, timeout: float
     ) -> Payload:
-        return fake_error(f"NoValidWorker({task_key!s})")
+        return fake_error(f"NoValidWorker({task_key!s}, {hosts}, {workers}, {resources})")
 
     def memory_error(self, text: str) -> Payload:
         return fake_error("MemoryError")

@@ -64,7 +64,7 @@ def test_tasks_without_allowed_worker_fail(make_env: MakeEnv) -> None:
     env.tick(9)
     env.expect()
     env.tick(2)
-    env.expect("alice: task-erred y: NoValidWorker(x)")
+    env.expect("alice: task-erred y: NoValidWorker(x, ['elsewhere'], [], {})")
     assert any(
         "timed out waiting for its restrictions to become satisfied" in t for _, t in env.lines
     )
@@ -117,7 +117,16 @@ def test_restricted_task_without_any_worker_blames_restrictions(make_env: MakeEn
     env.submit({"x": []}, annotations={"x": AnnotationSet(workers=["elsewhere"])})
     env.tick(0)
     env.tick(11)
-    env.expect("alice: task-erred x: NoValidWorker(x)")
+    env.expect("alice: task-erred x: NoValidWorker(x, ['elsewhere'], [], {})")
+
+
+def test_error_names_hosts_and_resources_that_are_missing(make_env: MakeEnv) -> None:
+    env = make_env(no_workers_timeout_seconds=10)
+    env.join("w0")
+    needs = AnnotationSet(workers=["w0", "host-x"], resources={"gpu": 1})
+    env.submit({"x": []}, annotations={"x": needs})
+    env.tick(11)
+    env.expect("alice: task-erred x: NoValidWorker(x, ['host-x'], ['w0'], {'gpu': 1})")
 
 
 def test_failure_of_one_task_releases_its_dependencies(make_env: MakeEnv) -> None:
@@ -128,7 +137,7 @@ def test_failure_of_one_task_releases_its_dependencies(make_env: MakeEnv) -> Non
     env.finish("a")
     env.take()
     env.tick(11)
-    env.expect("alice: task-erred x: NoValidWorker(x)", "w0: free-keys a")
+    env.expect("alice: task-erred x: NoValidWorker(x, ['elsewhere'], [], {})", "w0: free-keys a")
 
 
 # ------------------------------------------------------------------ idle
