@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from paceline.scheduler.core.inspection.memory_report import memory_report
 from paceline.scheduler.core.policy import admission
 from paceline.scheduler.core.state.admission import TaskMemory
 from paceline.scheduler.core.state.containers import PriorityQueue
-from paceline.scheduler.core.stimuli import AnnotationSet, ConfigureStealing, TimerDue
+from paceline.scheduler.core.stimuli import AnnotationSet, BalanceWork
 from paceline.testing import Env
 
 MB = 10**6
@@ -192,6 +193,27 @@ def test_restrictions_are_kept() -> None:
     assert not env.processing("w1")
 
 
+def test_restricted_tasks_whose_worker_leaves_are_not_queued() -> None:
+    env = cluster()
+    learn(env, "x", 90 * MB)
+    on = AnnotationSet(workers=["w0"])
+    keys = [f"x-{i}" for i in range(1, 5)]
+    env.submit({key: [] for key in keys}, annotations=dict.fromkeys(keys, on))
+    env.lose("w0", expected=True)
+    assert env.state.admission.is_short
+    assert env.states(*keys) == ["no-worker"] * 4
+
+
+def test_task_that_frees_more_than_it_makes_fits_where_its_inputs_are() -> None:
+    env = cluster()  # 220 MB for results on each
+    learn(env, "y", 90 * MB)
+    env.submit({"busy": []}, annotations={"busy": AnnotationSet(workers=["w1"])})
+    here = {"here": AnnotationSet(workers=["w0"])}
+    env.submit({"here": [], "y-1": ["here"]}, annotations=here)
+    env.finish("here", nbytes=215 * MB)
+    assert env.where("y-1") == "w0"
+
+
 def test_at_most_one_task_of_unknown_size_per_thread_when_memory_is_short() -> None:
     env = cluster(nthreads=2)
     env.submit({"data": []}, annotations={"data": AnnotationSet(workers=["w0"])})
@@ -257,6 +279,28 @@ def test_spilled_results_do_not_count() -> None:
     assert env.states("x-2", "x-3") == ["processing", "processing"]
 
 
+def test_data_that_a_worker_receives_does_not_count_for_its_process() -> None:
+    env = cluster(1, idle=60)
+    transfer = {"incoming_bytes": 100 * MB}
+    env.heartbeat("w0", metrics={"memory": 160 * MB, "managed_bytes": 0, "transfer": transfer})
+    assert env.worker("w0").idle_nbytes == 60 * MB
+
+
+@pytest.mark.parametrize("n_last_use", [0, 100])
+def test_inputs_that_have_to_be_fetched_need_memory(n_last_use: int) -> None:
+    """That holds even if the task frees more than it makes."""
+    env = cluster()  # 220 MB for results on each
+    learn(env, "y", 90 * MB)
+    busy = {"busy": AnnotationSet(workers=["w1"])}
+    env.submit({"busy": []}, annotations=busy)
+    env.submit({"there": []}, annotations={"there": AnnotationSet(workers=["w1"])})
+    env.finish("there", nbytes=150 * MB)
+    here = {"here": AnnotationSet(workers=["w0"])}
+    env.submit({"here": [], "y-1": ["here", "there"]}, annotations=here)
+    env.finish("here", nbytes=n_last_use * MB)
+    assert env.states("y-1") == ["queued"]
+
+
 def test_tasks_that_turn_out_large_are_recalled() -> None:
     env = cluster(1, limit=1000)
     keys = [f"x-{i}" for i in range(12)]
@@ -274,16 +318,16 @@ def test_tasks_that_turn_out_large_are_recalled() -> None:
 
 
 def test_a_thief_has_the_memory() -> None:
-    env = cluster(1, limit=10_000)
+    env = cluster(1, limit=10_000, worker_saturation=inf)
     learn(env, "x", 90 * MB)
-    env.feed(ConfigureStealing(True))
     env.submit({f"x-{i}": [] for i in range(1, 9)})
-    join(env, "w1", limit=100)
-    env.tick(1.0)
+    join(env, "w1", limit=300)  # 150 MB for results
     env.state.admission.is_short = True
-    for timer in list(env.state.timers):
-        env.feed(TimerDue(timer))
-    assert len(env.state.stealing.in_flight) <= 1
+    env.turn(BalanceWork())
+    asked = [ts.key for ts in env.state.stealing.in_flight]
+    assert len(asked) > 1
+    env.give_back(*asked)
+    assert len(env.processing("w1")) == 1
 
 
 def test_it_ends_when_memory_is_free_again() -> None:

@@ -96,6 +96,13 @@ def test_worker_that_refuses_keeps_its_replica(trio: Env) -> None:
     assert len(holders(trio, "x")) == 1
 
 
+def test_tasks_on_one_worker_need_one_replica(trio: Env) -> None:
+    trio.submit({"y": ["x"], "z": ["x"]}, ["y", "z"], **on("w0", "y", "z"))
+    trio.take()
+    reduce(trio)
+    assert holders(trio, "x") == ["w0"]
+
+
 def test_replicas_that_tasks_need_are_kept(trio: Env) -> None:
     trio.submit(
         {"y": ["x"], "z": ["x"]},

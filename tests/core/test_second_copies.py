@@ -155,6 +155,14 @@ def test_results_on_a_worker_that_ends_soon_are_copied_to_one_that_does_not() ->
     assert look(env, 800) == {"w2": ["x"]}
 
 
+def test_result_that_is_as_new_as_the_end_of_its_worker() -> None:
+    env = cluster(losses=0)
+    compute(env, {"x": []}, 10.0, nbytes=10**8)
+    env.heartbeat(holder(env, "x"), metrics={"ends_in": 0.0})
+    assert look(env, 0) == {}
+    assert look(env, 1) == {"w1": ["x"]}
+
+
 def test_copies_are_made_on_another_host_if_there_is_one() -> None:
     env = Env()
     env.join("w0", "w1", "w2", host="here")

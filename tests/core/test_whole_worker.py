@@ -161,6 +161,17 @@ def test_a_late_report_does_not_stop_a_run_that_has_begun() -> None:
     assert env.task("x").suspicious == 0
 
 
+def test_a_late_report_leaves_finished_tasks_alone() -> None:
+    env = cluster("w0", "w1")
+    env.submit({"x": []})
+    here = env.where("x")
+    die(env, here, share=0.1)
+    env.finish("x")
+    report(env, here)
+    assert env.states("x") == ["memory"]
+    assert not env.state.whole.due
+
+
 def test_a_late_report_takes_all_tasks_from_the_queue() -> None:
     env = cluster("w0", "w1", nthreads=2, turn_tasks_max=1, shares_groups={"alice": {"tasks": 2}})
     env.submit({"x": [], "y": []}, annotations=dict.fromkeys("xy", on(env, "w0")))
@@ -183,6 +194,24 @@ def test_reports_are_forgotten() -> None:
     assert not env.state.whole
     report(env, here)
     assert env.task("x").suspicious == 1
+
+
+@pytest.mark.parametrize("event", ["w0", {}, {"worker": ["w0"]}, {"worker": "unknown"}])
+def test_other_events_of_the_topic_are_ignored(event: Any) -> None:
+    env = cluster("w0", "w1")
+    env.submit({"x": []})
+    env.request(m.LogEventRpc(topic="worker-restart-memory", msg=event))
+    assert not env.state.whole
+
+
+def test_the_empty_worker_with_most_free_memory_is_chosen() -> None:
+    env = cluster("w0", "w1", "w2", "w3")
+    env.submit({"x": []}, annotations={"x": on(env, "w0")})
+    for name, used in (("w1", 0.3), ("w2", 0.1), ("w3", 0.2)):
+        env.heartbeat(name, metrics={"memory": int(used * LIMIT)})
+    die(env, "w0")
+    env.tick()
+    assert env.where("x") == "w2"
 
 
 def test_a_busy_worker_is_closed_until_it_is_empty() -> None:
