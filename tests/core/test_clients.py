@@ -206,6 +206,15 @@ def test_cancel_of_no_keys(duo: Env) -> None:
     assert not duo.state.tasks
 
 
+def test_arrival_and_departure_of_a_client_are_events(duo: Env) -> None:
+    duo.client("bob")
+    duo.leave("bob")
+    for topic in ("all", "bob"):
+        events = [event for _, event in duo.state.events.get(topic)]
+        actions = [event["action"] for event in events if event.get("client") == "bob"]
+        assert actions == ["add-client", "remove-client"]
+
+
 # ------------------------------------------------------------------ retry
 
 
@@ -224,6 +233,17 @@ def test_retry_runs_erred_tasks_and_erred_dependents(duo: Env) -> None:
     assert duo.task("c").exception_blame is None
     duo.work()
     assert duo.states("c") == ["memory"]
+
+
+def test_retry_runs_unwanted_cause_with_finished_dependents(duo: Env) -> None:
+    """A dependent that is in memory does not keep the others from being retried."""
+    duo.submit({"a": [], "done": ["a"]})
+    duo.work()
+    duo.submit({"a": [], "b": ["a"]}, ["b"])
+    duo.fail("a")
+    assert duo.states("a", "b", "done") == ["erred", "erred", "memory"]
+    duo.request(RetryKeys(["b"], "alice"))
+    assert duo.states("a", "b", "done") == ["processing", "waiting", "memory"]
 
 
 def test_retry_of_task_that_did_not_err(duo: Env) -> None:

@@ -242,6 +242,8 @@ def test_reschedule(duo: Env) -> None:
     duo.expect()
     duo.feed(m.Reschedule(key="x"), "w0")
     duo.expect("w0: free-keys x", "w1: compute-task x")
+    duo.feed(m.Reschedule(key="x"))  # called by a plugin
+    duo.expect("w1: free-keys x", "w0: compute-task x")
     duo.finish("x")
     duo.take()
     duo.feed(m.Reschedule(key="x"), "w1")
@@ -270,6 +272,23 @@ def test_actor_of_lost_worker_is_not_recreated(duo: Env) -> None:
         "alice: task-erred a: ActorLost",
     )
     assert duo.states("a") == ["erred"]
+
+
+def test_call_of_a_lost_actor_is_freed_on_its_worker(duo: Env) -> None:
+    on_w1 = {"y": AnnotationSet(workers=["w1"])}
+    duo.submit({"a": [], "y": ["a"]}, ["a", "y"], annotations=on_w1, commit={"actors": ["a"]})
+    duo.finish("a")
+    assert (duo.task("a").who_has[0].address, duo.where("y")) == ("w0", "w1")
+    duo.take()
+    duo.lose("w0")
+    duo.expect(
+        "w0: close (scheduler-remove-worker)",
+        "driver: drop-worker-connection w0",
+        "w1: free-keys y",
+        "w1: remove-worker w0",
+        "alice: task-erred a: ActorLost",
+        "alice: task-erred y: ActorLost",
+    )
 
 
 def test_an_actor_is_released_with_its_future(duo: Env) -> None:

@@ -19,7 +19,7 @@ from paceline.scheduler.core.state.model import TaskState
 from paceline.scheduler.core.state.task_states import IMPOSSIBLE, TASK_STATES
 from paceline.scheduler.core.stimuli import AnnotationSet
 from paceline.scheduler.core.turn import Outbox, Turn
-from paceline.testing import Env, fake_error
+from paceline.testing import Env, Graph, fake_error
 
 PAIRS = [(start, finish) for start in TASK_STATES for finish in TASK_STATES if start != finish]
 THROUGH_RELEASED = [
@@ -334,3 +334,25 @@ def test_the_log_is_bounded(env: Env) -> None:
         ("x", "released", "waiting"),
         ("x", "waiting", "processing"),
     ]
+
+
+def test_inputs_are_released_with_a_task_that_has_finished_dependents(duo: Env) -> None:
+    duo.submit({"x": [], "y": ["x"], "done": ["y"]})
+    duo.work()
+    duo.submit({"x": [], "y": ["x"], "z": ["y"]}, ["z"])
+    duo.finish("x")
+    assert duo.states("x", "y", "z") == ["memory", "processing", "waiting"]
+    duo.release("z")
+    assert duo.states("x", "y", "z", "done") == ["released", "released", "forgotten", "memory"]
+
+
+def test_failure_does_not_reach_finished_dependents(duo: Env) -> None:
+    graph: Graph = {"x": [], "y": ["x"], "done": ["y"]}
+    duo.submit(graph)
+    duo.work()
+    duo.client("bob")
+    duo.desire("x", client="bob")
+    duo.fail("x")
+    assert duo.states("x", "y", "done") == ["erred", "released", "memory"]
+    duo.submit({**graph, "z": ["y"]}, ["z"])
+    assert duo.states("x", "y", "z", "done") == ["erred", "erred", "erred", "memory"]

@@ -250,6 +250,28 @@ def _released(*keys: Any) -> Any:
 # ------------------------------------------------------------------ other long work
 
 
+@pytest.mark.parametrize("n_rows", [4, 5, 6])
+def test_keys_of_earlier_graphs_are_registered_in_several_turns(n_rows: int) -> None:
+    env = small_turns()
+    earlier = {("old", i): [] for i in range(4)}
+    env.submit(earlier, client="bob")
+    rows = {("x", i): [] for i in range(n_rows)}
+    env.submit(rows, [*rows, *earlier])
+    assert {ts.key for ts in env.state.clients["alice"].wants_what} == {*rows, *earlier}
+
+
+def test_dependencies_that_another_client_needs_run_on() -> None:
+    """Their release is deferred, and does not start them again."""
+    env = small_turns()
+    keys = [("x", i) for i in range(20)]
+    env.submit({**{key: [] for key in keys}, "y": keys})
+    env.submit({key: [] for key in keys}, client="bob")
+    env.take()
+    assert env.processing("w0") and env.processing("w1")
+    env.release("y")
+    env.expect()
+
+
 def test_large_release_is_split() -> None:
     env = small_turns()
     env.submit(layered(width=40))
