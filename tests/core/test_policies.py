@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from paceline.protocol import messages as m
 from paceline.scheduler.core.handlers.reconciliation import unfinished_instructions
 from paceline.scheduler.core.inspection.explain import explain
@@ -176,15 +177,31 @@ def test_the_duration_of_a_stuck_run_is_not_learned() -> None:
     assert env.task("x-1").prefix.max_exec_time == seconds
 
 
-def test_the_worker_is_restarted_if_configured() -> None:
+def test_a_retry_after_a_timeout_runs_elsewhere() -> None:
+    """Even if its worker, on which the first run goes on, has free threads."""
+    env = cluster("w1")
+    env.join("w0", nthreads=4)
+    other = {key: AnnotationSet(workers=["w1"]) for key in ("a", "b")}
+    env.submit({"a": [], "b": []}, annotations=other)
+    policy = {"x": AnnotationSet(retries=1, policy=TaskPolicy(timeout_seconds=5.0))}
+    env.submit({"x": []}, annotations=policy)
+    assert env.where("x") == "w0"
+    beat_until(env, "w0", 5, x=0.0)
+    env.tick()
+    assert env.where("x") == "w1"
+
+
+@pytest.mark.parametrize(("nanny", "expected"), [("nanny", ["w0"]), (None, [])])
+def test_the_worker_is_restarted_if_configured(nanny: str | None, expected: list[str]) -> None:
+    """Only a nanny can restart it."""
     env = cluster(restart_stuck_workers=True)
-    env.join("w0", nthreads=2, nanny="nanny")
+    env.join("w0", nthreads=2, nanny=nanny)
     submit(env, "x", "y", timeout_seconds=5.0)
     beat_until(env, "w0", 4, x=0.0, y=0.0)
     env.outbox.instructions.clear()
     env.tick(1.0)
     found = [i for i in env.outbox.instructions if isinstance(i, RestartStuckWorker)]
-    assert found == [RestartStuckWorker("w0")]
+    assert [each.address for each in found] == expected
 
 
 def test_a_restart_that_was_interrupted_is_continued() -> None:

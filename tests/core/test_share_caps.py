@@ -31,6 +31,20 @@ def test_group_at_its_cap_waits(make_env: MakeEnv, cap: str, n: int, expected: i
         assert {ts.state for ts in env.state.tasks.values()} == {"memory"}
 
 
+def test_cap_holds_while_memory_is_short(make_env: MakeEnv) -> None:
+    env = make_env(shares_groups={"alice": {"tasks": 1}})
+    env.client("bob")
+    env.join("w0", "w1", nthreads=2, memory_limit=10**9)
+    env.submit({"data": []}, client="bob")
+    env.finish("data", nbytes=5 * 10**8)
+    assert env.state.admission.is_short
+    env.submit(tasks("a", 4))
+    env.submit(tasks("b", 4), client="bob")
+    assert counts(env) == {"a": 1, "b": 3}
+    env.work()
+    assert {ts.state for ts in env.state.tasks.values()} == {"memory"}
+
+
 def test_cap_changes_at_run_time(four: Env) -> None:
     four.submit(tasks("a", 8))
     four.feed(SetShare("alice", {"tasks": 2}))

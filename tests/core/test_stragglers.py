@@ -136,7 +136,7 @@ def erred(run_id: int) -> m.TaskErred:
 
 
 def test_the_second_run_errs() -> None:
-    env = straggling("w1")
+    env = straggling("w1", speculative=True)  # so that the number is not limited
     env.take()
     env.feed(erred(second(env)), "w1")
     env.expect("w1: free-keys x-1")
@@ -231,6 +231,23 @@ def test_its_worker_keeps_the_inputs() -> None:
     env.take()
     env.feed(MoveReplicas(drop={"w1": ["d"]}))
     env.expect()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"), [((10.0, 12.0), ["w1: compute-task x-2"]), ((1.5, 0.5), [])]
+)
+def test_only_the_slowest_task_gets_one(seconds: tuple[float, float], expected: list[str]) -> None:
+    env = Env(speculation=True)
+    env.client("alice")
+    env.join("w0", nthreads=2)
+    env.submit({"x-0": []})
+    env.finish("x-0", seconds=1.0)
+    env.submit({"x-1": [], "x-2": []})
+    env.join("w1")
+    env.heartbeat("w0", executing=dict(zip(("x-1", "x-2"), seconds, strict=True)))
+    env.take()
+    env.tick()
+    env.expect(*expected)
 
 
 def test_the_number_is_limited() -> None:
