@@ -93,6 +93,7 @@ def test_result_that_the_worker_does_not_hold_is_computed_again(env: Env) -> Non
     env.feed(BARRIER, "w0")
     assert "w0: free-keys x" in env.take()[0]
     assert env.state.comparisons.repair_counts == {"replica-removed": 1}
+    assert env.states("x", "y", "z") == ["processing", "waiting", "waiting"]
     env.work()
     assert env.states("x", "y", "z") == ["memory"] * 3
 

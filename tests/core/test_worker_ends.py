@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 import pytest
 from paceline.scheduler.core.inspection.explain import explain
-from paceline.scheduler.core.stimuli import AnnotationSet, ConfigureStealing, TimerDue
+from paceline.scheduler.core.stimuli import AnnotationSet, BalanceWork
 from paceline.testing import Env
 
 DURATIONS = {"long": 100.0, "short": 1.0}
@@ -117,6 +118,7 @@ def test_a_notice_recalls_tasks() -> None:
     env = ending(None, None)
     env.submit({"long-1": [], "long-2": [], "long-3": [], "long-4": []})
     here = env.processing("w0")
+    env.submit({"short-1": []}, annotations={"short-1": AnnotationSet(workers=["w0"])})
     env.heartbeat("w0", executing={here[0]: 1.0}, metrics={"ends_in": 30.0})
     assert [ts.key for ts in env.state.stealing.in_flight] == here[1:]
 
@@ -146,15 +148,13 @@ def test_unknown_durations_count_as_configured() -> None:
     assert env.where("new-1") == "w0"
 
 
-def test_a_thief_has_the_time() -> None:
-    env = ending(None)
-    env.feed(ConfigureStealing(True))
+@pytest.mark.parametrize(("seconds", "steals"), [(50.0, False), (500.0, True)])
+def test_a_thief_has_the_time(seconds: float, steals: bool) -> None:
+    env = ending(None, worker_saturation=inf)
     env.submit({f"long-{i}": [] for i in range(8)})
-    env.join("w1", metrics={"ends_in": 50.0})
-    env.tick(1.0)
-    for timer in list(env.state.timers):
-        env.feed(TimerDue(timer))
-    assert not env.state.stealing.in_flight
+    env.join("w1", metrics={"ends_in": seconds})
+    env.turn(BalanceWork())
+    assert bool(env.state.stealing.in_flight) is steals
 
 
 def test_a_worker_that_left_limits_nothing() -> None:
