@@ -215,6 +215,16 @@ def test_arrival_and_departure_of_a_client_are_events(duo: Env) -> None:
         assert actions == ["add-client", "remove-client"]
 
 
+def test_restart_frees_erred_tasks_on_their_workers(duo: Env) -> None:
+    duo.submit({"x": [], "y": []})
+    assert (duo.where("x"), duo.where("y")) == ("w0", "w1")
+    duo.fail("x", "y")
+    duo.lose("w1")
+    duo.take()
+    duo.feed(ReleaseAll())
+    assert [line for line in duo.take() if "free-keys" in line] == ["w0: free-keys x"]
+
+
 # ------------------------------------------------------------------ retry
 
 

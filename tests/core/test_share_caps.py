@@ -47,6 +47,8 @@ def test_cap_holds_while_memory_is_short(make_env: MakeEnv) -> None:
 
 def test_cap_changes_at_run_time(four: Env) -> None:
     four.submit(tasks("a", 8))
+    four.feed(SetShare("alice", {"tasks": 9}))
+    assert not four.state.stealing.in_flight
     four.feed(SetShare("alice", {"tasks": 2}))
     four.give_back(*[ts.key for ts in four.state.stealing.in_flight])
     assert counts(four)["a"] == 2

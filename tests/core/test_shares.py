@@ -203,6 +203,32 @@ def test_tasks_beyond_the_threads_that_given_up_runs_leave_are_recalled(make_env
     assert sorted(ts.key for ts in env.state.stealing.in_flight) == [("a", i) for i in (1, 2, 3)]
 
 
+def test_time_beyond_what_was_expected_is_charged_while_a_task_runs(four: Env) -> None:
+    """But not for a task that seceded, which occupies no thread of the pool."""
+    alice = share(four, "alice")
+    four.submit({"x": []})
+    here, before = four.where("x"), alice.usage
+    four.heartbeat(here, executing={"x": 100.0})
+    charged = alice.usage
+    assert charged > before + 90 * four.state.shares.scale
+    message = m.LongRunning(key="x", run_id=four.task("x").run_id, compute_duration=100.0)
+    four.feed(message, here)
+    seceded = alice.usage
+    four.heartbeat(here, executing={"x": 200.0})
+    assert alice.usage == seceded
+
+
+def test_held_tasks_wait_for_their_resources(four: Env) -> None:
+    """A worker is sent one task more than its resources allow, as with threads."""
+    contended(four)
+    four.join("w4", nthreads=8, resources={"gpu": 1})
+    gpu = restricted("w4", resources={"gpu": 1})
+    four.submit(tasks("a", 4), annotations=dict.fromkeys(tasks("a", 4), gpu))
+    assert counts(four)["a"] == 2
+    four.finish(("a", 0))
+    assert four.states(("a", 2), ("a", 3)) == ["processing", "queued"]
+
+
 def test_group_that_is_alone_again_is_not_held(four: Env) -> None:
     four.submit(tasks("b", 4), client="bob")
     four.submit(tasks("a", 6))

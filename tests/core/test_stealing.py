@@ -328,6 +328,8 @@ def test_stealing_is_periodic_until_turned_off(two: Env) -> None:
 
 
 def test_requests_by_recall_expire_too(two: Env) -> None:
+    two.feed(ConfigureStealing(True))
+    two.feed(ConfigureStealing(False))
     crowd(two, "w0", tasks(2))
     two.feed(RecallTask(("x", 1), "w1"))
     assert two.state.stealing.timer

@@ -250,6 +250,18 @@ def test_only_the_slowest_task_gets_one(seconds: tuple[float, float], expected: 
     env.expect(*expected)
 
 
+def test_task_of_unknown_duration_gets_none() -> None:
+    env = Env(speculation=True)
+    env.client("alice")
+    env.join("w0")
+    env.submit({"x": []})
+    env.join("w1")
+    env.heartbeat("w0", executing={"x": 100.0})
+    env.take()
+    env.tick()
+    env.expect()
+
+
 def test_the_number_is_limited() -> None:
     """Without an annotation, one more than 2 % of the tasks sent to workers."""
     env = straggling("w1")
