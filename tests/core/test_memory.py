@@ -202,11 +202,10 @@ def test_full_workers_receive_nothing(make_env: MakeEnv) -> None:
 
 
 def test_holder_does_not_receive_a_replica(make_env: MakeEnv) -> None:
-    env = filled(make_env, 6, 0, 0, rebalance_sender_min=0.0, rebalance_gap=0.0)
-    env.fetched("w1", "w0-0", "w0-1")
-    assert all(
-        "w1" not in move.split()[2:] for move in moves(env) if move.split()[1] in ("w0-0", "w0-1")
-    )
+    """The next recipient gets it, although the holder is farther below the mean."""
+    env = filled(make_env, 6, 0, 2, rebalance_sender_min=0.0, rebalance_gap=0.0)
+    env.fetched("w1", "w0-0")
+    assert moves(env) == ["w0 w0-0 w2", "w0 w0-1 w1", "w0 w0-2 w1"]
 
 
 def test_an_empty_cluster(make_env: MakeEnv) -> None:

@@ -320,6 +320,19 @@ def test_tasks_of_several_groups_move_from_time_to_time(four: Env) -> None:
     assert four.states("x", "y") == ["processing", "processing"]
 
 
+def test_group_whose_tasks_have_to_wait_lets_others_move(four: Env) -> None:
+    four.feed(DataPlaced({"d": ["w0"]}, {"d": 8}))
+    contended(four)
+    four.submit({"x": []}, annotations={"x": restricted("w0")})
+    four.submit({"y": ["d"]}, client="bob")
+    while counts(four)["b"] > 1:
+        w = next(w for w in ("w1", "w2", "w3") if four.processing(w))
+        four.finish(four.processing(w)[0], seconds=100.0)
+    assert four.states("x", "y") == ["queued", "queued"]
+    four.feed(TimerDue(four.state.queued.move_timer))
+    assert four.states("x", "y") == ["queued", "processing"]
+
+
 def test_task_moves_if_the_worker_with_its_data_pauses(four: Env) -> None:
     four.feed(DataPlaced({"d0": ["w0"]}, {"d0": 10**12}))
     contended(four)

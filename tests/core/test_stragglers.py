@@ -90,6 +90,15 @@ def test_it_starts_only_where_the_memory_suffices() -> None:
     env.expect("w1: compute-task x-1")
 
 
+@pytest.mark.parametrize(("seconds", "expected"), [(0.5, []), (500.0, ["w1: compute-task x-1"])])
+def test_it_starts_only_where_the_time_suffices(seconds: float, expected: list[str]) -> None:
+    env = straggling()
+    env.join("w1", metrics={"ends_in": seconds})
+    env.take()
+    env.tick()
+    env.expect(*expected)
+
+
 def test_actors_get_none() -> None:
     assert not straggling("w1", is_actor=True, speculative=True).take()
 
