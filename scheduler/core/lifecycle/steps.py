@@ -37,8 +37,6 @@ def enter(ts: TaskState, state: str) -> None:
             ts.waiting_count = 0
             if ts.details is not None and ts.details.policies is not None:
                 ts.details.policies.pending_retry = None
-        elif before == "waiting":
-            ts.waiting_count = 0
     elif state in ACTIVE_STATES:
         for dts in ts.dependencies:
             dts.waiters_count += 1

@@ -321,7 +321,6 @@ def transition_processing_memory(
     ts.state = "memory"
     if state.copies.is_active:
         second_copies.note_result(state, ts, turn.now)
-    ts.waiting_count = 0
     release_finished_dependencies(turn, ts, recs)
     typename = detail.typename or ""
     ts.type = typename
@@ -408,7 +407,6 @@ def _dispatch(turn: Turn, ts: TaskState, ws: WorkerState, recs: Recs) -> None:
     """Send `ts` to `ws`, or fail it if its inputs exceed the memory limit of `ws`."""
     state = turn.state
     accounting.start_processing(state, ts, ws)
-    ts.waiting_count = 0
     state.loads.touch(ws)
     state.n_tasks += 1
     if ts.actor:
