@@ -55,7 +55,7 @@ def check_memory_caps(turn: Turn) -> None:
         if share.n_processing or share.cap_reached() != "memory":
             continue
         for ts in islice(queue, SEARCHED_MAX):
-            if fairness.may_start(state, ts) and fairness.worker_for(state, ts) is not None:
+            if fairness.worker_for(state, ts) is not None:
                 run(turn, {ts: "processing"})
                 break
 
