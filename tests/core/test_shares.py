@@ -229,6 +229,20 @@ def test_held_tasks_wait_for_their_resources(four: Env) -> None:
     assert four.states(("a", 2), ("a", 3)) == ["processing", "queued"]
 
 
+def test_groups_take_turns_while_memory_is_short(make_env: MakeEnv) -> None:
+    env = make_env(worker_saturation=1.0)
+    env.client("bob")
+    env.join("w0", memory_limit=10**9)
+    env.submit({"data": []})
+    env.finish("data", nbytes=5 * 10**8, seconds=100.0)
+    assert env.state.admission.is_short
+    env.submit({"busy": []})
+    env.submit(tasks("a", 2))
+    env.submit(tasks("b", 2), client="bob")
+    env.finish("busy")
+    assert counts(env) == {"b": 1}
+
+
 def test_group_that_is_alone_again_is_not_held(four: Env) -> None:
     four.submit(tasks("b", 4), client="bob")
     four.submit(tasks("a", 6))
