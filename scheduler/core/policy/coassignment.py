@@ -20,6 +20,7 @@ from paceline.scheduler.core.lifecycle.recommendations import Recs
 from paceline.scheduler.core.state.fair_queue import ShareQueue
 from paceline.scheduler.core.state.model import TaskGroup, TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
+from paceline.scheduler.core.state.task_states import STATE_NUMBERS
 from paceline.scheduler.core.state.worker_loads import has_free_slot, is_available, taken_slots
 
 from . import admission, placement, worker_ends
@@ -34,7 +35,7 @@ LEVELS_MAX: Final = 8
 VISITS_PER_TASK: Final = 4
 
 #: States of a task that is not on a worker and may be claimed.
-_UNSENT: Final = frozenset(("released", "waiting", "queued"))
+_UNSENT: Final = ("released", "waiting", "queued")
 
 
 def place_rootish(state: SchedulerState, ts: TaskState, recs: Recs) -> WorkerState | None:
@@ -138,8 +139,7 @@ def _batch_size(state: SchedulerState, group: TaskGroup, ws: WorkerState) -> int
 
     That is at most its share of those that have not been sent.
     """
-    states = group.states
-    n_unsent = states["waiting"] + states["queued"] + states["released"]
+    n_unsent = sum([group.counts[STATE_NUMBERS[state]] for state in _UNSENT])
     share = n_unsent * ws.nthreads // state.total_nthreads
     return min(share, state.config.coassigned_tasks * ws.nthreads)
 
