@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from paceline.protocol import messages as m
+from paceline.scheduler.core.lifecycle.removal import UNREPORTED_MAX
 from paceline.scheduler.core.stimuli import (
     AnnotationSet,
     CloseWorker,
@@ -288,6 +289,42 @@ def test_only_tasks_that_may_have_started_are_blamed(make_env: MakeEnv) -> None:
     assert {i: env.task(("x", i)).suspicious for i in range(10)} == {
         i: int(i in (0, 1, 7)) for i in range(10)
     }
+
+
+@pytest.mark.parametrize(("seconds", "blamed"), [(0.001, 9), (1.0, 2)])
+def test_quick_tasks_may_have_finished_unreported(
+    make_env: MakeEnv, seconds: float, blamed: int
+) -> None:
+    """A task that kills its worker at once is blamed although others are before it."""
+    env = make_env(worker_saturation=10.0)
+    env.join("w0", nthreads=2)
+    env.submit({("x", i): [] for i in range(2)})
+    env.finish(("x", 0), ("x", 1), seconds=seconds)
+    env.submit({("x", i): [] for i in range(2, 11)})
+    env.lose("w0")
+    suspicious = [env.task(("x", i)).suspicious for i in range(2, 11)]
+    assert suspicious == [int(i < blamed) for i in range(9)]
+
+
+def test_number_of_quick_tasks_that_are_blamed_is_limited(make_env: MakeEnv) -> None:
+    env = make_env(worker_saturation=100.0)
+    env.join("w0")
+    env.submit({("x", 0): []})
+    env.finish(("x", 0), seconds=0.001)
+    env.submit({("x", i): [] for i in range(1, 51)})
+    env.lose("w0")
+    assert sum(env.task(("x", i)).suspicious for i in range(1, 51)) == 1 + UNREPORTED_MAX
+
+
+def test_task_that_was_sent_first_is_blamed(make_env: MakeEnv) -> None:
+    """A free thread started it before tasks of higher priority arrived."""
+    env = make_env(worker_saturation=10.0)
+    env.join("w0")
+    env.submit({"killer": []}, annotations={"killer": AnnotationSet(priority=-1)})
+    env.submit({f"first-{i}": [] for i in range(5)})
+    env.lose("w0")
+    assert env.task("killer").suspicious == env.task("first-0").suspicious == 1
+    assert not any(env.task(f"first-{i}").suspicious for i in range(1, 5))
 
 
 def test_closed_worker_counts_against_no_task(make_env: MakeEnv) -> None:

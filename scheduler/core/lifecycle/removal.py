@@ -25,6 +25,11 @@ from .transitions import run, transition
 #: A task errs, blamed or not, after this many times ``allowed_failures + 1`` unexpected losses of
 #: its workers.
 WORKER_LOSSES_FACTOR = 3
+#: Average duration in seconds up to which tasks are quick: several can have finished between two
+#: messages of their worker.
+QUICK_SECONDS = 0.01
+#: Maximum number of tasks that are blamed because the tasks before them are quick.
+UNREPORTED_MAX = 10
 #: A log line names at most this many keys.
 KEYS_IN_LOG_LINE = 20
 #: Tasks examined for one report of lost data and its dependents; beyond it, they are reported as
@@ -107,13 +112,28 @@ def _leave(turn: Turn, worker_removal: WorkerRemoval, recs: Recs) -> None:
 def blamed_tasks(ws: WorkerState) -> list[TaskState]:
     """Return the tasks that may have caused the loss of `ws`.
 
-    These are the tasks that its last heartbeat reported as executing and, since others can have
-    started after it, the tasks with the highest priority, one per thread. Stock blames every task
-    assigned to the worker.
+    These are the tasks that its last heartbeat reported as executing, and those that can have
+    started after it:
+
+    - For each thread that was free then, the task that was sent first. It runs even if tasks of
+      higher priority have been sent since.
+    - For each thread, the task with the highest priority. Quick tasks do not take up a thread,
+      because they can have finished without a report.
+
+    Stock blames every task assigned to the worker.
     """
     executing = [ts for ts in ws.executing if ts in ws.processing]
-    others = (ts for ts in ws.processing if ts not in ws.executing)
-    return executing + heapq.nsmallest(ws.nthreads, others, key=priority_of)
+    others = [ts for ts in ws.processing if ts not in ws.executing]
+    started = dict.fromkeys(others[: max(0, ws.nthreads - len(executing))])
+    n_threads = ws.nthreads
+    for ts in heapq.nsmallest(ws.nthreads + UNREPORTED_MAX, others, key=priority_of):
+        if n_threads == 0:
+            break
+        started[ts] = None
+        duration = ts.group.prefix.duration_average
+        if not 0 <= duration <= QUICK_SECONDS:
+            n_threads -= 1
+    return executing + list(started)
 
 
 def _count_worker_loss(turn: Turn, ws: WorkerState, ts: TaskState, recs: Recs) -> None:
