@@ -71,6 +71,15 @@ async def test_without_a_dashboard_there_are_no_plots(scheduler: Scheduler) -> N
         await get(port, "/a/status")
 
 
+async def test_paths_of_plots_do_not_start_with_the_prefix() -> None:
+    options = {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:0"}
+    async with Scheduler(**options, http_prefix="/a/") as scheduler:
+        port = scheduler.http_server.port
+        plots = json.loads(await get(port, "/a/individual-plots.json"))
+        assert plots["Individual Progress"] == "/individual-progress"
+        assert "Cluster Map" in await get(port, "/a" + plots["Individual Cluster Map"])
+
+
 async def test_stocks_pages(scheduler: Scheduler) -> None:
     port = scheduler.http_server.port
     async with (

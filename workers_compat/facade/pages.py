@@ -244,13 +244,17 @@ def statics_folder() -> str:
     return os.path.join(os.path.dirname(distributed.__file__), "http", "static")
 
 
-def individual_plots(prefix: str = "") -> dict[str, str]:
-    """Return title -> path of the individual plots."""
+def individual_plots() -> dict[str, str]:
+    """Return title -> path of the individual plots.
+
+    The paths do not start with the prefix of the dashboard: JupyterLab's extension appends them to
+    its URL.
+    """
     paths = [path for path in dashboard_paths() if path.startswith("/individual-")]
     plots = sorted(Path(statics_folder()).glob("individual-*.html"))
     paths += [f"/statics/{plot.name}" for plot in plots]
     names = [path.rpartition("/")[2].removesuffix(".html") for path in paths]
-    return {name.replace("-", " ").title(): prefix + path for name, path in zip(names, paths)}
+    return {name.replace("-", " ").title(): path for name, path in zip(names, paths)}
 
 
 def site_paths(routes: Iterable[str], dashboard: bool) -> list[str]:

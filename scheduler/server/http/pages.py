@@ -98,7 +98,7 @@ def routes(
 ) -> list[Route]:
     """Return all routes, with paths below the prefix; for `has_token` see ``stock_routes``."""
     facade: Any = server.plugins.facade
-    plots = stock.individual_plots(prefix) if dashboard else {}
+    plots = stock.individual_plots() if dashboard else {}
     found: list[Route] = [
         page(r"/health", lambda: "ok", "text/plain; charset=utf-8"),
         page(r"/metrics", metrics.render, metrics.content_type),
