@@ -58,6 +58,25 @@ def test_takeover(way: str, tmp_path: object) -> None:
     assert found.stdout.split() == ["paceline.scheduler.server.scheduler"], found.stderr
 
 
+def test_takeover_for_programs_that_use_distributeds_fixtures() -> None:
+    """Third-party test suites use ``gen_cluster``, which reads ``Scheduler._instances``."""
+    program = """
+from paceline import takeover
+takeover.install()
+from distributed.utils_test import gen_cluster
+
+@gen_cluster(client=True)
+async def test(client, scheduler, *workers):
+    assert list(type(scheduler)._instances) == [scheduler] and scheduler.is_replacement
+    assert await client.submit(sum, [1, 2]) == 3
+
+test()
+"""
+    command = [sys.executable, "-c", program]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert ended.returncode == 0, ended.stderr
+
+
 async def test_in_a_spec_cluster() -> None:
     options = {"host": "127.0.0.1", "port": 0, "dashboard_address": "127.0.0.1:0"}
     worker = {"cls": distributed.Worker, "options": {"nthreads": 1, "dashboard_address": ":0"}}

@@ -31,11 +31,9 @@ def run_suite(checkout: Path, paths: list[str], takeover: bool, report: Path) ->
         takeover: whether paceline's class replaces distributed's.
         report: file to write the results to, as JUnit XML.
     """
-    plugin = str(Path(__file__).parent)
-    path = os.pathsep.join(filter(None, (plugin, os.environ.get("PYTHONPATH"))))
-    command = [sys.executable, "-m", "pytest", "-p", "upstream_plugin", "-q", "--no-header"]
-    command += ["--color=no", "-m", "not gpu", f"--junitxml={report}", *paths]
-    environment = {**os.environ, VARIABLE: "1" if takeover else "0", "PYTHONPATH": path}
+    command = [sys.executable, "-m", "pytest", "-q", "--no-header", "--color=no"]
+    command += ["-m", "not gpu", f"--junitxml={report}", *paths]
+    environment = {**os.environ, VARIABLE: "1" if takeover else "0"}
     subprocess.run(command, cwd=checkout, env=environment, timeout=RUN_SECONDS_MAX)
     return passed(report)
 

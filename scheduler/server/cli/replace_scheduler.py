@@ -18,8 +18,9 @@ import os
 import runpy
 import sys
 import sysconfig
+import weakref
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import click
 
@@ -53,9 +54,12 @@ def install(own_process: bool | None = None) -> type:
         """paceline's scheduler under the name of distributed's."""
 
         is_replacement = True
+        #: Read by distributed's workers and its test fixtures.
+        _instances: ClassVar[weakref.WeakSet[Scheduler]] = weakref.WeakSet()
 
         def __init__(self, **options: Any) -> None:
             super().__init__(**{"own_process": own, **options})
+            self._instances.add(self)
 
     ReplacementScheduler.__name__ = ReplacementScheduler.__qualname__ = "Scheduler"
     stock_classes.replace_class(ReplacementScheduler)
