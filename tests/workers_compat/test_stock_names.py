@@ -74,6 +74,11 @@ async def test_addresses(scheduler, worker):
     assert scheduler.get_worker_service_addr(worker.address, "dashboard") == ("127.0.0.1", port)
 
 
+async def test_ip_is_the_host_that_the_scheduler_listens_on():
+    async with Scheduler(port=0, dashboard=False) as scheduler:
+        assert scheduler.ip == "0.0.0.0" and "0.0.0.0" not in scheduler.address
+
+
 async def test_lookups(scheduler, client, worker):
     [x] = await client.scatter([1])
     assert scheduler.get_who_has([x.key]) == {x.key: [worker.address]}

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Iterable, Mapping
 from typing import Any
 
 from dask.widgets import get_template
+from distributed.comm import get_address_host
 from distributed.system_monitor import SystemMonitor
 from paceline.protocol.catalogue import TABLES
 from paceline.workers_compat.config.config import get, seconds
@@ -184,7 +185,8 @@ class SchedulerFacade(ClusterCommands):
     # The process
 
     status = property(lambda self: self.scheduler.status)
-    ip = property(lambda self: self.scheduler.host)
+    #: The host that it listens on; "0.0.0.0" for all interfaces.
+    ip = property(lambda self: get_address_host(self.scheduler.listen_address))
     thread_id = property(lambda self: threading.get_ident())
     #: psutil's object for this process.
     proc = property(lambda self: self.system_monitor().proc)
