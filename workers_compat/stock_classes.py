@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from typing import Any
 
 from distributed import LocalCluster, scheduler
 from distributed.core import Status
 from distributed.deploy.spec import ProcessInterface
+from distributed.node import ServerNode
 
 __all__ = ["LocalCluster", "ProcessInterface", "Status"]
+
+logger = logging.getLogger("distributed.scheduler")
 
 #: Where a durable scheduler listens by default.
 LOCAL_HOST = "127.0.0.1"
@@ -20,6 +24,23 @@ TCP = "tcp://"
 def status(name: str) -> Status:
     """Return distributed's ``Status`` of this name."""
     return Status[name]
+
+
+def start_services(node: Any, host: str) -> None:
+    """Start the servers in `node.service_specs` on `host` and add them to `node.services`.
+
+    Warn about servers that do not start.
+    """
+    ServerNode.start_services(node, host)
+
+
+def stop_services(node: Any) -> None:
+    """Stop the dashboard's server and those that the option ``services=`` or preloads added."""
+    for name, service in node.services.items():
+        try:
+            service.stop()
+        except Exception:
+            logger.exception("Stopping the service %r failed", name)
 
 
 def local_cluster(scheduler_class: type, durable_class: type) -> type[LocalCluster]:

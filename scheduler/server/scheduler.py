@@ -53,7 +53,7 @@ CLOSE_SECONDS = 2.0
 DASHBOARD_PORT = 8787
 
 #: Options of stock that are not implemented.
-NOT_IMPLEMENTED = ("durable", "service_kwargs", "services")
+NOT_IMPLEMENTED = ("durable", "service_kwargs")
 #: Options of stock without a meaning here. This one detects endless transitions in stock's tests.
 IGNORED = ("loop", "transition_counter_max")
 
@@ -70,6 +70,7 @@ class Scheduler:
         preload, preload_argv: modules to run at the start and end.
         contact_address: the address that peers connect to, if it is not the listening address.
         plugins, blocked_handlers: scheduler plugins, and ops that are refused.
+        services: other servers of this process, in the form that stock accepts.
         security: a ``Security`` object of distributed, or its keywords; the configuration if None.
         journal: write every stimulus to this file.
         jupyter: serve Jupyter on the dashboard's port, to everyone who can connect to it.
@@ -81,7 +82,7 @@ class Scheduler:
     Attributes:
         build: name, version and kind of build of the scheduler, for example "paceline 0.1.0
             (compiled)".
-        services: {"dashboard": server}, as in stock.
+        services: name -> server, for example "dashboard", as in stock.
     """
 
     default_port = 8786
@@ -113,6 +114,7 @@ class Scheduler:
         preload: str | Sequence[str] | None = None,
         preload_argv: Sequence[Any] = (),
         plugins: Sequence[Any] = (),
+        services: dict[Any, Any] | None = None,
         contact_address: str | None = None,
         blocked_handlers: Sequence[str] | None = None,
         security: Any = None,
@@ -128,7 +130,7 @@ class Scheduler:
         _check_options(not_implemented)
         self.id = f"Scheduler-{uuid.uuid4()}"
         self.services: dict[str, Any] = {}
-        self.scheduler_file = scheduler_file or None
+        self.service_specs, self.scheduler_file = services or {}, scheduler_file or None
         get = dask_config.get
         self.contact_address = contact_address or get("distributed.scheduler.contact-address")
         self.plugins_to_add = list(plugins)
@@ -146,14 +148,13 @@ class Scheduler:
         self._http_host = "" if given else addresses.address_host(self._start_addresses[0])
         self._http_prefix = http_prefix or ""
         self._dashboard = bool(dashboard_address) if dashboard is None else dashboard
-        self._journal_path = journal
         self._keeper, self._spawn = keeper, spawn if own_process else None
         in_threads = not own_process if compile_in_threads is None else compile_in_threads
         self._compile_in_threads = in_threads and unpickling.is_allowed()
         self.preloads = self._load_preloads(preload, preload_argv)
         self._listeners: list[Listener] = []
         self._finished = asyncio.Event()
-        self._start_lock = asyncio.Lock()
+        self._start_lock, self._journal_path = asyncio.Lock(), journal
         self._connect_seconds, self.jupyter = dask_config.seconds(timeout), jupyter
 
     def _load_preloads(self, modules: Any, argv: Any) -> Any:
@@ -317,6 +318,7 @@ class Scheduler:
         self._loop_lag.on_tick = server.measures.on_tick
         http = self._start_http(server, self._loop_lag)
         await self._listen(server, http)
+        stock_classes.start_services(self, addresses.address_host(self.listen_address))
         self._log_addresses()
         self._write_scheduler_file(durability is not None and durability.past is not None)
         for plugin in self.plugins_to_add:
@@ -435,8 +437,7 @@ class Scheduler:
             await self.preloads.teardown()
         if self._loop_lag is not None:
             self._loop_lag.stop()
-        if self._http is not None:
-            self._http.stop()
+        stock_classes.stop_services(self)
         if self._pages is not None:
             await self._pages.stop()
         self.stop()

@@ -77,6 +77,33 @@ test()
     assert ended.returncode == 0, ended.stderr
 
 
+async def test_services() -> None:
+    """The option ``services=``, and services that preloads add."""
+    calls: list[object] = []
+
+    class Service:
+        port = 7
+
+        def __init__(self, scheduler: Scheduler, io_loop: object, answer: int) -> None:
+            calls.append((io_loop is not None, scheduler.workers, answer))
+
+        def listen(self, address: object) -> None:
+            calls.append(address)
+
+        def stop(self) -> None:
+            calls.append("stop")
+            raise OSError("the close goes on")
+
+    services = {("gateway", ":0"): (Service, {"answer": 42})}
+    options = {"host": "127.0.0.1", "port": 0, "dashboard_address": "127.0.0.1:0"}
+    async with Scheduler(**options, services=services) as scheduler:
+        assert scheduler.service_ports["gateway"] == 7
+        assert scheduler.identity()["services"]["gateway"] == 7
+        assert calls == [(True, {}, 42), ("", 0)]
+        scheduler.services["added"] = scheduler.services["gateway"]
+    assert calls[2:] == ["stop", "stop"] and scheduler.status == distributed.Status.closed
+
+
 async def test_in_a_spec_cluster() -> None:
     options = {"host": "127.0.0.1", "port": 0, "dashboard_address": "127.0.0.1:0"}
     worker = {"cls": distributed.Worker, "options": {"nthreads": 1, "dashboard_address": ":0"}}

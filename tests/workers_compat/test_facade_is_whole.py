@@ -39,7 +39,7 @@ ABSENT: dict[str, dict[str, str]] = {
         **dict.fromkeys(("decide_worker_rootish_queuing_disabled",), DECIDES),
         **dict.fromkeys(("decide_worker_rootish_queuing_enabled",), DECIDES),
         **dict.fromkeys(("connection_args", "default_ip", "deserialize", "listen"), STARTS),
-        **dict.fromkeys(("listener", "listeners", "service_kwargs", "service_specs"), STARTS),
+        **dict.fromkeys(("listener", "listeners", "service_kwargs"), STARTS),
         **dict.fromkeys(("start_http_server", "start_periodic_callbacks"), STARTS),
         **dict.fromkeys(("start_services", "start_unsafe", "stop_services"), STARTS),
         "transition_counter_max": "stock's guard against endless transitions; turns have a limit",
