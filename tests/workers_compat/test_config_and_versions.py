@@ -10,6 +10,7 @@ import pytest
 from paceline.scheduler.core.config import SchedulerConfig
 from paceline.workers_compat.config.config import (
     ConfigError,
+    check,
     child_environment,
     plain_config,
     scheduler_config,
@@ -77,6 +78,12 @@ def test_invalid_values_name_their_key(key, value):
         pytest.raises(ConfigError, match=key),
     ):
         scheduler_config()
+
+
+def test_false_allows_no_failures():
+    with dask.config.set({"distributed.scheduler.allowed-failures": False}):
+        assert check() == []
+        assert scheduler_config().allowed_failures == 0
 
 
 def test_values_out_of_range():

@@ -113,6 +113,8 @@ SPEED = ValueType(
     lambda value: _is_positive(parse_bytes(value)),
 )
 COUNT = ValueType("a whole number from 0 up", lambda value: _is_integer(value, 0))
+# xgboost's tests set it to False
+FAILURES = ValueType(COUNT.description, lambda value: value is False or COUNT.accepts(value))
 POSITIVE = ValueType('a number above 0, or "inf"', _is_positive)
 BOOL = ValueType("true or false", _is_bool)
 TEXT = ValueType("text", _is_text)
@@ -138,7 +140,7 @@ VALUE_TYPES: dict[str, ValueType] = {
         lambda value: all(isinstance(each, Mapping) and "class" in each for each in value),
     ),
     "distributed.scheduler.active-memory-manager.start": BOOL,
-    "distributed.scheduler.allowed-failures": COUNT,
+    "distributed.scheduler.allowed-failures": FAILURES,
     "distributed.scheduler.allowed-imports": TEXTS,
     "distributed.scheduler.bandwidth": SPEED,
     "distributed.scheduler.blocked-handlers": TEXTS,
