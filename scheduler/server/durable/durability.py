@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from .past_connection import PastConnection
 
 #: Default of ``paceline.scheduler.standby-turns``: turns after which a standby is forked.
-STANDBY_TURNS = 10_000
+STANDBY_TURNS = 20_000
 #: Shortest interval between two forks, seconds.
 STANDBY_SECONDS = 2.0
 #: Largest message of the keeper.
