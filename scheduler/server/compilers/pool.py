@@ -48,8 +48,8 @@ logger = logging.getLogger("distributed.scheduler")
 #: Module that the processes run.
 CHILD = "paceline.workers_compat.graphs.compiler_process"
 #: A process that compiles one graph for longer is slow: graphs of other clients do not wait for it,
-#: seconds.
-SLOW_SECONDS = 0.1
+#: seconds. Another process takes about as long to start, and imports the same modules.
+SLOW_SECONDS = 0.5
 #: Interval of the checks of processes, seconds.
 CHECK_SECONDS = 0.1
 #: Number of processes: a regular one, and extra ones.
