@@ -316,7 +316,7 @@ def _group_known(view: View, group: TaskGroup) -> None:
     state = view.state
     assert state.task_groups.get(group.name) is group, "not in state.task_groups under its name"
     assert not group.empty, "all its tasks are forgotten"
-    counts = group.states.values()
+    counts = group.counts
     assert sum(counts) == group.n_added, f"{group.n_added} tasks were added: {group.states}"
     assert min(counts) >= 0, f"its states are {group.states}"
     prefix = group.prefix

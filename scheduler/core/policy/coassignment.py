@@ -20,7 +20,7 @@ from paceline.scheduler.core.lifecycle.recommendations import Recs
 from paceline.scheduler.core.state.fair_queue import ShareQueue
 from paceline.scheduler.core.state.model import TaskGroup, TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
-from paceline.scheduler.core.state.task_states import STATE_NUMBERS
+from paceline.scheduler.core.state.task_states import count_in
 from paceline.scheduler.core.state.worker_loads import has_free_slot, is_available, taken_slots
 
 from . import admission, placement, worker_ends
@@ -139,7 +139,7 @@ def _batch_size(state: SchedulerState, group: TaskGroup, ws: WorkerState) -> int
 
     That is at most its share of those that have not been sent.
     """
-    n_unsent = sum([group.counts[STATE_NUMBERS[state]] for state in _UNSENT])
+    n_unsent = count_in(group.counts, *_UNSENT)
     share = n_unsent * ws.nthreads // state.total_nthreads
     return min(share, state.config.coassigned_tasks * ws.nthreads)
 

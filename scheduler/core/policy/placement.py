@@ -14,6 +14,7 @@ from typing import Any, Final
 from paceline.scheduler.core.lifecycle.accounting import data_nbytes, expected_duration, occupancy
 from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.scheduler.core.state.scheduler_state import SchedulerState
+from paceline.scheduler.core.state.task_states import count_in
 from paceline.scheduler.core.state.worker_loads import (
     LoadClass,
     has_free_slot,
@@ -117,7 +118,7 @@ def place_rootish_together(state: SchedulerState, ts: TaskState) -> WorkerState 
         group.last_worker_tasks_left = math.floor(
             (group.n_added / state.total_nthreads) * ws.nthreads
         )
-    more = group.states["released"] + group.states["waiting"] > 1
+    more = count_in(group.counts, "released", "waiting") > 1
     group.last_worker = ws if more else None
     group.last_worker_tasks_left -= 1
     return ws

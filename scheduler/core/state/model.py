@@ -19,7 +19,7 @@ from .admission import UNLIMITED_NBYTES, TaskMemory
 from .containers import add_up
 from .policies import TaskPolicies
 from .small_set import SmallSet
-from .task_states import ACTIVE_STATES, STATE_NUMBERS, TASK_STATES
+from .task_states import ACTIVE_STATES, STATE_NUMBERS, TASK_STATES, count_in
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -164,7 +164,7 @@ class TaskGroup:
     @property
     def done(self) -> bool:
         """Return whether no task of the group is waiting, queued or running."""
-        return not any(self.states[state] for state in ACTIVE_STATES)
+        return not count_in(self.counts, *ACTIVE_STATES)
 
     @property
     def empty(self) -> bool:

@@ -28,6 +28,7 @@ from .policies import Policies
 from .scaling import Scaling
 from .spans import SpanTree
 from .stealing import StealingState
+from .task_states import count_in
 from .whole_workers import WholeWorkers
 from .worker_ends import WorkerEnds
 from .worker_loads import WorkerLoads
@@ -183,7 +184,7 @@ class SchedulerState:
     @property
     def has_waiting_tasks(self) -> bool:
         """Return whether a task is in state waiting, for its dependencies or for its retry."""
-        return any(group.states["waiting"] for group in self.task_groups.values())
+        return any(count_in(group.counts, "waiting") for group in self.task_groups.values())
 
     def resolve_worker(self, name: Any) -> WorkerState | None:
         """Return the worker with the address or alias `name`, or None."""

@@ -17,6 +17,13 @@ TASK_STATES: Final = (
 )
 #: state -> its position in TASK_STATES, and in lists of counts by state.
 STATE_NUMBERS: Final = {state: number for number, state in enumerate(TASK_STATES)}
+
+
+def count_in(counts: list[int], *states: str) -> int:
+    """Return the sum of `counts`, which are in the order of TASK_STATES, for `states`."""
+    return sum([counts[STATE_NUMBERS[state]] for state in states])
+
+
 #: States in which a task is among the ``waiters`` of its dependencies.
 ACTIVE_STATES: Final = frozenset({"waiting", "no-worker", "queued", "processing"})
 
