@@ -63,9 +63,9 @@ def count_move(group: TaskGroup, start: str, finish: str) -> None:
     """Count the move of a task of `group` from state `start` to `finish`."""
     counts, entered = group.counts, group.prefix.entered
     before, after = STATE_NUMBERS[start], STATE_NUMBERS[finish]
-    counts[before] = counts[before] - 1  # compiled, cheaper than -=
-    counts[after] = counts[after] + 1
-    entered[after] = entered[after] + 1
+    counts[before] -= 1
+    counts[after] += 1
+    entered[after] += 1
 
 
 def inputs_exceed(state: SchedulerState, ts: TaskState, limit: int) -> bool:
