@@ -407,10 +407,6 @@ def pack_frames(frames: Sequence[Buffer]) -> list[Buffer]:
 
     The first buffer starts with the prelude.
     """
-    if len(frames) == 1:
-        length = frame_nbytes(frames[0])
-        if length < LARGE_FRAME_NBYTES:
-            return [b"".join((_NUMBERS[3].pack(2 * _U64 + length, 1, length), frames[0]))]
     lengths = [len(frame) if type(frame) is bytes else frame_nbytes(frame) for frame in frames]
     nbytes = sum(lengths)
     if nbytes < LARGE_FRAME_NBYTES or max(lengths) < LARGE_FRAME_NBYTES:
