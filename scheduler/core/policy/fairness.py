@@ -122,7 +122,7 @@ def next_task(state: SchedulerState) -> Choice | None:
     if least is None:
         return None
     is_alone = len(queued.waiting) == 1
-    first = whose_turn(queued.waiting)
+    first = first_in_turn(queued.waiting)
     choice = _choose(state, first, least, is_alone)
     if choice is not None or is_alone:
         return choice
@@ -143,7 +143,7 @@ def next_task(state: SchedulerState) -> Choice | None:
     return None
 
 
-def whose_turn(queues: dict[ShareGroup, ShareQueue]) -> ShareQueue:
+def first_in_turn(queues: dict[ShareGroup, ShareQueue]) -> ShareQueue:
     """Return the one of `queues` with the lowest rank; of several, the first."""
     best: ShareQueue | None = None
     best_class, best_usage = 0, 0.0
