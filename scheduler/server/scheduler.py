@@ -129,8 +129,8 @@ class Scheduler:
     ) -> None:
         _check_options(not_implemented)
         self.id = f"Scheduler-{uuid.uuid4()}"
-        self.services: dict[str, Any] = {}
-        self.service_specs, self.scheduler_file = services or {}, scheduler_file or None
+        self.services, self.service_specs = dict[str, Any](), services or {}
+        self.scheduler_file = scheduler_file or None
         get = dask_config.get
         self.contact_address = contact_address or get("distributed.scheduler.contact-address")
         self.plugins_to_add = list(plugins)
@@ -153,8 +153,8 @@ class Scheduler:
         self._compile_in_threads = in_threads and unpickling.is_allowed()
         self.preloads = self._load_preloads(preload, preload_argv)
         self._listeners: list[Listener] = []
-        self._finished = asyncio.Event()
-        self._start_lock, self._journal_path = asyncio.Lock(), journal
+        self._finished, self._start_lock = asyncio.Event(), asyncio.Lock()
+        self._journal_path = journal
         self._connect_seconds, self.jupyter = dask_config.seconds(timeout), jupyter
 
     def _load_preloads(self, modules: Any, argv: Any) -> Any:
