@@ -113,7 +113,7 @@ SPEED = ValueType(
     lambda value: _is_positive(parse_bytes(value)),
 )
 COUNT = ValueType("a whole number from 0 up", lambda value: _is_integer(value, 0))
-# xgboost's tests set it to False
+# as in stock, False means 0; xgboost's tests set it
 FAILURES = ValueType(COUNT.description, lambda value: value is False or COUNT.accepts(value))
 POSITIVE = ValueType('a number above 0, or "inf"', _is_positive)
 BOOL = ValueType("true or false", _is_bool)
