@@ -183,22 +183,24 @@ def test_a_task_for_a_worker_with_a_free_slot_is_found_among_many(is_restricted:
     assert env.states("out-0", "out-38") == ["queued", "queued"]
 
 
-def test_restrictions_are_kept() -> None:
+def restricted_to_w0() -> tuple[Env, list[str]]:
+    """Return two workers and the keys of four tasks for w0, which has the memory for two."""
     env = cluster()
     learn(env, "x", 90 * MB)
     on = AnnotationSet(workers=["w0"])
     keys = [f"x-{i}" for i in range(1, 5)]
     env.submit({key: [] for key in keys}, annotations=dict.fromkeys(keys, on))
+    return env, keys
+
+
+def test_restrictions_are_kept() -> None:
+    env, keys = restricted_to_w0()
     assert sorted(env.states(*keys)) == ["processing", "processing", "queued", "queued"]
     assert not env.processing("w1")
 
 
 def test_restricted_tasks_whose_worker_leaves_are_not_queued() -> None:
-    env = cluster()
-    learn(env, "x", 90 * MB)
-    on = AnnotationSet(workers=["w0"])
-    keys = [f"x-{i}" for i in range(1, 5)]
-    env.submit({key: [] for key in keys}, annotations=dict.fromkeys(keys, on))
+    env, keys = restricted_to_w0()
     env.lose("w0", expected=True)
     assert env.state.admission.is_short
     assert env.states(*keys) == ["no-worker"] * 4
@@ -288,7 +290,7 @@ def test_data_that_a_worker_receives_does_not_count_for_its_process() -> None:
 
 @pytest.mark.parametrize("n_last_use", [0, 100])
 def test_inputs_that_have_to_be_fetched_need_memory(n_last_use: int) -> None:
-    """That holds even if the task frees more than it makes."""
+    """They need it even if the task frees more than it makes."""
     env = cluster()  # 220 MB for results on each
     learn(env, "y", 90 * MB)
     busy = {"busy": AnnotationSet(workers=["w1"])}

@@ -178,7 +178,7 @@ def test_the_duration_of_a_stuck_run_is_not_learned() -> None:
 
 
 def test_a_retry_after_a_timeout_runs_elsewhere() -> None:
-    """Even if its worker, on which the first run goes on, has free threads."""
+    """The first run goes on, so its worker is avoided although it has free threads."""
     env = cluster("w1")
     env.join("w0", nthreads=4)
     other = {key: AnnotationSet(workers=["w1"]) for key in ("a", "b")}

@@ -38,6 +38,13 @@ def sent(env: Env) -> list[Key]:
     return [each.key for each in found if type(each) is m.ComputeTask]
 
 
+def free_threads(four: Env) -> None:
+    """Finish long tasks of all workers but w0, until one task of bob is left."""
+    while counts(four)["b"] > 1:
+        w = next(w for w in ("w1", "w2", "w3") if four.processing(w))
+        four.finish(four.processing(w)[0], seconds=100.0)
+
+
 def give_up(env: Env, address: str, n: int) -> Graph:
     """Give up the runs of `n` tasks, which continue in threads of the worker. Return the tasks."""
     stuck = tasks("stuck", n)
@@ -204,7 +211,7 @@ def test_tasks_beyond_the_threads_that_given_up_runs_leave_are_recalled(make_env
 
 
 def test_time_beyond_what_was_expected_is_charged_while_a_task_runs(four: Env) -> None:
-    """But not for a task that seceded, which occupies no thread of the pool."""
+    """A task that seceded is not charged, because it occupies no thread of the pool."""
     alice = share(four, "alice")
     four.submit({"x": []})
     here, before = four.where("x"), alice.usage
@@ -326,9 +333,7 @@ def test_tasks_of_several_groups_move_from_time_to_time(four: Env) -> None:
     contended(four)
     four.submit({"x": ["d"]})
     four.submit({"y": ["e"]}, client="bob")
-    while counts(four)["b"] > 1:
-        w = next(w for w in ("w1", "w2", "w3") if four.processing(w))
-        four.finish(four.processing(w)[0], seconds=100.0)
+    free_threads(four)
     assert four.states("x", "y") == ["queued", "queued"]
     four.feed(TimerDue(four.state.queued.move_timer))
     assert four.states("x", "y") == ["processing", "processing"]
@@ -339,9 +344,7 @@ def test_group_whose_tasks_have_to_wait_lets_others_move(four: Env) -> None:
     contended(four)
     four.submit({"x": []}, annotations={"x": restricted("w0")})
     four.submit({"y": ["d"]}, client="bob")
-    while counts(four)["b"] > 1:
-        w = next(w for w in ("w1", "w2", "w3") if four.processing(w))
-        four.finish(four.processing(w)[0], seconds=100.0)
+    free_threads(four)
     assert four.states("x", "y") == ["queued", "queued"]
     four.feed(TimerDue(four.state.queued.move_timer))
     assert four.states("x", "y") == ["queued", "processing"]
