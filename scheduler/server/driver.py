@@ -161,10 +161,9 @@ class Driver:
         self._schedule_flush()
 
     def feed_batch(self, source: str, messages: Sequence[Any], connection: int = 0) -> int:
-        """Handle messages of a stream, one turn each, as far as this wake-up allows.
+        """Handle messages of the comm of this number, one turn each, as far as the wake-up allows.
 
-        ``connection`` is the number of the stream's comm. Return the number of messages that were
-        handled: at least one, if there are any.
+        Return the number of messages that were handled: at least one, if there are any.
         """
         if self._closed:
             return len(messages)
@@ -174,17 +173,18 @@ class Driver:
         has_hooks = recorder.is_durable and state.plugins is not None
         handled = 0
         handle = self._handle
-        outbox = self._outbox
         after_turn = self._after_turn
+        time = ""  # `now` as text, which many messages of a client need
         for message in messages:
             stimulus_id = getattr(message, "stimulus_id", None)
             if not stimulus_id:
-                stimulus_id = f"{stimulus_name(message)}-{now}"
+                time = time or str(now)
+                stimulus_id = f"{stimulus_name(message)}-{time}"
             stimulus = _new_tuple(Stimulus, (source, message, stimulus_id, 0))
             if has_hooks:
                 recorder.batch(connection, 1, now)
             try:
-                handle(stimulus, now, outbox)
+                handle(stimulus, now, self._outbox)
             except Exception:
                 self._core_failed(stimulus)
             if has_hooks:
