@@ -187,6 +187,14 @@ async def test_plugin_hooks_are_called(world):
         world.facade.remove_plugin("recorder")
 
 
+async def test_hooks_of_tasks_that_are_sent_get_no_arguments_of_a_worker(world):
+    recorder = Recorder()
+    world.facade.add_plugin(recorder)
+    assert await world.client.gather(world.client.map(inc, range(20))) == list(range(1, 21))
+    arguments = {entry[1:3]: entry[3] for entry in recorder.of("transition")}
+    assert arguments["queued", "processing"] == []
+
+
 async def test_forgotten_tasks_are_still_seen_by_the_hook(world):
     seen = []
 

@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 from paceline.protocol.messages import StartStop
 from paceline.protocol.payload import Payload
-from paceline.scheduler.core.state.model import TaskState
+from paceline.scheduler.core.lifecycle.failures import Failure
+from paceline.scheduler.core.state.model import TaskState, WorkerState
 from paceline.workers_compat.security.unpickling import deserialize
 
 from .views import serialized
@@ -51,13 +52,13 @@ class HookArguments(dict[type, Callable[[Any], dict[str, Any]]]):
 
     def of_transition(self, ts: TaskState, detail: Any) -> dict[str, Any]:
         """Return what stock passes to ``transition`` besides states: the fields of its cause."""
+        if isinstance(detail, WorkerState):  # receives the task, and did not cause the transition
+            return {}
         found = self[type(detail)](detail)
-        report = getattr(detail, "report", None)
-        if report is not None:
-            found = {**self[type(report)](report), **found}
-        cause = found.get("cause")
-        if isinstance(cause, TaskState):
-            found["cause"] = cause.key
+        if isinstance(detail, Failure):
+            found["cause"] = detail.cause.key
+            if detail.report is not None:
+                found = {**self[type(detail.report)](detail.report), **found}
         if ts.who_has and "worker" not in found:
             found["worker"] = next(reversed(ts.who_has)).address
         return found
