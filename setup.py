@@ -42,6 +42,8 @@ COMPILED = (
     "scheduler/server/peers/streams.py",
     "scheduler/server/peers/unregistered_stream.py",
     "scheduler/server/runtime/clock.py",
+    "workers_compat/facade/hook_arguments.py",
+    "workers_compat/facade/plugins.py",
     "workers_compat/graphs/accelerators/measured_graph.py",
     "workers_compat/graphs/accelerators/plain_tasks.py",
     "workers_compat/graphs/accelerators/shared_openings.py",
