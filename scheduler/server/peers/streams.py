@@ -171,11 +171,14 @@ class Stream(EventHandler, ABC):
         """See ``EventHandler``."""
         connection.kind, connection.name = self.ROLE, self.name
         connection.is_closed = self.peer.closed
-        while any(type(message) is _Undecoded for message in self._inbox):
-            position = next(i for i, each in enumerate(self._inbox) if type(each) is _Undecoded)
-            inbox = list(self._inbox)
-            pieces = [message for piece in inbox[position].pieces for message in piece]
-            self._inbox = deque([*inbox[:position], *pieces, *inbox[position + 1 :]])
+        inbox: deque[Any] = deque()
+        for message in self._inbox:
+            if type(message) is _Undecoded:
+                for piece in message.pieces:
+                    inbox += piece
+            else:
+                inbox.append(message)
+        self._inbox = inbox
         connection.messages += self._inbox
         connection.n_written = self._buffer.first if self._buffer else self._n_messages
         unwritten: list[Any] = [None] * (self._n_messages - connection.n_written)
