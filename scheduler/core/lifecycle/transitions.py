@@ -112,9 +112,9 @@ def transition(turn: Turn, ts: TaskState, finish: str, recs: Recs, detail: Any =
     if actual != start:
         steps.count_move(group, start, actual)
     stimulus_id = turn.stimulus_id
+    state.transition_log.append((ts.key, start, actual, made, stimulus_id, turn.now))
     if plugins is not None:
         plugins.transition(ts, start, actual, stimulus_id, detail, edges)
-    state.transition_log.append((ts.key, start, actual, made, stimulus_id, turn.now))
     if actual == "forgotten" and group.empty:
         accounting.forget_group(state, group)
     if not made:

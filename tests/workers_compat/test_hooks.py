@@ -1,0 +1,50 @@
+"""What hooks of scheduler plugins see of the state, as on a stock scheduler."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from distributed import Client, SchedulerPlugin, Worker
+from paceline.scheduler.server.scheduler import Scheduler
+
+
+def inc(x: int) -> int:
+    return x + 1
+
+
+@pytest.fixture
+async def scheduler() -> AsyncIterator[Scheduler]:
+    async with Scheduler(port=0, host="127.0.0.1", dashboard=False) as scheduler:
+        yield scheduler
+
+
+@pytest.fixture
+async def client(scheduler: Scheduler) -> AsyncIterator[Client]:
+    async with (
+        Worker(scheduler.address, nthreads=2, name="alice"),
+        Client(scheduler.address, asynchronous=True) as client,
+    ):
+        yield client
+
+
+class OnTransition(SchedulerPlugin):
+    """Record what `look` returns for the key and final state of each transition."""
+
+    def __init__(self, scheduler: Scheduler, look: Callable[[Any, str], Any]) -> None:
+        self.look = look
+        self.seen: dict[tuple[Any, str], Any] = {}
+        scheduler.add_plugin(self)
+
+    def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
+        self.seen[key, finish] = self.look(key, finish)
+
+
+async def test_the_story_of_a_task_includes_the_current_transition(
+    scheduler: Scheduler, client: Client
+) -> None:
+    plugin = OnTransition(scheduler, lambda key, finish: scheduler.story(key)[-1].finish)
+    assert await client.submit(inc, 1, key="x") == 2
+    states = ("waiting", "processing", "memory")
+    assert [plugin.seen["x", finish] for finish in states] == list(states)
