@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -48,3 +49,21 @@ async def test_the_story_of_a_task_includes_the_current_transition(
     assert await client.submit(inc, 1, key="x") == 2
     states = ("waiting", "processing", "memory")
     assert [plugin.seen["x", finish] for finish in states] == list(states)
+
+
+async def test_attributes_of_a_forgotten_task_remain_until_its_hooks_have_run(
+    scheduler: Scheduler, client: Client
+) -> None:
+    def look(key: str, finish: str) -> Any:
+        ts = scheduler.tasks[key]
+        assert list(scheduler.tasks) == [key] and len(scheduler.tasks) == 1
+        return ts.worker_restrictions, ts.loose_restrictions
+
+    plugin = OnTransition(scheduler, look)
+    future = client.submit(inc, 1, key="x", workers=["alice"], allow_other_workers=True)
+    await future
+    future.release()
+    while "x" in scheduler.tasks:
+        await asyncio.sleep(0.01)
+    assert plugin.seen["x", "memory"] == (set(scheduler.workers), True)
+    assert plugin.seen["x", "forgotten"] == plugin.seen["x", "memory"]

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
@@ -315,10 +316,10 @@ class Views(Mapping[Any, Any]):
         return key in self._items or key in self._extra
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(self._items)
+        return chain(self._items, (key for key in self._extra if key not in self._items))
 
     def __len__(self) -> int:
-        return len(self._items)
+        return len(self._items) + sum(key not in self._items for key in self._extra)
 
     def __repr__(self) -> str:
         return repr(dict(self._items))

@@ -168,7 +168,6 @@ def forget(turn: Turn, ts: TaskState, recs: Recs, detail: Any = None) -> None:
     if state.task_metadata:
         state.task_metadata.pop(ts.key, None)
     ts.processing_on = None
-    ts.details = None
 
 
 def clear_references(ts: TaskState) -> None:

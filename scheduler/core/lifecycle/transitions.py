@@ -115,8 +115,10 @@ def transition(turn: Turn, ts: TaskState, finish: str, recs: Recs, detail: Any =
     state.transition_log.append((ts.key, start, actual, made, stimulus_id, turn.now))
     if plugins is not None:
         plugins.transition(ts, start, actual, stimulus_id, detail, edges)
-    if actual == "forgotten" and group.empty:
-        accounting.forget_group(state, group)
+    if actual == "forgotten":
+        ts.details = None  # only now, because hooks read restrictions and metadata
+        if group.empty:
+            accounting.forget_group(state, group)
     if not made:
         return
     if actual == "released" and made.get(ts) in _AT_ONCE:
