@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
@@ -67,3 +68,19 @@ async def test_attributes_of_a_forgotten_task_remain_until_its_hooks_have_run(
         await asyncio.sleep(0.01)
     assert plugin.seen["x", "memory"] == (set(scheduler.workers), True)
     assert plugin.seen["x", "forgotten"] == plugin.seen["x", "memory"]
+
+
+async def test_tasks_that_a_restart_forgets_are_forgotten_in_the_hook(
+    scheduler: Scheduler, client: Client
+) -> None:
+    def look(key: str, finish: str) -> Any:
+        ts = scheduler.tasks[key]
+        return ts.state, ts.who_has, ts.who_wants, ts.processing_on
+
+    plugin = OnTransition(scheduler, look)
+    futures = [client.submit(inc, 1, key="x"), client.submit(time.sleep, 0.3, key="running")]
+    await futures[0]
+    with pytest.raises(TimeoutError):  # the worker has no nanny
+        await client.restart(timeout="100ms")
+    for key in ("x", "running"):
+        assert plugin.seen[key, "forgotten"] == ("forgotten", set(), set(), None)

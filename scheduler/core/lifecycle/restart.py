@@ -15,7 +15,7 @@ from paceline.scheduler.core.turn import Turn
 
 from .extra_runs import refresh_running
 from .second_runs import drop_second_run
-from .steps import clear_references
+from .steps import clear_references, mark_forgotten
 
 #: Forgotten tasks torn down per turn, as a multiple of the transitions of a turn.
 TEARDOWN_FACTOR = 5
@@ -28,10 +28,10 @@ def forget_everything(turn: Turn) -> None:
     """
     state = turn.state
     tasks = list(state.tasks.values())
-    if state.plugins is not None:
-        _call_plugins(turn, tasks)
     for ts in list(state.policies.second_runs):
         drop_second_run(turn, ts)
+    if state.plugins is not None:
+        _call_hooks(turn, tasks)
     state.deferred.clear()
     for ws in state.whole.reserved:
         ws.reserved_for = None
@@ -66,14 +66,15 @@ def forget_everything(turn: Turn) -> None:
     run_deferred_teardown(turn)
 
 
-def _call_plugins(turn: Turn, tasks: list[TaskState]) -> None:
-    """Call the transition hook of plugins for each task, as stock does; dependents first."""
+def _call_hooks(turn: Turn, tasks: list[TaskState]) -> None:
+    """Mark `tasks` as forgotten and call their hooks, as stock does; dependents first."""
     plugins = turn.state.plugins
     assert plugins is not None
     for ts in reversed(tasks):
-        plugins.transition(
-            ts, ts.state, "forgotten", turn.stimulus_id, None, (ts.dependencies, ts.dependents)
-        )
+        start = ts.state
+        mark_forgotten(ts)
+        edges = ts.dependencies, ts.dependents
+        plugins.transition(ts, start, "forgotten", turn.stimulus_id, None, edges)
 
 
 def _empty(turn: Turn, ws: WorkerState) -> None:

@@ -170,11 +170,18 @@ def forget(turn: Turn, ts: TaskState, recs: Recs, detail: Any = None) -> None:
     ts.processing_on = None
 
 
+def mark_forgotten(ts: TaskState) -> None:
+    """Mark `ts` as forgotten with all other tasks. It keeps what hooks of plugins may read."""
+    ts.state = "forgotten"
+    ts.who_has = ts.who_wants = ()
+    ts.processing_on = None
+
+
 def clear_references(ts: TaskState) -> None:
     """Clear the references of `ts`, which was forgotten with all other tasks.
 
     Each of them is then freed by itself.
     """
-    ts.state = "forgotten"
-    ts.dependencies = ts.dependents = ts.who_has = ts.who_wants = ()
-    ts.processing_on = ts.details = None
+    mark_forgotten(ts)
+    ts.dependencies = ts.dependents = ()
+    ts.details = None
