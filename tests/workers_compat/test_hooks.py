@@ -84,3 +84,27 @@ async def test_tasks_that_a_restart_forgets_are_forgotten_in_the_hook(
         await client.restart(timeout="100ms")
     for key in ("x", "running"):
         assert plugin.seen[key, "forgotten"] == ("forgotten", set(), set(), None)
+
+
+async def test_a_worker_gets_no_tasks_before_its_add_worker_hooks_have_ended(
+    scheduler: Scheduler,
+) -> None:
+    release = asyncio.Event()
+
+    class Prepare(SchedulerPlugin):
+        async def add_worker(self, scheduler: Any, worker: str) -> None:
+            await release.wait()
+
+    async with Client(scheduler.address, asynchronous=True) as client:
+        future = client.submit(inc, 1)
+        async with Worker(scheduler.address, name="ready") as ready:
+            await future
+            scheduler.add_plugin(Prepare())
+            async with Worker(scheduler.address, name="prepared") as prepared:
+                futures = client.map(inc, range(20))
+                await client.gather(futures)
+                workers = {ws.address for f in futures for ws in scheduler.tasks[f.key].who_has}
+                assert workers == {ready.address}
+                assert scheduler.workers[prepared.address].status.name == "init"
+                release.set()
+                assert await client.submit(inc, 1, workers=["prepared"], pure=False) == 2

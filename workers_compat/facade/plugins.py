@@ -60,6 +60,7 @@ class Plugins:
         suspended: names of plugins whose hooks are not called.
         depth: number of hooks of the current turn that are running.
         leaving: key -> arguments of the view of a task that is being forgotten while hooks run.
+        pending_hooks: hook -> its coroutines that are running, of hooks that are awaited.
         writes: records what hooks write within a turn, for the journal or the log of a durable
             scheduler; None without them.
         send_stimulus: feeds a stimulus between turns; set by the facade.
@@ -73,7 +74,7 @@ class Plugins:
         self.by_name: dict[str, Any] = {}
         self.suspended: set[str] = set()
         self.depth = 0
-        self.pending_remove_worker_hooks: set[Any] = set()
+        self.pending_hooks: dict[str, set[Any]] = {"add_worker": set(), "remove_worker": set()}
         self.leaving: dict[Any, tuple[TaskState, ViewContext, Any]] = {}
         self.writes: TurnWrites | None = None
         self.send_stimulus: Callable[[Any], Any] | None = None
@@ -320,9 +321,9 @@ class Plugins:
         if not inspect.iscoroutine(result):
             return False
         task = self._spawn(result, f"hook {hook} of a scheduler plugin")
-        if hook == "remove_worker":
-            self.pending_remove_worker_hooks.add(task)
-            task.add_done_callback(self.pending_remove_worker_hooks.discard)
+        if hook in self.pending_hooks:
+            self.pending_hooks[hook].add(task)
+            task.add_done_callback(self.pending_hooks[hook].discard)
         return True
 
 

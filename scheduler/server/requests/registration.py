@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Any
 
@@ -50,8 +51,20 @@ def handle_register_worker(server: ServerApi, request: m.RegisterWorker, peer: P
     peer.become_stream("worker", address)
     peer.handler = WorkerStream(peer, address)
     joined = stimuli.WorkerJoined(address, addresses.address_host(address), request)
+    pending = server.plugins.pending_hooks["add_worker"]
+    before = set(pending)
     server.send_stimulus(joined, address, request.stimulus_id)
+    hooks = pending - before
+    if hooks:
+        peer.pause_reading("add_worker hooks")
+        server.spawn(_read_after(hooks, peer), f"add_worker hooks for {address}")
     return NO_REPLY
+
+
+async def _read_after(hooks: set[Any], peer: Peer) -> None:
+    """Read from a worker when the hooks have ended. Only then it can report that it is running."""
+    await asyncio.wait(hooks)
+    peer.resume_reading("add_worker hooks")
 
 
 def handle_register_client(server: ServerApi, request: m.RegisterClient, peer: Peer) -> NoReply:

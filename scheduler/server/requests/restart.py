@@ -64,7 +64,7 @@ async def restart_workers(
     logger.info("Restarting %d workers: %s (stimulus_id=%r)", len(old), list(old), stimulus_id)
     with _recorded(server, stimulus_id) as n_before:
         out = await _stop(server, old, timeout, on_error, stimulus_id)
-        pending = set(server.plugins.pending_remove_worker_hooks)
+        pending = set(server.plugins.pending_hooks["remove_worker"])
         if pending:  # the restart includes the plugins' hooks for removed workers, as in stock
             await asyncio.wait(pending)
         event: dict[str, Any] = {"action": "restart-workers", "workers": list(old)}

@@ -36,7 +36,7 @@ class Plugins:
         self.facade = self.scheduler = state
         self.named: dict[str, Any] = {}
         self.needed: set[str] = set()
-        self.pending_remove_worker_hooks: set[Any] = set()
+        self.pending_hooks: dict[str, set[Any]] = {"add_worker": set(), "remove_worker": set()}
 
     def __contains__(self, name: object) -> bool:
         return name in self.named
