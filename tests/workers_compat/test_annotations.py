@@ -15,6 +15,7 @@ from distributed.protocol.core import loads as stock_loads
 from paceline.protocol.payload import Payload
 from paceline.workers_compat.graphs.annotations import annotation_set, is_plain
 from paceline.workers_compat.graphs.plain_keys import plain_key
+from paceline.workers_compat.security.unpickling import deserialize
 
 
 def graph(n=6):
@@ -178,6 +179,16 @@ def test_share_group():
 def test_a_span_with_a_text_that_cannot_be_sent_is_ignored():
     assert annotation_set({"span": {"name": ("a",), "ids": ("1",)}}).span == (("a",), ("1",))
     assert annotation_set({"span": {"name": ("a",), "ids": ("\ud800",)}}).span is None
+
+
+def test_annotations_with_tuples_are_pickled():
+    """msgpack would make them lists, which hooks of plugins cannot use as keys."""
+    for value in ((1, 2), [(1,)], {"a": (1,)}):
+        one = annotation_set({"custom": value})
+        assert type(one.value) is Payload and deserialize(one.value) == {"custom": value}
+    plain = {"custom": [1], "span": {"name": ("a",), "ids": ("1",)}}
+    assert annotation_set(plain).value == plain
+    assert annotation_set(plain).value_less_span == {"custom": [1]}
 
 
 def test_former_names():

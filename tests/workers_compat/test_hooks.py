@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from distributed import Client, SchedulerPlugin, Worker
 from paceline.scheduler.server.scheduler import Scheduler
+from paceline.workers_compat.facade.hook_arguments import annotations_by_type
+from paceline.workers_compat.facade.views import task_annotations
 
 
 def inc(x: int) -> int:
@@ -108,3 +111,13 @@ async def test_a_worker_gets_no_tasks_before_its_add_worker_hooks_have_ended(
                 assert scheduler.workers[prepared.address].status.name == "init"
                 release.set()
                 assert await client.submit(inc, 1, workers=["prepared"], pure=False) == 2
+
+
+def test_names_and_ids_of_a_span_are_tuples() -> None:
+    """Graph compilers send them as lists."""
+    names = {"name": ["outer", "inner"], "ids": ["1", "2"]}
+    ts: Any = SimpleNamespace(key="x", annotations={"span": names, "custom": [1]})
+    expected = {"span": {"name": ("outer", "inner"), "ids": ("1", "2")}, "custom": [1]}
+    assert task_annotations(ts) == expected
+    assert annotations_by_type([ts]) == {name: {"x": value} for name, value in expected.items()}
+    assert type(names["name"]) is list  # tasks share their annotations

@@ -10,22 +10,17 @@ from paceline.protocol.messages import StartStop
 from paceline.protocol.payload import Payload
 from paceline.scheduler.core.lifecycle.failures import Failure
 from paceline.scheduler.core.state.model import TaskState, WorkerState
-from paceline.workers_compat.security.unpickling import deserialize
 
-from .views import serialized
+from .views import serialized, task_annotations
 
 
 def annotations_by_type(tasks: Iterable[TaskState]) -> dict[str, dict[Any, Any]]:
     """Return annotation -> key -> value, of tasks that have any."""
     found: dict[str, dict[Any, Any]] = {}
     for ts in tasks:
-        annotations = ts.annotations
-        if not annotations:
+        annotations = task_annotations(ts) if ts.annotations else None
+        if not annotations or isinstance(annotations, Payload):  # which must not be unpickled here
             continue
-        if isinstance(annotations, Payload):
-            annotations = deserialize(annotations)
-            if isinstance(annotations, Payload):  # this process must not unpickle
-                continue
         for name, value in annotations.items():
             found.setdefault(name, {})[ts.key] = value
     return found

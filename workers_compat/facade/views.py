@@ -180,7 +180,7 @@ class TaskView(StateView):
     @property
     def annotations(self) -> Any:
         """Return its annotations as a dict that writes changes back, or None for scattered data."""
-        found = deserialize(self.core.annotations)
+        found = task_annotations(self.core)
         if found is None and self.core.run_spec is None:
             return None
         return AnnotationsProxy(found or {}, self)
@@ -365,6 +365,18 @@ def memory_state(metrics: Mapping[str, Any], nbytes: int, unmanaged_old: int) ->
 def deserialized_events(events: Iterable[tuple[float, Any]]) -> tuple[tuple[float, Any], ...]:
     """Return events with their contents deserialized."""
     return tuple((when, deserialize(event)) for when, event in events)
+
+
+def task_annotations(ts: TaskState) -> Any:
+    """Return the annotations of a task of the core, deserialized if this process may unpickle.
+
+    Names and ids of a span are tuples, as in stock.
+    """
+    found = deserialize(ts.annotations)
+    span = found.get("span") if type(found) is dict else None
+    if type(span) is not dict:
+        return found
+    return {**found, "span": {n: tuple(v) if type(v) is list else v for n, v in span.items()}}
 
 
 def serialized(payload: Payload | None) -> Any:

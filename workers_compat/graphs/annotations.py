@@ -136,7 +136,7 @@ def annotation_set(
     Raises TypeError or ValueError if a value is of the wrong type, NaN or out of its range, and
     TimeoutError if a deadline has passed.
     """
-    out = AnnotationSet(value=pickled_unless_plain(dict(found)))
+    out = AnnotationSet(value=_set_value(found))
     found = {**options, **found} if options else found
     out.policy = policies.task_policy(found, received_at)
     for name, value in found.items():
@@ -158,10 +158,21 @@ def annotation_set(
             out.group = str(value)
         elif name == "span":
             out.span = span_path(value)
-            out.value_less_span = pickled_unless_plain(
+            out.value_less_span = _set_value(
                 {n: v for n, v in found.items() if n != "span" and n not in options}
             )
     return out
+
+
+def _set_value(found: Mapping[str, Any]) -> Any:
+    """Return annotations plain or pickled. Tuples are pickled: msgpack makes them lists.
+
+    The tuples in the annotation of a span are restored by ``views.task_annotations``.
+    """
+    custom = {name: value for name, value in found.items() if name != "span"}
+    if is_plain(custom, sequences=(list,)):
+        return pickled_unless_plain(dict(found))
+    return stock_payload(dict(found))
 
 
 def resource_amounts(value: Any) -> dict[str, float]:
@@ -234,8 +245,10 @@ def pickled_unless_plain(value: Any) -> Any:
     return value if is_plain(value) else stock_payload(value)
 
 
-def is_plain(value: Any, depth: int = PLAIN_DEPTH_MAX) -> bool:
-    """Return whether msgpack can encode `value`, changing nothing but lists into tuples."""
+def is_plain(
+    value: Any, depth: int = PLAIN_DEPTH_MAX, sequences: tuple[type, ...] = (list, tuple)
+) -> bool:
+    """Return whether msgpack can encode `value`, changing nothing but the types of `sequences`."""
     kind = type(value)
     if kind is int or kind is str:
         return is_encodable(value)
@@ -243,10 +256,11 @@ def is_plain(value: Any, depth: int = PLAIN_DEPTH_MAX) -> bool:
         return True
     if depth == 0:
         return False
-    if kind is list or kind is tuple:
-        return all(is_plain(element, depth - 1) for element in value)
+    if kind in sequences:
+        return all(is_plain(element, depth - 1, sequences) for element in value)
     if kind is dict:
         return all(
-            type(k) is str and is_encodable(k) and is_plain(v, depth - 1) for k, v in value.items()
+            type(k) is str and is_encodable(k) and is_plain(v, depth - 1, sequences)
+            for k, v in value.items()
         )
     return kind is Payload
