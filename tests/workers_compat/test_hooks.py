@@ -121,3 +121,21 @@ def test_names_and_ids_of_a_span_are_tuples() -> None:
     assert task_annotations(ts) == expected
     assert annotations_by_type([ts]) == {name: {"x": value} for name, value in expected.items()}
     assert type(names["name"]) is list  # tasks share their annotations
+
+
+async def test_the_removal_of_a_worker_waits_for_coroutines_of_hooks(
+    scheduler: Scheduler, client: Client
+) -> None:
+    ended = []
+
+    class CleanUp(SchedulerPlugin):
+        async def remove_worker(self, scheduler: Any, worker: str, **kwargs: Any) -> None:
+            await asyncio.sleep(0.05)
+            ended.append(worker)
+
+    scheduler.add_plugin(CleanUp())
+    async with Worker(scheduler.address) as bob, Worker(scheduler.address) as carol:
+        await client.retire_workers([bob.address])
+        assert ended == [bob.address]
+        assert await scheduler.remove_worker(carol.address, stimulus_id="test") == "OK"
+        assert ended == [bob.address, carol.address]

@@ -6,6 +6,7 @@ is a future of the server's loop.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -161,14 +162,18 @@ class ClusterCommands(StateAttributes):
     ) -> StockCoroutine:
         """Remove a worker. Results that only it had are computed again.
 
-        The result of the coroutine is "OK", or "already-removed" if there is no such worker.
+        The coroutine waits for ``remove_worker`` hooks of plugins. Its result is "OK", or
+        "already-removed" if there is no such worker.
         """
         address = self.coerce_address(address)
         if address not in self.state.workers:
             return StockCoroutine("already-removed")
         removed = stimuli.WorkerRemoved(address, expected=expected, close=close)
-        self.send_stimulus(removed, stimulus_id=stimulus_id)
-        return StockCoroutine("OK")
+        hooks = self.plugin_host.hooks_started_by(
+            lambda: self.send_stimulus(removed, stimulus_id=stimulus_id), "remove_worker"
+        )
+        done = asyncio.gather(*hooks, return_exceptions=True) if hooks else None
+        return StockCoroutine(done, lambda _: "OK")
 
     def close_worker(self, worker: str) -> None:
         self.send_stimulus(stimuli.CloseWorker(worker))

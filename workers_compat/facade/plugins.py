@@ -60,7 +60,7 @@ class Plugins:
         suspended: names of plugins whose hooks are not called.
         depth: number of hooks of the current turn that are running.
         leaving: key -> arguments of the view of a task that is being forgotten while hooks run.
-        pending_hooks: hook -> its coroutines that are running, of hooks that are awaited.
+        pending_hooks: hook -> tasks of its coroutines that are running, of hooks that are awaited.
         writes: records what hooks write within a turn, for the journal or the log of a durable
             scheduler; None without them.
         send_stimulus: feeds a stimulus between turns; set by the facade.
@@ -278,6 +278,12 @@ class Plugins:
             return
         if inspect.iscoroutine(result):
             self._spawn(result, f"handler of {op} of a scheduler plugin")
+
+    def hooks_started_by(self, action: Callable[[], Any], hook: str) -> set[Any]:
+        """Call `action`, and return the tasks of coroutines of `hook` that it started."""
+        before = set(self.pending_hooks[hook])
+        action()
+        return self.pending_hooks[hook] - before
 
     def closing_hooks(self, hook: str) -> list[Awaitable[Any]]:
         """Call ``"before_close"`` or ``"close"`` hooks and return what they want awaited."""

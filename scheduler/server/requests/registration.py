@@ -51,10 +51,9 @@ def handle_register_worker(server: ServerApi, request: m.RegisterWorker, peer: P
     peer.become_stream("worker", address)
     peer.handler = WorkerStream(peer, address)
     joined = stimuli.WorkerJoined(address, addresses.address_host(address), request)
-    pending = server.plugins.pending_hooks["add_worker"]
-    before = set(pending)
-    server.send_stimulus(joined, address, request.stimulus_id)
-    hooks = pending - before
+    hooks = server.plugins.hooks_started_by(
+        lambda: server.send_stimulus(joined, address, request.stimulus_id), "add_worker"
+    )
     if hooks:
         peer.pause_reading("add_worker hooks")
         server.spawn(_read_after(hooks, peer), f"add_worker hooks for {address}")

@@ -188,7 +188,11 @@ class _Retirement:
             logger.warning(text, ws.address, reason, self._stimulus_id)
             return reason
         if self._is_present():  # if it left, another worker may have its address
-            self._finish(close, remove)
+            hooks = self._server.plugins.hooks_started_by(
+                lambda: self._finish(close, remove), "remove_worker"
+            )
+            if hooks:
+                await asyncio.wait(hooks)
         logger.info("Retired worker %r (stimulus_id=%r)", ws.address, self._stimulus_id)
         return ""
 

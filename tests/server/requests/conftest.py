@@ -47,6 +47,10 @@ class Plugins:
     def valid_workers_downscaling(self, workers: list[Any]) -> list[Any]:
         return [ws for ws in workers if ws.name not in self.needed]
 
+    def hooks_started_by(self, action: Callable[[], Any], hook: str) -> set[Any]:
+        action()
+        return set()
+
     def remove(self, name: str) -> None:
         if name not in self.named:
             raise ValueError(f"Could not find plugin {name!r} among the current scheduler plugins")
