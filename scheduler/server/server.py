@@ -178,7 +178,11 @@ class Server(ServerApi):
     def _restart_silent(self, instruction: instructions.RestartSilentWorkers) -> None:
         """Let the nannies of silent workers restart them, or remove the workers."""
         restart = restart_workers(
-            self, instruction.addresses, wait_for_workers=False, on_error="return"
+            self,
+            instruction.addresses,
+            wait_for_workers=False,
+            on_error="return",
+            stimulus_id=f"check-worker-ttl-{self.now()}",
         )
         self.spawn(restart, "restart of silent workers")
 

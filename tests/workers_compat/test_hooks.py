@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from distributed import Client, SchedulerPlugin, Worker
+from paceline.scheduler.core.stimuli import Tick
 from paceline.scheduler.server.scheduler import Scheduler
 from paceline.workers_compat.facade.hook_arguments import annotations_by_type
 from paceline.workers_compat.facade.views import task_annotations
@@ -139,3 +140,21 @@ async def test_the_removal_of_a_worker_waits_for_coroutines_of_hooks(
         assert ended == [bob.address]
         assert await scheduler.remove_worker(carol.address, stimulus_id="test") == "OK"
         assert ended == [bob.address, carol.address]
+
+
+async def test_hooks_see_that_a_silent_worker_was_removed(scheduler: Scheduler) -> None:
+    seen = []
+
+    class Removals(SchedulerPlugin):
+        def remove_worker(
+            self, scheduler: Any, worker: str, *, stimulus_id: str, **kwargs: Any
+        ) -> None:
+            seen.append(stimulus_id.rpartition("-")[0])
+
+    scheduler.add_plugin(Removals())
+    async with Worker(scheduler.address) as worker:
+        scheduler.server.state.workers[worker.address].last_seen -= 1000
+        scheduler.server.send_stimulus(Tick())
+        while not seen:
+            await asyncio.sleep(0.01)
+    assert seen == ["check-worker-ttl"]
