@@ -199,6 +199,17 @@ def test_tasks_that_have_not_begun_are_recalled(four: Env) -> None:
     assert {ts.state for ts in four.state.tasks.values()} == {"memory"}
 
 
+def test_tasks_that_were_recalled_before_count_as_gone(four: Env) -> None:
+    four.submit(tasks("a", 8))
+    four.submit({"b": []}, client="bob")
+    asked = set(four.state.stealing.in_flight)
+    four.release("b", client="bob")
+    four.submit({"c": []})
+    assert four.states("c") == ["processing"]
+    four.submit({"d": []}, client="bob")
+    assert set(four.state.stealing.in_flight) - asked == {four.task("c")}
+
+
 def test_tasks_beyond_the_threads_that_given_up_runs_leave_are_recalled(make_env: MakeEnv) -> None:
     env = make_env(worker_saturation=1.0)
     env.client("bob")
@@ -337,6 +348,20 @@ def test_tasks_of_several_groups_move_from_time_to_time(four: Env) -> None:
     assert four.states("x", "y") == ["queued", "queued"]
     four.feed(TimerDue(four.state.queued.move_timer))
     assert four.states("x", "y") == ["processing", "processing"]
+
+
+def test_tasks_of_several_groups_move_whenever_slots_are_free(four: Env) -> None:
+    four.feed(DataPlaced({"d": ["w0"], "e": ["w0"]}, {"d": 8, "e": 8}))
+    contended(four)
+    four.submit({("x", i): ["d"] for i in range(6)})
+    four.submit({("y", i): ["e"] for i in range(6)}, client="bob")
+    free_threads(four)
+    four.feed(TimerDue(four.state.queued.move_timer))
+    assert sum(counts(four).values()) == 4
+    four.finish(four.processing("w3")[0])
+    assert not four.processing("w3")
+    four.feed(TimerDue(four.state.queued.move_timer))
+    assert four.processing("w3")
 
 
 def test_group_whose_tasks_have_to_wait_lets_others_move(four: Env) -> None:
